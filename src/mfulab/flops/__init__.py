@@ -1,0 +1,1 @@
+"""Counting floating-point operations, the formulas they are checked against, and memory budgets."""
