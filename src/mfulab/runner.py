@@ -1,4 +1,4 @@
-"""One planned run, from its config to its row: whatever happens to it becomes a row, and a row is written whole or not at all."""
+"""One planned run, from its config to its row: whatever happens becomes a row, written whole or not at all."""
 
 import csv
 import importlib

@@ -97,7 +97,7 @@ class DeviceConfig(Closed):
 
 
 class TimingConfig(Closed):
-    """How long to look. None takes the default of the device: short windows on a CPU, 5 s where GPM or energy are read."""
+    """How long to look. None takes the device's default: short windows on a CPU, 5 s where GPM or energy are read."""
 
     windows: int = Field(5, ge=2, description="Independent windows; the confidence interval is over these.")
     window_time_s: float | None = Field(None, gt=0, description="Shortest measured window.")
@@ -113,7 +113,7 @@ class ProfileConfig(Closed):
 
 
 class Step(Closed):
-    """The config of one step; a run's name is made of its `axes`, its folder stands below the device if it is measured there."""
+    """The config of one step; its `axes` make a run's name, and what is measured `on_device` stands below the device."""
 
     axes: ClassVar[tuple[str, ...]] = ()
     on_device: ClassVar[bool] = True
@@ -213,7 +213,7 @@ STEPS: dict[str, type[Step]] = {
 
 
 class Row(Closed):
-    """What every row begins with. Units stand in the column names; an empty cell means that the value was not measured."""
+    """What every row begins with. Units stand in the column names; an empty cell was not measured."""
 
     hardware: str = Field("", description="Slug of the device; empty where none is needed.")
     run: str = ""

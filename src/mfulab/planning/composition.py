@@ -1,7 +1,7 @@
 """Hydra's part of planning: the composed base config of an experiment and the values of each swept axis.
 
-Composing costs some 60 ms, so each option of a group is composed once and not once a combination. This holds as long as the
-content of a group does not depend on the choice in another group, which a test of the shipped config tree asserts.
+Composing costs some 60 ms, so each option of a group is composed once and not once a combination. This holds as long as
+the content of a group does not depend on the choice in another, which a test of the shipped config tree asserts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -85,7 +85,8 @@ def _hydra(folder: Path) -> Iterator[None]:
         with initialize_config_dir(version_base="1.3", config_dir=str(folder.resolve())):
             yield
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigurationError(f"{folder}: {str(error).strip()}") from error
+        text = " ".join(str(error).split("See https")[0].split())
+        raise ConfigurationError(f"{folder}/: {text}") from error
 
 
 def _parse(overrides: Sequence[str]) -> list[Override]:
