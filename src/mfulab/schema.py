@@ -113,7 +113,7 @@ class ProfileConfig(Closed):
 
 
 class Step(Closed):
-    """The config of one step; its `axes` make a run's name, and what is measured `on_device` stands below the device."""
+    """The config of one step; its `axes` make a run's name; what is measured `on_device` stands below the device."""
 
     axes: ClassVar[tuple[str, ...]] = ()
     on_device: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""The planned sweep as the rules see it: lists of paths and functions of wildcards; imports neither torch nor pandas."""
+"""The planned sweep as the rules see it: paths, and functions of wildcards; imports neither torch nor pandas."""
 
 import sys
 from collections.abc import Callable, Mapping
