@@ -5,7 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mfulab.errors import UnsupportedError
 from mfulab.schema import Row
+
+__all__ = ["Measured", "Step", "UnsupportedError"]
 
 
 @dataclass(frozen=True)
@@ -14,10 +17,6 @@ class Measured:
 
     row: Row
     samples: Sequence[Mapping[str, object]] = field(default=())
-
-
-class UnsupportedError(Exception):
-    """This run cannot be done on this device; its message says why and becomes the row's."""
 
 
 # A step module defines `measure(config, folder)`: `config` is the step's model in `mfulab.schema.STEPS`, `folder` the run's own
