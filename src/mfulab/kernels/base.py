@@ -1,4 +1,4 @@
-"""What every matmul implementation is: C[batch,m,n] = A[batch,m,k] · B[batch,k,n], launched one way, measured elsewhere.
+"""What every matmul implementation is: C[batch,m,n] = A[batch,m,k] · B[batch,k,n]; timing it lives elsewhere.
 
 A new implementation is one file with a subclass of `MatmulKernel` and one `config/kernel/<name>.yaml` that names it.
 """
@@ -56,8 +56,8 @@ class Resources:
 class MatmulKernel(ABC):
     """One implementation for one precision.
 
-    `precision` is a key of `mfulab.kernels.formats.FORMATS`; `block` is the thread block or tile, the implementation's own
-    default where None.
+    `precision` is a key of `mfulab.kernels.formats.FORMATS`; `block` is the thread block or tile, the implementation's
+    own default where None.
     """
 
     family: ClassVar[str]

@@ -1,9 +1,9 @@
 """Number formats of a matrix product: what goes in, what comes out, and the error that their rounding alone gives.
 
 Expected errors are ‖C−R‖F / ‖R‖F for standard normal inputs and K = 1024 against a float64 product of the *quantised*
-inputs; for tf32, which rounds its float32 inputs inside the multiplier, against the unquantised ones. They were measured on
-correct implementations and follow from the significands: 2⁻²⁴·√K-like for a float32 sum, one rounding of the output for
-fp16 (2⁻¹¹) and bf16 (2⁻⁸).
+inputs; for tf32, which rounds its float32 inputs inside the multiplier, against the unquantised ones. They were
+measured on correct implementations and follow from the significands: a float32 sum grows like 2⁻²⁴·√K, fp16 and bf16
+round their output once.
 """
 
 import math
@@ -73,5 +73,10 @@ def effective_precision(form: Format, relative_error: float, k: int) -> str | No
         return None
     if form.name == "int8":
         return "int8" if relative_error == 0 else None
-    candidates = {name: FORMATS[name].tolerance(k) / FORMATS[name].error * error for name, error in _SUSPECTS[form.operand].items()}
-    return next((name for name, most in sorted(candidates.items(), key=lambda item: item[1]) if relative_error <= most), None)
+    candidates = {
+        name: FORMATS[name].tolerance(k) / FORMATS[name].error * error
+        for name, error in _SUSPECTS[form.operand].items()
+    }
+    return next(
+        (name for name, most in sorted(candidates.items(), key=lambda item: item[1]) if relative_error <= most), None
+    )

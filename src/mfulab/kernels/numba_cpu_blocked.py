@@ -1,4 +1,4 @@
-"""Numba on the CPU, blocked, parallel and vectorised: 4×4 of A stay in registers while four rows of B stream into four of C."""
+"""Numba on the CPU, blocked, parallel, vectorised: 4×4 of A stay in registers while rows of B stream into rows of C."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ BLOCK = (32, 1024, 64)  # rows of C a task, columns of C, depth: a block of B (d
 
 @njit(fastmath={"contract"})
 def _four_rows_four_deep(a, b, c, row, k, first, last):
-    """c[row:row+4, first:last] += a[row:row+4, k:k+4] @ b[k:k+4, first:last]: 16 multiply-adds for 8 loads and 4 stores."""
+    """c[row:row+4, first:last] += a[row:row+4, k:k+4] @ b[k:k+4, first:last]: 16 multiply-adds, 8 loads, 4 stores."""
     a00, a01, a02, a03 = a[row, k], a[row, k + 1], a[row, k + 2], a[row, k + 3]
     a10, a11, a12, a13 = a[row + 1, k], a[row + 1, k + 1], a[row + 1, k + 2], a[row + 1, k + 3]
     a20, a21, a22, a23 = a[row + 2, k], a[row + 2, k + 1], a[row + 2, k + 2], a[row + 2, k + 3]

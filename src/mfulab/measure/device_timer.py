@@ -1,4 +1,4 @@
-"""Times launches on a GPU by events, with the stream held back while the host queues, so that no launch waits for the host."""
+"""Times launches on a GPU by events, with the stream held back while the host queues: no launch waits for the host."""
 
 import time
 
@@ -6,19 +6,19 @@ import torch
 
 from mfulab.measure.repetitions import Call
 
-MOST_QUEUED = 500  # the launch queue holds about 1000; a full one would make the host wait for the held stream
 LONGEST_HOLD_S = 0.2
 
 
 class DeviceTimer:
     """CUDA events on the current stream.
 
-    The hold is a spinning kernel a little longer than the host took to queue the same launches the last time. A repetition
-    whose hold ended before all was queued is void, and the next hold is longer. A call that synchronises cannot be held
-    back: after three void repetitions it is timed as it is.
+    The hold is a spinning kernel a little longer than the host took to queue the same launches the last time. A
+    repetition whose hold ended before all was queued is void, and the next hold is longer. A call that synchronises
+    cannot be held back: after three void repetitions it is timed as it is.
     """
 
     resolution_s = 5e-4
+    most_calls = 500  # the launch queue holds about 1000; a full one would make the host wait for the held stream
 
     def __init__(self) -> None:
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
@@ -39,7 +39,7 @@ class DeviceTimer:
         return cycles / (start.elapsed_time(end) / 1e3)
 
     def time(self, call: Call, calls: int) -> float | None:
-        return self._timed(call, min(calls, MOST_QUEUED))
+        return self._timed(call, calls)
 
     def cold(self, call: Call) -> float | None:
         self._scratch.zero_()

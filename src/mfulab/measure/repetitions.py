@@ -1,7 +1,7 @@
-"""Times short calls one by one: hot and cold, contestants interleaved so that drift hits all alike, until the spread settles.
+"""Times short calls, hot and cold, contestants interleaved so that drift hits all alike, until the spread settles.
 
-The stopping rule is nvbench's: a contestant is done once its noise is under 0.5 %, or no longer falls. One repetition is a
-group of calls long enough for its clock; a cold one is a single call after the caches were flushed.
+The stopping rule is nvbench's: a contestant is done once its noise is under 0.5 %, or no longer falls. One repetition
+is a group of calls long enough for its clock; a cold one is a single call after the caches were flushed.
 """
 
 import math
@@ -18,6 +18,7 @@ class Timer(Protocol):
     """A device's clock."""
 
     resolution_s: float  # a group of calls shorter than this is not worth timing
+    most_calls: int  # in one group
 
     def time(self, call: Call, calls: int) -> float | None:
         """Seconds that one of `calls` back-to-back calls takes; None where this repetition is void."""
@@ -112,7 +113,7 @@ def _warm_up(call: Call, timer: Timer, warm_up_s: float) -> int:
     while True:
         one = timer.time(call, 1)
         if time.perf_counter() - started >= warm_up_s:
-            return max(1, min(1000, math.ceil(timer.resolution_s / one))) if one else 1
+            return max(1, min(timer.most_calls, math.ceil(timer.resolution_s / one))) if one else 1
 
 
 def drop_slow_clocks(repetitions: Sequence[Repetition], share: float = 0.75) -> list[Repetition]:
