@@ -70,11 +70,11 @@ def environment(hardware: str) -> EnvironmentRow:
     return EnvironmentRow(
         **common(hardware, "environment"),
         device="cuda" if gpu else "cpu",
-        device_name="Invented GPU 80GB" if gpu else "Invented CPU @ 2.0 GHz",
+        device_name="Invented GPU 80GB" if gpu else "Invented(R) Xeon CPU @ 2.0 GHz",
         python="3.11.9",
         packages=json.dumps({"torch": "2.13.0", "numba": "0.62.0"}),
         operating_system="Linux 6.1",
-        cpu_name="Invented CPU @ 2.0 GHz",
+        cpu_name="Invented(R) Xeon CPU @ 2.0 GHz",
         cpu_physical_cores=2,
         cpu_logical_cores=4,
         cpu_machine_cores=8,

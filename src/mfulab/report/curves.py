@@ -40,22 +40,23 @@ def draw(
     titles = {mode: text.name("mode", mode) for mode in modes}
     grid = style.panels(figure, machines, list(titles.values()), sharex=True)
     colors = style.colors(rows["precision"])
-    dashes = style.dashes(rows["workload"] + " " + rows["execution"])
+    several = rows.groupby("mode")["workload"].transform("nunique") > 1
+    rows = rows.assign(variant=(rows["workload"] + " ").where(several, "") + rows["execution"])
+    dashes = style.dashes(rows["variant"])
     ends_of: dict[tuple[str, str], list[tuple[float, float, str, str]]] = {}
     for (machine, mode), here in rows.groupby(["machine", "mode"], sort=False):
         if machine not in machines:
             continue
         axes = grid[machine, titles[mode]]
-        for (model, precision, workload, execution, _), line in here.groupby(
-            ["model", "precision", "workload", "execution", "sequence_length"], sort=False, dropna=False
-        ):
+        parts = ["model", "precision", "variant", "sequence_length"]
+        for (model, precision, variant, _), line in here.groupby(parts, sort=False, dropna=False):
             low, high = (line[value] - line[interval[0]]).clip(lower=0), (line[interval[1]] - line[value]).clip(lower=0)
             axes.errorbar(
                 line["batch_size"],
                 line[value],
                 yerr=[low.fillna(0), high.fillna(0)],
                 color=colors[precision],
-                linestyle=dashes[f"{workload} {execution}"],
+                linestyle=dashes[variant],
                 marker="o",
                 markersize=5,
                 elinewidth=1.2,
@@ -63,9 +64,8 @@ def draw(
                 gid=f"{model} {precision}",
             )
             last = line.iloc[-1]
-            ends_of.setdefault((machine, titles[mode]), []).append(
-                (last["batch_size"], last[value], model, colors[precision])
-            )
+            end = (last["batch_size"], last[value], model, colors[precision])
+            ends_of.setdefault((machine, titles[mode]), []).append(end)
     sizes = sorted(rows["batch_size"].unique())
     for (machine, _), axes in grid.items():
         axes.set_xscale("log", base=2)

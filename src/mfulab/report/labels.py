@@ -29,10 +29,10 @@ def at_line_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]], size
             (1.03, place),
             textcoords="axes fraction",
             fontsize=size,
-            color=color,
+            color=INK,
             va="center",
             annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": MUTED, "linewidth": 0.6, "shrinkA": 1, "shrinkB": 4},
+            arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.8, "shrinkA": 1, "shrinkB": 4},
         )
         for (_, end, name, color), place in zip(wanted, placed, strict=True)
     ]
@@ -100,9 +100,8 @@ def _places() -> list[tuple[float, float, str]]:
     places: list[tuple[float, float, str]] = []
     for reach in (8, 14, 22, 32, 44, 58):
         places += [(reach, 0, "left"), (-reach, 0, "right"), (0, reach + 3, "center"), (0, -reach - 3, "center")]
-        places += [(reach * 0.8, s * reach, "left") for s in (1, -1)] + [
-            (-reach * 0.8, s * reach, "right") for s in (1, -1)
-        ]
+        places += [(0.8 * reach, up * reach, "left") for up in (1, -1)]
+        places += [(-0.8 * reach, up * reach, "right") for up in (1, -1)]
     return places
 
 

@@ -9,11 +9,13 @@ import pandas as pd
 import seaborn as sns
 from matplotlib import font_manager, rc_context
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 INK, MUTED, GRID, PAPER = "#1f2933", "#5f6b7a", "#dde2e8", "#ffffff"
-PALETTE = tuple(sns.color_palette("colorblind").as_hex())
+# seaborn's "colorblind" without its yellow, its pale pink and one of two near blues: readable on white and on black.
+PALETTE = tuple(sns.color_palette("colorblind").as_hex()[index] for index in (0, 1, 2, 3, 4, 5, 9, 7))
 SIZE = (10.0, 5.625)  # inches: 16:9, 1920 × 1080 at DPI
 DPI = 192
 MANY = 1500  # points beyond which an SVG holds them as one picture
@@ -72,7 +74,7 @@ def _hangul() -> list[str]:
 
 
 def colors(values: Iterable[str]) -> dict[str, str]:
-    """A colour for each distinct value, in the order given; they repeat beyond ten, so label directly as well."""
+    """A colour for each distinct value, in the order given; they repeat beyond eight, so label directly as well."""
     return {value: PALETTE[index % len(PALETTE)] for index, value in enumerate(dict.fromkeys(values))}
 
 
@@ -80,6 +82,16 @@ def dashes(values: Iterable[str]) -> dict[str, str | tuple[int, tuple[int, ...]]
     """A line style for each distinct value, in the order given."""
     patterns = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)), (0, (3, 1, 1, 1, 1, 1)))
     return {value: patterns[index % len(patterns)] for index, value in enumerate(dict.fromkeys(values))}
+
+
+def blank(title: str, footer: str) -> Figure:
+    """A figure with its title above and its provenance below; panels go between them."""
+    figure = Figure(figsize=SIZE, dpi=100, layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.get_layout_engine().set(rect=(0.01, 0.045, 0.98, 0.875), hspace=0.06, wspace=0.04)
+    figure.text(0.015, 0.975, title, ha="left", va="top", fontsize=17, fontweight="bold", gid="title")
+    figure.text(0.015, 0.012, footer, fontsize=9, color=MUTED, gid="provenance")
+    return figure
 
 
 def panels(
@@ -101,9 +113,9 @@ def batch_area(batch_size: pd.Series) -> pd.Series:
     return 36 + 16 * np.log2(batch_size.fillna(1).clip(lower=1))
 
 
-def dot(color: str, label: str, marker: str = "o") -> Line2D:
+def dot(color: str, label: str, marker: str = "o", fill: str = "full") -> Line2D:
     """A legend's entry for points."""
-    return Line2D([], [], color=color, label=label, marker=marker, linestyle="")
+    return Line2D([], [], color=color, label=label, marker=marker, linestyle="", fillstyle=fill, markeredgewidth=2)
 
 
 def line(color: str, label: str, linestyle: str = "-") -> Line2D:
@@ -112,9 +124,19 @@ def line(color: str, label: str, linestyle: str = "-") -> Line2D:
 
 
 def legend(figure: Figure, entries: Sequence[Line2D]) -> None:
-    """One row under the panels: what direct labels do not say. A legend of one entry says nothing and is left out."""
-    if len(entries) > 1:
-        figure.legend(handles=list(entries), loc="outside lower center", ncols=min(len(entries), 7), handletextpad=0.4)
+    """One row under the title: what direct labels do not say. A legend of one entry says nothing and is left out."""
+    if len(entries) < 2:
+        return
+    row = figure.legend(
+        handles=list(entries),
+        loc="upper left",
+        bbox_to_anchor=(0.003, 0.93),
+        ncols=len(entries),
+        handletextpad=0.4,
+        columnspacing=1.4,
+    )
+    row.set_in_layout(False)
+    figure.get_layout_engine().set(rect=(0.01, 0.045, 0.98, 0.82))
 
 
 def provenance(rows: pd.DataFrame) -> str:

@@ -15,7 +15,6 @@ from pkgutil import iter_modules
 from types import ModuleType
 
 import pandas as pd
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from mfulab.report import frames, style
@@ -64,11 +63,7 @@ def render(name: str, tables: frames.Tables, language: str = "en") -> Drawn | No
     if rows.empty:
         return None
     with style.theme():
-        figure = Figure(figsize=style.SIZE, dpi=100, layout="constrained")
-        FigureCanvasAgg(figure)
-        figure.get_layout_engine().set(rect=(0.01, 0.045, 0.98, 0.945), hspace=0.06, wspace=0.04)
-        figure.suptitle(text("title"), x=0.015, ha="left", fontsize=17, fontweight="bold")
-        figure.text(0.015, 0.012, style.provenance(rows), fontsize=9, color=style.MUTED, gid="provenance")
+        figure = style.blank(text("title"), style.provenance(rows))
         module.draw(rows, figure, text)
         figure.canvas.draw()
     return Drawn(name, module.TOPIC, text("title"), module.finding(rows, text), figure)

@@ -53,10 +53,16 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         for index, (_, row) in enumerate(here.iterrows()):
             far = max(value for value in (row["measured_tflop_s"], row["computed_tflop_s"]) if value == value)
             label = quantity(row["measured_tflop_s"] * 1e12, "FLOP/s")
+            share = 100 * row["measured_tflop_s"] / row["computed_tflop_s"]
+            label += "\n" + text("share", share=f"{share:.0f}") if share == share else ""
             axes.annotate(label, (far, index), (10, 0), textcoords="offset points", va="center", fontsize=10)
-        axes.set_xlim(0, 1.35 * max(here["measured_tflop_s"].max(), here["computed_tflop_s"].max(skipna=True) or 0))
+        axes.set_xlim(0, 1.5 * max(here["measured_tflop_s"].max(), here["computed_tflop_s"].max(skipna=True) or 0))
         axes.set_xlabel("TFLOP/s")
         axes.grid(axis="y", visible=False)
     style.legend(
-        figure, [style.dot(style.PALETTE[0], text("measured"), "s"), style.dot(style.PALETTE[1], text("computed"))]
+        figure,
+        [
+            style.dot(style.PALETTE[0], text("measured"), "s"),
+            style.dot(style.PALETTE[1], text("computed"), fill="none"),
+        ],
     )

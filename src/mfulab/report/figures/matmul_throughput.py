@@ -2,7 +2,7 @@
 
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator
+from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 
 from mfulab.report import labels, style
 from mfulab.report.frames import Tables, ok, with_machine
@@ -48,9 +48,10 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """Left TFLOP/s with the measured ceiling, right the relative error with its tolerance; one row a machine."""
     machines = list(dict.fromkeys(rows["machine"]))[:3]
-    titles = [text("speed_title"), text("error_title")]
+    titles = [text("speed"), text("error")]
     grid = style.panels(figure, machines, titles, sharex=True, width_ratios=[1.5, 1])
-    colors = style.colors(sorted(rows["kernel"].unique()))
+    families = rows["kernel"].str.partition("_")[0]
+    colors = dict(zip(rows["kernel"], families.map(style.colors(sorted(families.unique()))), strict=True))
     sizes = sorted(rows["n"].unique())
     for machine in machines:
         here = rows[rows["machine"] == machine]
@@ -75,8 +76,9 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
             axes.xaxis.set_major_locator(FixedLocator(sizes if len(sizes) < 7 else sizes[:: len(sizes) // 5]))
             axes.xaxis.set_major_formatter(lambda size, _: f"{size:g}")
             axes.xaxis.set_minor_locator(NullLocator())
+            axes.yaxis.set_minor_formatter(NullFormatter())
         speed.set_ylabel("TFLOP/s")
-        error.set_ylabel(text("error"))
+        error.set_ylabel("‖C − R‖ / ‖R‖")
     for title in titles:
         grid[machines[-1], title].set_xlabel(text("size"))
     for machine in machines:
