@@ -35,7 +35,7 @@ def draw(
     ylabel: str,
     log: bool = False,
 ) -> None:
-    """One panel a machine and mode; colour is the precision, dashes workload and execution; names stand at line ends."""
+    """One panel a machine and mode; colour is the precision, dashes tell executions apart, names stand at line ends."""
     machines, modes = list(dict.fromkeys(rows["machine"]))[:3], list(dict.fromkeys(rows["mode"]))
     titles = {mode: text.name("mode", mode) for mode in modes}
     grid = style.panels(figure, machines, list(titles.values()), sharex=True)

@@ -69,8 +69,8 @@ def beside_points(
 ) -> list[Annotation]:
     """Names points of a scatter: (x, y, name) in data units. Each label takes the nearest free place around its point.
 
-    `obstacles` are points that no label may cover. Call it when limits and layout are final; a label that finds no place is
-    left out rather than drawn over another.
+    `obstacles` are points that no label may cover. Call it when limits and layout are final; a label that finds no
+    place is left out rather than drawn over another.
     """
     axes.figure.canvas.draw()
     renderer = axes.figure.canvas.get_renderer()
