@@ -1,7 +1,8 @@
 """What a run's config and its row may hold: closed, typed, every field with its unit and meaning.
 
-A run's config is the part of the composed Hydra config that its step reads, so that runs which differ only in what a step
-does not read share one measurement. A row is what that step writes; None stands for "not measured" and becomes an empty cell.
+A run's config is the part of the composed Hydra config that its step reads, so that runs which differ only in what a
+step does not read share one measurement. A row is what that step writes; None stands for "not measured" and becomes an
+empty cell.
 """
 
 from typing import Annotated, Any, ClassVar, Literal
@@ -17,9 +18,6 @@ class Closed(BaseModel):
     """A model that refuses keys it does not know."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
-
-
-# ---------------------------------------------------------------------------------------------------------- configuration
 
 
 class ModelConfig(Closed):
@@ -99,7 +97,7 @@ class DeviceConfig(Closed):
 
 
 class TimingConfig(Closed):
-    """How long to look. None takes the default of the device: short windows on a CPU, 5 s where GPM or energy are read."""
+    """How long to look. None takes the device's default: short windows on a CPU, 5 s where GPM or energy are read."""
 
     windows: int = Field(5, ge=2, description="Independent windows; the confidence interval is over these.")
     window_time_s: float | None = Field(None, gt=0, description="Shortest measured window.")
@@ -114,12 +112,20 @@ class ProfileConfig(Closed):
     trace: bool = Field(False, description="Keep the Chrome / Perfetto trace of that pass.")
 
 
-class EnvironmentStep(Closed):
+class Step(Closed):
+    """The config of one step; its `axes` make a run's name; what is measured `on_device` stands below the device."""
+
     axes: ClassVar[tuple[str, ...]] = ()
+    on_device: ClassVar[bool] = True
+
+
+class EnvironmentStep(Step):
+    """What the machine is."""
+
     device: DeviceConfig = DeviceConfig()
 
 
-class CeilingsStep(Closed):
+class CeilingsStep(Step):
     """One ceiling: the best GEMM in one precision, or the memory bandwidth."""
 
     axes: ClassVar[tuple[str, ...]] = ("ceiling",)
@@ -128,8 +134,11 @@ class CeilingsStep(Closed):
     device: DeviceConfig = DeviceConfig()
 
 
-class CountFlopsStep(Closed):
+class CountFlopsStep(Step):
+    """FLOPs of a model's step, counted once for every precision, workload, execution and device."""
+
     axes: ClassVar[tuple[str, ...]] = ("model", "batch_size", "sequence_length")
+    on_device: ClassVar[bool] = False
     model: ModelConfig
     batch_size: int = Field(ge=1)
     sequence_length: int | None = Field(None, ge=1)
@@ -142,6 +151,9 @@ class CountFlopsStep(Closed):
 
 
 class ProfileStepStep(CountFlopsStep):
+    """One training or inference step of a model."""
+
+    on_device: ClassVar[bool] = True
     axes: ClassVar[tuple[str, ...]] = (
         "model",
         "workload",
@@ -159,7 +171,9 @@ class ProfileStepStep(CountFlopsStep):
     seed: int = Field(0, ge=0)
 
 
-class BenchMatmulStep(Closed):
+class BenchMatmulStep(Step):
+    """One matmul by one implementation."""
+
     axes: ClassVar[tuple[str, ...]] = ("kernel", "size", "precision")
     kernel: KernelConfig
     size: Annotated[str, Field(pattern=r"^[1-9]\d*(x[1-9]\d*){0,3}$")] = Field(
@@ -189,7 +203,7 @@ class BenchMatmulStep(Closed):
         raise ValueError(f"size={self.size}: give N, MxNxK or BxMxNxK")
 
 
-STEPS: dict[str, type[Closed]] = {
+STEPS: dict[str, type[Step]] = {
     "environment": EnvironmentStep,
     "ceilings": CeilingsStep,
     "count_flops": CountFlopsStep,
@@ -197,11 +211,9 @@ STEPS: dict[str, type[Closed]] = {
     "bench_matmul": BenchMatmulStep,
 }
 
-# ------------------------------------------------------------------------------------------------------------------- rows
-
 
 class Row(Closed):
-    """What every row begins with. Units stand in the column names; an empty cell means that the value was not measured."""
+    """What every row begins with. Units stand in the column names; an empty cell was not measured."""
 
     hardware: str = Field("", description="Slug of the device; empty where none is needed.")
     run: str = ""
@@ -240,6 +252,8 @@ class EnvironmentRow(Row):
 
 
 class CeilingRow(Row):
+    """What the device can do at best, in one precision or in bytes."""
+
     ceiling: str = Field("", description="The name of a precision, or `memory`.")
     measured_tflop_s: float | None = Field(None, description="Best large matmul found on this device.")
     measured_shape: str | None = Field(None, description="The shape that gave it, MxNxK.")
@@ -282,6 +296,8 @@ class FlopsRow(Row):
 
 
 class ProfileRow(Row):
+    """One profiled step of a model; what it shares with its FLOP count and ceilings is joined in the table."""
+
     model: str = ""
     workload: str = ""
     batch_size: int | None = None
@@ -316,6 +332,8 @@ class ProfileRow(Row):
 
 
 class MatmulRow(Row):
+    """One measured matmul."""
+
     kernel: str = ""
     size: str = ""
     precision: str = ""

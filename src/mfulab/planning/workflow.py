@@ -1,0 +1,70 @@
+"""The planned sweep as the rules see it: paths, and functions of wildcards; imports neither torch nor pandas."""
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from mfulab.errors import ConfigurationError
+from mfulab.planning.load import RESULTS, load
+from mfulab.planning.runs import Plan, Run
+from mfulab.planning.sources import closure, step_sources, target_sources
+from mfulab.worker import client
+
+
+class Workflow:
+    """What Snakemake's `--config` plans; a mistake in it ends the process with one message."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        try:
+            self.plans: list[Plan] = load(config)
+        except ConfigurationError as error:
+            sys.exit(f"mfulab: {error}")
+        self._runs: dict[str, Run] = {run.folder: run for plan in self.plans for run in plan.runs}
+
+    @property
+    def measure(self) -> str:
+        """The command that runs a step's script in the warm worker, or directly where there is none."""
+        return f"{sys.executable} -S -E {client.__file__}"
+
+    @property
+    def python(self) -> str:
+        """The interpreter that Snakemake itself runs in."""
+        return sys.executable
+
+    @property
+    def rows(self) -> list[str]:
+        """The row of every planned run."""
+        return [f"{RESULTS}/{folder}/row.csv" for folder in self._runs]
+
+    @property
+    def manifests(self) -> list[str]:
+        """What was planned here, and by other machines whose results lie beside ours."""
+        return sorted(map(str, RESULTS.glob("*/plan/*.json")))
+
+    def sources(self, step: str) -> Callable[[Any], list[str]]:
+        """An input function: the step's own source files and those of the model or kernel that the run measures."""
+
+        def files(wildcards: Any) -> list[str]:
+            run = self._runs.get("/".join(filter(None, (wildcards.get("hardware"), step, wildcards.get("run")))))
+            target = target_sources(run.target) if run and run.target else ()
+            return _relative([*step_sources(step), *target])
+
+        return files
+
+    def module_sources(self, module: str) -> list[str]:
+        """The source files of a module of this package and of all that it imports of it."""
+        return _relative(closure(module))
+
+    def gpus(self, wildcards: Any) -> int:
+        """How many GPUs a run of this hardware takes."""
+        return int(wildcards.hardware.startswith("nvidia"))
+
+    def cpus(self, wildcards: Any) -> int:
+        """1 where a run measures the CPU, so that no two of these overlap."""
+        return 1 - self.gpus(wildcards)
+
+
+def _relative(paths: Any) -> list[str]:
+    here = Path.cwd()
+    return [str(path.relative_to(here)) if path.is_relative_to(here) else str(path) for path in dict.fromkeys(paths)]

@@ -1,0 +1,24 @@
+from mfulab.planning.workflow import Workflow
+from mfulab.worker import lifetime
+
+lab = Workflow(config)
+measure = lab.measure
+python = lab.python
+
+
+wildcard_constraints:
+    hardware="[a-z0-9][a-z0-9-]*",
+    run="[^/]+",
+
+
+onstart:
+    lifetime.start()
+
+
+onsuccess:
+    lifetime.stop()
+    shell("{python} scripts/summary.py")
+
+
+onerror:
+    lifetime.stop()
