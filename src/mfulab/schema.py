@@ -276,23 +276,37 @@ class FlopsRow(Row):
     sequence_length: int | None = None
     parameters: int | None = None
     trainable_parameters: int | None = None
+    counted_on: Literal["meta", "fake", "cpu"] | None = Field(
+        None, description="The meta device; fake tensors or real ones on the CPU where the model needs them."
+    )
     forward_flops: int | None = Field(None, description="Attention counted full.")
     backward_flops: int | None = Field(None, description="Without recomputation.")
     forward_macs: int | None = Field(None, description="forward_flops / 2.")
     forward_causal_flops: int | None = Field(None, description="Causal attention counted by its half.")
     backward_causal_flops: int | None = None
-    recomputed_flops: int | None = Field(None, description="Executed in addition with activation checkpointing.")
     executed_backward_flops: int | None = Field(
         None, description="As the kernels do it, flash attention's recomputation included."
     )
-    optimizer_flops: int | None = None
-    other_flops: int | None = Field(None, description="Norms, activations, softmax, forward.")
+    recomputed_flops: int | None = Field(None, description="Executed in addition with activation checkpointing.")
+    optimizer_flops: int | None = Field(None, description="Of Adam; of others: mfulab.flops.optimizers.")
+    other_flops: int | None = Field(None, description="Norms, activations, softmax, loss, forward.")
+    other_backward_flops: int | None = None
     uncounted_operators: str | None = Field(None, description="JSON: operator without a formula → calls.")
     forward_bytes: int | None = Field(
         None, description="Read and written by the counted operators, 4 bytes an element."
     )
     backward_bytes: int | None = None
-    activation_bytes: int | None = Field(None, description="Saved for the backward pass, 4 bytes an element.")
+    other_bytes: int | None = Field(None, description="The same of all other operators, forward.")
+    other_backward_bytes: int | None = None
+    activation_bytes: int | None = Field(
+        None, description="Floats saved for the backward pass, 4 bytes an element; fused attention saves no scores."
+    )
+    activation_fixed_bytes: int | None = Field(
+        None, description="Integers and masks saved for it, the same in every precision."
+    )
+    checkpointed_activation_bytes: int | None = Field(
+        None, description="Floats saved with activation checkpointing, 4 bytes an element."
+    )
 
 
 class ProfileRow(Row):
