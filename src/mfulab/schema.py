@@ -355,6 +355,9 @@ class MatmulRow(Row):
     """One measured matmul."""
 
     kernel: str = ""
+    family: str = Field("", description="CPU, Numba CUDA, CUDA C, Triton or library.")
+    rung: int | None = Field(None, description="Position on the ladder of its family, from the simplest up.")
+    adds: str = Field("", description="What this rung does that the one below does not.")
     size: str = ""
     precision: str = ""
     batch: int | None = None
@@ -368,20 +371,21 @@ class MatmulRow(Row):
     cold_time_s: float | None = Field(None, description="Caches flushed before each launch.")
     cold_iqr_s: float | None = None
     first_call_s: float | None = Field(None, description="JIT compilation included.")
-    allocation_s: float | None = None
-    host_to_device_s: float | None = None
+    allocation_s: float | None = Field(None, description="A, B and C; on a CPU their pages are touched.")
+    host_to_device_s: float | None = Field(None, description="A and B from pageable memory.")
     device_to_host_s: float | None = None
     host_to_device_pinned_s: float | None = None
     device_to_host_pinned_s: float | None = None
     end_to_end_s: float | None = Field(None, description="NumPy arrays in, NumPy array out.")
     reference_time_s: float | None = Field(None, description="cuBLAS (CPU: torch) interleaved in the same run.")
     reference_name: str | None = None
+    reference_cold_time_s: float | None = None
     flops: int | None = Field(None, description="2·batch·m·n·k.")
     bytes_moved: int | None = Field(None, description="A and B read once, C written once.")
     relative_error: float | None = Field(None, description="‖C−R‖F / ‖R‖F against float64 of the quantised inputs.")
     max_absolute_error: float | None = None
     tolerance: float | None = Field(None, description="relative_error above it makes the row `incorrect`.")
-    repetitions: int | None = None
+    repetitions: int | None = Field(None, description="Hot repetitions; each is a group of back-to-back calls.")
     block: str | None = None
     grid: str | None = None
     registers: int | None = Field(None, description="Per thread, from the compiler.")
