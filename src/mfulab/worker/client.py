@@ -28,14 +28,17 @@ def main(command: list[str]) -> int:
             ended = _directly(command, limit)
     except TimeoutError:
         ended = f"took longer than timing.time_limit_s={limit:g}"
-    if ended in (0, REFUSED):
+    if limit is None or ended in (0, REFUSED):  # only a run has a row to write
         return int(ended)
     message = ended if isinstance(ended, str) else _describe(ended)
     print(message, file=sys.stderr)
     return subprocess.call([sys.executable, *command, "--failed", message])
 
 
-def _time_limit(command: list[str]) -> float:
+def _time_limit(command: list[str]) -> float | None:
+    """Seconds that a run may take; None for a script that is no run."""
+    if "--config" not in command:
+        return None
     with open(command[command.index("--config") + 1], encoding="utf-8") as file:
         config = json.load(file)
     return float(config.get("timing", {}).get("time_limit_s") or 600)
@@ -48,17 +51,17 @@ def _describe(status: int) -> str:
     return f"the run's process ended with exit status {status} and wrote no row"
 
 
-def _directly(command: list[str], limit: float) -> int:
+def _directly(command: list[str], limit: float | None) -> int:
     process = subprocess.Popen([sys.executable, *command], start_new_session=True)
     _forward_signals(lambda number: os.killpg(process.pid, number))
     try:
-        return process.wait(limit + GRACE_S)
+        return process.wait(limit and limit + GRACE_S)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         raise TimeoutError from None
 
 
-def _in_worker(command: list[str], limit: float) -> int | None:
+def _in_worker(command: list[str], limit: float | None) -> int | None:
     """The run's exit status (negative: the signal that ended it), or None where no worker answers."""
     connection = _connect(os.environ[SOCKET])
     if connection is None:
@@ -67,7 +70,7 @@ def _in_worker(command: list[str], limit: float) -> int | None:
     # The child writes to this process's own standard output and error: its log streams to wherever ours goes.
     socket.send_fds(connection, [json.dumps(request).encode() + b"\n"], [1, 2])
     _forward_signals(lambda number: connection.close())
-    connection.settimeout(limit + GRACE_S)
+    connection.settimeout(limit and limit + GRACE_S)
     with connection, connection.makefile() as answer:
         line = answer.readline()
     return int(line) if line.strip() else -signal.SIGKILL
