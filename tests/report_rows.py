@@ -262,7 +262,7 @@ def lay_out(
         for size in sizes:
             config = {"kernel": {"name": kernel}, "size": str(size), "precision": {"name": "fp32", "dtype": "float32"}}
             add("bench_matmul", matmul(hardware, kernel, size), config, ceilings=links("fp32"))
-    manifest = root / "results/plan/invented.json"
+    manifest = root / "results" / hardware / "plan/invented.json"
     manifest.parent.mkdir(parents=True, exist_ok=True)
     excluded = [{"run": "kernel=python,size=4096", "because": "a day of pure Python"}]
     manifest.write_text(
