@@ -8,6 +8,7 @@ from typing import get_args
 
 import pandas as pd
 
+from mfulab.report import series
 from mfulab.report.columns import FLAGS, TABLES, TEXT, columns
 from mfulab.schema import ROWS
 
@@ -18,6 +19,7 @@ def read(folder: Path) -> tuple[Tables, list[str]]:
     """Every table, empty where it cannot be read, and what was wrong with the files, in words."""
     problems: list[str] = []
     tables = {table: _read(folder / f"{table}.csv", table, problems) for table in TABLES}
+    tables["series"] = series.read(folder / "series.csv")
     problems.extend(_texts(folder / "problems.csv", "problem"))
     return tables, problems
 

@@ -30,6 +30,7 @@ class Collected:
     records: Records = field(default_factory=lambda: {table: [] for table in TABLES})
     folders: dict[str, Path] = field(default_factory=dict)
     excluded: list[dict[str, str]] = field(default_factory=list)
+    series: list[dict[str, str]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     def add(self, table: str, record: Record, folder: Path | None = None) -> None:
@@ -185,6 +186,7 @@ def from_recorded(folder: Path) -> Collected:
             where = "" if step == "count_flops" else row["hardware"] or folder.name
             who = {"hardware": where, "experiment": cells.get("experiment") or "", "recorded": True}
             collected.add(table, {**row, **known, **who})
+    collected.series = [{**line, "recorded": "True"} for line in _lines(folder / "series.csv", collected.problems)]
     return collected
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mfulab.report import details, join
+from mfulab.report import details, join, series
 from mfulab.report.columns import Record, Records, columns
 from mfulab.report.sources import Collected, from_folder, from_manifest, from_recorded, identity
 
@@ -24,8 +24,8 @@ def collect(
     """Everything to be reported, joined.
 
     `manifests` are the experiments asked for: a run of theirs without a row becomes a failed row. `also` are other
-    plans, which add the rows that they have. Under `results`, machines without any plan are read folder by folder; under
-    `reference`, recorded machines. A run that was found is not replaced by a later one.
+    plans, which add the rows that they have. Under `results`, machines without any plan are read folder by folder;
+    under `reference`, recorded machines. A run that was found is not replaced by a later one.
     """
     everything, plans = Collected(), [*map(Path, manifests)]
     for manifest in plans:
@@ -48,6 +48,7 @@ def collect(
 def _extend(everything: Collected, more: Collected) -> None:
     everything.problems.extend(more.problems)
     everything.excluded.extend(more.excluded)
+    everything.series.extend(more.series)
     for table, rows in more.records.items():
         known = {identity(table, row) for row in everything.records[table]}
         everything.records[table].extend(row for row in rows if identity(table, row) not in known)
@@ -92,6 +93,9 @@ def write(collected: Collected, folder: Path) -> None:
         _write_csv(folder / f"{table}.csv", columns(table), rows)
     _write_csv(folder / "excluded.csv", ["experiment", "step", "run", "because"], collected.excluded)
     _write_csv(folder / "problems.csv", ["problem"], [{"problem": line} for line in collected.problems])
+    profiled = ((row, collected.folders.get(identity("profile", row))) for row in collected.records["profile"])
+    polled = [*series.collect((row, path) for row, path in profiled if path), *collected.series]
+    _write_csv(folder / "series.csv", series.columns(polled), polled)
     details.write(details.collect(collected.folders), folder / "details.json")
 
 
