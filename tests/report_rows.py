@@ -39,6 +39,12 @@ def write_run(root: Path, hardware: str, step: str, row: Row, config: dict[str, 
         writer.writeheader()
         writer.writerow(values)
     (path / "samples.csv").write_text("window,step,time_s\n" + "".join(_samples(values.get("time_s"))))
+    if step == "profile_step":
+        polled = [
+            f"{second / 5 - 2:.3f},{0 <= second - 10 < 20},{60 + 30 * (0 <= second - 10 < 20)},1980\n"
+            for second in range(40)
+        ]
+        (path / "series.csv").write_text("time_s,in_window,utilization_percent,clock_mhz\n" + "".join(polled))
     (path / "log").write_text(f"measuring {row.run}\ndone\n")
     return folder
 
@@ -180,23 +186,27 @@ def profile(
     )
 
 
-def matmul(hardware: str, kernel: str, size: int, precision: str = "fp32", status: str = "ok") -> MatmulRow:
+def matmul(hardware: str, kernel: str, size: str, precision: str = "fp32", status: str = "ok") -> MatmulRow:
     share = KERNELS[hardware].get(kernel, 0.5)
     measured, _ = PEAKS[hardware][precision]
-    work = 2 * size**3
-    reference = work / (measured * 1e12 * size / (size + 300)) + 4e-6
+    sides = [int(side) for side in size.split("x")] * (3 if "x" not in size else 1)
+    m, n, k = sides
+    work, shortest = 2 * m * n * k, min(sides)
+    reference = work / (measured * 1e12 * shortest / (shortest + 300)) * (1.3 if shortest % 2 else 1) + 4e-6
     time = reference / share
     ok = status == "ok"
-    moved = 3 * size * size * 4
+    moved = (m * k + k * n + m * n) * 4
     return MatmulRow(
         **common(hardware, f"kernel={kernel},size={size},precision={precision}", status=status),
         kernel=kernel,
-        size=str(size),
+        family=kernel.partition("_")[0],
+        adds="what this rung adds",
+        size=size,
         precision=precision,
         batch=1,
-        m=size,
-        n=size,
-        k=size,
+        m=m,
+        n=n,
+        k=k,
         effective_precision=precision,
         time_s=time if ok else None,
         hot_time_s=time if ok else None,
@@ -210,7 +220,7 @@ def matmul(hardware: str, kernel: str, size: int, precision: str = "fp32", statu
         reference_name="cublas" if hardware == GPU else "torch",
         flops=work,
         bytes_moved=moved,
-        relative_error=(3e-7 if precision == "fp32" else 1.7e-3) * math.sqrt(size / 1024),
+        relative_error=(3e-7 if precision == "fp32" else 1.7e-3) * math.sqrt(k / 1024),
         max_absolute_error=1.5e-4,
         tolerance=3e-6 if precision == "fp32" else 1e-2,
         repetitions=20,
@@ -253,16 +263,25 @@ def lay_out(
                     row = profile(hardware, model, workload, batch_size, precision, "out_of_memory" if last else "ok")
                     config = {
                         **what,
-                        "workload": {"name": workload, "mode": workload},
+                        "workload": {"name": workload, "mode": workload, "optimizer": "adam"},
                         "precision": {"name": precision, "dtype": DTYPE[precision]},
                         "execution": {"name": "eager"},
                     }
                     add("profile_step", row, config, flops_folder=counted, ceilings=links(precision))
-    for kernel in KERNELS[hardware]:
-        for size in sizes:
-            config = {"kernel": {"name": kernel}, "size": str(size), "precision": {"name": "fp32", "dtype": "float32"}}
-            add("bench_matmul", matmul(hardware, kernel, size), config, ceilings=links("fp32"))
-    manifest = root / "results/plan/invented.json"
+    products = [(kernel, str(size), "fp32") for kernel in KERNELS[hardware] for size in sizes]
+    products += [(list(KERNELS[hardware])[-1], size, "fp32") for size in ("1023", "1x1024x1024", "16x1024x1024")]
+    products += [(list(KERNELS[hardware])[-1], str(sizes[-1]), "bf16")]
+    for kernel, size, precision in products:
+        config = {"kernel": {"name": kernel}, "size": size, "precision": {"name": precision, "dtype": DTYPE[precision]}}
+        add("bench_matmul", matmul(hardware, kernel, size, precision), config, ceilings=links(precision))
+    for x in (8, 16, 32):
+        for y in (4, 8):
+            row = matmul(hardware, list(KERNELS[hardware])[1], str(sizes[-1])).model_copy(
+                update={"run": f"block={x}x{y}", "block": f"[{x}, {y}]"}
+            )
+            row.time_s = row.time_s and row.time_s * (1 + 8 / x + y / 30)
+            add("bench_matmul", row, config, ceilings=links("fp32"))
+    manifest = root / "results" / hardware / "plan/invented.json"
     manifest.parent.mkdir(parents=True, exist_ok=True)
     excluded = [{"run": "kernel=python,size=4096", "because": "a day of pure Python"}]
     manifest.write_text(

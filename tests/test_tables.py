@@ -21,8 +21,8 @@ def read(folder: Path):
 
 
 def make(manifest: Path, *more: str) -> Path:
-    root = manifest.parents[2]
-    tables.main(["--manifest", str(manifest), "--root", str(root), "--out", str(root / "results/tables"), *more])
+    root = manifest.parents[3]
+    tables.main(["--out", str(root / "results/tables"), "--root", str(root), "--manifest", str(manifest), *more])
     return root / "results/tables"
 
 
@@ -58,7 +58,7 @@ def test_out_of_memory_has_a_row_and_no_speed(planned):
     "damage", ["", "hardware,run\n", "hardware,run,time_s\nx,y,0.1\nx,y,0.2\n", "hardware,time_s\nx,fast\n"]
 )
 def test_a_broken_row_is_a_failed_row_that_names_its_file(planned, damage):
-    folder = next((planned.parents[1] / report_rows.CPU / "profile_step").iterdir())
+    folder = next((planned.parents[1] / "profile_step").iterdir())
     (folder / "row.csv").write_text(damage)
     profile = read(make(planned))[0]["profile"]
     broken = profile[profile["run"] == folder.name].iloc[0]
@@ -67,16 +67,14 @@ def test_a_broken_row_is_a_failed_row_that_names_its_file(planned, damage):
 
 
 def test_a_missing_row_is_a_failed_row(planned):
-    folder = next((planned.parents[1] / report_rows.CPU / "bench_matmul").iterdir())
+    folder = next((planned.parents[1] / "bench_matmul").iterdir())
     (folder / "row.csv").unlink()
     matmul = read(make(planned))[0]["matmul"]
     assert "does not exist" in matmul[matmul["run"] == folder.name].iloc[0]["message"]
 
 
 def test_an_effective_precision_without_a_ceiling_gets_no_mfu(planned):
-    folder = next(
-        path for path in (planned.parents[1] / report_rows.CPU / "profile_step").iterdir() if "fp32" in path.name
-    )
+    folder = next(path for path in (planned.parents[1] / "profile_step").iterdir() if "fp32" in path.name)
     text = (folder / "row.csv").read_text().replace(",eager,fp32,", ",eager,tf32,")
     (folder / "row.csv").write_text(text)
     profile = read(make(planned))[0]["profile"]
@@ -86,7 +84,7 @@ def test_an_effective_precision_without_a_ceiling_gets_no_mfu(planned):
 
 
 def test_a_folder_copied_from_another_machine_is_joined_by_equal_configs(planned):
-    root = planned.parents[2]
+    root = planned.parents[3]
     report_rows.lay_out(root, report_rows.GPU).unlink()
     planned = report_rows.lay_out(root)
     profile = read(make(planned, "--results", str(root / "results")))[0]["profile"]
@@ -99,7 +97,7 @@ def test_a_folder_copied_from_another_machine_is_joined_by_equal_configs(planned
 
 def test_recorded_tables_are_joined_anew_and_marked(planned):
     folder = make(planned)
-    root = planned.parents[2]
+    root = planned.parents[3]
     reference = root / "results/reference" / report_rows.CPU
     reference.mkdir(parents=True)
     for name in TABLES:

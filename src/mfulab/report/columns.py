@@ -16,28 +16,15 @@ TABLE_OF = {step: table for table, step in TABLES.items()}
 LEADING = ("hardware", "experiment", "run", "recorded", "status", "message")
 
 # What a table holds besides its step's row: links to other tables and what the join needs of the run's config …
-FROM_CONFIG: dict[str, tuple[str, ...]] = {
-    "profile": ("flops_run", "ceiling", "mode", "gradient_accumulation", "checkpointing", "dtype"),
-    "matmul": ("ceiling",),
-}
+PROFILE = ("flops_run", "ceiling", "mode", "gradient_accumulation", "checkpointing", "optimizer", "autocast", "dtype")
+FROM_CONFIG: dict[str, tuple[str, ...]] = {"profile": PROFILE, "matmul": ("ceiling",), "ceilings": ("format",)}
 # … and what the join gives.
 JOINED: dict[str, tuple[str, ...]] = {
-    "profile": (*join.profile_columns({}, {}, {}, {}, None), "verdict", "verdict_reason"),
+    "profile": tuple(join.profile_columns({}, {}, {}, {}, None)),
     "matmul": tuple(join.matmul_columns({}, {}, None)),
 }
-TEXT = {
-    "experiment",
-    "flops_run",
-    "ceiling",
-    "mode",
-    "dtype",
-    "mfu_basis",
-    "mfu_note",
-    "verdict",
-    "verdict_reason",
-    "basis",
-}
-FLAGS = {"recorded", "checkpointing"}
+FLAGS = {"recorded", "checkpointing", "autocast"}
+TEXT = {"experiment", "flops_run", "ceiling", "mode", "optimizer", "dtype", "format", "mfu_basis", "mfu_note", "basis"}
 
 Record = dict[str, Any]
 Records = dict[str, list[Record]]
@@ -46,5 +33,5 @@ Records = dict[str, list[Record]]
 def columns(table: str) -> list[str]:
     """The columns of a final table, in order: who, then the row, then links and joined values."""
     measured = [name for name in ROWS[TABLES[table]].model_fields if name not in LEADING]
-    joined = [name for name in JOINED.get(table, ()) if name not in measured]
-    return [*LEADING, *measured, *FROM_CONFIG.get(table, ()), *joined]
+    more = [*FROM_CONFIG.get(table, ()), *JOINED.get(table, ())]
+    return [*LEADING, *measured, *(name for name in more if name not in measured)]

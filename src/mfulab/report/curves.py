@@ -36,10 +36,10 @@ def draw(
     log: bool = False,
 ) -> None:
     """One panel a machine and mode; colour is the precision, dashes tell executions apart, names stand at line ends."""
-    machines, modes = list(dict.fromkeys(rows["machine"]))[:3], list(dict.fromkeys(rows["mode"]))
+    machines, modes = style.machines(rows), list(dict.fromkeys(rows["mode"]))
     titles = {mode: text.name("mode", mode) for mode in modes}
     grid = style.panels(figure, machines, list(titles.values()), sharex=True)
-    colors = style.colors(rows["precision"])
+    colors = style.precision_colors(rows["precision"])
     several = rows.groupby("mode")["workload"].transform("nunique") > 1
     rows = rows.assign(variant=(rows["workload"] + " ").where(several, "") + rows["execution"])
     dashes = style.dashes(rows["variant"])

@@ -8,6 +8,7 @@ from typing import get_args
 
 import pandas as pd
 
+from mfulab.report import series
 from mfulab.report.columns import FLAGS, TABLES, TEXT, columns
 from mfulab.schema import ROWS
 
@@ -18,10 +19,24 @@ def read(folder: Path) -> tuple[Tables, list[str]]:
     """Every table, empty where it cannot be read, and what was wrong with the files, in words."""
     problems: list[str] = []
     tables = {table: _read(folder / f"{table}.csv", table, problems) for table in TABLES}
-    notes = folder / "problems.txt"
-    if notes.exists():
-        problems.extend(notes.read_text(encoding="utf-8", errors="replace").splitlines())
+    tables["series"] = series.read(folder / "series.csv")
+    problems.extend(_texts(folder / "problems.csv", "problem"))
     return tables, problems
+
+
+def excluded(folder: Path) -> pd.DataFrame:
+    """Runs left out on purpose: experiment, step, run, because."""
+    try:
+        return pd.read_csv(folder / "excluded.csv", dtype=str, keep_default_na=False)
+    except (FileNotFoundError, ValueError):
+        return pd.DataFrame(columns=["experiment", "step", "run", "because"], dtype=str)
+
+
+def _texts(path: Path, column: str) -> list[str]:
+    try:
+        return list(pd.read_csv(path, dtype=str, keep_default_na=False)[column])
+    except (FileNotFoundError, ValueError, KeyError):
+        return []
 
 
 def ok(frame: pd.DataFrame, *needed: str) -> pd.DataFrame:

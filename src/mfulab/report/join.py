@@ -73,6 +73,26 @@ def step_bytes(flops: Values, mode: str, micro_batches: int, dtype: str | None) 
     return product(micro_batches, counted, ratio(ELEMENT_BYTES.get(dtype or ""), BYTES_COUNTED_PER_ELEMENT))
 
 
+def predicted_memory(row: Values, flops: Values) -> float | None:
+    """Bytes that a training step needs at its peak; None for inference, whose peak is no sum of parts.
+
+    Parameters, gradients and optimiser state (Adam: two moments) in the parameters' format, which autocast leaves at
+    float32, and what is saved for the backward pass in the format of the products.
+    """
+    if row.get("mode") != "training":
+        return None
+    product_bytes = ELEMENT_BYTES.get(row.get("dtype") or "")
+    parameter_bytes = 4 if row.get("autocast") else product_bytes
+    moments = {"sgd": 0, "adam": 2, "adamw": 2}.get(row.get("optimizer") or "")
+    saved = flops.get("checkpointed_activation_bytes" if row.get("checkpointing") else "activation_bytes")
+    return total(
+        product(flops.get("parameters"), parameter_bytes),
+        product(flops.get("trainable_parameters"), parameter_bytes, total(1, moments)),
+        product(saved, ratio(product_bytes, BYTES_COUNTED_PER_ELEMENT)),
+        flops.get("activation_fixed_bytes") or 0,
+    )
+
+
 def default_basis(device: str | None) -> str:
     """`spec` on a GPU; `measured` on a CPU, whose computed peak is no limit: virtual machines hide turbo clocks."""
     return "spec" if device == "cuda" else "measured"
@@ -119,6 +139,7 @@ def profile_columns(row: Values, flops: Values, compute: Values, memory: Values,
         "peak_gb_s": memory.get("computed_gb_s"),
         "samples_per_j": ratio(samples, energy),
         "flops_per_j": ratio(counted["flops"], energy),
+        "predicted_memory_bytes": predicted_memory(row, flops),
     }
     joined["mfu_note"] = _note(row, joined, flops)
     return joined

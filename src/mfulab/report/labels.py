@@ -9,6 +9,8 @@ from matplotlib.transforms import Bbox
 from mfulab.report.style import INK, MUTED
 
 GAP = 1.5  # points between two labels
+NEAR = 20  # points from which on a label needs a leader
+SMALLEST = 6  # font size in points; where even these do not fit, the lowest lines go unnamed
 
 
 def at_line_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]], size: float = 10) -> list[Annotation]:
@@ -18,7 +20,10 @@ def at_line_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]], size
     its line. Call it when limits and layout are final.
     """
     axes.figure.canvas.draw()
-    height = (size * 1.25 + GAP) * axes.figure.dpi / 72 / axes.get_window_extent().height
+    room = axes.get_window_extent().height * 72 / axes.figure.dpi
+    size = max(SMALLEST, min(size, (room / max(len(ends), 1) - GAP) / 1.25))
+    ends = sorted(ends, key=lambda end: end[1])[-int(room / (SMALLEST * 1.25 + GAP)) :]
+    height = (size * 1.25 + GAP) / room
     to_fraction = axes.transData + axes.transAxes.inverted()
     wanted = sorted(((to_fraction.transform((x, y))[1], (x, y), name, color) for x, y, name, color in ends))
     placed = _apart([want for want, *_ in wanted], height)
@@ -32,7 +37,14 @@ def at_line_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]], size
             color=INK,
             va="center",
             annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.8, "shrinkA": 1, "shrinkB": 4},
+            arrowprops={
+                "arrowstyle": "-",
+                "color": color,
+                "linewidth": 0.8,
+                "shrinkA": 1,
+                "shrinkB": 4,
+                "relpos": (0, 0.5),
+            },
         )
         for (_, end, name, color), place in zip(wanted, placed, strict=True)
     ]
@@ -80,32 +92,41 @@ def beside_points(
     labels = []
     for x, y, name in points:
         label = axes.annotate(name, (x, y), (0, 0), textcoords="offset points", fontsize=size, color=INK, va="center")
+        center = axes.transData.transform((x, y))
         for dx, dy, align in _places():
             label.set_ha(align)
             label.xyann = (dx, dy)
             extent = label.get_window_extent(renderer).padded(GAP * scale)
-            if _within(extent, inside) and not any(extent.overlaps(other) for other in taken):
-                taken.append(extent)
+            leader = _leader_boxes(center, dx * scale, dy * scale) if abs(dx) + abs(dy) > NEAR else []
+            clear = not any(box.overlaps(other) for box in (extent, *leader) for other in taken)
+            if clear and _within(extent, inside):
+                taken += [extent, *leader]
                 labels.append(label)
-                if abs(dx) + abs(dy) > 20:
-                    _leader(axes, x, y, dx, dy)
+                if leader:
+                    _draw_leader(axes, x, y, dx, dy)
                 break
         else:
             label.remove()
     return labels
 
 
+def _leader_boxes(center: Sequence[float], dx: float, dy: float) -> list[Bbox]:
+    """Small boxes along the leader, from where it has left its point, so that nothing else is put on it."""
+    steps = [step / 10 for step in range(3, 10)]
+    return [_around((center[0] + dx * step, center[1] + dy * step), 1) for step in steps]
+
+
 def _places() -> list[tuple[float, float, str]]:
     """Offsets in points with alignment, nearest first."""
     places: list[tuple[float, float, str]] = []
-    for reach in (8, 14, 22, 32, 44, 58):
+    for reach in (8, 14, 22, 32, 44):
         places += [(reach, 0, "left"), (-reach, 0, "right"), (0, reach + 3, "center"), (0, -reach - 3, "center")]
         places += [(0.8 * reach, up * reach, "left") for up in (1, -1)]
         places += [(-0.8 * reach, up * reach, "right") for up in (1, -1)]
     return places
 
 
-def _leader(axes: Axes, x: float, y: float, dx: float, dy: float) -> None:
+def _draw_leader(axes: Axes, x: float, y: float, dx: float, dy: float) -> None:
     axes.annotate(
         "",
         (x, y),

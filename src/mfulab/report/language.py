@@ -30,7 +30,7 @@ class Texts:
         template = self._find(key)
         if template is None:
             raise KeyError(f"language={self.language}: no text {key!r} in section {self.section!r} or common")
-        return _FORMATTER.vformat(template, (), values)
+        return _FORMATTER.vformat(template, (), values).replace("\\n", "\n")
 
     def name(self, kind: str, value: str) -> str:
         """The word for a value of the data (`mode`, `training`), or the value itself where the catalogue has none."""

@@ -67,7 +67,7 @@ def build(folder: Path, language: str = "en") -> str:
         provenance=style.provenance(_all_rows(tables)),
         problems=[*_unmeasured(tables, text), *problems],
         sections=_sections(drawn, text),
-        has_rows=any(len(table) for table in tables.values()),
+        has_rows=any(len(tables[name]) for name in TABLES),
         environments=_environments(tables),
         definitions=catalogue(language)["definitions"].items(),
         words={key: text(key) for key in ("copy", "copied", "count", "row", "config", "log")},
@@ -91,7 +91,8 @@ def _all_rows(tables: frames.Tables) -> pd.DataFrame:
 def _unmeasured(tables: frames.Tables, text: Texts) -> list[str]:
     """What was asked for and has no speed, in words; many of a kind are counted, not listed."""
     lines = []
-    for name, table in tables.items():
+    for name in TABLES:
+        table = tables[name]
         for status, rows in table[table["status"] != "ok"].groupby("status", sort=False):
             for _, row in rows.head(5).iterrows():
                 lines.append(f"{row['run'] or name}: {text.name('status', str(status))}. {row['message']}".strip())

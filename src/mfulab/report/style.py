@@ -1,8 +1,10 @@
 """The look that all figures share: sizes for a projector, colours that everyone can tell apart, who measured when."""
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,6 +21,7 @@ PALETTE = tuple(sns.color_palette("colorblind").as_hex()[index] for index in (0,
 SIZE = (10.0, 5.625)  # inches: 16:9, 1920 × 1080 at DPI
 DPI = 192
 MANY = 1500  # points beyond which an SVG holds them as one picture
+HANGUL = "NanumGothic"
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
@@ -56,6 +59,7 @@ def theme() -> rc_context:
             "figure.facecolor": PAPER,
             "savefig.facecolor": PAPER,
             "svg.fonttype": "path",
+            "svg.hashsalt": "mfulab",
             "pdf.fonttype": 42,
         }
     )
@@ -66,11 +70,37 @@ def _hangul() -> list[str]:
     found = find_spec("koreanize_matplotlib")
     if found is None or found.origin is None:
         return []
-    for weight in ("NanumGothic.ttf", "NanumGothicBold.ttf"):
-        path = Path(found.origin).parent / "fonts" / weight
-        if path.exists() and not any(font.fname == str(path) for font in font_manager.fontManager.ttflist):
-            font_manager.fontManager.addfont(path)
-    return ["NanumGothic"]
+    known = font_manager.fontManager.ttflist
+    for file, weight in (("NanumGothic.ttf", 400), ("NanumGothicBold.ttf", 700)):
+        path = Path(found.origin).parent / "fonts" / file
+        if path.exists() and not any(font.fname == str(path) and font.weight == weight for font in known):
+            # The bold file calls itself semibold, which no search for bold finds.
+            known.append(font_manager.FontEntry(fname=str(path), name=HANGUL, weight=weight))
+    return [HANGUL]
+
+
+def machines(rows: pd.DataFrame, most: int = 3) -> list[str]:
+    """The machines that get a panel: those measured here before recorded ones, then by name."""
+    return list(dict.fromkeys(rows.sort_values(["recorded", "machine"])["machine"]))[:most]
+
+
+def precision_colors(values: Iterable[str]) -> dict[str, str]:
+    """A colour for each precision, the same one in all figures as long as no more than eight meet."""
+    usual = ("fp32", "bf16", "fp16", "tf32", "fp8", "fp64", "amp_bf16", "amp_fp16", "int8")
+    return _usual_first(usual, values)
+
+
+def family_colors(values: Iterable[str]) -> dict[str, str]:
+    """A colour for each family of kernels, the same one in all figures."""
+    return _usual_first(("library", "CPU", "Numba CUDA", "CUDA C", "Triton"), values)
+
+
+def _usual_first(usual: Sequence[str], values: Iterable[str]) -> dict[str, str]:
+    present = set(values)
+    places = {value: usual.index(value) for value in usual if value in present}
+    free = (place for place in range(len(usual), len(usual) + len(present)))
+    places |= {value: next(free) for value in sorted(present - set(usual))}
+    return {value: PALETTE[place % len(PALETTE)] for value, place in places.items()}
 
 
 def colors(values: Iterable[str]) -> dict[str, str]:
@@ -88,22 +118,36 @@ def blank(title: str, footer: str) -> Figure:
     """A figure with its title above and its provenance below; panels go between them."""
     figure = Figure(figsize=SIZE, dpi=100, layout="constrained")
     FigureCanvasAgg(figure)
-    figure.get_layout_engine().set(rect=(0.01, 0.045, 0.98, 0.875), hspace=0.06, wspace=0.04)
-    figure.text(0.015, 0.975, title, ha="left", va="top", fontsize=17, fontweight="bold", gid="title")
-    figure.text(0.015, 0.012, footer, fontsize=9, color=MUTED, gid="provenance")
+    figure.get_layout_engine().set(hspace=0.06, wspace=0.04)
+    figure.text(0.015, 1, title, ha="left", va="top", fontsize=17, fontweight="bold", gid="title")
+    figure.text(0.015, 0, footer, fontsize=9, color=MUTED, gid="provenance")
+    _arrange(figure)
     return figure
 
 
-def panels(
-    figure: Figure, rows: Sequence[str], columns: Sequence[str], **shared: bool | str
-) -> dict[tuple[str, str], Axes]:
-    """A grid of axes by row and column name, titled by whichever of the two varies."""
+def _arrange(figure: Figure) -> None:
+    """Puts title, legend and provenance at their distances from the edges, in inches, and the panels between them."""
+    height = figure.get_figheight()
+    title, footer = figure.texts[:2]
+    title.set_y(1 - 0.14 / height)
+    footer.set_y(0.07 / height)
+    for row in figure.legends:
+        row.set_bbox_to_anchor((0.003, 1 - 0.39 / height), transform=figure.transFigure)
+    top, bottom = (0.76 if figure.legends else 0.45) / height, 0.25 / height
+    figure.get_layout_engine().set(rect=(0.01, bottom, 0.98, 1 - top - bottom))
+
+
+def panels(figure: Figure, rows: Sequence[str], columns: Sequence[str], **shared: Any) -> dict[tuple[str, str], Axes]:
+    """A grid of axes by row and column name, titled by whichever of the two varies; more rows make a higher figure."""
+    figure.set_size_inches(SIZE[0], SIZE[1] * (1 + 0.5 * (len(rows) - 1)))
+    _arrange(figure)
     grid = figure.subplots(len(rows), len(columns), squeeze=False, **shared)
     named = {}
     for i, row in enumerate(rows):
         for j, column in enumerate(columns):
             parts = [row] if len(rows) > 1 or not column else []
-            grid[i][j].set_title(" · ".join(filter(None, [*parts, column])))
+            title = " · ".join(filter(None, [*parts, column]))
+            grid[i][j].set_title(textwrap.fill(title, 96 // len(columns)))
             named[row, column] = grid[i][j]
     return named
 
@@ -123,20 +167,18 @@ def line(color: str, label: str, linestyle: str = "-") -> Line2D:
     return Line2D([], [], color=color, label=label, linestyle=linestyle)
 
 
-def legend(figure: Figure, entries: Sequence[Line2D]) -> None:
-    """One row under the title: what direct labels do not say. A legend of one entry says nothing and is left out."""
-    if len(entries) < 2:
-        return
-    row = figure.legend(
-        handles=list(entries),
-        loc="upper left",
-        bbox_to_anchor=(0.003, 0.93),
-        ncols=len(entries),
-        handletextpad=0.4,
-        columnspacing=1.4,
-    )
-    row.set_in_layout(False)
-    figure.get_layout_engine().set(rect=(0.01, 0.045, 0.98, 0.82))
+def legend(figure: Figure, entries: Sequence[Line2D], fewest: int = 2) -> None:
+    """One row under the title: what direct labels do not say; left out below `fewest` entries."""
+    if len(entries) >= fewest:
+        figure.legend(
+            handles=list(entries),
+            loc="upper left",
+            ncols=len(entries),
+            handletextpad=0.4,
+            columnspacing=1.4,
+            fontsize=min(11, 88 / len(entries)),
+        ).set_in_layout(False)
+        _arrange(figure)
 
 
 def provenance(rows: pd.DataFrame) -> str:

@@ -34,7 +34,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """One panel a machine: a bar to the measured ceiling, a ring at the computed peak."""
-    machines = list(dict.fromkeys(rows["machine"]))[:3]
+    machines = style.machines(rows)
     grid = style.panels(figure, [""], machines)
     for machine in machines:
         axes = grid["", machine]

@@ -1,10 +1,11 @@
 """One matrix product in every implementation: throughput and error against its size."""
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 
-from mfulab.report import labels, style
+from mfulab.report import labels, matmuls, style
 from mfulab.report.frames import Tables, ok, with_machine
 from mfulab.report.language import Texts
 from mfulab.report.quantities import quantity, significant
@@ -17,7 +18,7 @@ ORDER = 0
 def rows(tables: Tables) -> pd.DataFrame:
     """Square products of the precision that most implementations share."""
     timed = with_machine(tables, ok(tables["matmul"], "tflop_s", "n"))
-    square = timed[(timed["m"] == timed["n"]) & (timed["n"] == timed["k"]) & (timed["batch"].fillna(1) == 1)]
+    square = matmuls.square(timed)
     if square.empty:
         return square
     common = square.groupby("precision")["kernel"].nunique().idxmax()
@@ -47,12 +48,11 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """Left TFLOP/s with the measured ceiling, right the relative error with its tolerance; one row a machine."""
-    machines = list(dict.fromkeys(rows["machine"]))[:3]
+    machines = style.machines(rows)
     titles = [text("speed"), text("error")]
     grid = style.panels(figure, machines, titles, sharex=True, width_ratios=[1.5, 1])
-    families = rows["kernel"].str.partition("_")[0]
-    colors = dict(zip(rows["kernel"], families.map(style.colors(sorted(families.unique()))), strict=True))
-    sizes = sorted(rows["n"].unique())
+    colors = dict(zip(rows["kernel"], rows["family"].map(style.family_colors(rows["family"])), strict=True))
+    sizes = [n for n in sorted(rows["n"].unique()) if np.log2(n) % 1 == 0] or sorted(rows["n"].unique())
     for machine in machines:
         here = rows[rows["machine"] == machine]
         speed, error = grid[machine, titles[0]], grid[machine, titles[1]]

@@ -45,9 +45,9 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """One panel a machine; colour is the precision, shape training or inference, size the batch."""
-    machines = list(dict.fromkeys(rows["machine"]))[:3]
+    machines = style.machines(rows)
     grid = style.panels(figure, [""], machines, sharex=True, sharey=True)
-    colors = style.colors(rows["precision"])
+    colors = style.precision_colors(rows["precision"])
     shapes = dict(zip(dict.fromkeys(rows["mode"]), style.MARKERS, strict=False))
     top = max(105.0, 1.05 * rows["mfu_percent"].max())
     for machine in machines:

@@ -42,9 +42,9 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """One panel a machine: solid roofs are measured, dashed computed; colour is the precision."""
-    machines = list(dict.fromkeys(rows["machine"]))[:3]
+    machines = style.machines(rows)
     grid = style.panels(figure, [""], machines)
-    colors = style.colors(rows["precision"])
+    colors = style.precision_colors(rows["precision"])
     for machine in machines:
         axes, here = grid["", machine], rows[rows["machine"] == machine]
         bandwidth, peak_bandwidth = here["ceiling_gb_s"].iloc[0], here["peak_gb_s"].iloc[0]
