@@ -1,1 +1,1 @@
-"""A warm process that has imported the heavy libraries and forks a child for each run; the same runs work without it."""
+"""A warm process that has imported the heavy libraries and forks a child for each run; runs work without it too."""
