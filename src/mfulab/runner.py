@@ -1,4 +1,4 @@
-"""One planned run, from its config to its row: whatever happens to it becomes a row, and a row is written whole or not at all."""
+"""One planned run, from its config to its row: whatever happens becomes a row, written whole or not at all."""
 
 import csv
 import importlib
@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -76,7 +77,7 @@ def check_device(config: Step, folder: Path) -> str:
     return claimed
 
 
-def _axes(step: str, config: Step) -> dict[str, object]:
+def _axes(step: str, config: Step) -> dict[str, Any]:
     """The run's identity for a row without measurements."""
     columns = ROWS[step].model_fields
     values = {axis: getattr(config, axis) for axis in config.axes if axis in columns}

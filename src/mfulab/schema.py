@@ -97,7 +97,7 @@ class DeviceConfig(Closed):
 
 
 class TimingConfig(Closed):
-    """How long to look. None takes the default of the device: short windows on a CPU, 5 s where GPM or energy are read."""
+    """How long to look. None takes the device's default: short windows on a CPU, 5 s where GPM or energy are read."""
 
     windows: int = Field(5, ge=2, description="Independent windows; the confidence interval is over these.")
     window_time_s: float | None = Field(None, gt=0, description="Shortest measured window.")
@@ -113,7 +113,7 @@ class ProfileConfig(Closed):
 
 
 class Step(Closed):
-    """The config of one step; a run's name is made of its `axes`, its folder stands below the device if it is measured there."""
+    """The config of one step; its `axes` make a run's name; what is measured `on_device` stands below the device."""
 
     axes: ClassVar[tuple[str, ...]] = ()
     on_device: ClassVar[bool] = True
@@ -213,7 +213,7 @@ STEPS: dict[str, type[Step]] = {
 
 
 class Row(Closed):
-    """What every row begins with. Units stand in the column names; an empty cell means that the value was not measured."""
+    """What every row begins with. Units stand in the column names; an empty cell was not measured."""
 
     hardware: str = Field("", description="Slug of the device; empty where none is needed.")
     run: str = ""
@@ -276,23 +276,37 @@ class FlopsRow(Row):
     sequence_length: int | None = None
     parameters: int | None = None
     trainable_parameters: int | None = None
+    counted_on: Literal["meta", "fake", "cpu"] | None = Field(
+        None, description="The meta device; fake tensors or real ones on the CPU where the model needs them."
+    )
     forward_flops: int | None = Field(None, description="Attention counted full.")
     backward_flops: int | None = Field(None, description="Without recomputation.")
     forward_macs: int | None = Field(None, description="forward_flops / 2.")
     forward_causal_flops: int | None = Field(None, description="Causal attention counted by its half.")
     backward_causal_flops: int | None = None
-    recomputed_flops: int | None = Field(None, description="Executed in addition with activation checkpointing.")
     executed_backward_flops: int | None = Field(
         None, description="As the kernels do it, flash attention's recomputation included."
     )
-    optimizer_flops: int | None = None
-    other_flops: int | None = Field(None, description="Norms, activations, softmax, forward.")
+    recomputed_flops: int | None = Field(None, description="Executed in addition with activation checkpointing.")
+    optimizer_flops: int | None = Field(None, description="Of Adam; of others: mfulab.flops.optimizers.")
+    other_flops: int | None = Field(None, description="Norms, activations, softmax, loss, forward.")
+    other_backward_flops: int | None = None
     uncounted_operators: str | None = Field(None, description="JSON: operator without a formula → calls.")
     forward_bytes: int | None = Field(
         None, description="Read and written by the counted operators, 4 bytes an element."
     )
     backward_bytes: int | None = None
-    activation_bytes: int | None = Field(None, description="Saved for the backward pass, 4 bytes an element.")
+    other_bytes: int | None = Field(None, description="The same of all other operators, forward.")
+    other_backward_bytes: int | None = None
+    activation_bytes: int | None = Field(
+        None, description="Floats saved for the backward pass, 4 bytes an element; fused attention saves no scores."
+    )
+    activation_fixed_bytes: int | None = Field(
+        None, description="Integers and masks saved for it, the same in every precision."
+    )
+    checkpointed_activation_bytes: int | None = Field(
+        None, description="Floats saved with activation checkpointing, 4 bytes an element."
+    )
 
 
 class ProfileRow(Row):
@@ -329,12 +343,23 @@ class ProfileRow(Row):
     occupancy_percent: Percent | None = None
     tensor_active_percent: Percent | None = None
     dram_active_percent: Percent | None = None
+    system_utilization_percent: Percent | None = Field(None, description="CPUs of the whole machine, every process.")
+    steal_percent: Percent | None = Field(None, description="CPU time that the hypervisor gave to others.")
+    voluntary_switches_per_s: float | None = Field(None, description="This process's threads gave up their CPU.")
+    involuntary_switches_per_s: float | None = Field(
+        None, description="This process's threads were taken off their CPU."
+    )
+    sources: str | None = Field(None, description="JSON: column → where its value comes from, over how many seconds.")
+    reasons: str | None = Field(None, description="JSON: column → why it is empty.")
 
 
 class MatmulRow(Row):
     """One measured matmul."""
 
     kernel: str = ""
+    family: str = Field("", description="CPU, Numba CUDA, CUDA C, Triton or library.")
+    rung: int | None = Field(None, description="Position on the ladder of its family, from the simplest up.")
+    adds: str = Field("", description="What this rung does that the one below does not.")
     size: str = ""
     precision: str = ""
     batch: int | None = None
@@ -348,20 +373,21 @@ class MatmulRow(Row):
     cold_time_s: float | None = Field(None, description="Caches flushed before each launch.")
     cold_iqr_s: float | None = None
     first_call_s: float | None = Field(None, description="JIT compilation included.")
-    allocation_s: float | None = None
-    host_to_device_s: float | None = None
+    allocation_s: float | None = Field(None, description="A, B and C; on a CPU their pages are touched.")
+    host_to_device_s: float | None = Field(None, description="A and B from pageable memory.")
     device_to_host_s: float | None = None
     host_to_device_pinned_s: float | None = None
     device_to_host_pinned_s: float | None = None
     end_to_end_s: float | None = Field(None, description="NumPy arrays in, NumPy array out.")
     reference_time_s: float | None = Field(None, description="cuBLAS (CPU: torch) interleaved in the same run.")
     reference_name: str | None = None
+    reference_cold_time_s: float | None = None
     flops: int | None = Field(None, description="2·batch·m·n·k.")
     bytes_moved: int | None = Field(None, description="A and B read once, C written once.")
     relative_error: float | None = Field(None, description="‖C−R‖F / ‖R‖F against float64 of the quantised inputs.")
     max_absolute_error: float | None = None
     tolerance: float | None = Field(None, description="relative_error above it makes the row `incorrect`.")
-    repetitions: int | None = None
+    repetitions: int | None = Field(None, description="Hot repetitions; each is a group of back-to-back calls.")
     block: str | None = None
     grid: str | None = None
     registers: int | None = Field(None, description="Per thread, from the compiler.")

@@ -2,7 +2,7 @@ from mfulab.planning.workflow import Workflow
 from mfulab.worker import lifetime
 
 lab = Workflow(config)
-measure = lab.measure
+warm = lab.warm
 python = lab.python
 
 

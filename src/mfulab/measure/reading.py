@@ -57,7 +57,7 @@ def first_available(candidates: Iterable[Readings]) -> Readings:
 
 
 def _choose(choices: list[Reading]) -> Reading:
-    refused = []
+    refused: list[Reading] = []
     for reading in choices:
         if reading.value is not None:
             instead = "; ".join(f"{other.source}: {other.reason}" for other in refused)

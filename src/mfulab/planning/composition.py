@@ -1,14 +1,14 @@
 """Hydra's part of planning: the composed base config of an experiment and the values of each swept axis.
 
-Composing costs some 60 ms, so each option of a group is composed once and not once a combination. This holds as long as the
-content of a group does not depend on the choice in another group, which a test of the shipped config tree asserts.
+Composing costs some 60 ms, so each option of a group is composed once and not once a combination. This holds as long as
+the content of a group does not depend on the choice in another, which a test of the shipped config tree asserts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 from hydra import compose, initialize_config_dir
@@ -43,18 +43,20 @@ class Composition:
 
 
 def compose_experiments(overrides: Sequence[str], folder: Path) -> list[Composition]:
-    """One composition for each experiment named in `overrides` (`experiment=a,b` names two); the default where none is."""
+    """One composition for each experiment that `overrides` name (`experiment=a,b`); the default where none is named."""
     with _hydra(folder):
         parsed = _parse(complete(overrides))
         names = [name for override in parsed if override.key_or_group == "experiment" for name in _values_of(override)]
         rest = [override for override in parsed if override.key_or_group != "experiment"]
         for name in names:
             check_choice("experiment", name, folder)
-        return [_compose_one(name, rest, folder) for name in names or [None]]
+        return [_compose_one([f"experiment={name}"], rest, folder) for name in names] or [
+            _compose_one([], rest, folder)
+        ]
 
 
 def check(overrides: Sequence[str], folder: Path) -> None:
-    """Raises ConfigurationError for the first override that names no key or no option; composes nothing but the base."""
+    """Raises ConfigurationError for the first override that names no key or no option; composes only the base."""
     with _hydra(folder):
         parsed = _parse(overrides)
         names = [name for override in parsed if override.key_or_group == "experiment" for name in _values_of(override)]
@@ -85,7 +87,8 @@ def _hydra(folder: Path) -> Iterator[None]:
         with initialize_config_dir(version_base="1.3", config_dir=str(folder.resolve())):
             yield
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigurationError(f"{folder}: {str(error).strip()}") from error
+        text = " ".join(str(error).split("See https")[0].split())
+        raise ConfigurationError(f"{folder}/: {text}") from error
 
 
 def _parse(overrides: Sequence[str]) -> list[Override]:
@@ -103,14 +106,13 @@ def _values_of(override: Override) -> list[str]:
     return list(override.sweep_string_iterator())
 
 
-def _compose_one(experiment: str | None, overrides: Sequence[Override], folder: Path) -> Composition:
-    chosen = [f"experiment={experiment}"] if experiment else []
-    shipped = compose("config", overrides=chosen, return_hydra_config=True)
+def _compose_one(chosen: Sequence[str], overrides: Sequence[Override], folder: Path) -> Composition:
+    shipped = compose("config", overrides=list(chosen), return_hydra_config=True)
     check_keys([str(override.input_line) for override in overrides], _plain(shipped), folder)
 
     own = [str(override.input_line) for override in overrides if not override.is_sweep_override()]
     composed = compose("config", overrides=[*chosen, *own], return_hydra_config=True)
-    choices = dict(OmegaConf.to_container(composed.hydra.runtime.choices))
+    choices = {str(key): str(value) for key, value in composed.hydra.runtime.choices.items()}
     sweep = [f"{key}={value}" for key, value in (composed.hydra.sweeper.params or {}).items()]
     axes = {override.get_key_element(): override for override in [*_parse(sweep), *overrides]}
 
@@ -137,7 +139,5 @@ def _option(group: str, name: str, overrides: Sequence[str], folder: Path) -> Va
 
 def _plain(config: DictConfig) -> dict[str, Any]:
     """The config without Hydra's own node, interpolations resolved."""
-    keys = [key for key in config if key != "hydra"]
-    content = OmegaConf.to_container(OmegaConf.masked_copy(config, keys), resolve=True)
-    assert isinstance(content, dict)
-    return content
+    keys = [str(key) for key in config if key != "hydra"]
+    return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.masked_copy(config, keys), resolve=True))

@@ -1,4 +1,4 @@
-"""What the Snakefile calls while it is parsed: the plans of the experiments asked for, composed once and then remembered."""
+"""What the Snakefile calls while it is parsed: the plans of the experiments asked for, composed once and remembered."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ from mfulab.hardware.identity import NoDeviceError, hardware_slug, resolve
 from mfulab.planning import store
 from mfulab.planning.overrides import from_snakemake
 from mfulab.planning.runs import Plan, Run, plan
-from mfulab.planning.sources import PACKAGE, locate, target_sources
+from mfulab.planning.sources import PACKAGE, locate
 
 CONFIG = Path("config")
 RESULTS = Path("results")
@@ -21,8 +21,8 @@ RESULTS = Path("results")
 def load(config: Mapping[str, Any], folder: Path = CONFIG, results: Path = RESULTS) -> list[Plan]:
     """Plans for Snakemake's `--config`, one an experiment, with every run's config written. Raises ConfigurationError.
 
-    Composing imports Hydra and takes a second or more; the plans are remembered under the content of all that they are made
-    from, so that each cluster job that parses the workflow reads one file instead.
+    Composing imports Hydra and takes a second or more; the plans are remembered under the content of all that they are
+    made from, so that each cluster job that parses the workflow reads one file instead.
     """
     overrides = from_snakemake(config)
     store.check_writable(results)
@@ -58,7 +58,7 @@ def place(base: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _fingerprint(overrides: Sequence[str], folder: Path) -> str:
-    """Of everything a plan is made from: the config tree, the planning code, the overrides, the machine, the user's files."""
+    """Of everything a plan is made from: the config tree, the planning code, the overrides and the machine."""
     digest = hashlib.sha256(json.dumps([list(overrides), hardware_slug("cpu"), resolve("auto")]).encode())
     digest.update(hardware_slug("auto").encode())
     code = [*sorted((PACKAGE / "planning").glob("*.py")), PACKAGE / "schema.py"]

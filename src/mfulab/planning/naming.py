@@ -18,7 +18,7 @@ def run_name(config: BaseModel, axes: tuple[str, ...], dotted: Mapping[str, Any]
     for axis in axes:
         value = getattr(config, axis)
         if value is not None:
-            values[axis] = value.name if isinstance(value, BaseModel) else value
+            values[axis] = getattr(value, "name", value)
     fields = type(config).model_fields
     for key, value in dotted.items():
         head = key.split(".")[0]

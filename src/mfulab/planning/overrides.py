@@ -38,7 +38,7 @@ def _hydra_value(value: Any) -> str:
 
 
 def complete(overrides: Sequence[str]) -> list[str]:
-    """What a user leaves out because it goes without saying: `model=own` for `model._target_=…`, `++` for an open key."""
+    """Adds what goes without saying: `model=own` for `model._target_=…`, and `++` for a key of the user's own."""
     keys = [override.split("=", 1)[0].lstrip("+~") for override in overrides]
     result = ["model=own"] if "model._target_" in keys and "model" not in keys else []
     for key, override in zip(keys, overrides, strict=True):

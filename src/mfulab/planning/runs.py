@@ -1,7 +1,7 @@
 """Which runs an experiment consists of: combinations, exclusions, validation, and what each run is joined with.
 
-A run is one step with the part of the config that this step reads. Combinations which differ only in what a step does not
-read are one run of it, so that a product of models and kernels costs neither a kernel a model nor a model a kernel.
+A run is one step with the part of the config that this step reads. Combinations which differ only in what a step does
+not read are one run of it, so that a product of models and kernels costs neither a kernel a model nor a model a kernel.
 """
 
 import hashlib
@@ -10,13 +10,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from mfulab.errors import ConfigurationError, unknown
-from mfulab.planning.composition import Composition, Value
+from mfulab.planning.composition import Composition
 from mfulab.planning.naming import run_name
 from mfulab.schema import STEPS, CeilingsStep, CountFlopsStep, EnvironmentStep, ProfileStepStep, Step
 
@@ -25,7 +24,7 @@ MEMORY = "memory"
 
 @dataclass(frozen=True)
 class Run:
-    """One measurement: which step, its name, its folder below the results, its config, and what its row is joined with."""
+    """One measurement: its step, name and folder below the results, its config, and what its row is joined with."""
 
     step: str
     name: str
@@ -82,10 +81,19 @@ def plan(composition: Composition, hardware: str, device: str) -> Plan:
     """Expands a composed experiment into validated runs; `device` is `cpu` or `cuda`. Raises ConfigurationError."""
     planner = _Planner(composition, hardware, device)
     for step in planner.steps():
-        for values, content in planner.combinations(step):
-            planner.add(step, values, content)
+        for combination in planner.combinations(step):
+            planner.add(step, combination)
     planner.add_environment()
     return Plan(composition.experiment, hardware, list(planner.runs.values()), list(planner.excluded.values()))
+
+
+@dataclass(frozen=True)
+class _Combination:
+    """One point of a sweep: labels for exclusions, nested keys for the name, content for the config."""
+
+    labels: dict[str, str]
+    dotted: dict[str, Any]
+    content: dict[str, Any]
 
 
 class _Planner:
@@ -106,27 +114,27 @@ class _Planner:
                 raise unknown("steps", step, STEPS)
         return self.base["steps"]
 
-    def combinations(self, step: str) -> Iterator[tuple[dict[str, str], dict[str, Any]]]:
-        """Every combination of the axes that `step` reads: the labels for exclusions, the content for its config."""
+    def combinations(self, step: str) -> Iterator["_Combination"]:
+        """Every combination of the axes that `step` reads."""
         fields = STEPS[step].model_fields
         axes = {key: values for key, values in self.composition.axes.items() if key.split(".")[0] in fields}
         chosen = {key: value for key, value in self.composition.choices.items() if key in fields}
         base = {key: self.base[key] for key in fields if key in self.base}
-        for combination in itertools.product(*axes.values()):
-            labels = {
-                **chosen,
-                **{k: str(v) for k, v in base.items() if not isinstance(v, dict)},
-                "device": self.device,
-            }
-            content = dict(base)
-            for key, value in zip(axes, combination, strict=True):
-                labels[key] = value.label
-                _put(content, key, value)
-            yield labels, content
+        plain = {key: str(value) for key, value in base.items() if not isinstance(value, dict)}
+        for values in itertools.product(*axes.values()):
+            combination = _Combination(
+                {**chosen, **plain, "device": self.device}, dict(self.composition.fixed), dict(base)
+            )
+            for key, value in zip(axes, values, strict=True):
+                combination.labels[key] = value.label
+                _put(combination.content, key, value.content)
+                if "." in key:
+                    combination.dotted[key] = value.content
+            yield combination
 
-    def add(self, step: str, labels: Mapping[str, str], content: dict[str, Any]) -> None:
+    def add(self, step: str, combination: "_Combination") -> None:
+        labels, dotted, content = combination.labels, combination.dotted, combination.content
         config = _validated(STEPS[step], content)
-        dotted = {**self.composition.fixed, **{k: v for k, v in labels.items() if "." in k}}
         name = run_name(config, config.axes, dotted)
         because = excluded_because(labels, self.base["exclude"])
         if because:
@@ -180,13 +188,13 @@ def _matches(label: str, pattern: Any) -> bool:
     return any(fnmatchcase(label, str(alternative)) for alternative in alternatives)
 
 
-def _put(content: dict[str, Any], key: str, value: Value) -> None:
+def _put(content: dict[str, Any], key: str, value: Any) -> None:
     """Sets a dotted key on copies of the mappings it passes, which other combinations share."""
     *path, last = key.split(".")
     for part in path:
         content[part] = dict(content[part])
         content = content[part]
-    content[last] = value.content
+    content[last] = value
 
 
 def _validated(step: type[Step], content: Mapping[str, Any]) -> Any:

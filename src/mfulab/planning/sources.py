@@ -1,7 +1,7 @@
 """Which source files a measurement depends on, found by reading imports, never by importing.
 
-Snakemake tracks a script's own text but not the modules behind it; these files are declared as inputs, so that an edited
-kernel re-runs the runs that use it and nothing else.
+Snakemake tracks a script's own text but not the modules behind it; these files are declared as inputs, so that an
+edited kernel re-runs the runs that use it and nothing else.
 """
 
 import ast
@@ -24,7 +24,7 @@ def step_sources(step: str) -> tuple[Path, ...]:
 
 @cache
 def target_sources(target: str) -> tuple[Path, ...]:
-    """The file that defines a `_target_` and what it imports of the same project; nothing for an installed library's."""
+    """The file that defines a `_target_` and what it imports of the same project; nothing for a library's."""
     module = locate(target)
     return closure(module) if module and _is_local(module) else ()
 

@@ -1,7 +1,7 @@
 """The plan on disk: run configs and manifests, written only where their text changed, and results that are never lost.
 
-A finished run whose config changed is not overwritten: its folder is moved to results/superseded/, and comes back untouched
-when its config does, so that reverting a change measures nothing again.
+A finished run whose config changed is not overwritten: its folder is moved to results/superseded/, and comes back
+untouched when its config does, so that reverting a change measures nothing again.
 """
 
 import csv

@@ -1,5 +1,6 @@
-"""The planned sweep as the rules see it: lists of paths, and functions of wildcards; nothing here imports torch or pandas."""
+"""The planned sweep as the rules see it: paths, and functions of wildcards; imports neither torch nor pandas."""
 
+import ast
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -8,8 +9,30 @@ from typing import Any
 from mfulab.errors import ConfigurationError
 from mfulab.planning.load import RESULTS, load
 from mfulab.planning.runs import Plan, Run
-from mfulab.planning.sources import closure, step_sources, target_sources
+from mfulab.planning.sources import PACKAGE, closure, step_sources, target_sources
 from mfulab.worker import client
+
+REFERENCE = RESULTS / "reference"
+TABLES = {
+    "environment": "environment",
+    "ceilings": "ceilings",
+    "flops": "count_flops",
+    "profile": "profile_step",
+    "matmul": "bench_matmul",
+}
+
+
+def _figures() -> dict[str, str]:
+    """Every figure and the first table that it reads, from the modules' text."""
+    found = {}
+    for path in sorted((PACKAGE / "report" / "figures").glob("[!_]*.py")):
+        for node in ast.parse(path.read_bytes()).body:
+            if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "TABLES":
+                found[path.stem] = ast.literal_eval(node.value)[0]
+    return found
+
+
+FIGURES = _figures()
 
 
 class Workflow:
@@ -23,8 +46,8 @@ class Workflow:
         self._runs: dict[str, Run] = {run.folder: run for plan in self.plans for run in plan.runs}
 
     @property
-    def measure(self) -> str:
-        """The command that runs a step's script in the warm worker, or directly where there is none."""
+    def warm(self) -> str:
+        """The command that runs a script in the warm worker, or directly where there is none."""
         return f"{sys.executable} -S -E {client.__file__}"
 
     @property
@@ -38,9 +61,27 @@ class Workflow:
         return [f"{RESULTS}/{folder}/row.csv" for folder in self._runs]
 
     @property
+    def planned_manifests(self) -> list[str]:
+        """Where each planned experiment lists its runs."""
+        return [f"{RESULTS}/{plan.hardware}/plan/{plan.experiment}.json" for plan in self.plans]
+
+    @property
     def manifests(self) -> list[str]:
         """What was planned here, and by other machines whose results lie beside ours."""
-        return sorted(map(str, RESULTS.glob("*/plan/*.json")))
+        return sorted({*self.planned_manifests, *map(str, RESULTS.glob("*/plan/*.json"))})
+
+    @property
+    def figures(self) -> list[str]:
+        """The figures whose table has planned rows, or recorded ones; none is imported to find out."""
+        steps = {run.step for run in self._runs.values()}
+        return [
+            name for name, table in FIGURES.items() if TABLES[table] in steps or any(REFERENCE.glob(f"*/{table}.csv"))
+        ]
+
+    @property
+    def tables(self) -> list[str]:
+        """The tables that every experiment makes, some of them perhaps with a header alone."""
+        return list(TABLES)
 
     def sources(self, step: str) -> Callable[[Any], list[str]]:
         """An input function: the step's own source files and those of the model or kernel that the run measures."""
@@ -55,6 +96,10 @@ class Workflow:
     def module_sources(self, module: str) -> list[str]:
         """The source files of a module of this package and of all that it imports of it."""
         return _relative(closure(module))
+
+    def figure_sources(self, wildcards: Any) -> list[str]:
+        """An input function: the figure's module and what it imports."""
+        return self.module_sources(f"mfulab.report.figures.{wildcards.figure}")
 
     def gpus(self, wildcards: Any) -> int:
         """How many GPUs a run of this hardware takes."""

@@ -39,26 +39,35 @@ class WorkflowEndedError(Exception):
 
 def main(command: list[str]) -> int:
     """Runs `command` (a script and its arguments) and returns the exit status."""
+    environment = {key: value for key, value in os.environ.items() if key not in THREADS}
+    try:
+        if "--config" in command:
+            return _measure(command, environment)
+        status = _execute(command, environment, None)
+    except WorkflowEndedError:
+        print("the workflow ended before this run", file=sys.stderr)
+        return ABANDONED
+    if status < 0:
+        print(f"ended by {signal.Signals(-status).name}", file=sys.stderr)
+    return abs(status)
+
+
+def _measure(command: list[str], environment: dict[str, str]) -> int:
+    """A planned run: on a device of its own, with a time limit, and with a row whatever happens."""
     config_path = command[command.index("--config") + 1]
     with open(config_path, encoding="utf-8") as file:
         config = json.load(file)
     limit = float((config.get("timing") or {}).get("time_limit_s") or DEFAULT_TIME_LIMIT_S)
-    environment = {key: value for key, value in os.environ.items() if key not in THREADS}
     with devices.claim((config.get("device") or {}).get("type"), config_path, environment) as claimed:
         try:
             killed_before = processes.out_of_memory_kills()
-            status = _in_worker(command, claimed, limit)
-            if status is None:
-                status = _directly(command, claimed, limit)
+            status = _execute(command, claimed, limit)
             is_out_of_memory = processes.out_of_memory_kills() > killed_before
             failure = _failure(status, is_out_of_memory, os.path.join(os.path.dirname(config_path), "row.csv"))
         except TimeoutError:
             failure = f"took longer than timing.time_limit_s={limit:g}"
-        except WorkflowEndedError:
-            print("the workflow ended before this run", file=sys.stderr)
-            return ABANDONED
     if failure is None:
-        return 0 if status == 0 else REFUSED
+        return status
     import subprocess
 
     print(failure, file=sys.stderr)
@@ -76,7 +85,13 @@ def _failure(status: int, is_out_of_memory: bool, row: str) -> str | None:
     return f"the run's process ended with exit status {status} and wrote no row"
 
 
-def _directly(command: list[str], environment: dict[str, str], limit: float) -> int:
+def _execute(command: list[str], environment: dict[str, str], limit: float | None) -> int:
+    """The exit status (negative: the signal that ended it). Raises TimeoutError once it is dead, and WorkflowEndedError."""
+    status = _in_worker(command, environment, limit)
+    return _directly(command, environment, limit) if status is None else status
+
+
+def _directly(command: list[str], environment: dict[str, str], limit: float | None) -> int:
     import subprocess
 
     # Unbuffered, so that its log can be read while it runs; the handler leaves a traceback where a library crashes.
@@ -85,7 +100,7 @@ def _directly(command: list[str], environment: dict[str, str], limit: float) -> 
     _end_before_this_process(process.pid)
     processes.prefer_to_kill(process.pid)
     try:
-        return process.wait(limit + GRACE_S)
+        return process.wait(limit and limit + GRACE_S)
     except subprocess.TimeoutExpired:
         raise TimeoutError from None
     finally:
@@ -93,11 +108,8 @@ def _directly(command: list[str], environment: dict[str, str], limit: float) -> 
         process.wait()
 
 
-def _in_worker(command: list[str], environment: dict[str, str], limit: float) -> int | None:
-    """The run's exit status (negative: the signal that ended it), or None where no worker answers.
-
-    Raises TimeoutError after `limit` seconds, once the run is dead, and WorkflowEndedError.
-    """
+def _in_worker(command: list[str], environment: dict[str, str], limit: float | None) -> int | None:
+    """As `_execute`, or None where no worker answers."""
     connection = _connect()
     if connection is None:
         return None
@@ -109,7 +121,7 @@ def _in_worker(command: list[str], environment: dict[str, str], limit: float) ->
             connection.settimeout(WORKER_START_S)
             answer = answers.readline()
             if answer == STARTED:
-                connection.settimeout(limit + GRACE_S)
+                connection.settimeout(limit and limit + GRACE_S)
                 answer = answers.readline()
         except TimeoutError:
             connection.settimeout(None)
