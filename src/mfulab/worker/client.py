@@ -86,7 +86,7 @@ def _failure(status: int, is_out_of_memory: bool, row: str) -> str | None:
 
 
 def _execute(command: list[str], environment: dict[str, str], limit: float | None) -> int:
-    """The exit status (negative: the signal that ended it). Raises TimeoutError once it is dead, and WorkflowEndedError."""
+    """The exit status (negative: the ending signal). Raises TimeoutError once it is dead, and WorkflowEndedError."""
     status = _in_worker(command, environment, limit)
     return _directly(command, environment, limit) if status is None else status
 
