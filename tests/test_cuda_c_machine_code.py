@@ -13,7 +13,13 @@ from mfulab.kernels.cuda_wmma import CudaWmma
 from mfulab.kernels.nvrtc import parse_resources
 
 ALIGNED, ODD = Shape(1, 4096, 4096, 4096), Shape(1, 4095, 4097, 4095)
-MULTIPLY = {"fp32": "FFMA", "fp64": "DFMA", "tf32": r"HMMA\.1688", "fp16": r"HMMA\.16816", "bf16": r"HMMA\.16816"}
+MULTIPLY = {
+    "fp32": "FFMA",
+    "fp64": "DFMA",
+    "tf32": r"HMMA\.\d+\.F32\.TF32",
+    "fp16": r"HMMA\.16816",
+    "bf16": r"HMMA\.16816",
+}
 
 
 def compiled(kernel, arch, shape):

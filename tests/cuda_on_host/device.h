@@ -47,7 +47,9 @@ inline long generation;
 inline std::function<void()> body;
 constexpr size_t STACK = 256 << 10;
 
-inline void yield() { swapcontext(&fibers[current].context, &scheduler); }
+inline void yield() {
+    swapcontext(&fibers[current].context, &scheduler);
+}
 
 inline void barrier() {
     const long mine = generation;
