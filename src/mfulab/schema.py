@@ -258,6 +258,7 @@ class CeilingRow(Row):
     measured_tflop_s: float | None = Field(None, description="Best large matmul found on this device.")
     measured_shape: str | None = Field(None, description="The shape that gave it, MxNxK.")
     computed_tflop_s: float | None = Field(None, description="Dense peak from device properties.")
+    computed_clock_mhz: float | None = Field(None, description="The clock in that peak; it scales with it.")
     computed_formula: str | None = Field(None, description="The factors of that peak.")
     computed_source: str | None = Field(None, description="Where each factor comes from.")
     datasheet_tflop_s: float | None = None
@@ -329,7 +330,10 @@ class ProfileRow(Row):
     window_s: float | None = Field(None, description="Total length of the measured windows.")
     warm_up_s: float | None = None
     steady: bool | None = Field(None, description="Whether warm-up ended because the step time was steady.")
-    compile_s: float | None = Field(None, description="First call's time beyond a steady step.")
+    first_call_s: float | None = Field(None, description="The first step: lazy initialisation, autotuning, compilation.")
+    compile_s: float | None = Field(
+        None, description="Making and first calling a traced, scripted, compiled or captured model, beyond a steady step."
+    )
     utilization_percent: Percent | None = Field(None, description="The device's own measure of being busy.")
     utilization_source: str | None = None
     memory_bytes: int | None = Field(None, description="Peak: CUDA allocator, or peak RSS above the baseline on a CPU.")
@@ -343,6 +347,38 @@ class ProfileRow(Row):
     occupancy_percent: Percent | None = None
     tensor_active_percent: Percent | None = None
     dram_active_percent: Percent | None = None
+    ladder: str | None = Field(None, description="The strictest source that answered; what stands behind the rungs.")
+    restriction: str | None = Field(None, description="`MIG instance` or `vGPU`: why some values cannot be had.")
+    graphics_active_percent: Percent | None = Field(None, description="Any context of the GPU had work.")
+    hmma_tensor_active_percent: Percent | None = Field(None, description="Tensor pipe on 16-bit and TF32 products.")
+    imma_tensor_active_percent: Percent | None = Field(None, description="Tensor pipe on integer products.")
+    dmma_tensor_active_percent: Percent | None = Field(None, description="Tensor pipe on FP64 products.")
+    dfma_tensor_active_percent: Percent | None = None
+    fp64_active_percent: Percent | None = Field(None, description="FP64 pipe, no tensor cores.")
+    fp32_active_percent: Percent | None = Field(None, description="FP32 pipe, no tensor cores.")
+    fp16_active_percent: Percent | None = Field(None, description="FP16 pipe, no tensor cores.")
+    integer_active_percent: Percent | None = None
+    compute_busy_percent: Percent | None = Field(None, description="Traced pass: compute kernels.")
+    communication_percent: Percent | None = Field(None, description="Traced pass: communication that compute hides not.")
+    copy_percent: Percent | None = Field(None, description="Traced pass: copies that compute and communication hide not.")
+    idle_percent: Percent | None = Field(None, description="Traced pass: nothing on the GPU.")
+    input_wait_percent: Percent | None = Field(None, description="Traced pass: the loop waited for its DataLoader.")
+    launch_gaps_per_step: float | None = None
+    launch_gap_s: float | None = Field(None, description="Median gap in which the GPU had nothing to do.")
+    top_kernels: str | None = Field(None, description="JSON: the five kernels with most time → share of device time, %.")
+    throttled_percent: Percent | None = Field(None, description="Share of the windows with the clock held back.")
+    power_capped_percent: Percent | None = Field(None, description="Of that, by the power limit.")
+    software_thermal_percent: Percent | None = None
+    hardware_thermal_percent: Percent | None = None
+    power_brake_percent: Percent | None = None
+    memory_clock_mhz: float | None = None
+    temperature_c: float | None = Field(None, description="Mean over the windows.")
+    device_memory_bytes: float | None = Field(None, description="In use on the device, by all processes.")
+    other_processes: int | None = Field(None, description="Other processes that used the GPU meanwhile; flags the row.")
+    pcie_transmitted_gb_s: float | None = None
+    pcie_received_gb_s: float | None = None
+    nvlink_transmitted_gb_s: float | None = None
+    nvlink_received_gb_s: float | None = None
     system_utilization_percent: Percent | None = Field(None, description="CPUs of the whole machine, every process.")
     steal_percent: Percent | None = Field(None, description="CPU time that the hypervisor gave to others.")
     voluntary_switches_per_s: float | None = Field(None, description="This process's threads gave up their CPU.")

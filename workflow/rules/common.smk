@@ -12,7 +12,7 @@ wildcard_constraints:
 
 
 onstart:
-    lifetime.start()
+    lifetime.start(workflow.local_exec)
 
 
 onsuccess:

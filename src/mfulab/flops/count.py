@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from mfulab.flops.counter import Operations, OperatorCounter
-from mfulab.flops.fused import FusedOperators
+from mfulab.flops.fused import fused_operators
 from mfulab.flops.layers import LayerTracker
 from mfulab.flops.saved import SavedTensors
 
@@ -47,7 +47,7 @@ def count(model: torch.nn.Module, step: Callable[[], torch.Tensor], backward: bo
     saved = SavedTensors(model)
     counter = OperatorCounter(layers)
     try:
-        with layers, counter, FusedOperators() if fused else nullcontext():
+        with layers, counter, fused_operators() if fused else nullcontext():
             with saved:
                 loss = step()
             if backward and loss.requires_grad:

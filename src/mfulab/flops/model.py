@@ -52,7 +52,7 @@ def count_model(
             raise
         except Exception as error:
             failures.append(f"not on {_WORDS[means]}: {_first_line(error)}")
-    shape = [batch_size, *(config.input_shape or [sequence_length or config.sequence_length])]
+    shape = [batch_size, *(config.input_shape or [sequence_length or config.sequence_length or 1])]
     raise CountError(
         f"model={config.name} cannot be counted with an input of shape {shape}. {_sentence(failures)}. "
         "Set model.input_shape, or model.sequence_length and model.vocabulary_size, to what its forward takes as its "
@@ -63,10 +63,10 @@ def count_model(
 def _count(
     config: ModelConfig, batch_size: int, sequence_length: int | None, checkpointing: bool, means: Means, message: str
 ) -> ModelCount:
+    if means == "cpu":
+        _refuse_what_does_not_fit(config)
     with _tensors(means) as device:
         model = build(config)
-        if means == "cpu":
-            _refuse_what_does_not_fit(model)
         if checkpointing:
             enable_checkpointing(model)
         batch = make_batch(config, batch_size, sequence_length, device=device)
@@ -87,8 +87,9 @@ def _tensors(means: Means) -> Iterator[str]:
         yield device
 
 
-def _refuse_what_does_not_fit(model: torch.nn.Module) -> None:
-    needed = 2 * sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+def _refuse_what_does_not_fit(config: ModelConfig) -> None:
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        needed = 2 * sum(parameter.numel() * parameter.element_size() for parameter in build(config).parameters())
     available = psutil.virtual_memory().available
     if needed > available:
         raise MemoryError(f"weights and gradients need {needed / 1e9:.1f} GB and {available / 1e9:.1f} GB are free")

@@ -39,6 +39,7 @@ class Launch:
     block: tuple[int, ...] = ()
     grid: tuple[int, ...] = ()
     shared_memory_bytes: int = 0
+    defines: tuple[tuple[str, str], ...] = ()  # macros by which the compiled code suits the shape
 
     def __str__(self) -> str:
         return f"grid={self.grid} block={self.block} shared={self.shared_memory_bytes} B"

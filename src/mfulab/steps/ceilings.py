@@ -47,6 +47,7 @@ def _products(
     peak = peak_of(device, threads, effective, config.device)
     row.measured_tflop_s, row.measured_shape = Stats(best[1]).median, best[0]
     row.computed_tflop_s, row.max_clock_tflop_s, row.datasheet_tflop_s = peak.spec, peak.max_clock, peak.datasheet
+    row.computed_clock_mhz = peak.spec_clock_mhz
     row.computed_formula, row.computed_source = peak.formula or None, peak.source or None
     row.message = peak.reason
     return Measured(row, samples)
