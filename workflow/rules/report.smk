@@ -1,10 +1,13 @@
-rule tables:
+# A checkpoint: only joined rows tell which figures have something to draw.
+checkpoint tables:
     input:
-        manifests=lab.manifests,
+        planned=lab.planned_manifests,
+        others=lab.other_manifests,
         rows=lab.rows,
         sources=lab.module_sources("mfulab.report.tables"),
     output:
         expand("results/tables/{table}.csv", table=lab.tables),
+        figures="results/tables/figures.txt",
     log:
         "results/tables/log",
     conda:
@@ -12,15 +15,17 @@ rule tables:
     message:
         "Joining rows into tables"
     params:
-        manifests=lab.planned_manifests,
+        planned=lab.planned_manifests,
+        others=lab.other_manifests,
     shell:
-        "{warm} scripts/tables.py --manifest {params.manifests:q} --results results --reference results/reference"
-        " --out results/tables > {log:q} 2>&1"
+        "({warm} scripts/tables.py --manifest {params.planned:q} --also {params.others:q} --results results"
+        " --reference results/reference --out results/tables"
+        " && {warm} scripts/figures.py --list {output.figures:q}) > {log:q} 2>&1"
 
 
 rule figure:
     input:
-        tables=rules.tables.output,
+        tables=expand("results/tables/{table}.csv", table=lab.tables),
         sources=lab.figure_sources,
     output:
         report(
@@ -42,8 +47,8 @@ rule figure:
 
 rule page:
     input:
-        tables=rules.tables.output,
-        sources=lab.module_sources("mfulab.report.page"),
+        tables=expand("results/tables/{table}.csv", table=lab.tables),
+        sources=lab.page_sources,
     output:
         "reports/report.html",
     log:
@@ -56,9 +61,13 @@ rule page:
         "{warm} scripts/page.py --out {output:q} > {log:q} 2>&1"
 
 
+def figures_with_data(wildcards):
+    return lab.figures(checkpoints.tables.get().output.figures)
+
+
 rule figures:
     input:
-        expand("reports/figures/{figure}.svg", figure=lab.figures),
+        figures_with_data,
 
 
 # A target holds the rows too: one that was lost is measured again even where the page is newer.
@@ -66,5 +75,5 @@ rule report:
     default_target: True
     input:
         "reports/report.html",
-        rules.figures.input,
+        figures_with_data,
         lab.rows,

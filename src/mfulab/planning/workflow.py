@@ -1,6 +1,5 @@
 """The planned sweep as the rules see it: paths, and functions of wildcards; imports neither torch nor pandas."""
 
-import ast
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,27 +11,7 @@ from mfulab.planning.runs import Plan, Run
 from mfulab.planning.sources import PACKAGE, closure, step_sources, target_sources
 from mfulab.worker import client
 
-REFERENCE = RESULTS / "reference"
-TABLES = {
-    "environment": "environment",
-    "ceilings": "ceilings",
-    "flops": "count_flops",
-    "profile": "profile_step",
-    "matmul": "bench_matmul",
-}
-
-
-def _figures() -> dict[str, str]:
-    """Every figure and the first table that it reads, from the modules' text."""
-    found = {}
-    for path in sorted((PACKAGE / "report" / "figures").glob("[!_]*.py")):
-        for node in ast.parse(path.read_bytes()).body:
-            if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "TABLES":
-                found[path.stem] = ast.literal_eval(node.value)[0]
-    return found
-
-
-FIGURES = _figures()
+TABLES = ("environment", "ceilings", "flops", "profile", "matmul")
 
 
 class Workflow:
@@ -66,17 +45,18 @@ class Workflow:
         return [f"{RESULTS}/{plan.hardware}/plan/{plan.experiment}.json" for plan in self.plans]
 
     @property
-    def manifests(self) -> list[str]:
-        """What was planned here, and by other machines whose results lie beside ours."""
-        return sorted({*self.planned_manifests, *map(str, RESULTS.glob("*/plan/*.json"))})
+    def other_manifests(self) -> list[str]:
+        """Plans of other experiments and of other machines, whose finished rows are shown beside ours."""
+        return sorted({str(path) for path in RESULTS.glob("*/plan/*.json")} - set(self.planned_manifests))
 
     @property
-    def figures(self) -> list[str]:
-        """The figures whose table has planned rows, or recorded ones; none is imported to find out."""
-        steps = {run.step for run in self._runs.values()}
-        return [
-            name for name, table in FIGURES.items() if TABLES[table] in steps or any(REFERENCE.glob(f"*/{table}.csv"))
-        ]
+    def tables(self) -> tuple[str, ...]:
+        """The tables that every experiment makes, some of them perhaps with a header alone."""
+        return TABLES
+
+    def figures(self, listed: str) -> list[str]:
+        """The figures that have something to draw, as the tables listed them."""
+        return [f"reports/figures/{name}.svg" for name in Path(listed).read_text(encoding="utf-8").split()]
 
     @property
     def tables(self) -> list[str]:
@@ -96,6 +76,12 @@ class Workflow:
     def module_sources(self, module: str) -> list[str]:
         """The source files of a module of this package and of all that it imports of it."""
         return _relative(closure(module))
+
+    @property
+    def page_sources(self) -> list[str]:
+        """The page's module, what it imports, and every figure's, which it finds by their being there."""
+        figures = [f"mfulab.report.figures.{path.stem}" for path in (PACKAGE / "report/figures").glob("[!_]*.py")]
+        return _relative([path for module in ["mfulab.report.page", *figures] for path in closure(module)])
 
     def figure_sources(self, wildcards: Any) -> list[str]:
         """An input function: the figure's module and what it imports."""
