@@ -330,9 +330,12 @@ class ProfileRow(Row):
     window_s: float | None = Field(None, description="Total length of the measured windows.")
     warm_up_s: float | None = None
     steady: bool | None = Field(None, description="Whether warm-up ended because the step time was steady.")
-    first_call_s: float | None = Field(None, description="The first step: lazy initialisation, autotuning, compilation.")
+    first_call_s: float | None = Field(
+        None, description="The first step: lazy initialisation, autotuning, compilation."
+    )
     compile_s: float | None = Field(
-        None, description="Making and first calling a traced, scripted, compiled or captured model, beyond a steady step."
+        None,
+        description="Making and first calling a traced, scripted, compiled or captured model, beyond a steady step.",
     )
     utilization_percent: Percent | None = Field(None, description="The device's own measure of being busy.")
     utilization_source: str | None = None
@@ -359,13 +362,19 @@ class ProfileRow(Row):
     fp16_active_percent: Percent | None = Field(None, description="FP16 pipe, no tensor cores.")
     integer_active_percent: Percent | None = None
     compute_busy_percent: Percent | None = Field(None, description="Traced pass: compute kernels.")
-    communication_percent: Percent | None = Field(None, description="Traced pass: communication that compute hides not.")
-    copy_percent: Percent | None = Field(None, description="Traced pass: copies that compute and communication hide not.")
+    communication_percent: Percent | None = Field(
+        None, description="Traced pass: communication that compute hides not."
+    )
+    copy_percent: Percent | None = Field(
+        None, description="Traced pass: copies that compute and communication hide not."
+    )
     idle_percent: Percent | None = Field(None, description="Traced pass: nothing on the GPU.")
     input_wait_percent: Percent | None = Field(None, description="Traced pass: the loop waited for its DataLoader.")
     launch_gaps_per_step: float | None = None
     launch_gap_s: float | None = Field(None, description="Median gap in which the GPU had nothing to do.")
-    top_kernels: str | None = Field(None, description="JSON: the five kernels with most time → share of device time, %.")
+    top_kernels: str | None = Field(
+        None, description="JSON: the five kernels with most time → share of device time, %."
+    )
     throttled_percent: Percent | None = Field(None, description="Share of the windows with the clock held back.")
     power_capped_percent: Percent | None = Field(None, description="Of that, by the power limit.")
     software_thermal_percent: Percent | None = None
