@@ -2,8 +2,9 @@ from mfulab.planning.workflow import Workflow
 from mfulab.worker import lifetime
 
 lab = Workflow(config)
-warm = lab.warm
-python = lab.python
+
+# `warm SCRIPT …` in a rule's shell command: in the warm worker, or directly where there is none.
+shell.prefix(lab.warm)
 
 
 wildcard_constraints:
@@ -17,8 +18,12 @@ onstart:
 
 onsuccess:
     lifetime.stop()
-    shell("{python} scripts/summary.py")
+    shell("warm scripts/summary.py")
 
 
 onerror:
     lifetime.stop()
+
+
+def figures_with_data(wildcards):
+    return lab.figures(checkpoints.tables.get().output.figures)

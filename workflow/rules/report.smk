@@ -18,9 +18,9 @@ checkpoint tables:
         planned=lab.planned_manifests,
         others=lab.other_manifests,
     shell:
-        "({warm} scripts/tables.py --manifest {params.planned:q} --also {params.others:q} --results results"
+        "(warm scripts/tables.py --manifest {params.planned:q} --also {params.others:q} --results results"
         " --reference results/reference --out results/tables"
-        " && {warm} scripts/figures.py --list {output.figures:q}) > {log:q} 2>&1"
+        " && warm scripts/figures.py --list {output.figures:q}) > {log:q} 2>&1"
 
 
 rule figure:
@@ -42,7 +42,7 @@ rule figure:
     message:
         "Drawing {wildcards.figure}"
     shell:
-        "{warm} scripts/figures.py --only {wildcards.figure} > {log:q} 2>&1"
+        "warm scripts/figures.py --only {wildcards.figure} > {log:q} 2>&1"
 
 
 rule page:
@@ -58,11 +58,7 @@ rule page:
     message:
         "Writing {output}"
     shell:
-        "{warm} scripts/page.py --out {output:q} > {log:q} 2>&1"
-
-
-def figures_with_data(wildcards):
-    return lab.figures(checkpoints.tables.get().output.figures)
+        "warm scripts/page.py --out {output:q} > {log:q} 2>&1"
 
 
 rule figures:

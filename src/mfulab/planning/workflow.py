@@ -1,5 +1,6 @@
 """The planned sweep as the rules see it: paths, and functions of wildcards; imports neither torch nor pandas."""
 
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -26,13 +27,9 @@ class Workflow:
 
     @property
     def warm(self) -> str:
-        """The command that runs a script in the warm worker, or directly where there is none."""
-        return f"{sys.executable} -S -E {client.__file__}"
-
-    @property
-    def python(self) -> str:
-        """The interpreter that Snakemake itself runs in."""
-        return sys.executable
+        """A shell function that runs a script in the warm worker, or directly where there is none."""
+        command = shlex.join([sys.executable, "-S", "-E", client.__file__])
+        return f'warm() {{{{ {command} "$@"; }}}}; '  # Snakemake formats a prefix: braces are doubled
 
     @property
     def rows(self) -> list[str]:
