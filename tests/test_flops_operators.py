@@ -205,6 +205,22 @@ def test_recomputation_is_told_apart(use_reentrant):
         assert again.sum(direction).flops == plain.sum(direction).flops
 
 
+def test_recomputed_attention_is_not_taken_for_backward():
+    with torch.device("meta"):
+        model = nn.MultiheadAttention(16, 2, batch_first=True)
+        tokens = torch.randn(2, 8, 16, requires_grad=True)
+    operations = count(
+        model, lambda: checkpoint(model, tokens, tokens, tokens, need_weights=False, use_reentrant=False)[0].sum()
+    ).operations
+    attention = 4 * 2 * 8 * 8 * 16
+    for direction, flops in (("forward", attention), ("recomputed", attention), ("backward", 2 * attention)):
+        of_attention = [
+            total.flops for key, total in operations.totals.items()
+            if key.direction == direction and "attention" in key.operator
+        ]  # fmt: skip
+        assert sum(of_attention) == flops
+
+
 def test_what_is_frozen_is_not_counted_backward():
     with torch.device("meta"):
         model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))

@@ -120,8 +120,8 @@ class OperatorCounter(FlopCounterMode):
         node = torch._C._current_autograd_node()
         if node is None:
             return Key(self._layers.current, name, "forward")
-        # The backward pass builds no graph; only what it runs anew for a checkpoint does.
-        if torch.is_grad_enabled():
+        # The backward pass itself builds no graph and enters no layer; what it runs anew for a checkpoint does.
+        if torch.is_grad_enabled() or self._layers.current:
             return Key(self._layers.current, name, "recomputed")
         return Key(self._layers.of_node(node), name, "backward")
 
