@@ -308,6 +308,15 @@ class FlopsRow(Row):
     checkpointed_activation_bytes: int | None = Field(
         None, description="Floats saved with activation checkpointing, 4 bytes an element."
     )
+    step_peak_bytes: int | None = Field(
+        None, description="Floats alive at once beside the weights, 4 bytes each: activations, gradients, in passing."
+    )
+    step_peak_fixed_bytes: int | None = Field(None, description="Integers and masks alive at the same time.")
+    checkpointed_peak_bytes: int | None = Field(None, description="step_peak_bytes with activation checkpointing.")
+    inference_flops: int | None = Field(None, description="Forward in evaluation mode.")
+    inference_other_flops: int | None = None
+    inference_peak_bytes: int | None = Field(None, description="Floats alive at once beside the weights, 4 bytes each.")
+    inference_peak_fixed_bytes: int | None = None
 
 
 class ProfileRow(Row):
