@@ -65,7 +65,8 @@ def render(name: str, tables: frames.Tables, language: str = "en") -> Drawn | No
     with style.theme():
         figure = style.blank(text("title"), style.provenance(rows))
         module.draw(rows, figure, text)
-        figure.canvas.draw()
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # the layout is final: saving must not repeat it
     return Drawn(name, module.TOPIC, text("title"), module.finding(rows, text), figure)
 
 

@@ -59,6 +59,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         axes.yaxis.set_minor_formatter(NullFormatter())
         axes.set_ylim(here["tflop_s"].min() / 3, here["tflop_s"].max() * 3)
     grid["", machines[0]].set_ylabel("TFLOP/s")
+    labels.settle(figure)
     for machine in machines:
         here = shown[shown["machine"] == machine]
         points = [
