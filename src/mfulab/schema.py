@@ -346,7 +346,9 @@ class ProfileRow(Row):
     system_utilization_percent: Percent | None = Field(None, description="CPUs of the whole machine, every process.")
     steal_percent: Percent | None = Field(None, description="CPU time that the hypervisor gave to others.")
     voluntary_switches_per_s: float | None = Field(None, description="This process's threads gave up their CPU.")
-    involuntary_switches_per_s: float | None = Field(None, description="This process's threads were taken off their CPU.")
+    involuntary_switches_per_s: float | None = Field(
+        None, description="This process's threads were taken off their CPU."
+    )
     sources: str | None = Field(None, description="JSON: column → where its value comes from, over how many seconds.")
     reasons: str | None = Field(None, description="JSON: column → why it is empty.")
 

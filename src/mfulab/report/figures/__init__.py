@@ -78,6 +78,12 @@ def save(drawn: Drawn, path: Path) -> None:
         drawn.figure.savefig(path, dpi=style.DPI, metadata=dates[path.suffix[1:]])
 
 
+def command(name: str, experiments: Sequence[str] = ()) -> str:
+    """What makes the figure anew, typed in the project's folder."""
+    chosen = f" --config experiment={','.join(experiments)}" if experiments else ""
+    return f"snakemake --cores 1 reports/figures/{name}.svg{chosen}"
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """`python scripts/figures.py --tables results/tables --out reports/figures [--only NAME …]`."""
     parser = argparse.ArgumentParser(description=__doc__)
