@@ -31,7 +31,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The fastest format against the most exact one."""
     here = rows[rows["machine"] == rows["machine"].iloc[0]]
     fast, exact = here.loc[here["tflop_s"].idxmax()], here.loc[here["relative_error"].idxmin()]
-    key = "finding_same" if fast["precision"] == exact["precision"] else "finding"
+    key = "finding_same" if fast.name == exact.name else "finding"
     return text(
         key,
         machine=fast["machine"],
