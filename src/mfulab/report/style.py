@@ -31,7 +31,7 @@ def theme() -> rc_context:
     return rc_context(
         {
             **sns_style,
-            "font.family": ["DejaVu Sans", *_hangul()],
+            "font.family": families(),
             "font.size": 12,
             "axes.titlesize": 12,
             "axes.titleweight": "bold",
@@ -63,6 +63,11 @@ def theme() -> rc_context:
             "pdf.fonttype": 42,
         }
     )
+
+
+def families() -> list[str]:
+    """The fonts of all figures, in the order in which a glyph is looked for."""
+    return ["DejaVu Sans", *_hangul()]
 
 
 def _hangul() -> list[str]:
