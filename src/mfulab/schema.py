@@ -381,15 +381,10 @@ class ProfileRow(Row):
     input_wait_percent: Percent | None = Field(None, description="Traced pass: the loop waited for its DataLoader.")
     launch_gaps_per_step: float | None = None
     launch_gap_s: float | None = Field(None, description="Median gap in which the GPU had nothing to do.")
-<<<<<<< HEAD
     top_kernels: str | None = Field(
         None, description="JSON: the five kernels with most time → share of device time, %."
     )
     throttled_percent: Percent | None = Field(None, description="Share of the windows with the clock held back.")
-=======
-    top_kernels: str | None = Field(None, description="JSON: the five kernels with most time → share of device time, %.")
-    throttled_percent: Percent | None = Field(None, description="Share of the windows held back: a GPU's clock, a CPU's quota.")
->>>>>>> hardware
     power_capped_percent: Percent | None = Field(None, description="Of that, by the power limit.")
     software_thermal_percent: Percent | None = None
     hardware_thermal_percent: Percent | None = None
