@@ -384,7 +384,9 @@ class ProfileRow(Row):
     top_kernels: str | None = Field(
         None, description="JSON: the five kernels with most time → share of device time, %."
     )
-    throttled_percent: Percent | None = Field(None, description="Share of the windows with the clock held back.")
+    throttled_percent: Percent | None = Field(
+        None, description="Share of the windows held back: a GPU's clock, a CPU's quota."
+    )
     power_capped_percent: Percent | None = Field(None, description="Of that, by the power limit.")
     software_thermal_percent: Percent | None = None
     hardware_thermal_percent: Percent | None = None
