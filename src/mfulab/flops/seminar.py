@@ -90,8 +90,8 @@ def _layers() -> Iterator[Recomputed]:
     )
     flops = _forward(nn.Conv2d(3, 6, 3), 1, 3, 5, 5)
     yield Recomputed(
-        "accounting", "convolution, 6 kernels 3×3×3, 3×3 out", "2,916 FLOPs", "2·(3·3·3)·6·(3·3)", flops, f"{flops:,} FLOP",
-        flops == 2916,
+        "accounting", "convolution, 6 kernels 3×3×3, 3×3 out", "2,916 FLOPs", "2·(3·3·3)·6·(3·3)", flops,
+        f"{flops:,} FLOP", flops == 2916,
     )  # fmt: skip
     flops = _forward(nn.Linear(5, 3), 1, 5)
     yield Recomputed("accounting", "linear 5→3", "30", "2·5·3", flops, f"{flops} FLOP", flops == 30)
@@ -132,16 +132,16 @@ def _simple_cnn() -> Iterator[Recomputed]:
     step = operations.sum("forward").flops + operations.sum("backward").flops
     percent = formulas.mfu_percent(step, 0.0231, 19.5e12)
     yield Recomputed(
-        "lab", "SimpleCNN on an A100, a step of 32 images in 0.0231 s", "MFU 0.01 %", f"{step:,} ÷ 0.0231 s ÷ 19.5 TFLOP/s",
-        percent, f"{percent:.2f} %", round(percent, 2) == 0.01,
+        "lab", "SimpleCNN on an A100, a step of 32 images in 0.0231 s", "MFU 0.01 %",
+        f"{step:,} ÷ 0.0231 s ÷ 19.5 TFLOP/s", percent, f"{percent:.2f} %", round(percent, 2) == 0.01,
         "the source divides one image's forward pass by the time of 32 images' forward and backward pass",
     )  # fmt: skip
     operations = _operations(nn.Linear(1024, 1024), 16, 1024)
     step = operations.sum("forward").flops + operations.sum("backward").flops
     percent = 50.72 * step / 16e9
     yield Recomputed(
-        "lab", "Linear(1024, 1024), batch 16", "MFU 50.72 %", f"50.72 % · {step:,} ÷ (16·10⁹)", percent, f"{percent:.2f} %",
-        round(percent, 2) == 50.72,
+        "lab", "Linear(1024, 1024), batch 16", "MFU 50.72 %", f"50.72 % · {step:,} ÷ (16·10⁹)", percent,
+        f"{percent:.2f} %", round(percent, 2) == 50.72,
         "the source assumes 1 GFLOP a sample, and its time is summed CPU self time, not wall time",
     )  # fmt: skip
 
@@ -162,8 +162,9 @@ def _resnet18() -> Iterator[Recomputed]:
     forward = count_model(config, 1, inference=True).count.operations.sum("forward")
     both = forward.flops + forward.other_flops
     yield Recomputed(
-        "lab", "ResNet-18, one image, forward", "3.64 GFLOPs", "convolutions and linear layer + norms, activations, sums",
-        both, f"{forward.flops / 1e9:.3f} + {forward.other_flops / 1e9:.3f} GFLOP", round(both / 1e9, 2) == 3.64,
+        "lab", "ResNet-18, one image, forward", "3.64 GFLOPs",
+        "convolutions and linear layer + norms, activations, sums", both,
+        f"{forward.flops / 1e9:.3f} + {forward.other_flops / 1e9:.3f} GFLOP", round(both / 1e9, 2) == 3.64,
         f"{forward.flops / 1e9:.3f} GFLOP count towards MFU",
     )  # fmt: skip
     macs = forward.flops // 2
@@ -196,8 +197,8 @@ def _memory() -> Iterator[Recomputed]:
     plain = memory.training_memory(7_000_000_000, element_bytes=2).total
     mixed = memory.training_memory(7_000_000_000, element_bytes=2, master_copy=True).total
     yield Recomputed(
-        "accounting", "7 B parameters in 16 bits: weights, gradients, Adam", "14 + 14 + 28 = 56 GB", "(2 + 2 + 4)·7·10⁹",
-        plain, f"{plain / 1e9:.0f} GB", plain == 56e9,
+        "accounting", "7 B parameters in 16 bits: weights, gradients, Adam", "14 + 14 + 28 = 56 GB",
+        "(2 + 2 + 4)·7·10⁹", plain, f"{plain / 1e9:.0f} GB", plain == 56e9,
         f"mixed precision with fp32 master weights and moments takes 16 bytes a parameter: {mixed / 1e9:.0f} GB",
     )  # fmt: skip
     layer = memory.key_value_cache_bytes(layers=1, key_value_heads=32, head_width=128, tokens=2048)
@@ -231,8 +232,8 @@ def _gpt2() -> Iterator[Recomputed]:
     )  # fmt: skip
     rate = 1e13 / token
     yield Recomputed(
-        "accounting", "GPT-2 small at 10 TFLOP/s", "1.67 M tokens/s", "10¹³ ÷ FLOP a token", rate, f"{rate:,.0f} tokens/s",
-        round(rate / 1e6, 2) == 1.67, "follows from the row above",
+        "accounting", "GPT-2 small at 10 TFLOP/s", "1.67 M tokens/s", "10¹³ ÷ FLOP a token", rate,
+        f"{rate:,.0f} tokens/s", round(rate / 1e6, 2) == 1.67, "follows from the row above",
     )  # fmt: skip
     attention = operations.sum("forward", layer="transformer.h.0.attn", operator="mfulab::attention")
     full = formulas.attention_flops(1024, 768)
