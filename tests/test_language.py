@@ -10,7 +10,7 @@ from matplotlib import font_manager
 from matplotlib.ft2font import FT2Font
 
 import mfulab.report
-from mfulab.report import figures, style
+from mfulab.report import figures, fonts
 from mfulab.report.language import LANGUAGES, Texts, catalogue
 
 PACKAGE = Path(mfulab.report.__file__).parent
@@ -87,14 +87,19 @@ def test_definitions_are_as_many_in_every_language():
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_installed_fonts_have_every_character(language):
-    with style.theme():
-        families = style.families()
     glyphs = set()
-    for family in families:
+    for family in fonts.families():
         found = font_manager.findfont(font_manager.FontProperties(family=[family]), fallback_to_default=False)
         glyphs |= set(FT2Font(found).get_charmap())
     texts = " ".join(str(text) for texts in catalogue(language).values() for text in texts.values())
     assert {letter for letter in texts if ord(letter) not in glyphs and not letter.isspace()} == set()
+
+
+def test_the_page_brings_the_letters_that_it_needs_and_no_others():
+    brought = fonts.faces("바쁨 busy")
+    assert brought.count("@font-face") == 2
+    assert len(brought) < 20_000
+    assert fonts.faces("busy") == ""
 
 
 def test_an_unknown_language_names_the_choices():

@@ -11,11 +11,13 @@ import pandas as pd
 from jinja2 import Environment
 from markupsafe import Markup
 
-from mfulab.report import figures, frames, payload, style, vector
+from mfulab.report import figures, fonts, frames, payload, style, vector
 from mfulab.report.columns import TABLES
 from mfulab.report.language import Texts, catalogue
 from mfulab.report.quantities import percent, quantity, significant
 
+FONTS = "/* fonts */"  # in the style sheet, where the letters that the page needs are put once they are known
+COMPARED = 200  # lines of a comparison; the file has all
 LISTED = 5  # unmeasured runs of one kind that are named; more are counted
 WORDS = ("copy", "copied", "count", "row", "config", "log", "folder", "operators", "samples", "series")
 
@@ -40,7 +42,8 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     text = Texts(language, "page")
     sections = _sections(tables, drawn, text)
     template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(_file("report.html"))
-    return template.render(
+    data = payload.read(tables, folder)
+    content = template.render(
         text=text,
         headline=next((figure["finding"] for section in sections for figure in section["figures"]), None),
         provenance=style.provenance(_runs(tables)),
@@ -48,15 +51,17 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         unmeasured=_unmeasured(tables, text),
         problems=[*([] if len(_runs(tables)) else [text("no_rows")]), *problems],
         excluded=frames.excluded(folder).to_dict("records"),
+        comparison=_comparison(folder, text),
         sections=sections,
         has_rows=any(len(tables[name]) for name in TABLES),
         environment=_environment(tables),
         definitions=catalogue(language)["definitions"].items(),
         words={key: text(key) for key in WORDS},
-        data=payload.packed(tables, folder),
+        data=payload.packed(data),
         css=Markup(_file("report.css")),
         javascript=Markup(_file("report.js")),
     )
+    return content.replace(FONTS, fonts.faces(content + json.dumps(data, ensure_ascii=False)), 1)
 
 
 def _file(name: str) -> str:
@@ -119,6 +124,29 @@ def _sections(tables: frames.Tables, drawn: Path | None, text: Texts) -> list[di
         }
         sections.setdefault(module.TOPIC, []).append(shown)
     return [{"topic": topic, "title": text(f"topic_{topic}"), "figures": shown} for topic, shown in sections.items()]
+
+
+def _comparison(folder: Path, text: Texts) -> dict[str, Any]:
+    """What changed between two sets of results: a sentence, and a line a run."""
+    found = frames.comparison(folder)
+    if found.empty:
+        return {}
+    counts = found["verdict"].value_counts()
+    says = text("compared", count=len(found), counts=", ".join(f"{count} {says}" for says, count in counts.items()))
+    lines = [
+        (
+            row["run"],
+            *(quantity(_number(row[name]), "s") for name in ("old_s", "new_s")),
+            row["verdict"],
+            row["because"],
+        )
+        for _, row in found.head(COMPARED).iterrows()
+    ]
+    return {"says": says, "lines": lines}
+
+
+def _number(text: str) -> float | None:
+    return float(text) if text else None
 
 
 def _environment(tables: frames.Tables) -> dict[str, Any]:

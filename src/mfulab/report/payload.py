@@ -32,9 +32,13 @@ MAIN = {
 }
 
 
-def packed(tables: frames.Tables, folder: Path) -> str:
-    """Tables and details (details.json in `folder`, none where it cannot be read) as base64 of gzipped JSON."""
-    data = {"tables": compact(tables), "details": _details(folder / "details.json")}
+def read(tables: frames.Tables, folder: Path) -> dict[str, Any]:
+    """The tables and the details of their runs, from details.json in `folder`; none where it cannot be read."""
+    return {"tables": compact(tables), "details": _details(folder / "details.json")}
+
+
+def packed(data: Mapping[str, Any]) -> str:
+    """Base64 of gzipped JSON: text that no page can mistake for its own."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return base64.b64encode(gzip.compress(text.encode("utf-8", errors="replace"), mtime=0)).decode()
 

@@ -76,6 +76,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         rotation=45,
         rotation_mode="anchor",
         transform_rotates_text=True,
+        va="bottom",
         fontsize=10,
         color=style.MUTED,
     )
