@@ -17,9 +17,9 @@ TABLES = ("environment", "ceilings", "flops", "profile", "matmul")
 class Workflow:
     """What Snakemake's `--config` plans; a mistake in it ends the process with one message."""
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Mapping[str, Any], is_main: bool = True) -> None:
         try:
-            self.plans: list[Plan] = load(config)
+            self.plans: list[Plan] = load(config, is_main=is_main)
         except ConfigurationError as error:
             sys.exit(f"mfulab: {error}")
         self._runs: dict[str, Run] = {run.folder: run for plan in self.plans for run in plan.runs}
@@ -57,11 +57,6 @@ class Workflow:
     def figures(self, listed: str) -> list[str]:
         """The figures that have something to draw, as the tables listed them."""
         return [f"reports/figures/{name}.svg" for name in Path(listed).read_text(encoding="utf-8").split()]
-
-    @property
-    def tables(self) -> list[str]:
-        """The tables that every experiment makes, some of them perhaps with a header alone."""
-        return list(TABLES)
 
     def sources(self, step: str) -> Callable[[Any], list[str]]:
         """An input function: the step's own source files and those of the model or kernel that the run measures."""
