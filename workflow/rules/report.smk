@@ -1,3 +1,12 @@
+# On a cluster these run where the workflow was started: they take seconds and need no device.
+localrules:
+    tables,
+    figure,
+    figures,
+    page,
+    report,
+
+
 # A checkpoint: only joined rows tell which figures have something to draw.
 checkpoint tables:
     input:
