@@ -81,6 +81,19 @@ def judge(row: Mapping[str, object]) -> Verdict:
     return Verdict("not explained", _unexplained(facts), drop(facts), expected, flags)
 
 
+COLUMNS = ("verdict", "verdict_reason", "verdict_rung", "expected_mfu_percent", "verdict_flags")
+
+
+def columns(row: Mapping[str, object]) -> dict[str, str | float | None]:
+    """The verdict on `row` as columns of the profile table; empty where the run has no time."""
+    if Facts(row)["time_s"] is None:
+        return dict.fromkeys(COLUMNS)
+    verdict = judge(row)
+    flags = "; ".join(verdict.flags) or None
+    found = (verdict.cause, verdict.reason, verdict.rung, verdict.expected_mfu_percent, flags)
+    return dict(zip(COLUMNS, found, strict=True))
+
+
 def drop(facts: Facts) -> str | None:
     """The step of the ladder that loses most, as `from → to`; None with fewer than two rungs known."""
     known = [(name, value) for column, name in RUNGS if (value := facts[column]) is not None]
