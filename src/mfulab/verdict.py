@@ -28,6 +28,7 @@ DRAM_BUSY = 55.0  # % of DRAM's cycles; about 80 is the most that real kernels r
 PIPE_IDLE = 10.0  # % below which a pipe does nothing that matters
 PIPE_BUSY = 30.0  # % from which the FP32 pipe carries the work
 FEW_WARPS = 20.0  # % of resident warps below which latency is hard to hide
+OTHERS = 15.0  # points of CPU that other processes may use unnoticed
 CROSS_CHECK = 5.0  # points by which MFU and the tensor pipe may differ
 
 
@@ -127,6 +128,9 @@ def flags_of(facts: Facts, expected: float | None) -> list[str]:
         flags.append(f"MFU of {facts['mfu_percent']:.0f} %: the peak or the FLOPs are wrong")
     if facts.at_least("other_processes", 1):
         flags.append(f"{facts['other_processes']:.0f} other process(es) used this device")
+    system, own = facts["system_utilization_percent"], facts["utilization_percent"]
+    if system is not None and own is not None and system - own > OTHERS:
+        flags.append(f"the machine was {system:.0f} % busy and this process {own:.0f} %: others computed beside it")
     if facts.at_least("throttled_percent", PIPE_IDLE):
         flags.append(f"it was held back (clock or CPU quota) for {facts['throttled_percent']:.0f} % of the time")
     if facts.at_least("steal_percent", CROSS_CHECK):

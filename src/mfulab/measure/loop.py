@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from mfulab.denominators import mfu_columns
+from mfulab.errors import UnsupportedError
 from mfulab.hardware.compute import peak_of
 from mfulab.measure.calls import CallLog, UncountedError, count_calls
 from mfulab.measure.clocks import clock_for
@@ -22,7 +23,6 @@ from mfulab.measure.series import Series
 from mfulab.measure.show import show
 from mfulab.measure.statistics import Stats, median_interval
 from mfulab.schema import DeviceConfig
-from mfulab.steps.base import UnsupportedError
 from mfulab.verdict import Verdict, judge
 
 _NAMES = {torch.float64: "fp64", torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}

@@ -80,7 +80,8 @@ def operator_table(traced: TracedPass) -> list[Row]:
 def kernel_readings(traced: TracedPass, device: torch.device) -> tuple[Readings, list[Row]]:
     """The GPU's busy shares over the traced steps and the table of its kernels; a CPU has no kernels."""
     if device.type != "cuda":
-        return missing(trace.UNITS, trace.SOURCE, "a CPU runs operators, not kernels: see operators.csv"), []
+        busy = {"kernel_busy_percent": trace.UNITS["kernel_busy_percent"]}
+        return missing(busy, trace.SOURCE, "a CPU runs operators, not kernels: see operators.csv"), []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         traced.export(path)
