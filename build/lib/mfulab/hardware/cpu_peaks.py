@@ -1,0 +1,70 @@
+"""What a CPU can do at best: physical cores × clock × vector units × lanes × 2, each factor with its source.
+
+In virtual machines the turbo clock is invisible, so a thread may exceed this by a fifth: MFU on a CPU is reported
+against the measured ceiling, with this beside it.
+"""
+
+from collections.abc import Mapping
+
+from mfulab.hardware.cpu import Cpu
+from mfulab.hardware.peaks import Peak, table
+
+# Bits an element occupies, and the flag without which the CPU converts instead of computing in that format.
+_BITS = {"fp64": (64, None), "fp32": (32, None), "fp16": (16, "avx512_fp16")}
+# AMX: 16×16 results a tile instruction, 16 clocks: multiply-adds a clock and core (Intel SDM, TDPBF16PS and TDPBUSD).
+_AMX = {"bf16": ("amx_bf16", 512), "int8": ("amx_int8", 1024)}
+# Dot-product instructions: multiply-adds each 32-bit lane does (VDPBF16PS 2, VPDPBUSD 4).
+_DOT = {"bf16": ("avx512_bf16", 2), "int8": ("avx512_vnni", 4)}
+
+
+def cpu_peak(cpu: Cpu, cores: int, precision: str, given: Mapping[str, float] | None = None) -> Peak:
+    """The computed peak of `cores` physical cores in TFLOP/s (TOP/s for int8), None with the reason where unknown."""
+    if given and precision in given:
+        return Peak(given[precision], formula=f"{given[precision]} TFLOP/s", source="device.peak_tflop_s")
+    how = f"give its peak as device.peak_tflop_s={{{precision}: TFLOP/s}}"
+    if precision in ("tf32", "fp8"):
+        return Peak(None, reason=f"{precision} is a GPU format")
+    if cpu.clock_mhz is None:
+        return Peak(None, reason=f"the clock of {cpu.name} is not told; {how}")
+    row = _vector_row(cpu)
+    if row is None:
+        return Peak(None, reason=f"the vector units of {cpu.name} are in no table here; {how}")
+    fma, words, why = _fma_per_clock(cpu, row, precision)
+    if fma is None:
+        return Peak(None, reason=f"{cpu.name} {why}")
+    peak = cores * cpu.clock_mhz * fma * 2 * 1e-6
+    return Peak(
+        spec=peak,
+        formula=f"{cores} cores × {cpu.clock_mhz:.0f} MHz × {words} × 2",
+        source=f"cores: affinity and cgroup; clock: {cpu.clock_source}; units: {row['source']}",
+        per_mhz=peak / cpu.clock_mhz,
+        spec_clock_mhz=cpu.clock_mhz,
+    )
+
+
+def _fma_per_clock(cpu: Cpu, row: Mapping[str, str], precision: str) -> tuple[int | None, str, str]:
+    units, width = int(row["units"]), int(row["vector_bits"])
+    if precision in _AMX and _AMX[precision][0] in cpu.flags:
+        return _AMX[precision][1], f"{_AMX[precision][1]} multiply-adds (AMX tile)", ""
+    if precision in _DOT:
+        flag, each = _DOT[precision]
+        if flag not in cpu.flags:
+            return None, "", f"has no {precision} instructions ({_AMX[precision][0]}, {flag}): slower than fp32 here"
+        lanes = width // 32 * each
+    elif precision in _BITS:
+        bits, needed = _BITS[precision]
+        if needed and needed not in cpu.flags:
+            return None, "", f"has no {precision} arithmetic ({needed}): it converts, far slower than fp32"
+        lanes = width // bits
+    else:
+        return None, "", f"has no peak defined for {precision}"
+    return units * lanes, f"{units} units × {lanes} lanes ({width} bit)", ""
+
+
+def _vector_row(cpu: Cpu) -> dict[str, str] | None:
+    for row in table("fma_per_clock_per_core.csv"):
+        if row["vendor"] == cpu.vendor and int(row["family"]) == cpu.family and row["flag"] in cpu.flags:
+            low, _, high = row["models"].partition("-")
+            if cpu.model is not None and int(low) <= cpu.model <= int(high or low):
+                return row
+    return None

@@ -1,0 +1,99 @@
+"""The boundary to NVML: opens the library, finds a GPU by UUID, and turns refused calls into reasons."""
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pynvml
+
+# The ways in which a driver inside a virtual machine shares one GPU; passing a whole one through is not among them.
+VIRTUAL = (pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU, pynvml.NVML_GPU_VIRTUALIZATION_MODE_HOST_VGPU)
+
+_lock = threading.Lock()
+
+
+class RefusedError(Exception):
+    """A value that NVML did not give; the message says which call and why."""
+
+
+def ask(call: Callable[..., Any], *arguments: Any) -> Any:
+    """`call(*arguments)`, or RefusedError with the library's reason where it answers with an error."""
+    try:
+        return call(*arguments)
+    except pynvml.NVMLError as error:
+        raise RefusedError(f"{getattr(call, '__name__', 'NVML')}: {error}") from error
+    except (AttributeError, ValueError) as error:  # a call younger than the wheel, a malformed UUID
+        raise RefusedError(f"NVML: {error}") from error
+
+
+def optional(call: Callable[..., Any], *arguments: Any) -> Any:
+    """`call(*arguments)`, None where NVML refuses."""
+    try:
+        return ask(call, *arguments)
+    except RefusedError:
+        return None
+
+
+@functools.cache
+def why_absent() -> str | None:
+    """None where NVML can be used in this process, else the reason. Initialises the library once; makes no context."""
+    with _lock:
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
+            return f"no NVIDIA driver answers: {error}"
+    return None
+
+
+def text(value: str | bytes) -> str:
+    """NVML's strings are bytes in older wheels."""
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def handle_by_uuid(uuid: str) -> Any:
+    """The NVML handle of the GPU or MIG instance `uuid` (with or without its prefix). CUDA's index is not NVML's."""
+    reason = why_absent()
+    if reason:
+        raise RefusedError(reason)
+    for candidate in (uuid,) if uuid.startswith(("GPU-", "MIG-")) else (f"GPU-{uuid}", f"MIG-{uuid}"):
+        with contextlib.suppress(RefusedError):
+            return ask(pynvml.nvmlDeviceGetHandleByUUID, candidate)
+    raise RefusedError(f"NVML knows no device with UUID {uuid}")
+
+
+def handles() -> Iterator[Any]:
+    """The handles of all GPUs in NVML's order (that of the PCI bus); none where there is no driver."""
+    if why_absent() is None:
+        for index in range(optional(pynvml.nvmlDeviceGetCount) or 0):
+            with contextlib.suppress(RefusedError):
+                yield ask(pynvml.nvmlDeviceGetHandleByIndex, index)
+
+
+def mig_instances(handle: Any) -> Iterator[Any]:
+    """The handles of a GPU's MIG instances; none where MIG is off or unknown to it."""
+    mode = optional(pynvml.nvmlDeviceGetMigMode, handle)
+    if not mode or mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
+        return
+    for index in range(optional(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
+        with contextlib.suppress(RefusedError):
+            yield ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
+
+
+def is_mig(handle: Any) -> bool:
+    """Whether `handle` is a MIG instance rather than a whole GPU."""
+    answer = optional(pynvml.nvmlDeviceIsMigDeviceHandle, handle)
+    return bool(getattr(answer, "value", answer))  # a ctypes number in some wheels
+
+
+def parent(handle: Any) -> Any:
+    """The whole GPU that `handle` is, or is a MIG instance of."""
+    return (optional(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle) if is_mig(handle) else None) or handle
+
+
+def restriction(handle: Any) -> str:
+    """What keeps a device from telling everything: `MIG instance`, `vGPU`, or nothing."""
+    if is_mig(handle):
+        return "MIG instance"
+    return "vGPU" if optional(pynvml.nvmlDeviceGetVirtualizationMode, handle) in VIRTUAL else ""

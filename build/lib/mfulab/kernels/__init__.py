@@ -1,0 +1,1 @@
+"""Matmul implementations, one file each."""

@@ -1,0 +1,1 @@
+"""What is profiled: building a model from its config, its inputs and its loss."""

@@ -1,0 +1,464 @@
+"""What a run's config and its row may hold: closed, typed, every field with its unit and meaning.
+
+A run's config is the part of the composed Hydra config that its step reads, so that runs which differ only in what a
+step does not read share one measurement. A row is what that step writes; None stands for "not measured" and becomes an
+empty cell.
+"""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+Percent = Annotated[float, Field(ge=0)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$")]
+Status = Literal["ok", "out_of_memory", "unsupported", "incorrect", "failed"]
+
+
+class Closed(BaseModel):
+    """A model that refuses keys it does not know."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+
+class ModelConfig(Closed):
+    """One model: how to build it and what it eats."""
+
+    name: Name
+    target: str = Field(alias="_target_", description="Dotted path of a callable that returns a torch.nn.Module.")
+    arguments: dict[str, Any] = Field({}, description="Keyword arguments of the callable.")
+    task: Literal["classification", "language_modeling"] = Field(
+        "classification", description="Decides inputs, targets and loss."
+    )
+    input_shape: list[Annotated[int, Field(gt=0)]] | None = Field(
+        None,
+        description="Shape of one sample of a float input, without the batch: [channels, height, width] for images.",
+    )
+    sequence_length: int | None = Field(None, gt=0, description="Tokens a sample where none is asked for.")
+    vocabulary_size: int | None = Field(None, gt=0, description="Token ids are drawn below it.")
+
+    @model_validator(mode="after")
+    def _has_an_input(self) -> "ModelConfig":
+        if (self.input_shape is None) == (self.vocabulary_size is None):
+            raise ValueError("give input_shape (float inputs) or vocabulary_size with sequence_length (token inputs)")
+        if self.vocabulary_size is not None and self.sequence_length is None:
+            raise ValueError("token inputs need sequence_length")
+        return self
+
+
+class WorkloadConfig(Closed):
+    """What one step does with the model."""
+
+    name: Name
+    mode: Literal["training", "inference"] = "training"
+    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    learning_rate: float = Field(1e-3, gt=0)
+    gradient_accumulation: int = Field(1, ge=1, description="Micro-batches of batch_size a step.")
+    gradient_clipping: float | None = Field(None, gt=0, description="Maximum gradient norm; none where empty.")
+    checkpointing: bool = Field(False, description="Recompute activations in the backward pass.")
+
+
+class PrecisionConfig(Closed):
+    """The number format that multiplications are asked to use."""
+
+    name: Name
+    dtype: Literal["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "int8"]
+    tf32: bool = Field(False, description="Allow TF32 tensor cores for float32 products (GPU).")
+    autocast: bool = Field(False, description="Keep float32 parameters; cast inside torch.autocast.")
+
+
+class ExecutionConfig(Closed):
+    """How the model's operations are issued."""
+
+    name: Name
+    mode: Literal["eager", "trace", "script", "compile", "cuda_graph"] = "eager"
+    compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = "default"
+    channels_last: bool = False
+
+
+class KernelConfig(Closed):
+    """One matmul implementation."""
+
+    name: Name
+    target: str = Field(alias="_target_", description="Dotted path of a mfulab.kernels.base.MatmulKernel.")
+    block: list[Annotated[int, Field(gt=0)]] | None = Field(
+        None, description="Thread block or tile; chosen from device properties where empty."
+    )
+
+
+class DeviceConfig(Closed):
+    """Where to measure."""
+
+    name: Name = "auto"
+    type: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: int | None = Field(None, ge=1, description="CPU threads; one for each allowed physical core where empty.")
+    peak_tflop_s: dict[str, Annotated[float, Field(gt=0)]] = Field(
+        {}, description="Dense spec peak by precision for a device that is not known here."
+    )
+
+
+class TimingConfig(Closed):
+    """How long to look. None takes the device's default: short windows on a CPU, 5 s where GPM or energy are read."""
+
+    windows: int = Field(5, ge=2, description="Independent windows; the confidence interval is over these.")
+    window_time_s: float | None = Field(None, gt=0, description="Shortest measured window.")
+    warm_up_time_s: float | None = Field(None, gt=0, description="Longest warm-up; it ends earlier once steady.")
+    time_limit_s: float = Field(600, gt=0, description="A run that takes longer becomes a failed row.")
+
+
+class ProfileConfig(Closed):
+    """What is recorded beside the timing, in passes of its own."""
+
+    operators: bool = Field(True, description="Operator table from a separate traced pass.")
+    trace: bool = Field(False, description="Keep the Chrome / Perfetto trace of that pass.")
+
+
+class Step(Closed):
+    """The config of one step; its `axes` make a run's name; what is measured `on_device` stands below the device."""
+
+    axes: ClassVar[tuple[str, ...]] = ()
+    on_device: ClassVar[bool] = True
+
+
+class EnvironmentStep(Step):
+    """What the machine is."""
+
+    device: DeviceConfig = DeviceConfig()
+
+
+class CeilingsStep(Step):
+    """One ceiling: the best GEMM in one precision, or the memory bandwidth."""
+
+    axes: ClassVar[tuple[str, ...]] = ("ceiling",)
+    ceiling: Name = Field(description="The name of a precision, or `memory`.")
+    precision: PrecisionConfig | None = Field(None, description="Empty for `memory`.")
+    device: DeviceConfig = DeviceConfig()
+
+
+class CountFlopsStep(Step):
+    """FLOPs of a model's step, counted once for every precision, workload, execution and device."""
+
+    axes: ClassVar[tuple[str, ...]] = ("model", "batch_size", "sequence_length")
+    on_device: ClassVar[bool] = False
+    model: ModelConfig
+    batch_size: int = Field(ge=1)
+    sequence_length: int | None = Field(None, ge=1)
+
+    @model_validator(mode="after")
+    def _sequence_only_for_tokens(self) -> "CountFlopsStep":
+        length = None if self.model.vocabulary_size is None else self.sequence_length or self.model.sequence_length
+        self.sequence_length = length
+        return self
+
+
+class ProfileStepStep(CountFlopsStep):
+    """One training or inference step of a model."""
+
+    on_device: ClassVar[bool] = True
+    axes: ClassVar[tuple[str, ...]] = (
+        "model",
+        "workload",
+        "batch_size",
+        "sequence_length",
+        "precision",
+        "execution",
+    )
+    workload: WorkloadConfig
+    precision: PrecisionConfig
+    execution: ExecutionConfig
+    device: DeviceConfig = DeviceConfig()
+    timing: TimingConfig = TimingConfig()
+    profile: ProfileConfig = ProfileConfig()
+    seed: int = Field(0, ge=0)
+
+
+class BenchMatmulStep(Step):
+    """One matmul by one implementation."""
+
+    axes: ClassVar[tuple[str, ...]] = ("kernel", "size", "precision")
+    kernel: KernelConfig
+    size: Annotated[str, Field(pattern=r"^[1-9]\d*(x[1-9]\d*){0,3}$")] = Field(
+        description="`N` for N×N×N, `MxNxK` for C[M,N] = A[M,K]·B[K,N], `BxMxNxK` for a batch of B."
+    )
+    precision: PrecisionConfig
+    device: DeviceConfig = DeviceConfig()
+    timing: TimingConfig = TimingConfig()
+    seed: int = Field(0, ge=0)
+
+    @field_validator("size", mode="before")
+    @classmethod
+    def _size_is_text(cls, value: object) -> object:
+        return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """(batch, m, n, k)."""
+        sides = [int(side) for side in self.size.split("x")]
+        match sides:
+            case [n]:
+                return (1, n, n, n)
+            case [m, n, k]:
+                return (1, m, n, k)
+            case [batch, m, n, k]:
+                return (batch, m, n, k)
+        raise ValueError(f"size={self.size}: give N, MxNxK or BxMxNxK")
+
+
+STEPS: dict[str, type[Step]] = {
+    "environment": EnvironmentStep,
+    "ceilings": CeilingsStep,
+    "count_flops": CountFlopsStep,
+    "profile_step": ProfileStepStep,
+    "bench_matmul": BenchMatmulStep,
+}
+
+
+class Row(Closed):
+    """What every row begins with. Units stand in the column names; an empty cell was not measured."""
+
+    hardware: str = Field("", description="Slug of the device; empty where none is needed.")
+    run: str = ""
+    status: Status = "ok"
+    message: str = Field("", description="Why the status is not ok, or which values are empty for what reason.")
+    commit: str = Field("", description="Git commit of the measuring code, with `-dirty` where the tree was changed.")
+    started_at: str = Field("", description="ISO 8601, UTC.")
+    process_s: float | None = Field(None, description="Wall time of the run's process, imports included.")
+    measured_s: float | None = Field(None, description="Of that, time inside warm-up and measured windows.")
+
+
+class EnvironmentRow(Row):
+    """One row a machine. Lists and mappings are JSON text."""
+
+    device: str | None = Field(None, description="cpu or cuda.")
+    device_name: str | None = None
+    python: str | None = None
+    packages: str | None = Field(None, description="JSON: name → version of the packages that matter to a measurement.")
+    operating_system: str | None = None
+    cpu_name: str | None = None
+    cpu_physical_cores: int | None = Field(None, description="Physical cores that this process may use.")
+    cpu_logical_cores: int | None = Field(None, description="Logical cores that this process may use.")
+    cpu_machine_cores: int | None = Field(None, description="Logical cores of the machine.")
+    cpu_limit: float | None = Field(None, description="CPUs granted by the cgroup quota.")
+    cpu_mhz: float | None = None
+    cpu_vector_flags: str | None = Field(None, description="Space-separated vector extensions.")
+    memory_total_bytes: int | None = None
+    memory_limit_bytes: int | None = Field(None, description="Granted by the cgroup.")
+    virtual_machine: bool | None = None
+    blas_threads: str | None = Field(None, description="JSON: library → threads of every BLAS or OpenMP pool.")
+    gpus: str | None = Field(
+        None, description="JSON list: name, uuid, compute capability, SMs, clocks, memory, power limit of each GPU."
+    )
+    driver: str | None = None
+    cuda: str | None = Field(None, description="CUDA version that torch was built for.")
+
+
+class CeilingRow(Row):
+    """What the device can do at best, in one precision or in bytes."""
+
+    ceiling: str = Field("", description="The name of a precision, or `memory`.")
+    measured_tflop_s: float | None = Field(None, description="Best large matmul found on this device.")
+    measured_shape: str | None = Field(None, description="The shape that gave it, MxNxK.")
+    computed_tflop_s: float | None = Field(None, description="Dense peak from device properties.")
+    computed_clock_mhz: float | None = Field(None, description="The clock in that peak; it scales with it.")
+    computed_formula: str | None = Field(None, description="The factors of that peak.")
+    computed_source: str | None = Field(None, description="Where each factor comes from.")
+    datasheet_tflop_s: float | None = None
+    max_clock_tflop_s: float | None = Field(None, description="The same at the highest clock that the device allows.")
+    measured_gb_s: float | None = Field(None, description="Triad a[i] = b[i] + s·c[i], three streams counted.")
+    computed_gb_s: float | None = Field(None, description="Memory clock × bus width × 2, where the device tells them.")
+    clock_mhz: float | None = Field(None, description="Mean SM clock while measuring.")
+    threads: int | None = Field(None, description="CPU threads used.")
+
+
+class FlopsRow(Row):
+    """Per step of `batch_size` samples. 1 multiply-add = 2 FLOPs; matmul, convolution and attention count."""
+
+    model: str = ""
+    batch_size: int | None = None
+    sequence_length: int | None = None
+    parameters: int | None = None
+    trainable_parameters: int | None = None
+    counted_on: Literal["meta", "fake", "cpu"] | None = Field(
+        None, description="The meta device; fake tensors or real ones on the CPU where the model needs them."
+    )
+    forward_flops: int | None = Field(None, description="Attention counted full.")
+    backward_flops: int | None = Field(None, description="Without recomputation.")
+    forward_macs: int | None = Field(None, description="forward_flops / 2.")
+    forward_causal_flops: int | None = Field(None, description="Causal attention counted by its half.")
+    backward_causal_flops: int | None = None
+    executed_backward_flops: int | None = Field(
+        None, description="As the kernels do it, flash attention's recomputation included."
+    )
+    recomputed_flops: int | None = Field(None, description="Executed in addition with activation checkpointing.")
+    optimizer_flops: int | None = Field(None, description="Of Adam; of others: mfulab.flops.optimizers.")
+    other_flops: int | None = Field(None, description="Norms, activations, softmax, loss, forward.")
+    other_backward_flops: int | None = None
+    uncounted_operators: str | None = Field(None, description="JSON: operator without a formula → calls.")
+    forward_bytes: int | None = Field(
+        None, description="Read and written by the counted operators, 4 bytes an element."
+    )
+    backward_bytes: int | None = None
+    other_bytes: int | None = Field(None, description="The same of all other operators, forward.")
+    other_backward_bytes: int | None = None
+    activation_bytes: int | None = Field(
+        None, description="Floats saved for the backward pass, 4 bytes an element; fused attention saves no scores."
+    )
+    activation_fixed_bytes: int | None = Field(
+        None, description="Integers and masks saved for it, the same in every precision."
+    )
+    checkpointed_activation_bytes: int | None = Field(
+        None, description="Floats saved with activation checkpointing, 4 bytes an element."
+    )
+    step_peak_bytes: int | None = Field(
+        None, description="Floats alive at once beside the weights, 4 bytes each: activations, gradients, in passing."
+    )
+    step_peak_fixed_bytes: int | None = Field(None, description="Integers and masks alive at the same time.")
+    checkpointed_peak_bytes: int | None = Field(None, description="step_peak_bytes with activation checkpointing.")
+    inference_flops: int | None = Field(None, description="Forward in evaluation mode.")
+    inference_other_flops: int | None = None
+    inference_peak_bytes: int | None = Field(None, description="Floats alive at once beside the weights, 4 bytes each.")
+    inference_peak_fixed_bytes: int | None = None
+
+
+class ProfileRow(Row):
+    """One profiled step of a model; what it shares with its FLOP count and ceilings is joined in the table."""
+
+    model: str = ""
+    workload: str = ""
+    batch_size: int | None = None
+    sequence_length: int | None = None
+    precision: str = ""
+    execution: str = ""
+    effective_precision: str | None = Field(None, description="The format that products really used.")
+    time_s: float | None = Field(None, description="Median step.")
+    time_p5_s: float | None = None
+    time_p95_s: float | None = None
+    time_ci_low_s: float | None = Field(None, description="95 % confidence interval of the median over windows.")
+    time_ci_high_s: float | None = None
+    windows: int | None = None
+    steps: int | None = Field(None, description="Measured steps over all windows.")
+    window_s: float | None = Field(None, description="Total length of the measured windows.")
+    warm_up_s: float | None = None
+    steady: bool | None = Field(None, description="Whether warm-up ended because the step time was steady.")
+    first_call_s: float | None = Field(
+        None, description="The first step: lazy initialisation, autotuning, compilation."
+    )
+    compile_s: float | None = Field(
+        None,
+        description="Making and first calling a traced, scripted, compiled or captured model, beyond a steady step.",
+    )
+    utilization_percent: Percent | None = Field(None, description="The device's own measure of being busy.")
+    utilization_source: str | None = None
+    memory_bytes: int | None = Field(None, description="Peak: CUDA allocator, or peak RSS above the baseline on a CPU.")
+    memory_source: str | None = None
+    energy_j: float | None = Field(None, description="Per step.")
+    power_w: float | None = Field(None, description="Mean over the windows.")
+    clock_mhz: float | None = Field(None, description="Mean SM (or CPU) clock over the windows.")
+    loss: float | None = Field(None, description="After the last step; finite in a row that is ok.")
+    kernel_busy_percent: Percent | None = Field(None, description="Union of kernel intervals ÷ wall time, traced pass.")
+    sm_active_percent: Percent | None = None
+    occupancy_percent: Percent | None = None
+    tensor_active_percent: Percent | None = None
+    dram_active_percent: Percent | None = None
+    ladder: str | None = Field(None, description="The strictest source that answered; what stands behind the rungs.")
+    restriction: str | None = Field(None, description="`MIG instance` or `vGPU`: why some values cannot be had.")
+    graphics_active_percent: Percent | None = Field(None, description="Any context of the GPU had work.")
+    hmma_tensor_active_percent: Percent | None = Field(None, description="Tensor pipe on 16-bit and TF32 products.")
+    imma_tensor_active_percent: Percent | None = Field(None, description="Tensor pipe on integer products.")
+    dmma_tensor_active_percent: Percent | None = Field(None, description="Tensor pipe on FP64 products.")
+    dfma_tensor_active_percent: Percent | None = None
+    fp64_active_percent: Percent | None = Field(None, description="FP64 pipe, no tensor cores.")
+    fp32_active_percent: Percent | None = Field(None, description="FP32 pipe, no tensor cores.")
+    fp16_active_percent: Percent | None = Field(None, description="FP16 pipe, no tensor cores.")
+    integer_active_percent: Percent | None = None
+    compute_busy_percent: Percent | None = Field(None, description="Traced pass: compute kernels.")
+    communication_percent: Percent | None = Field(
+        None, description="Traced pass: communication that compute hides not."
+    )
+    copy_percent: Percent | None = Field(
+        None, description="Traced pass: copies that compute and communication hide not."
+    )
+    idle_percent: Percent | None = Field(None, description="Traced pass: nothing on the GPU.")
+    input_wait_percent: Percent | None = Field(None, description="Traced pass: the loop waited for its DataLoader.")
+    launch_gaps_per_step: float | None = None
+    launch_gap_s: float | None = Field(None, description="Median gap in which the GPU had nothing to do.")
+    top_kernels: str | None = Field(
+        None, description="JSON: the five kernels with most time → share of device time, %."
+    )
+    throttled_percent: Percent | None = Field(
+        None, description="Share of the windows held back: a GPU's clock, a CPU's quota."
+    )
+    power_capped_percent: Percent | None = Field(None, description="Of that, by the power limit.")
+    software_thermal_percent: Percent | None = None
+    hardware_thermal_percent: Percent | None = None
+    power_brake_percent: Percent | None = None
+    memory_clock_mhz: float | None = None
+    temperature_c: float | None = Field(None, description="Mean over the windows.")
+    device_memory_bytes: float | None = Field(None, description="In use on the device, by all processes.")
+    other_processes: int | None = Field(None, description="Other processes that used the GPU meanwhile; flags the row.")
+    pcie_transmitted_gb_s: float | None = None
+    pcie_received_gb_s: float | None = None
+    nvlink_transmitted_gb_s: float | None = None
+    nvlink_received_gb_s: float | None = None
+    system_utilization_percent: Percent | None = Field(None, description="CPUs of the whole machine, every process.")
+    cgroup_utilization_percent: Percent | None = Field(None, description="CPU time of this process's cgroup.")
+    steal_percent: Percent | None = Field(None, description="CPU time that the hypervisor gave to others.")
+    voluntary_switches_per_s: float | None = Field(None, description="This process's threads gave up their CPU.")
+    involuntary_switches_per_s: float | None = Field(
+        None, description="This process's threads were taken off their CPU."
+    )
+    sources: str | None = Field(None, description="JSON: column → where its value comes from, over how many seconds.")
+    reasons: str | None = Field(None, description="JSON: column → why it is empty.")
+
+
+class MatmulRow(Row):
+    """One measured matmul."""
+
+    kernel: str = ""
+    family: str = Field("", description="CPU, Numba CUDA, CUDA C, Triton or library.")
+    rung: int | None = Field(None, description="Position on the ladder of its family, from the simplest up.")
+    adds: str = Field("", description="What this rung does that the one below does not.")
+    size: str = ""
+    precision: str = ""
+    batch: int | None = None
+    m: int | None = None
+    n: int | None = None
+    k: int | None = None
+    effective_precision: str | None = Field(None, description="The format whose rounding the error shows.")
+    time_s: float | None = Field(None, description="Median of `hot_time_s`: launches back to back.")
+    hot_time_s: float | None = None
+    hot_iqr_s: float | None = None
+    cold_time_s: float | None = Field(None, description="Caches flushed before each launch.")
+    cold_iqr_s: float | None = None
+    first_call_s: float | None = Field(None, description="JIT compilation included.")
+    allocation_s: float | None = Field(None, description="A, B and C; on a CPU their pages are touched.")
+    host_to_device_s: float | None = Field(None, description="A and B from pageable memory.")
+    device_to_host_s: float | None = None
+    host_to_device_pinned_s: float | None = None
+    device_to_host_pinned_s: float | None = None
+    end_to_end_s: float | None = Field(None, description="NumPy arrays in, NumPy array out.")
+    reference_time_s: float | None = Field(None, description="cuBLAS (CPU: torch) interleaved in the same run.")
+    reference_name: str | None = None
+    reference_cold_time_s: float | None = None
+    flops: int | None = Field(None, description="2·batch·m·n·k.")
+    bytes_moved: int | None = Field(None, description="A and B read once, C written once.")
+    relative_error: float | None = Field(None, description="‖C−R‖F / ‖R‖F against float64 of the quantised inputs.")
+    max_absolute_error: float | None = None
+    tolerance: float | None = Field(None, description="relative_error above it makes the row `incorrect`.")
+    repetitions: int | None = Field(None, description="Hot repetitions; each is a group of back-to-back calls.")
+    block: str | None = None
+    grid: str | None = None
+    registers: int | None = Field(None, description="Per thread, from the compiler.")
+    shared_memory_bytes: int | None = None
+    spill_bytes: int | None = None
+    occupancy_percent: Percent | None = Field(None, description="Theoretical, from registers and shared memory.")
+    clock_mhz: float | None = None
+    threads: int | None = None
+
+
+ROWS: dict[str, type[Row]] = {
+    "environment": EnvironmentRow,
+    "ceilings": CeilingRow,
+    "count_flops": FlopsRow,
+    "profile_step": ProfileRow,
+    "bench_matmul": MatmulRow,
+}
