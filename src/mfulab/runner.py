@@ -8,6 +8,7 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,7 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, object]], columns: Sequenc
     temporary.replace(path)
 
 
+@cache
 def commit() -> str:
     """The short git commit of the code that runs, with `-dirty` where tracked files were changed; empty outside git."""
     command = ["git", "describe", "--always", "--dirty", "--exclude", "*"]

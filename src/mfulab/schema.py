@@ -409,7 +409,9 @@ class ProfileRow(Row):
     top_kernels: str | None = Field(
         None, description="JSON: the five kernels with most time → share of device time, %."
     )
-    throttled_percent: Percent | None = Field(None, description="Share of the windows with the clock held back.")
+    throttled_percent: Percent | None = Field(
+        None, description="Share of the windows held back: a GPU's clock, a CPU's quota."
+    )
     power_capped_percent: Percent | None = Field(None, description="Of that, by the power limit.")
     software_thermal_percent: Percent | None = None
     hardware_thermal_percent: Percent | None = None
@@ -423,6 +425,7 @@ class ProfileRow(Row):
     nvlink_transmitted_gb_s: float | None = None
     nvlink_received_gb_s: float | None = None
     system_utilization_percent: Percent | None = Field(None, description="CPUs of the whole machine, every process.")
+    cgroup_utilization_percent: Percent | None = Field(None, description="CPU time of this process's cgroup.")
     steal_percent: Percent | None = Field(None, description="CPU time that the hypervisor gave to others.")
     voluntary_switches_per_s: float | None = Field(None, description="This process's threads gave up their CPU.")
     involuntary_switches_per_s: float | None = Field(

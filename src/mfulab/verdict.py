@@ -115,7 +115,7 @@ def flags_of(facts: Facts, expected: float | None) -> list[str]:
     if facts.at_least("other_processes", 1):
         flags.append(f"{facts['other_processes']:.0f} other process(es) used this device")
     if facts.at_least("throttled_percent", PIPE_IDLE):
-        flags.append(f"the clock was held back for {facts['throttled_percent']:.0f} % of the time")
+        flags.append(f"it was held back (clock or CPU quota) for {facts['throttled_percent']:.0f} % of the time")
     if facts.at_least("steal_percent", CROSS_CHECK):
         flags.append(f"the hypervisor took {facts['steal_percent']:.0f} % of the CPU time")
     return flags

@@ -3,6 +3,7 @@ checkpoint tables:
     input:
         planned=lab.planned_manifests,
         others=lab.other_manifests,
+        recorded=lab.recorded,
         rows=lab.rows,
         sources=lab.module_sources("mfulab.report.tables"),
     output:
@@ -17,8 +18,9 @@ checkpoint tables:
     params:
         planned=lab.planned_manifests,
         others=lab.other_manifests,
+        unplanned=lab.unplanned,
     shell:
-        "(warm scripts/tables.py --manifest {params.planned:q} --also {params.others:q} --results results"
+        "(warm scripts/tables.py --manifest {params.planned:q} --also {params.others:q} {params.unplanned:q}"
         " --reference results/reference --out results/tables"
         " && warm scripts/figures.py --list {output.figures:q}) > {log:q} 2>&1"
 

@@ -44,7 +44,18 @@ class Workflow:
     @property
     def other_manifests(self) -> list[str]:
         """Plans of other experiments and of other machines, whose finished rows are shown beside ours."""
-        return sorted({str(path) for path in RESULTS.glob("*/plan/*.json")} - set(self.planned_manifests))
+        found = {str(path) for path in RESULTS.glob("*/plan/*.json")} if self._runs else set()
+        return sorted(found - set(self.planned_manifests))
+
+    @property
+    def recorded(self) -> list[str]:
+        """The tables of recorded machines."""
+        return sorted(map(str, RESULTS.glob("reference/*/*.csv")))
+
+    @property
+    def unplanned(self) -> list[str]:
+        """The option that also shows folders copied from machines without a plan; none where nothing is measured."""
+        return ["--results", str(RESULTS)] if self._runs else []
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -54,11 +65,6 @@ class Workflow:
     def figures(self, listed: str) -> list[str]:
         """The figures that have something to draw, as the tables listed them."""
         return [f"reports/figures/{name}.svg" for name in Path(listed).read_text(encoding="utf-8").split()]
-
-    @property
-    def tables(self) -> list[str]:
-        """The tables that every experiment makes, some of them perhaps with a header alone."""
-        return list(TABLES)
 
     def sources(self, step: str) -> Callable[[Any], list[str]]:
         """An input function: the step's own source files and those of the model or kernel that the run measures."""

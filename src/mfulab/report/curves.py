@@ -84,6 +84,7 @@ def draw(
     if len(dashes) > 1:
         entries += [style.line(style.MUTED, text.name("execution", name), dash) for name, dash in dashes.items()]
     style.legend(figure, entries)
+    labels.settle(figure)
     for place, ends in ends_of.items():
         labels.at_line_ends(grid[place], _one_each(ends))
 

@@ -32,6 +32,16 @@ def excluded(folder: Path) -> pd.DataFrame:
         return pd.DataFrame(columns=["experiment", "step", "run", "because"], dtype=str)
 
 
+def comparison(folder: Path) -> pd.DataFrame:
+    """What scripts/compare.py found, runs that changed first; empty where nothing was compared."""
+    try:
+        found = pd.read_csv(folder / "comparison.csv", dtype=str, keep_default_na=False)
+        order = found["verdict"].map({"slower": 0, "faster": 1, "ambiguous": 2, "same": 3}).fillna(4)
+    except (FileNotFoundError, ValueError, KeyError):
+        return pd.DataFrame(columns=["run", "verdict", "old_s", "new_s", "ratio", "because"], dtype=str)
+    return found.loc[order.sort_values(kind="stable").index]
+
+
 def _texts(path: Path, column: str) -> list[str]:
     try:
         return list(pd.read_csv(path, dtype=str, keep_default_na=False)[column])

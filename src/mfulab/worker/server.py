@@ -24,12 +24,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from mfulab import runner
 from mfulab.worker import processes
 from mfulab.worker.client import STARTED, WORKFLOW_ENDED
 
-# What runs spend their start on; a module that only some import is imported here by importing the steps.
-PRELOADED = ("numpy", "torch", "torch.utils.flop_counter", "numba", "mfulab.app", "mfulab.runner")
-STEPS = Path(__file__).parents[1] / "steps"
+# What runs spend their start on, the measurements' first: a run that is already there waits for all of it.
+PRELOADED = ("numpy", "numba", "torch", "torch._dynamo", "mfulab.app", "mfulab.runner")
+PACKAGES = ("steps", "models")  # every module of these, for all that they import
+REPORT = ("mfulab.report.tables", "mfulab.report.figures", "mfulab.report.page")
 LIFELINE = 0
 
 
@@ -55,9 +57,13 @@ def serve(listener: socket.socket) -> None:
 
 def preload() -> None:
     """Imports what runs need. A module that cannot be imported is left to the runs, whose rows say why."""
-    for name in (*PRELOADED, *(f"mfulab.steps.{path.stem}" for path in sorted(STEPS.glob("*.py")))):
+    root = Path(__file__).parents[1]
+    modules = [f"mfulab.{name}.{path.stem}" for name in PACKAGES for path in sorted((root / name).glob("[!_]*.py"))]
+    for name in (*PRELOADED, *modules, *REPORT):
         with suppress(Exception):
             importlib.import_module(name)
+    with suppress(Exception):
+        runner.commit()  # of the code that is imported now; remembered for every run
     gc.collect()
     gc.freeze()  # a child's collector leaves the shared pages alone
 
