@@ -12,7 +12,7 @@ from mfulab.planning.runs import Plan, Run
 from mfulab.planning.sources import PACKAGE, closure, step_sources, target_sources
 from mfulab.worker import client
 
-TABLES = ("environment", "ceilings", "flops", "profile", "matmul")
+TABLES = ("environment", "ceilings", "flops", "counters", "profile", "matmul")
 
 
 class Workflow:
