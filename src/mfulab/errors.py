@@ -1,4 +1,19 @@
-"""The error that says: this cannot be done here, for this reason."""
+"""What a user's mistake is told with: one sentence that names the key, the value and the choices."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class ConfigurationError(Exception):
+    """A config, a path or a device that cannot be used; its message is all that the user sees."""
+
+
+def unknown(what: str, value: object, choices: Iterable[object]) -> ConfigurationError:
+    """The error for a `value` of `what` that is none of `choices`, with the nearest one first."""
+    names = sorted(str(choice) for choice in choices)
+    near = difflib.get_close_matches(str(value), names, n=1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    return ConfigurationError(f"{what}={value}: unknown.{hint} Choices: {', '.join(names)}.")
 
 
 class UnsupportedError(Exception):

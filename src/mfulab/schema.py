@@ -1,7 +1,8 @@
 """What a run's config and its row may hold: closed, typed, every field with its unit and meaning.
 
-A run's config is the part of the composed Hydra config that its step reads, so that runs which differ only in what a step
-does not read share one measurement. A row is what that step writes; None stands for "not measured" and becomes an empty cell.
+A run's config is the part of the composed Hydra config that its step reads, so that runs which differ only in what a
+step does not read share one measurement. A row is what that step writes; None stands for "not measured" and becomes an
+empty cell.
 """
 
 from typing import Annotated, Any, ClassVar, Literal
@@ -17,9 +18,6 @@ class Closed(BaseModel):
     """A model that refuses keys it does not know."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
-
-
-# ---------------------------------------------------------------------------------------------------------- configuration
 
 
 class ModelConfig(Closed):
@@ -99,7 +97,7 @@ class DeviceConfig(Closed):
 
 
 class TimingConfig(Closed):
-    """How long to look. None takes the default of the device: short windows on a CPU, 5 s where GPM or energy are read."""
+    """How long to look. None takes the device's default: short windows on a CPU, 5 s where GPM or energy are read."""
 
     windows: int = Field(5, ge=2, description="Independent windows; the confidence interval is over these.")
     window_time_s: float | None = Field(None, gt=0, description="Shortest measured window.")
@@ -114,12 +112,20 @@ class ProfileConfig(Closed):
     trace: bool = Field(False, description="Keep the Chrome / Perfetto trace of that pass.")
 
 
-class EnvironmentStep(Closed):
+class Step(Closed):
+    """The config of one step; its `axes` make a run's name; what is measured `on_device` stands below the device."""
+
     axes: ClassVar[tuple[str, ...]] = ()
+    on_device: ClassVar[bool] = True
+
+
+class EnvironmentStep(Step):
+    """What the machine is."""
+
     device: DeviceConfig = DeviceConfig()
 
 
-class CeilingsStep(Closed):
+class CeilingsStep(Step):
     """One ceiling: the best GEMM in one precision, or the memory bandwidth."""
 
     axes: ClassVar[tuple[str, ...]] = ("ceiling",)
@@ -128,8 +134,11 @@ class CeilingsStep(Closed):
     device: DeviceConfig = DeviceConfig()
 
 
-class CountFlopsStep(Closed):
+class CountFlopsStep(Step):
+    """FLOPs of a model's step, counted once for every precision, workload, execution and device."""
+
     axes: ClassVar[tuple[str, ...]] = ("model", "batch_size", "sequence_length")
+    on_device: ClassVar[bool] = False
     model: ModelConfig
     batch_size: int = Field(ge=1)
     sequence_length: int | None = Field(None, ge=1)
@@ -142,6 +151,9 @@ class CountFlopsStep(Closed):
 
 
 class ProfileStepStep(CountFlopsStep):
+    """One training or inference step of a model."""
+
+    on_device: ClassVar[bool] = True
     axes: ClassVar[tuple[str, ...]] = (
         "model",
         "workload",
@@ -159,7 +171,9 @@ class ProfileStepStep(CountFlopsStep):
     seed: int = Field(0, ge=0)
 
 
-class BenchMatmulStep(Closed):
+class BenchMatmulStep(Step):
+    """One matmul by one implementation."""
+
     axes: ClassVar[tuple[str, ...]] = ("kernel", "size", "precision")
     kernel: KernelConfig
     size: Annotated[str, Field(pattern=r"^[1-9]\d*(x[1-9]\d*){0,3}$")] = Field(
@@ -189,16 +203,17 @@ class BenchMatmulStep(Closed):
         raise ValueError(f"size={self.size}: give N, MxNxK or BxMxNxK")
 
 
-class NumberFormatsStep(Closed):
-    """Probes one number format. Needs no device."""
+class NumberFormatsStep(Step):
+    """One number format: its parts, and what rounding does in it."""
 
     axes: ClassVar[tuple[str, ...]] = ("precision",)
+    on_device: ClassVar[bool] = False
     precision: PrecisionConfig
     length: int = Field(4096, ge=2, description="Numbers a sum; fewer where their sum would leave the format's range.")
     seed: int = Field(0, ge=0)
 
 
-STEPS: dict[str, type[Closed]] = {
+STEPS: dict[str, type[Step]] = {
     "environment": EnvironmentStep,
     "ceilings": CeilingsStep,
     "count_flops": CountFlopsStep,
@@ -207,11 +222,9 @@ STEPS: dict[str, type[Closed]] = {
     "number_formats": NumberFormatsStep,
 }
 
-# ------------------------------------------------------------------------------------------------------------------- rows
-
 
 class Row(Closed):
-    """What every row begins with. Units stand in the column names; an empty cell means that the value was not measured."""
+    """What every row begins with. Units stand in the column names; an empty cell was not measured."""
 
     hardware: str = Field("", description="Slug of the device; empty where none is needed.")
     run: str = ""
@@ -250,10 +263,13 @@ class EnvironmentRow(Row):
 
 
 class CeilingRow(Row):
+    """What the device can do at best, in one precision or in bytes."""
+
     ceiling: str = Field("", description="The name of a precision, or `memory`.")
     measured_tflop_s: float | None = Field(None, description="Best large matmul found on this device.")
     measured_shape: str | None = Field(None, description="The shape that gave it, MxNxK.")
     computed_tflop_s: float | None = Field(None, description="Dense peak from device properties.")
+    computed_clock_mhz: float | None = Field(None, description="The clock in that peak; it scales with it.")
     computed_formula: str | None = Field(None, description="The factors of that peak.")
     computed_source: str | None = Field(None, description="Where each factor comes from.")
     datasheet_tflop_s: float | None = None
@@ -272,26 +288,51 @@ class FlopsRow(Row):
     sequence_length: int | None = None
     parameters: int | None = None
     trainable_parameters: int | None = None
+    counted_on: Literal["meta", "fake", "cpu"] | None = Field(
+        None, description="The meta device; fake tensors or real ones on the CPU where the model needs them."
+    )
     forward_flops: int | None = Field(None, description="Attention counted full.")
     backward_flops: int | None = Field(None, description="Without recomputation.")
     forward_macs: int | None = Field(None, description="forward_flops / 2.")
     forward_causal_flops: int | None = Field(None, description="Causal attention counted by its half.")
     backward_causal_flops: int | None = None
-    recomputed_flops: int | None = Field(None, description="Executed in addition with activation checkpointing.")
     executed_backward_flops: int | None = Field(
         None, description="As the kernels do it, flash attention's recomputation included."
     )
-    optimizer_flops: int | None = None
-    other_flops: int | None = Field(None, description="Norms, activations, softmax, forward.")
+    recomputed_flops: int | None = Field(None, description="Executed in addition with activation checkpointing.")
+    optimizer_flops: int | None = Field(None, description="Of Adam; of others: mfulab.flops.optimizers.")
+    other_flops: int | None = Field(None, description="Norms, activations, softmax, loss, forward.")
+    other_backward_flops: int | None = None
     uncounted_operators: str | None = Field(None, description="JSON: operator without a formula → calls.")
     forward_bytes: int | None = Field(
         None, description="Read and written by the counted operators, 4 bytes an element."
     )
     backward_bytes: int | None = None
-    activation_bytes: int | None = Field(None, description="Saved for the backward pass, 4 bytes an element.")
+    other_bytes: int | None = Field(None, description="The same of all other operators, forward.")
+    other_backward_bytes: int | None = None
+    activation_bytes: int | None = Field(
+        None, description="Floats saved for the backward pass, 4 bytes an element; fused attention saves no scores."
+    )
+    activation_fixed_bytes: int | None = Field(
+        None, description="Integers and masks saved for it, the same in every precision."
+    )
+    checkpointed_activation_bytes: int | None = Field(
+        None, description="Floats saved with activation checkpointing, 4 bytes an element."
+    )
+    step_peak_bytes: int | None = Field(
+        None, description="Floats alive at once beside the weights, 4 bytes each: activations, gradients, in passing."
+    )
+    step_peak_fixed_bytes: int | None = Field(None, description="Integers and masks alive at the same time.")
+    checkpointed_peak_bytes: int | None = Field(None, description="step_peak_bytes with activation checkpointing.")
+    inference_flops: int | None = Field(None, description="Forward in evaluation mode.")
+    inference_other_flops: int | None = None
+    inference_peak_bytes: int | None = Field(None, description="Floats alive at once beside the weights, 4 bytes each.")
+    inference_peak_fixed_bytes: int | None = None
 
 
 class ProfileRow(Row):
+    """One profiled step of a model; what it shares with its FLOP count and ceilings is joined in the table."""
+
     model: str = ""
     workload: str = ""
     batch_size: int | None = None
@@ -309,7 +350,13 @@ class ProfileRow(Row):
     window_s: float | None = Field(None, description="Total length of the measured windows.")
     warm_up_s: float | None = None
     steady: bool | None = Field(None, description="Whether warm-up ended because the step time was steady.")
-    compile_s: float | None = Field(None, description="First call's time beyond a steady step.")
+    first_call_s: float | None = Field(
+        None, description="The first step: lazy initialisation, autotuning, compilation."
+    )
+    compile_s: float | None = Field(
+        None,
+        description="Making and first calling a traced, scripted, compiled or captured model, beyond a steady step.",
+    )
     utilization_percent: Percent | None = Field(None, description="The device's own measure of being busy.")
     utilization_source: str | None = None
     memory_bytes: int | None = Field(None, description="Peak: CUDA allocator, or peak RSS above the baseline on a CPU.")
@@ -323,9 +370,60 @@ class ProfileRow(Row):
     occupancy_percent: Percent | None = None
     tensor_active_percent: Percent | None = None
     dram_active_percent: Percent | None = None
+    ladder: str | None = Field(None, description="The strictest source that answered; what stands behind the rungs.")
+    restriction: str | None = Field(None, description="`MIG instance` or `vGPU`: why some values cannot be had.")
+    graphics_active_percent: Percent | None = Field(None, description="Any context of the GPU had work.")
+    hmma_tensor_active_percent: Percent | None = Field(None, description="Tensor pipe on 16-bit and TF32 products.")
+    imma_tensor_active_percent: Percent | None = Field(None, description="Tensor pipe on integer products.")
+    dmma_tensor_active_percent: Percent | None = Field(None, description="Tensor pipe on FP64 products.")
+    dfma_tensor_active_percent: Percent | None = None
+    fp64_active_percent: Percent | None = Field(None, description="FP64 pipe, no tensor cores.")
+    fp32_active_percent: Percent | None = Field(None, description="FP32 pipe, no tensor cores.")
+    fp16_active_percent: Percent | None = Field(None, description="FP16 pipe, no tensor cores.")
+    integer_active_percent: Percent | None = None
+    compute_busy_percent: Percent | None = Field(None, description="Traced pass: compute kernels.")
+    communication_percent: Percent | None = Field(
+        None, description="Traced pass: communication that compute hides not."
+    )
+    copy_percent: Percent | None = Field(
+        None, description="Traced pass: copies that compute and communication hide not."
+    )
+    idle_percent: Percent | None = Field(None, description="Traced pass: nothing on the GPU.")
+    input_wait_percent: Percent | None = Field(None, description="Traced pass: the loop waited for its DataLoader.")
+    launch_gaps_per_step: float | None = None
+    launch_gap_s: float | None = Field(None, description="Median gap in which the GPU had nothing to do.")
+    top_kernels: str | None = Field(
+        None, description="JSON: the five kernels with most time → share of device time, %."
+    )
+    throttled_percent: Percent | None = Field(
+        None, description="Share of the windows held back: a GPU's clock, a CPU's quota."
+    )
+    power_capped_percent: Percent | None = Field(None, description="Of that, by the power limit.")
+    software_thermal_percent: Percent | None = None
+    hardware_thermal_percent: Percent | None = None
+    power_brake_percent: Percent | None = None
+    memory_clock_mhz: float | None = None
+    temperature_c: float | None = Field(None, description="Mean over the windows.")
+    device_memory_bytes: float | None = Field(None, description="In use on the device, by all processes.")
+    other_processes: int | None = Field(None, description="Other processes that used the GPU meanwhile; flags the row.")
+    pcie_transmitted_gb_s: float | None = None
+    pcie_received_gb_s: float | None = None
+    nvlink_transmitted_gb_s: float | None = None
+    nvlink_received_gb_s: float | None = None
+    system_utilization_percent: Percent | None = Field(None, description="CPUs of the whole machine, every process.")
+    cgroup_utilization_percent: Percent | None = Field(None, description="CPU time of this process's cgroup.")
+    steal_percent: Percent | None = Field(None, description="CPU time that the hypervisor gave to others.")
+    voluntary_switches_per_s: float | None = Field(None, description="This process's threads gave up their CPU.")
+    involuntary_switches_per_s: float | None = Field(
+        None, description="This process's threads were taken off their CPU."
+    )
+    sources: str | None = Field(None, description="JSON: column → where its value comes from, over how many seconds.")
+    reasons: str | None = Field(None, description="JSON: column → why it is empty.")
 
 
 class MatmulRow(Row):
+    """One measured matmul."""
+
     kernel: str = ""
     family: str = Field("", description="CPU, Numba CUDA, CUDA C, Triton or library.")
     rung: int | None = Field(None, description="Position on the ladder of its family, from the simplest up.")

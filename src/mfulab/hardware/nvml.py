@@ -8,6 +8,9 @@ from typing import Any
 
 import pynvml
 
+# The ways in which a driver inside a virtual machine shares one GPU; passing a whole one through is not among them.
+VIRTUAL = (pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU, pynvml.NVML_GPU_VIRTUALIZATION_MODE_HOST_VGPU)
+
 _lock = threading.Lock()
 
 
@@ -76,3 +79,21 @@ def mig_instances(handle: Any) -> Iterator[Any]:
     for index in range(optional(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
         with contextlib.suppress(RefusedError):
             yield ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
+
+
+def is_mig(handle: Any) -> bool:
+    """Whether `handle` is a MIG instance rather than a whole GPU."""
+    answer = optional(pynvml.nvmlDeviceIsMigDeviceHandle, handle)
+    return bool(getattr(answer, "value", answer))  # a ctypes number in some wheels
+
+
+def parent(handle: Any) -> Any:
+    """The whole GPU that `handle` is, or is a MIG instance of."""
+    return (optional(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle) if is_mig(handle) else None) or handle
+
+
+def restriction(handle: Any) -> str:
+    """What keeps a device from telling everything: `MIG instance`, `vGPU`, or nothing."""
+    if is_mig(handle):
+        return "MIG instance"
+    return "vGPU" if optional(pynvml.nvmlDeviceGetVirtualizationMode, handle) in VIRTUAL else ""

@@ -112,7 +112,7 @@ def table(name: str) -> list[dict[str, str]]:
 def _fma_row(gpu: GpuProperties) -> dict[str, str] | None:
     rows = [row for row in table("fma_per_clock_per_sm.csv") if row["compute_capability"] == gpu.compute_capability]
     own = [row for row in rows if (row["brand"] == "geforce") == gpu.geforce]
-    return (own or rows or [None])[0]
+    return next(iter(own or rows), None)
 
 
 def _spec_clock(gpu: GpuProperties, unit: str, sheet: dict[str, str] | None) -> tuple[float | None, str]:

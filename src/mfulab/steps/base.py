@@ -13,13 +13,13 @@ __all__ = ["Measured", "Step", "UnsupportedError"]
 
 @dataclass(frozen=True)
 class Measured:
-    """A finished step: its row, and the raw samples (one mapping a CSV line, the same keys in each) it was made from."""
+    """A finished step: its row, and the raw samples (one mapping a CSV line, the same keys in each) behind it."""
 
     row: Row
     samples: Sequence[Mapping[str, object]] = field(default=())
 
 
-# A step module defines `measure(config, folder)`: `config` is the step's model in `mfulab.schema.STEPS`, `folder` the run's own
-# folder, where the step may leave further files (series, operator table, trace). It raises UnsupportedError where the
-# run cannot be done; out of memory and other exceptions are turned into rows by the runner.
+# A step module defines `measure(config, folder)`: `config` is the step's model in `mfulab.schema.STEPS`, `folder` the
+# run's own folder, where the step may leave further files (series, operator table, trace). It raises UnsupportedError
+# where the run cannot be done; out of memory and other exceptions are turned into rows by the runner.
 Step = Callable[[Any, Path], Measured]

@@ -1,0 +1,19 @@
+# MFU versus utilization, measured: config/ → plan → one measurement a run → tables → figures → one page.
+#   snakemake --cores 1 report
+#   snakemake --cores 1 report --config experiment=kernels precision=bf16 size=1024,2048
+from snakemake.utils import min_version
+
+min_version("9.20")
+
+# A GPU belongs to one job; a cluster hands out its own, so jobs there do not share this count.
+resource_scopes:
+    gpu="local",
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/environment.smk"
+include: "workflow/rules/ceilings.smk"
+include: "workflow/rules/count_flops.smk"
+include: "workflow/rules/profile_step.smk"
+include: "workflow/rules/bench_matmul.smk"
+include: "workflow/rules/report.smk"

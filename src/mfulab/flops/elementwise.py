@@ -1,0 +1,132 @@
+"""FLOPs of everything that does not count towards MFU: norms, activations, softmax, sums; and what costs none.
+
+An addition, a multiplication, a comparison and an elementary function (exponential, root, tanh, erf) are one FLOP each.
+"""
+
+from functools import cache
+from math import prod
+from typing import Any
+
+import torch
+
+# FLOPs for each element of the largest tensor that the operator reads or writes.
+PER_ELEMENT: dict[str, int] = {
+    # Activations: sigmoid is exponential, sum and reciprocal; gelu is x/2·(1 + erf(x/√2)).
+    "sigmoid": 3,
+    "silu": 4,
+    "gelu": 5,
+    "hardswish": 4,
+    "softplus": 3,
+    "tanh_backward": 3,
+    "sigmoid_backward": 3,
+    "silu_backward": 7,
+    "gelu_backward": 10,
+    "hardswish_backward": 3,
+    # Softmax: exponential, sum, division; the maximum that keeps it finite is not counted.
+    "_softmax": 3,
+    "_safe_softmax": 3,
+    "_log_softmax": 3,
+    "_softmax_backward_data": 4,
+    "_log_softmax_backward_data": 4,
+    # Norms: mean (1), variance (3), normalise (2), scale and shift (2); without the mean: square, sum, two products.
+    "native_layer_norm": 8,
+    "native_batch_norm": 8,
+    "_native_batch_norm_legit": 8,
+    "_batch_norm_with_update": 8,
+    "cudnn_batch_norm": 8,
+    "native_group_norm": 8,
+    "_fused_rms_norm": 4,
+    # Scale and shift by statistics that were measured before.
+    "_native_batch_norm_legit_no_training": 2,
+    "_batch_norm_no_update": 2,
+    # Their backward: normalise (2), two weighted sums (4), the gradient (5).
+    "native_layer_norm_backward": 11,
+    "native_batch_norm_backward": 11,
+    "batch_norm_backward": 11,
+    "cudnn_batch_norm_backward": 11,
+    "native_group_norm_backward": 11,
+    "_fused_rms_norm_backward": 8,
+    # Dropout: a product with the mask and with the scale.
+    "native_dropout": 2,
+    "native_dropout_backward": 2,
+    # Optimisers' building blocks.
+    "lerp": 3,
+    "addcmul": 3,
+    "addcdiv": 3,
+    "var": 3,
+    "var_mean": 3,
+    "std": 4,
+    "logsumexp": 2,
+    "_thnn_fused_lstm_cell": 5,
+    "_thnn_fused_lstm_cell_backward_impl": 10,
+    "_thnn_fused_gru_cell": 5,
+    "_thnn_fused_gru_cell_backward": 10,
+}
+
+# One FLOP for each element: reductions, and others that torch does not tag as pointwise.
+ONE_PER_ELEMENT = frozenset(
+    """
+    sum mean amax amin max min prod cumsum cumprod argmax argmin any all norm linalg_vector_norm rsub floor_divide
+    remainder glu glu_backward hardtanh_backward leaky_relu_backward elu_backward huber_loss_backward mse_loss_backward
+    _adaptive_avg_pool2d _adaptive_avg_pool2d_backward avg_pool2d_backward max_pool2d_with_indices_backward
+    embedding_dense_backward index_add index_put _index_put_impl index_reduce scatter_add
+    """.split()  # noqa: SIM905 (a list of words to read)
+)
+
+# Moving, making, choosing and looking up: no arithmetic on floats.
+FREE = frozenset(
+    """
+    embedding clone copy copy_ _to_copy detach detach_ cat stack where masked_fill masked_fill_ fill fill_ zero_ zeros
+    zeros_like ones ones_like full full_like empty empty_like empty_strided empty_permuted new_empty new_zeros new_ones
+    new_full new_empty_strided scalar_tensor arange linspace eye tril triu tril_indices triu_indices rand rand_like
+    randn randn_like randint randint_like randperm bernoulli bernoulli_ normal_ uniform_ index index_select gather
+    scatter scatter_ slice_scatter select_scatter select_backward slice_backward as_strided as_strided_ _unsafe_view
+    _reshape_alias view expand contiguous constant_pad_nd pad repeat flip roll sort topk histc bincount nonzero unique2
+    nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward one_hot _local_scalar_dense lift_fresh
+    lift_fresh_copy set_ resize_ result_type is_same_size _has_compatible_shallow_copy_type split split_with_sizes
+    unsafe_split unsafe_split_with_sizes searchsorted bucketize reflection_pad2d replication_pad2d channel_shuffle
+    pixel_shuffle im2col col2im unfold_backward diagonal_backward masked_select isin equal
+    diff _record_function_enter_new _record_function_exit
+    """.split()  # noqa: SIM905
+)
+
+
+def other_flops(packet: Any, tensors: list[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+    """FLOPs of one call of an operator that does not count towards MFU; None where there is no formula.
+
+    Args:
+        packet: the operator, a `torch.ops` overload packet.
+        tensors: all that it reads and writes.
+        args: its arguments.
+        kwargs: its keyword arguments.
+    """
+    per_element = _flops_per_element(packet)
+    if per_element is None:
+        return _pooling(packet, args)
+    if not per_element or not any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors):
+        return 0
+    scaled = kwargs.get("alpha", 1) != 1
+    return (per_element + scaled) * max(tensor.numel() for tensor in tensors)
+
+
+def _pooling(packet: Any, args: tuple[Any, ...]) -> int | None:
+    """Windows cost their size for each input element that they step over."""
+    if getattr(packet, "__name__", "") not in ("max_pool2d_with_indices", "avg_pool2d"):
+        return None
+    x, kernel, stride = args[0], args[1], (args[2] if len(args) > 2 and args[2] else args[1])
+    return x.numel() * prod(kernel) // prod(stride)
+
+
+@cache
+def _flops_per_element(packet: Any) -> int | None:
+    name = getattr(packet, "__name__", "")
+    if not isinstance(packet, torch._ops.OpOverloadPacket) or name in FREE or name.startswith("sym_"):
+        return 0 if name in FREE else None
+    for known in (name, name.removesuffix("_")):
+        if known in PER_ELEMENT or known in ONE_PER_ELEMENT:
+            return PER_ELEMENT.get(known, 1)
+    overload = getattr(packet, packet.overloads()[0])
+    if overload.is_view or torch.Tag.inplace_view in overload.tags or torch.Tag.view_copy in overload.tags:
+        return 0
+    # Of the new tag for reductions older versions know nothing: those that matter are in the table.
+    return 1 if torch.Tag.pointwise in overload.tags else None

@@ -1,0 +1,136 @@
+"""Attention and grouped products as one operator each, as they run on a device, where shapes alone are computed.
+
+Without data torch takes scaled_dot_product_attention apart into products and a softmax: the causal flag is lost, and
+the scores that no fused kernel writes are taken for activations. These operators keep it whole, forward and backward.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_NO_DATA = "made for counting: it knows shapes, not values"
+
+
+@torch.library.custom_op("mfulab::attention", mutates_args=())
+def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool) -> tuple[Tensor, Tensor]:
+    """[batch, heads, tokens, width] each, fewer heads of keys and values where grouped → output, log of the sums."""
+    raise NotImplementedError(_NO_DATA)
+
+
+@attention.register_fake
+def _(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool) -> tuple[Tensor, Tensor]:
+    return query.new_empty(*query.shape[:-1], value.shape[-1]), query.new_empty(query.shape[:-1])
+
+
+@torch.library.custom_op("mfulab::attention_backward", mutates_args=())
+def attention_backward(
+    gradient: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    output: Tensor,
+    log_sum: Tensor,
+    is_causal: bool,
+    needs_gradient: list[bool],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of query, key and value."""
+    raise NotImplementedError(_NO_DATA)
+
+
+@attention_backward.register_fake
+def _(
+    gradient: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    output: Tensor,
+    log_sum: Tensor,
+    is_causal: bool,
+    needs_gradient: list[bool],
+) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    query, key, value, mask, ctx.is_causal = inputs
+    ctx.save_for_backward(query, key, value, mask, *output)
+    ctx.mark_non_differentiable(output[1])
+
+
+def _differentiate(ctx: Any, gradient: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    needs = list(ctx.needs_input_grad[:4])
+    # Read once: a checkpoint that recomputes them allows no second time.
+    saved = ctx.saved_tensors
+    mask = saved[3]
+    gradients = attention_backward(gradient, *saved, ctx.is_causal, needs[:3])
+    kept = [gradient if needed else None for gradient, needed in zip(gradients, needs, strict=False)]
+    return *kept, torch.empty_like(mask) if needs[3] else None, None
+
+
+attention.register_autograd(_differentiate, setup_context=_save)
+
+
+@torch.library.custom_op("mfulab::grouped_product", mutates_args=())
+def grouped_product(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
+    """[rows, k]·[groups, k, n] → [rows, n]; or [m, rows]·[rows, n] → [groups, m, n]."""
+    raise NotImplementedError(_NO_DATA)
+
+
+@grouped_product.register_fake
+def _(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
+    return a.new_empty(*(() if b.ndim == 3 else ends.shape), a.shape[0], b.shape[-1])
+
+
+def _save_grouped(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _differentiate_grouped(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    a, b, ends = ctx.saved_tensors
+    needs_a, needs_b, _ = ctx.needs_input_grad
+    return (
+        grouped_product(gradient, b.mT, ends) if needs_a else None,
+        grouped_product(a.mT, gradient, ends) if needs_b else None,
+        None,
+    )
+
+
+grouped_product.register_autograd(_differentiate_grouped, setup_context=_save_grouped)
+
+
+@contextmanager
+def fused_operators() -> Iterator[None]:
+    """Inside it, torch's fused functions call the operators above on tensors without data.
+
+    The replacement is made at the autograd level of torch's dispatcher: wherever the call comes from, a layer of torch,
+    the recomputation of a checkpoint or a function imported by name, it is met there.
+    """
+    library = torch.library.Library("aten", "IMPL")
+    try:
+        for key in ("AutogradMeta", "AutogradCPU"):
+            library.impl("scaled_dot_product_attention", _attention, key, allow_override=True)
+            library.impl("_grouped_mm", _grouped, key, allow_override=True)
+        yield
+    finally:
+        library._destroy()
+
+
+def _attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> Tensor:  # fmt: skip
+    # Three dimensions are batch, tokens and width.
+    shaped = [tensor.unsqueeze(-3) if tensor.ndim == 3 else tensor for tensor in (query, key, value)]
+    output = attention(*shaped, attn_mask, is_causal)[0]
+    return output.squeeze(-3) if query.ndim == 3 else output
+
+
+def _grouped(a: Tensor, b: Tensor, offs: Tensor | None = None, bias: Any = None, out_dtype: Any = None) -> Tensor:
+    if offs is None or (a.ndim, b.ndim) != (2, 3):
+        raise NotImplementedError(f"grouped product of {list(a.shape)} and {list(b.shape)}: only rows by groups")
+    return grouped_product(a, b, offs)

@@ -1,0 +1,62 @@
+"""The torch device of a run, made ready: threads set, precision switches set, its peak known."""
+
+from typing import Any
+
+import torch
+
+from mfulab.hardware import cpu, identity
+from mfulab.hardware.cpu_peaks import cpu_peak
+from mfulab.hardware.gpu import properties_of
+from mfulab.hardware.peaks import Peak, gpu_peak
+from mfulab.schema import DeviceConfig, PrecisionConfig
+
+_BY_DTYPE = {
+    "float64": "fp64",
+    "float32": "fp32",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "float8_e4m3fn": "fp8",
+    "int8": "int8",
+}
+
+
+def prepare(device: DeviceConfig) -> tuple[torch.device, int]:
+    """The device to compute on and the CPU threads in use; raises NoDeviceError for a GPU that torch cannot use."""
+    threads = device.threads or cpu.usable_cores()
+    torch.set_num_threads(threads)
+    kind = identity.resolve(device.type)
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise identity.NoDeviceError(
+            f"device={device.type}: torch {torch.__version__} cannot use the GPU that the driver shows (is the driver "
+            f"older than torch's CUDA {torch.version.cuda}?); choose device=cpu"
+        )
+    return torch.device(kind), threads
+
+
+def effective_precision(precision: PrecisionConfig, device: torch.device) -> str:
+    """The format that products use: autocast's where it is on, TF32 where float32 products are allowed to round.
+
+    TF32 is a GPU's (compute capability 8.0 and later): elsewhere the switch changes nothing and products stay fp32.
+    """
+    name = _BY_DTYPE[precision.dtype]
+    if name == "fp32" and precision.tf32 and device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 8:
+        return "tf32"
+    return name
+
+
+def allow_tf32(allowed: bool) -> None:
+    """Sets the switches that make float32 products and convolutions TF32, both of which torch has."""
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    torch.backends.cudnn.allow_tf32 = allowed
+
+
+def peak_of(device: torch.device, threads: int, precision: str, config: DeviceConfig) -> Peak:
+    """The computed peak of `device` in an effective precision; a CPU's with as many cores as `threads` can fill."""
+    if device.type == "cuda":
+        return gpu_peak(properties_of(device), precision, config.peak_tflop_s)
+    return cpu_peak(cpu.cpu(), min(threads, cpu.usable_cores()), precision, config.peak_tflop_s)
+
+
+def dtype_of(precision: PrecisionConfig) -> Any:
+    """The torch dtype that a precision names."""
+    return getattr(torch, precision.dtype)

@@ -1,0 +1,69 @@
+"""The GPU that torch computes on, matched to NVML's by UUID, and what it tells about itself."""
+
+from typing import Any
+
+import pynvml
+
+from mfulab.hardware import nvml
+from mfulab.hardware.peaks import GpuProperties
+
+
+def uuid_of(device: Any) -> str:
+    """The UUID of a torch CUDA device, without the prefix that tells a GPU from a MIG instance: torch gives none."""
+    import torch
+
+    return str(torch.cuda.get_device_properties(device).uuid).removeprefix("GPU-").removeprefix("MIG-")
+
+
+def handle_of(device: Any) -> Any:
+    """The NVML handle of a torch CUDA device; raises RefusedError where NVML does not know it."""
+    return nvml.handle_by_uuid(uuid_of(device))
+
+
+def properties_of(device: Any) -> GpuProperties:
+    """What decides the peaks of a torch CUDA device; clocks and bus width are None where NVML does not tell them."""
+    import torch
+
+    facts = torch.cuda.get_device_properties(device)
+    try:
+        handle = nvml.parent(handle_of(device))
+    except nvml.RefusedError:
+        handle = None
+    return GpuProperties(
+        name=facts.name,
+        compute_capability=f"{facts.major}.{facts.minor}",
+        sms=facts.multi_processor_count,
+        max_sm_clock_mhz=_asked(handle, pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_SM),
+        max_memory_clock_mhz=_asked(handle, pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_MEM),
+        bus_bits=_asked(handle, pynvml.nvmlDeviceGetMemoryBusWidth),
+        geforce=_asked(handle, pynvml.nvmlDeviceGetBrand) in (pynvml.NVML_BRAND_GEFORCE, pynvml.NVML_BRAND_GEFORCE_RTX),
+    )
+
+
+def _asked(handle: Any, call: Any, *arguments: Any) -> Any:
+    return None if handle is None else nvml.optional(call, handle, *arguments)
+
+
+def describe(handle: Any) -> dict[str, object]:
+    """Everything the environment's table says of one GPU, by NVML; None where it does not tell."""
+    memory = nvml.optional(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    capability = nvml.optional(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
+    limit = nvml.optional(pynvml.nvmlDeviceGetPowerManagementLimit, handle)
+    mig = nvml.optional(pynvml.nvmlDeviceGetMigMode, handle)
+    virtual = nvml.optional(pynvml.nvmlDeviceGetVirtualizationMode, handle)
+    return {
+        "name": _text(nvml.optional(pynvml.nvmlDeviceGetName, handle)),
+        "uuid": _text(nvml.optional(pynvml.nvmlDeviceGetUUID, handle)),
+        "compute_capability": None if capability is None else ".".join(map(str, capability)),
+        "max_sm_clock_mhz": nvml.optional(pynvml.nvmlDeviceGetMaxClockInfo, handle, pynvml.NVML_CLOCK_SM),
+        "max_memory_clock_mhz": nvml.optional(pynvml.nvmlDeviceGetMaxClockInfo, handle, pynvml.NVML_CLOCK_MEM),
+        "memory_bus_bits": nvml.optional(pynvml.nvmlDeviceGetMemoryBusWidth, handle),
+        "memory_bytes": None if memory is None else memory.total,
+        "power_limit_w": None if limit is None else limit / 1e3,
+        "mig": None if mig is None else bool(mig[0]),
+        "virtual": None if virtual is None else virtual in nvml.VIRTUAL,
+    }
+
+
+def _text(value: str | bytes | None) -> str | None:
+    return None if value is None else nvml.text(value)

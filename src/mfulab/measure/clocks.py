@@ -1,0 +1,67 @@
+"""Clocks that mark the ends of steps: on the host, and on the GPU without making the host wait."""
+
+import itertools
+import time
+from typing import Any, Protocol
+
+
+class Clock(Protocol):
+    """`mark` notes a moment in the device's own order of work; `intervals` gives the seconds between marks, once."""
+
+    # Shortest time between marks at which marking stays under a hundredth of it.
+    resolution_s: float
+
+    def synchronise(self) -> None: ...
+
+    def mark(self) -> None: ...
+
+    def intervals(self) -> list[float]: ...
+
+
+class HostClock:
+    """For devices that have finished a call when it returns: the CPU."""
+
+    resolution_s = 1e-4  # tiny steps would otherwise make samples by the hundred thousand
+
+    def __init__(self) -> None:
+        self._marks: list[float] = []
+
+    def synchronise(self) -> None:
+        """Nothing to wait for."""
+
+    def mark(self) -> None:
+        self._marks.append(time.perf_counter())
+
+    def intervals(self) -> list[float]:
+        marks, self._marks = self._marks, []
+        return [after - before for before, after in itertools.pairwise(marks)]
+
+
+class CudaClock:
+    """CUDA events on the current stream: the time between two includes the gaps in which the GPU waited for work."""
+
+    resolution_s = 1e-3  # recording an event costs the host some microseconds
+
+    def __init__(self, device: Any) -> None:
+        import torch
+
+        self._torch, self._device = torch, device
+        self._events: list[Any] = []
+
+    def synchronise(self) -> None:
+        self._torch.cuda.synchronize(self._device)
+
+    def mark(self) -> None:
+        event = self._torch.cuda.Event(enable_timing=True)
+        event.record()
+        self._events.append(event)
+
+    def intervals(self) -> list[float]:
+        self.synchronise()
+        events, self._events = self._events, []
+        return [before.elapsed_time(after) / 1e3 for before, after in itertools.pairwise(events)]
+
+
+def clock_for(device: Any) -> Clock:
+    """The clock of a torch.device."""
+    return CudaClock(device) if device.type == "cuda" else HostClock()

@@ -1,0 +1,47 @@
+"""Peak memory of a stretch of work: the CUDA allocator's, or the process's resident set on a CPU."""
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from mfulab.measure.reading import Reading
+
+_STATUS = Path("/proc/self/status")
+
+
+class PeakMemory:
+    """The most memory held since it was made, beyond what was held then (nothing, for CUDA's allocator)."""
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
+        self._baseline = 0
+        if device.type == "cuda":
+            import torch
+
+            torch.cuda.reset_peak_memory_stats(device)
+        else:
+            with contextlib.suppress(OSError):  # without it the peak is that of the process's whole life
+                Path("/proc/self/clear_refs").write_text("5")
+            self._baseline = psutil.Process().memory_info().rss
+
+    def read(self) -> Reading:
+        """The peak in bytes so far."""
+        if self._device.type == "cuda":
+            import torch
+
+            return Reading(torch.cuda.max_memory_allocated(self._device), "B", "CUDA caching allocator, peak allocated")
+        peak = _status_bytes("VmHWM")
+        if peak is None:
+            return Reading(None, "B", "peak RSS", reason="this system does not tell the peak resident set (no /proc)")
+        return Reading(max(0, peak - self._baseline), "B", "peak RSS (VmHWM) above the RSS before the model was built")
+
+
+def _status_bytes(key: str) -> int | None:
+    if not _STATUS.exists():
+        return None
+    for line in _STATUS.read_text().splitlines():
+        if line.startswith(f"{key}:"):
+            return int(line.split()[1]) << 10
+    return None

@@ -1,0 +1,71 @@
+"""Few numbers that describe many: median, spread, and how sure the median is over independent windows."""
+
+import math
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+
+# 97.5 % quantiles of Student's t by degrees of freedom 1 … 30; beyond, the normal distribution's is close enough.
+_T_975 = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+)
+
+
+class Stats:
+    """Statistics of finite values in any unit, each computed when first asked for."""
+
+    def __init__(self, values: Iterable[float]) -> None:
+        self.values = sorted(float(value) for value in values)
+        if not self.values:
+            raise ValueError("statistics of no values")
+        if not all(math.isfinite(value) for value in self.values):
+            raise ValueError("statistics of values that are not finite")
+
+    def percentile(self, percent: float) -> float:
+        """The value below which `percent` of the values lie, interpolated linearly between ranks."""
+        place = (len(self.values) - 1) * percent / 100
+        below, above = self.values[math.floor(place)], self.values[math.ceil(place)]
+        return below + (above - below) * (place - math.floor(place))
+
+    @cached_property
+    def mean(self) -> float:
+        return math.fsum(self.values) / len(self.values)
+
+    @cached_property
+    def median(self) -> float:
+        return self.percentile(50)
+
+    @cached_property
+    def p5(self) -> float:
+        return self.percentile(5)
+
+    @cached_property
+    def p95(self) -> float:
+        return self.percentile(95)
+
+    @cached_property
+    def interquartile_range(self) -> float:
+        return self.percentile(75) - self.percentile(25)
+
+    @cached_property
+    def standard_deviation(self) -> float | None:
+        """Of the population that the values sample; None for a single value."""
+        if len(self.values) < 2:
+            return None
+        return math.sqrt(math.fsum((value - self.mean) ** 2 for value in self.values) / (len(self.values) - 1))
+
+
+def median_interval(window_medians: Sequence[float]) -> tuple[float, float] | None:
+    """95 % confidence interval of the median of `window_medians`, one for each independent window; None for one window.
+
+    median ± t·√(π/2)·s/√n: Student's t for n windows, and √(π/2) because the median of normal values varies by that
+    factor more than their mean. Samples inside a window follow one another and must not be counted as independent.
+    """
+    stats = Stats(window_medians)
+    if stats.standard_deviation is None:
+        return None
+    count = len(stats.values)
+    t = _T_975[count - 2] if count - 2 < len(_T_975) else 1.96
+    half = t * math.sqrt(math.pi / 2) * stats.standard_deviation / math.sqrt(count)
+    return max(0.0, stats.median - half), stats.median + half

@@ -1,0 +1,87 @@
+"""What one step does: forward, loss, backward and optimiser for training; forward without gradients for inference."""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from mfulab.models.build import Batch, loss
+from mfulab.schema import PrecisionConfig, WorkloadConfig
+from mfulab.steps.base import UnsupportedError
+
+StepFunction = Callable[[], torch.Tensor]
+
+
+def autocast(precision: PrecisionConfig, device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """The context in which forward and loss run: torch.autocast where the precision asks for it."""
+    if not precision.autocast:
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, dtype=getattr(torch, precision.dtype))
+
+
+def parameter_dtype(precision: PrecisionConfig) -> torch.dtype:
+    """The dtype of parameters and float inputs; float32 under autocast."""
+    if precision.dtype in ("float8_e4m3fn", "int8"):
+        raise UnsupportedError(
+            f"precision={precision.name}: whole models run in floats of 16 bits or more; use a matmul"
+        )
+    return torch.float32 if precision.autocast else getattr(torch, precision.dtype)
+
+
+def inference_step(
+    model: Callable[[Any], Any], batch: Batch, precision: PrecisionConfig, device: torch.device
+) -> StepFunction:
+    """Forward under torch.no_grad; the model's output is returned as it is."""
+
+    def step() -> Any:
+        with torch.no_grad(), autocast(precision, device):
+            return model(batch.inputs)
+
+    return step
+
+
+def training_step(
+    model: Callable[[Any], Any],
+    parameters: list[torch.nn.Parameter],
+    batch: Batch,
+    task: Any,
+    workload: WorkloadConfig,
+    precision: PrecisionConfig,
+    device: torch.device,
+    capturable: bool = False,
+) -> StepFunction:
+    """Forward, loss and backward for each micro-batch, then clipping, optimiser step and zero_grad; returns the loss.
+
+    `capturable` keeps the optimiser's counters on the device, which a CUDA graph needs. Under fp16 autocast the loss is
+    scaled, as mixed-precision training has it (Micikevicius et al. 2018, arXiv:1710.03740).
+    """
+    optimizer = _optimizer(parameters, workload, capturable)
+    scaled = precision.autocast and precision.dtype == "float16"
+    if scaled and capturable:
+        raise UnsupportedError("execution=cuda_graph: fp16 loss scaling reads from the device in each step; use bf16")
+    scaler = torch.amp.GradScaler(device.type, enabled=scaled)
+
+    def step() -> torch.Tensor:
+        for _ in range(workload.gradient_accumulation):
+            with autocast(precision, device):
+                value = loss(model(batch.inputs), batch.targets, task)
+            scaler.scale(value / workload.gradient_accumulation).backward()
+        if workload.gradient_clipping is not None:
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(parameters, workload.gradient_clipping)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad(set_to_none=not capturable)
+        return value.detach()
+
+    return step
+
+
+def _optimizer(
+    parameters: list[torch.nn.Parameter], workload: WorkloadConfig, capturable: bool
+) -> torch.optim.Optimizer:
+    if workload.optimizer == "sgd":
+        return torch.optim.SGD(parameters, lr=workload.learning_rate)
+    kind = torch.optim.Adam if workload.optimizer == "adam" else torch.optim.AdamW
+    return kind(parameters, lr=workload.learning_rate, capturable=capturable)

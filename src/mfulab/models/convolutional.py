@@ -1,0 +1,37 @@
+"""The seminar's two small convolutional networks."""
+
+import torch
+from torch import nn
+
+
+class SimpleCNN(nn.Module):
+    """One strided convolution and one linear layer: [batch, 3, 224, 224] → [batch, 10].
+
+    29,704,192 FLOPs an image forward: 2·32·27·112² for the convolution, 2·401408·10 for the linear layer.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(3, 32, kernel_size=3, stride=2, padding=1)
+        self.activation = nn.ReLU()
+        self.classifier = nn.Linear(32 * 112 * 112, 10)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.classifier(self.activation(self.convolution(images)).flatten(1))
+
+
+class DigitCNN(nn.Module):
+    """Two 3×3 convolutions to five channels and two linear layers, for digits: [batch, 1, 28, 28] → [batch, 10].
+
+    FLOPs an image forward: 60,840 (2·26²·9·5), 259,200 (2·24²·45·5), 737,280 (2·2880·128) and 2,560 (2·128·10).
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolutions = nn.Sequential(nn.Conv2d(1, 5, kernel_size=3), nn.ReLU(), nn.Conv2d(5, 5, kernel_size=3))
+        self.hidden = nn.Linear(5 * 24 * 24, 128)
+        self.classifier = nn.Linear(128, 10)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        features = torch.relu(self.convolutions(images)).flatten(1)
+        return self.classifier(torch.relu(self.hidden(features)))

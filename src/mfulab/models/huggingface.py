@@ -1,0 +1,36 @@
+"""Any architecture of transformers, from its config class, with random weights and without a download."""
+
+from typing import Any
+
+import torch
+import transformers
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+# transformers makes no mask for an attention that it does not know. With its own "sdpa" it looks at the position ids
+# in each step to find packed sequences: a synchronisation with the device, which neither the meta device nor a CUDA
+# graph allows. Whole sequences without padding, as all are here, need only the flag `is_causal`.
+_UNMASKED = "mfulab_unmasked_sdpa"
+transformers.AttentionInterface.register(_UNMASKED, sdpa_attention_forward)
+
+
+def build(architecture: str, attention: str = "sdpa", **config: Any) -> torch.nn.Module:
+    """Builds `transformers.<architecture>` from the arguments of its config class.
+
+    Args:
+        architecture: a model class of transformers, such as `GPT2LMHeadModel`.
+        attention: `sdpa` (fused, causal where the architecture is, without padding masks) or any attention
+            implementation of transformers, such as `eager` or `flash_attention_2`.
+        config: arguments of the class's config; what is left out keeps transformers' default. No cache of keys and
+            values is kept unless `use_cache` is given: a training step has no use for one.
+
+    Raises:
+        ValueError: transformers has no such model class.
+    """
+    model_class: Any = getattr(transformers, architecture, None)
+    if getattr(model_class, "config_class", None) is None:
+        raise ValueError(f"model.arguments.architecture={architecture}: transformers has no such model class")
+    model_config = model_class.config_class(**{"use_cache": False, **config})
+    if attention == "sdpa":
+        # Architectures without attention, the convolutional ones, refuse any fused one.
+        attention = _UNMASKED if model_class._supports_sdpa else "eager"
+    return model_class._from_config(model_config, attn_implementation=attention)

@@ -1,0 +1,1 @@
+"""From an experiment to the list of runs, without importing torch or touching a device."""

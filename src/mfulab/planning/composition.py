@@ -1,0 +1,143 @@
+"""Hydra's part of planning: the composed base config of an experiment and the values of each swept axis.
+
+Composing costs some 60 ms, so each option of a group is composed once and not once a combination. This holds as long as
+the content of a group does not depend on the choice in another, which a test of the shipped config tree asserts.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from mfulab.errors import ConfigurationError
+from mfulab.planning.overrides import check_choice, check_keys, complete
+
+
+@dataclass(frozen=True)
+class Value:
+    """One value of an axis: how it reads in a run's name and in an exclusion, and what it puts into the config."""
+
+    label: str
+    content: Any
+
+
+@dataclass(frozen=True)
+class Composition:
+    """A composed experiment: the base config, the option chosen in each group, and every swept axis by its key."""
+
+    experiment: str
+    base: Mapping[str, Any]
+    choices: Mapping[str, str]
+    axes: Mapping[str, Sequence[Value]]
+    fixed: Mapping[str, Any]  # dotted keys that the user set once for all runs
+
+
+def compose_experiments(overrides: Sequence[str], folder: Path) -> list[Composition]:
+    """One composition for each experiment that `overrides` name (`experiment=a,b`); the default where none is named."""
+    with _hydra(folder):
+        parsed = _parse(complete(overrides))
+        names = [name for override in parsed if override.key_or_group == "experiment" for name in _values_of(override)]
+        rest = [override for override in parsed if override.key_or_group != "experiment"]
+        for name in names:
+            check_choice("experiment", name, folder)
+        return [_compose_one([f"experiment={name}"], rest, folder) for name in names] or [
+            _compose_one([], rest, folder)
+        ]
+
+
+def check(overrides: Sequence[str], folder: Path) -> None:
+    """Raises ConfigurationError for the first override that names no key or no option; composes only the base."""
+    with _hydra(folder):
+        parsed = _parse(overrides)
+        names = [name for override in parsed if override.key_or_group == "experiment" for name in _values_of(override)]
+        for name in names:
+            check_choice("experiment", name, folder)
+        rest = [str(override.input_line) for override in parsed if override.key_or_group != "experiment"]
+        check_keys(rest, _plain(compose("config")), folder)
+
+
+def composed_by_hydra(config: DictConfig) -> Composition:
+    """The composition that Hydra itself made for one job of a script."""
+    from hydra.core.hydra_config import HydraConfig
+
+    runtime = HydraConfig.get()
+    fixed = {}
+    for override in _parse(list(runtime.overrides.task)):
+        key = override.get_key_element().lstrip("+")
+        if "." in key:
+            fixed[key] = yaml.safe_load(override.get_value_element_as_str())
+    choices = dict(runtime.runtime.choices)
+    return Composition(choices["experiment"], _plain(config), choices, {}, fixed)
+
+
+@contextmanager
+def _hydra(folder: Path) -> Iterator[None]:
+    """Hydra's global state, and its errors in this project's words."""
+    try:
+        with initialize_config_dir(version_base="1.3", config_dir=str(folder.resolve())):
+            yield
+    except (HydraException, OmegaConfBaseException) as error:
+        text = " ".join(str(error).split("See https")[0].split())
+        raise ConfigurationError(f"{folder}/: {text}") from error
+
+
+def _parse(overrides: Sequence[str]) -> list[Override]:
+    loader = GlobalHydra.instance().config_loader()
+    return OverridesParser.create(config_loader=loader).parse_overrides(list(overrides))
+
+
+def _values_of(override: Override) -> list[str]:
+    if not override.is_sweep_override():
+        return [override.get_value_element_as_str()]
+    if not override.is_discrete_sweep():
+        raise ConfigurationError(
+            f"{override.input_line}: an interval cannot be enumerated; give choice(…), range(…), glob(…) or a list."
+        )
+    return list(override.sweep_string_iterator())
+
+
+def _compose_one(chosen: Sequence[str], overrides: Sequence[Override], folder: Path) -> Composition:
+    shipped = compose("config", overrides=list(chosen), return_hydra_config=True)
+    check_keys([str(override.input_line) for override in overrides], _plain(shipped), folder)
+
+    own = [str(override.input_line) for override in overrides if not override.is_sweep_override()]
+    composed = compose("config", overrides=[*chosen, *own], return_hydra_config=True)
+    choices = {str(key): str(value) for key, value in composed.hydra.runtime.choices.items()}
+    sweep = [f"{key}={value}" for key, value in (composed.hydra.sweeper.params or {}).items()]
+    axes = {override.get_key_element(): override for override in [*_parse(sweep), *overrides]}
+
+    groups = {path.name for path in folder.iterdir() if path.is_dir()}
+    expanded: dict[str, list[Value]] = {}
+    for key, override in axes.items():
+        values = _values_of(override)
+        if key in groups:
+            expanded[key] = [_option(key, value, [*chosen, *own], folder) for value in values]
+        elif override.is_sweep_override() or "." not in key:
+            expanded[key] = [Value(value, yaml.safe_load(value)) for value in values]
+    fixed = {
+        override.get_key_element().lstrip("+"): yaml.safe_load(override.get_value_element_as_str())
+        for override in overrides
+        if "." in override.get_key_element() and not override.is_sweep_override()
+    }
+    return Composition(choices["experiment"], _plain(composed), choices, expanded, fixed)
+
+
+def _option(group: str, name: str, overrides: Sequence[str], folder: Path) -> Value:
+    check_choice(group, name, folder)
+    return Value(name, _plain(compose("config", overrides=[*overrides, f"{group}={name}"]))[group])
+
+
+def _plain(config: DictConfig) -> dict[str, Any]:
+    """The config without Hydra's own node, interpolations resolved."""
+    keys = [str(key) for key in config if key != "hydra"]
+    return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.masked_copy(config, keys), resolve=True))

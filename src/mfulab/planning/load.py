@@ -1,0 +1,73 @@
+"""What the Snakefile calls while it is parsed: the plans of the experiments asked for, composed once and remembered."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from mfulab.errors import ConfigurationError
+from mfulab.hardware.identity import NoDeviceError, hardware_slug, resolve
+from mfulab.planning import store
+from mfulab.planning.overrides import from_snakemake
+from mfulab.planning.runs import Plan, Run, plan
+from mfulab.planning.sources import PACKAGE, locate
+
+CONFIG = Path("config")
+RESULTS = Path("results")
+
+
+def load(config: Mapping[str, Any], folder: Path = CONFIG, results: Path = RESULTS) -> list[Plan]:
+    """Plans for Snakemake's `--config`, one an experiment, with every run's config written. Raises ConfigurationError.
+
+    Composing imports Hydra and takes a second or more; the plans are remembered under the content of all that they are
+    made from, so that each cluster job that parses the workflow reads one file instead.
+    """
+    overrides = from_snakemake(config)
+    store.check_writable(results)
+    remembered = results / "plan" / f"{_fingerprint(overrides, folder)}.json"
+    plans = _recall(remembered) if remembered.exists() else _make(overrides, folder)
+    for each in plans:
+        store.write(each, results)
+    store.write_if_changed(remembered, json.dumps([asdict(each) for each in plans]))
+    return plans
+
+
+def _make(overrides: Sequence[str], folder: Path) -> list[Plan]:
+    from mfulab.planning.composition import compose_experiments
+
+    plans = []
+    for composition in compose_experiments(overrides, folder):
+        hardware, device = place(composition.base)
+        plans.append(plan(composition, hardware, device))
+    for target in {run.target for each in plans for run in each.runs if run.target}:
+        locate(target)
+    return plans
+
+
+def place(base: Mapping[str, Any]) -> tuple[str, str]:
+    """(hardware slug, device type) of a composed config: this machine's, or what `hardware=` claims of another."""
+    try:
+        if base["hardware"]:
+            claimed = "cuda" if base["hardware"].startswith("nvidia") else "cpu"
+            return base["hardware"], base["device"]["type"].replace("auto", claimed)
+        return hardware_slug(base["device"]["type"]), resolve(base["device"]["type"])
+    except NoDeviceError as error:
+        raise ConfigurationError(str(error)) from error
+
+
+def _fingerprint(overrides: Sequence[str], folder: Path) -> str:
+    """Of everything a plan is made from: the config tree, the planning code, the overrides and the machine."""
+    digest = hashlib.sha256(json.dumps([list(overrides), hardware_slug("cpu"), resolve("auto")]).encode())
+    digest.update(hardware_slug("auto").encode())
+    code = [*sorted((PACKAGE / "planning").glob("*.py")), PACKAGE / "schema.py"]
+    for path in [*sorted(folder.rglob("*.yaml")), *code]:
+        digest.update(str(path).encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _recall(path: Path) -> list[Plan]:
+    plans = [Plan(**content) for content in json.loads(path.read_text(encoding="utf-8"))]
+    return [Plan(each.experiment, each.hardware, [Run(**run) for run in each.runs], each.excluded) for each in plans]  # type: ignore[arg-type]

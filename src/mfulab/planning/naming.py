@@ -1,0 +1,52 @@
+"""Readable, stable names of runs: every axis of the step, then what differs from the defaults."""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+LONGEST = 180  # bytes: file systems allow 255, and a temporary suffix must fit
+TUNABLE = ("timing", "profile", "device", "seed")  # named where they differ from their defaults
+UNNAMED = ("device.name", "device.type", "device.peak_tflop_s", "model._target_", "model.name", "kernel._target_")
+
+
+def run_name(config: BaseModel, axes: tuple[str, ...], dotted: Mapping[str, Any]) -> str:
+    """`model=resnet18,batch_size=8,…`; `dotted` holds nested keys that were swept or set by the user."""
+    values: dict[str, Any] = {}
+    for axis in axes:
+        value = getattr(config, axis)
+        if value is not None:
+            values[axis] = getattr(value, "name", value)
+    fields = type(config).model_fields
+    for key, value in dotted.items():
+        head = key.split(".")[0]
+        if head in fields and head not in TUNABLE:
+            values[key] = value
+    for key in TUNABLE:
+        if key in fields:
+            values |= _differences(key, getattr(config, key), fields[key].get_default())
+    name = ",".join(f"{key}={_text(value)}" for key, value in values.items() if key not in UNNAMED)
+    if len(name.encode()) > LONGEST:
+        name = f"{name[: LONGEST - 13]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+    return name or "all"
+
+
+def _differences(key: str, value: Any, default: Any) -> dict[str, Any]:
+    if not isinstance(value, BaseModel):
+        return {} if value == default else {key: value}
+    return {
+        f"{key}.{name}": getattr(value, name)
+        for name in type(value).model_fields
+        if getattr(value, name) != getattr(default, name)
+    }
+
+
+def _text(value: Any) -> str:
+    """A value as part of a file name: lists joined by x, anything unusual replaced, and then told apart by a hash."""
+    if isinstance(value, list | tuple):
+        value = "x".join(str(item) for item in value)
+    text = str(value)
+    safe = re.sub(r"[^A-Za-z0-9_.+\-]", "-", text)
+    return safe if safe == text else f"{safe[:60]}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"

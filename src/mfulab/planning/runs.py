@@ -1,0 +1,208 @@
+"""Which runs an experiment consists of: combinations, exclusions, validation, and what each run is joined with.
+
+A run is one step with the part of the config that this step reads. Combinations which differ only in what a step does
+not read are one run of it, so that a product of models and kernels costs neither a kernel a model nor a model a kernel.
+"""
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from pydantic import ValidationError
+
+from mfulab.errors import ConfigurationError, unknown
+from mfulab.planning.composition import Composition
+from mfulab.planning.naming import run_name
+from mfulab.schema import STEPS, CeilingsStep, CountFlopsStep, EnvironmentStep, ProfileStepStep, Step
+
+MEMORY = "memory"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One measurement: its step, name and folder below the results, its config, and what its row is joined with."""
+
+    step: str
+    name: str
+    folder: str
+    config: Mapping[str, Any]
+    needs: Mapping[str, str] = field(default_factory=dict)  # flops, compute, memory: the folder of each run to join
+
+    @property
+    def text(self) -> str:
+        """The config as it is written: the same text for the same config."""
+        return json.dumps(self.config, indent=1, sort_keys=True) + "\n"
+
+    @property
+    def joined(self) -> dict[str, Any]:
+        """What the row is joined with, as the manifest says it."""
+        folders = {key: f"results/{folder}" for key, folder in self.needs.items()}
+        flops = {"flops_folder": folders.pop("flops")} if "flops" in folders else {}
+        return {**flops, "ceilings": folders} if folders else flops
+
+    @property
+    def target(self) -> str | None:
+        """Dotted path of the model or kernel that the run measures."""
+        part = self.config.get("model") or self.config.get("kernel") or {}
+        return part.get("_target_")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Every run of one experiment on one device, and what was left out for what reason."""
+
+    experiment: str
+    hardware: str
+    runs: Sequence[Run]
+    excluded: Sequence[Mapping[str, str]]
+
+    @property
+    def manifest(self) -> str:
+        """JSON for the tables: where each run's row is, which config it belongs to, and what it is joined with."""
+        runs = [
+            {
+                "step": run.step,
+                "run": run.name,
+                "folder": f"results/{run.folder}",
+                "config_digest": hashlib.sha256(run.text.encode()).hexdigest()[:12],
+                **run.joined,
+            }
+            for run in self.runs
+        ]
+        content = {"experiment": self.experiment, "hardware": self.hardware, "runs": runs, "excluded": self.excluded}
+        return json.dumps(content, indent=1) + "\n"
+
+
+def plan(composition: Composition, hardware: str, device: str) -> Plan:
+    """Expands a composed experiment into validated runs; `device` is `cpu` or `cuda`. Raises ConfigurationError."""
+    planner = _Planner(composition, hardware, device)
+    for step in planner.steps():
+        for combination in planner.combinations(step):
+            planner.add(step, combination)
+    if planner.runs:
+        planner.add_environment()
+    return Plan(composition.experiment, hardware, list(planner.runs.values()), list(planner.excluded.values()))
+
+
+@dataclass(frozen=True)
+class _Combination:
+    """One point of a sweep: labels for exclusions, nested keys for the name, content for the config."""
+
+    labels: dict[str, str]
+    dotted: dict[str, Any]
+    content: dict[str, Any]
+
+
+class _Planner:
+    def __init__(self, composition: Composition, hardware: str, device: str) -> None:
+        self.composition = composition
+        self.hardware = hardware
+        self.device = device
+        self.runs: dict[str, Run] = {}
+        self.excluded: dict[str, dict[str, str]] = {}
+        self.base = dict(composition.base)
+        # A given peak belongs to the ceilings alone: it is a denominator and must not re-measure what it divides.
+        self.peaks = {**self.base["device"], "name": device, "type": device}
+        self.base["device"] = {**self.peaks, "peak_tflop_s": {}}
+
+    def steps(self) -> list[str]:
+        for step in self.base["steps"]:
+            if step not in STEPS:
+                raise unknown("steps", step, STEPS)
+        return self.base["steps"]
+
+    def combinations(self, step: str) -> Iterator["_Combination"]:
+        """Every combination of the axes that `step` reads."""
+        fields = STEPS[step].model_fields
+        axes = {key: values for key, values in self.composition.axes.items() if key.split(".")[0] in fields}
+        chosen = {key: value for key, value in self.composition.choices.items() if key in fields}
+        base = {key: self.base[key] for key in fields if key in self.base}
+        plain = {key: str(value) for key, value in base.items() if not isinstance(value, dict)}
+        for values in itertools.product(*axes.values()):
+            combination = _Combination(
+                {**chosen, **plain, "device": self.device}, dict(self.composition.fixed), dict(base)
+            )
+            for key, value in zip(axes, values, strict=True):
+                combination.labels[key] = value.label
+                _put(combination.content, key, value.content)
+                if "." in key:
+                    combination.dotted[key] = value.content
+            yield combination
+
+    def add(self, step: str, combination: "_Combination") -> None:
+        labels, dotted, content = combination.labels, combination.dotted, combination.content
+        config = _validated(STEPS[step], content)
+        name = run_name(config, config.axes, dotted)
+        because = excluded_because(labels, self.base["exclude"])
+        if because:
+            self.excluded[f"{step}/{name}"] = {"step": step, "run": name, "because": because}
+            return
+        needs = {}
+        if isinstance(config, ProfileStepStep):
+            counted = {key: content[key] for key in CountFlopsStep.model_fields}
+            needs["flops"] = self._append("count_flops", _validated(CountFlopsStep, counted), dotted)
+        if "precision" in content:
+            needs["compute"] = self._add_ceiling(content["precision"])
+            needs["memory"] = self._add_ceiling(None)
+        self._append(step, config, dotted, needs)
+
+    def add_environment(self) -> None:
+        self._append("environment", _validated(EnvironmentStep, {"device": self.base["device"]}), {})
+
+    def _add_ceiling(self, precision: Mapping[str, Any] | None) -> str:
+        ceiling = precision["name"] if precision else MEMORY
+        content = {"ceiling": ceiling, "precision": precision, "device": self.peaks}
+        return self._append("ceilings", _validated(CeilingsStep, content), {})
+
+    def _append(
+        self, step: str, config: Step, dotted: Mapping[str, Any], needs: Mapping[str, str] | None = None
+    ) -> str:
+        name = run_name(config, config.axes, dotted)
+        place = [self.hardware, step, name] if config.on_device else [step, name]
+        folder = "/".join(place)
+        self.runs.setdefault(
+            folder, Run(step, name, folder, config.model_dump(mode="json", by_alias=True), needs or {})
+        )
+        return folder
+
+
+def excluded_because(labels: Mapping[str, str], rules: Sequence[Mapping[str, Any]]) -> str | None:
+    """The reason of the first rule that holds for a combination; patterns such as `cuda_*` and lists are alternatives.
+
+    A rule which names an axis that the step does not read says nothing about that step.
+    """
+    for rule in rules:
+        conditions = {key: value for key, value in rule.items() if key != "because"}
+        if "because" not in rule or not conditions:
+            raise ConfigurationError(f"exclude={dict(rule)}: give axes and, as `because`, the reason.")
+        if all(key in labels and _matches(labels[key], value) for key, value in conditions.items()):
+            return str(rule["because"])
+    return None
+
+
+def _matches(label: str, pattern: Any) -> bool:
+    alternatives = pattern if isinstance(pattern, list) else [pattern]
+    return any(fnmatchcase(label, str(alternative)) for alternative in alternatives)
+
+
+def _put(content: dict[str, Any], key: str, value: Any) -> None:
+    """Sets a dotted key on copies of the mappings it passes, which other combinations share."""
+    *path, last = key.split(".")
+    for part in path:
+        content[part] = dict(content[part])
+        content = content[part]
+    content[last] = value
+
+
+def _validated(step: type[Step], content: Mapping[str, Any]) -> Any:
+    try:
+        return step.model_validate(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in first["loc"]) or "config"
+        given = first["input"] if not isinstance(first["input"], Mapping) else "…"
+        raise ConfigurationError(f"{key}={given}: {first['msg'].removeprefix('Value error, ')}.") from error

@@ -1,0 +1,125 @@
+"""Which source files a measurement depends on, found by reading imports, never by importing.
+
+Snakemake tracks a script's own text but not the modules behind it; these files are declared as inputs, so that an
+edited kernel re-runs the runs that use it and nothing else.
+"""
+
+import ast
+import importlib.machinery
+import sys
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+
+from mfulab.errors import ConfigurationError, unknown
+
+PACKAGE = Path(__file__).resolve().parents[1]
+
+
+@cache
+def step_sources(step: str) -> tuple[Path, ...]:
+    """The step's module and every module of this package that it imports, at any depth."""
+    return closure(f"mfulab.steps.{step}")
+
+
+@cache
+def target_sources(target: str) -> tuple[Path, ...]:
+    """The file that defines a `_target_` and what it imports of the same project; nothing for a library's."""
+    module = locate(target)
+    return closure(module) if module and _is_local(module) else ()
+
+
+@cache
+def closure(module: str) -> tuple[Path, ...]:
+    """Files of `module` and of all local modules that it imports, directly or through others."""
+    found: dict[str, Path] = {}
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        path = _file(name)
+        if name in found or path is None or not _is_local(name):
+            continue
+        found[name] = path
+        waiting += _imports(path, name)
+    return tuple(sorted(set(found.values())))
+
+
+def _imports(path: Path, module: str) -> Iterable[str]:
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parents = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*parents, *([node.module] if node.module else [])])
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+@cache
+def _is_local(module: str) -> bool:
+    """Whether a module belongs to this project or to the user's own files, not to an installed library."""
+    path = _file(module.split(".")[0])
+    if path is None:
+        return False
+    return path.is_relative_to(PACKAGE) or not (
+        {"site-packages", "dist-packages"} & set(path.parts) or _standard(module)
+    )
+
+
+def _standard(module: str) -> bool:
+    return module.split(".")[0] in sys.stdlib_module_names
+
+
+@cache
+def _file(module: str) -> Path | None:
+    """The Python file of a module, found without importing it or its parents; None for anything else."""
+    search: Sequence[str] | None = [str(Path.cwd()), *sys.path]
+    path = None
+    for part in module.split("."):
+        spec = importlib.machinery.PathFinder.find_spec(part, search)
+        if spec is None:
+            return None
+        search = spec.submodule_search_locations
+        path = spec.origin
+        if search is None and not module.endswith(part):
+            return None
+    return Path(path).resolve() if path and path.endswith(".py") else None
+
+
+@cache
+def locate(target: str) -> str:
+    """The module of a `_target_`. Raises ConfigurationError where no module, or no such name in it, is found.
+
+    A name is looked for in the module's text; a module that makes its names at run time is believed.
+    """
+    parts = target.split(".")
+    for length in range(len(parts) - 1, 0, -1):
+        module = ".".join(parts[:length])
+        path = _file(module)
+        if path is None:
+            continue
+        names, is_dynamic = _names(path)
+        if parts[length] not in names and not is_dynamic:
+            raise unknown(f"_target_={target}: name in {module}", parts[length], names)
+        return module
+    raise ConfigurationError(f"_target_={target}: no module {'.'.join(parts[:-1]) or target} can be found.")
+
+
+def _names(path: Path) -> tuple[set[str], bool]:
+    try:
+        tree = ast.parse(path.read_bytes())
+    except SyntaxError as error:
+        raise ConfigurationError(f"{path}:{error.lineno}: {error.msg}.") from error
+    names: set[str] = set()
+    is_dynamic = path.name == "__init__.py" and not path.is_relative_to(PACKAGE)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+            is_dynamic |= node.name == "__getattr__"
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {alias.asname or alias.name.split(".")[0] for alias in node.names}
+            is_dynamic |= any(alias.name == "*" for alias in node.names)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+    return names, is_dynamic

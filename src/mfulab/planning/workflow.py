@@ -1,0 +1,104 @@
+"""The planned sweep as the rules see it: paths, and functions of wildcards; imports neither torch nor pandas."""
+
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from mfulab.errors import ConfigurationError
+from mfulab.planning.load import RESULTS, load
+from mfulab.planning.runs import Plan, Run
+from mfulab.planning.sources import PACKAGE, closure, step_sources, target_sources
+from mfulab.worker import client
+
+TABLES = ("environment", "ceilings", "flops", "profile", "matmul")
+
+
+class Workflow:
+    """What Snakemake's `--config` plans; a mistake in it ends the process with one message."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        try:
+            self.plans: list[Plan] = load(config)
+        except ConfigurationError as error:
+            sys.exit(f"mfulab: {error}")
+        self._runs: dict[str, Run] = {run.folder: run for plan in self.plans for run in plan.runs}
+
+    @property
+    def warm(self) -> str:
+        """A shell function that runs a script in the warm worker, or directly where there is none."""
+        command = shlex.join([sys.executable, "-S", "-E", client.__file__])
+        return f'warm() {{{{ {command} "$@"; }}}}; '  # Snakemake formats a prefix: braces are doubled
+
+    @property
+    def rows(self) -> list[str]:
+        """The row of every planned run."""
+        return [f"{RESULTS}/{folder}/row.csv" for folder in self._runs]
+
+    @property
+    def planned_manifests(self) -> list[str]:
+        """Where each planned experiment lists its runs."""
+        return [f"{RESULTS}/{plan.hardware}/plan/{plan.experiment}.json" for plan in self.plans]
+
+    @property
+    def other_manifests(self) -> list[str]:
+        """Plans of other experiments and of other machines, whose finished rows are shown beside ours."""
+        found = {str(path) for path in RESULTS.glob("*/plan/*.json")} if self._runs else set()
+        return sorted(found - set(self.planned_manifests))
+
+    @property
+    def recorded(self) -> list[str]:
+        """The tables of recorded machines."""
+        return sorted(map(str, RESULTS.glob("reference/*/*.csv")))
+
+    @property
+    def unplanned(self) -> list[str]:
+        """The option that also shows folders copied from machines without a plan; none where nothing is measured."""
+        return ["--results", str(RESULTS)] if self._runs else []
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The tables that every experiment makes, some of them perhaps with a header alone."""
+        return TABLES
+
+    def figures(self, listed: str) -> list[str]:
+        """The figures that have something to draw, as the tables listed them."""
+        return [f"reports/figures/{name}.svg" for name in Path(listed).read_text(encoding="utf-8").split()]
+
+    def sources(self, step: str) -> Callable[[Any], list[str]]:
+        """An input function: the step's own source files and those of the model or kernel that the run measures."""
+
+        def files(wildcards: Any) -> list[str]:
+            run = self._runs.get("/".join(filter(None, (wildcards.get("hardware"), step, wildcards.get("run")))))
+            target = target_sources(run.target) if run and run.target else ()
+            return _relative([*step_sources(step), *target])
+
+        return files
+
+    def module_sources(self, module: str) -> list[str]:
+        """The source files of a module of this package and of all that it imports of it."""
+        return _relative(closure(module))
+
+    @property
+    def page_sources(self) -> list[str]:
+        """The page's module, what it imports, and every figure's, which it finds by their being there."""
+        figures = [f"mfulab.report.figures.{path.stem}" for path in (PACKAGE / "report/figures").glob("[!_]*.py")]
+        return _relative([path for module in ["mfulab.report.page", *figures] for path in closure(module)])
+
+    def figure_sources(self, wildcards: Any) -> list[str]:
+        """An input function: the figure's module and what it imports."""
+        return self.module_sources(f"mfulab.report.figures.{wildcards.figure}")
+
+    def gpus(self, wildcards: Any) -> int:
+        """How many GPUs a run of this hardware takes."""
+        return int(wildcards.hardware.startswith("nvidia"))
+
+    def cpus(self, wildcards: Any) -> int:
+        """1 where a run measures the CPU, so that no two of these overlap."""
+        return 1 - self.gpus(wildcards)
+
+
+def _relative(paths: Any) -> list[str]:
+    here = Path.cwd()
+    return [str(path.relative_to(here)) if path.is_relative_to(here) else str(path) for path in dict.fromkeys(paths)]

@@ -1,0 +1,108 @@
+"""The figures: one module each, found by being here.
+
+A figure's module has `TABLES` (the tables it reads), `TOPIC` (its place on the page, one of TOPICS), three functions:
+`rows(tables)` selects what is drawn (no rows: no figure), `finding(rows, text)` says it in one sentence whose numbers
+come from those rows, `draw(rows, figure, text)` draws them. Its words stand in the catalogues under the module's name.
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from types import ModuleType
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mfulab.report import frames, style
+from mfulab.report.language import Texts
+
+TOPICS = (
+    "headline",
+    "ladder",
+    "batch_size",
+    "precision",
+    "execution",
+    "roofline",
+    "kernels",
+    "memory",
+    "flops",
+    "examples",
+    "energy",
+    "series",
+)
+FORMATS = ("svg", "png", "pdf")
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One figure that has data: its name, its words, and the matplotlib figure."""
+
+    name: str
+    topic: str
+    title: str
+    finding: str
+    figure: Figure
+
+
+@cache
+def modules() -> dict[str, ModuleType]:
+    """Every figure's module by name, in the page's order: by topic, then by its ORDER within it, then by name."""
+    found = {info.name: import_module(f"{__name__}.{info.name}") for info in iter_modules(__path__)}
+    ranked = sorted(found, key=lambda name: (TOPICS.index(found[name].TOPIC), getattr(found[name], "ORDER", 9), name))
+    return {name: found[name] for name in ranked}
+
+
+def render(name: str, tables: frames.Tables, language: str = "en") -> Drawn | None:
+    """Draws one figure; None where the tables hold nothing for it."""
+    module, text = modules()[name], Texts(language, name)
+    rows: pd.DataFrame = module.rows(tables)
+    if rows.empty:
+        return None
+    with style.theme():
+        figure = style.blank(text("title"), style.provenance(rows))
+        module.draw(rows, figure, text)
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # the layout is final: saving must not repeat it
+    return Drawn(name, module.TOPIC, text("title"), module.finding(rows, text), figure)
+
+
+def save(drawn: Drawn, path: Path) -> None:
+    """Writes the figure in the format that the path's ending names; the same data gives the same bytes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {"Software": None}}
+    with style.theme():
+        drawn.figure.savefig(path, dpi=style.DPI, metadata=dates[path.suffix[1:]])
+
+
+def command(name: str, experiments: Sequence[str] = ()) -> str:
+    """What makes the figure anew, typed in the project's folder."""
+    chosen = f" --config experiment={','.join(experiments)}" if experiments else ""
+    return f"snakemake --cores 1 reports/figures/{name}.svg{chosen}"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """`python scripts/figures.py --tables results/tables --out reports/figures [--only NAME …]`."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tables", type=Path, default=Path("results/tables"))
+    parser.add_argument("--out", type=Path, default=Path("reports/figures"))
+    parser.add_argument("--only", nargs="+", choices=list(modules()), metavar="NAME", help="draw these figures alone")
+    parser.add_argument("--formats", nargs="+", choices=FORMATS, default=FORMATS)
+    parser.add_argument("--language", default="en")
+    parser.add_argument("--list", type=Path, metavar="FILE", help="draw nothing: list the figures that have data")
+    options = parser.parse_args(arguments)
+    tables, _ = frames.read(options.tables)
+    if options.list:
+        with_data = [name for name, module in modules().items() if not module.rows(tables).empty]
+        options.list.write_text("".join(f"{name}\n" for name in with_data), encoding="utf-8")
+        return
+    for name in options.only or modules():
+        drawn = render(name, tables, options.language)
+        for kind in options.formats:
+            path = options.out / f"{name}.{kind}"
+            path.unlink(missing_ok=True)  # a figure whose data are gone must not stay
+            if drawn is not None:
+                save(drawn, path)

@@ -1,0 +1,75 @@
+"""What the block size does: speed of one kernel over its thread blocks or tiles."""
+
+import json
+
+import pandas as pd
+import seaborn as sns
+from matplotlib.figure import Figure
+
+from mfulab.report import style
+from mfulab.report.frames import Tables, ok, with_machine
+from mfulab.report.language import Texts
+from mfulab.report.quantities import quantity, significant
+
+TABLES = ("matmul", "environment")
+TOPIC = "kernels"
+ORDER = 3
+FEWEST = 4  # blocks that make a picture
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """The kernel, size and precision with the most block sizes on one machine, with the block's two sides."""
+    timed = with_machine(tables, ok(tables["matmul"], "tflop_s"))
+    sides = timed["block"].map(_sides)
+    timed = timed.assign(block_x=sides.str[0], block_y=sides.str[1]).dropna(subset=["block_x"])
+    keys = ["machine", "kernel", "size", "precision"]
+    if timed.empty:
+        return timed
+    counts = timed.groupby(keys)["block"].nunique()
+    if counts.max() < FEWEST:
+        return timed.head(0)
+    return timed[(timed[keys] == list(counts.idxmax())).all(axis=1)]
+
+
+def _sides(block: str) -> tuple[float, float] | tuple[None, None]:
+    try:
+        sides = [float(side) for side in json.loads(block)]
+    except (ValueError, TypeError):
+        return None, None
+    return (sides[0], sides[1] if len(sides) > 1 else 1.0) if sides else (None, None)
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """The best and the worst block."""
+    best, worst = rows.loc[rows["tflop_s"].idxmax()], rows.loc[rows["tflop_s"].idxmin()]
+    return text(
+        "finding",
+        kernel=best["kernel"],
+        size=best["size"],
+        machine=best["machine"],
+        best=f"{best['block_x']:g} × {best['block_y']:g}",
+        best_speed=quantity(best["tflop_s"] * 1e12, "FLOP/s"),
+        worst=f"{worst['block_x']:g} × {worst['block_y']:g}",
+        factor=significant(best["tflop_s"] / worst["tflop_s"]),
+    )
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """A heat map of GFLOP/s; first side across, second down."""
+    table = rows.pivot_table(index="block_y", columns="block_x", values="tflop_s", aggfunc="max") * 1e3
+    table.index, table.columns = (axis.map("{:g}".format) for axis in (table.index, table.columns))
+    axes = figure.subplots()
+    words = table.map(lambda speed: "" if speed != speed else significant(speed))
+    sns.heatmap(
+        table,
+        ax=axes,
+        cmap="crest",
+        annot=words,
+        fmt="",
+        linewidths=1,
+        linecolor=style.PAPER,
+        cbar_kws={"label": "GFLOP/s"},
+    )
+    axes.invert_yaxis()
+    axes.set(xlabel=text("block_x"), ylabel=text("block_y"))
+    axes.tick_params(axis="y", labelrotation=0)

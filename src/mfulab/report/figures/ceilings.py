@@ -1,0 +1,68 @@
+"""What each device can do at best: measured beside computed, by precision."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mfulab.report import style
+from mfulab.report.frames import Tables, ok, with_machine
+from mfulab.report.language import Texts
+from mfulab.report.quantities import percent, quantity
+
+TABLES = ("ceilings", "environment")
+TOPIC = "roofline"
+ORDER = 1
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """Ceilings with a measured matmul."""
+    return with_machine(tables, ok(tables["ceilings"], "measured_tflop_s"))
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """The fastest format, and what share of the computed peak was reached."""
+    best = rows.loc[rows["measured_tflop_s"].idxmax()]
+    known = best["computed_tflop_s"] == best["computed_tflop_s"]
+    return text(
+        "finding" if known else "finding_unknown",
+        machine=best["machine"],
+        precision=text.name("precision", best["ceiling"]),
+        measured=quantity(best["measured_tflop_s"] * 1e12, "FLOP/s"),
+        computed=quantity(best["computed_tflop_s"] * 1e12, "FLOP/s"),
+        share=percent(100 * best["measured_tflop_s"] / best["computed_tflop_s"]) if known else "",
+    )
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """One panel a machine: a bar to the measured ceiling, a ring at the computed peak."""
+    machines = style.machines(rows)
+    grid = style.panels(figure, [""], machines)
+    for machine in machines:
+        axes = grid["", machine]
+        here = rows[rows["machine"] == machine].sort_values("measured_tflop_s")
+        names = [text.name("precision", name) for name in here["ceiling"]]
+        axes.barh(names, here["measured_tflop_s"], color=style.PALETTE[0], height=0.55)
+        axes.plot(
+            here["computed_tflop_s"],
+            names,
+            "o",
+            color=style.PALETTE[1],
+            fillstyle="none",
+            markersize=10,
+            markeredgewidth=2,
+        )
+        for index, (_, row) in enumerate(here.iterrows()):
+            far = max(value for value in (row["measured_tflop_s"], row["computed_tflop_s"]) if value == value)
+            label = quantity(row["measured_tflop_s"] * 1e12, "FLOP/s")
+            share = 100 * row["measured_tflop_s"] / row["computed_tflop_s"]
+            label += "\n" + text("share", share=f"{share:.0f}") if share == share else ""
+            axes.annotate(label, (far, index), (10, 0), textcoords="offset points", va="center", fontsize=10)
+        axes.set_xlim(0, 1.5 * max(here["measured_tflop_s"].max(), here["computed_tflop_s"].max(skipna=True) or 0))
+        axes.set_xlabel("TFLOP/s")
+        axes.grid(axis="y", visible=False)
+    style.legend(
+        figure,
+        [
+            style.dot(style.PALETTE[0], text("measured"), "s"),
+            style.dot(style.PALETTE[1], text("computed"), fill="none"),
+        ],
+    )

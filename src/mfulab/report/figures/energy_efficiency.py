@@ -1,0 +1,68 @@
+"""Energy: FLOPs per joule against MFU."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mfulab.report import labels, style
+from mfulab.report.frames import Tables, ok, with_machine
+from mfulab.report.language import Texts
+from mfulab.report.quantities import quantity, significant
+
+TABLES = ("profile", "environment")
+TOPIC = "energy"
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """Runs whose energy was measured."""
+    return with_machine(tables, ok(tables["profile"], "flops_per_j", "mfu_percent", "samples_per_j"))
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """The most and the least efficient run."""
+    best, worst = rows.loc[rows["flops_per_j"].idxmax()], rows.loc[rows["flops_per_j"].idxmin()]
+    return text(
+        "finding",
+        best=best["model"],
+        best_precision=text.name("precision", best["precision"]),
+        best_batch=int(best["batch_size"]),
+        best_efficiency=quantity(best["flops_per_j"], "FLOP/J"),
+        sample=quantity(1 / best["samples_per_j"], "J"),
+        worst=worst["model"],
+        worst_precision=text.name("precision", worst["precision"]),
+        worst_batch=int(worst["batch_size"]),
+        factor=significant(best["flops_per_j"] / worst["flops_per_j"]),
+    )
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """A panel a machine; colour is the precision, size the batch."""
+    machines = style.machines(rows)
+    grid = style.panels(figure, [""], machines, sharey=True)
+    colors = style.precision_colors(rows["precision"])
+    for machine in machines:
+        axes, here = grid["", machine], rows[rows["machine"] == machine]
+        axes.scatter(
+            here["mfu_percent"],
+            here["flops_per_j"] / 1e9,
+            s=style.batch_area(here["batch_size"]),
+            color=here["precision"].map(colors),
+            alpha=0.85,
+            edgecolor=style.PAPER,
+            linewidth=0.5,
+            rasterized=len(here) > style.MANY,
+        )
+        axes.set(yscale="log", xlabel=text("mfu"))
+        axes.set_xlim(0, 1.3 * here["mfu_percent"].max())
+    grid["", machines[0]].set_ylabel("GFLOP/J")
+    style.legend(figure, [style.dot(color, text.name("precision", name)) for name, color in colors.items()])
+    labels.settle(figure)
+    for machine in machines:
+        here = rows[rows["machine"] == machine].sort_values("flops_per_j")
+        best = (
+            here.drop_duplicates("model", keep="last")
+            .tail(24)
+            .assign(efficiency=lambda best: best["flops_per_j"] / 1e9)
+        )
+        obstacles = here.assign(efficiency=here["flops_per_j"] / 1e9)[["mfu_percent", "efficiency"]].head(400)
+        points = best[["mfu_percent", "efficiency", "model"]].itertuples(index=False, name=None)
+        labels.beside_points(grid["", machine], list(points), list(obstacles.itertuples(index=False, name=None)))

@@ -1,0 +1,66 @@
+"""What a sample costs: forward and backward FLOPs of each model."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mfulab.report import style
+from mfulab.report.frames import Tables, ok
+from mfulab.report.language import Texts
+from mfulab.report.quantities import quantity, significant
+
+TABLES = ("flops",)
+TOPIC = "flops"
+ORDER = 1
+MOST = 24
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """One count a model: of its smallest batch and longest sequence, per sample."""
+    counted = ok(tables["flops"], "forward_flops", "batch_size")
+    counted = counted.sort_values(["batch_size", "sequence_length"], ascending=[True, False]).drop_duplicates("model")
+    for name in ("forward", "backward", "other"):
+        counted[f"{name}_per_sample"] = counted[f"{name}_flops"] / counted["batch_size"]
+    return counted.nlargest(MOST, "forward_per_sample").iloc[::-1]
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """The range between models, and of the ratio of backward to forward."""
+    least, most = rows.loc[rows["forward_per_sample"].idxmin()], rows.loc[rows["forward_per_sample"].idxmax()]
+    ratio = (rows["backward_flops"] / rows["forward_flops"]).dropna()
+    words = text(
+        "finding",
+        least=least["model"],
+        least_flops=quantity(least["forward_per_sample"], "FLOP"),
+        most=most["model"],
+        most_flops=quantity(most["forward_per_sample"], "FLOP"),
+    )
+    if ratio.empty:
+        return words
+    return f"{words} " + text("ratio", low=significant(ratio.min()), high=significant(ratio.max()))
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """Dots on a logarithmic scale: forward, and forward with backward."""
+    axes = figure.subplots()
+    heights = range(len(rows))
+    whole = rows["forward_per_sample"] + rows["backward_per_sample"]
+    axes.hlines(heights, rows["forward_per_sample"], whole, color=style.GRID, linewidth=4)
+    axes.plot(rows["forward_per_sample"], heights, "o", color=style.PALETTE[0], markersize=8)
+    axes.plot(whole, heights, "o", color=style.PALETTE[1], markersize=8)
+    far = whole.fillna(rows["forward_per_sample"])
+    for height, (place, forward, parameters) in enumerate(
+        zip(far, rows["forward_per_sample"], rows["parameters"], strict=True)
+    ):
+        words = text("label", forward=forward, parameters=parameters)
+        axes.annotate(
+            words, (place, height), (9, 0), textcoords="offset points", va="center", fontsize=9, color=style.MUTED
+        )
+    names = [
+        f"{model} ({length:.0f})" if length == length else model
+        for model, length in rows[["model", "sequence_length"]].itertuples(index=False)
+    ]
+    axes.set_yticks(heights, names, fontsize=10 if len(rows) > 14 else 11)
+    axes.set_xscale("log")
+    axes.set_xlim(right=far.max() * 30)
+    axes.set_xlabel(text("flops"))
+    style.legend(figure, [style.dot(style.PALETTE[0], text("forward")), style.dot(style.PALETTE[1], text("both"))])

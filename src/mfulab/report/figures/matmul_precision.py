@@ -1,0 +1,71 @@
+"""What each number format buys and costs in a matmul: speed against error, the fastest implementation of each."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
+
+from mfulab.report import labels, matmuls, style
+from mfulab.report.frames import Tables, ok, with_machine
+from mfulab.report.language import Texts
+from mfulab.report.quantities import quantity
+
+TABLES = ("matmul", "environment")
+TOPIC = "precision"
+ORDER = 2
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """On each machine with two formats or more: the fastest product of each, at the largest size that all have."""
+    square = matmuls.square(with_machine(tables, ok(tables["matmul"], "tflop_s", "relative_error")))
+    chosen = []
+    for _, here in square.groupby("machine", sort=False):
+        formats = here.groupby("n")["precision"].nunique()
+        if formats.max() < 2:
+            continue
+        same = here[here["n"] == formats[formats == formats.max()].index.max()]
+        chosen.append(same.loc[same.groupby("precision")["tflop_s"].idxmax()])
+    return pd.concat(chosen) if chosen else square.head(0)
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """The fastest format against the most exact one."""
+    here = rows[rows["machine"] == rows["machine"].iloc[0]]
+    fast, exact = here.loc[here["tflop_s"].idxmax()], here.loc[here["relative_error"].idxmin()]
+    key = "finding_same" if fast.name == exact.name else "finding"
+    return text(
+        key,
+        machine=fast["machine"],
+        size=int(fast["n"]),
+        fast=text.name("precision", fast["precision"]),
+        fast_speed=quantity(fast["tflop_s"] * 1e12, "FLOP/s"),
+        fast_error=f"{fast['relative_error']:.1e}",
+        exact=text.name("precision", exact["precision"]),
+        exact_speed=quantity(exact["tflop_s"] * 1e12, "FLOP/s"),
+        exact_error=f"{exact['relative_error']:.1e}",
+    )
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """A point a format; left is exact, up is fast; an exact zero is drawn at the left edge."""
+    machines = style.machines(rows)
+    grid = style.panels(figure, [""], machines, sharex=True)
+    floor = rows["relative_error"][rows["relative_error"] > 0].min() / 10
+    shown = rows.assign(error=rows["relative_error"].clip(lower=floor))
+    for machine in machines:
+        axes, here = grid["", machine], shown[shown["machine"] == machine]
+        axes.scatter(here["error"], here["tflop_s"], s=90, color=style.PALETTE[0], zorder=3)
+        axes.set(xscale="log", yscale="log", xlabel=text("error"))
+        axes.margins(0.2, 0.15)
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.set_ylim(here["tflop_s"].min() / 3, here["tflop_s"].max() * 3)
+    grid["", machines[0]].set_ylabel("TFLOP/s")
+    labels.settle(figure)
+    for machine in machines:
+        here = shown[shown["machine"] == machine]
+        points = [
+            (error, speed, f"{text.name('precision', precision)}  {kernel}")
+            for error, speed, precision, kernel in here[["error", "tflop_s", "precision", "kernel"]].itertuples(
+                index=False
+            )
+        ]
+        labels.beside_points(grid["", machine], points)

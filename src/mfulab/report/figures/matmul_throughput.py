@@ -1,0 +1,90 @@
+"""One matrix product in every implementation: throughput and error against its size."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
+
+from mfulab.report import labels, matmuls, style
+from mfulab.report.frames import Tables, ok, with_machine
+from mfulab.report.language import Texts
+from mfulab.report.quantities import quantity, significant
+
+TABLES = ("matmul", "environment")
+TOPIC = "kernels"
+ORDER = 0
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """Square products of the precision that most implementations share."""
+    timed = with_machine(tables, ok(tables["matmul"], "tflop_s", "n"))
+    square = matmuls.square(timed)
+    if square.empty:
+        return square
+    common = square.groupby("precision")["kernel"].nunique().idxmax()
+    return square[square["precision"] == common].sort_values("n")
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """The fastest and the slowest implementation of the largest size that several have."""
+    here = rows[rows["machine"] == rows["machine"].iloc[0]]
+    shared = here.groupby("n")["kernel"].nunique()
+    largest = shared[shared == shared.max()].index.max()
+    here = here[here["n"] == largest]
+    best, worst = here.loc[here["tflop_s"].idxmax()], here.loc[here["tflop_s"].idxmin()]
+    return text(
+        "finding",
+        size=int(largest),
+        precision=text.name("precision", best["precision"]),
+        machine=best["machine"],
+        best=best["kernel"],
+        best_speed=quantity(best["tflop_s"] * 1e12, "FLOP/s"),
+        worst=worst["kernel"],
+        worst_speed=quantity(worst["tflop_s"] * 1e12, "FLOP/s"),
+        factor=significant(best["tflop_s"] / worst["tflop_s"]),
+        error=f"{here['relative_error'].max():.1e}",
+    )
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """Left TFLOP/s with the measured ceiling, right the relative error with its tolerance; one row a machine."""
+    machines = style.machines(rows)
+    titles = [text("speed"), text("error")]
+    grid = style.panels(figure, machines, titles, sharex=True, width_ratios=[1.5, 1])
+    colors = dict(zip(rows["kernel"], rows["family"].map(style.family_colors(rows["family"])), strict=True))
+    sizes = [n for n in sorted(rows["n"].unique()) if np.log2(n) % 1 == 0] or sorted(rows["n"].unique())
+    for machine in machines:
+        here = rows[rows["machine"] == machine]
+        speed, error = grid[machine, titles[0]], grid[machine, titles[1]]
+        for kernel, line in here.groupby("kernel", sort=False):
+            look = {"color": colors[kernel], "marker": "o", "markersize": 5, "gid": kernel}
+            speed.plot(line["n"], line["tflop_s"], **look)
+            error.plot(line["n"], line["relative_error"], **look)
+        ceiling = here["ceiling_tflop_s"].max()
+        if ceiling == ceiling:
+            speed.axhline(ceiling, color=style.MUTED, linewidth=1, linestyle=(0, (4, 3)))
+            speed.text(0.01, ceiling, text("ceiling"), transform=speed.get_yaxis_transform(), va="bottom", fontsize=9)
+        if here["tolerance"].notna().any():
+            bound = here.groupby("n")["tolerance"].max()
+            error.plot(bound.index, bound, color=style.MUTED, linewidth=1, linestyle=(0, (4, 3)))
+            error.annotate(
+                text("tolerance"), (bound.index[0], bound.iloc[0]), (0, 3), textcoords="offset points", fontsize=9
+            )
+        for axes in (speed, error):
+            axes.set_xscale("log", base=2)
+            axes.set_yscale("log")
+            axes.xaxis.set_major_locator(FixedLocator(sizes if len(sizes) < 7 else sizes[:: len(sizes) // 5]))
+            axes.xaxis.set_major_formatter(lambda size, _: f"{size:g}")
+            axes.xaxis.set_minor_locator(NullLocator())
+            axes.yaxis.set_minor_formatter(NullFormatter())
+        speed.set_ylabel("TFLOP/s")
+        error.set_ylabel("‖C − R‖ / ‖R‖")
+    for title in titles:
+        grid[machines[-1], title].set_xlabel(text("size"))
+    labels.settle(figure)
+    for machine in machines:
+        last = rows[rows["machine"] == machine].groupby("kernel").last().reset_index()
+        ends = [
+            (n, y, kernel, colors[kernel]) for kernel, n, y in last[["kernel", "n", "tflop_s"]].itertuples(index=False)
+        ]
+        labels.at_line_ends(grid[machine, titles[0]], ends)

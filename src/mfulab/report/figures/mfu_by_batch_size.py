@@ -1,0 +1,39 @@
+"""MFU against batch size, one line a model and precision."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mfulab.report import curves
+from mfulab.report.frames import Tables, ok, with_machine
+from mfulab.report.language import Texts
+from mfulab.report.quantities import percent
+
+TABLES = ("profile", "environment")
+TOPIC = "batch_size"
+ORDER = 1
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """Runs of series with at least two batch sizes."""
+    return curves.series(with_machine(tables, ok(tables["profile"], "mfu_percent")))
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """The series whose MFU rises most from its smallest to its largest batch."""
+    first, last = curves.ends(rows)
+    best = (last["mfu_percent"] - first["mfu_percent"]).abs().idxmax()
+    return text(
+        "finding",
+        model=last.loc[best, "model"],
+        mode=text.name("mode", last.loc[best, "mode"]),
+        precision=text.name("precision", last.loc[best, "precision"]),
+        low=percent(first.loc[best, "mfu_percent"]),
+        high=percent(last.loc[best, "mfu_percent"]),
+        small=int(first.loc[best, "batch_size"]),
+        large=int(last.loc[best, "batch_size"]),
+    )
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """A panel a machine and mode; bars are the 95 % confidence interval of the time."""
+    curves.draw(rows, figure, text, "mfu_percent", ("mfu_ci_low_percent", "mfu_ci_high_percent"), ylabel=text("mfu"))

@@ -1,0 +1,92 @@
+"""MFU against device utilization: one point a run, the diagonal where being busy would mean being useful."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mfulab.report import labels, style
+from mfulab.report.frames import Tables, ok, with_machine
+from mfulab.report.language import Texts
+from mfulab.report.quantities import percent
+
+TABLES = ("profile", "environment")
+TOPIC = "headline"
+ORDER = 0
+BUSY = 90  # percent of the time
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """Runs with both measures."""
+    return with_machine(tables, ok(tables["profile"], "mfu_percent", "utilization_percent"))
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """How useful the busy runs of this machine are; of the recorded ones where nothing was measured here."""
+    rows = rows[~rows["recorded"]] if not rows["recorded"].all() else rows
+    busy = rows[rows["utilization_percent"] >= BUSY]
+    best = rows.loc[rows["mfu_percent"].idxmax()]
+    if busy.empty:
+        return text(
+            "finding_none",
+            busiest=percent(rows["utilization_percent"].max()),
+            best=percent(best["mfu_percent"]),
+            model=best["model"],
+            batch_size=int(best["batch_size"]),
+        )
+    worst = busy.loc[busy["mfu_percent"].idxmin()]
+    return text(
+        "finding",
+        count=len(busy),
+        total=len(rows),
+        low=percent(busy["mfu_percent"].min()),
+        high=percent(busy["mfu_percent"].max()),
+        model=worst["model"],
+        batch_size=int(worst["batch_size"]),
+    )
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """One panel a machine; colour is the precision, shape training or inference, size the batch."""
+    machines = style.machines(rows)
+    grid = style.panels(figure, [""], machines, sharex=True, sharey=True)
+    colors = style.precision_colors(rows["precision"])
+    shapes = dict(zip(dict.fromkeys(rows["mode"]), style.MARKERS, strict=False))
+    top = max(105.0, 1.05 * rows["mfu_percent"].max())
+    for machine in machines:
+        axes, here = grid["", machine], rows[rows["machine"] == machine]
+        axes.axline((0, 0), slope=1, color=style.MUTED, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+        for (precision, mode), group in here.groupby(["precision", "mode"], sort=False):
+            axes.scatter(
+                group["utilization_percent"],
+                group["mfu_percent"],
+                s=style.batch_area(group["batch_size"]),
+                color=colors[precision],
+                marker=shapes[mode],
+                alpha=0.8,
+                linewidth=0.5,
+                edgecolor=style.PAPER,
+                rasterized=len(here) > style.MANY,
+                zorder=2,
+            )
+        axes.set(xlim=(0, 108), ylim=(0, top), xlabel=text("utilization"))
+    grid["", machines[0]].set_ylabel(text("mfu"))
+    grid["", machines[0]].text(
+        30,
+        32,
+        text("diagonal"),
+        rotation=45,
+        rotation_mode="anchor",
+        transform_rotates_text=True,
+        va="bottom",
+        fontsize=10,
+        color=style.MUTED,
+    )
+    entries = [style.dot(colors[name], text.name("precision", name)) for name in colors]
+    entries += [style.dot(style.MUTED, text.name("mode", name), shapes[name]) for name in shapes]
+    style.legend(figure, entries)
+    labels.settle(figure)
+    for machine in machines:
+        here = rows[rows["machine"] == machine]
+        best = here.loc[here.groupby("model")["mfu_percent"].idxmax()].nlargest(24, "mfu_percent")
+        places = best[["utilization_percent", "mfu_percent", "model"]].itertuples(index=False, name=None)
+        obstacles = here[["utilization_percent", "mfu_percent"]].head(400).itertuples(index=False, name=None)
+        labels.beside_points(grid["", machine], list(places), list(obstacles))

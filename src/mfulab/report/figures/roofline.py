@@ -1,0 +1,93 @@
+"""Every run under its roofs: arithmetic intensity against speed, with measured and computed ceilings."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mfulab.report import labels, style
+from mfulab.report.frames import Tables, ok, with_machine
+from mfulab.report.language import Texts
+
+TABLES = ("profile", "environment")
+TOPIC = "roofline"
+ORDER = 0
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """Runs with an intensity, a speed and both measured ceilings."""
+    needed = ("tflop_s", "arithmetic_intensity", "ceiling_tflop_s", "ceiling_gb_s")
+    return with_machine(tables, ok(tables["profile"], *needed))
+
+
+def roof(rows: pd.DataFrame) -> pd.Series:
+    """The measured roof over each run, TFLOP/s: the lower of the compute ceiling and intensity × bandwidth."""
+    return np.minimum(rows["ceiling_tflop_s"], rows["arithmetic_intensity"] * rows["ceiling_gb_s"] / 1e3)
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """How many runs the memory limits, and who comes closest to the roof."""
+    limited = rows["arithmetic_intensity"] * rows["ceiling_gb_s"] / 1e3 < rows["ceiling_tflop_s"]
+    share = 100 * rows["tflop_s"] / roof(rows)
+    best = rows.loc[share.idxmax()]
+    return text(
+        "finding",
+        limited=int(limited.sum()),
+        total=len(rows),
+        model=best["model"],
+        batch_size=int(best["batch_size"]),
+        share=f"{share.max():.0f}",
+        median=f"{share.median():.0f}",
+    )
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """One panel a machine: solid roofs are measured, dashed computed; colour is the precision."""
+    machines = style.machines(rows)
+    grid = style.panels(figure, [""], machines)
+    colors = style.precision_colors(rows["precision"])
+    for machine in machines:
+        axes, here = grid["", machine], rows[rows["machine"] == machine]
+        bandwidth, peak_bandwidth = here["ceiling_gb_s"].iloc[0], here["peak_gb_s"].iloc[0]
+        low = min(here["arithmetic_intensity"].min() / 3, 0.3 * here["ceiling_tflop_s"].min() * 1e3 / bandwidth)
+        high = max(here["arithmetic_intensity"].max() * 4, 4 * here["ceiling_tflop_s"].max() * 1e3 / bandwidth)
+        x = np.geomspace(low, high, 200)
+        for precision, group in here.groupby("precision", sort=False):
+            look = {"color": colors[precision], "rasterized": len(here) > style.MANY}
+            ceiling, peak = group["ceiling_tflop_s"].iloc[0], group["peak_tflop_s"].iloc[0]
+            axes.plot(x, np.minimum(ceiling, x * bandwidth / 1e3), color=colors[precision], linewidth=1.6)
+            if peak == peak and peak_bandwidth == peak_bandwidth:
+                axes.plot(
+                    x, np.minimum(peak, x * peak_bandwidth / 1e3), color=colors[precision], linewidth=1, linestyle="--"
+                )
+            elif peak == peak:
+                axes.plot(
+                    x[x > ceiling * 1e3 / bandwidth],
+                    [peak] * int((x > ceiling * 1e3 / bandwidth).sum()),
+                    color=colors[precision],
+                    linewidth=1,
+                    linestyle="--",
+                )
+            axes.scatter(
+                group["arithmetic_intensity"],
+                group["tflop_s"],
+                s=style.batch_area(group["batch_size"]),
+                alpha=0.85,
+                edgecolor=style.PAPER,
+                linewidth=0.5,
+                zorder=3,
+                **look,
+            )
+        axes.set(xscale="log", yscale="log", xlabel=text("intensity"))
+        axes.set_xlim(low, high)
+        axes.set_ylim(bottom=here["tflop_s"].min() / 3)
+    grid["", machines[0]].set_ylabel("TFLOP/s")
+    entries = [style.dot(color, text.name("precision", name)) for name, color in colors.items()]
+    entries += [style.line(style.MUTED, text("measured")), style.line(style.MUTED, text("computed"), "--")]
+    style.legend(figure, entries)
+    labels.settle(figure)
+    for machine in machines:
+        here = rows[rows["machine"] == machine]
+        best = here.loc[here.groupby("model")["tflop_s"].idxmax()].nlargest(24, "tflop_s")
+        places = best[["arithmetic_intensity", "tflop_s", "model"]].itertuples(index=False, name=None)
+        obstacles = here[["arithmetic_intensity", "tflop_s"]].head(400).itertuples(index=False, name=None)
+        labels.beside_points(grid["", machine], list(places), list(obstacles))

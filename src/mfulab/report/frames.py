@@ -1,0 +1,118 @@
+"""The five tables as pandas frames with the types that the schema gives their columns, however broken the files are."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import NoneType
+from typing import get_args
+
+import pandas as pd
+
+from mfulab.report import series
+from mfulab.report.columns import FLAGS, TABLES, TEXT, columns
+from mfulab.schema import ROWS
+
+Tables = dict[str, pd.DataFrame]
+
+
+def read(folder: Path) -> tuple[Tables, list[str]]:
+    """Every table, empty where it cannot be read, and what was wrong with the files, in words."""
+    problems: list[str] = []
+    tables = {table: _read(folder / f"{table}.csv", table, problems) for table in TABLES}
+    tables["series"] = series.read(folder / "series.csv")
+    problems.extend(_texts(folder / "problems.csv", "problem"))
+    return tables, problems
+
+
+def excluded(folder: Path) -> pd.DataFrame:
+    """Runs left out on purpose: experiment, step, run, because."""
+    try:
+        return pd.read_csv(folder / "excluded.csv", dtype=str, keep_default_na=False)
+    except (FileNotFoundError, ValueError):
+        return pd.DataFrame(columns=["experiment", "step", "run", "because"], dtype=str)
+
+
+def comparison(folder: Path) -> pd.DataFrame:
+    """What scripts/compare.py found, runs that changed first; empty where nothing was compared."""
+    try:
+        found = pd.read_csv(folder / "comparison.csv", dtype=str, keep_default_na=False)
+        order = found["verdict"].map({"slower": 0, "faster": 1, "ambiguous": 2, "same": 3}).fillna(4)
+    except (FileNotFoundError, ValueError, KeyError):
+        return pd.DataFrame(columns=["run", "verdict", "old_s", "new_s", "ratio", "because"], dtype=str)
+    return found.loc[order.sort_values(kind="stable").index]
+
+
+def _texts(path: Path, column: str) -> list[str]:
+    try:
+        return list(pd.read_csv(path, dtype=str, keep_default_na=False)[column])
+    except (FileNotFoundError, ValueError, KeyError):
+        return []
+
+
+def ok(frame: pd.DataFrame, *needed: str) -> pd.DataFrame:
+    """The rows that were measured, with finite values in all of the needed columns."""
+    kept = frame[frame["status"] == "ok"]
+    return kept[kept[list(needed)].notna().all(axis=1)].copy()
+
+
+def with_machine(tables: Tables, rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with a column `machine`: the name under which their device is shown, recorded machines marked."""
+    known = tables["environment"].drop_duplicates(["hardware", "recorded"], keep="last")
+    names = known.set_index(["hardware", "recorded"])["device_name"].to_dict()
+    shown = [
+        short_name(names.get((hardware, recorded)) or hardware) + (" (recorded)" if recorded else "")
+        for hardware, recorded in zip(rows["hardware"], rows["recorded"], strict=True)
+    ]
+    return rows.assign(machine=shown)
+
+
+def short_name(device: str) -> str:
+    """A device's name without trademarks and clock: `Intel(R) Xeon(R) CPU @ 2.00GHz` is `Intel Xeon`."""
+    without = re.sub(r"\((R|TM|C)\)|@.*$|\b(CPU|Processor)\b", " ", device, flags=re.IGNORECASE)
+    return " ".join(without.split()) or device
+
+
+def kinds(table: str) -> Iterator[tuple[str, type]]:
+    """Each column with its type: str, bool or float (integers too: a missing one has no integer)."""
+    fields = ROWS[TABLES[table]].model_fields
+    for name in columns(table):
+        if name in FLAGS or (name in fields and bool in _types(fields[name].annotation)):
+            yield name, bool
+        elif name in TEXT or (name in fields and not {int, float} & _types(fields[name].annotation)):
+            yield name, str
+        else:
+            yield name, float
+
+
+def _types(annotation: object) -> set[object]:
+    inner = set(get_args(annotation)) - {NoneType}
+    return set().union(*(_types(part) for part in inner)) if inner else {annotation}
+
+
+def _read(path: Path, table: str, problems: list[str]) -> pd.DataFrame:
+    raw = pd.DataFrame()
+    try:
+        raw = pd.read_csv(path, dtype=str, keep_default_na=False, na_filter=False, encoding_errors="replace")
+    except FileNotFoundError:
+        problems.append(f"{path.name}: the table is missing")
+    except (pd.errors.EmptyDataError, pd.errors.ParserError) as error:
+        problems.append(f"{path.name}: the table cannot be read ({str(error).strip()})")
+    typed, absent, unreadable = {}, [], 0
+    for name, kind in kinds(table):
+        if name not in raw:
+            absent.append(name)
+        text = raw[name] if name in raw else pd.Series("", index=raw.index, dtype=str)
+        if kind is str:
+            typed[name] = text
+        elif kind is bool:
+            typed[name] = text.map({"True": True, "False": False}).astype("boolean")
+        else:
+            typed[name] = pd.to_numeric(text, errors="coerce")
+            unreadable += int((typed[name].isna() & (text != "")).sum())
+    if absent and len(raw.columns):
+        problems.append(f"{path.name}: missing columns {', '.join(absent)}")
+    if unreadable:
+        problems.append(f"{path.name}: {unreadable} cells hold no number where one belongs; they are shown empty")
+    frame = pd.DataFrame(typed)
+    frame["recorded"] = frame["recorded"].fillna(False).astype(bool)
+    return frame

@@ -1,0 +1,184 @@
+"""The join that the project exists for: FLOPs that were counted ÷ time that was measured ÷ peak that is known.
+
+Pure functions over numbers, in base units (seconds, FLOP, bytes, joules) but for ceilings, in TFLOP/s as in their rows.
+None is "not measured" and makes every value that would need it None; no ratio is ever clipped.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+TERA = 1e12
+BYTES_COUNTED_PER_ELEMENT = 4  # count_flops gives bytes for float32 operands
+ELEMENT_BYTES = {
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "float8_e4m3fn": 1,
+    "int8": 1,
+}
+
+Values = Mapping[str, Any]
+
+
+def product(*factors: float | None) -> float | None:
+    """The product, or None where a factor was not measured."""
+    result: float = 1
+    for factor in factors:
+        if factor is None:
+            return None
+        result *= factor
+    return result
+
+
+def total(*terms: float | None) -> float | None:
+    """The sum, or None where a term was not measured."""
+    return None if any(term is None for term in terms) else sum(term for term in terms if term is not None)
+
+
+def ratio(numerator: float | None, denominator: float | None) -> float | None:
+    """numerator ÷ denominator, or None where one was not measured or the denominator is not positive."""
+    if numerator is None or denominator is None or denominator <= 0:
+        return None
+    return numerator / denominator
+
+
+def percent(part: float | None, whole: float | None) -> float | None:
+    """100 · part ÷ whole; above 100 where the part is larger, on purpose."""
+    return product(100, ratio(part, whole))
+
+
+def step_flops(flops: Values, mode: str, micro_batches: int) -> dict[str, float | None]:
+    """FLOPs of one whole step: what the model needs, the same with causal attention halved, and what is executed.
+
+    MFU (Chowdhery et al. 2022, PaLM, appendix B) takes the model's own forward and backward; HFU takes what runs,
+    recomputation included. `executed_flops` is without activation checkpointing; `recomputed_flops` is what that adds.
+    """
+    training = mode == "training"
+    backward = flops.get("backward_flops") if training else 0
+    backward_causal = flops.get("backward_causal_flops") if training else 0
+    backward_executed = flops.get("executed_backward_flops") if training else 0
+    forward = flops.get("forward_flops")
+    return {
+        "flops": product(micro_batches, total(forward, backward)),
+        "causal_flops": product(micro_batches, total(flops.get("forward_causal_flops"), backward_causal)),
+        "executed_flops": product(micro_batches, total(forward, backward_executed)),
+        "recomputed_flops": product(micro_batches, flops.get("recomputed_flops")) if training else 0,
+    }
+
+
+def step_bytes(flops: Values, mode: str, micro_batches: int, dtype: str | None) -> float | None:
+    """Bytes that the counted operators of one step read and write, each operand once, in the precision's own format."""
+    counted = total(flops.get("forward_bytes"), flops.get("backward_bytes") if mode == "training" else 0)
+    return product(micro_batches, counted, ratio(ELEMENT_BYTES.get(dtype or ""), BYTES_COUNTED_PER_ELEMENT))
+
+
+def predicted_memory(row: Values, flops: Values) -> float | None:
+    """Bytes that a training step needs at its peak; None for inference, whose peak is no sum of parts.
+
+    Parameters, gradients and optimiser state (Adam: two moments) in the parameters' format, which autocast leaves at
+    float32, and what is saved for the backward pass in the format of the products.
+    """
+    if row.get("mode") != "training":
+        return None
+    product_bytes = ELEMENT_BYTES.get(row.get("dtype") or "")
+    parameter_bytes = 4 if row.get("autocast") else product_bytes
+    moments = {"sgd": 0, "adam": 2, "adamw": 2}.get(row.get("optimizer") or "")
+    saved = flops.get("checkpointed_activation_bytes" if row.get("checkpointing") else "activation_bytes")
+    return total(
+        product(flops.get("parameters"), parameter_bytes),
+        product(flops.get("trainable_parameters"), parameter_bytes, total(1, moments)),
+        product(saved, ratio(product_bytes, BYTES_COUNTED_PER_ELEMENT)),
+        flops.get("activation_fixed_bytes") or 0,
+    )
+
+
+def default_basis(device: str | None) -> str:
+    """`spec` on a GPU; `measured` on a CPU, whose computed peak is no limit: virtual machines hide turbo clocks."""
+    return "spec" if device == "cuda" else "measured"
+
+
+def profile_columns(row: Values, flops: Values, compute: Values, memory: Values, device: str | None) -> dict[str, Any]:
+    """Joined columns of one profiled step.
+
+    `row` is a profile_step row with its config's `mode`, `gradient_accumulation`, `checkpointing` and `dtype`; `flops`,
+    `compute` and `memory` are the count_flops row and the two ceilings rows, empty mappings where there are none.
+    `device` is cpu or cuda.
+    """
+    mode, micro_batches = row.get("mode") or "training", row.get("gradient_accumulation") or 1
+    counted = step_flops(flops, mode, micro_batches)
+    recomputed = counted.pop("recomputed_flops")
+    executed = total(counted["executed_flops"], recomputed if row.get("checkpointing") else 0)
+    bytes_moved = step_bytes(flops, mode, micro_batches, row.get("dtype"))
+    time = row.get("time_s") if row.get("status") == "ok" else None
+    energy = row.get("energy_j") if row.get("status") == "ok" else None
+    samples = product(micro_batches, row.get("batch_size"))
+    peak, ceiling = compute.get("computed_tflop_s"), compute.get("measured_tflop_s")
+    basis = default_basis(device)
+    denominator = peak if basis == "spec" else ceiling
+    speed = ratio(ratio(counted["flops"], time), TERA)
+    joined = {
+        **counted,
+        "executed_flops": executed,
+        "tflop_s": speed,
+        "mfu_percent": percent(speed, denominator),
+        "mfu_basis": basis if denominator is not None else None,
+        "mfu_ci_low_percent": _mfu(counted["flops"], row.get("time_ci_high_s") if time else None, denominator),
+        "mfu_ci_high_percent": _mfu(counted["flops"], row.get("time_ci_low_s") if time else None, denominator),
+        "mfu_spec_percent": percent(speed, peak),
+        "mfu_measured_percent": percent(speed, ceiling),
+        "mfu_causal_percent": _mfu(counted["causal_flops"], time, denominator),
+        "hfu_percent": _mfu(executed, time, denominator),
+        "samples_per_s": ratio(samples, time),
+        "tokens_per_s": ratio(product(samples, row.get("sequence_length")), time),
+        "bytes_moved": bytes_moved,
+        "arithmetic_intensity": ratio(counted["flops"], bytes_moved),
+        "ceiling_tflop_s": ceiling,
+        "peak_tflop_s": peak,
+        "ceiling_gb_s": memory.get("measured_gb_s"),
+        "peak_gb_s": memory.get("computed_gb_s"),
+        "samples_per_j": ratio(samples, energy),
+        "flops_per_j": ratio(counted["flops"], energy),
+        "predicted_memory_bytes": predicted_memory(row, flops),
+    }
+    joined["mfu_note"] = _note(row, joined, flops)
+    return joined
+
+
+def matmul_columns(row: Values, compute: Values, device: str | None) -> dict[str, Any]:
+    """Joined columns of one matmul; `compute` is the ceilings row of its precision, empty where there is none."""
+    time = row.get("time_s") if row.get("status") == "ok" else None
+    speed = ratio(ratio(row.get("flops"), time), TERA)
+    peak, ceiling = compute.get("computed_tflop_s"), compute.get("measured_tflop_s")
+    return {
+        "tflop_s": speed,
+        "cold_tflop_s": ratio(ratio(row.get("flops"), row.get("cold_time_s") if time else None), TERA),
+        "end_to_end_tflop_s": ratio(ratio(row.get("flops"), row.get("end_to_end_s") if time else None), TERA),
+        "share_of_spec_percent": percent(speed, peak),
+        "share_of_measured_percent": percent(speed, ceiling),
+        "share_of_reference_percent": percent(row.get("reference_time_s"), time),
+        "arithmetic_intensity": ratio(row.get("flops"), row.get("bytes_moved")),
+        "ceiling_tflop_s": ceiling,
+        "peak_tflop_s": peak,
+        "basis": default_basis(device),
+    }
+
+
+def _mfu(flops: float | None, time: float | None, denominator_tflop_s: float | None) -> float | None:
+    return percent(ratio(ratio(flops, time), TERA), denominator_tflop_s)
+
+
+def _note(row: Values, joined: Values, flops: Values) -> str | None:
+    """Why MFU is empty, or why it should be doubted; None where there is nothing to say."""
+    if row.get("status") != "ok":
+        return None
+    if joined["mfu_percent"] is None:
+        if joined["flops"] is None:
+            return "no MFU: FLOPs were not counted" + (f" ({flops['message']})" if flops.get("message") else "")
+        if row.get("time_s") is None:
+            return "no MFU: the step was not timed"
+        used = row.get("effective_precision") or row.get("precision")
+        return f"no MFU: no peak is known for {used} on this device"
+    if joined["mfu_percent"] > 100:
+        return f"above 100 % of the {joined['mfu_basis']} peak: check the FLOPs, the peak and the precision really used"
+    return None

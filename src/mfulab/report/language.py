@@ -1,0 +1,69 @@
+"""Every text of figures and page, in one catalogue a language; no text of a figure or the page stands in code."""
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from string import Formatter
+from typing import Any
+
+import yaml
+
+from mfulab.report.quantities import quantity
+
+LANGUAGES = ("en", "ko")
+
+
+class Texts:
+    """Texts of one language: `text("finding", count=3)` looks in its own section first, then in `common`."""
+
+    def __init__(self, language: str = "en", section: str | None = None):
+        self.language, self.section = language, section
+        self._texts = catalogue(language)
+
+    def within(self, section: str) -> "Texts":
+        return Texts(self.language, section)
+
+    def has(self, key: str) -> bool:
+        return self._find(key) is not None
+
+    def __call__(self, key: str, **values: Any) -> str:
+        template = self._find(key)
+        if template is None:
+            raise KeyError(f"language={self.language}: no text {key!r} in section {self.section!r} or common")
+        return _FORMATTER.vformat(template, (), values).replace("\\n", "\n")
+
+    def name(self, kind: str, value: str) -> str:
+        """The word for a value of the data (`mode`, `training`), or the value itself where the catalogue has none."""
+        return str(self._texts.get("names", {}).get(kind, {}).get(value, value))
+
+    def _find(self, key: str) -> str | None:
+        for section in (self.section, "common"):
+            found = self._texts.get(section, {}).get(key) if section else None
+            if found is not None:
+                return str(found)
+        return None
+
+
+@cache
+def catalogue(language: str) -> Mapping[str, Any]:
+    """The whole catalogue of a language. Raises ValueError for one that does not exist."""
+    if language not in LANGUAGES:
+        raise ValueError(f"report.language={language}: choose one of {', '.join(LANGUAGES)}")
+    text = resources.files("mfulab.report").joinpath(f"catalogue/{language}.yaml").read_text(encoding="utf-8")
+    return yaml.safe_load(text)
+
+
+class _Words(Formatter):
+    """Adds two format specifications: `{n:run|runs}` picks by number, `{t:quantity s}` gives a value its SI prefix."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if "|" in format_spec:
+            one, many = format_spec.split("|")
+            return one if value == 1 else many
+        kind, _, unit = format_spec.partition(" ")
+        if kind == "quantity":
+            return quantity(value, unit)
+        return super().format_field(value, format_spec)
+
+
+_FORMATTER = _Words()

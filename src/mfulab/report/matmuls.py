@@ -1,0 +1,29 @@
+"""Which matmul rows belong side by side."""
+
+import pandas as pd
+
+
+def square(rows: pd.DataFrame) -> pd.DataFrame:
+    """Unbatched n × n × n products, the fastest block size of each."""
+    cube = rows[(rows["m"] == rows["n"]) & (rows["n"] == rows["k"]) & (rows["batch"].fillna(1) == 1)]
+    return fastest(cube)
+
+
+def fastest(rows: pd.DataFrame) -> pd.DataFrame:
+    """One row for each machine, implementation, size and precision: a sweep of block sizes leaves its best.
+
+    A kernel that names no family has its name's first part as one.
+    """
+    kept = rows.sort_values("time_s").drop_duplicates(["machine", "kernel", "size", "precision"])
+    families = kept["family"].where(kept["family"] != "", kept["kernel"].str.split("_").str[0])
+    return kept.assign(family=families)
+
+
+def most_shared(rows: pd.DataFrame) -> pd.DataFrame:
+    """Of each machine the precision and size that most implementations have, the larger size where several tie."""
+    chosen = []
+    for _, here in rows.groupby("machine", sort=False):
+        counts = here.groupby(["precision", "n"])["kernel"].nunique().reset_index().sort_values(["kernel", "n"])
+        best = counts.iloc[-1]
+        chosen.append(here[(here["precision"] == best["precision"]) & (here["n"] == best["n"])])
+    return pd.concat(chosen) if chosen else rows

@@ -1,0 +1,184 @@
+"""One self-contained page: findings first, then figures, rows, environment and definitions; it needs no network."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from jinja2 import Environment
+from markupsafe import Markup
+
+from mfulab.report import figures, fonts, frames, payload, style, vector
+from mfulab.report.columns import TABLES
+from mfulab.report.language import Texts, catalogue
+from mfulab.report.quantities import percent, quantity, significant
+
+FONTS = "/* fonts */"  # in the style sheet, where the letters that the page needs are put once they are known
+COMPARED = 200  # lines of a comparison; the file has all
+LISTED = 5  # unmeasured runs of one kind that are named; more are counted
+WORDS = ("copy", "copied", "count", "row", "config", "log", "folder", "operators", "samples", "series")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """`python scripts/page.py --tables results/tables --figures reports/figures --out reports/report.html`."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tables", type=Path, default=Path("results/tables"))
+    parser.add_argument("--figures", type=Path, help="where figures were drawn already; those that are not are drawn")
+    parser.add_argument("--out", type=Path, default=Path("reports/report.html"))
+    parser.add_argument("--language", default="en")
+    options = parser.parse_args(arguments)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    partial = options.out.with_name(f".{options.out.name}")
+    partial.write_text(build(options.tables, options.figures, options.language), encoding="utf-8")
+    partial.replace(options.out)
+
+
+def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
+    """The page as text, from the tables in `folder` and figures in `drawn`, whatever is missing of them."""
+    tables, problems = frames.read(folder)
+    text = Texts(language, "page")
+    sections = _sections(tables, drawn, text)
+    template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(_file("report.html"))
+    data = payload.read(tables, folder)
+    content = template.render(
+        text=text,
+        headline=next((figure["finding"] for section in sections for figure in section["figures"]), None),
+        provenance=style.provenance(_runs(tables)),
+        effort=_effort(tables, text),
+        unmeasured=_unmeasured(tables, text),
+        problems=[*([] if len(_runs(tables)) else [text("no_rows")]), *problems],
+        excluded=frames.excluded(folder).to_dict("records"),
+        comparison=_comparison(folder, text),
+        sections=sections,
+        has_rows=any(len(tables[name]) for name in TABLES),
+        environment=_environment(tables),
+        definitions=catalogue(language)["definitions"].items(),
+        words={key: text(key) for key in WORDS},
+        data=payload.packed(data),
+        css=Markup(_file("report.css")),
+        javascript=Markup(_file("report.js")),
+    )
+    return content.replace(FONTS, fonts.faces(content + json.dumps(data, ensure_ascii=False)), 1)
+
+
+def _file(name: str) -> str:
+    return resources.files("mfulab.report").joinpath(f"templates/{name}").read_text(encoding="utf-8")
+
+
+def _runs(tables: frames.Tables) -> pd.DataFrame:
+    """Every row that was measured on a machine, with what all tables share."""
+    shared = ["hardware", "recorded", "experiment", "status", "started_at", "commit", "process_s", "measured_s"]
+    wanted = [tables[name][shared] for name in ("profile", "matmul", "ceilings")]
+    return frames.with_machine(tables, pd.concat(wanted, ignore_index=True))
+
+
+def _effort(tables: frames.Tables, text: Texts) -> str:
+    """How much of the runs' time was spent measuring, of those rows that know both."""
+    runs = _runs(tables)
+    timed = runs[~runs["recorded"]].dropna(subset=["process_s", "measured_s"])
+    if timed.empty or timed["process_s"].sum() <= 0:
+        return ""
+    share = 100 * timed["measured_s"].sum() / timed["process_s"].sum()
+    return text("effort", count=len(timed), total=quantity(timed["process_s"].sum(), "s"), share=percent(share))
+
+
+def _unmeasured(tables: frames.Tables, text: Texts) -> list[str]:
+    """What was asked for and has no speed, and what has one that is to be doubted, in words."""
+    lines = []
+    for name in TABLES:
+        table = tables[name]
+        for status, rows in table[table["status"] != "ok"].groupby("status", sort=False):
+            word = text.name("status", str(status))
+            for _, row in rows.head(LISTED).iterrows():
+                lines.append(f"{row['run'] or name}: {word}. {row['message']}".strip())
+            if len(rows) > LISTED:
+                lines.append(text("more_unmeasured", count=len(rows) - LISTED, status=word, table=name))
+    noted = tables["profile"][tables["profile"]["mfu_note"] != ""]
+    for note, rows in noted.groupby("mfu_note", sort=False):
+        lines.append(text("note", count=len(rows), example=rows["run"].iloc[0], note=note))
+    return lines
+
+
+def _sections(tables: frames.Tables, drawn: Path | None, text: Texts) -> list[dict[str, Any]]:
+    """The topics that have figures, in the page's order; each figure with its sentence and its command."""
+    experiments = list(dict.fromkeys(filter(None, _runs(tables)["experiment"])))
+    sections: dict[str, list[dict[str, Any]]] = {}
+    for name, module in figures.modules().items():
+        rows = module.rows(tables)
+        if rows.empty:
+            continue
+        words = text.within(name)
+        svg = vector.saved(drawn, name)
+        if svg is None:
+            found = figures.render(name, tables, text.language)
+            svg = vector.svg_of(found) if found else ""
+        shown = {
+            "name": name,
+            "title": words("title"),
+            "finding": module.finding(rows, words),
+            "svg": Markup(vector.inline(svg, name)),
+            "command": figures.command(name, experiments),
+        }
+        sections.setdefault(module.TOPIC, []).append(shown)
+    return [{"topic": topic, "title": text(f"topic_{topic}"), "figures": shown} for topic, shown in sections.items()]
+
+
+def _comparison(folder: Path, text: Texts) -> dict[str, Any]:
+    """What changed between two sets of results: a sentence, and a line a run."""
+    found = frames.comparison(folder)
+    if found.empty:
+        return {}
+    counts = found["verdict"].value_counts()
+    says = text("compared", count=len(found), counts=", ".join(f"{count} {says}" for says, count in counts.items()))
+    lines = [
+        (
+            row["run"],
+            *(quantity(_number(row[name]), "s") for name in ("old_s", "new_s")),
+            row["verdict"],
+            row["because"],
+        )
+        for _, row in found.head(COMPARED).iterrows()
+    ]
+    return {"says": says, "lines": lines}
+
+
+def _number(text: str) -> float | None:
+    return float(text) if text else None
+
+
+def _environment(tables: frames.Tables) -> dict[str, Any]:
+    """A column a machine, a line a fact that at least one of them has."""
+    rows = frames.with_machine(tables, tables["environment"]).drop_duplicates("machine", keep="last")
+    skipped = {"experiment", "run", "recorded", "status", "machine", "process_s", "measured_s"}
+    facts = []
+    for name in (name for name in rows.columns if name not in skipped):
+        cells = [_fact(str(name), value) for value in rows[name]]
+        if any(cells):
+            facts.append((name, cells))
+    return {"machines": list(rows["machine"]), "facts": facts}
+
+
+def _fact(name: str, value: Any) -> str:
+    """A value as a person reads it: bytes with a unit, JSON as lines."""
+    if pd.isna(value) or value == "":
+        return ""
+    if isinstance(value, str):
+        return _lines(value)
+    if name.endswith("_bytes"):
+        return f"{significant(value / 2**30)} GiB"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _lines(value: str) -> str:
+    try:
+        found = json.loads(value)
+    except ValueError:
+        return value
+    if isinstance(found, dict):
+        return "\n".join(f"{name} {each}" for name, each in found.items())
+    if isinstance(found, list) and found and all(isinstance(each, dict) for each in found):
+        return "\n\n".join(_lines(json.dumps(each, ensure_ascii=False)) for each in found)
+    return value

@@ -1,0 +1,40 @@
+"""Numbers as people read them: three significant digits, SI prefixes, units; an absent number is a dash."""
+
+import math
+
+PREFIXES = {-12: "p", -9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P", 18: "E"}
+ABSENT = "–"
+
+
+def significant(value: float | None, digits: int = 3) -> str:
+    """`1234.5` is `1,230`, `0.012345` is `0.0123`, `1e-9` is `1.00e-09`."""
+    if value is None or not math.isfinite(value):
+        return ABSENT
+    if value == 0:
+        return "0"
+    exponent = math.floor(math.log10(abs(value)))
+    if exponent < -4 or exponent > 8:
+        return f"{value:.{digits - 1}e}"
+    rounded = round(value, digits - 1 - exponent)
+    exponent = math.floor(math.log10(abs(rounded)))
+    return f"{rounded:,.{max(0, digits - 1 - exponent)}f}"
+
+
+def quantity(value: float | None, unit: str = "") -> str:
+    """`0.0123, "s"` is `12.3 ms`; `3.6e9, "FLOP"` is `3.60 GFLOP`; percentages take no prefix."""
+    if value is None or not math.isfinite(value):
+        return ABSENT
+    if unit == "%":
+        return f"{percent(value)} %"
+    if value == 0:
+        return f"0 {unit}".strip()
+    exponent = min(18, max(-12, 3 * math.floor(math.log10(abs(value)) / 3)))
+    scaled = significant(value / 10.0**exponent)
+    if scaled == "1,000" and exponent < 18:
+        exponent, scaled = exponent + 3, "1.00"
+    return f"{scaled} {PREFIXES[exponent]}{unit}".strip()
+
+
+def percent(value: float) -> str:
+    """Whole percents from 10 on, two significant digits below: `53`, `4.2`, `0.031`."""
+    return f"{value:.0f}" if abs(value) >= 9.95 else significant(value, 2)

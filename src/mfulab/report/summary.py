@@ -1,0 +1,50 @@
+"""What the terminal shows at the end: run, time, MFU, utilization, and where the page is."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mfulab.report import frames
+from mfulab.report.quantities import quantity
+
+MOST = 40  # rows; a longer sweep shows its last ones and points to the page
+
+
+def table(profile: pd.DataFrame, matmul: pd.DataFrame) -> Table:
+    """This machine's rows; a row without a time says why in its place."""
+    shown = Table(box=None, header_style="bold", pad_edge=False)
+    shown.add_column("run", overflow="fold")
+    for name in ("time", "TFLOP/s", "MFU", "utilization"):
+        shown.add_column(name, justify="right", no_wrap=True)
+    for rows, share in ((profile, "mfu_percent"), (matmul, "share_of_measured_percent")):
+        for _, row in rows[~rows["recorded"]].tail(MOST).iterrows():
+            time = quantity(row["time_s"], "s") if row["status"] == "ok" else row["status"].replace("_", " ")
+            busy = row.get("utilization_percent")
+            cells = (
+                row["run"],
+                time,
+                quantity(row["tflop_s"] * 1e12, ""),
+                quantity(row[share], "%"),
+                quantity(busy, "%"),
+            )
+            shown.add_row(*(Text(cell) for cell in cells), style=None if row["status"] == "ok" else "dim")
+    return shown
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """`python scripts/summary.py --tables results/tables --page reports/report.html`."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tables", type=Path, default=Path("results/tables"))
+    parser.add_argument("--page", type=Path, default=Path("reports/report.html"))
+    options = parser.parse_args(arguments)
+    tables, problems = frames.read(options.tables)
+    console = Console()
+    console.print(table(tables["profile"], tables["matmul"]))
+    for problem in problems:
+        console.print(Text(problem, style="yellow"))
+    console.print(Text(f"\n{options.page.resolve()}"), soft_wrap=True)

@@ -1,0 +1,77 @@
+"""One ceiling of this device: the best large matmul in one precision, or the memory bandwidth of a triad."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from mfulab.hardware.compute import allow_tf32, effective_precision, peak_of, prepare
+from mfulab.hardware.gpu import properties_of
+from mfulab.hardware.peaks import memory_peak_gb_s
+from mfulab.measure.products import LIMIT_S, best_shape, sweep_products, sweep_triad
+from mfulab.measure.series import Series
+from mfulab.measure.statistics import Stats
+from mfulab.schema import CeilingRow, CeilingsStep, PrecisionConfig
+from mfulab.steps.base import Measured, UnsupportedError
+
+
+def measure(config: CeilingsStep, folder: Path) -> Measured:
+    """Measures `config.ceiling`. Every sample holds products back to back; the ceiling is the best shape's median."""
+    device, threads = prepare(config.device)
+    row = CeilingRow(ceiling=config.ceiling, threads=threads if device.type == "cpu" else None)
+    began = time.perf_counter()
+    if config.precision is None:
+        measured = _memory(row, device, folder)
+    else:
+        measured = _products(row, config, config.precision, device, threads, folder)
+    measured.row.measured_s = time.perf_counter() - began
+    return measured
+
+
+def _products(
+    row: CeilingRow, config: CeilingsStep, precision: PrecisionConfig, device: torch.device, threads: int, folder: Path
+) -> Measured:
+    effective = effective_precision(precision, device)
+    if precision.tf32 and effective != "tf32":
+        raise UnsupportedError("TF32 needs an NVIDIA GPU of compute capability 8.0 or later; products here stay fp32")
+    allow_tf32(precision.tf32)
+    with _clock(row, device, folder):
+        samples = sweep_products(effective, device, LIMIT_S[device.type])
+    peak = peak_of(device, threads, effective, config.device)
+    row.measured_shape, row.measured_tflop_s = best_shape(samples)
+    row.computed_tflop_s, row.max_clock_tflop_s, row.datasheet_tflop_s = peak.spec, peak.max_clock, peak.datasheet
+    row.computed_clock_mhz = peak.spec_clock_mhz
+    row.computed_formula, row.computed_source = peak.formula or None, peak.source or None
+    row.message = peak.reason
+    return Measured(row, samples)
+
+
+def _memory(row: CeilingRow, device: torch.device, folder: Path) -> Measured:
+    with _clock(row, device, folder):
+        samples = sweep_triad(device)
+    row.measured_gb_s = Stats(float(str(sample["gb_s"])) for sample in samples).median
+    row.measured_shape = str(samples[0]["elements"])
+    if device.type == "cuda":
+        row.computed_gb_s = memory_peak_gb_s(properties_of(device))
+        row.computed_formula = "memory clock × bus width × 2"
+        row.computed_source = "NVML nvmlDeviceGetMaxClockInfo, nvmlDeviceGetMemoryBusWidth"
+    if row.computed_gb_s is None:
+        row.message = "this device does not tell its memory clock and bus width, so there is no computed bandwidth"
+    return Measured(row, samples)
+
+
+@contextlib.contextmanager
+def _clock(row: CeilingRow, device: torch.device, folder: Path) -> Iterator[None]:
+    """Fills the row's mean SM clock over what runs inside, from a series that stays in `folder`; a CPU tells none."""
+    if device.type != "cuda":
+        yield
+        return
+    series = Series(device, folder / "series.csv").open()
+    series.start()
+    try:
+        yield
+        row.clock_mhz = series.stop()["clock_mhz"].value
+    finally:
+        series.close()

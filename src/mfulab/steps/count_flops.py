@@ -1,0 +1,111 @@
+"""Counts FLOPs, bytes and activations of one step of a model. Needs no device."""
+
+import csv
+import json
+from pathlib import Path
+
+from mfulab.flops.counter import Operations
+from mfulab.flops.model import ModelCount, count_model
+from mfulab.flops.optimizers import optimizer_flops
+from mfulab.flops.tree import layer_rows
+from mfulab.models.build import ModelError
+from mfulab.schema import CountFlopsStep, FlopsRow
+from mfulab.steps.base import Measured
+
+BYTES = 4
+"""An element's size in every `bytes` column; multiply by precision's element size ÷ 4 for another number format."""
+
+
+def measure(config: CountFlopsStep, folder: Path) -> Measured:
+    """Counts the model; writes `layers.csv`, one line a layer, into `folder`. Samples: one line an operator and pass.
+
+    Raises:
+        ModelError: the model cannot be built.
+        CountError: its forward or backward pass fails with the given inputs.
+    """
+    counted = count_model(config.model, config.batch_size, config.sequence_length)
+    row = _row(config, counted)
+    _add_inference(row, config)
+    _add_checkpointed(row, config)
+    layers = layer_rows(counted.model, counted.count.operations)
+    with (folder / "layers.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(layers[0]))
+        writer.writeheader()
+        writer.writerows(layers)
+    return Measured(row, _operator_rows(counted.count.operations))
+
+
+def _row(config: CountFlopsStep, counted: ModelCount) -> FlopsRow:
+    parameters = list(counted.model.parameters())
+    trainable = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
+    operations = counted.count.operations
+    forward, backward, again = (operations.sum(direction) for direction in ("forward", "backward", "recomputed"))
+    return FlopsRow(
+        message=counted.message,
+        model=config.model.name,
+        batch_size=config.batch_size,
+        sequence_length=config.sequence_length,
+        counted_on=counted.means,
+        parameters=sum(parameter.numel() for parameter in parameters),
+        trainable_parameters=trainable,
+        forward_flops=forward.flops,
+        backward_flops=backward.flops,
+        forward_macs=forward.flops // 2,
+        forward_causal_flops=forward.causal_flops,
+        backward_causal_flops=backward.causal_flops,
+        # What the model itself recomputes is executed whether checkpointing is asked for or not.
+        executed_backward_flops=backward.executed_flops + again.executed_flops,
+        optimizer_flops=optimizer_flops("adam", trainable),
+        other_flops=forward.other_flops,
+        other_backward_flops=backward.other_flops,
+        uncounted_operators=json.dumps(dict(operations.uncounted)) if operations.uncounted else None,
+        forward_bytes=BYTES * forward.elements,
+        backward_bytes=BYTES * backward.elements,
+        other_bytes=BYTES * forward.other_elements,
+        other_backward_bytes=BYTES * backward.other_elements,
+        activation_bytes=BYTES * counted.count.saved.elements,
+        activation_fixed_bytes=counted.count.saved.fixed_bytes,
+        step_peak_bytes=BYTES * counted.count.peak.elements,
+        step_peak_fixed_bytes=counted.count.peak.fixed_bytes,
+    )
+
+
+def _add_inference(row: FlopsRow, config: CountFlopsStep) -> None:
+    """Counts anew in evaluation mode, where dropout is gone and nothing is kept for a backward pass."""
+    counted = count_model(config.model, config.batch_size, config.sequence_length, inference=True)
+    row.inference_flops = counted.count.operations.sum("forward").flops
+    row.inference_other_flops = counted.count.operations.sum("forward").other_flops
+    row.inference_peak_bytes = BYTES * counted.count.peak.elements
+    row.inference_peak_fixed_bytes = counted.count.peak.fixed_bytes
+
+
+def _add_checkpointed(row: FlopsRow, config: CountFlopsStep) -> None:
+    """Counts anew with every block recomputed; the columns stay empty where the model has no blocks."""
+    try:
+        counted = count_model(config.model, config.batch_size, config.sequence_length, checkpointing=True)
+    except ModelError:
+        return
+    row.recomputed_flops = counted.count.operations.sum("recomputed").executed_flops
+    row.checkpointed_activation_bytes = BYTES * counted.count.saved.elements
+    row.checkpointed_peak_bytes = BYTES * counted.count.peak.elements
+
+
+def _operator_rows(operations: Operations) -> list[dict[str, object]]:
+    names = sorted({(key.operator, key.direction) for key in operations.totals})
+    rows = []
+    for operator, direction in names:
+        total = operations.sum(direction, operator=operator)
+        rows.append(
+            {
+                "operator": operator,
+                "pass": direction,
+                "calls": total.calls,
+                "flops": total.flops,
+                "causal_flops": total.causal_flops,
+                "executed_flops": total.executed_flops,
+                "other_flops": total.other_flops,
+                "bytes": BYTES * (total.elements + total.other_elements),
+                "counted": operator not in operations.uncounted,
+            }
+        )
+    return sorted(rows, key=lambda row: (-int(str(row["flops"])), -int(str(row["other_flops"]))))

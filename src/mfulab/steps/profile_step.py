@@ -1,0 +1,193 @@
+"""Measures one training or inference step: its time over steady windows, and how busy the device was meanwhile."""
+
+import csv
+import math
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mfulab.hardware.compute import allow_tf32, effective_precision, prepare
+from mfulab.measure import execution, workload
+from mfulab.measure.clocks import clock_for
+from mfulab.measure.ladder import clock_reader, restriction_of, samplers_for, set_readings
+from mfulab.measure.memory import PeakMemory
+from mfulab.measure.operators import (
+    KERNEL_COLUMNS,
+    OPERATOR_COLUMNS,
+    TracedPass,
+    kernel_readings,
+    operator_table,
+    top_kernels,
+    trace_steps,
+    untraced,
+)
+from mfulab.measure.series import Series
+from mfulab.measure.statistics import Stats, median_interval
+from mfulab.measure.windows import CPU_PACE, CUDA_PACE, Observation, Pace, observe
+from mfulab.models.build import build, enable_checkpointing, loss, make_batch
+from mfulab.schema import ProfileConfig, ProfileRow, ProfileStepStep, TimingConfig
+from mfulab.steps.base import Measured, UnsupportedError
+
+TRACED_S = 0.3
+
+
+def measure(config: ProfileStepStep, folder: Path) -> Measured:
+    """One row for one model, workload, batch size, precision and execution mode.
+
+    Leaves in `folder`: series.csv, operators.csv, on a GPU kernels.csv, and where asked for trace.json.gz.
+    """
+    device, _ = prepare(config.device)
+    effective = effective_precision(config.precision, device)
+    if config.precision.tf32 and effective != "tf32":
+        raise UnsupportedError("TF32 needs an NVIDIA GPU of compute capability 8.0 or later")
+    allow_tf32(config.precision.tf32)
+    torch.manual_seed(config.seed)
+    memory = PeakMemory(device)
+    began = time.perf_counter()
+    step, final_loss = make_step(config, device)
+    made = time.perf_counter()
+    seen = _observe(config, step, device, folder)
+    row = _row(config, seen, effective)
+    row.measured_s = time.perf_counter() - made
+    if config.execution.mode != "eager":
+        row.compile_s = max(0.0, made - began + seen.warm_up.first_call_s - seen.time_s)
+    readings = {**seen.readings, "memory_bytes": memory.read()}
+    if config.profile.operators or config.profile.trace:
+        traced = trace_steps(step, device, _traced_steps(device, seen.time_s))
+        kernels, table = kernel_readings(traced, device)
+        row.top_kernels = top_kernels(table)
+        write_tables(config.profile, traced, table, folder)
+    else:
+        kernels = untraced()
+    set_readings(row, {**readings, **kernels}, seen.steps)
+    row.restriction = restriction_of(device) or None
+    row.loss = final_loss()
+    if not math.isfinite(row.loss):
+        row.status, row.loss = "incorrect", None
+        row.message = f"the loss is not finite after {seen.steps} steps in {config.precision.name}"
+    return Measured(row, _samples(seen))
+
+
+def make_step(config: ProfileStepStep, device: torch.device) -> tuple[Callable[[], Any], Callable[[], float]]:
+    """The step as a function, and a function that gives the loss: of the last training step, or of one output."""
+    dtype = workload.parameter_dtype(config.precision)
+    with device:
+        model = build(config.model)
+    model = model.to(device=device, dtype=dtype)
+    batch = make_batch(config.model, config.batch_size, config.sequence_length, device=device, dtype=dtype)
+    model, batch = execution.arrange(model, batch, config.execution)
+    task = config.model.task
+    if config.workload.mode == "inference":
+        model.eval()
+    elif config.workload.checkpointing:
+        enable_checkpointing(model)
+    issued = execution.issue(model, batch, config.execution)
+    graph = config.execution.mode == "cuda_graph"
+    if config.workload.mode == "inference":
+        step = workload.inference_step(issued, batch, config.precision, device)
+    else:
+        step = workload.training_step(
+            issued, list(model.parameters()), batch, task, config.workload, config.precision, device, capturable=graph
+        )
+    if graph:
+        step = execution.capture(step, device)
+
+    if config.workload.mode == "inference":
+        return step, lambda: float(loss(step(), batch.targets, task))
+    latest: list[torch.Tensor] = []
+
+    def remembered() -> torch.Tensor:
+        latest[:] = [step()]
+        return latest[0]
+
+    return remembered, lambda: float(latest[0])
+
+
+def pace_for(device: torch.device, timing: TimingConfig) -> Pace:
+    """The device's pace with what the config sets in its place."""
+    pace = CUDA_PACE if device.type == "cuda" else CPU_PACE
+    return replace(
+        pace,
+        windows=timing.windows,
+        window_s=timing.window_time_s or pace.window_s,
+        warm_up_s=timing.warm_up_time_s or pace.warm_up_s,
+    )
+
+
+def _row(config: ProfileStepStep, seen: Observation, effective: str) -> ProfileRow:
+    steps = Stats(seen.step_times_s)
+    interval = median_interval([window.median_s for window in seen.windows])
+    low, high = interval or (None, None)
+    return ProfileRow(
+        model=config.model.name,
+        workload=config.workload.name,
+        batch_size=config.batch_size,
+        sequence_length=config.sequence_length,
+        precision=config.precision.name,
+        execution=config.execution.name,
+        effective_precision=effective,
+        time_s=seen.time_s,
+        time_p5_s=steps.p5,
+        time_p95_s=steps.p95,
+        time_ci_low_s=low,
+        time_ci_high_s=high,
+        windows=len(seen.windows),
+        steps=seen.steps,
+        window_s=seen.length_s,
+        warm_up_s=seen.warm_up.total_s,
+        first_call_s=seen.warm_up.first_call_s,
+        steady=seen.warm_up.steady,
+    )
+
+
+def _observe(config: ProfileStepStep, step: Callable[[], Any], device: torch.device, folder: Path) -> Observation:
+    series = Series(device, folder / "series.csv").open()
+    try:
+        samplers = samplers_for(device, [series])
+        return observe(step, clock_for(device), pace_for(device, config.timing), samplers, clock_reader(device))
+    except RuntimeError as error:
+        if "not implemented for" in str(error):
+            raise UnsupportedError(f"precision={config.precision.name} on {device.type}: {error}") from error
+        raise
+    finally:
+        series.close()
+
+
+def _traced_steps(device: torch.device, step_s: float) -> int:
+    return max(1, min(10 if device.type == "cuda" else 3, round(TRACED_S / step_s)))
+
+
+def write_tables(profile: ProfileConfig, traced: TracedPass, kernels: list[dict[str, object]], folder: Path) -> None:
+    """Leaves operators.csv, kernels.csv and trace.json.gz in `folder`, as `profile` asks.
+
+    The trace is linked once more under the name by which TensorBoard's profiler plugin finds it.
+    """
+    if profile.operators:
+        _write_csv(folder / "operators.csv", OPERATOR_COLUMNS, operator_table(traced))
+        if kernels:
+            _write_csv(folder / "kernels.csv", KERNEL_COLUMNS, kernels)
+    if profile.trace:
+        path = folder / "trace.json.gz"
+        traced.export(path)
+        (folder / "tensorboard").mkdir(exist_ok=True)
+        shutil.copyfile(path, folder / "tensorboard" / "step.pt.trace.json.gz")
+
+
+def _write_csv(path: Path, columns: Sequence[str], rows: list[dict[str, object]]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _samples(seen: Observation) -> list[dict[str, object]]:
+    return [
+        {"window": number, "sample": place, "time_s": seconds}
+        for number, window in enumerate(seen.windows)
+        for place, seconds in enumerate(window.step_times_s)
+    ]

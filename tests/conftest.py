@@ -1,0 +1,96 @@
+"""What all tests share: the skip rules, and a copy of the workflow in which a test may change anything."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    reason = _why_no_gpu() if any("gpu" in item.keywords for item in items) else ""
+    for item in items:
+        if "gpu" in item.keywords and reason:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _why_no_gpu() -> str:
+    import torch
+
+    return "" if torch.cuda.is_available() else "needs an NVIDIA GPU that torch can use"
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item):
+    """In CI nothing but `gpu` may skip: a missing system package is a failure there."""
+    outcome = yield
+    report = outcome.get_result()
+    if (
+        report.skipped
+        and os.environ.get("MFULAB_CI")
+        and "gpu" not in item.keywords
+        and not hasattr(report, "wasxfail")
+    ):
+        report.outcome = "failed"
+        report.longrepr = f"skipped in CI: {report.longrepr}"
+
+
+@dataclass(frozen=True)
+class Project:
+    """A copy of the workflow's files; code is imported from the checkout unless the test copies it too."""
+
+    folder: Path
+
+    def run(self, *command: str, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Runs a command of this Python's environment in the copy; output and errors come back together."""
+        bin_folder = Path(sys.executable).parent
+        paths = f"{bin_folder}{os.pathsep}{os.environ['PATH']}"
+        source = self.folder / "src" if (self.folder / "src").exists() else ROOT / "src"
+        merged = {**os.environ, "PATH": paths, "PYTHONPATH": str(source), "COLUMNS": "200", **environment}
+        done = subprocess.run(
+            command, cwd=self.folder, env=merged, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        assert not check or done.returncode == 0, done.stdout
+        return done
+
+    def snakemake(self, *arguments: str, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Runs Snakemake; without a target and experiment it is the miniature's report."""
+        return self.run("snakemake", "--cores", "1", *arguments, check=check, **environment)
+
+    def rows(self) -> dict[str, float]:
+        """Modification time of every row below results/, by path."""
+        found = (self.folder / "results").rglob("row.csv")
+        return {
+            str(path.relative_to(self.folder)): path.stat().st_mtime_ns
+            for path in found
+            if "superseded" not in path.parts
+        }
+
+
+@pytest.fixture
+def make_project(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Project]:
+    """Copies the workflow into an empty directory; `with_source` copies the package too, so that it can be edited."""
+
+    def make(with_source: bool = False) -> Project:
+        return Project(copy_workflow(tmp_path_factory.mktemp("project"), with_source))
+
+    return make
+
+
+def copy_workflow(folder: Path, with_source: bool) -> Path:
+    """The workflow's files in `folder`, without results; with the package too where a test edits it."""
+    names = ["Snakefile", "environment.yml", "workflow", "config", "scripts", *(["src"] if with_source else [])]
+    for name in names:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        else:
+            shutil.copy(source, folder / name)
+    (folder / "profiles").symlink_to("workflow/profiles")
+    return folder

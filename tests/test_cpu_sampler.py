@@ -1,0 +1,66 @@
+"""CPU utilization: the arithmetic by hand, and this very process."""
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from mfulab.measure.cpu_sampler import CpuCounters, CpuSampler, between
+
+BEGIN = CpuCounters(10.0, 100.0, 500.0, 5.0, 1000.0, 10, 20)
+
+
+def test_by_hand():
+    end = CpuCounters(12.0, 103.0, 504.0, 5.5, 1008.0, 30, 21)
+    readings = between(BEGIN, end, 2.0)
+    assert readings["utilization_percent"].value == pytest.approx(100 * 3 / (2 * 2))
+    assert readings["system_utilization_percent"].value == pytest.approx(50)
+    assert readings["steal_percent"].value == pytest.approx(100 * 0.5 / 8)
+    assert readings["voluntary_switches_per_s"].value == pytest.approx(10)
+    assert readings["involuntary_switches_per_s"].value == pytest.approx(0.5)
+    assert readings["utilization_percent"].window_s == pytest.approx(2)
+
+
+def test_the_cgroups_share_and_what_its_quota_took():
+    begin = replace(BEGIN, cgroup_used_s=50.0, cgroup_throttled_s=1.0)
+    end = CpuCounters(12.0, 103.0, 504.0, 5.5, 1008.0, 30, 21, 53.0, 1.5)
+    readings = between(begin, end, 2.0)
+    assert readings["cgroup_utilization_percent"].value == pytest.approx(100 * 3 / (2 * 2))
+    assert readings["throttled_percent"].value == pytest.approx(100 * 0.5 / 2)
+    assert between(BEGIN, end, 2.0)["throttled_percent"].reason == "this system tells no cgroup CPU accounting"
+
+
+def test_a_window_shorter_than_a_tick_has_no_system_share():
+    readings = between(BEGIN, replace(BEGIN, wall_s=10.001), 2.0)
+    assert readings["system_utilization_percent"].value is None
+    assert "10 ms" in readings["system_utilization_percent"].reason
+
+
+def test_steal_that_is_not_told_is_empty_not_zero():
+    readings = between(replace(BEGIN, system_steal_s=None), CpuCounters(12, 103, 504, None, 1008, 0, 0), 2.0)
+    assert readings["steal_percent"].value is None
+
+
+def test_no_time_is_refused():
+    with pytest.raises(ValueError, match="window of 0"):
+        between(BEGIN, BEGIN, 1.0)
+
+
+def test_stop_without_start():
+    with pytest.raises(RuntimeError, match="before start"):
+        CpuSampler().stop()
+
+
+def test_spinning_reads_more_than_sleeping():
+    def read(work) -> float:
+        sampler = CpuSampler(cpus=1.0)
+        sampler.start()
+        work()
+        return sampler.stop()["utilization_percent"].value
+
+    def spin() -> None:
+        end = time.process_time() + 0.1
+        while time.process_time() < end:
+            pass
+
+    assert read(lambda: time.sleep(0.1)) < read(spin)

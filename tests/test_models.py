@@ -1,0 +1,124 @@
+"""Every model config builds the architecture that its publisher describes, and fails clearly where it cannot."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from mfulab.models.build import ModelError, build, enable_checkpointing, first_tensor, loss, make_batch
+from mfulab.schema import ModelConfig
+
+CONFIGS = Path(__file__).parent.parent / "config" / "model"
+
+# The publishers' own numbers; where they round ("124M"), the sum over the published shapes.
+PARAMETERS = {
+    "resnet18": 11_689_512,
+    "resnet50": 25_557_032,
+    "mobilenet_v2": 3_504_872,
+    "convnext_tiny": 28_589_128,
+    "vit_b_16": 86_567_656,
+    "regnet_y_400mf": 4_344_144,
+    "regnet_x_400mf": 5_495_976,
+    "gpt2": 124_439_808,
+    "gpt2_medium": 354_823_168,
+    "gpt2_xl": 1_557_611_200,
+    "llama_3_2_1b": 1_235_814_400,
+    "llama_3_1_8b": 8_030_261_248,
+    "bert_base": 109_514_298,
+    "simple_cnn": 4_014_986,
+    "digit_cnn": 370_338,
+    "linear_1024": 1_049_600,
+    "lstm": 19_780_400,
+    "mixtral_small": 214_213_120,
+}
+
+
+def read(name: str) -> ModelConfig:
+    return ModelConfig.model_validate(yaml.safe_load((CONFIGS / f"{name}.yaml").read_text()))
+
+
+def test_every_config_is_tested():
+    assert {path.stem for path in CONFIGS.glob("*.yaml")} == set(PARAMETERS)
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_parameter_count_is_the_publishers(name):
+    with torch.device("meta"):
+        model = build(read(name))
+    assert read(name).name == name
+    assert sum(parameter.numel() for parameter in model.parameters()) == PARAMETERS[name]
+
+
+@pytest.mark.parametrize("name", ["simple_cnn", "digit_cnn", "linear_1024", "lstm"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_small_models_take_a_training_step(name, dtype):
+    config = read(name)
+    model = build(config).to(dtype)
+    batch = make_batch(config, 2, 5 if config.vocabulary_size else None, dtype=dtype)
+    value = loss(model(batch.inputs), batch.targets, config.task)
+    value.backward()
+    assert value.shape == ()
+    assert torch.isfinite(value)
+    assert all(torch.isfinite(parameter.grad).all() for parameter in model.parameters())
+
+
+def test_batches_are_random_and_repeatable():
+    config = read("simple_cnn")
+    inputs = make_batch(config, 2, generator=torch.Generator().manual_seed(1)).inputs
+    assert inputs.shape == (2, 3, 224, 224)
+    assert 0.9 < inputs.std() < 1.1
+    assert torch.equal(inputs, make_batch(config, 2, generator=torch.Generator().manual_seed(1)).inputs)
+
+
+def test_token_batches_stay_in_the_vocabulary():
+    batch = make_batch(read("gpt2"), 3, 7)
+    assert batch.inputs.shape == batch.targets.shape == (3, 7)
+    assert batch.inputs.max() < 50257
+    assert not torch.equal(batch.inputs, batch.targets)
+    assert make_batch(read("gpt2"), 3, device="meta").inputs.shape == (3, 1024)
+
+
+def test_outputs_of_every_kind_are_read():
+    logits = torch.randn(2, 5)
+    assert first_tensor(logits) is logits
+    assert first_tensor((logits, None)) is logits
+    assert first_tensor({"out": logits}) is logits
+    with pytest.raises(ModelError, match="no tensor"):
+        first_tensor("text")
+    with pytest.raises(ModelError, match="no class scores"):
+        loss(torch.randn(4), torch.zeros(4, dtype=torch.long))
+
+
+def test_checkpointing_changes_no_gradient():
+    config = read("digit_cnn")
+    batch = make_batch(config, 2)
+    plain, recomputed = build(config), build(config)
+    recomputed.load_state_dict(plain.state_dict())
+    assert enable_checkpointing(recomputed) == 2
+    for model in (plain, recomputed):
+        loss(model(batch.inputs), batch.targets).backward()
+    for one, other in zip(plain.parameters(), recomputed.parameters(), strict=True):
+        assert torch.equal(one.grad, other.grad)
+
+
+def test_a_model_without_blocks_cannot_be_checkpointed():
+    with pytest.raises(ModelError, match="no ModuleList or Sequential"):
+        enable_checkpointing(torch.nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize(
+    ("target", "arguments", "message"),
+    [
+        ("no_such_module.build", {}, "cannot be imported"),
+        ("torch.nn.NoSuchLayer", {}, "torch.nn has no NoSuchLayer"),
+        ("torch.nn.Linear", {"wrong": 1}, "unexpected keyword argument"),
+        ("torch.get_default_dtype", {}, "returned a dtype"),
+        ("torch.float32", {}, "not a callable"),
+        ("mfulab.models.huggingface.build", {"architecture": "NoSuchModel"}, "no such model class"),
+    ],
+)
+def test_a_target_that_cannot_be_built_says_why(target, arguments, message):
+    config = ModelConfig(name="wrong", _target_=target, arguments=arguments, input_shape=[3])
+    with pytest.raises(ValueError, match=message):
+        build(config)

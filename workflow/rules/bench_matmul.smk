@@ -1,0 +1,21 @@
+rule bench_matmul:
+    input:
+        config="results/{hardware}/bench_matmul/{run}/config.json",
+        sources=lab.sources("bench_matmul"),
+    output:
+        row="results/{hardware}/bench_matmul/{run}/row.csv",
+        samples="results/{hardware}/bench_matmul/{run}/samples.csv",
+    log:
+        "results/{hardware}/bench_matmul/{run}/log",
+    conda:
+        "../../environment.yml"
+    threads: 1
+    resources:
+        gpu=lab.gpus,
+        cpu_measurement=lab.cpus,
+        runtime="20m",
+    priority: 0
+    message:
+        "Multiplying {wildcards.run}"
+    shell:
+        "warm scripts/bench_matmul.py --config {input.config:q} > {log:q} 2>&1"

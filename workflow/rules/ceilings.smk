@@ -1,0 +1,21 @@
+rule ceilings:
+    input:
+        config="results/{hardware}/ceilings/{run}/config.json",
+        sources=lab.sources("ceilings"),
+    output:
+        row="results/{hardware}/ceilings/{run}/row.csv",
+        samples="results/{hardware}/ceilings/{run}/samples.csv",
+    log:
+        "results/{hardware}/ceilings/{run}/log",
+    conda:
+        "../../environment.yml"
+    threads: 1
+    resources:
+        gpu=lab.gpus,
+        cpu_measurement=lab.cpus,
+        runtime="10m",
+    priority: 20
+    message:
+        "What {wildcards.hardware} can do at best: {wildcards.run}"
+    shell:
+        "warm scripts/ceilings.py --config {input.config:q} > {log:q} 2>&1"

@@ -1,0 +1,29 @@
+from mfulab.planning.workflow import Workflow
+from mfulab.worker import lifetime
+
+lab = Workflow(config)
+
+# `warm SCRIPT …` in a rule's shell command: in the warm worker, or directly where there is none.
+shell.prefix(lab.warm)
+
+
+wildcard_constraints:
+    hardware="[a-z0-9][a-z0-9-]*",
+    run="[^/]+",
+
+
+onstart:
+    lifetime.start(workflow.local_exec)
+
+
+onsuccess:
+    lifetime.stop()
+    shell("warm scripts/summary.py")
+
+
+onerror:
+    lifetime.stop()
+
+
+def figures_with_data(wildcards):
+    return lab.figures(checkpoints.tables.get().output.figures)

@@ -1,0 +1,19 @@
+rule count_flops:
+    input:
+        config="results/count_flops/{run}/config.json",
+        sources=lab.sources("count_flops"),
+    output:
+        row="results/count_flops/{run}/row.csv",
+        samples="results/count_flops/{run}/samples.csv",
+    log:
+        "results/count_flops/{run}/log",
+    conda:
+        "../../environment.yml"
+    threads: 1
+    resources:
+        runtime="10m",
+    priority: 10
+    message:
+        "Counting FLOPs of {wildcards.run}"
+    shell:
+        "warm scripts/count_flops.py --config {input.config:q} > {log:q} 2>&1"

@@ -1,0 +1,21 @@
+rule environment:
+    input:
+        config="results/{hardware}/environment/{run}/config.json",
+        sources=lab.sources("environment"),
+    output:
+        row="results/{hardware}/environment/{run}/row.csv",
+        samples="results/{hardware}/environment/{run}/samples.csv",
+    log:
+        "results/{hardware}/environment/{run}/log",
+    conda:
+        "../../environment.yml"
+    threads: 1
+    resources:
+        gpu=lab.gpus,
+        cpu_measurement=lab.cpus,
+        runtime="5m",
+    priority: 30
+    message:
+        "What this machine is: {wildcards.hardware}"
+    shell:
+        "warm scripts/environment.py --config {input.config:q} > {log:q} 2>&1"

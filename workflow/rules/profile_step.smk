@@ -1,0 +1,21 @@
+rule profile_step:
+    input:
+        config="results/{hardware}/profile_step/{run}/config.json",
+        sources=lab.sources("profile_step"),
+    output:
+        row="results/{hardware}/profile_step/{run}/row.csv",
+        samples="results/{hardware}/profile_step/{run}/samples.csv",
+    log:
+        "results/{hardware}/profile_step/{run}/log",
+    conda:
+        "../../environment.yml"
+    threads: 1
+    resources:
+        gpu=lab.gpus,
+        cpu_measurement=lab.cpus,
+        runtime="20m",
+    priority: 0
+    message:
+        "Profiling {wildcards.run}"
+    shell:
+        "warm scripts/profile_step.py --config {input.config:q} > {log:q} 2>&1"
