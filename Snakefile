@@ -5,6 +5,7 @@ from snakemake.utils import min_version
 
 min_version("9.20")
 
+
 # Devices belong to one machine; a cluster hands out its own, so jobs there do not share these counts.
 resource_scopes:
     gpu="local",

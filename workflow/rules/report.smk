@@ -22,12 +22,12 @@ checkpoint tables:
         "results/tables/log",
     conda:
         "../../environment.yml"
-    message:
-        "Joining rows into tables"
     params:
         planned=lab.planned_manifests,
         others=lab.other_manifests,
         unplanned=lab.unplanned,
+    message:
+        "Joining rows into tables"
     shell:
         "(warm scripts/tables.py --manifest {params.planned:q} --also {params.others:q} {params.unplanned:q}"
         " --reference results/reference --out results/tables"
