@@ -51,7 +51,8 @@ def test_llama_is_counted_by_its_shapes(name, shape):
     tokens = 1024
     a_layer = 2 * (2 * width**2 + 2 * width * key_width + 3 * width * mlp) + 4 * tokens * width
     by_hand = tokens * (layers * a_layer + 2 * width * 128256)
-    assert flops(name) == (by_hand, 2 * by_hand)
+    # Some versions of transformers make the rotary angles by a product of matrices, one layer's worth in a million.
+    assert flops(name) == pytest.approx((by_hand, 2 * by_hand), rel=1e-7)
 
 
 def test_bert_is_counted_by_its_shapes():

@@ -205,6 +205,29 @@ def test_recomputation_is_told_apart(use_reentrant):
         assert again.sum(direction).flops == plain.sum(direction).flops
 
 
+def test_recomputed_attention_is_not_taken_for_backward():
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.project, self.out = nn.Linear(16, 16), nn.Linear(16, 16)
+
+        def forward(self, x):
+            x = self.project(x)
+            return self.out(functional.scaled_dot_product_attention(x, x, x))
+
+    with torch.device("meta"):
+        model = nn.Sequential(Block())
+        tokens = torch.randn(2, 8, 16)
+    operations = count(model, lambda: checkpoint(model, tokens, use_reentrant=False).sum()).operations
+    attention = 4 * 2 * 8 * 8 * 16
+    for direction, flops in (("forward", attention), ("recomputed", attention), ("backward", 2 * attention)):
+        of_attention = [
+            total.flops for key, total in operations.totals.items()
+            if key.direction == direction and "attention" in key.operator
+        ]  # fmt: skip
+        assert sum(of_attention) == flops
+
+
 def test_what_is_frozen_is_not_counted_backward():
     with torch.device("meta"):
         model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))

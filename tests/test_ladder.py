@@ -56,8 +56,9 @@ def test_values_sources_and_reasons():
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        (["sm_active_percent", "kernel_busy_percent", "throttled_percent"], "GPM, trace, NVML"),
-        (["kernel_busy_percent", "throttled_percent", "utilization_percent"], "trace, NVML, utilization only"),
+        (["sm_active_percent", "kernel_busy_percent", "power_capped_percent"], "GPM, trace, NVML counters"),
+        (["kernel_busy_percent", "power_capped_percent", "utilization_percent"], "trace, NVML counters"),
+        (["voluntary_switches_per_s", "throttled_percent", "utilization_percent"], "CPU time"),
         (["utilization_percent"], "utilization only"),
         ([], "counted only"),
     ],

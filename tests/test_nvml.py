@@ -138,11 +138,12 @@ def test_at_the_end(library):
 @pytest.mark.parametrize(("pids", "others"), [([], 0), ([1], 0), ([1, 2], 1), ([9], 0), ([9, 1], 1)], ids=str)
 def test_other_processes(pids, others):
     assert count_others(pids, own=9) == others, "in a container this process has another id"
+    assert count_others(pids, own=None) == len(pids)
 
 
 def test_no_process_is_told(library):
     library(Gpu(processes=[]))
-    assert other_processes(nvml.handle_by_uuid(FIRST)) == (0, "")
+    assert other_processes(nvml.handle_by_uuid(FIRST), os.getpid()) == (0, "")
 
 
 def test_a_counter_that_was_reset_is_not_a_difference():

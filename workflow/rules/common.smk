@@ -4,8 +4,9 @@ from mfulab.worker import lifetime
 
 lab = Workflow(config, is_main=workflow.is_main_process)
 keep_commas(workflow)
-warm = lab.warm
-python = lab.python
+
+# `warm SCRIPT …` in a rule's shell command: in the warm worker, or directly where there is none.
+shell.prefix(lab.warm)
 
 
 wildcard_constraints:
@@ -19,8 +20,12 @@ onstart:
 
 onsuccess:
     lifetime.stop()
-    shell("{python} scripts/summary.py")
+    shell("warm scripts/summary.py")
 
 
 onerror:
     lifetime.stop()
+
+
+def figures_with_data(wildcards):
+    return lab.figures(checkpoints.tables.get().output.figures)

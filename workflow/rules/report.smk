@@ -13,6 +13,7 @@ checkpoint tables:
     input:
         planned=lab.planned_manifests,
         others=lab.other_manifests,
+        recorded=lab.recorded,
         rows=lab.rows,
         sources=lab.module_sources("mfulab.report.tables"),
     output:
@@ -27,10 +28,11 @@ checkpoint tables:
     params:
         planned=lab.planned_manifests,
         others=lab.other_manifests,
+        unplanned=lab.unplanned,
     shell:
-        "({warm} scripts/tables.py --manifest {params.planned:q} --also {params.others:q} --results results"
+        "(warm scripts/tables.py --manifest {params.planned:q} --also {params.others:q} {params.unplanned:q}"
         " --reference results/reference --out results/tables"
-        " && {warm} scripts/figures.py --list {output.figures:q}) > {log:q} 2>&1"
+        " && warm scripts/figures.py --list {output.figures:q}) > {log:q} 2>&1"
 
 
 rule figure:
@@ -52,7 +54,7 @@ rule figure:
     message:
         "Drawing {wildcards.figure}"
     shell:
-        "{warm} scripts/figures.py --only {wildcards.figure} > {log:q} 2>&1"
+        "warm scripts/figures.py --only {wildcards.figure} > {log:q} 2>&1"
 
 
 rule page:
@@ -68,11 +70,7 @@ rule page:
     message:
         "Writing {output}"
     shell:
-        "{warm} scripts/page.py --out {output:q} > {log:q} 2>&1"
-
-
-def figures_with_data(wildcards):
-    return lab.figures(checkpoints.tables.get().output.figures)
+        "warm scripts/page.py --out {output:q} > {log:q} 2>&1"
 
 
 rule figures:

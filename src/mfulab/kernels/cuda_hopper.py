@@ -14,7 +14,7 @@ SHARED_MEMORY_BYTES = STAGES * (TILE_M + TILE_N) * TILE_K * 2 + 2 * STAGES * 8 +
 
 
 class CudaHopper(CudaC):
-    """fp16 and bf16 with float32 accumulation. Rows of A and B must be multiples of 16 bytes: the copy engine's rule."""
+    """fp16 and bf16 with float32 accumulation. Rows of A and B must be multiples of 16 bytes."""
 
     rung, adds = 10, "Hopper: bulk copies by one warp, products by two warpgroups, blocks that stay for tile after tile"
     precisions = ("fp16", "bf16")

@@ -19,8 +19,8 @@ from mfulab.schema import ProfileRow
 _LEVELS = (
     ("sm_active_percent", "GPM"),
     ("kernel_busy_percent", "trace"),
-    ("throttled_percent", "NVML"),
-    ("utilization_percent", "utilization only"),
+    ("power_capped_percent", "NVML counters"),
+    ("voluntary_switches_per_s", "CPU time"),
 )
 
 
@@ -105,7 +105,7 @@ def per_step(readings: Readings, steps: int) -> Readings:
 def strictest(readings: Readings) -> str:
     """The sources that answered, strictest first: what is missing at the front is what the ladder lacks."""
     answered = [name for column, name in _LEVELS if _has(readings, column)]
-    return ", ".join(answered) or "counted only"
+    return ", ".join(answered) or ("utilization only" if _has(readings, "utilization_percent") else "counted only")
 
 
 def _has(readings: Readings, column: str) -> bool:

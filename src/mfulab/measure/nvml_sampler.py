@@ -127,7 +127,7 @@ class NvmlAtEnd:
         memory, memory_why = _asked(pynvml.nvmlDeviceGetMemoryInfo, self._handle)
         clock, clock_why = _asked(pynvml.nvmlDeviceGetClockInfo, self._handle, pynvml.NVML_CLOCK_SM)
         warmth, warmth_why = _asked(pynvml.nvmlDeviceGetTemperature, self._handle, pynvml.NVML_TEMPERATURE_GPU)
-        others, others_why = other_processes(self._handle)
+        others, others_why = other_processes(self._handle, os.getpid())
         used = None if memory is None else memory.used
         return {
             "device_memory_bytes": Reading(used, "B", "nvmlDeviceGetMemoryInfo at the window's end", reason=memory_why),
@@ -188,20 +188,20 @@ def throttling(before: dict[str, Counter], after: dict[str, Counter], window_s: 
     return readings
 
 
-def other_processes(handle: Any) -> tuple[int | None, str]:
-    """Processes besides this one that compute on the GPU.
+def other_processes(handle: Any, own: int | None) -> tuple[int | None, str]:
+    """Processes besides `own` (all of them where that is None) that compute on the GPU.
 
-    In a container NVML tells the host's process ids, or none at all: one of those it tells is then taken for this one.
+    In a container NVML tells the host's process ids, or none at all: one of those it tells is then taken for `own`.
     """
     processes, reason = _asked(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
     if processes is None:
         return None, reason
-    return count_others([process.pid for process in processes], os.getpid()), ""
+    return count_others([process.pid for process in processes], own), ""
 
 
-def count_others(pids: Sequence[int], own: int) -> int:
-    """How many of `pids` are not this process."""
-    return len(pids) - 1 if own in pids else max(0, len(pids) - 1)
+def count_others(pids: Sequence[int], own: int | None) -> int:
+    """How many of `pids` are not `own`, which is one of them even where it goes by another number."""
+    return len(pids) if own is None else max(0, len(pids) - 1)
 
 
 def _asked(call: Callable[..., Any], *arguments: Any) -> tuple[Any, str]:

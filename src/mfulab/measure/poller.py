@@ -1,7 +1,7 @@
 """The time series: a process of its own that writes a line each fifth of a second until its input is closed.
 
 A thread would take the interpreter's lock from steps that are bound by launches. Run as
-`python -m mfulab.measure.poller cpu PID` or `… cuda UUID`; CSV goes to standard output.
+`python -m mfulab.measure.poller cpu PID` or `… cuda PID UUID`; CSV goes to standard output.
 """
 
 import csv
@@ -51,8 +51,8 @@ def cpu_probe(pid: int) -> Probe:
     return probe
 
 
-def cuda_probe(uuid: str) -> Probe:
-    """Reads what NVML tells of the GPU `uuid` now; what it refuses is empty."""
+def cuda_probe(uuid: str, own: int | None) -> Probe:
+    """Reads what NVML tells of the GPU `uuid` now; what it refuses is empty. `own` is no "other process"."""
     import pynvml
 
     from mfulab.hardware import nvml
@@ -74,7 +74,7 @@ def cuda_probe(uuid: str) -> Probe:
             "power_w": None if power is None else power / 1e3,
             "temperature_c": asked(pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
             "device_memory_bytes": None if memory is None else memory.used,
-            "other_processes": other_processes(handle)[0],
+            "other_processes": other_processes(handle, own)[0],
         }
 
     return probe
@@ -99,9 +99,9 @@ def _input_closed() -> bool:
 
 
 def main(arguments: list[str]) -> None:
-    """`cpu PID` or `cuda UUID`."""
-    kind, name = arguments
-    poll(cpu_probe(int(name)) if kind == "cpu" else cuda_probe(name), _input_closed, sys.stdout)
+    """`cpu PID` or `cuda PID UUID`."""
+    kind, pid, *uuid = arguments
+    poll(cpu_probe(int(pid)) if kind == "cpu" else cuda_probe(uuid[0], int(pid)), _input_closed, sys.stdout)
 
 
 if __name__ == "__main__":

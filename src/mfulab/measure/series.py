@@ -39,7 +39,7 @@ class Series:
         if self._device.type == "cuda":
             from mfulab.hardware.gpu import uuid_of
 
-            what = ["cuda", uuid_of(self._device)]
+            what = ["cuda", str(os.getpid()), uuid_of(self._device)]
         else:
             what = ["cpu", str(os.getpid())]
         self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,6 @@
 """The planned sweep as the rules see it: paths, and functions of wildcards; imports neither torch nor pandas."""
 
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,7 +12,7 @@ from mfulab.planning.runs import Plan, Run
 from mfulab.planning.sources import PACKAGE, closure, step_sources, target_sources
 from mfulab.worker import client
 
-TABLES = ("environment", "ceilings", "flops", "profile", "matmul")
+TABLES = ("environment", "ceilings", "flops", "counters", "profile", "matmul")
 
 
 class Workflow:
@@ -26,13 +27,9 @@ class Workflow:
 
     @property
     def warm(self) -> str:
-        """The command that runs a script in the warm worker, or directly where there is none."""
-        return f"{sys.executable} -S -E {client.__file__}"
-
-    @property
-    def python(self) -> str:
-        """The interpreter that Snakemake itself runs in."""
-        return sys.executable
+        """A shell function that runs a script in the warm worker, or directly where there is none."""
+        command = shlex.join([sys.executable, "-S", "-E", client.__file__])
+        return f'warm() {{{{ {command} "$@"; }}}}; '  # Snakemake formats a prefix: braces are doubled
 
     @property
     def rows(self) -> list[str]:
@@ -47,7 +44,18 @@ class Workflow:
     @property
     def other_manifests(self) -> list[str]:
         """Plans of other experiments and of other machines, whose finished rows are shown beside ours."""
-        return sorted({str(path) for path in RESULTS.glob("*/plan/*.json")} - set(self.planned_manifests))
+        found = {str(path) for path in RESULTS.glob("*/plan/*.json")} if self._runs else set()
+        return sorted(found - set(self.planned_manifests))
+
+    @property
+    def recorded(self) -> list[str]:
+        """The tables of recorded machines."""
+        return sorted(map(str, RESULTS.glob("reference/*/*.csv")))
+
+    @property
+    def unplanned(self) -> list[str]:
+        """The option that also shows folders copied from machines without a plan; none where nothing is measured."""
+        return ["--results", str(RESULTS)] if self._runs else []
 
     @property
     def tables(self) -> tuple[str, ...]:

@@ -1,25 +1,32 @@
 """Labels that stand beside what they name and never on one another."""
 
 from collections.abc import Sequence
+from functools import cache
 
+import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.text import Annotation
-from matplotlib.transforms import Bbox
 
 from mfulab.report.style import INK, MUTED
 
 GAP = 1.5  # points between two labels
+ALIGNED = {"left": 0.0, "center": 0.5, "right": 1.0}
 NEAR = 20  # points from which on a label needs a leader
 SMALLEST = 6  # font size in points; where even these do not fit, the lowest lines go unnamed
+
+
+def settle(figure: Figure) -> None:
+    """Lays the figure out, so that labels know where things are. Call it when panels, limits and legend are final."""
+    figure.draw_without_rendering()
 
 
 def at_line_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]], size: float = 10) -> list[Annotation]:
     """Names lines in the right margin: (x, y, name, colour) of each line's last point, in data units.
 
     Labels keep the order of the lines' ends and are pushed apart until none touches another; a thin leader ties each to
-    its line. Call it when limits and layout are final.
+    its line. Call it after `settle`.
     """
-    axes.figure.canvas.draw()
     room = axes.get_window_extent().height * 72 / axes.figure.dpi
     size = max(SMALLEST, min(size, (room / max(len(ends), 1) - GAP) / 1.25))
     ends = sorted(ends, key=lambda end: end[1])[-int(room / (SMALLEST * 1.25 + GAP)) :]
@@ -81,28 +88,29 @@ def beside_points(
 ) -> list[Annotation]:
     """Names points of a scatter: (x, y, name) in data units. Each label takes the nearest free place around its point.
 
-    `obstacles` are points that no label may cover. Call it when limits and layout are final; a label that finds no
-    place is left out rather than drawn over another.
+    `obstacles` are points that no label may cover. Call it after `settle`; a label that finds no place is left out
+    rather than drawn over another.
     """
-    axes.figure.canvas.draw()
     renderer = axes.figure.canvas.get_renderer()
-    inside = axes.get_window_extent(renderer)
+    inside = axes.get_window_extent(renderer).extents
     scale = axes.figure.dpi / 72
-    taken = [_around(axes.transData.transform(point), 4 * scale) for point in [*obstacles, *(p[:2] for p in points)]]
+    covered = axes.transData.transform([*obstacles, *(point[:2] for point in points)])
+    taken = np.hstack([covered - 4 * scale, covered + 4 * scale])  # x0, y0, x1, y1 in pixels
     labels = []
     for x, y, name in points:
         label = axes.annotate(name, (x, y), (0, 0), textcoords="offset points", fontsize=size, color=INK, va="center")
         center = axes.transData.transform((x, y))
+        width, height = label.get_window_extent(renderer).size + 2 * GAP * scale
         for dx, dy, align in _places():
-            label.set_ha(align)
-            label.xyann = (dx, dy)
-            extent = label.get_window_extent(renderer).padded(GAP * scale)
-            leader = _leader_boxes(center, dx * scale, dy * scale) if abs(dx) + abs(dy) > NEAR else []
-            clear = not any(box.overlaps(other) for box in (extent, *leader) for other in taken)
-            if clear and _within(extent, inside):
-                taken += [extent, *leader]
+            left, middle = center + np.array([dx, dy]) * scale - (width * ALIGNED[align], 0)
+            extent = (left, middle - height / 2, left + width, middle + height / 2)
+            far = abs(dx) + abs(dy) > NEAR
+            boxes = np.array([extent, *(_leader_boxes(center, dx * scale, dy * scale) if far else ())])
+            if _within(extent, inside) and not _overlap(boxes, taken):
+                taken = np.vstack([taken, boxes])
+                label.set(ha=align, position=(dx, dy))
                 labels.append(label)
-                if leader:
+                if far:
                     _draw_leader(axes, x, y, dx, dy)
                 break
         else:
@@ -110,20 +118,19 @@ def beside_points(
     return labels
 
 
-def _leader_boxes(center: Sequence[float], dx: float, dy: float) -> list[Bbox]:
+def _overlap(some: np.ndarray, others: np.ndarray) -> bool:
+    a, b = some[:, None], others[None]
+    return bool(((a[..., :2] < b[..., 2:]) & (b[..., :2] < a[..., 2:])).all(axis=-1).any())
+
+
+def _within(inner: Sequence[float], outer: Sequence[float]) -> bool:
+    return inner[0] >= outer[0] and inner[1] >= outer[1] and inner[2] <= outer[2] and inner[3] <= outer[3]
+
+
+def _leader_boxes(center: Sequence[float], dx: float, dy: float) -> list[tuple[float, float, float, float]]:
     """Small boxes along the leader, from where it has left its point, so that nothing else is put on it."""
-    steps = [step / 10 for step in range(3, 10)]
-    return [_around((center[0] + dx * step, center[1] + dy * step), 1) for step in steps]
-
-
-def _places() -> list[tuple[float, float, str]]:
-    """Offsets in points with alignment, nearest first."""
-    places: list[tuple[float, float, str]] = []
-    for reach in (8, 14, 22, 32, 44):
-        places += [(reach, 0, "left"), (-reach, 0, "right"), (0, reach + 3, "center"), (0, -reach - 3, "center")]
-        places += [(0.8 * reach, up * reach, "left") for up in (1, -1)]
-        places += [(-0.8 * reach, up * reach, "right") for up in (1, -1)]
-    return places
+    places = [(center[0] + dx * step / 10, center[1] + dy * step / 10) for step in range(3, 10)]
+    return [(x - 1, y - 1, x + 1, y + 1) for x, y in places]
 
 
 def _draw_leader(axes: Axes, x: float, y: float, dx: float, dy: float) -> None:
@@ -136,9 +143,12 @@ def _draw_leader(axes: Axes, x: float, y: float, dx: float, dy: float) -> None:
     )
 
 
-def _around(center: Sequence[float], reach: float) -> Bbox:
-    return Bbox.from_extents(center[0] - reach, center[1] - reach, center[0] + reach, center[1] + reach)
-
-
-def _within(inner: Bbox, outer: Bbox) -> bool:
-    return inner.x0 >= outer.x0 and inner.x1 <= outer.x1 and inner.y0 >= outer.y0 and inner.y1 <= outer.y1
+@cache
+def _places() -> list[tuple[float, float, str]]:
+    """Offsets in points with alignment, nearest first."""
+    places: list[tuple[float, float, str]] = []
+    for reach in (8, 14, 22, 32, 44):
+        places += [(reach, 0, "left"), (-reach, 0, "right"), (0, reach + 3, "center"), (0, -reach - 3, "center")]
+        places += [(0.8 * reach, up * reach, "left") for up in (1, -1)]
+        places += [(-0.8 * reach, up * reach, "right") for up in (1, -1)]
+    return places

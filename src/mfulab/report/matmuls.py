@@ -15,7 +15,7 @@ def fastest(rows: pd.DataFrame) -> pd.DataFrame:
     A kernel that names no family has its name's first part as one.
     """
     kept = rows.sort_values("time_s").drop_duplicates(["machine", "kernel", "size", "precision"])
-    families = kept["family"].where(kept["family"] != "", kept["kernel"].str.partition("_")[0])
+    families = kept["family"].where(kept["family"] != "", kept["kernel"].str.split("_").str[0])
     return kept.assign(family=families)
 
 

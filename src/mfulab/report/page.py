@@ -1,14 +1,9 @@
 """One self-contained page: findings first, then figures, rows, environment and definitions; it needs no network."""
 
 import argparse
-import base64
-import gzip
 import json
-import math
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import resources
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -16,188 +11,174 @@ import pandas as pd
 from jinja2 import Environment
 from markupsafe import Markup
 
-from mfulab.report import figures, frames, style
+from mfulab.report import figures, fonts, frames, payload, style, vector
 from mfulab.report.columns import TABLES
 from mfulab.report.language import Texts, catalogue
-from mfulab.schema import ROWS
+from mfulab.report.quantities import percent, quantity, significant
 
-# The columns shown at first; the rest appear on request and are always exported.
-MAIN = {
-    "profile": (
-        "hardware model mode batch_size precision execution status time_s samples_per_s tokens_per_s mfu_percent"
-        " hfu_percent utilization_percent memory_bytes energy_j verdict"
-    ),
-    "matmul": (
-        "hardware kernel size precision status time_s tflop_s share_of_measured_percent share_of_reference_percent"
-        " relative_error end_to_end_s"
-    ),
-    "ceilings": (
-        "hardware ceiling status measured_tflop_s computed_tflop_s datasheet_tflop_s measured_gb_s computed_gb_s"
-    ),
-    "flops": "run model batch_size sequence_length status parameters forward_flops backward_flops uncounted_operators",
-    "environment": "hardware recorded device device_name python operating_system",
-}
-ORDER = ("profile", "matmul", "ceilings", "flops", "environment")
+FONTS = "/* fonts */"  # in the style sheet, where the letters that the page needs are put once they are known
+COMPARED = 200  # lines of a comparison; the file has all
+LISTED = 5  # unmeasured runs of one kind that are named; more are counted
+WORDS = ("copy", "copied", "count", "row", "config", "log", "folder", "operators", "samples", "series")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """`python scripts/report.py --tables results/tables --out reports/report.html`."""
+    """`python scripts/page.py --tables results/tables --figures reports/figures --out reports/report.html`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tables", type=Path, default=Path("results/tables"))
+    parser.add_argument("--figures", type=Path, help="where figures were drawn already; those that are not are drawn")
     parser.add_argument("--out", type=Path, default=Path("reports/report.html"))
     parser.add_argument("--language", default="en")
     options = parser.parse_args(arguments)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     partial = options.out.with_name(f".{options.out.name}")
-    partial.write_text(build(options.tables, options.language), encoding="utf-8")
+    partial.write_text(build(options.tables, options.figures, options.language), encoding="utf-8")
     partial.replace(options.out)
 
 
-def build(folder: Path, language: str = "en") -> str:
-    """The page as text, from the tables in `folder`, whatever is missing of them."""
+def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
+    """The page as text, from the tables in `folder` and figures in `drawn`, whatever is missing of them."""
     tables, problems = frames.read(folder)
     text = Texts(language, "page")
-    drawn = [figure for name in figures.modules() if (figure := figures.render(name, tables, language))]
-    headline = next((figure.finding for figure in drawn), None)
-    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string(_template("report.html"))
-    return template.render(
+    sections = _sections(tables, drawn, text)
+    template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(_file("report.html"))
+    data = payload.read(tables, folder)
+    content = template.render(
         text=text,
-        headline=headline,
-        provenance=style.provenance(_all_rows(tables)),
-        problems=[*_unmeasured(tables, text), *problems],
-        sections=_sections(drawn, text),
+        headline=next((figure["finding"] for section in sections for figure in section["figures"]), None),
+        provenance=style.provenance(_runs(tables)),
+        effort=_effort(tables, text),
+        unmeasured=_unmeasured(tables, text),
+        problems=[*([] if len(_runs(tables)) else [text("no_rows")]), *problems],
+        excluded=frames.excluded(folder).to_dict("records"),
+        comparison=_comparison(folder, text),
+        sections=sections,
         has_rows=any(len(tables[name]) for name in TABLES),
-        environments=_environments(tables),
+        environment=_environment(tables),
         definitions=catalogue(language)["definitions"].items(),
-        words={key: text(key) for key in ("copy", "copied", "count", "row", "config", "log")},
-        data=_packed({"tables": _compact(tables), "details": {}}),
-        css=Markup(_template("report.css")),
-        javascript=Markup(_template("report.js")),
+        words={key: text(key) for key in WORDS},
+        data=payload.packed(data),
+        css=Markup(_file("report.css")),
+        javascript=Markup(_file("report.js")),
     )
+    return content.replace(FONTS, fonts.faces(content + json.dumps(data, ensure_ascii=False)), 1)
 
 
-def _template(name: str) -> str:
+def _file(name: str) -> str:
     return resources.files("mfulab.report").joinpath(f"templates/{name}").read_text(encoding="utf-8")
 
 
-def _all_rows(tables: frames.Tables) -> pd.DataFrame:
-    wanted = [
-        tables[name][["hardware", "recorded", "started_at", "commit"]] for name in ("profile", "matmul", "ceilings")
-    ]
+def _runs(tables: frames.Tables) -> pd.DataFrame:
+    """Every row that was measured on a machine, with what all tables share."""
+    shared = ["hardware", "recorded", "experiment", "status", "started_at", "commit", "process_s", "measured_s"]
+    wanted = [tables[name][shared] for name in ("profile", "matmul", "ceilings")]
     return frames.with_machine(tables, pd.concat(wanted, ignore_index=True))
 
 
+def _effort(tables: frames.Tables, text: Texts) -> str:
+    """How much of the runs' time was spent measuring, of those rows that know both."""
+    runs = _runs(tables)
+    timed = runs[~runs["recorded"]].dropna(subset=["process_s", "measured_s"])
+    if timed.empty or timed["process_s"].sum() <= 0:
+        return ""
+    share = 100 * timed["measured_s"].sum() / timed["process_s"].sum()
+    return text("effort", count=len(timed), total=quantity(timed["process_s"].sum(), "s"), share=percent(share))
+
+
 def _unmeasured(tables: frames.Tables, text: Texts) -> list[str]:
-    """What was asked for and has no speed, in words; many of a kind are counted, not listed."""
+    """What was asked for and has no speed, and what has one that is to be doubted, in words."""
     lines = []
     for name in TABLES:
         table = tables[name]
         for status, rows in table[table["status"] != "ok"].groupby("status", sort=False):
-            for _, row in rows.head(5).iterrows():
-                lines.append(f"{row['run'] or name}: {text.name('status', str(status))}. {row['message']}".strip())
-            if len(rows) > 5:
-                lines.append(
-                    text("more_unmeasured", count=len(rows) - 5, status=text.name("status", str(status)), table=name)
-                )
+            word = text.name("status", str(status))
+            for _, row in rows.head(LISTED).iterrows():
+                lines.append(f"{row['run'] or name}: {word}. {row['message']}".strip())
+            if len(rows) > LISTED:
+                lines.append(text("more_unmeasured", count=len(rows) - LISTED, status=word, table=name))
     noted = tables["profile"][tables["profile"]["mfu_note"] != ""]
     for note, rows in noted.groupby("mfu_note", sort=False):
         lines.append(text("note", count=len(rows), example=rows["run"].iloc[0], note=note))
-    if tables["profile"].empty and tables["matmul"].empty:
-        lines.append(text("no_rows"))
     return lines
 
 
-def _sections(drawn: Sequence[figures.Drawn], text: Texts) -> list[dict[str, Any]]:
+def _sections(tables: frames.Tables, drawn: Path | None, text: Texts) -> list[dict[str, Any]]:
+    """The topics that have figures, in the page's order; each figure with its sentence and its command."""
+    experiments = list(dict.fromkeys(filter(None, _runs(tables)["experiment"])))
     sections: dict[str, list[dict[str, Any]]] = {}
-    for figure in drawn:
+    for name, module in figures.modules().items():
+        rows = module.rows(tables)
+        if rows.empty:
+            continue
+        words = text.within(name)
+        svg = vector.saved(drawn, name)
+        if svg is None:
+            found = figures.render(name, tables, text.language)
+            svg = vector.svg_of(found) if found else ""
         shown = {
-            "name": figure.name,
-            "title": figure.title,
-            "finding": figure.finding,
-            "svg": Markup(inline_svg(figure)),
-            "command": f"snakemake --cores 1 reports/figures/{figure.name}.svg",
+            "name": name,
+            "title": words("title"),
+            "finding": module.finding(rows, words),
+            "svg": Markup(vector.inline(svg, name)),
+            "command": figures.command(name, experiments),
         }
-        sections.setdefault(figure.topic, []).append(shown)
+        sections.setdefault(module.TOPIC, []).append(shown)
     return [{"topic": topic, "title": text(f"topic_{topic}"), "figures": shown} for topic, shown in sections.items()]
 
 
-def inline_svg(drawn: figures.Drawn) -> str:
-    """The figure as SVG for the page: its own ids, no fixed size, and the theme's colours instead of its own."""
-    buffer = BytesIO()
-    with style.theme():
-        drawn.figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
-    svg = buffer.getvalue().decode()
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(
-        r'(<svg[^>]*?) width="[^"]*"', r"\1", re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1), count=1
-    )
-    svg = re.sub(r'\bid="([^"]+)"', rf'id="{drawn.name}-\1"', svg)
-    svg = re.sub(r'(href="#|url\(#)', rf"\g<1>{drawn.name}-", svg)
-    themed = {style.INK: "ink", style.MUTED: "muted", style.GRID: "grid", style.PAPER: "paper"}
-    themed |= {color: f"c{index}" for index, color in enumerate(style.PALETTE)}
-    for color, name in themed.items():
-        svg = svg.replace(color, f"var(--{name})")
-    return svg
-
-
-def _environments(tables: frames.Tables) -> list[dict[str, Any]]:
-    rows = frames.with_machine(tables, tables["environment"])
-    skipped = {"experiment", "run", "recorded", "status", "machine"}
-    return [
-        {
-            "name": row["machine"],
-            "facts": [(name, _fact(value)) for name, value in row.items() if _known(name, value, skipped)],
-        }
-        for _, row in rows.iterrows()
+def _comparison(folder: Path, text: Texts) -> dict[str, Any]:
+    """What changed between two sets of results: a sentence, and a line a run."""
+    found = frames.comparison(folder)
+    if found.empty:
+        return {}
+    counts = found["verdict"].value_counts()
+    says = text("compared", count=len(found), counts=", ".join(f"{count} {says}" for says, count in counts.items()))
+    lines = [
+        (
+            row["run"],
+            *(quantity(_number(row[name]), "s") for name in ("old_s", "new_s")),
+            row["verdict"],
+            row["because"],
+        )
+        for _, row in found.head(COMPARED).iterrows()
     ]
+    return {"says": says, "lines": lines}
 
 
-def _known(name: object, value: object, skipped: set[str]) -> bool:
-    return name not in skipped and not pd.isna(value) and value != ""
+def _number(text: str) -> float | None:
+    return float(text) if text else None
 
 
-def _fact(value: object) -> str:
-    return (
-        f"{value:g}"
-        if isinstance(value, float) and not value.is_integer()
-        else f"{value:.0f}"
-        if isinstance(value, float)
-        else str(value)
-    )
+def _environment(tables: frames.Tables) -> dict[str, Any]:
+    """A column a machine, a line a fact that at least one of them has."""
+    rows = frames.with_machine(tables, tables["environment"]).drop_duplicates("machine", keep="last")
+    skipped = {"experiment", "run", "recorded", "status", "machine", "process_s", "measured_s"}
+    facts = []
+    for name in (name for name in rows.columns if name not in skipped):
+        cells = [_fact(str(name), value) for value in rows[name]]
+        if any(cells):
+            facts.append((name, cells))
+    return {"machines": list(rows["machine"]), "facts": facts}
 
 
-def _compact(tables: frames.Tables) -> dict[str, Any]:
-    """Tables by column, texts that repeat as numbers into a dictionary."""
-    compact = {}
-    for name in ORDER:
-        table, kinds = tables[name], dict(frames.kinds(name))
-        if table.empty:
-            continue
-        fields, main = ROWS[TABLES[name]].model_fields, MAIN[name].split()
-        columns, values = [], []
-        for column in table.columns:
-            described = fields[column].description if column in fields else None
-            entry: dict[str, Any] = {"name": column, "main": column in main, "description": described or ""}
-            if kinds[column] is str:
-                codes, distinct = pd.factorize(table[column])
-                entry["dictionary"] = list(distinct)
-                values.append(codes.tolist())
-            else:
-                entry["number"] = kinds[column] is float
-                values.append([_json(value) for value in table[column].tolist()])
-            columns.append(entry)
-        compact[name] = {"columns": columns, "values": values, "length": len(table)}
-    return compact
+def _fact(name: str, value: Any) -> str:
+    """A value as a person reads it: bytes with a unit, JSON as lines."""
+    if pd.isna(value) or value == "":
+        return ""
+    if isinstance(value, str):
+        return _lines(value)
+    if name.endswith("_bytes"):
+        return f"{significant(value / 2**30)} GiB"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _json(value: object) -> object:
-    if value is pd.NA or (isinstance(value, float) and not math.isfinite(value)):
-        return None
-    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
-
-
-def _packed(data: Mapping[str, Any]) -> str:
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+def _lines(value: str) -> str:
+    try:
+        found = json.loads(value)
+    except ValueError:
+        return value
+    if isinstance(found, dict):
+        return "\n".join(f"{name} {each}" for name, each in found.items())
+    if isinstance(found, list) and found and all(isinstance(each, dict) for each in found):
+        return "\n\n".join(_lines(json.dumps(each, ensure_ascii=False)) for each in found)
+    return value

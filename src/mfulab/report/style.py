@@ -2,18 +2,18 @@
 
 import textwrap
 from collections.abc import Iterable, Sequence
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import seaborn as sns
-from matplotlib import font_manager, rc_context
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+
+from mfulab.report import fonts
 
 INK, MUTED, GRID, PAPER = "#1f2933", "#5f6b7a", "#dde2e8", "#ffffff"
 # seaborn's "colorblind" without its yellow, its pale pink and one of two near blues: readable on white and on black.
@@ -21,7 +21,6 @@ PALETTE = tuple(sns.color_palette("colorblind").as_hex()[index] for index in (0,
 SIZE = (10.0, 5.625)  # inches: 16:9, 1920 × 1080 at DPI
 DPI = 192
 MANY = 1500  # points beyond which an SVG holds them as one picture
-HANGUL = "NanumGothic"
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
@@ -31,7 +30,7 @@ def theme() -> rc_context:
     return rc_context(
         {
             **sns_style,
-            "font.family": ["DejaVu Sans", *_hangul()],
+            "font.family": fonts.families(),
             "font.size": 12,
             "axes.titlesize": 12,
             "axes.titleweight": "bold",
@@ -63,20 +62,6 @@ def theme() -> rc_context:
             "pdf.fonttype": 42,
         }
     )
-
-
-def _hangul() -> list[str]:
-    """The family of the Hangul font that is installed with the package, registered with matplotlib."""
-    found = find_spec("koreanize_matplotlib")
-    if found is None or found.origin is None:
-        return []
-    known = font_manager.fontManager.ttflist
-    for file, weight in (("NanumGothic.ttf", 400), ("NanumGothicBold.ttf", 700)):
-        path = Path(found.origin).parent / "fonts" / file
-        if path.exists() and not any(font.fname == str(path) and font.weight == weight for font in known):
-            # The bold file calls itself semibold, which no search for bold finds.
-            known.append(font_manager.FontEntry(fname=str(path), name=HANGUL, weight=weight))
-    return [HANGUL]
 
 
 def machines(rows: pd.DataFrame, most: int = 3) -> list[str]:

@@ -159,7 +159,7 @@ def _observe(config: ProfileStepStep, step: Callable[[], Any], device: torch.dev
 
 
 def _traced_steps(device: torch.device, step_s: float) -> int:
-    return max(1, min(20 if device.type == "cuda" else 3, round(TRACED_S / step_s)))
+    return max(1, min(10 if device.type == "cuda" else 3, round(TRACED_S / step_s)))
 
 
 def write_tables(profile: ProfileConfig, traced: TracedPass, kernels: list[dict[str, object]], folder: Path) -> None:

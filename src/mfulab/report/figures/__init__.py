@@ -65,7 +65,8 @@ def render(name: str, tables: frames.Tables, language: str = "en") -> Drawn | No
     with style.theme():
         figure = style.blank(text("title"), style.provenance(rows))
         module.draw(rows, figure, text)
-        figure.canvas.draw()
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # the layout is final: saving must not repeat it
     return Drawn(name, module.TOPIC, text("title"), module.finding(rows, text), figure)
 
 
@@ -75,6 +76,12 @@ def save(drawn: Drawn, path: Path) -> None:
     dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {"Software": None}}
     with style.theme():
         drawn.figure.savefig(path, dpi=style.DPI, metadata=dates[path.suffix[1:]])
+
+
+def command(name: str, experiments: Sequence[str] = ()) -> str:
+    """What makes the figure anew, typed in the project's folder."""
+    chosen = f" --config experiment={','.join(experiments)}" if experiments else ""
+    return f"snakemake --cores 1 reports/figures/{name}.svg{chosen}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

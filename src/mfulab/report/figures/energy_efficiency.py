@@ -55,6 +55,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         axes.set_xlim(0, 1.3 * here["mfu_percent"].max())
     grid["", machines[0]].set_ylabel("GFLOP/J")
     style.legend(figure, [style.dot(color, text.name("precision", name)) for name, color in colors.items()])
+    labels.settle(figure)
     for machine in machines:
         here = rows[rows["machine"] == machine].sort_values("flops_per_j")
         best = (

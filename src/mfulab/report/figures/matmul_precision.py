@@ -31,7 +31,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The fastest format against the most exact one."""
     here = rows[rows["machine"] == rows["machine"].iloc[0]]
     fast, exact = here.loc[here["tflop_s"].idxmax()], here.loc[here["relative_error"].idxmin()]
-    key = "finding_same" if fast["precision"] == exact["precision"] else "finding"
+    key = "finding_same" if fast.name == exact.name else "finding"
     return text(
         key,
         machine=fast["machine"],
@@ -59,6 +59,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         axes.yaxis.set_minor_formatter(NullFormatter())
         axes.set_ylim(here["tflop_s"].min() / 3, here["tflop_s"].max() * 3)
     grid["", machines[0]].set_ylabel("TFLOP/s")
+    labels.settle(figure)
     for machine in machines:
         here = shown[shown["machine"] == machine]
         points = [

@@ -81,6 +81,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         error.set_ylabel("‖C − R‖ / ‖R‖")
     for title in titles:
         grid[machines[-1], title].set_xlabel(text("size"))
+    labels.settle(figure)
     for machine in machines:
         last = rows[rows["machine"] == machine].groupby("kernel").last().reset_index()
         ends = [

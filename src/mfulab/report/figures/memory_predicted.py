@@ -56,6 +56,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), xlabel=text("predicted"))
     grid["", machines[0]].set_ylabel(text("measured_peak"))
     style.legend(figure, [style.dot(color, text.name("precision", name)) for name, color in colors.items()])
+    labels.settle(figure)
     for machine in machines:
         here = (
             rows[rows["machine"] == machine].sort_values("memory_bytes").drop_duplicates("model", keep="last").tail(24)

@@ -20,7 +20,8 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """How useful the busy runs are."""
+    """How useful the busy runs of this machine are; of the recorded ones where nothing was measured here."""
+    rows = rows[~rows["recorded"]] if not rows["recorded"].all() else rows
     busy = rows[rows["utilization_percent"] >= BUSY]
     best = rows.loc[rows["mfu_percent"].idxmax()]
     if busy.empty:
@@ -68,10 +69,21 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
             )
         axes.set(xlim=(0, 108), ylim=(0, top), xlabel=text("utilization"))
     grid["", machines[0]].set_ylabel(text("mfu"))
-    grid["", machines[0]].text(2, 4, text("diagonal"), rotation=0, fontsize=9, color=style.MUTED)
+    grid["", machines[0]].text(
+        30,
+        32,
+        text("diagonal"),
+        rotation=45,
+        rotation_mode="anchor",
+        transform_rotates_text=True,
+        va="bottom",
+        fontsize=10,
+        color=style.MUTED,
+    )
     entries = [style.dot(colors[name], text.name("precision", name)) for name in colors]
     entries += [style.dot(style.MUTED, text.name("mode", name), shapes[name]) for name in shapes]
     style.legend(figure, entries)
+    labels.settle(figure)
     for machine in machines:
         here = rows[rows["machine"] == machine]
         best = here.loc[here.groupby("model")["mfu_percent"].idxmax()].nlargest(24, "mfu_percent")

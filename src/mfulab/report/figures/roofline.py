@@ -84,6 +84,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     entries = [style.dot(color, text.name("precision", name)) for name, color in colors.items()]
     entries += [style.line(style.MUTED, text("measured")), style.line(style.MUTED, text("computed"), "--")]
     style.legend(figure, entries)
+    labels.settle(figure)
     for machine in machines:
         here = rows[rows["machine"] == machine]
         best = here.loc[here.groupby("model")["tflop_s"].idxmax()].nlargest(24, "tflop_s")

@@ -82,6 +82,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         axes.grid(axis="x", visible=False)
     grid["", machines[0]].set_ylabel(text("percent"))
     style.legend(figure, [style.line(color, text.name("precision", name)) for name, color in colors.items()])
+    labels.settle(figure)
     for machine in machines:
         here = rows[rows["machine"] == machine]
         last = sum(here[name].notna().any() for name in RUNGS) - 1

@@ -62,7 +62,11 @@ class Grid {
     byId("export").addEventListener("click", () => this.export());
     this.scroll.addEventListener("scroll", () => requestAnimationFrame(() => this.paint()));
     this.body.addEventListener("click", (event) => this.open(event.target.closest("tr[data-row]")));
-    this.body.addEventListener("keydown", (event) => { if (event.key === "Enter") this.open(event.target.closest("tr[data-row]")); });
+    this.body.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter") return;
+      event.preventDefault(); // or the same key press would close the dialog again
+      this.open(event.target.closest("tr[data-row]"));
+    });
     addEventListener("beforeprint", () => this.paint(Math.min(this.order.length, 500)));
     addEventListener("afterprint", () => this.paint());
     this.choose(Object.keys(tables)[0]);
@@ -159,7 +163,7 @@ class Grid {
     const facts = element("dl", { className: "facts" });
     for (const [name, value] of Object.entries(record)) if (value !== null && value !== "") facts.append(element("dt", { textContent: name }), element("dd", { textContent: shown(value) }));
     const detail = this.details[`${record.recorded ? "recorded/" : ""}${record.hardware}/${this.name}/${record.run}`];
-    byId("run-title").textContent = record.run;
+    byId("run-title").replaceChildren(...record.run.split(/(?<=,)/).flatMap((part) => [part, element("wbr")]));
     byId("run-body").replaceChildren(...(record.verdict ? [element("p", { textContent: `${record.verdict}. ${record.verdict_reason}` })] : []), ...(detail ? describe(detail) : []), element("h3", { textContent: words.row }), facts);
     byId("run").showModal();
   }
@@ -174,11 +178,23 @@ function shown(value) {
 }
 
 function describe(detail) {
-  const parts = [];
-  for (const [name, points] of Object.entries(detail.curves ?? {})) parts.push(element("h3", { textContent: name }), spark(points));
+  const parts = [element("p", { className: "provenance", textContent: `${words.folder} ${detail.folder}` })];
+  for (const kind of ["samples", "series"]) {
+    for (const [name, points] of Object.entries(detail[kind] ?? {})) {
+      if (name !== "time_s" || kind === "samples") parts.push(element("h3", { textContent: `${words[kind]}: ${name}` }), spark(points));
+    }
+  }
+  if (detail.operators) parts.push(element("h3", { textContent: words.operators }), list(detail.operators));
   if (detail.config) parts.push(element("h3", { textContent: words.config }), element("pre", { textContent: JSON.stringify(detail.config, null, 1) }));
   if (detail.log) parts.push(element("h3", { textContent: words.log }), element("pre", { textContent: detail.log }));
   return parts;
+}
+
+function list(records) {
+  const names = [...new Set(records.flatMap(Object.keys))];
+  const line = (tag, cells) => element("tr", {}, ...cells.map((cell) => element(tag, { textContent: cell })));
+  const body = records.map((record) => line("td", names.map((name) => shown(Number.isNaN(Number(record[name] || "x")) ? record[name] : Number(record[name])))));
+  return element("div", { className: "wide" }, element("table", {}, element("thead", {}, line("th", names)), element("tbody", {}, ...body)));
 }
 
 function spark(points) {

@@ -1,0 +1,60 @@
+"""The Hangul font that comes with the installation: for figures, and cut to the letters of a page for the page itself.
+
+NanumGothic (NAVER, SIL Open Font License) as packaged by koreanize-matplotlib, whose import is avoided: it changes
+matplotlib's settings for the whole process.
+"""
+
+import base64
+import logging
+from importlib.util import find_spec
+from io import BytesIO
+from pathlib import Path
+
+from fontTools import subset
+from fontTools.ttLib import TTFont
+from matplotlib import font_manager
+
+HANGUL = "NanumGothic"
+ON_PAGE = "page hangul"
+FILES = {400: "NanumGothic.ttf", 700: "NanumGothicBold.ttf"}
+
+
+def paths() -> dict[int, Path]:
+    """The font's files by weight; none where the package is not installed."""
+    found = find_spec("koreanize_matplotlib")
+    folder = Path(found.origin).parent / "fonts" if found and found.origin else Path()
+    return {weight: folder / file for weight, file in FILES.items() if found and (folder / file).exists()}
+
+
+def families() -> list[str]:
+    """The fonts of all figures, in the order in which a glyph is looked for; registers the Hangul one."""
+    known = font_manager.fontManager.ttflist
+    for weight, path in paths().items():
+        if not any(font.fname == str(path) and font.weight == weight for font in known):
+            # Not addfont: the bold file calls itself semibold, which no search for bold finds.
+            known.append(font_manager.FontEntry(fname=str(path), name=HANGUL, weight=weight))
+    return ["DejaVu Sans", HANGUL] if paths() else ["DejaVu Sans"]
+
+
+def faces(text: str) -> str:
+    """CSS that brings the font's glyphs for the Hangul of `text` with it; empty where there is none."""
+    letters = sorted({letter for letter in text if "ᄀ" <= letter <= "ᇿ" or "가" <= letter <= "힣"})
+    if not letters:
+        return ""
+    return "".join(
+        f'@font-face{{font-family:"{ON_PAGE}";font-weight:{weight};unicode-range:U+1100-11FF,U+AC00-D7A3;'
+        f"src:url(data:font/woff;base64,{_cut(path, ''.join(letters))})}}"
+        for weight, path in paths().items()
+    )
+
+
+def _cut(path: Path, letters: str) -> str:
+    logging.getLogger("fontTools.subset").setLevel(logging.ERROR)  # it tells of editing tables that no reader needs
+    font = TTFont(path)
+    cutter = subset.Subsetter(subset.Options(layout_features=[], hinting=False, notdef_outline=True))
+    cutter.populate(text=letters)
+    cutter.subset(font)
+    font.flavor = "woff"
+    buffer = BytesIO()
+    font.save(buffer)
+    return base64.b64encode(buffer.getvalue()).decode()

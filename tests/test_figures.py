@@ -1,0 +1,194 @@
+"""Figures by content: what is drawn and said comes from the rows, and no text covers another, few models or twenty."""
+
+import itertools
+import random
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import report_rows
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
+
+from mfulab.report import figures, frames, labels, tables
+
+TWENTY = tuple(
+    f"{kind}_{size}" for kind in ("resnet", "transformer", "mixer", "lstm") for size in (18, 34, 50, 101, 152)
+)
+
+
+def measured(root: Path, *machines: str, models: tuple[str, ...]) -> frames.Tables:
+    manifests = [str(report_rows.lay_out(root, machine, models=models)) for machine in machines]
+    tables.main(["--root", str(root), "--out", str(root / "tables"), "--manifest", *manifests])
+    return frames.read(root / "tables")[0]
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory) -> frames.Tables:
+    return measured(tmp_path_factory.mktemp("few"), report_rows.CPU, report_rows.GPU, models=tuple(report_rows.MODELS))
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory) -> frames.Tables:
+    """Twenty models whose utilization and speed are scattered as real ones are."""
+    patch = pytest.MonkeyPatch()
+    chance = random.Random(7)
+    for name in TWENTY:
+        cost = (int(10 ** chance.uniform(7, 12)), int(10 ** chance.uniform(6, 9)), None)
+        patch.setitem(report_rows.MODELS, name, cost)
+    invented = report_rows.profile
+
+    def scattered(hardware, model, *rest, **more):
+        row = invented(hardware, model, *rest, **more)
+        place = random.Random(model + hardware)
+        factor, busy = place.uniform(0.8, 8), min(100.0, place.gauss(88, 12))
+        for name in ("time_s", "time_p5_s", "time_p95_s", "time_ci_low_s", "time_ci_high_s"):
+            setattr(row, name, row.time_s and getattr(row, name) * factor)
+        row.utilization_percent = row.utilization_percent and busy
+        return row
+
+    patch.setattr(report_rows, "profile", scattered)
+    yield measured(tmp_path_factory.mktemp("many"), report_rows.CPU, report_rows.GPU, models=TWENTY)
+    patch.undo()
+
+
+def texts(figure: Figure) -> list[tuple[str, Bbox]]:
+    """Every text that is drawn, with its place in pixels; slanted ones are left out, as their boxes are too large."""
+    drawn: list[tuple[str, Bbox]] = []
+    original = Text.draw
+
+    def draw(self: Text, renderer: object) -> None:
+        if self.get_visible() and self.get_text().strip() and self.get_rotation() % 90 == 0:
+            # Not the method of an annotation, whose extent includes its leader.
+            drawn.append((self.get_text(), Text.get_window_extent(self, renderer)))
+        original(self, renderer)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Text, "draw", draw)
+        figure.canvas.draw()
+    return drawn
+
+
+def overlaps(figure: Figure) -> list[tuple[str, str]]:
+    placed = [(words, box.padded(-1)) for words, box in texts(figure)]
+    return [(a, b) for (a, one), (b, other) in itertools.combinations(placed, 2) if one.overlaps(other)]
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+@pytest.mark.parametrize("name", list(figures.modules()))
+def test_nothing_overlaps_and_all_is_inside(few, name, language):
+    drawn = figures.render(name, few, language)
+    if drawn is None:
+        pytest.skip("no data for it in the invented experiment")
+    assert overlaps(drawn.figure) == []
+    width, height = drawn.figure.bbox.size
+    for words, box in texts(drawn.figure):
+        assert -1 <= box.x0 <= box.x1 <= width + 1, words
+        assert -1 <= box.y0 <= box.y1 <= height + 1, words
+
+
+@pytest.mark.parametrize("name", list(figures.modules()))
+def test_nothing_overlaps_with_twenty_models(many, name):
+    drawn = figures.render(name, many)
+    if drawn is None:
+        pytest.skip("no data for it in the invented experiment")
+    assert overlaps(drawn.figure) == []
+
+
+@pytest.mark.parametrize("name", list(figures.modules()))
+def test_axes_have_units_and_figures_their_provenance(few, name):
+    drawn = figures.render(name, few)
+    if drawn is None:
+        pytest.skip("no data for it in the invented experiment")
+    footer = next(text.get_text() for text in drawn.figure.texts if text.get_gid() == "provenance")
+    assert "2026-01-02" in footer
+    assert "mfulab 0123abc" in footer
+    named = [axes.get_xlabel() or axes.get_ylabel() for axes in drawn.figure.axes]
+    assert any(named)
+    assert any(character.isdigit() for character in drawn.finding)
+
+
+@pytest.mark.parametrize("name", list(figures.modules()))
+def test_no_rows_no_figure(few, name):
+    nothing = {table: frame.head(0) for table, frame in few.items()}
+    assert figures.render(name, nothing) is None
+
+
+@pytest.mark.parametrize("name", list(figures.modules()))
+def test_a_single_row_a_table_is_no_accident(few, name):
+    single = {table: frame.head(1) for table, frame in few.items()}
+    drawn = figures.render(name, single)
+    assert drawn is None or "nan" not in drawn.finding
+
+
+@pytest.mark.parametrize("name", list(figures.modules()))
+def test_rows_without_numbers_draw_nothing_wrong(few, name):
+    """All optional numbers missing, as of an experiment that only just began."""
+    bare = {}
+    for table, frame in few.items():
+        numbers = [column for column in frame if frame[column].dtype == float and column not in ("batch_size", "n")]
+        bare[table] = frame.assign(**{column: float("nan") for column in numbers})
+    drawn = figures.render(name, bare)
+    assert drawn is None or "nan" not in drawn.finding
+
+
+def test_the_headline_draws_every_run_with_both_measures(few):
+    drawn = figures.render("mfu_versus_utilization", few)
+    points = sum(len(scatter.get_offsets()) for axes in drawn.figure.axes for scatter in axes.collections)
+    both = few["profile"].dropna(subset=["mfu_percent", "utilization_percent"])
+    assert points == len(both) == 68
+    busy = both[both["utilization_percent"] >= 90]
+    assert f"{len(busy)} of {len(both)} runs" in drawn.finding
+
+
+def test_the_headline_speaks_of_this_machine_where_others_are_recorded(few):
+    profile = few["profile"].copy()
+    profile["recorded"] = profile["hardware"] == report_rows.GPU
+    environment = few["environment"].assign(recorded=few["environment"]["hardware"] == report_rows.GPU)
+    drawn = figures.render("mfu_versus_utilization", {**few, "profile": profile, "environment": environment})
+    assert "of 34 runs" in drawn.finding
+    assert [axes.get_title(loc="left") for axes in drawn.figure.axes] == [
+        "Invented Xeon",
+        "Invented GPU 80GB (recorded)",
+    ]
+
+
+def test_uncertainty_is_drawn(few):
+    drawn = figures.render("mfu_by_batch_size", few)
+    assert any(container for axes in drawn.figure.axes for container in axes.containers)
+
+
+def test_a_block_sweep_leaves_its_best(few):
+    drawn = figures.render("kernel_ladder", few)
+    names = [label.get_text() for label in drawn.figure.axes[0].get_yticklabels()]
+    assert len(names) == len(set(names)) == 5
+
+
+def test_a_hundred_thousand_points_are_one_picture(few):
+    profile = pd.concat([few["profile"]] * 100, ignore_index=True)
+    drawn = figures.render("mfu_versus_utilization", {**few, "profile": profile})
+    assert all(scatter.get_rasterized() for axes in drawn.figure.axes for scatter in axes.collections)
+
+
+def test_figures_are_written_alone_and_stale_ones_removed(few, tmp_path, monkeypatch):
+    monkeypatch.setattr(frames, "read", lambda folder: (few, []))
+    (tmp_path / "execution_speed.svg").write_text("stale")
+    figures.main(["--out", str(tmp_path), "--only", "ceilings", "execution_speed", "--formats", "svg", "png", "pdf"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ceilings.pdf", "ceilings.png", "ceilings.svg"]
+
+
+def test_the_same_data_gives_the_same_file(few, tmp_path):
+    for name in ("a.svg", "b.svg"):
+        figures.save(figures.render("ceilings", few), tmp_path / name)
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.floats(0.001, 0.03))
+def test_labels_are_pushed_apart_in_order(wanted, height):
+    placed = labels._apart(sorted(wanted), height)
+    assert all(later - earlier >= height - 1e-9 for earlier, later in itertools.pairwise(placed))
+    assert min(placed) >= -1e-9
+    assert max(placed) <= 1 + 1e-9

@@ -1,0 +1,117 @@
+"""Texts: none is missing in any language, none is unused, and the font that is installed has a glyph for each."""
+
+import ast
+import re
+from pathlib import Path
+from string import Formatter
+
+import pytest
+from matplotlib import font_manager
+from matplotlib.ft2font import FT2Font
+
+import mfulab.report
+from mfulab.report import figures, fonts
+from mfulab.report.language import LANGUAGES, Texts, catalogue
+
+PACKAGE = Path(mfulab.report.__file__).parent
+
+
+def keys(language: str) -> set[tuple[str, str]]:
+    sections = catalogue(language).items()
+    return {(section, key) for section, texts in sections if section != "definitions" for key in texts}
+
+
+def placeholders(text: object) -> set[str]:
+    return {name for _, name, _, _ in Formatter().parse(str(text)) if name}
+
+
+def asked_in(path: Path) -> set[str]:
+    """The keys that a module asks for: in calls of `text` and `words`, and in the constants it keeps for them."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        keys: ast.AST | None = None
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("text", "words"):
+            keys = None if isinstance(node.args[0], ast.JoinedStr) else node.args[0]
+        elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in ("key", "PARTS", "RUNGS", "WORDS"):
+            keys = node.value
+        values = [each.value for each in ast.walk(keys) if isinstance(each, ast.Constant)] if keys else []
+        found |= {value for value in values if isinstance(value, str) and not value.startswith("in_words_")}
+    return found
+
+
+def used() -> set[str]:
+    """Every key that code or template asks for."""
+    template = (PACKAGE / "templates/report.html").read_text()
+    asked = set(re.findall(r"text\([\"'](\w+)[\"']", template))
+    return asked.union(*(asked_in(path) for path in PACKAGE.rglob("*.py")))
+
+
+def test_all_languages_have_the_same_texts():
+    first, *others = (keys(language) for language in LANGUAGES)
+    for other in others:
+        assert other == first
+
+
+@pytest.mark.parametrize("language", LANGUAGES[1:])
+def test_translations_take_the_same_values(language):
+    for section, key in keys("en") - {("names", "mode"), ("names", "status")}:
+        english, translated = catalogue("en")[section][key], catalogue(language)[section][key]
+        assert placeholders(translated) <= placeholders(english), (section, key)
+        assert placeholders(english) - placeholders(translated) <= {"total"}, (section, key)
+        assert translated.strip()
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_text_that_is_asked_for_exists(language):
+    assert used() - {key for _, key in keys(language)} == set()
+
+
+def test_no_text_is_unused():
+    built = {f"topic_{topic}" for topic in figures.TOPICS} | {"finding", "title", "diagonal"}
+    prefixes = ("in_words_", "series_", "topic_")
+    for section, key in keys("en"):
+        if section != "names" and not key.startswith(prefixes):
+            assert key in used() | built, (section, key)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_figure_and_topic_has_its_words(language):
+    for name, module in figures.modules().items():
+        assert Texts(language, name).has("title")
+        assert Texts(language, "page").has(f"topic_{module.TOPIC}")
+
+
+def test_definitions_are_as_many_in_every_language():
+    assert len({len(catalogue(language)["definitions"]) for language in LANGUAGES}) == 1
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_installed_fonts_have_every_character(language):
+    glyphs = set()
+    for family in fonts.families():
+        found = font_manager.findfont(font_manager.FontProperties(family=[family]), fallback_to_default=False)
+        glyphs |= set(FT2Font(found).get_charmap())
+    texts = " ".join(str(text) for texts in catalogue(language).values() for text in texts.values())
+    assert {letter for letter in texts if ord(letter) not in glyphs and not letter.isspace()} == set()
+
+
+def test_the_page_brings_the_letters_that_it_needs_and_no_others():
+    brought = fonts.faces("바쁨 busy")
+    assert brought.count("@font-face") == 2
+    assert len(brought) < 20_000
+    assert fonts.faces("busy") == ""
+
+
+def test_an_unknown_language_names_the_choices():
+    with pytest.raises(ValueError, match=r"report\.language=fr: choose one of en, ko"):
+        Texts("fr")
+
+
+def test_words_follow_their_number():
+    assert Texts("en", "page")("excluded", count=1) == "1 run left out on purpose"
+    assert Texts("en", "page")("excluded", count=2) == "2 runs left out on purpose"
+
+
+def test_values_without_a_word_stay_themselves():
+    assert Texts("ko").name("mode", "training") == "학습"
+    assert Texts("ko").name("precision", "bf16") == "bf16"
