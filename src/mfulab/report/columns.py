@@ -1,4 +1,4 @@
-"""What the five tables hold: their step's row, what the join needs of the run's config, and what the join gives."""
+"""What the tables hold: their step's row, what the join needs of the run's config, and what the join gives."""
 
 from typing import Any
 
@@ -10,6 +10,7 @@ TABLES = {
     "environment": "environment",
     "ceilings": "ceilings",
     "flops": "count_flops",
+    "counters": "compare_counters",
     "profile": "profile_step",
     "matmul": "bench_matmul",
 }

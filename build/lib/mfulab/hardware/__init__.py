@@ -1,1 +1,0 @@
-"""What this device is, what it can do at best, and what it was doing."""

@@ -1,1 +1,0 @@
-"""Matmul implementations, one file each."""

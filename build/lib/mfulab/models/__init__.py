@@ -1,1 +1,0 @@
-"""What is profiled: building a model from its config, its inputs and its loss."""

@@ -1,1 +1,0 @@
-"""From rows to tables, figures and one page."""

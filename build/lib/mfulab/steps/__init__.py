@@ -1,1 +1,0 @@
-"""The five measurements, each a module with `measure(config, folder)`."""
