@@ -31,6 +31,9 @@ PARAMETERS = {
     "linear_1024": 1_049_600,
     "lstm": 19_780_400,
     "mixtral_small": 214_213_120,
+    "tiny_kernels": 650,
+    "spinning": 650,
+    "wide_linear": 2 * 4096**2,
 }
 
 
@@ -39,7 +42,8 @@ def read(name: str) -> ModelConfig:
 
 
 def test_every_config_is_tested():
-    assert {path.stem for path in CONFIGS.glob("*.yaml")} == set(PARAMETERS)
+    # `own` names no model: the user does.
+    assert {path.stem for path in CONFIGS.glob("*.yaml")} - {"own"} == set(PARAMETERS)
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
