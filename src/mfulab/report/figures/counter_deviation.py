@@ -50,7 +50,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         color, marker = marks[counter]
         here = rows[rows["counter"] == counter]
         # Tools that agree stand beside one another.
-        shift = 0.1 * (place - (len(counters) - 1) / 2)
+        shift = 0.15 * (place - (len(counters) - 1) / 2)
         heights = [models.index(model) + shift for model in here["model"]]
         axes.plot(here["deviation_percent"], heights, marker, color=color, markersize=7)
     axes.set_yticks(range(len(models)), models, fontsize=10 if len(models) > 14 else 11)
