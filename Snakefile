@@ -5,9 +5,11 @@ from snakemake.utils import min_version
 
 min_version("9.20")
 
-# A GPU belongs to one job; a cluster hands out its own, so jobs there do not share this count.
+
+# Devices belong to one machine; a cluster hands out its own, so jobs there do not share these counts.
 resource_scopes:
     gpu="local",
+    cpu_measurement="local",
 
 
 include: "workflow/rules/common.smk"

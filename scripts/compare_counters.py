@@ -1,4 +1,4 @@
-"""Has another tool count a model's FLOPs: `python scripts/compare_counters.py model=gpt2 counter=fvcore`."""
+"""Lets another tool count a model's FLOPs: `python scripts/compare_counters.py model=gpt2 counter=fvcore`."""
 
 from mfulab.app import main
 

@@ -210,6 +210,16 @@ class BenchMatmulStep(Step):
         raise ValueError(f"size={self.size}: give N, MxNxK or BxMxNxK")
 
 
+class NumberFormatsStep(Step):
+    """One number format: its parts, and what rounding does in it."""
+
+    axes: ClassVar[tuple[str, ...]] = ("precision",)
+    on_device: ClassVar[bool] = False
+    precision: PrecisionConfig
+    length: int = Field(4096, ge=2, description="Numbers a sum; fewer where their sum would leave the format's range.")
+    seed: int = Field(0, ge=0)
+
+
 STEPS: dict[str, type[Step]] = {
     "environment": EnvironmentStep,
     "ceilings": CeilingsStep,
@@ -217,6 +227,7 @@ STEPS: dict[str, type[Step]] = {
     "compare_counters": CompareCountersStep,
     "profile_step": ProfileStepStep,
     "bench_matmul": BenchMatmulStep,
+    "number_formats": NumberFormatsStep,
 }
 
 
@@ -484,6 +495,33 @@ class MatmulRow(Row):
     threads: int | None = None
 
 
+class NumberFormatsRow(Row):
+    """Errors are relative, medians over independent sequences; empty where a sum left the format's range."""
+
+    precision: str = ""
+    bits: int | None = Field(None, description="That carry information; tf32 is stored in 32.")
+    exponent_bits: int | None = None
+    mantissa_bits: int | None = Field(None, description="Explicit bits of the significand.")
+    bias: int | None = None
+    epsilon: float | None = Field(None, description="Distance from 1 to the next larger number.")
+    largest: float | None = None
+    smallest_normal: float | None = None
+    smallest_subnormal: float | None = None
+    tenths_add_up: bool | None = Field(None, description="Whether 0.1 + 0.2 == 0.3.")
+    last_counted: float | None = Field(None, description="Where counting by ones stops.")
+    sum_length: int | None = Field(None, description="Numbers in (0, 1) a sum and a dot product.")
+    naive_sum_error: float | None = None
+    ascending_sum_error: float | None = Field(None, description="Naive, smallest number first.")
+    descending_sum_error: float | None = Field(None, description="Naive, largest number first.")
+    pairwise_sum_error: float | None = None
+    kahan_sum_error: float | None = None
+    squares_difference_error: float | None = Field(None, description="a·a − b·b for a, b near 1: cancellation.")
+    factored_difference_error: float | None = Field(None, description="(a − b)·(a + b) for the same.")
+    dot_error_own: float | None = Field(None, description="Accumulated in the format itself.")
+    dot_error_fp16: float | None = Field(None, description="Accumulated in fp16.")
+    dot_error_fp32: float | None = Field(None, description="Accumulated in fp32.")
+
+
 ROWS: dict[str, type[Row]] = {
     "environment": EnvironmentRow,
     "ceilings": CeilingRow,
@@ -491,4 +529,5 @@ ROWS: dict[str, type[Row]] = {
     "compare_counters": CounterRow,
     "profile_step": ProfileRow,
     "bench_matmul": MatmulRow,
+    "number_formats": NumberFormatsRow,
 }

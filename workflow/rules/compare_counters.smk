@@ -7,12 +7,12 @@ rule compare_counters:
         samples="results/compare_counters/{run}/samples.csv",
     log:
         "results/compare_counters/{run}/log",
+    priority: 10
     conda:
         "../../environment.yml"
     threads: 1
     resources:
         runtime="10m",
-    priority: 10
     message:
         "Counting {wildcards.run}"
     shell:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from mfulab import verdict
 from mfulab.report import join
 from mfulab.schema import ROWS
 
@@ -25,7 +26,19 @@ JOINED: dict[str, tuple[str, ...]] = {
     "matmul": tuple(join.matmul_columns({}, {}, None)),
 }
 FLAGS = {"recorded", "checkpointing", "autocast"}
-TEXT = {"experiment", "flops_run", "ceiling", "mode", "optimizer", "dtype", "format", "mfu_basis", "mfu_note", "basis"}
+TEXT = {
+    "experiment",
+    "flops_run",
+    "ceiling",
+    "mode",
+    "optimizer",
+    "dtype",
+    "format",
+    "mfu_basis",
+    "mfu_note",
+    "basis",
+    *verdict.COLUMNS,
+} - {"expected_mfu_percent"}
 
 Record = dict[str, Any]
 Records = dict[str, list[Record]]
