@@ -231,7 +231,7 @@ COUNTERS = {"torch": -13.3, "fvcore": 0.3, "thop": -72.8, "ptflops": 0.6}  # per
 
 
 def counter(model: str, name: str) -> CounterRow:
-    forward = MODELS[model][0]
+    forward = MODELS.get(model, (1_000_000_000,))[0]
     return CounterRow(
         **common("", f"model={model},counter={name}"),
         model=model,

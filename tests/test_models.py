@@ -38,7 +38,8 @@ def read(name: str) -> ModelConfig:
     return ModelConfig.model_validate(yaml.safe_load((CONFIGS / f"{name}.yaml").read_text()))
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in CONFIGS.glob("*.yaml")))
+# `own` is the form that a user fills in.
+@pytest.mark.parametrize("name", sorted({path.stem for path in CONFIGS.glob("*.yaml")} - {"own"}))
 def test_every_config_builds_and_goes_by_its_files_name(name):
     config = read(name)
     with torch.device("meta"):
