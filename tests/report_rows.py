@@ -136,6 +136,8 @@ def flops(model: str, batch_size: int) -> FlopsRow:
         forward_bytes=4 * parameters + forward // 40 * batch_size,
         backward_bytes=8 * parameters + forward // 20 * batch_size,
         activation_bytes=forward // 60 * batch_size,
+        step_peak_bytes=forward // 50 * batch_size + 4 * parameters,
+        inference_peak_bytes=forward // 300 * batch_size,
     )
 
 
