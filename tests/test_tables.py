@@ -33,7 +33,7 @@ def test_a_planned_experiment_becomes_tables(planned):
         "environment": 1,
         "ceilings": 3,
         "flops": 9,
-        "counters": 0,
+        "counters": 12,
         "profile": 36,
         "matmul": 15,
     }

@@ -327,6 +327,10 @@ class FlopsRow(Row):
     checkpointed_activation_bytes: int | None = Field(
         None, description="Floats saved with activation checkpointing, 4 bytes an element."
     )
+    logits_bytes: int | None = Field(None, description="A language model's output, 4 bytes an element.")
+    key_value_cache_bytes: int | None = Field(
+        None, description="Keys and values of all layers and tokens, 4 bytes an element; causal transformers only."
+    )
     step_peak_bytes: int | None = Field(
         None, description="Floats alive at once beside the weights, 4 bytes each: activations, gradients, in passing."
     )

@@ -57,9 +57,26 @@ rule figure:
         "warm scripts/figures.py --only {wildcards.figure} > {log:q} 2>&1"
 
 
+# Numbers that need no measuring: computed once, and anew where the counting changed.
+rule seminar:
+    input:
+        sources=lab.module_sources("mfulab.flops.seminar"),
+    output:
+        "results/tables/seminar.csv",
+    log:
+        "results/tables/seminar.log",
+    conda:
+        "../../environment.yml"
+    message:
+        "Computing the seminar's numbers"
+    shell:
+        "warm scripts/seminar.py --out {output:q} > {log:q} 2>&1"
+
+
 rule page:
     input:
         tables=expand("results/tables/{table}.csv", table=lab.tables),
+        seminar="results/tables/seminar.csv",
         sources=lab.page_sources,
     output:
         "reports/report.html",
