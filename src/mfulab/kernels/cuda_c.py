@@ -8,8 +8,8 @@ from mfulab.errors import UnsupportedError
 from mfulab.kernels.base import Launch, MatmulKernel, Resources, Shape
 from mfulab.kernels.nvrtc import Compiled, compile_source
 
-MOST_THREADS = 1024  # a block; every compute capability since 2.0
 STATIC_SHARED_BYTES = 48 << 10
+LEGACY_STREAM = 1  # cudaStreamLegacy, the default stream by a handle of its own
 
 
 class LaunchError(RuntimeError):
@@ -67,7 +67,7 @@ class CudaC(MatmulKernel):
 
         config = LaunchConfig(grid=launch.grid, block=launch.block, shmem_size=launch.shared_memory_bytes)
         try:
-            cuda_launch(_stream(), config, self.loaded(launch), *arguments)
+            cuda_launch(_TorchStream(), config, self.loaded(launch), *arguments)
         except Exception as error:
             raise LaunchError(f"{error} ({self.source}, {launch})") from error
 
@@ -91,16 +91,15 @@ def _capability() -> tuple[int, int]:
 
 
 class _TorchStream:
-    """torch's current stream as cuda.core takes one."""
+    """torch's current stream as cuda.core takes one: (version of the protocol, handle)."""
 
     def __cuda_stream__(self) -> tuple[int, int]:
         import torch
 
-        return 0, torch.cuda.current_stream().cuda_stream
+        return 0, torch.cuda.current_stream().cuda_stream or LEGACY_STREAM
 
 
-def _stream() -> _TorchStream:
-    return _TorchStream()
+_MODULES: list[Any] = []  # a module that is unloaded takes its kernels with it
 
 
 def _load(compiled: Compiled, shared_memory_bytes: int) -> Any:
@@ -110,7 +109,9 @@ def _load(compiled: Compiled, shared_memory_bytes: int) -> Any:
 
     torch.cuda.init()
     Device(torch.cuda.current_device()).set_current()
-    kernel = ObjectCode.from_cubin(compiled.code).get_kernel("matmul")
+    module = ObjectCode.from_cubin(compiled.code)
+    _MODULES.append(module)
+    kernel = module.get_kernel("matmul")
     if shared_memory_bytes > STATIC_SHARED_BYTES:
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         handle = driver.CUkernel(int(kernel._handle))
