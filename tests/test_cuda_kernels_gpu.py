@@ -106,3 +106,15 @@ def test_a_launch_that_cannot_be_names_the_error_and_the_configuration():
     kernel = CudaNaive("fp32")
     with pytest.raises(LaunchError, match=r"CUDA_ERROR_INVALID_VALUE.*naive\.cu.*block=\(64, 64\)"):
         kernel.run(operands.a, operands.b, operands.c, launch=Launch((64, 64), (1, 1)))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp64"])
+def test_the_smallest_kernel_multiplies_element_by_element(precision):
+    from mfulab.kernels.elementwise import Elementwise
+
+    kernel, shape = Elementwise(precision), Shape(1, 1000, 37, 1)
+    dtype = {"fp32": torch.float32, "fp64": torch.float64}[precision]
+    a, b = (torch.randn(1000, 37, device="cuda", dtype=dtype) for _ in range(2))
+    c = torch.full_like(a, float("nan"))
+    kernel.run(a, b, c, launch=kernel.launch(shape))
+    assert torch.equal(c, a * b)

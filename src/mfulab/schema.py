@@ -150,6 +150,13 @@ class CountFlopsStep(Step):
         return self
 
 
+class CompareCountersStep(CountFlopsStep):
+    """A model's forward pass counted by another tool."""
+
+    axes: ClassVar[tuple[str, ...]] = ("model", "batch_size", "sequence_length", "counter")
+    counter: Literal["torch", "fvcore", "calflops", "ptflops", "thop", "deepspeed"]
+
+
 class ProfileStepStep(CountFlopsStep):
     """One training or inference step of a model."""
 
@@ -217,6 +224,7 @@ STEPS: dict[str, type[Step]] = {
     "environment": EnvironmentStep,
     "ceilings": CeilingsStep,
     "count_flops": CountFlopsStep,
+    "compare_counters": CompareCountersStep,
     "profile_step": ProfileStepStep,
     "bench_matmul": BenchMatmulStep,
     "number_formats": NumberFormatsStep,
@@ -328,6 +336,23 @@ class FlopsRow(Row):
     inference_other_flops: int | None = None
     inference_peak_bytes: int | None = Field(None, description="Floats alive at once beside the weights, 4 bytes each.")
     inference_peak_fixed_bytes: int | None = None
+
+
+class CounterRow(Row):
+    """What another tool says of one forward pass, beside our own count."""
+
+    model: str = ""
+    batch_size: int | None = None
+    sequence_length: int | None = None
+    counter: str = ""
+    version: str | None = Field(None, description="Of the tool.")
+    printed: float | None = Field(None, description="The tool's own number.")
+    printed_unit: str | None = Field(None, description="FLOP, MAC, `MAC a sample`, or `MAC, called FLOP`.")
+    flops: float | None = Field(None, description="The same in FLOPs of two a multiply-add.")
+    reference_flops: int | None = Field(None, description="Our count, forward in evaluation mode.")
+    deviation_percent: float | None = Field(None, description="Of flops from reference_flops.")
+    explanation: str | None = Field(None, description="Kinds of layers whose absence explains the number.")
+    uncounted_operators: str | None = Field(None, description="JSON: what the tool says it passed over → calls.")
 
 
 class ProfileRow(Row):
@@ -497,6 +522,7 @@ ROWS: dict[str, type[Row]] = {
     "environment": EnvironmentRow,
     "ceilings": CeilingRow,
     "count_flops": FlopsRow,
+    "compare_counters": CounterRow,
     "profile_step": ProfileRow,
     "bench_matmul": MatmulRow,
     "number_formats": NumberFormatsRow,

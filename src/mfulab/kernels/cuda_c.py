@@ -23,6 +23,7 @@ class CudaC(MatmulKernel):
     devices = ("cuda",)
     precisions: ClassVar[tuple[str, ...]] = ("fp32", "fp64")
     source: ClassVar[str]
+    entry: ClassVar[str] = "matmul"
     least_capability: ClassVar[tuple[int, int]] = (7, 5)
     types: ClassVar[Mapping[str, str]] = {"fp32": "float", "fp64": "double"}
 
@@ -76,7 +77,7 @@ class CudaC(MatmulKernel):
         if launch not in self._loaded:
             compiled = self._compile(self.architecture(_capability()), launch)
             self._resources = compiled.resources
-            self._loaded[launch] = _load(compiled, launch.shared_memory_bytes)
+            self._loaded[launch] = _load(compiled, self.entry, launch.shared_memory_bytes)
         return self._loaded[launch]
 
     def resources(self) -> Resources:
@@ -102,7 +103,7 @@ class _TorchStream:
 _MODULES: list[Any] = []  # a module that is unloaded takes its kernels with it
 
 
-def _load(compiled: Compiled, shared_memory_bytes: int) -> Any:
+def _load(compiled: Compiled, entry: str, shared_memory_bytes: int) -> Any:
     import torch
     from cuda.bindings import driver
     from cuda.core import Device, ObjectCode
@@ -111,7 +112,7 @@ def _load(compiled: Compiled, shared_memory_bytes: int) -> Any:
     Device(torch.cuda.current_device()).set_current()
     module = ObjectCode.from_cubin(compiled.code)
     _MODULES.append(module)
-    kernel = module.get_kernel("matmul")
+    kernel = module.get_kernel(entry)
     if shared_memory_bytes > STATIC_SHARED_BYTES:
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         handle = driver.CUkernel(int(kernel._handle))
