@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 # An NVIDIA driver decides whether CUDA's libraries are worth their gigabytes.
+CUDA := $(if $(shell command -v nvidia-smi 2>/dev/null),cuda)
 comma := ,
-EXTRAS := test$(if $(shell command -v nvidia-smi 2>/dev/null),$(comma)cuda)
 CONFIG ?=
 
 .DEFAULT_GOAL := help
@@ -21,24 +21,24 @@ figures: $(VENV)/installed ## Draw the figures alone, into reports/figures/
 
 test: lint types unit workflow ## Everything that .ci/run checks
 
-lint: $(VENV)/installed ## Style and format of Python and Snakemake code
+lint: $(VENV)/tested ## Style and format of Python and Snakemake code
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/snakemake --lint
 
-format: $(VENV)/installed ## Rewrite the code in the project's format
+format: $(VENV)/tested ## Rewrite the code in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/snakefmt Snakefile workflow
 
-types: $(VENV)/installed ## Static types
+types: $(VENV)/tested ## Static types
 	$(BIN)/mypy
 
-unit: $(VENV)/installed ## Fast tests of pure logic, kernels in their simulators, the page in a browser
+unit: $(VENV)/tested ## Fast tests of pure logic, kernels in their simulators, the page in a browser
 	$(BIN)/pytest -m "not workflow" -n auto
 
-workflow: $(VENV)/installed ## The real workflow in miniature
+workflow: $(VENV)/tested ## The real workflow in miniature
 	$(BIN)/pytest -m workflow
 
 bench: $(VENV)/installed ## What the pipeline itself costs, as ratios in one run
@@ -53,9 +53,15 @@ wheelhouse: ## Collect every wheel for an air-gapped machine: docs/clusters.md
 clean: ## Remove the environment and the figures; results stay
 	rm -rf $(VENV) reports/figures reports/report.html
 
+INSTALL = $(BIN)/python -m pip install --quiet --constraint requirements.lock
+
 $(VENV)/installed: requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mfulab needs Python 3.11 or later: make report PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --requirement requirements.lock
-	$(BIN)/python -m pip install --quiet --constraint requirements.lock --no-build-isolation --editable ".[$(EXTRAS)]"
+	$(INSTALL) torch setuptools
+	$(INSTALL) --no-build-isolation --editable "$(if $(CUDA),.[$(CUDA)],.)"
+	touch $@
+
+$(VENV)/tested: $(VENV)/installed
+	$(INSTALL) --no-build-isolation --editable ".[test$(if $(CUDA),$(comma)$(CUDA))]"
 	touch $@

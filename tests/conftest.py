@@ -78,14 +78,19 @@ def make_project(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Proj
     """Copies the workflow into an empty directory; `with_source` copies the package too, so that it can be edited."""
 
     def make(with_source: bool = False) -> Project:
-        folder = tmp_path_factory.mktemp("project")
-        names = ["Snakefile", "environment.yml", "workflow", "config", "scripts", *(["src"] if with_source else [])]
-        for name in names:
-            source = ROOT / name
-            if source.is_dir():
-                shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-            else:
-                shutil.copy(source, folder / name)
-        return Project(folder)
+        return Project(copy_workflow(tmp_path_factory.mktemp("project"), with_source))
 
     return make
+
+
+def copy_workflow(folder: Path, with_source: bool) -> Path:
+    """The workflow's files in `folder`, without results; with the package too where a test edits it."""
+    names = ["Snakefile", "environment.yml", "workflow", "config", "scripts", *(["src"] if with_source else [])]
+    for name in names:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        else:
+            shutil.copy(source, folder / name)
+    (folder / "profiles").symlink_to("workflow/profiles")
+    return folder

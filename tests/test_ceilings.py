@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from mfulab.measure import products
 from mfulab.schema import CeilingsStep, PrecisionConfig
 from mfulab.steps import ceilings
 from mfulab.steps.base import UnsupportedError
@@ -13,9 +14,9 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def quick(monkeypatch):
     monkeypatch.setattr(ceilings, "LIMIT_S", {"cpu": 0.2})
-    monkeypatch.setattr(ceilings, "SAMPLE_S", {"cpu": 0.01})
-    monkeypatch.setattr(ceilings, "CPU_SHAPES", [(64, 64, 64), (128, 64, 32)])
-    monkeypatch.setattr(ceilings, "triad_length", lambda device: 1 << 16)
+    monkeypatch.setattr(products, "SAMPLE_S", {"cpu": 0.01})
+    monkeypatch.setattr(products, "CPU_SHAPES", [(64, 64, 64), (128, 64, 32)])
+    monkeypatch.setattr(products, "triad_length", lambda device: 1 << 16)
 
 
 def test_best_product(quick, tmp_path):
@@ -40,7 +41,7 @@ def test_triad(quick, tmp_path):
 
 
 def test_triad_is_larger_than_the_cache():
-    assert ceilings.triad_length(CPU) * 4 >= 64 << 20
+    assert products.triad_length(CPU) * 4 >= 64 << 20
 
 
 def test_tf32_is_no_cpu_format(tmp_path):
@@ -55,12 +56,12 @@ def test_a_format_without_products_is_unsupported(monkeypatch):
 
     monkeypatch.setattr(torch, "_scaled_mm", refuse)
     with pytest.raises(UnsupportedError, match=r"fp8 products on cpu: _scaled_mm is not for this device$"):
-        ceilings.product_of("fp8", 16, 16, 16, CPU)
+        products.product_of("fp8", 16, 16, 16, CPU)
 
 
 @pytest.mark.parametrize("precision", ["fp64", "fp32", "fp16", "bf16", "int8"])
 def test_products_use_the_format_asked_for(precision):
-    result = ceilings.product_of(precision, 32, 16, 64, CPU)()
+    result = products.product_of(precision, 32, 16, 64, CPU)()
     assert result.shape == (32, 16)
     assert result.dtype == {
         "fp64": torch.float64, "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "int8": torch.int32
@@ -68,6 +69,6 @@ def test_products_use_the_format_asked_for(precision):
 
 
 def test_shapes_that_do_not_fit_the_time_are_left_out(monkeypatch):
-    monkeypatch.setattr(ceilings, "SAMPLE_S", {"cpu": 0.001})
-    monkeypatch.setattr(ceilings, "CPU_SHAPES", [(64, 64, 64), (65536, 65536, 65536)])
-    assert {sample["shape"] for sample in ceilings.sweep_products("fp32", CPU, 0.1)} == {"64x64x64"}
+    monkeypatch.setattr(products, "SAMPLE_S", {"cpu": 0.001})
+    monkeypatch.setattr(products, "CPU_SHAPES", [(64, 64, 64), (65536, 65536, 65536)])
+    assert {sample["shape"] for sample in products.sweep_products("fp32", CPU, 0.1)} == {"64x64x64"}

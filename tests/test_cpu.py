@@ -90,6 +90,33 @@ def test_the_tightest_quota_above_counts(machine):
     assert cpu.cpu_limit(root) == 2
 
 
+@pytest.mark.parametrize(
+    ("files", "seconds"),
+    [
+        (
+            {
+                "proc/self/cgroup": "0::/app\n",
+                "sys/fs/cgroup/app/cpu.stat": "usage_usec 2500000\nnr_throttled 3\nthrottled_usec 500000\n",
+            },
+            (2.5, 0.5),
+        ),
+        (
+            {
+                "proc/self/cgroup": "4:cpu,cpuacct:/app\n",
+                "sys/fs/cgroup/cpu,cpuacct/app/cpuacct.usage": "2500000000\n",
+                "sys/fs/cgroup/cpu,cpuacct/app/cpu.stat": "nr_periods 5\nthrottled_time 500000000\n",
+            },
+            (2.5, 0.5),
+        ),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.stat": "usage_usec 7000000\n"}, (7.0, None)),
+        ({}, (None, None)),
+    ],
+    ids=["version 2", "version 1", "the root cgroup", "none"],
+)
+def test_cgroup_accounting(machine, files, seconds):
+    assert cpu.cgroup_cpu_seconds(machine(files)) == pytest.approx(seconds)
+
+
 def test_unlimited_memory_is_no_limit(machine):
     root = machine(
         {"proc/self/cgroup": "8:memory:/\n", "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n"}

@@ -21,6 +21,15 @@ def test_by_hand():
     assert readings["utilization_percent"].window_s == pytest.approx(2)
 
 
+def test_the_cgroups_share_and_what_its_quota_took():
+    begin = replace(BEGIN, cgroup_used_s=50.0, cgroup_throttled_s=1.0)
+    end = CpuCounters(12.0, 103.0, 504.0, 5.5, 1008.0, 30, 21, 53.0, 1.5)
+    readings = between(begin, end, 2.0)
+    assert readings["cgroup_utilization_percent"].value == pytest.approx(100 * 3 / (2 * 2))
+    assert readings["throttled_percent"].value == pytest.approx(100 * 0.5 / 2)
+    assert between(BEGIN, end, 2.0)["throttled_percent"].reason == "this system tells no cgroup CPU accounting"
+
+
 def test_a_window_shorter_than_a_tick_has_no_system_share():
     readings = between(BEGIN, replace(BEGIN, wall_s=10.001), 2.0)
     assert readings["system_utilization_percent"].value is None

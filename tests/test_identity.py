@@ -1,5 +1,6 @@
 """The slug of a device, and which GPUs CUDA would see."""
 
+import importlib.metadata
 import subprocess
 import sys
 
@@ -69,6 +70,7 @@ def test_cuda_without_a_driver(monkeypatch):
 
 def test_the_first_visible_gpu_names_the_results(monkeypatch):
     monkeypatch.setattr(identity, "cuda_devices", lambda: [H100])
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.13.0+cu130")
     assert identity.hardware_slug("auto") == "nvidia-h100-80gb-hbm3"
     assert identity.hardware_slug("cpu").endswith("c")
 
@@ -77,3 +79,11 @@ def test_asking_imports_nothing_heavy():
     code = "import sys; from mfulab.hardware.identity import hardware_slug; hardware_slug('auto'); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "numba", "numpy", "pandas", "psutil"} & set(loaded)
+
+
+def test_a_torch_for_cpus_alone_leaves_the_gpu(monkeypatch):
+    monkeypatch.setattr(identity, "cuda_devices", lambda: [H100])
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.13.0+cpu")
+    assert identity.resolve("auto") == "cpu"
+    with pytest.raises(NoDeviceError, match=r"torch 2\.13\.0\+cpu is built for CPUs alone"):
+        identity.resolve("cuda")

@@ -6,15 +6,11 @@ python scripts/profile_step.py --config results/…/config.json      what the wo
 """
 
 import argparse
-import subprocess
 import sys
 from pathlib import Path
 
 from mfulab.errors import ConfigurationError
 from mfulab.worker.client import REFUSED
-
-CONFIG = Path("config")
-RESULTS = Path("results")
 
 
 def main(step: str) -> None:
@@ -24,7 +20,9 @@ def main(step: str) -> None:
         if "--config" in sys.argv[1:]:
             _planned(step)
         else:
-            _by_hand(step)
+            from mfulab import by_hand
+
+            by_hand.main(step, sys.argv[1:])
     except ConfigurationError as error:
         print(f"mfulab: {error}", file=sys.stderr)
         sys.exit(REFUSED)
@@ -42,43 +40,3 @@ def _planned(step: str) -> None:
     else:
         row = runner.record_failure(step, arguments.config, arguments.failed)
     print(f"{row.status}: {row.run}" + (f": {row.message}" if row.message else ""))
-
-
-def _by_hand(step: str) -> None:
-    import hydra
-    from omegaconf import DictConfig
-
-    from mfulab.planning.composition import check, composed_by_hydra
-    from mfulab.planning.overrides import complete
-
-    flags = [argument for argument in sys.argv[1:] if argument.startswith("-")]
-    overrides = complete([argument for argument in sys.argv[1:] if not argument.startswith("-")])
-    check(overrides, CONFIG)
-    sys.argv[1:] = [*flags, *overrides]
-    done: set[str] = set()  # combinations that differ only in what this step does not read are one run
-
-    def task(config: DictConfig) -> None:
-        _measure(step, composed_by_hydra(config), done)
-
-    hydra.main(version_base="1.3", config_path=str(CONFIG.resolve()), config_name="config")(task)()
-
-
-def _measure(step: str, composition, done: set[str]) -> None:  # type: ignore[no-untyped-def]
-    """Measures one composed run of `step` in a process of its own, after what its numbers are joined with."""
-    from mfulab.planning import runs, store
-    from mfulab.planning.load import place
-
-    composition.base["steps"] = [step]
-    planned = runs.plan(composition, *place(composition.base))
-    for excluded in planned.excluded:
-        print(f"left out: {excluded['run']}: {excluded['because']}")
-    own = [run for run in planned.runs if run.step == step]
-    joined = [run for run in planned.runs if run.folder in set(own[0].needs.values())] if own else []
-    for run in [*joined, *own]:
-        if run.folder in done or (run in joined and (RESULTS / run.folder / "row.csv").exists()):
-            continue
-        done.add(run.folder)
-        store.write_run(run, RESULTS)
-        config = RESULTS / run.folder / "config.json"
-        print(f"{run.step}: {run.name}", flush=True)
-        subprocess.run([sys.executable, f"scripts/{run.step}.py", "--config", str(config)], check=True)

@@ -8,6 +8,7 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,8 @@ def record_failure(step: str, config_path: Path, message: str) -> Row:
     config = read_config(step, config_path)
     folder = config_path.parent
     hardware = folder.parents[1].name if config.on_device else ""
-    measured = Measured(ROWS[step](**_axes(step, config), status="failed", message=message))
+    status: Status = "out_of_memory" if _is_memory(message) else "failed"
+    measured = Measured(ROWS[step](**_axes(step, config), status=status, message=message))
     return _finish(measured, folder, hardware, datetime.now(UTC))
 
 
@@ -86,8 +88,11 @@ def _axes(step: str, config: Step) -> dict[str, Any]:
 def _status(error: Exception) -> Status:
     if isinstance(error, UnsupportedError):
         return "unsupported"
-    is_memory = isinstance(error, MemoryError) or any(words in str(error).lower() for words in OUT_OF_MEMORY)
-    return "out_of_memory" if is_memory else "failed"
+    return "out_of_memory" if isinstance(error, MemoryError) or _is_memory(str(error)) else "failed"
+
+
+def _is_memory(message: str) -> bool:
+    return any(words in message.lower() for words in OUT_OF_MEMORY)
 
 
 def _message(error: Exception) -> str:
@@ -119,6 +124,7 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, object]], columns: Sequenc
     temporary.replace(path)
 
 
+@cache
 def commit() -> str:
     """The short git commit of the code that runs, with `-dirty` where tracked files were changed; empty outside git."""
     command = ["git", "describe", "--always", "--dirty", "--exclude", "*"]

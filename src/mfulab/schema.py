@@ -150,6 +150,13 @@ class CountFlopsStep(Step):
         return self
 
 
+class CompareCountersStep(CountFlopsStep):
+    """A model's forward pass counted by another tool."""
+
+    axes: ClassVar[tuple[str, ...]] = ("model", "batch_size", "sequence_length", "counter")
+    counter: Literal["torch", "fvcore", "calflops", "ptflops", "thop", "deepspeed"]
+
+
 class ProfileStepStep(CountFlopsStep):
     """One training or inference step of a model."""
 
@@ -203,12 +210,24 @@ class BenchMatmulStep(Step):
         raise ValueError(f"size={self.size}: give N, MxNxK or BxMxNxK")
 
 
+class NumberFormatsStep(Step):
+    """One number format: its parts, and what rounding does in it."""
+
+    axes: ClassVar[tuple[str, ...]] = ("precision",)
+    on_device: ClassVar[bool] = False
+    precision: PrecisionConfig
+    length: int = Field(4096, ge=2, description="Numbers a sum; fewer where their sum would leave the format's range.")
+    seed: int = Field(0, ge=0)
+
+
 STEPS: dict[str, type[Step]] = {
     "environment": EnvironmentStep,
     "ceilings": CeilingsStep,
     "count_flops": CountFlopsStep,
+    "compare_counters": CompareCountersStep,
     "profile_step": ProfileStepStep,
     "bench_matmul": BenchMatmulStep,
+    "number_formats": NumberFormatsStep,
 }
 
 
@@ -258,6 +277,7 @@ class CeilingRow(Row):
     measured_tflop_s: float | None = Field(None, description="Best large matmul found on this device.")
     measured_shape: str | None = Field(None, description="The shape that gave it, MxNxK.")
     computed_tflop_s: float | None = Field(None, description="Dense peak from device properties.")
+    computed_clock_mhz: float | None = Field(None, description="The clock in that peak; it scales with it.")
     computed_formula: str | None = Field(None, description="The factors of that peak.")
     computed_source: str | None = Field(None, description="Where each factor comes from.")
     datasheet_tflop_s: float | None = None
@@ -307,6 +327,32 @@ class FlopsRow(Row):
     checkpointed_activation_bytes: int | None = Field(
         None, description="Floats saved with activation checkpointing, 4 bytes an element."
     )
+    step_peak_bytes: int | None = Field(
+        None, description="Floats alive at once beside the weights, 4 bytes each: activations, gradients, in passing."
+    )
+    step_peak_fixed_bytes: int | None = Field(None, description="Integers and masks alive at the same time.")
+    checkpointed_peak_bytes: int | None = Field(None, description="step_peak_bytes with activation checkpointing.")
+    inference_flops: int | None = Field(None, description="Forward in evaluation mode.")
+    inference_other_flops: int | None = None
+    inference_peak_bytes: int | None = Field(None, description="Floats alive at once beside the weights, 4 bytes each.")
+    inference_peak_fixed_bytes: int | None = None
+
+
+class CounterRow(Row):
+    """What another tool says of one forward pass, beside our own count."""
+
+    model: str = ""
+    batch_size: int | None = None
+    sequence_length: int | None = None
+    counter: str = ""
+    version: str | None = Field(None, description="Of the tool.")
+    printed: float | None = Field(None, description="The tool's own number.")
+    printed_unit: str | None = Field(None, description="FLOP, MAC, `MAC a sample`, or `MAC, called FLOP`.")
+    flops: float | None = Field(None, description="The same in FLOPs of two a multiply-add.")
+    reference_flops: int | None = Field(None, description="Our count, forward in evaluation mode.")
+    deviation_percent: float | None = Field(None, description="Of flops from reference_flops.")
+    explanation: str | None = Field(None, description="Kinds of layers whose absence explains the number.")
+    uncounted_operators: str | None = Field(None, description="JSON: what the tool says it passed over → calls.")
 
 
 class ProfileRow(Row):
@@ -329,7 +375,13 @@ class ProfileRow(Row):
     window_s: float | None = Field(None, description="Total length of the measured windows.")
     warm_up_s: float | None = None
     steady: bool | None = Field(None, description="Whether warm-up ended because the step time was steady.")
-    compile_s: float | None = Field(None, description="First call's time beyond a steady step.")
+    first_call_s: float | None = Field(
+        None, description="The first step: lazy initialisation, autotuning, compilation."
+    )
+    compile_s: float | None = Field(
+        None,
+        description="Making and first calling a traced, scripted, compiled or captured model, beyond a steady step.",
+    )
     utilization_percent: Percent | None = Field(None, description="The device's own measure of being busy.")
     utilization_source: str | None = None
     memory_bytes: int | None = Field(None, description="Peak: CUDA allocator, or peak RSS above the baseline on a CPU.")
@@ -343,7 +395,48 @@ class ProfileRow(Row):
     occupancy_percent: Percent | None = None
     tensor_active_percent: Percent | None = None
     dram_active_percent: Percent | None = None
+    ladder: str | None = Field(None, description="The strictest source that answered; what stands behind the rungs.")
+    restriction: str | None = Field(None, description="`MIG instance` or `vGPU`: why some values cannot be had.")
+    graphics_active_percent: Percent | None = Field(None, description="Any context of the GPU had work.")
+    hmma_tensor_active_percent: Percent | None = Field(None, description="Tensor pipe on 16-bit and TF32 products.")
+    imma_tensor_active_percent: Percent | None = Field(None, description="Tensor pipe on integer products.")
+    dmma_tensor_active_percent: Percent | None = Field(None, description="Tensor pipe on FP64 products.")
+    dfma_tensor_active_percent: Percent | None = None
+    fp64_active_percent: Percent | None = Field(None, description="FP64 pipe, no tensor cores.")
+    fp32_active_percent: Percent | None = Field(None, description="FP32 pipe, no tensor cores.")
+    fp16_active_percent: Percent | None = Field(None, description="FP16 pipe, no tensor cores.")
+    integer_active_percent: Percent | None = None
+    compute_busy_percent: Percent | None = Field(None, description="Traced pass: compute kernels.")
+    communication_percent: Percent | None = Field(
+        None, description="Traced pass: communication that compute hides not."
+    )
+    copy_percent: Percent | None = Field(
+        None, description="Traced pass: copies that compute and communication hide not."
+    )
+    idle_percent: Percent | None = Field(None, description="Traced pass: nothing on the GPU.")
+    input_wait_percent: Percent | None = Field(None, description="Traced pass: the loop waited for its DataLoader.")
+    launch_gaps_per_step: float | None = None
+    launch_gap_s: float | None = Field(None, description="Median gap in which the GPU had nothing to do.")
+    top_kernels: str | None = Field(
+        None, description="JSON: the five kernels with most time → share of device time, %."
+    )
+    throttled_percent: Percent | None = Field(
+        None, description="Share of the windows held back: a GPU's clock, a CPU's quota."
+    )
+    power_capped_percent: Percent | None = Field(None, description="Of that, by the power limit.")
+    software_thermal_percent: Percent | None = None
+    hardware_thermal_percent: Percent | None = None
+    power_brake_percent: Percent | None = None
+    memory_clock_mhz: float | None = None
+    temperature_c: float | None = Field(None, description="Mean over the windows.")
+    device_memory_bytes: float | None = Field(None, description="In use on the device, by all processes.")
+    other_processes: int | None = Field(None, description="Other processes that used the GPU meanwhile; flags the row.")
+    pcie_transmitted_gb_s: float | None = None
+    pcie_received_gb_s: float | None = None
+    nvlink_transmitted_gb_s: float | None = None
+    nvlink_received_gb_s: float | None = None
     system_utilization_percent: Percent | None = Field(None, description="CPUs of the whole machine, every process.")
+    cgroup_utilization_percent: Percent | None = Field(None, description="CPU time of this process's cgroup.")
     steal_percent: Percent | None = Field(None, description="CPU time that the hypervisor gave to others.")
     voluntary_switches_per_s: float | None = Field(None, description="This process's threads gave up their CPU.")
     involuntary_switches_per_s: float | None = Field(
@@ -398,10 +491,39 @@ class MatmulRow(Row):
     threads: int | None = None
 
 
+class NumberFormatsRow(Row):
+    """Errors are relative, medians over independent sequences; empty where a sum left the format's range."""
+
+    precision: str = ""
+    bits: int | None = Field(None, description="That carry information; tf32 is stored in 32.")
+    exponent_bits: int | None = None
+    mantissa_bits: int | None = Field(None, description="Explicit bits of the significand.")
+    bias: int | None = None
+    epsilon: float | None = Field(None, description="Distance from 1 to the next larger number.")
+    largest: float | None = None
+    smallest_normal: float | None = None
+    smallest_subnormal: float | None = None
+    tenths_add_up: bool | None = Field(None, description="Whether 0.1 + 0.2 == 0.3.")
+    last_counted: float | None = Field(None, description="Where counting by ones stops.")
+    sum_length: int | None = Field(None, description="Numbers in (0, 1) a sum and a dot product.")
+    naive_sum_error: float | None = None
+    ascending_sum_error: float | None = Field(None, description="Naive, smallest number first.")
+    descending_sum_error: float | None = Field(None, description="Naive, largest number first.")
+    pairwise_sum_error: float | None = None
+    kahan_sum_error: float | None = None
+    squares_difference_error: float | None = Field(None, description="a·a − b·b for a, b near 1: cancellation.")
+    factored_difference_error: float | None = Field(None, description="(a − b)·(a + b) for the same.")
+    dot_error_own: float | None = Field(None, description="Accumulated in the format itself.")
+    dot_error_fp16: float | None = Field(None, description="Accumulated in fp16.")
+    dot_error_fp32: float | None = Field(None, description="Accumulated in fp32.")
+
+
 ROWS: dict[str, type[Row]] = {
     "environment": EnvironmentRow,
     "ceilings": CeilingRow,
     "count_flops": FlopsRow,
+    "compare_counters": CounterRow,
     "profile_step": ProfileRow,
     "bench_matmul": MatmulRow,
+    "number_formats": NumberFormatsRow,
 }

@@ -1,9 +1,12 @@
+from mfulab.planning.cluster import keep_commas
 from mfulab.planning.workflow import Workflow
 from mfulab.worker import lifetime
 
-lab = Workflow(config)
-measure = lab.measure
-python = lab.python
+lab = Workflow(config, is_main=workflow.is_main_process)
+keep_commas(workflow)
+
+# `warm SCRIPT …` in a rule's shell command: in the warm worker, or directly where there is none.
+shell.prefix(lab.warm)
 
 
 wildcard_constraints:
@@ -12,13 +15,17 @@ wildcard_constraints:
 
 
 onstart:
-    lifetime.start()
+    lifetime.start(workflow.local_exec)
 
 
 onsuccess:
     lifetime.stop()
-    shell("{python} scripts/summary.py")
+    shell("warm scripts/summary.py")
 
 
 onerror:
     lifetime.stop()
+
+
+def figures_with_data(wildcards):
+    return lab.figures(checkpoints.tables.get().output.figures)

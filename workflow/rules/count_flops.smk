@@ -16,4 +16,4 @@ rule count_flops:
     message:
         "Counting FLOPs of {wildcards.run}"
     shell:
-        "{measure} scripts/count_flops.py --config {input.config:q} > {log:q} 2>&1"
+        "warm scripts/count_flops.py --config {input.config:q} > {log:q} 2>&1"

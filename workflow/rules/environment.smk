@@ -18,4 +18,4 @@ rule environment:
     message:
         "What this machine is: {wildcards.hardware}"
     shell:
-        "{measure} scripts/environment.py --config {input.config:q} > {log:q} 2>&1"
+        "warm scripts/environment.py --config {input.config:q} > {log:q} 2>&1"

@@ -18,4 +18,4 @@ rule profile_step:
     message:
         "Profiling {wildcards.run}"
     shell:
-        "{measure} scripts/profile_step.py --config {input.config:q} > {log:q} 2>&1"
+        "warm scripts/profile_step.py --config {input.config:q} > {log:q} 2>&1"

@@ -1,24 +1,80 @@
-rule tables:
+# On a cluster these run where the workflow was started: they take seconds and need no device.
+localrules:
+    tables,
+    figure,
+    figures,
+    page,
+    report,
+
+
+# A checkpoint: only joined rows tell which figures have something to draw.
+checkpoint tables:
     input:
-        manifests=lab.manifests,
+        planned=lab.planned_manifests,
+        others=lab.other_manifests,
+        recorded=lab.recorded,
         rows=lab.rows,
+        sources=lab.module_sources("mfulab.report.tables"),
     output:
-        "results/tables/profile.csv",
+        expand("results/tables/{table}.csv", table=lab.tables),
+        figures="results/tables/figures.txt",
+    log:
+        "results/tables/log",
+    conda:
+        "../../environment.yml"
     message:
         "Joining rows into tables"
+    params:
+        planned=lab.planned_manifests,
+        others=lab.other_manifests,
+        unplanned=lab.unplanned,
     shell:
-        "touch {output}"
+        "(warm scripts/tables.py --manifest {params.planned:q} --also {params.others:q} {params.unplanned:q}"
+        " --reference results/reference --out results/tables"
+        " && warm scripts/figures.py --list {output.figures:q}) > {log:q} 2>&1"
+
+
+rule figure:
+    input:
+        tables=expand("results/tables/{table}.csv", table=lab.tables),
+        sources=lab.figure_sources,
+    output:
+        report(
+            "reports/figures/{figure}.svg",
+            caption="../report/figure.rst",
+            category="{figure}",
+        ),
+        "reports/figures/{figure}.png",
+        "reports/figures/{figure}.pdf",
+    log:
+        "results/tables/{figure}.log",
+    conda:
+        "../../environment.yml"
+    message:
+        "Drawing {wildcards.figure}"
+    shell:
+        "warm scripts/figures.py --only {wildcards.figure} > {log:q} 2>&1"
 
 
 rule page:
     input:
-        "results/tables/profile.csv",
+        tables=expand("results/tables/{table}.csv", table=lab.tables),
+        sources=lab.page_sources,
     output:
         "reports/report.html",
+    log:
+        "results/tables/page.log",
+    conda:
+        "../../environment.yml"
     message:
         "Writing {output}"
     shell:
-        "cp {input} {output}"
+        "warm scripts/page.py --out {output:q} > {log:q} 2>&1"
+
+
+rule figures:
+    input:
+        figures_with_data,
 
 
 # A target holds the rows too: one that was lost is measured again even where the page is newer.
@@ -26,4 +82,5 @@ rule report:
     default_target: True
     input:
         "reports/report.html",
+        figures_with_data,
         lab.rows,

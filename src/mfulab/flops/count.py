@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 
 from mfulab.flops.counter import Operations, OperatorCounter
-from mfulab.flops.fused import FusedOperators
+from mfulab.flops.fused import fused_operators
 from mfulab.flops.layers import LayerTracker
-from mfulab.flops.saved import SavedTensors
+from mfulab.flops.tensors import Held, SavedTensors
 
 
 class CountError(RuntimeError):
@@ -22,13 +22,13 @@ class Count:
 
     Attributes:
         operations: FLOPs and elements by layer, operator and pass.
-        saved_elements: floats kept for the backward pass, parameters and buffers left out.
-        saved_fixed_bytes: integers and masks kept for it, whose size does not depend on the number format.
+        saved: kept by the forward pass for the backward pass, parameters and buffers left out: the activations.
+        peak: largest memory alive at once beside parameters and inputs: activations, gradients, what is in passing.
     """
 
     operations: Operations
-    saved_elements: int
-    saved_fixed_bytes: int
+    saved: Held
+    peak: Held
 
 
 def count(model: torch.nn.Module, step: Callable[[], torch.Tensor], backward: bool = True, fused: bool = True) -> Count:
@@ -47,7 +47,7 @@ def count(model: torch.nn.Module, step: Callable[[], torch.Tensor], backward: bo
     saved = SavedTensors(model)
     counter = OperatorCounter(layers)
     try:
-        with layers, counter, FusedOperators() if fused else nullcontext():
+        with layers, counter, fused_operators() if fused else nullcontext():
             with saved:
                 loss = step()
             if backward and loss.requires_grad:
@@ -55,4 +55,4 @@ def count(model: torch.nn.Module, step: Callable[[], torch.Tensor], backward: bo
     except Exception as error:
         where = f"layer {layers.failed}" if layers.failed else "its own forward"
         raise CountError(f"{type(model).__name__} failed in {where}: {error}") from error
-    return Count(counter.operations, saved.elements, saved.fixed_bytes)
+    return Count(counter.operations, saved.total, counter.live.peak)

@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from mfulab.flops.elementwise import other_flops
 from mfulab.flops.layers import LayerTracker
 from mfulab.flops.operators import FORMULAS, Cost, operator_name
+from mfulab.flops.tensors import LiveTensors
 
 Pass = Literal["forward", "backward", "recomputed"]
 
@@ -72,7 +73,7 @@ class Operations:
 
 
 class OperatorCounter(FlopCounterMode):
-    """Counts whatever runs inside it; `operations` holds the result.
+    """Counts whatever runs inside it; `operations` and `live` hold the result.
 
     torch's counter takes operators apart until it meets one that it knows how to run; here each such operator gets this
     project's formula, else torch's, else that of elementwise arithmetic, else it is noted as uncounted.
@@ -81,6 +82,7 @@ class OperatorCounter(FlopCounterMode):
     def __init__(self, layers: LayerTracker) -> None:
         super().__init__(display=False)
         self.operations = Operations()
+        self.live = LiveTensors()
         self._layers = layers
         # torch's own tracker of modules would hook every one of them, and warn in the backward pass.
         self.mod_tracker = nullcontext()  # type: ignore[assignment]
@@ -89,6 +91,7 @@ class OperatorCounter(FlopCounterMode):
         name = operator_name(func_packet)
         read = [tensor for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, torch.Tensor)]
         written = [tensor for tensor in tree_leaves(out) if isinstance(tensor, torch.Tensor)]
+        self.live.note(read, written)
         call = Totals(calls=1)
         cost = self._cost(func_packet, name, out, args, kwargs)
         if cost is not None:
@@ -117,8 +120,8 @@ class OperatorCounter(FlopCounterMode):
         node = torch._C._current_autograd_node()
         if node is None:
             return Key(self._layers.current, name, "forward")
-        # The backward pass builds no graph; only what it runs anew for a checkpoint does.
-        if torch.is_grad_enabled():
+        # The backward pass itself builds no graph and enters no layer; what it runs anew for a checkpoint does.
+        if torch.is_grad_enabled() or self._layers.current:
             return Key(self._layers.current, name, "recomputed")
         return Key(self._layers.of_node(node), name, "backward")
 

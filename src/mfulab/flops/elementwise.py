@@ -85,7 +85,8 @@ FREE = frozenset(
     nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward one_hot _local_scalar_dense lift_fresh
     lift_fresh_copy set_ resize_ result_type is_same_size _has_compatible_shallow_copy_type split split_with_sizes
     unsafe_split unsafe_split_with_sizes searchsorted bucketize reflection_pad2d replication_pad2d channel_shuffle
-    pixel_shuffle im2col col2im unfold_backward diagonal_backward masked_select isin equal diff
+    pixel_shuffle im2col col2im unfold_backward diagonal_backward masked_select isin equal
+    diff _record_function_enter_new _record_function_exit
     """.split()  # noqa: SIM905
 )
 

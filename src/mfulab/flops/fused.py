@@ -4,12 +4,12 @@ Without data torch takes scaled_dot_product_attention apart into products and a 
 the scores that no fused kernel writes are taken for activations. These operators keep it whole, forward and backward.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 _NO_DATA = "made for counting: it knows shapes, not values"
 
@@ -64,8 +64,10 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 def _differentiate(ctx: Any, gradient: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
     needs = list(ctx.needs_input_grad[:4])
-    mask = ctx.saved_tensors[3]
-    gradients = attention_backward(gradient, *ctx.saved_tensors, ctx.is_causal, needs[:3])
+    # Read once: a checkpoint that recomputes them allows no second time.
+    saved = ctx.saved_tensors
+    mask = saved[3]
+    gradients = attention_backward(gradient, *saved, ctx.is_causal, needs[:3])
     kept = [gradient if needed else None for gradient, needed in zip(gradients, needs, strict=False)]
     return *kept, torch.empty_like(mask) if needs[3] else None, None
 
@@ -101,14 +103,21 @@ def _differentiate_grouped(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, .
 grouped_product.register_autograd(_differentiate_grouped, setup_context=_save_grouped)
 
 
-class FusedOperators(TorchFunctionMode):
-    """Inside it, torch's fused functions call the operators above."""
+@contextmanager
+def fused_operators() -> Iterator[None]:
+    """Inside it, torch's fused functions call the operators above on tensors without data.
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        replacement = _REPLACED.get(func)
-        return func(*args, **(kwargs or {})) if replacement is None else replacement(*args, **(kwargs or {}))
+    The replacement is made at the autograd level of torch's dispatcher: wherever the call comes from, a layer of torch,
+    the recomputation of a checkpoint or a function imported by name, it is met there.
+    """
+    library = torch.library.Library("aten", "IMPL")
+    try:
+        for key in ("AutogradMeta", "AutogradCPU"):
+            library.impl("scaled_dot_product_attention", _attention, key, allow_override=True)
+            library.impl("_grouped_mm", _grouped, key, allow_override=True)
+        yield
+    finally:
+        library._destroy()
 
 
 def _attention(
@@ -121,13 +130,7 @@ def _attention(
     return output.squeeze(-3) if query.ndim == 3 else output
 
 
-def _grouped(a: Tensor, b: Tensor, offs: Tensor | None = None, *args: Any, **kwargs: Any) -> Tensor:
+def _grouped(a: Tensor, b: Tensor, offs: Tensor | None = None, bias: Any = None, out_dtype: Any = None) -> Tensor:
     if offs is None or (a.ndim, b.ndim) != (2, 3):
-        return torch._grouped_mm(a, b, offs, *args, **kwargs)
+        raise NotImplementedError(f"grouped product of {list(a.shape)} and {list(b.shape)}: only rows by groups")
     return grouped_product(a, b, offs)
-
-
-_REPLACED: dict[Any, Callable[..., Any]] = {
-    torch.nn.functional.scaled_dot_product_attention: _attention,
-    torch._grouped_mm: _grouped,
-}

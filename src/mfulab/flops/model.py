@@ -1,7 +1,7 @@
 """Counts a model by its config: on the meta device, else with fake tensors, else with real ones on the CPU."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -10,7 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from mfulab.flops.count import Count, CountError, count
-from mfulab.models.build import ModelError, build, enable_checkpointing, loss, make_batch
+from mfulab.models.build import ModelError, build, enable_checkpointing, first_tensor, loss, make_batch
 from mfulab.schema import ModelConfig
 
 Means = Literal["meta", "fake", "cpu"]
@@ -34,11 +34,17 @@ class ModelCount:
 
 
 def count_model(
-    config: ModelConfig, batch_size: int, sequence_length: int | None = None, checkpointing: bool = False
+    config: ModelConfig,
+    batch_size: int,
+    sequence_length: int | None = None,
+    *,
+    checkpointing: bool = False,
+    inference: bool = False,
 ) -> ModelCount:
     """Counts one forward and backward pass of `batch_size` samples, with the loss of the model's task.
 
-    Counts are of shapes and do not depend on a number format. With `checkpointing` each block is recomputed.
+    Counts are of shapes and do not depend on a number format. With `checkpointing` each block is recomputed;
+    with `inference` the forward pass runs alone, in evaluation mode, and keeps nothing.
 
     Raises:
         ModelError: the model cannot be built, or has no blocks to recompute.
@@ -47,12 +53,12 @@ def count_model(
     failures: list[str] = []
     for means in get_args(Means):
         try:
-            return _count(config, batch_size, sequence_length, checkpointing, means, "; ".join(failures))
+            return _count(config, batch_size, sequence_length, checkpointing, inference, means, "; ".join(failures))
         except ModelError:
             raise
         except Exception as error:
             failures.append(f"not on {_WORDS[means]}: {_first_line(error)}")
-    shape = [batch_size, *(config.input_shape or [sequence_length or config.sequence_length])]
+    shape = [batch_size, *(config.input_shape or [sequence_length or config.sequence_length or 1])]
     raise CountError(
         f"model={config.name} cannot be counted with an input of shape {shape}. {_sentence(failures)}. "
         "Set model.input_shape, or model.sequence_length and model.vocabulary_size, to what its forward takes as its "
@@ -61,17 +67,27 @@ def count_model(
 
 
 def _count(
-    config: ModelConfig, batch_size: int, sequence_length: int | None, checkpointing: bool, means: Means, message: str
+    config: ModelConfig,
+    batch_size: int,
+    sequence_length: int | None,
+    checkpointing: bool,
+    inference: bool,
+    means: Means,
+    message: str,
 ) -> ModelCount:
-    with _tensors(means) as device:
-        model = build(config)
-        if means == "cpu":
-            _refuse_what_does_not_fit(model)
+    if means == "cpu":
+        _refuse_what_does_not_fit(config)
+    with _tensors(means) as device, torch.no_grad() if inference else nullcontext():
+        model = build(config).train(not inference)
         if checkpointing:
             enable_checkpointing(model)
         batch = make_batch(config, batch_size, sequence_length, device=device)
-        counted = count(model, lambda: loss(model(batch.inputs), batch.targets, config.task), fused=means != "cpu")
-    return ModelCount(counted, model, means, message)
+
+        def step() -> torch.Tensor:
+            output = model(batch.inputs)
+            return first_tensor(output) if inference else loss(output, batch.targets, config.task)
+
+        return ModelCount(count(model, step, fused=means != "cpu"), model, means, message)
 
 
 _WORDS: dict[Means, str] = {"meta": "the meta device", "fake": "fake tensors", "cpu": "the CPU"}
@@ -87,8 +103,9 @@ def _tensors(means: Means) -> Iterator[str]:
         yield device
 
 
-def _refuse_what_does_not_fit(model: torch.nn.Module) -> None:
-    needed = 2 * sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+def _refuse_what_does_not_fit(config: ModelConfig) -> None:
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        needed = 2 * sum(parameter.numel() * parameter.element_size() for parameter in build(config).parameters())
     available = psutil.virtual_memory().available
     if needed > available:
         raise MemoryError(f"weights and gradients need {needed / 1e9:.1f} GB and {available / 1e9:.1f} GB are free")

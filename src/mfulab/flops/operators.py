@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -30,6 +30,7 @@ class Cost:
 
 Formula = Callable[..., int | Cost]
 Shape = Sequence[int]
+_F = TypeVar("_F", bound=Formula)
 
 FORMULAS: dict[str, Formula] = {}
 
@@ -65,8 +66,8 @@ def _no_out(formula: Formula) -> Formula:
     return lambda *args, out, **kwargs: formula(*args, **kwargs)
 
 
-def _formula(*names: str) -> Callable[[Formula], Formula]:
-    def add(formula: Formula) -> Formula:
+def _formula(*names: str) -> Callable[[_F], _F]:
+    def add(formula: _F) -> _F:
         for name in names:
             FORMULAS[name] = formula
         return formula
@@ -124,16 +125,25 @@ def convolution_flops(input_shape: Shape, weight_shape: Shape, output_shape: Sha
     return 2 * prod(input_shape if transposed else output_shape) * prod(weight_shape[1:])
 
 
-@_formula("aten::convolution", "aten::_convolution", "aten::cudnn_convolution", "aten::convolution_overrideable")
-def convolution(x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: Any, *args: Any, out: Any, **kwargs: Any) -> int:  # noqa: E501  # fmt: skip
-    """As `convolution_flops`."""
-    return convolution_flops(x.shape, weight.shape, out.shape, transposed is True)
+@_formula("aten::convolution", "aten::_convolution", "aten::convolution_overrideable")
+def convolution(x: torch.Tensor, weight: torch.Tensor, *rest: Any, out: Any, **kwargs: Any) -> int:
+    """As `convolution_flops`; `rest` is bias, stride, padding, dilation, transposed, …"""
+    return convolution_flops(x.shape, weight.shape, out.shape, transposed=rest[4])
+
+
+@_formula("aten::cudnn_convolution", "aten::mkldnn_convolution", "aten::_conv_depthwise2d")
+def plain_convolution(x: torch.Tensor, weight: torch.Tensor, *rest: Any, out: Any, **kwargs: Any) -> int:
+    """The same where there is no transposed kind."""
+    return convolution_flops(x.shape, weight.shape, out.shape, transposed=False)
 
 
 @_formula("aten::convolution_backward")
-def convolution_backward(gradient: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, output_padding: Any, groups: int, output_mask: Sequence[bool], *, out: Any) -> int:  # noqa: E501  # fmt: skip
-    """Each of the two gradients that are asked for, input and weight, costs what the forward convolution costs."""
-    return sum(output_mask[:2]) * convolution_flops(x.shape, weight.shape, gradient.shape, transposed)
+def convolution_backward(gradient: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *rest: Any, out: Any) -> int:
+    """Each of the two gradients that are asked for, input and weight, costs what the forward convolution costs.
+
+    `rest` is bias sizes, stride, padding, dilation, transposed, output padding, groups, output mask.
+    """
+    return sum(rest[7][:2]) * convolution_flops(x.shape, weight.shape, gradient.shape, transposed=rest[4])
 
 
 # ----------------------------------------------------------------------------------------------------------- attention
@@ -171,13 +181,13 @@ def _attention_arguments(name: str, args: Sequence[Any], kwargs: dict[str, Any])
 def _attention(name: str, backward: bool) -> None:
     def formula(*args: Any, out: Any, **kwargs: Any) -> Cost:
         given = _attention_arguments(name, args, kwargs)
-        shapes = [given[key].shape for key in ("query", "key", "value")]
+        query, key, value = (given[name].shape for name in ("query", "key", "value"))
         causal = bool(given.get("is_causal", False))
         if not backward:
-            return attention_cost(*shapes, causal, products=2, executed=2)
-        query, key, value = given.get("needs_gradient", (True, True, True))
-        products = (query or key) + query + key + value
-        return attention_cost(*shapes, causal, products=products, executed=5)
+            return attention_cost(query, key, value, causal, products=2, executed=2)
+        for_query, for_key, for_value = given.get("needs_gradient", (True, True, True))
+        products = (for_query or for_key) + for_query + for_key + for_value
+        return attention_cost(query, key, value, causal, products=products, executed=5)
 
     FORMULAS[name] = formula
 
@@ -232,16 +242,15 @@ def cudnn_recurrent_backward(
 def encoder_layer(src: torch.Tensor, embed_dim: int, num_heads: int, *args: Any, out: Any, **kwargs: Any) -> int:
     """TransformerEncoderLayer's fused inference path: every weight matrix for every token, and full attention."""
     batch, tokens, width = src.shape
-    weights = sum(value.numel() for value in args if isinstance(value, torch.Tensor) and value.ndim == 2)
+    weights = sum(tensor.numel() for tensor in args if isinstance(tensor, torch.Tensor) and tensor.ndim == 2)
     return 2 * batch * tokens * weights + 4 * batch * tokens**2 * width
 
 
 @_formula("aten::_native_multi_head_attention")
 def multi_head_attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, embed_dim: int, num_head: int,
-    qkv_weight: torch.Tensor, qkv_bias: torch.Tensor, proj_weight: torch.Tensor, *args: Any, out: Any, **kwargs: Any,
-) -> int:  # fmt: skip
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, embed_dim: int, *rest: Any, out: Any, **kwargs: Any
+) -> int:
     """MultiheadAttention's fused inference path: the projections of all inputs and of the output, and attention."""
     tokens = query.shape[0] * query.shape[1]
-    projections = 2 * tokens * (qkv_weight.numel() + proj_weight.numel())
-    return projections + 4 * tokens * key.shape[1] * embed_dim
+    weights = sum(tensor.numel() for tensor in rest[:5] if isinstance(tensor, torch.Tensor) and tensor.ndim == 2)
+    return 2 * tokens * weights + 4 * tokens * key.shape[1] * embed_dim

@@ -21,10 +21,16 @@ _BY_DTYPE = {
 
 
 def prepare(device: DeviceConfig) -> tuple[torch.device, int]:
-    """The device to compute on and the CPU threads in use; raises NoDeviceError for `cuda` without a GPU."""
+    """The device to compute on and the CPU threads in use; raises NoDeviceError for a GPU that torch cannot use."""
     threads = device.threads or cpu.usable_cores()
     torch.set_num_threads(threads)
-    return torch.device(identity.resolve(device.type)), threads
+    kind = identity.resolve(device.type)
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise identity.NoDeviceError(
+            f"device={device.type}: torch {torch.__version__} cannot use the GPU that the driver shows (is the driver "
+            f"older than torch's CUDA {torch.version.cuda}?); choose device=cpu"
+        )
+    return torch.device(kind), threads
 
 
 def effective_precision(precision: PrecisionConfig, device: torch.device) -> str:

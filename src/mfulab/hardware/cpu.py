@@ -69,6 +69,23 @@ def cpu_limit(root: Path = _SYSTEM) -> float | None:
     return min(limits, default=None)
 
 
+def cgroup_cpu_seconds(root: Path = _SYSTEM) -> tuple[float | None, float | None]:
+    """CPU seconds that this process's cgroup has used, and seconds it was stopped by its quota; None where not told."""
+    used = stopped = None
+    for folder in _cgroup_folders(root, "cpu") + _cgroup_folders(root, "cpuacct"):
+        lines = (line.split() for line in (_read(folder / "cpu.stat") or "").splitlines())
+        counters = {line[0]: int(line[1]) for line in lines if len(line) == 2}
+        scales = {"usage_usec": 1e-6, "throttled_usec": 1e-6, "throttled_time": 1e-9}
+        seconds = {name: counters[name] * scale for name, scale in scales.items() if name in counters}
+        if used is None and "usage_usec" in seconds:
+            used = seconds["usage_usec"]
+        if used is None and (nanoseconds := _integer(_read(folder / "cpuacct.usage"))) is not None:
+            used = nanoseconds * 1e-9
+        if stopped is None:
+            stopped = seconds.get("throttled_usec", seconds.get("throttled_time"))
+    return used, stopped
+
+
 def memory_limit_bytes(root: Path = _SYSTEM) -> int | None:
     """Bytes granted by the tightest cgroup above this process, None where there is no limit."""
     limits = []

@@ -9,11 +9,10 @@ from mfulab.hardware.peaks import GpuProperties
 
 
 def uuid_of(device: Any) -> str:
-    """The UUID of a torch CUDA device, with its prefix."""
+    """The UUID of a torch CUDA device, without the prefix that tells a GPU from a MIG instance: torch gives none."""
     import torch
 
-    uuid = str(torch.cuda.get_device_properties(device).uuid)
-    return uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+    return str(torch.cuda.get_device_properties(device).uuid).removeprefix("GPU-").removeprefix("MIG-")
 
 
 def handle_of(device: Any) -> Any:

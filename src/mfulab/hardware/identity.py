@@ -24,13 +24,17 @@ class CudaDevice:
 
 
 def resolve(device_type: DeviceType) -> Literal["cpu", "cuda"]:
-    """The device to measure: `auto` is the GPU where there is one. Raises NoDeviceError for `cuda` without a GPU."""
+    """The device to measure: `auto` is the GPU where there is one that torch can use.
+
+    Raises NoDeviceError for `cuda` without one.
+    """
     if device_type == "cpu":
         return "cpu"
-    if cuda_devices():
+    reason = _why_no_torch_cuda() if cuda_devices() else _why_no_gpu()
+    if not reason:
         return "cuda"
     if device_type == "cuda":
-        raise NoDeviceError(f"device=cuda: {_why_no_gpu()}; choose device=cpu or device=auto")
+        raise NoDeviceError(f"device=cuda: {reason}; choose device=cpu or device=auto")
     return "cpu"
 
 
@@ -111,6 +115,17 @@ def _describe(handle: object) -> CudaDevice:
 
     name = nvml.optional(pynvml.nvmlDeviceGetName, handle) or "nvidia"
     return CudaDevice(nvml.text(name), nvml.text(nvml.optional(pynvml.nvmlDeviceGetUUID, handle) or ""))
+
+
+def _why_no_torch_cuda() -> str:
+    """Why the torch that is installed cannot use a GPU, from its version alone: importing it takes seconds."""
+    from importlib import metadata
+
+    try:
+        version = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return "torch is not installed"
+    return f"torch {version} is built for CPUs alone" if version.endswith("+cpu") else ""
 
 
 def _why_no_gpu() -> str:

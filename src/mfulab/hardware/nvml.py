@@ -83,9 +83,17 @@ def mig_instances(handle: Any) -> Iterator[Any]:
 
 def is_mig(handle: Any) -> bool:
     """Whether `handle` is a MIG instance rather than a whole GPU."""
-    return bool(optional(pynvml.nvmlDeviceIsMigDeviceHandle, handle))
+    answer = optional(pynvml.nvmlDeviceIsMigDeviceHandle, handle)
+    return bool(getattr(answer, "value", answer))  # a ctypes number in some wheels
 
 
 def parent(handle: Any) -> Any:
     """The whole GPU that `handle` is, or is a MIG instance of."""
     return (optional(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle) if is_mig(handle) else None) or handle
+
+
+def restriction(handle: Any) -> str:
+    """What keeps a device from telling everything: `MIG instance`, `vGPU`, or nothing."""
+    if is_mig(handle):
+        return "MIG instance"
+    return "vGPU" if optional(pynvml.nvmlDeviceGetVirtualizationMode, handle) in VIRTUAL else ""

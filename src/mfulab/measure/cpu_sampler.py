@@ -1,4 +1,4 @@
-"""How busy the CPU was: this process, the whole machine, the time a hypervisor stole, and switches between threads."""
+"""How busy the CPU was: this process, its cgroup, the machine; what a hypervisor or a quota took; thread switches."""
 
 import resource
 import time
@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import psutil
 
-from mfulab.hardware.cpu import allowed_cpus
+from mfulab.hardware.cpu import allowed_cpus, cgroup_cpu_seconds
 from mfulab.measure.reading import Reading, Readings
 
 PROCESS = "process CPU time ÷ (wall × CPUs allowed)"
 SYSTEM = "/proc/stat, all CPUs"
+CGROUP = "cgroup CPU accounting"
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class CpuCounters:
     system_total_s: float | None
     voluntary: int
     involuntary: int
+    cgroup_used_s: float | None = None
+    cgroup_throttled_s: float | None = None
 
 
 class CpuSampler:
@@ -53,6 +56,7 @@ class CpuSampler:
         # Linux counts guests' time inside user and nice as well.
         total = sum(system) - getattr(system, "guest", 0.0) - getattr(system, "guest_nice", 0.0)
         own = resource.getrusage(resource.RUSAGE_SELF)
+        used, throttled = cgroup_cpu_seconds()
         return CpuCounters(
             wall_s=time.perf_counter(),
             process_s=own.ru_utime + own.ru_stime,
@@ -61,6 +65,8 @@ class CpuSampler:
             system_total_s=total,
             voluntary=own.ru_nvcsw,
             involuntary=own.ru_nivcsw,
+            cgroup_used_s=used,
+            cgroup_throttled_s=throttled,
         )
 
 
@@ -83,6 +89,14 @@ def between(begin: CpuCounters, end: CpuCounters, cpus: float) -> Readings:
         value = None if part is None or not total else 100 * part / total
         reason = "" if value is not None else "not told by this system, or the window is shorter than its 10 ms ticks"
         readings[name] = Reading(value, "%", SYSTEM, wall, reason)
+    for name, before, after, most in (
+        ("cgroup_utilization_percent", begin.cgroup_used_s, end.cgroup_used_s, wall * cpus),
+        ("throttled_percent", begin.cgroup_throttled_s, end.cgroup_throttled_s, wall),
+    ):
+        part = _difference(before, after)
+        value = None if part is None else 100 * part / most
+        reason = "" if value is not None else "this system tells no cgroup CPU accounting"
+        readings[name] = Reading(value, "%", CGROUP, wall, reason)
     for name, before, after in (
         ("voluntary_switches_per_s", begin.voluntary, end.voluntary),
         ("involuntary_switches_per_s", begin.involuntary, end.involuntary),

@@ -26,7 +26,7 @@ def build(architecture: str, attention: str = "sdpa", **config: Any) -> torch.nn
     Raises:
         ValueError: transformers has no such model class.
     """
-    model_class = getattr(transformers, architecture, None)
+    model_class: Any = getattr(transformers, architecture, None)
     if getattr(model_class, "config_class", None) is None:
         raise ValueError(f"model.arguments.architecture={architecture}: transformers has no such model class")
     model_config = model_class.config_class(**{"use_cache": False, **config})

@@ -83,7 +83,8 @@ def plan(composition: Composition, hardware: str, device: str) -> Plan:
     for step in planner.steps():
         for combination in planner.combinations(step):
             planner.add(step, combination)
-    planner.add_environment()
+    if planner.runs:
+        planner.add_environment()
     return Plan(composition.experiment, hardware, list(planner.runs.values()), list(planner.excluded.values()))
 
 

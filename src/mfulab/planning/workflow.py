@@ -1,5 +1,6 @@
 """The planned sweep as the rules see it: paths, and functions of wildcards; imports neither torch nor pandas."""
 
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -8,29 +9,27 @@ from typing import Any
 from mfulab.errors import ConfigurationError
 from mfulab.planning.load import RESULTS, load
 from mfulab.planning.runs import Plan, Run
-from mfulab.planning.sources import closure, step_sources, target_sources
+from mfulab.planning.sources import PACKAGE, closure, step_sources, target_sources
 from mfulab.worker import client
+
+TABLES = ("environment", "ceilings", "flops", "counters", "profile", "matmul")
 
 
 class Workflow:
     """What Snakemake's `--config` plans; a mistake in it ends the process with one message."""
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Mapping[str, Any], is_main: bool = True) -> None:
         try:
-            self.plans: list[Plan] = load(config)
+            self.plans: list[Plan] = load(config, is_main=is_main)
         except ConfigurationError as error:
             sys.exit(f"mfulab: {error}")
         self._runs: dict[str, Run] = {run.folder: run for plan in self.plans for run in plan.runs}
 
     @property
-    def measure(self) -> str:
-        """The command that runs a step's script in the warm worker, or directly where there is none."""
-        return f"{sys.executable} -S -E {client.__file__}"
-
-    @property
-    def python(self) -> str:
-        """The interpreter that Snakemake itself runs in."""
-        return sys.executable
+    def warm(self) -> str:
+        """A shell function that runs a script in the warm worker, or directly where there is none."""
+        command = shlex.join([sys.executable, "-S", "-E", client.__file__])
+        return f'warm() {{{{ {command} "$@"; }}}}; '  # Snakemake formats a prefix: braces are doubled
 
     @property
     def rows(self) -> list[str]:
@@ -38,9 +37,34 @@ class Workflow:
         return [f"{RESULTS}/{folder}/row.csv" for folder in self._runs]
 
     @property
-    def manifests(self) -> list[str]:
-        """What was planned here, and by other machines whose results lie beside ours."""
-        return sorted(map(str, RESULTS.glob("*/plan/*.json")))
+    def planned_manifests(self) -> list[str]:
+        """Where each planned experiment lists its runs."""
+        return [f"{RESULTS}/{plan.hardware}/plan/{plan.experiment}.json" for plan in self.plans]
+
+    @property
+    def other_manifests(self) -> list[str]:
+        """Plans of other experiments and of other machines, whose finished rows are shown beside ours."""
+        found = {str(path) for path in RESULTS.glob("*/plan/*.json")} if self._runs else set()
+        return sorted(found - set(self.planned_manifests))
+
+    @property
+    def recorded(self) -> list[str]:
+        """The tables of recorded machines."""
+        return sorted(map(str, RESULTS.glob("reference/*/*.csv")))
+
+    @property
+    def unplanned(self) -> list[str]:
+        """The option that also shows folders copied from machines without a plan; none where nothing is measured."""
+        return ["--results", str(RESULTS)] if self._runs else []
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The tables that every experiment makes, some of them perhaps with a header alone."""
+        return TABLES
+
+    def figures(self, listed: str) -> list[str]:
+        """The figures that have something to draw, as the tables listed them."""
+        return [f"reports/figures/{name}.svg" for name in Path(listed).read_text(encoding="utf-8").split()]
 
     def sources(self, step: str) -> Callable[[Any], list[str]]:
         """An input function: the step's own source files and those of the model or kernel that the run measures."""
@@ -55,6 +79,16 @@ class Workflow:
     def module_sources(self, module: str) -> list[str]:
         """The source files of a module of this package and of all that it imports of it."""
         return _relative(closure(module))
+
+    @property
+    def page_sources(self) -> list[str]:
+        """The page's module, what it imports, and every figure's, which it finds by their being there."""
+        figures = [f"mfulab.report.figures.{path.stem}" for path in (PACKAGE / "report/figures").glob("[!_]*.py")]
+        return _relative([path for module in ["mfulab.report.page", *figures] for path in closure(module)])
+
+    def figure_sources(self, wildcards: Any) -> list[str]:
+        """An input function: the figure's module and what it imports."""
+        return self.module_sources(f"mfulab.report.figures.{wildcards.figure}")
 
     def gpus(self, wildcards: Any) -> int:
         """How many GPUs a run of this hardware takes."""

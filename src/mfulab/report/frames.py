@@ -1,4 +1,4 @@
-"""The five tables as pandas frames with the types that the schema gives their columns, however broken the files are."""
+"""The tables as pandas frames with the types that the schema gives their columns, however broken the files are."""
 
 import re
 from collections.abc import Iterator, Sequence

@@ -1,25 +1,20 @@
 """One ceiling of this device: the best large matmul in one precision, or the memory bandwidth of a triad."""
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
-from mfulab.hardware import cpu
 from mfulab.hardware.compute import allow_tf32, effective_precision, peak_of, prepare
 from mfulab.hardware.gpu import properties_of
 from mfulab.hardware.peaks import memory_peak_gb_s
-from mfulab.measure.clocks import Clock, clock_for
+from mfulab.measure.products import LIMIT_S, best_shape, sweep_products, sweep_triad
+from mfulab.measure.series import Series
 from mfulab.measure.statistics import Stats
 from mfulab.schema import CeilingRow, CeilingsStep, PrecisionConfig
 from mfulab.steps.base import Measured, UnsupportedError
-
-# M×N×K, growing: a shape is left out once the rate seen so far says that it does not fit into the time.
-CPU_SHAPES = [(n, n, n) for n in (128, 256, 512, 1024, 2048, 3072, 4096)] + [(2048, 2048, 512), (1024, 4096, 1024)]
-CUDA_SHAPES = [(n, n, n) for n in (1024, 2048, 4096, 8192, 16384)] + [(8192, 8192, 2048), (16384, 8192, 4096)]
-LIMIT_S = {"cpu": 3.0, "cuda": 15.0}
-SAMPLE_S = {"cpu": 0.05, "cuda": 0.2}
 
 
 def measure(config: CeilingsStep, folder: Path) -> Measured:
@@ -28,128 +23,55 @@ def measure(config: CeilingsStep, folder: Path) -> Measured:
     row = CeilingRow(ceiling=config.ceiling, threads=threads if device.type == "cpu" else None)
     began = time.perf_counter()
     if config.precision is None:
-        measured = _memory(row, device)
+        measured = _memory(row, device, folder)
     else:
-        measured = _products(row, config, config.precision, device, threads)
+        measured = _products(row, config, config.precision, device, threads, folder)
     measured.row.measured_s = time.perf_counter() - began
     return measured
 
 
 def _products(
-    row: CeilingRow, config: CeilingsStep, precision: PrecisionConfig, device: torch.device, threads: int
+    row: CeilingRow, config: CeilingsStep, precision: PrecisionConfig, device: torch.device, threads: int, folder: Path
 ) -> Measured:
     effective = effective_precision(precision, device)
     if precision.tf32 and effective != "tf32":
         raise UnsupportedError("TF32 needs an NVIDIA GPU of compute capability 8.0 or later; products here stay fp32")
     allow_tf32(precision.tf32)
-    samples = sweep_products(effective, device, LIMIT_S[device.type])
-    best = max(_by_shape(samples).items(), key=lambda item: Stats(item[1]).median)
+    with _clock(row, device, folder):
+        samples = sweep_products(effective, device, LIMIT_S[device.type])
     peak = peak_of(device, threads, effective, config.device)
-    row.measured_tflop_s, row.measured_shape = Stats(best[1]).median, best[0]
+    row.measured_shape, row.measured_tflop_s = best_shape(samples)
     row.computed_tflop_s, row.max_clock_tflop_s, row.datasheet_tflop_s = peak.spec, peak.max_clock, peak.datasheet
+    row.computed_clock_mhz = peak.spec_clock_mhz
     row.computed_formula, row.computed_source = peak.formula or None, peak.source or None
     row.message = peak.reason
     return Measured(row, samples)
 
 
-def sweep_products(precision: str, device: torch.device, limit_s: float) -> list[dict[str, object]]:
-    """Samples of the rate of C = A·B over growing shapes within about `limit_s` seconds; rates in TFLOP/s."""
-    clock = clock_for(device)
-    shapes = CPU_SHAPES if device.type == "cpu" else CUDA_SHAPES
-    began = time.perf_counter()
-    samples: list[dict[str, object]] = []
-    slowest = 0.0  # seconds a FLOP, as the latest shape ran
-    for m, n, k in shapes:
-        flops = 2 * m * n * k
-        left = limit_s - (time.perf_counter() - began)
-        # A shape needs a first call and three samples.
-        if samples and left < 4 * max(flops * slowest, SAMPLE_S[device.type]):
-            continue
-        try:
-            product = product_of(precision, m, n, k, device)
-            seconds = _repeat(product, clock, SAMPLE_S[device.type], 4)
-        except torch.OutOfMemoryError:
-            continue
-        slowest = Stats(seconds).median / flops
-        shape = f"{m}x{n}x{k}"
-        samples += [{"shape": shape, "time_s": each, "tflop_s": flops / each / 1e12} for each in seconds]
-    return samples
-
-
-def product_of(precision: str, m: int, n: int, k: int, device: torch.device) -> Callable[[], object]:
-    """A function that multiplies (m, k) by (k, n) in an effective precision; UnsupportedError where torch cannot."""
-    # Random normal data: a product of zeros draws less power and runs faster.
-    a, b = torch.randn(m, k, device=device), torch.randn(k, n, device=device)
-    try:
-        if precision == "int8":
-            left, right = (a * 32).to(torch.int8), (b * 32).to(torch.int8)
-            torch._int_mm(left, right)
-            return lambda: torch._int_mm(left, right)
-        if precision == "fp8":
-            left, right = a.to(torch.float8_e4m3fn), b.t().contiguous().to(torch.float8_e4m3fn).t()
-            one = torch.ones((), device=device)
-            torch._scaled_mm(left, right, one, one, out_dtype=torch.bfloat16)
-            return lambda: torch._scaled_mm(left, right, one, one, out_dtype=torch.bfloat16)
-        names = {"fp64": torch.float64, "fp16": torch.float16, "bf16": torch.bfloat16}
-        dtype = names.get(precision, torch.float32)
-        left, right = a.to(dtype), b.to(dtype)
-        out = torch.mm(left, right)
-        return lambda: torch.mm(left, right, out=out)
-    except (RuntimeError, NotImplementedError) as error:
-        if isinstance(error, torch.OutOfMemoryError):
-            raise
-        raise UnsupportedError(f"{precision} products on {device.type}: {str(error).splitlines()[0]}") from error
-
-
-def _memory(row: CeilingRow, device: torch.device) -> Measured:
-    clock = clock_for(device)
-    length = triad_length(device)
-    a, b, c = (torch.randn(length, device=device) for _ in range(3))
-    moved = 3 * length * a.element_size()
-    seconds = _repeat(lambda: torch.add(b, c, alpha=3.0, out=a), clock, SAMPLE_S[device.type], 20)
-    rates = [moved / each / 1e9 for each in seconds]
-    row.measured_gb_s, row.measured_shape = Stats(rates).median, f"{length}"
+def _memory(row: CeilingRow, device: torch.device, folder: Path) -> Measured:
+    with _clock(row, device, folder):
+        samples = sweep_triad(device)
+    row.measured_gb_s = Stats(float(str(sample["gb_s"])) for sample in samples).median
+    row.measured_shape = str(samples[0]["elements"])
     if device.type == "cuda":
         row.computed_gb_s = memory_peak_gb_s(properties_of(device))
         row.computed_formula = "memory clock × bus width × 2"
         row.computed_source = "NVML nvmlDeviceGetMaxClockInfo, nvmlDeviceGetMemoryBusWidth"
     if row.computed_gb_s is None:
         row.message = "this device does not tell its memory clock and bus width, so there is no computed bandwidth"
-    return Measured(
-        row, [{"elements": length, "time_s": each, "gb_s": rate} for each, rate in zip(seconds, rates, strict=True)]
-    )
+    return Measured(row, samples)
 
 
-def triad_length(device: torch.device) -> int:
-    """Elements of each of the triad's three fp32 arrays: each is 4 times the last-level cache, at least 64 MiB."""
-    if device.type == "cuda":
-        cache = torch.cuda.get_device_properties(device).L2_cache_size
-    else:
-        cache = cpu.cpu().last_level_cache_bytes or 32 << 20
-    return max(4 * cache, 64 << 20) // 4
-
-
-def _repeat(action: Callable[[], object], clock: Clock, sample_s: float, samples: int) -> list[float]:
-    """Seconds a call, of `samples` samples of at least about `sample_s`, after two calls that warm up."""
-    for _ in range(2):
-        clock.synchronise()
-        began = time.perf_counter()
-        action()
-        clock.synchronise()
-        once = time.perf_counter() - began
-    calls = max(1, round(sample_s / max(once, 1e-7)))
-    seconds = []
-    for _ in range(samples):
-        clock.mark()
-        for _ in range(calls):
-            action()
-        clock.mark()
-        seconds.append(clock.intervals()[0] / calls)
-    return seconds
-
-
-def _by_shape(samples: list[dict[str, object]]) -> dict[str, list[float]]:
-    rates: dict[str, list[float]] = {}
-    for sample in samples:
-        rates.setdefault(str(sample["shape"]), []).append(float(str(sample["tflop_s"])))
-    return rates
+@contextlib.contextmanager
+def _clock(row: CeilingRow, device: torch.device, folder: Path) -> Iterator[None]:
+    """Fills the row's mean SM clock over what runs inside, from a series that stays in `folder`; a CPU tells none."""
+    if device.type != "cuda":
+        yield
+        return
+    series = Series(device, folder / "series.csv").open()
+    series.start()
+    try:
+        yield
+        row.clock_mhz = series.stop()["clock_mhz"].value
+    finally:
+        series.close()

@@ -25,6 +25,7 @@ def measure(config: CountFlopsStep, folder: Path) -> Measured:
     """
     counted = count_model(config.model, config.batch_size, config.sequence_length)
     row = _row(config, counted)
+    _add_inference(row, config)
     _add_checkpointed(row, config)
     layers = layer_rows(counted.model, counted.count.operations)
     with (folder / "layers.csv").open("w", newline="") as file:
@@ -62,9 +63,20 @@ def _row(config: CountFlopsStep, counted: ModelCount) -> FlopsRow:
         backward_bytes=BYTES * backward.elements,
         other_bytes=BYTES * forward.other_elements,
         other_backward_bytes=BYTES * backward.other_elements,
-        activation_bytes=BYTES * counted.count.saved_elements,
-        activation_fixed_bytes=counted.count.saved_fixed_bytes,
+        activation_bytes=BYTES * counted.count.saved.elements,
+        activation_fixed_bytes=counted.count.saved.fixed_bytes,
+        step_peak_bytes=BYTES * counted.count.peak.elements,
+        step_peak_fixed_bytes=counted.count.peak.fixed_bytes,
     )
+
+
+def _add_inference(row: FlopsRow, config: CountFlopsStep) -> None:
+    """Counts anew in evaluation mode, where dropout is gone and nothing is kept for a backward pass."""
+    counted = count_model(config.model, config.batch_size, config.sequence_length, inference=True)
+    row.inference_flops = counted.count.operations.sum("forward").flops
+    row.inference_other_flops = counted.count.operations.sum("forward").other_flops
+    row.inference_peak_bytes = BYTES * counted.count.peak.elements
+    row.inference_peak_fixed_bytes = counted.count.peak.fixed_bytes
 
 
 def _add_checkpointed(row: FlopsRow, config: CountFlopsStep) -> None:
@@ -74,7 +86,8 @@ def _add_checkpointed(row: FlopsRow, config: CountFlopsStep) -> None:
     except ModelError:
         return
     row.recomputed_flops = counted.count.operations.sum("recomputed").executed_flops
-    row.checkpointed_activation_bytes = BYTES * counted.count.saved_elements
+    row.checkpointed_activation_bytes = BYTES * counted.count.saved.elements
+    row.checkpointed_peak_bytes = BYTES * counted.count.peak.elements
 
 
 def _operator_rows(operations: Operations) -> list[dict[str, object]]:

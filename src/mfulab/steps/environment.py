@@ -91,6 +91,6 @@ def driver() -> str | None:
 def _sms(uuid: str) -> int | None:
     """Streaming multiprocessors of the GPU with this UUID, where torch sees it."""
     for index in range(torch.cuda.device_count()):
-        if gpu.uuid_of(torch.device("cuda", index)) == uuid:
+        if uuid.endswith(gpu.uuid_of(torch.device("cuda", index))):
             return torch.cuda.get_device_properties(index).multi_processor_count
     return None

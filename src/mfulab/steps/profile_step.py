@@ -2,8 +2,9 @@
 
 import csv
 import math
+import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,20 +14,33 @@ import torch
 from mfulab.hardware.compute import allow_tf32, effective_precision, prepare
 from mfulab.measure import execution, workload
 from mfulab.measure.clocks import clock_for
-from mfulab.measure.ladder import samplers_for, set_readings
+from mfulab.measure.ladder import clock_reader, restriction_of, samplers_for, set_readings
 from mfulab.measure.memory import PeakMemory
-from mfulab.measure.operators import COLUMNS, operator_table, trace_steps
+from mfulab.measure.operators import (
+    KERNEL_COLUMNS,
+    OPERATOR_COLUMNS,
+    TracedPass,
+    kernel_readings,
+    operator_table,
+    top_kernels,
+    trace_steps,
+    untraced,
+)
+from mfulab.measure.series import Series
 from mfulab.measure.statistics import Stats, median_interval
 from mfulab.measure.windows import CPU_PACE, CUDA_PACE, Observation, Pace, observe
 from mfulab.models.build import build, enable_checkpointing, loss, make_batch
-from mfulab.schema import ProfileRow, ProfileStepStep, TimingConfig
+from mfulab.schema import ProfileConfig, ProfileRow, ProfileStepStep, TimingConfig
 from mfulab.steps.base import Measured, UnsupportedError
 
 TRACED_S = 0.3
 
 
 def measure(config: ProfileStepStep, folder: Path) -> Measured:
-    """One row for one model, workload, batch size, precision and execution mode; operators.csv in `folder`."""
+    """One row for one model, workload, batch size, precision and execution mode.
+
+    Leaves in `folder`: series.csv, operators.csv, on a GPU kernels.csv, and where asked for trace.json.gz.
+    """
     device, _ = prepare(config.device)
     effective = effective_precision(config.precision, device)
     if config.precision.tf32 and effective != "tf32":
@@ -37,19 +51,21 @@ def measure(config: ProfileStepStep, folder: Path) -> Measured:
     began = time.perf_counter()
     step, final_loss = make_step(config, device)
     made = time.perf_counter()
-    try:
-        seen = observe(step, clock_for(device), pace_for(device, config.timing), samplers_for(device))
-    except RuntimeError as error:
-        if "not implemented for" in str(error):
-            raise UnsupportedError(f"precision={config.precision.name} on {device.type}: {error}") from error
-        raise
+    seen = _observe(config, step, device, folder)
     row = _row(config, seen, effective)
     row.measured_s = time.perf_counter() - made
     if config.execution.mode != "eager":
         row.compile_s = max(0.0, made - began + seen.warm_up.first_call_s - seen.time_s)
-    set_readings(row, {**seen.readings, "memory_bytes": memory.read()})
+    readings = {**seen.readings, "memory_bytes": memory.read()}
     if config.profile.operators or config.profile.trace:
-        _trace(config, step, device, seen, folder)
+        traced = trace_steps(step, device, _traced_steps(device, seen.time_s))
+        kernels, table = kernel_readings(traced, device)
+        row.top_kernels = top_kernels(table)
+        write_tables(config.profile, traced, table, folder)
+    else:
+        kernels = untraced()
+    set_readings(row, {**readings, **kernels}, seen.steps)
+    row.restriction = restriction_of(device) or None
     row.loss = final_loss()
     if not math.isfinite(row.loss):
         row.status, row.loss = "incorrect", None
@@ -124,22 +140,49 @@ def _row(config: ProfileStepStep, seen: Observation, effective: str) -> ProfileR
         steps=seen.steps,
         window_s=seen.length_s,
         warm_up_s=seen.warm_up.total_s,
+        first_call_s=seen.warm_up.first_call_s,
         steady=seen.warm_up.steady,
     )
 
 
-def _trace(
-    config: ProfileStepStep, step: Callable[[], Any], device: torch.device, seen: Observation, folder: Path
-) -> None:
-    traced = trace_steps(step, device, max(1, min(3, round(TRACED_S / seen.time_s))))
-    folder.mkdir(parents=True, exist_ok=True)
-    if config.profile.operators:
-        with (folder / "operators.csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS)
-            writer.writeheader()
-            writer.writerows(operator_table(traced))
-    if config.profile.trace:
-        traced.profiler.export_chrome_trace(str(folder / "trace.json.gz"))
+def _observe(config: ProfileStepStep, step: Callable[[], Any], device: torch.device, folder: Path) -> Observation:
+    series = Series(device, folder / "series.csv").open()
+    try:
+        samplers = samplers_for(device, [series])
+        return observe(step, clock_for(device), pace_for(device, config.timing), samplers, clock_reader(device))
+    except RuntimeError as error:
+        if "not implemented for" in str(error):
+            raise UnsupportedError(f"precision={config.precision.name} on {device.type}: {error}") from error
+        raise
+    finally:
+        series.close()
+
+
+def _traced_steps(device: torch.device, step_s: float) -> int:
+    return max(1, min(10 if device.type == "cuda" else 3, round(TRACED_S / step_s)))
+
+
+def write_tables(profile: ProfileConfig, traced: TracedPass, kernels: list[dict[str, object]], folder: Path) -> None:
+    """Leaves operators.csv, kernels.csv and trace.json.gz in `folder`, as `profile` asks.
+
+    The trace is linked once more under the name by which TensorBoard's profiler plugin finds it.
+    """
+    if profile.operators:
+        _write_csv(folder / "operators.csv", OPERATOR_COLUMNS, operator_table(traced))
+        if kernels:
+            _write_csv(folder / "kernels.csv", KERNEL_COLUMNS, kernels)
+    if profile.trace:
+        path = folder / "trace.json.gz"
+        traced.export(path)
+        (folder / "tensorboard").mkdir(exist_ok=True)
+        shutil.copyfile(path, folder / "tensorboard" / "step.pt.trace.json.gz")
+
+
+def _write_csv(path: Path, columns: Sequence[str], rows: list[dict[str, object]]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def _samples(seen: Observation) -> list[dict[str, object]]:

@@ -1,103 +1,161 @@
-"""Runs a step's script in the warm worker, or in a new process where there is none; a run that dies still gets its row.
+"""Runs a step's script in the warm worker, or in a new process without one; a run that dies still gets its row.
 
-Started by Snakemake as `python -S -E client.py SCRIPT --config FILE` once a run, so it imports the standard library alone
-and little of it. Exit status 0: there is a row. Anything else: the run was refused and there is none.
+Snakemake starts `python -S -E client.py SCRIPT --config FILE` once a run, so this imports little, and that only of the
+standard library (some 25 ms). Exit status 0: there is a row. Anything else: the run was refused and there is none.
 """
 
 import json
 import os
 import signal
 import socket
-import subprocess
 import sys
-import time
-from collections.abc import Callable
+
+if not __package__:  # run as a file: see the package, not this folder
+    sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from mfulab.worker import devices, processes
 
 SOCKET = "MFULAB_WORKER"
+STARTED, WORKFLOW_ENDED = b"started\n", b"ended\n"  # what the worker says, beside an exit status
 REFUSED = 2  # a script's exit status for a run that must not become a row
-WORKER_START_S = 120
+ABANDONED = 1
+DEFAULT_TIME_LIMIT_S = 600
+WORKER_START_S = 120  # importing from a cluster's file system may take long
 GRACE_S = 10  # between the end of a run's time limit and its end
+# Snakemake sets these to a rule's `threads`; how many threads a run measures with, its own config says.
+THREADS = (
+    "GOTO_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
+
+
+class WorkflowEndedError(Exception):
+    """Nobody waits for the run's row any more."""
 
 
 def main(command: list[str]) -> int:
     """Runs `command` (a script and its arguments) and returns the exit status."""
-    limit = _time_limit(command)
+    environment = {key: value for key, value in os.environ.items() if key not in THREADS}
     try:
-        ended = _in_worker(command, limit) if os.environ.get(SOCKET) else None
-        if ended is None:
-            ended = _directly(command, limit)
-    except TimeoutError:
-        ended = f"took longer than timing.time_limit_s={limit:g}"
-    if ended in (0, REFUSED):
-        return int(ended)
-    message = ended if isinstance(ended, str) else _describe(ended)
-    print(message, file=sys.stderr)
-    return subprocess.call([sys.executable, *command, "--failed", message])
-
-
-def _time_limit(command: list[str]) -> float:
-    with open(command[command.index("--config") + 1], encoding="utf-8") as file:
-        config = json.load(file)
-    return float(config.get("timing", {}).get("time_limit_s") or 600)
-
-
-def _describe(status: int) -> str:
+        if "--config" in command:
+            return _measure(command, environment)
+        status = _execute(command, environment, None)
+    except WorkflowEndedError:
+        print("the workflow ended before this run", file=sys.stderr)
+        return ABANDONED
     if status < 0:
-        hint = " (out of memory?)" if -status == signal.SIGKILL else ""
-        return f"the run's process was ended by {signal.Signals(-status).name}{hint}"
+        print(f"ended by {signal.Signals(-status).name}", file=sys.stderr)
+    return abs(status)
+
+
+def _measure(command: list[str], environment: dict[str, str]) -> int:
+    """A planned run: on a device of its own, with a time limit, and with a row whatever happens."""
+    config_path = command[command.index("--config") + 1]
+    with open(config_path, encoding="utf-8") as file:
+        config = json.load(file)
+    limit = float((config.get("timing") or {}).get("time_limit_s") or DEFAULT_TIME_LIMIT_S)
+    with devices.claim((config.get("device") or {}).get("type"), config_path, environment) as claimed:
+        try:
+            killed_before = processes.out_of_memory_kills()
+            status = _execute(command, claimed, limit)
+            is_out_of_memory = processes.out_of_memory_kills() > killed_before
+            failure = _failure(status, is_out_of_memory, os.path.join(os.path.dirname(config_path), "row.csv"))
+        except TimeoutError:
+            failure = f"took longer than timing.time_limit_s={limit:g}"
+    if failure is None:
+        return status
+    import subprocess
+
+    print(failure, file=sys.stderr)
+    return subprocess.call([sys.executable, *command, "--failed", failure])
+
+
+def _failure(status: int, is_out_of_memory: bool, row: str) -> str | None:
+    """What to say of a run that ended with `status` (negative: a signal) without a row; None where all is well."""
+    if status == REFUSED or (status == 0 and os.path.exists(row)):
+        return None
+    if status == -signal.SIGKILL and is_out_of_memory:
+        return "the kernel killed the run's process: out of memory"
+    if status < 0:
+        return f"the run's process was ended by {signal.Signals(-status).name}"
     return f"the run's process ended with exit status {status} and wrote no row"
 
 
-def _directly(command: list[str], limit: float) -> int:
-    process = subprocess.Popen([sys.executable, *command], start_new_session=True)
-    _forward_signals(lambda number: os.killpg(process.pid, number))
+def _execute(command: list[str], environment: dict[str, str], limit: float | None) -> int:
+    """The exit status (negative: the ending signal). Raises TimeoutError once it is dead, and WorkflowEndedError."""
+    status = _in_worker(command, environment, limit)
+    return _directly(command, environment, limit) if status is None else status
+
+
+def _directly(command: list[str], environment: dict[str, str], limit: float | None) -> int:
+    import subprocess
+
+    # Unbuffered, so that its log can be read while it runs; the handler leaves a traceback where a library crashes.
+    python = [sys.executable, "-u", "-X", "faulthandler"]
+    process = subprocess.Popen([*python, *command], env=environment, start_new_session=True)
+    _end_before_this_process(process.pid)
+    processes.prefer_to_kill(process.pid)
     try:
-        return process.wait(limit + GRACE_S)
+        return process.wait(limit and limit + GRACE_S)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
         raise TimeoutError from None
+    finally:
+        processes.kill_group(process.pid)  # the run, or what it left behind
+        process.wait()
 
 
-def _in_worker(command: list[str], limit: float) -> int | None:
-    """The run's exit status (negative: the signal that ended it), or None where no worker answers."""
-    connection = _connect(os.environ[SOCKET])
+def _in_worker(command: list[str], environment: dict[str, str], limit: float | None) -> int | None:
+    """As `_execute`, or None where no worker answers."""
+    connection = _connect()
     if connection is None:
         return None
-    request = {"command": command, "folder": os.getcwd(), "environment": dict(os.environ)}
-    # The child writes to this process's own standard output and error: its log streams to wherever ours goes.
-    socket.send_fds(connection, [json.dumps(request).encode() + b"\n"], [1, 2])
-    _forward_signals(lambda number: connection.close())
-    connection.settimeout(limit + GRACE_S)
-    with connection, connection.makefile() as answer:
-        line = answer.readline()
-    return int(line) if line.strip() else -signal.SIGKILL
-
-
-def _connect(path: str) -> socket.socket | None:
-    """A connection to the worker, waiting while it is still importing; None where it is gone."""
-    end = time.monotonic() + WORKER_START_S
-    while time.monotonic() < end and os.path.isdir(os.path.dirname(path)):
-        connection = socket.socket(socket.AF_UNIX)
+    request = {"command": command, "folder": os.getcwd(), "environment": environment}
+    with connection, connection.makefile("rb") as answers:
         try:
-            connection.connect(path)
-            return connection
-        except FileNotFoundError:  # still importing: the socket appears when it answers
-            connection.close()
-            time.sleep(0.05)
-        except OSError:
+            # The child writes to this process's own standard output and error: its log streams to wherever ours goes.
+            socket.send_fds(connection, [json.dumps(request).encode() + b"\n"], [1, 2])
+            connection.settimeout(WORKER_START_S)
+            answer = answers.readline()
+            if answer == STARTED:
+                connection.settimeout(limit and limit + GRACE_S)
+                answer = answers.readline()
+        except TimeoutError:
+            connection.settimeout(None)
+            connection.shutdown(socket.SHUT_WR)  # the worker kills the run …
+            connection.recv(1)  # … and tells when it is dead
+            raise
+        except ConnectionError:
             return None
-    return None
+    if answer == WORKFLOW_ENDED:
+        raise WorkflowEndedError
+    return int(answer) if answer.endswith(b"\n") else None
 
 
-def _forward_signals(act: Callable[[int], object]) -> None:
-    """Acts on the run before this process ends by a signal."""
+def _connect() -> socket.socket | None:
+    if SOCKET not in os.environ:
+        return None
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.connect(os.environ[SOCKET])
+    except OSError:
+        connection.close()
+        return None
+    return connection
+
+
+def _end_before_this_process(group: int) -> None:
+    """A signal that ends this process ends the process group first."""
 
     def handle(number: int, _: object) -> None:
-        act(number)
+        processes.kill_group(group)
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, handle)
 
 

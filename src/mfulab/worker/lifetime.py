@@ -1,33 +1,65 @@
-"""Starts the warm worker for the length of a workflow."""
+"""Starts the warm worker for the length of a workflow on this machine, and tells the runs which GPUs there are."""
 
 import os
+import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from mfulab.worker.client import SOCKET
+from mfulab.hardware.identity import NoDeviceError, cuda_devices, slug
+from mfulab.worker.client import SOCKET, THREADS
+from mfulab.worker.devices import GPUS
 
-_lifeline: subprocess.Popen | None = None
+_worker: subprocess.Popen[bytes] | None = None
 
 
-def start() -> None:
-    """Starts a worker that ends with this process, and tells later child processes where it is; returns at once."""
-    global _lifeline
-    folder = tempfile.mkdtemp(prefix="mfulab-")  # short: a socket's path may have 107 bytes
-    socket = Path(folder, "worker")
-    # Only this process holds the pipe's other end, so that the worker sees it close even where we are killed.
-    _lifeline = subprocess.Popen(
-        [sys.executable, "-m", "mfulab.worker.server", str(socket)], stdin=subprocess.PIPE, start_new_session=True
-    )
-    os.environ[SOCKET] = str(socket)
+def start(is_local: bool = True) -> None:
+    """Starts a worker that ends with this process, and tells later child processes where it is; returns at once.
+
+    Nothing where runs are sent to other machines (`is_local` is false): these run directly.
+    """
+    global _worker
+    if not is_local:
+        return
+    _tell_gpus()
+    if sys.platform != "linux":  # elsewhere forking after heavy imports is not safe
+        return
+    folder = Path(tempfile.mkdtemp(prefix="mfulab-", dir="/tmp"))  # short: a socket's path may have 107 bytes
+    environment = {key: value for key, value in os.environ.items() if key not in THREADS}
+    environment["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # asked while it imports, torch must not wake CUDA up
+    # We listen already, so that a run waits in the queue while the worker imports, and hears at once if it dies.
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / "socket"))
+        listener.listen(1024)
+        _worker = subprocess.Popen(
+            [sys.executable, "-m", "mfulab.worker.server", str(listener.fileno()), str(folder)],
+            stdin=subprocess.PIPE,  # its end is the worker's: only this process holds it, and even SIGKILL lets it go
+            pass_fds=[listener.fileno()],
+            start_new_session=True,
+            env=environment,
+        )
+    os.environ[SOCKET] = str(folder / "socket")
 
 
 def stop() -> None:
-    """Ends the worker."""
-    global _lifeline
-    os.environ.pop(SOCKET, None)
-    if _lifeline is not None and _lifeline.stdin is not None:
-        _lifeline.stdin.close()
-        _lifeline.wait()
-        _lifeline = None
+    """Ends the worker and any run in it."""
+    global _worker
+    path = os.environ.pop(SOCKET, None)
+    if _worker is None or _worker.stdin is None or path is None:
+        return
+    _worker.stdin.close()
+    _worker.kill()  # it may still be importing
+    _worker.wait()
+    _worker = None
+    shutil.rmtree(Path(path).parent, ignore_errors=True)
+
+
+def _tell_gpus() -> None:
+    try:
+        found = cuda_devices()
+    except NoDeviceError:  # planning has told the user, unless no run needs a GPU
+        return
+    if found:
+        os.environ[GPUS] = ",".join(f"{slug(device.name)}:{device.uuid}" for device in found)

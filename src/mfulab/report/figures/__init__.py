@@ -92,8 +92,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", nargs="+", choices=list(modules()), metavar="NAME", help="draw these figures alone")
     parser.add_argument("--formats", nargs="+", choices=FORMATS, default=FORMATS)
     parser.add_argument("--language", default="en")
+    parser.add_argument("--list", type=Path, metavar="FILE", help="draw nothing: list the figures that have data")
     options = parser.parse_args(arguments)
     tables, _ = frames.read(options.tables)
+    if options.list:
+        with_data = [name for name, module in modules().items() if not module.rows(tables).empty]
+        options.list.write_text("".join(f"{name}\n" for name in with_data), encoding="utf-8")
+        return
     for name in options.only or modules():
         drawn = render(name, tables, options.language)
         for kind in options.formats:

@@ -1,0 +1,6 @@
+"""Has another tool count a model's FLOPs: `python scripts/compare_counters.py model=gpt2 counter=fvcore batch_size=1`."""
+
+from mfulab.app import main
+
+if __name__ == "__main__":
+    main("compare_counters")

@@ -1,0 +1,6 @@
+"""Writes the page reports/report.html from the tables."""
+
+from mfulab.report.page import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""The field's formulas beside the count, for one model: a table."""
+
+from collections.abc import Callable
+
+import torch
+
+from mfulab.flops.formulas import TransformerShape, kaplan_flops, megatron_flops, palm_flops
+from mfulab.flops.model import ModelCount
+
+
+def transformer_shape(model: torch.nn.Module) -> TransformerShape | None:
+    """Reads the shape from a transformers decoder's config; None for what is none.
+
+    N leaves out tables of positions, which are looked up and multiply nothing. A table of words that is no output
+    layer too is left out as well.
+    """
+    config = getattr(model, "config", None)
+    heads = getattr(config, "num_attention_heads", None)
+    if config is None or heads is None or not getattr(config, "vocab_size", None):
+        return None
+    output = getattr(model, "get_output_embeddings", lambda: None)()
+    looked_up = sum(
+        module.weight.numel()
+        for module in model.modules()
+        if isinstance(module, torch.nn.Embedding) and (output is None or module.weight is not output.weight)
+    )
+    return TransformerShape(
+        parameters=sum(parameter.numel() for parameter in model.parameters()) - looked_up,
+        layers=config.num_hidden_layers,
+        heads=heads,
+        head_width=getattr(config, "head_dim", None) or config.hidden_size // heads,
+        width=config.hidden_size,
+        vocabulary_size=config.vocab_size,
+    )
+
+
+def compare_formulas(counted: ModelCount, batch_size: int, sequence_length: int) -> list[dict[str, object]]:
+    """One row for each formula that applies: its value, the count's, and the deviation in percent.
+
+    Empty for a model that is no transformer over tokens.
+    """
+    shape = transformer_shape(counted.model)
+    if shape is None:
+        return []
+    operations = counted.count.operations
+    flops = operations.sum("forward").flops + operations.sum("backward").flops
+    tokens = batch_size * sequence_length
+    formulas: list[tuple[str, str, Callable[[], float], str]] = [
+        ("6·N", "arXiv:2001.08361", lambda: kaplan_flops(shape, tokens), "leaves attention out"),
+        (
+            "6·N + 12·L·H·Q·T",
+            "arXiv:2204.02311",
+            lambda: palm_flops(shape, tokens, sequence_length),
+            "takes biases and norms for products",
+        ),
+        (
+            "72·B·T·L·h²·(1 + T/6h + V/12hL)",
+            "arXiv:2205.05198",
+            lambda: megatron_flops(shape, tokens, sequence_length),
+            "holds for GPT's shape: an MLP four times as wide, as many heads of keys as of queries",
+        ),
+    ]
+    return [
+        {
+            "formula": name,
+            "source": source,
+            "formula_flops": round(value()),
+            "counted_flops": flops,
+            "deviation_percent": 100 * (value() / flops - 1),
+            "note": note,
+        }
+        for name, source, value, note in formulas
+    ]

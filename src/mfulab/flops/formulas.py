@@ -1,0 +1,89 @@
+"""The field's formulas for FLOPs, each with its source, to be compared with the count.
+
+N parameters, L layers, H heads of width Q, T tokens of context, V words; a multiply-add is 2 FLOPs.
+"""
+
+from dataclasses import dataclass
+
+# ----------------------------------------------------------------------------------------------- operators, forward
+
+
+def linear_flops(inputs: int, outputs: int, rows: int = 1) -> int:
+    """2·inputs·outputs for each row; the bias is not counted."""
+    return 2 * rows * inputs * outputs
+
+
+def matmul_flops(m: int, n: int, k: int, batch: int = 1) -> int:
+    """[m, k]·[k, n]: 2·m·n·k."""
+    return 2 * batch * m * n * k
+
+
+def convolution_flops(
+    in_channels: int, out_channels: int, kernel: int, height: int, width: int, *, groups: int = 1, batch: int = 1
+) -> int:
+    """A square kernel and an output of height × width: 2·kernel²·(in ÷ groups)·out·height·width."""
+    return 2 * batch * kernel**2 * (in_channels // groups) * out_channels * height * width
+
+
+def attention_flops(tokens: int, width: int, *, batch: int = 1, causal: bool = False) -> int:
+    """Scores and their product with the values: 4·B·T²·D, half of it where causal (Dao 2023, arXiv:2307.08691)."""
+    return 4 * batch * tokens**2 * width // (2 if causal else 1)
+
+
+# ------------------------------------------------------------------------------------------------ whole transformers
+
+
+@dataclass(frozen=True)
+class TransformerShape:
+    """What the formulas need to know of a decoder.
+
+    Attributes:
+        parameters: N, as each formula's source defines it.
+        layers: L.
+        heads: H.
+        head_width: Q.
+        width: of the residual stream.
+        vocabulary_size: V.
+    """
+
+    parameters: int
+    layers: int
+    heads: int
+    head_width: int
+    width: int
+    vocabulary_size: int
+
+
+def kaplan_flops(shape: TransformerShape, tokens: int) -> int:
+    """6·N a token, forward and backward, attention left out (Kaplan et al. 2020, arXiv:2001.08361, section 2.1)."""
+    return 6 * shape.parameters * tokens
+
+
+def palm_flops(shape: TransformerShape, tokens: int, context: int) -> int:
+    """(6·N + 12·L·H·Q·T) a token, forward and backward (Chowdhery et al. 2022, arXiv:2204.02311, appendix B)."""
+    attention = 12 * shape.layers * shape.heads * shape.head_width * context
+    return (6 * shape.parameters + attention) * tokens
+
+
+def megatron_flops(shape: TransformerShape, tokens: int, context: int) -> float:
+    """72·B·T·L·h²·(1 + T/(6h) + V/(12·h·L)), forward and backward without recomputation.
+
+    Narayanan et al. 2021 (arXiv:2104.04473), appendix, whose 96 includes a second forward pass; so written by
+    Korthikanti et al. 2022 (arXiv:2205.05198), appendix A. For GPT's shape: full attention, MLP four times as wide.
+    """
+    width, layers = shape.width, shape.layers
+    relative = 1 + context / (6 * width) + shape.vocabulary_size / (12 * width * layers)
+    return 72 * tokens * layers * width**2 * relative
+
+
+# -------------------------------------------------------------------------------------------------------- utilization
+
+
+def mfu_percent(model_flops: float, time_s: float, peak_flop_s: float) -> float:
+    """FLOPs that the model needs ÷ time ÷ peak (Chowdhery et al. 2022, appendix B)."""
+    return 100 * model_flops / time_s / peak_flop_s
+
+
+def hfu_percent(executed_flops: float, time_s: float, peak_flop_s: float) -> float:
+    """FLOPs that the device does, recomputation included, ÷ time ÷ peak (Korthikanti et al. 2022)."""
+    return 100 * executed_flops / time_s / peak_flop_s

@@ -1,0 +1,126 @@
+"""Memory of training and inference, predicted from counts: what a step needs on one device."""
+
+from dataclasses import dataclass, fields
+from typing import Literal
+
+Optimizer = Literal["adam", "adamw", "adam_8bit", "sgd"]
+
+# Bytes kept for each trained parameter: two fp32 moments, two 8-bit ones with a scale for each block of 256
+# (Dettmers et al. 2021, arXiv:2110.02861: 2·(1 + 4/256)), or nothing.
+STATE_BYTES: dict[Optimizer, float] = {"adam": 8, "adamw": 8, "adam_8bit": 2 * (1 + 4 / 256), "sgd": 0}
+
+
+@dataclass(frozen=True)
+class TrainingMemory:
+    """Bytes that a training step holds.
+
+    Attributes:
+        weights: in the number format that they are multiplied in.
+        master_weights: the fp32 copy that the optimiser updates in mixed precision.
+        gradients: one for each trained parameter.
+        optimizer_state: moments.
+        activations: saved for the backward pass; the logits are among them.
+    """
+
+    weights: int
+    master_weights: int
+    gradients: int
+    optimizer_state: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        """Sum of all parts: what is needed if all gradients exist while all activations still do."""
+        return sum(getattr(self, part.name) for part in fields(self))
+
+
+def training_memory(
+    parameters: int,
+    *,
+    trainable: int | None = None,
+    element_bytes: int = 4,
+    master_copy: bool = False,
+    optimizer: Optimizer = "adam",
+    activation_elements: int = 0,
+    activation_fixed_bytes: int = 0,
+) -> TrainingMemory:
+    """Adds up what training keeps.
+
+    Args:
+        parameters: all of them.
+        trainable: those that are trained; all where not given.
+        element_bytes: size of a weight, a gradient and an activation: 4 for fp32, 2 for fp16 and bf16.
+        master_copy: whether an fp32 copy of the trained weights is kept beside 16-bit ones; with Adam that makes the
+            16 bytes a parameter of mixed precision (Rajbhandari et al. 2020, arXiv:1910.02054, section 3.1).
+        optimizer: whose moments are kept, in fp32 with a master copy or fp32 weights, else in the weights' format.
+        activation_elements: floats saved for the backward pass.
+        activation_fixed_bytes: integers and masks saved for it.
+    """
+    trained = parameters if trainable is None else trainable
+    # torch's optimisers keep moments in the format of the weights that they update.
+    state_scale = 1.0 if master_copy or optimizer == "adam_8bit" else element_bytes / 4
+    return TrainingMemory(
+        weights=parameters * element_bytes,
+        master_weights=4 * trained if master_copy else 0,
+        gradients=trained * element_bytes,
+        optimizer_state=round(STATE_BYTES[optimizer] * trained * state_scale),
+        activations=activation_elements * element_bytes + activation_fixed_bytes,
+    )
+
+
+def training_peak_bytes(
+    parameters: int,
+    trainable: int,
+    step_peak_bytes: int,
+    step_peak_fixed_bytes: int,
+    *,
+    element_bytes: int = 4,
+    autocast: bool = False,
+    optimizer: Optimizer = "adam",
+    optimizer_copies: int = 0,
+) -> int:
+    """Peak of a training step beyond its inputs, without an allocator's rounding and the libraries' workspaces.
+
+    Weights and optimiser state stay; on top of them comes the larger of what forward and backward hold at once, and
+    of gradients with the optimiser's own temporaries.
+
+    Args:
+        parameters: all of them.
+        trainable: those that are trained.
+        step_peak_bytes: as counted, 4 bytes an element.
+        step_peak_fixed_bytes: integers and masks, as counted.
+        element_bytes: size of an element in the step's number format.
+        autocast: weights, gradients and moments stay fp32; the forward pass keeps a 16-bit copy of the weights.
+        optimizer: whose state is kept.
+        optimizer_copies: temporaries of the size of all gradients; 1 for torch's default (foreach) Adam on a GPU.
+    """
+    stored = 4 if autocast else element_bytes
+    state = round(STATE_BYTES[optimizer] * trainable * (1 if optimizer == "adam_8bit" else stored / 4))
+    gradients = trainable * stored
+    # Counted in one format: under autocast the gradients among them keep four bytes.
+    widened = (parameters * element_bytes + trainable * (stored - element_bytes)) if autocast else 0
+    passes = step_peak_bytes // 4 * element_bytes + step_peak_fixed_bytes + widened
+    return parameters * stored + state + max(passes, gradients * (1 + optimizer_copies))
+
+
+def inference_peak_bytes(
+    parameters: int, peak_bytes: int, peak_fixed_bytes: int, *, element_bytes: int = 4, autocast: bool = False
+) -> int:
+    """Peak of a forward pass that keeps nothing; arguments as in `training_peak_bytes`."""
+    weights = parameters * (4 + element_bytes if autocast else element_bytes)
+    return weights + peak_bytes // 4 * element_bytes + peak_fixed_bytes
+
+
+def key_value_cache_bytes(
+    *, layers: int, key_value_heads: int, head_width: int, tokens: int, batch_size: int = 1, element_bytes: int = 2
+) -> int:
+    """Keys and values of all layers: 2·layers·heads·width·tokens·batch elements.
+
+    Grouped-query attention has fewer heads of keys and values than of queries, multi-query attention one.
+    """
+    return 2 * layers * key_value_heads * head_width * tokens * batch_size * element_bytes
+
+
+def logits_bytes(*, batch_size: int, tokens: int, vocabulary_size: int, element_bytes: int = 4) -> int:
+    """The output of a language model; training holds it again as log-probabilities and as its own gradient."""
+    return batch_size * tokens * vocabulary_size * element_bytes

@@ -1,0 +1,110 @@
+"""On paper: memory on each of several devices, and the bytes that each sends in a step, for what fits on none alone.
+
+A ring all-reduce of n bytes over d devices sends 2·n·(d−1)/d from each; a reduce-scatter or an all-gather half of that
+(Patarasuk and Yuan 2009).
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+ZeroStage = Literal[0, 1, 2, 3]
+
+
+@dataclass(frozen=True)
+class Share:
+    """One device's part.
+
+    Attributes:
+        memory_bytes: weights, gradients and optimiser state; activations where the method divides them.
+        sent_bytes: sent by each device in each step.
+    """
+
+    memory_bytes: int
+    sent_bytes: int
+
+
+def all_reduce_bytes(size_bytes: int, devices: int) -> int:
+    """Sent by each device to sum `size_bytes` over all of them and give the sum to all."""
+    return round(2 * size_bytes * (devices - 1) / devices)
+
+
+def all_gather_bytes(size_bytes: int, devices: int) -> int:
+    """Sent by each device to give all of them the whole of `size_bytes`, of which each holds a part."""
+    return round(size_bytes * (devices - 1) / devices)
+
+
+def data_parallel(
+    parameters: int, devices: int, stage: ZeroStage = 0, *, element_bytes: int = 2, state_bytes: int = 12
+) -> Share:
+    """Data parallelism, plain (stage 0) or with ZeRO; FSDP's full sharding is stage 3, its `SHARD_GRAD_OP` stage 2.
+
+    Rajbhandari et al. 2020 (arXiv:1910.02054), table 1 and section 7: stage 1 divides the optimiser state, 2 the
+    gradients too, 3 the weights too; stages 0–2 send the gradients once around (reduce-scatter and all-gather), stage 3
+    gathers the weights twice and scatters the gradients once: 1.5 times as much.
+
+    Args:
+        parameters: of the model.
+        devices: how many share the work.
+        stage: what is divided.
+        element_bytes: of a weight and of a gradient.
+        state_bytes: of optimiser state and master weight for each parameter; 12 for Adam in mixed precision.
+    """
+    size = parameters * element_bytes
+    weights = size / devices if stage >= 3 else size
+    gradients = size / devices if stage >= 2 else size
+    state = parameters * state_bytes / (devices if stage >= 1 else 1)
+    sent = 3 * all_gather_bytes(size, devices) if stage == 3 else all_reduce_bytes(size, devices)
+    return Share(round(weights + gradients + state), sent)
+
+
+def tensor_parallel(
+    parameters: int,
+    devices: int,
+    *,
+    layers: int,
+    width: int,
+    tokens: int,
+    element_bytes: int = 2,
+    parameter_bytes: int = 16,
+) -> Share:
+    """Each layer's matrices divided over the devices; `tokens` in the batch altogether.
+
+    Shoeybi et al. 2019 (arXiv:1909.08053), section 3: two all-reduces of [tokens, width] a layer forward, two backward.
+    """
+    each = all_reduce_bytes(tokens * width * element_bytes, devices)
+    return Share(round(parameters * parameter_bytes / devices), 4 * layers * each)
+
+
+def pipeline_parallel(
+    parameters: int,
+    devices: int,
+    *,
+    width: int,
+    tokens: int,
+    element_bytes: int = 2,
+    parameter_bytes: int = 16,
+) -> Share:
+    """Layers divided over the devices: each hands [tokens, width] on forward, and its gradient back."""
+    boundaries = 0 if devices == 1 else 2
+    return Share(round(parameters * parameter_bytes / devices), boundaries * tokens * width * element_bytes)
+
+
+def pipeline_bubble(devices: int, micro_batches: int) -> float:
+    """Share of the time in which a device of a pipeline waits: (d−1)/(m+d−1) (Huang et al. 2019, arXiv:1811.06965)."""
+    return (devices - 1) / (micro_batches + devices - 1)
+
+
+def plans(parameters: int, devices: int, *, layers: int, width: int, tokens: int) -> list[dict[str, object]]:
+    """One row for each way to train a transformer with Adam in mixed precision on several devices."""
+    ways = {
+        "data parallel": data_parallel(parameters, devices, 0),
+        "ZeRO 1": data_parallel(parameters, devices, 1),
+        "ZeRO 2": data_parallel(parameters, devices, 2),
+        "ZeRO 3, FSDP": data_parallel(parameters, devices, 3),
+        "tensor parallel": tensor_parallel(parameters, devices, layers=layers, width=width, tokens=tokens),
+        "pipeline parallel": pipeline_parallel(parameters, devices, width=width, tokens=tokens),
+    }
+    return [
+        {"method": name, "devices": devices, "memory_bytes": share.memory_bytes, "sent_bytes": share.sent_bytes}
+        for name, share in ways.items()
+    ]

@@ -1,0 +1,112 @@
+"""Which tensors a step keeps: those saved for the backward pass, and all that are alive at once."""
+
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+
+import torch
+
+
+@dataclass(frozen=True)
+class Held:
+    """Memory that depends on the number format, and memory that does not.
+
+    Attributes:
+        elements: floats.
+        fixed_bytes: integers and masks.
+    """
+
+    elements: int = 0
+    fixed_bytes: int = 0
+
+    def __add__(self, other: "Held") -> "Held":
+        return Held(self.elements + other.elements, self.fixed_bytes + other.fixed_bytes)
+
+    def __sub__(self, other: "Held") -> "Held":
+        return Held(self.elements - other.elements, self.fixed_bytes - other.fixed_bytes)
+
+    def bytes(self, element_bytes: int = 4) -> int:
+        """Total where each float takes `element_bytes`."""
+        return self.elements * element_bytes + self.fixed_bytes
+
+
+def _held(tensor: torch.Tensor) -> Held:
+    size = tensor.untyped_storage().nbytes()
+    if tensor.is_floating_point() or tensor.is_complex():
+        return Held(elements=size // tensor.element_size())
+    return Held(fixed_bytes=size)
+
+
+class _Storages:
+    """Pieces of memory that have been seen and are still there, told apart by their address."""
+
+    def __init__(self) -> None:
+        self._alive: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+
+    def add(self, tensor: torch.Tensor, when_gone: Callable[[], None] = lambda: None) -> bool:
+        """Says whether the tensor's memory is new; `when_gone` is called when its last reference goes."""
+        if tensor.layout != torch.strided or (storage := tensor.untyped_storage())._cdata in self._alive:
+            return False
+        key = storage._cdata
+
+        def leave(_: object) -> None:
+            # Another storage may take the address from now on.
+            del self._alive[key]
+            when_gone()
+
+        self._alive[key] = weakref.ref(storage, leave)
+        return True
+
+
+class SavedTensors:
+    """Inside it, whatever autograd saves is noted, each piece of memory once, parameters and buffers left out."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.total = Held()
+        self._seen = _Storages()
+        for tensor in (*model.parameters(), *model.buffers()):
+            self._seen.add(tensor)
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._note, lambda tensor: tensor)
+
+    def __enter__(self) -> "SavedTensors":
+        self._hooks.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._hooks.__exit__(kind, error, trace)
+
+    def _note(self, tensor: torch.Tensor) -> torch.Tensor:
+        if self._seen.add(tensor):
+            self.total += _held(tensor)
+        return tensor
+
+
+class LiveTensors:
+    """A pretended allocator: what operators make is alive until the last reference to its memory goes.
+
+    What they read and nobody made (parameters, inputs) is not counted. `peak` is the largest sum alive at once, at 4
+    bytes a float.
+    """
+
+    def __init__(self) -> None:
+        self.alive = Held()
+        self.peak = Held()
+        self._seen = _Storages()
+
+    def note(self, read: Iterable[torch.Tensor], written: Iterable[torch.Tensor]) -> None:
+        """Notes one operator's call."""
+        for tensor in read:
+            self._seen.add(tensor)
+        for tensor in written:
+            held = _held(tensor) if tensor.layout == torch.strided else Held()
+            if self._seen.add(tensor, partial(self._free, held)):
+                self.alive += held
+        if self.alive.bytes() > self.peak.bytes():
+            self.peak = self.alive
+
+    def _free(self, held: Held) -> None:
+        self.alive -= held

@@ -1,0 +1,114 @@
+"""What every matmul implementation is: C[batch,m,n] = A[batch,m,k] · B[batch,k,n]; timing it lives elsewhere.
+
+A new implementation is one file with a subclass of `MatmulKernel` and one `config/kernel/<name>.yaml` that names it.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from mfulab.errors import UnsupportedError
+
+
+class Shape(NamedTuple):
+    """C[batch,m,n] = A[batch,m,k] · B[batch,k,n]."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+
+    @property
+    def flops(self) -> int:
+        """One multiply-add is two operations."""
+        return 2 * self.batch * self.m * self.n * self.k
+
+    def bytes_moved(self, operand_bytes: int, output_bytes: int) -> int:
+        """The least that must move: A and B read once, C written once."""
+        return self.batch * ((self.m + self.n) * self.k * operand_bytes + self.m * self.n * output_bytes)
+
+    def __str__(self) -> str:
+        return "×".join(str(side) for side in self[self.batch == 1 :])
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A launch configuration, x first. A CPU implementation has no grid; its block is a tile of the loops."""
+
+    block: tuple[int, ...] = ()
+    grid: tuple[int, ...] = ()
+    shared_memory_bytes: int = 0
+    defines: tuple[tuple[str, str], ...] = ()  # macros by which the compiled code suits the shape
+
+    def __str__(self) -> str:
+        return f"grid={self.grid} block={self.block} shared={self.shared_memory_bytes} B"
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What the compiler reports for one thread or block; None where it reports nothing."""
+
+    registers: int | None = None
+    shared_memory_bytes: int | None = None
+    spill_bytes: int | None = None
+    threads: int | None = None  # a block, where the launch's block is a tile instead
+
+
+class MatmulKernel(ABC):
+    """One implementation for one precision.
+
+    `precision` is a key of `mfulab.kernels.formats.FORMATS`; `block` is the thread block or tile, the implementation's
+    own default where None.
+    """
+
+    family: ClassVar[str]
+    rung: ClassVar[int]  # position on the ladder of its family
+    adds: ClassVar[str]  # what this rung does that the one below does not, in a line
+    devices: ClassVar[tuple[str, ...]]
+    precisions: ClassVar[tuple[str, ...]]
+    block_sides: ClassVar[int] = 0  # how many numbers `block` has; 0: it cannot be chosen
+
+    def __init__(self, precision: str, block: Sequence[int] | None = None):
+        if precision not in self.precisions:
+            raise UnsupportedError(f"{self}: no {precision}; has {', '.join(self.precisions)}")
+        if block is not None and len(block) != self.block_sides:
+            sides = f"needs {self.block_sides} numbers" if self.block_sides else "cannot be chosen"
+            raise UnsupportedError(f"{self}: block={list(block)} {sides}")
+        self.precision = precision
+        self.block = tuple(block) if block is not None else None
+
+    def __str__(self) -> str:
+        return type(self).__name__
+
+    def require(self, device: str, shape: Shape) -> None:
+        """Raises UnsupportedError where this cannot be done on the device ("cpu" or "cuda") or for the shape."""
+        if device not in self.devices:
+            raise UnsupportedError(f"{self} runs on {' and '.join(self.devices)}, not on {device}")
+
+    def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
+        """The arrays as `run` takes them, from C-contiguous torch tensors on the device. Not timed.
+
+        c must be written in place: it is what the result is read from.
+        """
+        return a, b, c
+
+    def launch(self, shape: Shape) -> Launch:
+        """The launch configuration for a shape."""
+        return Launch(self.block or ())
+
+    @abstractmethod
+    def run(self, *operands: Any, launch: Launch) -> Any:
+        """Writes A·B into C, or returns it where the library gives no choice.
+
+        On a GPU it only enqueues the product on the current stream.
+        """
+
+    def resources(self) -> Resources:
+        """What the compiler reported; asked after the first run."""
+        return Resources()
+
+
+def ceil_div(numerator: int, denominator: int) -> int:
+    """Number of tiles that cover a length."""
+    return -(-numerator // denominator)

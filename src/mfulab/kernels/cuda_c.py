@@ -1,0 +1,126 @@
+"""What every CUDA C rung shares: compiled for the GPU at hand, loaded once, launched on torch's current stream."""
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from mfulab.errors import UnsupportedError
+from mfulab.kernels.base import Launch, MatmulKernel, Resources, Shape
+from mfulab.kernels.nvrtc import Compiled, compile_source
+
+MOST_THREADS = 1024  # a block; every compute capability since 2.0
+STATIC_SHARED_BYTES = 48 << 10
+
+
+class LaunchError(RuntimeError):
+    """A CUDA error by its name, with the launch configuration that met it."""
+
+
+class CudaC(MatmulKernel):
+    """A kernel `matmul(a, b, c, m, n, k)` in a file of `cuda/`; blockIdx.z counts the batch."""
+
+    family = "CUDA C"
+    devices = ("cuda",)
+    precisions: ClassVar[tuple[str, ...]] = ("fp32", "fp64")
+    source: ClassVar[str]
+    least_capability: ClassVar[tuple[int, int]] = (7, 5)
+    types: ClassVar[Mapping[str, str]] = {"fp32": "float", "fp64": "double"}
+
+    def __init__(self, precision: str, block: Sequence[int] | None = None):
+        super().__init__(precision, block)
+        self._resources = Resources()
+        self._loaded: dict[Launch, Any] = {}
+
+    def defines(self) -> dict[str, str]:
+        """Macros that the source is compiled with."""
+        return {"REAL": self.types[self.precision]}
+
+    def compile(self, arch: str, shape: Shape) -> Compiled:
+        """Machine code for an architecture and a shape, on any machine that has NVRTC."""
+        return self._compile(arch, self.launch(shape))
+
+    def _compile(self, arch: str, launch: Launch) -> Compiled:
+        return compile_source(self.source, arch, tuple(sorted(self.defines().items())) + launch.defines)
+
+    def architecture(self, capability: tuple[int, int]) -> str:
+        """The compiler's target for a compute capability."""
+        return f"sm_{capability[0]}{capability[1]}"
+
+    def require(self, device: str, shape: Shape) -> None:
+        super().require(device, shape)
+        capability = _capability()
+        if capability < self.least_capability:
+            need, have = (".".join(map(str, pair)) for pair in (self.least_capability, capability))
+            raise UnsupportedError(f"{self} needs compute capability {need}, this GPU has {have}")
+
+    def run(self, *operands: Any, launch: Launch) -> None:
+        import numpy as np
+
+        a, b, c = operands
+        sides = (np.int32(c.shape[-2]), np.int32(c.shape[-1]), np.int32(a.shape[-1]))
+        self.enqueue(launch, a.data_ptr(), b.data_ptr(), c.data_ptr(), *sides)
+
+    def enqueue(self, launch: Launch, *arguments: Any) -> None:
+        """Launches on torch's current stream; pointers are ints, 32-bit integers numpy.int32."""
+        from cuda.core import LaunchConfig
+        from cuda.core import launch as cuda_launch
+
+        config = LaunchConfig(grid=launch.grid, block=launch.block, shmem_size=launch.shared_memory_bytes)
+        try:
+            cuda_launch(_stream(), config, self.loaded(launch), *arguments)
+        except Exception as error:
+            raise LaunchError(f"{error} ({self.source}, {launch})") from error
+
+    def loaded(self, launch: Launch) -> Any:
+        """The kernel on the current GPU, allowed the dynamic shared memory that it needs."""
+        if launch not in self._loaded:
+            compiled = self._compile(self.architecture(_capability()), launch)
+            self._resources = compiled.resources
+            self._loaded[launch] = _load(compiled, launch.shared_memory_bytes)
+        return self._loaded[launch]
+
+    def resources(self) -> Resources:
+        return self._resources
+
+
+@functools.cache
+def _capability() -> tuple[int, int]:
+    import torch
+
+    return torch.cuda.get_device_capability()
+
+
+class _TorchStream:
+    """torch's current stream as cuda.core takes one."""
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        import torch
+
+        return 0, torch.cuda.current_stream().cuda_stream
+
+
+def _stream() -> _TorchStream:
+    return _TorchStream()
+
+
+def _load(compiled: Compiled, shared_memory_bytes: int) -> Any:
+    import torch
+    from cuda.bindings import driver
+    from cuda.core import Device, ObjectCode
+
+    torch.cuda.init()
+    Device(torch.cuda.current_device()).set_current()
+    kernel = ObjectCode.from_cubin(compiled.code).get_kernel("matmul")
+    if shared_memory_bytes > STATIC_SHARED_BYTES:
+        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        handle = driver.CUkernel(int(kernel._handle))
+        check(driver.cuKernelSetAttribute(attribute, shared_memory_bytes, handle, torch.cuda.current_device()))
+    return kernel
+
+
+def check(answer: tuple[Any, ...]) -> Any:
+    """The values of a driver call; raises LaunchError with the error's name."""
+    error, *values = answer
+    if int(error) != 0:
+        raise LaunchError(error.name)
+    return values[0] if len(values) == 1 else tuple(values)

@@ -1,0 +1,15 @@
+"""CUDA C, 1-D register tile: each thread computes eight elements of one column."""
+
+from mfulab.kernels.cuda_tiled import Tiled
+
+
+class CudaRegister1D(Tiled):
+    """Each value of B read from shared memory is used eight times from a register."""
+
+    rung, adds = 4, "eight elements a thread: a value of B serves eight multiply-adds"
+    source = "register_1d.cu"
+    tile = (64, 64, 8)
+    run_n = 1
+
+    def defines(self) -> dict[str, str]:
+        return super().defines() | {"RUN": str(self.run_m)}

@@ -1,0 +1,14 @@
+"""CUDA C, 2-D register tile: each thread computes 8×8 elements."""
+
+from mfulab.kernels.cuda_tiled import Tiled
+
+
+class CudaRegister2D(Tiled):
+    """Sixteen reads from shared memory for 64 multiply-adds."""
+
+    rung, adds = 5, "8×8 elements a thread: 16 shared-memory reads for 64 multiply-adds"
+    source = "register_2d.cu"
+    tile = (128, 128, 8)
+
+    def defines(self) -> dict[str, str]:
+        return super().defines() | {"RUN": str(self.run_m)}

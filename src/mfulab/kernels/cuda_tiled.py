@@ -1,0 +1,74 @@
+"""What the tiled CUDA C rungs share: a block of threads computes BM×BN of C, BK of the inner dimension at a time."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+from mfulab.errors import UnsupportedError
+from mfulab.kernels.base import Launch, Shape, ceil_div
+from mfulab.kernels.cuda_c import STATIC_SHARED_BYTES, CudaC
+from mfulab.kernels.devices import require_threads
+
+
+class Tiled(CudaC):
+    """`block` is (BM, BN, BK)."""
+
+    block_sides = 3
+    tile: ClassVar[tuple[int, int, int]]
+    run_m: ClassVar[int] = 8  # elements of C that a thread computes down …
+    run_n: ClassVar[int] = 8  # … and across
+    load: ClassVar[int] = 1  # neighbouring elements that a thread loads at once
+    stages: ClassVar[int] = 1  # pairs of tiles in shared memory
+
+    def __init__(self, precision: str, block: Sequence[int] | None = None):
+        super().__init__(precision, block)
+        tile_m, tile_n, tile_k = self.sides
+        name = f"{self}: block={[tile_m, tile_n, tile_k]}"
+        if tile_m % self.run_m or tile_n % self.run_n:
+            raise UnsupportedError(f"{name} is no multiple of the {self.run_m}×{self.run_n} that a thread computes")
+        require_threads(name, self.threads)
+        if tile_m * tile_k % (self.load * self.threads) or tile_k * tile_n % (self.load * self.threads):
+            raise UnsupportedError(
+                f"{name}: {self.threads} threads cannot share its tiles evenly, {self.load} elements a load"
+            )
+        item = 8 if precision == "fp64" else 4
+        needed = self.stages * (tile_m + tile_n) * tile_k * item
+        if needed > STATIC_SHARED_BYTES:
+            raise UnsupportedError(f"{name} needs {needed} B of shared memory; {STATIC_SHARED_BYTES} B are there")
+
+    @property
+    def sides(self) -> tuple[int, int, int]:
+        tile_m, tile_n, tile_k = self.block or self.tile
+        return tile_m, tile_n, tile_k
+
+    @property
+    def threads(self) -> int:
+        return self.sides[0] // self.run_m * (self.sides[1] // self.run_n)
+
+    def defines(self) -> dict[str, str]:
+        return super().defines() | dict(zip(("BM", "BN", "BK"), map(str, self.sides), strict=True))
+
+    def launch(self, shape: Shape) -> Launch:
+        tile_m, tile_n, _ = self.sides
+        return Launch((self.threads,), (ceil_div(shape.n, tile_n), ceil_div(shape.m, tile_m), shape.batch))
+
+
+class Quads(Tiled):
+    """Tiles moved four float32 at a time: the sides must suit that."""
+
+    precisions = ("fp32",)
+    load = 4
+
+    def __init__(self, precision: str, block: Sequence[int] | None = None):
+        super().__init__(precision, block)
+        tile_m, tile_n, tile_k = self.sides
+        loads = 4 * self.threads
+        if tile_k % 4 or tile_m * tile_k % loads or tile_k * tile_n % loads:
+            block = [tile_m, tile_n, tile_k]
+            raise UnsupportedError(
+                f"{self}: block={block}: {self.threads} threads cannot share its tiles in quads evenly"
+            )
+
+    def launch(self, shape: Shape) -> Launch:
+        aligned = shape.n % 4 == 0 and shape.k % 4 == 0
+        return replace(super().launch(shape), defines=(("ALIGNED", str(int(aligned))),))

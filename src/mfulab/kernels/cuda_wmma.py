@@ -1,0 +1,69 @@
+"""CUDA C, tensor cores through nvcuda::wmma: fp16, bf16 and tf32."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from mfulab.errors import UnsupportedError
+from mfulab.kernels.base import Launch, Shape, ceil_div
+from mfulab.kernels.cuda_c import CudaC
+from mfulab.kernels.devices import require_threads
+
+_TYPES = {
+    "fp16": {"OPERAND": "__half", "FRAGMENT": "__half", "SUM": "float", "RESULT": "__half", "DEPTH": "16"},
+    "bf16": {
+        "OPERAND": "__nv_bfloat16",
+        "FRAGMENT": "__nv_bfloat16",
+        "SUM": "float",
+        "RESULT": "__nv_bfloat16",
+        "DEPTH": "16",
+    },
+    "tf32": {
+        "OPERAND": "float",
+        "FRAGMENT": "wmma::precision::tf32",
+        "SUM": "float",
+        "RESULT": "float",
+        "DEPTH": "8",
+        "ROUND_TO_TF32": "1",
+    },
+}
+_ITEM_BYTES = {"fp16": 2, "bf16": 2, "tf32": 4}
+_DEPTH_BYTES = 64  # of a tile's row of A
+
+
+class CudaWmma(CudaC):
+    """Tensor cores as the CUDA C++ programming guide offers them; Hopper's own instructions are the rung above.
+
+    `block` is (BM, BN): multiples of a warp's 64×32.
+    """
+
+    rung, adds = 9, "tensor cores: a warp multiplies 16×16 fragments in one instruction"
+    precisions = tuple(_TYPES)
+    source = "wmma.cu"
+    least_capability = (8, 0)
+    block_sides = 2
+
+    def __init__(self, precision: str, block: Sequence[int] | None = None):
+        super().__init__(precision, block)
+        tile_m, tile_n = self.sides
+        if tile_m % 64 or tile_n % 32:
+            raise UnsupportedError(f"{self}: block={[tile_m, tile_n]} is no multiple of a warp's 64×32")
+        require_threads(f"{self}: block={[tile_m, tile_n]}", self.threads)
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        tile_m, tile_n = self.block or (128, 128)
+        return tile_m, tile_n
+
+    @property
+    def threads(self) -> int:
+        return self.sides[0] // 64 * (self.sides[1] // 32) * 32
+
+    def defines(self) -> dict[str, str]:
+        depth = _DEPTH_BYTES // _ITEM_BYTES[self.precision]
+        return {**_TYPES[self.precision], "BM": str(self.sides[0]), "BN": str(self.sides[1]), "BK": str(depth)}
+
+    def launch(self, shape: Shape) -> Launch:
+        tile_m, tile_n = self.sides
+        pack = 16 // _ITEM_BYTES[self.precision]
+        launch = Launch((self.threads,), (ceil_div(shape.n, tile_n), ceil_div(shape.m, tile_m), shape.batch))
+        return replace(launch, defines=(("ALIGNED", str(int(shape.n % pack == 0 and shape.k % pack == 0))),))

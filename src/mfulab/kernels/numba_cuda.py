@@ -1,0 +1,71 @@
+"""What every Numba CUDA rung shares: torch tensors seen as device arrays, launched on torch's current stream."""
+
+import functools
+from typing import Any, ClassVar
+
+from mfulab.kernels.base import Launch, MatmulKernel, Resources, Shape, ceil_div
+from mfulab.kernels.devices import square_block
+
+
+class NumbaCuda(MatmulKernel):
+    """`function` is a `cuda.jit` dispatcher over a[batch,m,k], b[batch,k,n], c[batch,m,n]; blockIdx.z counts the batch.
+
+    In Numba's simulator (NUMBA_ENABLE_CUDASIM=1) the same kernels run on CPU tensors.
+    """
+
+    family = "Numba CUDA"
+    devices = ("cuda",)
+    precisions: ClassVar[tuple[str, ...]] = ("fp32",)
+    function: ClassVar[Any]
+    tile: ClassVar[tuple[int, int]] = (1, 1)  # of C that one thread computes: rows, columns
+
+    def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
+        return device_array(a), device_array(b), device_array(c)
+
+    def launch(self, shape: Shape) -> Launch:
+        columns, rows = self.block or square_block()
+        return Launch((columns, rows), (ceil_div(shape.n, columns), ceil_div(shape.m, rows), shape.batch))
+
+    def run(self, *operands: Any, launch: Launch) -> None:
+        self.dispatcher()[launch.grid, launch.block, current_stream()](*operands)
+
+    def dispatcher(self) -> Any:
+        """The jitted function for this precision and block."""
+        return type(self).function
+
+    def resources(self) -> Resources:
+        return resources_of(self.dispatcher())
+
+
+def device_array(tensor: Any) -> Any:
+    """The same memory as Numba takes it: a device array, or in the simulator a NumPy view."""
+    if not tensor.is_cuda:
+        from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+
+        return FakeCUDAArray(tensor.numpy())
+    from numba import cuda
+
+    return cuda.as_cuda_array(tensor, sync=False)
+
+
+def current_stream() -> Any:
+    """torch's current stream for Numba; the simulator's only one is 0."""
+    import torch
+
+    return _external_stream(torch.cuda.current_stream().cuda_stream) if torch.cuda.is_initialized() else 0
+
+
+@functools.cache
+def _external_stream(pointer: int) -> Any:
+    from numba import cuda
+
+    return cuda.external_stream(pointer) if pointer else cuda.default_stream()
+
+
+def resources_of(dispatcher: Any) -> Resources:
+    """Of the one compiled overload; all None in the simulator and before the first call."""
+    overloads = getattr(dispatcher, "overloads", {})
+    if not overloads:
+        return Resources()
+    kernel = next(iter(overloads.values()))
+    return Resources(kernel.regs_per_thread, kernel.shared_mem_per_block, kernel.local_mem_per_thread)

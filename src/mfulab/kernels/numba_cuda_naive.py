@@ -1,0 +1,32 @@
+"""Numba CUDA, naive: one thread an element of C, neighbouring threads in neighbouring rows."""
+
+from numba import cuda
+
+from mfulab.kernels.base import Launch, Shape, ceil_div
+from mfulab.kernels.devices import square_block
+from mfulab.kernels.numba_cuda import NumbaCuda
+
+
+@cuda.jit
+def _matmul(a, b, c):
+    row = cuda.blockIdx.y * cuda.blockDim.x + cuda.threadIdx.x
+    column = cuda.blockIdx.x * cuda.blockDim.y + cuda.threadIdx.y
+    batch = cuda.blockIdx.z
+    if row < c.shape[1] and column < c.shape[2]:
+        total = c.dtype.type(0)  # a plain 0. would accumulate in float64
+        for k in range(a.shape[2]):
+            total += a[batch, row, k] * b[batch, k, column]
+        c[batch, row, column] = total
+
+
+class NumbaCudaNaive(NumbaCuda):
+    """A warp reads A down a column: 32 transactions for one instruction. `block` is (rows, columns) of C."""
+
+    rung, adds = 1, "one thread an element of C; a warp touches 32 rows at once"
+    precisions = ("fp32", "fp64")
+    function = _matmul
+    block_sides = 2
+
+    def launch(self, shape: Shape) -> Launch:
+        rows, columns = self.block or square_block()
+        return Launch((rows, columns), (ceil_div(shape.n, columns), ceil_div(shape.m, rows), shape.batch))

@@ -1,0 +1,54 @@
+"""Numba CUDA, shared-memory tiles: each block loads a tile of A and of B once and reuses it TILE times."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from numba import cuda, float32, float64
+
+from mfulab.errors import UnsupportedError
+from mfulab.kernels.devices import square_block
+from mfulab.kernels.numba_cuda import NumbaCuda
+
+
+@functools.cache
+def compiled(tile: int, real: Any) -> Any:
+    """The kernel for tiles of tile×tile elements of a Numba type."""
+
+    @cuda.jit
+    def matmul(a, b, c):
+        # The simulator tells shared arrays apart by source line: one declaration a line.
+        tile_a = cuda.shared.array((tile, tile), real)
+        tile_b = cuda.shared.array((tile, tile), real)
+        column, row = cuda.grid(2)
+        batch = cuda.blockIdx.z
+        x, y = cuda.threadIdx.x, cuda.threadIdx.y
+        inner = a.shape[2]
+        total = real(0)
+        for start in range(0, inner, tile):
+            tile_a[y, x] = a[batch, row, start + x] if row < a.shape[1] and start + x < inner else real(0)
+            tile_b[y, x] = b[batch, start + y, column] if start + y < inner and column < b.shape[2] else real(0)
+            cuda.syncthreads()
+            for k in range(tile):
+                total += tile_a[y, k] * tile_b[k, x]
+            cuda.syncthreads()
+        if row < c.shape[1] and column < c.shape[2]:
+            c[batch, row, column] = total
+
+    return matmul
+
+
+class NumbaCudaShared(NumbaCuda):
+    """Device memory is read a TILE-th as often as in the rung below. `block` is (TILE, TILE)."""
+
+    rung, adds = 4, "tiles in shared memory: a 32nd of the device-memory traffic"
+    precisions = ("fp32", "fp64")
+    block_sides = 2
+
+    def __init__(self, precision: str, block: Sequence[int] | None = None):
+        super().__init__(precision, block)
+        if self.block and self.block[0] != self.block[1]:
+            raise UnsupportedError(f"{self}: block={list(self.block)} must be square")
+
+    def dispatcher(self) -> Any:
+        return compiled((self.block or square_block())[0], float32 if self.precision == "fp32" else float64)

@@ -1,0 +1,92 @@
+"""Numba CUDA, tensor cores by inline PTX: a warp owns 64×32 of C as 4×4 products of 16×8, in tf32."""
+
+from numba import cuda, float32
+
+from mfulab.kernels.base import Launch, Shape, ceil_div
+from mfulab.kernels.numba_cuda import NumbaCuda
+from mfulab.kernels.numba_mma import product, to_tf32
+
+TILE, DEPTH = 128, 16
+THREADS = 256
+LOADS = TILE * DEPTH // THREADS
+ROW_A, ROW_B = DEPTH + 4, TILE + 8  # a warp's fragments then lie in 32 different banks
+SHARED_A, SHARED_B = TILE * ROW_A, DEPTH * ROW_B
+
+
+@cuda.jit
+def _matmul(a, b, c):
+    tile_a = cuda.shared.array(SHARED_A, float32)
+    tile_b = cuda.shared.array(SHARED_B, float32)
+    total = cuda.local.array((4, 4, 4), float32)
+    part_a = cuda.local.array((4, 4), float32)
+    part_b = cuda.local.array((4, 2), float32)
+    thread = cuda.threadIdx.x
+    batch = cuda.blockIdx.z
+    warp, group, place = thread // 32, thread % 32 // 4, thread % 4
+    top, left = cuda.blockIdx.y * TILE, cuda.blockIdx.x * TILE
+    warp_top, warp_left = warp // 4 * 64, warp % 4 * 32
+    rows, inner, columns = a.shape[1], a.shape[2], b.shape[2]
+    for p in range(4):
+        for q in range(4):
+            for i in range(4):
+                total[p, q, i] = float32(0)
+    for start in range(0, inner, DEPTH):
+        for load in range(LOADS):
+            i = thread + load * THREADS
+            row, k = top + i // DEPTH, start + i % DEPTH
+            value = a[batch, row, k] if row < rows and k < inner else float32(0)
+            tile_a[i // DEPTH * ROW_A + i % DEPTH] = to_tf32(value)
+        for load in range(LOADS):
+            i = thread + load * THREADS
+            k, column = start + i // TILE, left + i % TILE
+            value = b[batch, k, column] if k < inner and column < columns else float32(0)
+            tile_b[i // TILE * ROW_B + i % TILE] = to_tf32(value)
+        cuda.syncthreads()
+        for k in range(0, DEPTH, 8):
+            for p in range(4):
+                at = (warp_top + p * 16 + group) * ROW_A + k + place
+                part_a[p, 0] = tile_a[at]
+                part_a[p, 1] = tile_a[at + 8 * ROW_A]
+                part_a[p, 2] = tile_a[at + 4]
+                part_a[p, 3] = tile_a[at + 8 * ROW_A + 4]
+            for q in range(4):
+                at = (k + place) * ROW_B + warp_left + q * 8 + group
+                part_b[q, 0] = tile_b[at]
+                part_b[q, 1] = tile_b[at + 4 * ROW_B]
+            for p in range(4):
+                for q in range(4):
+                    t0, t1, t2, t3 = product(
+                        part_a[p, 0],
+                        part_a[p, 1],
+                        part_a[p, 2],
+                        part_a[p, 3],
+                        part_b[q, 0],
+                        part_b[q, 1],
+                        total[p, q, 0],
+                        total[p, q, 1],
+                        total[p, q, 2],
+                        total[p, q, 3],
+                    )
+                    total[p, q, 0] = t0
+                    total[p, q, 1] = t1
+                    total[p, q, 2] = t2
+                    total[p, q, 3] = t3
+        cuda.syncthreads()
+    for p in range(4):
+        for q in range(4):
+            for i in range(4):
+                row = top + warp_top + p * 16 + group + i // 2 * 8
+                column = left + warp_left + q * 8 + place * 2 + i % 2
+                if row < rows and column < columns:
+                    c[batch, row, column] = total[p, q, i]
+
+
+class NumbaCudaTensorCore(NumbaCuda):
+    """float32 in and out, rounded to tf32 on the way to shared memory; accumulates in float32."""
+
+    rung, adds = 7, "tensor cores: mma.sync on tf32 by an intrinsic of inline PTX"
+    precisions = ("tf32",)
+    function = _matmul
+
+    def launch(self, shape: Shape) -> Launch:
+        return Launch((THREADS,), (ceil_div(shape.n, TILE), ceil_div(shape.m, TILE), shape.batch))

@@ -1,0 +1,93 @@
+"""CUDA C to machine code by NVRTC, without needing a GPU: the code, and what ptxas says about registers and spills."""
+
+import functools
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from mfulab.errors import UnsupportedError
+from mfulab.kernels.base import Resources
+
+SOURCES = Path(__file__).parent / "cuda"
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """Machine code (cubin) for one architecture."""
+
+    code: bytes
+    resources: Resources
+    log: str
+
+
+@functools.cache
+def compile_source(name: str, arch: str, defines: tuple[tuple[str, str], ...] = ()) -> Compiled:
+    """Compiles a file of `cuda/` for `arch` ("sm_90a") with macros defined; raises UnsupportedError without NVRTC.
+
+    The target is machine code and not PTX: PTX of a newer compiler does not load on an older driver.
+    """
+    Program, ProgramOptions = _cuda_core()  # noqa: N806
+    options = ProgramOptions(
+        name=name,
+        arch=arch,
+        std="c++17",
+        define_macro=[(key, value) for key, value in defines],
+        include_path=[str(SOURCES), *_toolkit_headers()],
+        ptxas_options=["-v"],
+    )
+    log = _Log()
+    try:
+        code = Program((SOURCES / name).read_text(), "c++", options).compile("cubin", logs=log).code
+    except Exception as error:
+        if "could not open source file" in str(error):
+            raise UnsupportedError(
+                f"{name} needs CUDA's headers: pip install nvidia-cuda-crt nvidia-cuda-runtime"
+            ) from error
+        raise
+    return Compiled(bytes(code), parse_resources(log.text), log.text)
+
+
+def parse_resources(log: str) -> Resources:
+    """Registers a thread, static shared memory and spilled bytes, from what `ptxas -v` printed for one kernel."""
+
+    def number(pattern: str) -> int | None:
+        found = re.search(pattern, log)
+        return int(found[1]) if found else None
+
+    registers = number(r"Used (\d+) registers")
+    spilled = [int(size) for size in re.findall(r"(\d+) bytes spill (?:stores|loads)", log)]
+    return Resources(
+        registers=registers,
+        shared_memory_bytes=(number(r"(\d+) bytes smem") or 0) if registers is not None else None,
+        spill_bytes=sum(spilled) if spilled else None,
+    )
+
+
+class _Log:
+    """What the compiler writes its messages to."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def write(self, text: str) -> None:
+        self.text += text.rstrip("\0")
+
+
+def _cuda_core() -> tuple[type, type]:
+    try:
+        from cuda.core import Program, ProgramOptions
+    except ImportError:
+        try:  # cuda-core before 0.5
+            from cuda.core.experimental import Program, ProgramOptions
+        except ImportError:
+            raise UnsupportedError("CUDA C needs NVRTC through cuda.core: pip install mfulab[cuda]") from None
+    return Program, ProgramOptions
+
+
+@functools.cache
+def _toolkit_headers() -> tuple[str, ...]:
+    """Where mma.h and cuda_fp16.h lie: beside pip's CUDA packages or in the toolkit; nothing where there are none."""
+    from cuda.pathfinder import find_nvidia_header_directory
+
+    found = (find_nvidia_header_directory(library) for library in ("nvcc", "cudart", "cccl"))
+    return tuple(dict.fromkeys(folder for folder in found if folder))

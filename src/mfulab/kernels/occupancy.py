@@ -1,0 +1,61 @@
+"""Theoretical occupancy: resident warps ÷ the most an SM holds, from registers, shared memory and block size."""
+
+from dataclasses import dataclass
+from math import prod
+
+from mfulab.kernels.base import Launch, Resources
+
+WARP = 32
+REGISTER_UNIT = 256  # registers are given to a warp in units of this many
+SHARED_UNIT = 128  # bytes
+SHARED_RESERVED = 1024  # bytes that the system keeps of each block from compute capability 8.0 on
+
+
+@dataclass(frozen=True)
+class Multiprocessor:
+    """What one SM has; from the device's properties."""
+
+    threads: int
+    blocks: int
+    registers: int
+    shared_memory_bytes: int
+
+
+# CUDA C++ programming guide, "Technical specifications per compute capability": most resident blocks of an SM.
+_BLOCKS = {(7, 5): 16, (8, 6): 16, (8, 7): 16, (8, 9): 24}
+
+
+def multiprocessor() -> Multiprocessor | None:
+    """The current GPU's; None where there is none."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    device = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return Multiprocessor(
+        threads=device.max_threads_per_multi_processor,
+        blocks=_BLOCKS.get((device.major, device.minor), 32),
+        registers=device.regs_per_multiprocessor,
+        shared_memory_bytes=device.shared_memory_per_multiprocessor,
+    )
+
+
+def occupancy_percent(resources: Resources, launch: Launch, sm: Multiprocessor | None = None) -> float | None:
+    """Percent of an SM's warps that can be resident at once; None where the compiler reports no registers."""
+    if resources.registers is None or not (launch.block or resources.threads):
+        return None
+    sm = sm or multiprocessor()
+    return None if sm is None else 100 * resident_warps(resources, launch, sm) / (sm.threads // WARP)
+
+
+def resident_warps(resources: Resources, launch: Launch, sm: Multiprocessor) -> int:
+    """Warps of as many blocks as fit by threads, blocks, registers and shared memory."""
+    warps = _up(resources.threads or prod(launch.block), WARP) // WARP
+    registers = _up((resources.registers or 1) * WARP, REGISTER_UNIT) * warps
+    shared = _up((resources.shared_memory_bytes or 0) + launch.shared_memory_bytes + SHARED_RESERVED, SHARED_UNIT)
+    blocks = min(sm.threads // WARP // warps, sm.blocks, sm.registers // registers, sm.shared_memory_bytes // shared)
+    return blocks * warps
+
+
+def _up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit

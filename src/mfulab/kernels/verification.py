@@ -1,0 +1,69 @@
+"""Random operands in a format, the float64 product of what was quantised, and how far a result is from it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from mfulab.kernels.base import Shape
+from mfulab.kernels.formats import Format, effective_precision
+
+
+@dataclass(frozen=True)
+class Operands:
+    """A[batch,m,k], B[batch,k,n] in the format's operand type, C[batch,m,n] in its output type; all C-contiguous."""
+
+    a: torch.Tensor
+    b: torch.Tensor
+    c: torch.Tensor
+
+    def poison(self) -> None:
+        """Makes every element of C one that no product gives, so that an unwritten one is seen."""
+        self.c.fill_(float("nan") if self.c.is_floating_point() else torch.iinfo(self.c.dtype).min)
+
+
+def random_operands(shape: Shape, form: Format, device: Any, seed: int) -> Operands:
+    """Standard normal values, for int8 all 255 values alike; never zeros, on which a GPU runs faster."""
+    generator = torch.Generator(device=device).manual_seed(seed)
+    batch, m, n, k = shape
+
+    def draw(rows: int, columns: int) -> torch.Tensor:
+        size, dtype = (batch, rows, columns), getattr(torch, form.operand)
+        if form.operand == "int8":
+            return torch.randint(-127, 128, size, generator=generator, device=device, dtype=dtype)
+        drawn = torch.float64 if form.operand == "float64" else torch.float32
+        return torch.randn(size, generator=generator, device=device, dtype=drawn).to(dtype)
+
+    return Operands(draw(m, k), draw(k, n), torch.empty(batch, m, n, dtype=getattr(torch, form.output), device=device))
+
+
+def exact_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The float64 product of the operands as they were quantised; exact for int8 up to k = 5e11."""
+    return torch.matmul(a.to(torch.float64), b.to(torch.float64))
+
+
+@dataclass(frozen=True)
+class Check:
+    """How far a result is from the float64 product."""
+
+    relative_error: float  # ‖C−R‖F / ‖R‖F
+    max_absolute_error: float
+    tolerance: float
+    effective_precision: str | None
+
+    @property
+    def correct(self) -> bool:
+        return self.relative_error <= self.tolerance  # False for NaN
+
+    def __str__(self) -> str:
+        like = f", as {self.effective_precision} gives" if self.effective_precision else ""
+        return f"relative error {self.relative_error:.1e}{like}; at most {self.tolerance:.1e} is accepted"
+
+
+def check(c: torch.Tensor, exact: torch.Tensor, form: Format, k: int) -> Check:
+    """Compares a result with `exact_product`; a NaN or infinity anywhere is an infinite error."""
+    difference = c.to(torch.float64) - exact
+    relative = float(torch.linalg.vector_norm(difference) / torch.linalg.vector_norm(exact))
+    if not bool(torch.isfinite(difference).all()):
+        relative = float("inf")
+    return Check(relative, float(difference.abs().max()), form.tolerance(k), effective_precision(form, relative, k))

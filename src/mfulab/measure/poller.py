@@ -1,0 +1,108 @@
+"""The time series: a process of its own that writes a line each fifth of a second until its input is closed.
+
+A thread would take the interpreter's lock from steps that are bound by launches. Run as
+`python -m mfulab.measure.poller cpu PID` or `… cuda PID UUID`; CSV goes to standard output.
+"""
+
+import csv
+import select
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, TextIO
+
+INTERVAL_S = 0.2
+Line = dict[str, float | None]
+Probe = Callable[[], Line]
+
+
+def cpu_probe(pid: int) -> Probe:
+    """Reads the CPU since the previous call: of process `pid`, of the machine, and what the hypervisor took."""
+    import psutil
+
+    from mfulab.hardware.cpu import allowed_cpus
+
+    process, cpus = psutil.Process(pid), allowed_cpus()
+    before: dict[str, float] = {}
+
+    def probe() -> Line:
+        own, system = process.cpu_times(), psutil.cpu_times()
+        now = {
+            "wall": time.monotonic(),
+            "own": own.user + own.system,
+            "idle": system.idle + getattr(system, "iowait", 0.0),
+            "steal": getattr(system, "steal", 0.0),
+            # Linux counts guests' time inside user and nice as well.
+            "total": sum(system) - getattr(system, "guest", 0.0) - getattr(system, "guest_nice", 0.0),
+        }
+        passed = {key: value - before[key] for key, value in now.items()} if before else {}
+        before.update(now)
+        total = passed.get("total")
+        return {
+            "utilization_percent": 100 * passed["own"] / (passed["wall"] * cpus) if passed else None,
+            "system_utilization_percent": (
+                100 * (total - passed["idle"] - passed["steal"]) / total if passed and total else None
+            ),
+            "steal_percent": 100 * passed["steal"] / total if passed and total else None,
+            "process_memory_bytes": process.memory_info().rss,
+        }
+
+    probe()
+    return probe
+
+
+def cuda_probe(uuid: str, own: int | None) -> Probe:
+    """Reads what NVML tells of the GPU `uuid` now; what it refuses is empty. `own` is no "other process"."""
+    import pynvml
+
+    from mfulab.hardware import nvml
+    from mfulab.measure.nvml_sampler import other_processes
+
+    handle = nvml.handle_by_uuid(uuid)
+
+    def asked(call: Callable[..., Any], *arguments: Any) -> Any:
+        return nvml.optional(call, handle, *arguments)
+
+    def probe() -> Line:
+        rates, memory = asked(pynvml.nvmlDeviceGetUtilizationRates), asked(pynvml.nvmlDeviceGetMemoryInfo)
+        power = asked(pynvml.nvmlDeviceGetPowerUsage)
+        return {
+            "utilization_percent": None if rates is None else rates.gpu,
+            "memory_utilization_percent": None if rates is None else rates.memory,
+            "clock_mhz": asked(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
+            "memory_clock_mhz": asked(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_MEM),
+            "power_w": None if power is None else power / 1e3,
+            "temperature_c": asked(pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
+            "device_memory_bytes": None if memory is None else memory.used,
+            "other_processes": other_processes(handle, own)[0],
+        }
+
+    return probe
+
+
+def poll(probe: Probe, wait: Callable[[], bool], output: TextIO, now: Callable[[], float] = time.time) -> None:
+    """Writes a line of `probe` after each `wait`, until `wait` says that it is over; times are Unix seconds."""
+    writer = None
+    while not wait():
+        line = {"unix_s": f"{now():.3f}", **probe()}
+        if writer is None:
+            writer = csv.DictWriter(output, list(line))
+            writer.writeheader()
+        writer.writerow(line)
+        output.flush()
+
+
+def _input_closed() -> bool:
+    """Waits an interval; true once the parent has closed our input, by intent or by dying."""
+    ready, _, _ = select.select([sys.stdin], [], [], INTERVAL_S)
+    return bool(ready) and not sys.stdin.read(1)
+
+
+def main(arguments: list[str]) -> None:
+    """`cpu PID` or `cuda PID UUID`."""
+    kind, pid, *uuid = arguments
+    poll(cpu_probe(int(pid)) if kind == "cpu" else cuda_probe(uuid[0], int(pid)), _input_closed, sys.stdout)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

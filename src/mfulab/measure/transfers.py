@@ -1,0 +1,56 @@
+"""Times the way of arrays to a GPU and back, from pageable and from pinned memory."""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Transfers:
+    """Median seconds for all operands in, and for the result out."""
+
+    host_to_device_s: float
+    device_to_host_s: float
+    host_to_device_pinned_s: float
+    device_to_host_pinned_s: float
+
+
+def time_transfers(inputs: Sequence[torch.Tensor], output: torch.Tensor, repetitions: int = 5) -> Transfers:
+    """Copies `inputs` to the device and `output`, which lies there, back; always into memory that exists already."""
+    pageable = [tensor.cpu() for tensor in inputs]
+    pinned = [tensor.pin_memory() for tensor in pageable]
+    targets = [torch.empty_like(tensor) for tensor in inputs]
+    back = torch.empty(output.shape, dtype=output.dtype)
+    back_pinned = torch.empty(output.shape, dtype=output.dtype, pin_memory=True)
+
+    def load(sources: Sequence[torch.Tensor], non_blocking: bool) -> None:
+        for source, target in zip(sources, targets, strict=True):
+            target.copy_(source, non_blocking=non_blocking)
+
+    return Transfers(
+        host_to_device_s=median_wall_s(lambda: load(pageable, False), repetitions),
+        device_to_host_s=median_wall_s(lambda: back.copy_(output), repetitions),
+        host_to_device_pinned_s=median_wall_s(lambda: load(pinned, True), repetitions),
+        device_to_host_pinned_s=median_wall_s(lambda: back_pinned.copy_(output, non_blocking=True), repetitions),
+    )
+
+
+def median_wall_s(call: Callable[[], object], repetitions: int) -> float:
+    """Median seconds from calling to everything being done on the device; one call beforehand is not counted."""
+    times = []
+    for _ in range(repetitions + 1):
+        synchronise()
+        started = time.perf_counter()
+        call()
+        synchronise()
+        times.append(time.perf_counter() - started)
+    return statistics.median(times[1:])
+
+
+def synchronise() -> None:
+    """Waits for the GPU where one is in use."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.synchronize()

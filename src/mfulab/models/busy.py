@@ -1,0 +1,94 @@
+"""Models made to look busy or to be useful: tiny kernels, a spin on one SM or on every core, and wide products."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+# Clocks that torch's spin kernel waits for one millisecond at about 1.7 GHz.
+_CLOCKS_PER_MS = 1_700_000
+# Integer steps that a core of about 3 GHz takes in one millisecond.
+_SPINS_PER_MS = 1_000_000
+
+
+class TinyKernels(nn.Module):
+    """One small product, then `depth` element-wise operations: [batch, width] → [batch, classes].
+
+    Each operation is a kernel of its own in eager mode, so that the device is always busy starting the next.
+    """
+
+    def __init__(self, width: int = 64, depth: int = 200, classes: int = 10) -> None:
+        super().__init__()
+        self.depth = depth
+        self.classifier = nn.Linear(width, classes)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        values = inputs
+        for _ in range(self.depth):
+            values = torch.sin(values)
+        return self.classifier(values)
+
+
+class Spinning(nn.Module):
+    """One small product, then a wait of about `milliseconds` that counts as work: [batch, width] → [batch, classes].
+
+    On a GPU one thread of one SM watches the clock. On a CPU every thread runs through an integer loop. Elsewhere, as
+    on the meta device, there is nothing to keep busy.
+    """
+
+    def __init__(self, width: int = 64, milliseconds: float = 20.0, classes: int = 10) -> None:
+        super().__init__()
+        self.milliseconds = milliseconds
+        self.classifier = nn.Linear(width, classes)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if inputs.device.type == "cuda":
+            torch.cuda._sleep(int(self.milliseconds * _CLOCKS_PER_MS))
+        elif inputs.device.type == "cpu":
+            _spin()(torch.get_num_threads(), int(self.milliseconds * _SPINS_PER_MS))
+        return self.classifier(inputs)
+
+
+class WideLinear(nn.Module):
+    """`depth` products of width × width with ReLU between: the arithmetic that devices are built for.
+
+    [batch, width] → [batch, width]; 2 · batch · width² · depth FLOPs forward.
+    """
+
+    def __init__(self, width: int = 4096, depth: int = 2) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for _ in range(depth):
+            layers += [nn.Linear(width, width, bias=False), nn.ReLU()]
+        self.layers = nn.Sequential(*layers[:-1])
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.layers(inputs)
+
+
+@functools.cache
+def _spin() -> Callable[[int, int], Any]:
+    """A loop of dependent integer steps on as many threads as asked for, compiled when first wanted."""
+    import numba
+    import numpy as np
+
+    @numba.njit(parallel=True)
+    def run(threads: int, steps: int) -> Any:
+        ends = np.zeros(threads, np.uint64)
+        for thread in numba.prange(threads):
+            value = np.uint64(thread + 1)
+            for _ in range(steps):
+                # xorshift (Marsaglia 2003): each step needs the one before, so no compiler can skip it.
+                value ^= value << np.uint64(13)
+                value ^= value >> np.uint64(7)
+                value ^= value << np.uint64(17)
+            ends[thread] = value
+        return ends
+
+    def spin(threads: int, steps: int) -> Any:
+        numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
+        return run(threads, steps)
+
+    return spin

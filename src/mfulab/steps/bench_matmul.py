@@ -1,0 +1,219 @@
+"""Times one matmul implementation beside the library's in the same run; checks the result before and after."""
+
+import importlib
+import json
+import statistics
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from mfulab.errors import UnsupportedError
+from mfulab.hardware.cpu import cpu, usable_cores
+from mfulab.kernels.base import Launch, MatmulKernel, Resources, Shape
+from mfulab.kernels.formats import Format, format_of
+from mfulab.kernels.occupancy import occupancy_percent
+from mfulab.kernels.reference import reference_for
+from mfulab.kernels.threads import use_threads
+from mfulab.kernels.verification import Check, Operands, check, exact_product, random_operands
+from mfulab.measure.device_timer import DeviceTimer
+from mfulab.measure.host_timer import HostTimer
+from mfulab.measure.repetitions import Budget, Call, Repetition, Timer, interleave, summarise
+from mfulab.measure.transfers import median_wall_s, synchronise, time_transfers
+from mfulab.schema import BenchMatmulStep, KernelConfig, MatmulRow, TimingConfig
+from mfulab.steps.base import Measured
+
+WINDOW_S = {"cpu": 0.2, "cuda": 0.1}
+WARM_UP_S = {"cpu": 0.2, "cuda": 0.3}
+
+
+def measure(config: BenchMatmulStep, folder: Path) -> Measured:
+    """A row with the times of the product; without any time where its error is outside the tolerance."""
+    device = _device(config.device.type)
+    shape, form = Shape(*config.shape), format_of(config.precision)
+    kernel = _build(config.kernel, form)
+    kernel.require(device, shape)
+    threads = (config.device.threads or usable_cores()) if device == "cpu" else None
+    if threads is not None:
+        use_threads(threads)
+
+    allocation_s = median_wall_s(lambda: _allocate(shape, form, device), 3)
+    operands = random_operands(shape, form, device, config.seed)
+    exact = exact_product(operands.a, operands.b)
+    call, launch = _bind(kernel, operands, shape)
+    operands.poison()
+    first_call_s, returned = _first(call)
+    before = check(_result(operands, returned), exact, form, shape.k)
+    row = _describe(config, kernel, shape, form, launch, before)
+    row.threads = threads
+    if not before.correct:
+        return Measured(_incorrect(row, before, "at the first call"))
+
+    started = time.perf_counter()
+    repetitions, reference = _time(config, kernel, call, operands, shape, device)
+    row.measured_s = time.perf_counter() - started
+    # What timing left in C; a call that returns its result is asked once more.
+    after = check(_result(operands, None if returned is None else call()), exact, form, shape.k)
+    samples = [asdict(repetition) for repetition in repetitions]
+    if not after.correct:
+        return Measured(_incorrect(row, after, "after timing"), samples)
+    del exact
+
+    _fill_times(row, repetitions, config.kernel.name, reference)
+    row.first_call_s, row.allocation_s = first_call_s, allocation_s
+    inputs = (operands.a.cpu(), operands.b.cpu())
+    repeated = 3 if (row.time_s or 0) < 1 else 1
+    row.end_to_end_s = median_wall_s(lambda: _end_to_end(kernel, inputs, shape, form, device), repeated)
+    if device == "cuda":
+        for name, value in asdict(time_transfers((operands.a, operands.b), operands.c)).items():
+            setattr(row, name, value)
+    return Measured(row, samples)
+
+
+def _device(asked: str) -> str:
+    if asked == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if asked == "cuda" and not torch.cuda.is_available():
+        raise UnsupportedError("device.type=cuda, but torch sees no CUDA device")
+    return asked
+
+
+def _build(config: KernelConfig, form: Format) -> MatmulKernel:
+    module, _, name = config.target.rpartition(".")
+    try:
+        kernel_class = getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as missing:
+        raise UnsupportedError(
+            f"kernel={config.name} needs the package {missing.name}, which is not installed"
+        ) from None
+    return kernel_class(form.name, config.block)
+
+
+def _bind(kernel: MatmulKernel, operands: Operands, shape: Shape) -> tuple[Call, Launch]:
+    launch = kernel.launch(shape)
+    prepared = kernel.prepare(operands.a, operands.b, operands.c)
+    return lambda: kernel.run(*prepared, launch=launch), launch
+
+
+def _time(
+    config: BenchMatmulStep,
+    kernel: MatmulKernel,
+    call: Call,
+    operands: Operands,
+    shape: Shape,
+    device: str,
+) -> tuple[list[Repetition], str | None]:
+    """All repetitions, and the name of the reference where the library has the product."""
+    timer: Timer = DeviceTimer() if device == "cuda" else HostTimer(cpu().last_level_cache_bytes)
+    contestants = {config.kernel.name: call}
+    reference = reference_for(kernel.precision, device, shape)
+    name = None
+    if reference is not None:
+        # Its own output: the kernel's is checked again afterwards.
+        beside = Operands(operands.a, operands.b, torch.empty_like(operands.c))
+        name = f"reference: {reference}"
+        contestants[name] = _bind(reference, beside, shape)[0]
+    return interleave(contestants, timer, _budget(config.timing, device)), name
+
+
+def _budget(timing: TimingConfig, device: str) -> Budget:
+    time_s = timing.windows * (timing.window_time_s or WINDOW_S[device])
+    warm_up_s = timing.warm_up_time_s or WARM_UP_S[device]
+    return Budget(warm_up_s, time_s, limit_s=min(10 * time_s, timing.time_limit_s / 4), least_rounds=timing.windows)
+
+
+def _describe(
+    config: BenchMatmulStep, kernel: MatmulKernel, shape: Shape, form: Format, launch: Launch, checked: Check
+) -> MatmulRow:
+    """All that is known without a clock."""
+    resources = kernel.resources()
+    return MatmulRow(
+        kernel=config.kernel.name,
+        family=kernel.family,
+        rung=kernel.rung,
+        adds=kernel.adds,
+        size=config.size,
+        precision=config.precision.name,
+        batch=shape.batch,
+        m=shape.m,
+        n=shape.n,
+        k=shape.k,
+        effective_precision=checked.effective_precision,
+        flops=shape.flops,
+        bytes_moved=shape.bytes_moved(_item_bytes(form.operand), _item_bytes(form.output)),
+        relative_error=checked.relative_error,
+        max_absolute_error=checked.max_absolute_error,
+        tolerance=checked.tolerance,
+        block=json.dumps(launch.block) if launch.block else None,
+        grid=json.dumps(launch.grid) if launch.grid else None,
+        registers=resources.registers,
+        shared_memory_bytes=_shared_memory(resources, launch),
+        spill_bytes=resources.spill_bytes,
+        occupancy_percent=occupancy_percent(resources, launch),
+    )
+
+
+def _incorrect(row: MatmulRow, checked: Check, when: str) -> MatmulRow:
+    row.status = "incorrect"
+    row.message = f"{when}: {checked}"
+    row.relative_error, row.max_absolute_error = checked.relative_error, checked.max_absolute_error
+    return row
+
+
+def _fill_times(row: MatmulRow, repetitions: list[Repetition], kernel: str, reference: str | None) -> None:
+    hot, cold = summarise(repetitions, kernel, "hot"), summarise(repetitions, kernel, "cold")
+    row.time_s = row.hot_time_s = hot.median_s
+    row.hot_iqr_s, row.cold_time_s, row.cold_iqr_s = hot.iqr_s, cold.median_s, cold.iqr_s
+    row.repetitions = hot.count
+    if reference is not None:
+        row.reference_name = reference.removeprefix("reference: ")
+        row.reference_time_s = summarise(repetitions, reference, "hot").median_s
+        row.reference_cold_time_s = summarise(repetitions, reference, "cold").median_s
+    clocks = [one.clock_mhz for one in repetitions if one.implementation == kernel and one.clock_mhz is not None]
+    row.clock_mhz = statistics.fmean(clocks) if clocks else None
+
+
+def _end_to_end(
+    kernel: MatmulKernel, inputs: tuple[torch.Tensor, torch.Tensor], shape: Shape, form: Format, device: str
+) -> torch.Tensor:
+    """What a user with arrays on the host sees: copies in, conversions, product, copy out."""
+    a, b = (tensor.to(device) for tensor in inputs)
+    operands = Operands(
+        a, b, torch.empty(shape.batch, shape.m, shape.n, dtype=getattr(torch, form.output), device=device)
+    )
+    return _result(operands, _bind(kernel, operands, shape)[0]()).cpu()
+
+
+def _allocate(shape: Shape, form: Format, device: str) -> None:
+    """A, B and C anew; torch's cache of freed device memory is emptied, and host pages are touched."""
+    if device == "cuda":
+        torch.cuda.empty_cache()
+    batch, m, n, k = shape
+    for rows, columns, dtype in ((m, k, form.operand), (k, n, form.operand), (m, n, form.output)):
+        block = torch.empty(batch, rows, columns, dtype=getattr(torch, dtype), device=device)
+        if device == "cpu":
+            block.view(torch.uint8).fill_(1)
+
+
+def _item_bytes(dtype: str) -> int:
+    return getattr(torch, dtype).itemsize
+
+
+def _shared_memory(resources: Resources, launch: Launch) -> int | None:
+    if resources.shared_memory_bytes is None:
+        return None
+    return resources.shared_memory_bytes + launch.shared_memory_bytes
+
+
+def _first(call: Call) -> tuple[float, torch.Tensor | None]:
+    """Seconds of the first call, and what it returned."""
+    synchronise()
+    started = time.perf_counter()
+    returned = call()
+    synchronise()
+    return time.perf_counter() - started, returned
+
+
+def _result(operands: Operands, returned: torch.Tensor | None) -> torch.Tensor:
+    return operands.c if returned is None else returned.view_as(operands.c)

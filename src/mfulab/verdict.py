@@ -1,0 +1,256 @@
+"""Why a run does not use its device's arithmetic: the rung at which the ladder drops, and the likely cause.
+
+A pure function of one joined row of the profile table. Its thresholds are rules of thumb, and every sentence carries
+the numbers that it rests on, so that a reader can disagree.
+"""
+
+import itertools
+import math
+import numbers
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+# The rungs in falling order; occupancy is not one of them, since good matmuls run at low occupancy.
+RUNGS = (
+    ("utilization_percent", "utilization"),
+    ("kernel_busy_percent", "kernel-busy"),
+    ("sm_active_percent", "SM active"),
+    ("tensor_active_percent", "tensor pipe active"),
+    ("hfu_percent", "HFU"),
+    ("mfu_percent", "MFU"),
+)
+TENSOR_PRECISIONS = ("fp16", "bf16", "tf32", "fp8", "int8")
+
+NEAR_CEILING = 70.0  # % of the measured ceiling: what large, well-shaped models reach
+WASTED = 20.0  # % of the step in which waiting for one thing is worth naming it
+BUSY = 80.0  # % of the time from which a device counts as occupied
+DRAM_BUSY = 55.0  # % of DRAM's cycles; about 80 is the most that real kernels reach
+PIPE_IDLE = 10.0  # % below which a pipe does nothing that matters
+PIPE_BUSY = 30.0  # % from which the FP32 pipe carries the work
+FEW_WARPS = 20.0  # % of resident warps below which latency is hard to hide
+OTHERS = 15.0  # points of CPU that other processes may use unnoticed
+CROSS_CHECK = 5.0  # points by which MFU and the tensor pipe may differ
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`cause` in a word or two, `reason` in a sentence with numbers, `rung` where most is lost, `flags` to look at."""
+
+    cause: str
+    reason: str
+    rung: str | None = None
+    expected_mfu_percent: float | None = None
+    flags: tuple[str, ...] = ()
+
+
+class Facts:
+    """A row that answers None for what is absent, empty or not a number."""
+
+    def __init__(self, row: Mapping[str, object]) -> None:
+        self._row = row
+
+    def __getitem__(self, name: str) -> float | None:
+        value = self._row.get(name)
+        if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
+            return None
+        return float(value)
+
+    def at_least(self, name: str, threshold: float) -> bool:
+        value = self[name]
+        return value is not None and value >= threshold
+
+    def below(self, name: str, threshold: float) -> bool:
+        value = self[name]
+        return value is not None and value < threshold
+
+    def text(self, name: str) -> str:
+        value = self._row.get(name)
+        return value if isinstance(value, str) else ""
+
+
+def judge(row: Mapping[str, object]) -> Verdict:
+    """The verdict on one row of the profile table (`peak_clock_mhz` and `ceiling_gb_s` joined from the ceilings)."""
+    facts = Facts(row)
+    expected = expected_mfu(facts)
+    flags = tuple(flags_of(facts, expected))
+    if facts["mfu_percent"] is None:
+        return Verdict("no MFU", "its FLOPs or the device's peak are not known.", drop(facts), expected, flags)
+    for cause, judged in CAUSES:
+        reason = judged(facts)
+        if reason:
+            return Verdict(cause, reason, drop(facts), expected, flags)
+    return Verdict("not explained", _unexplained(facts), drop(facts), expected, flags)
+
+
+COLUMNS = ("verdict", "verdict_reason", "verdict_rung", "expected_mfu_percent", "verdict_flags")
+
+
+def columns(row: Mapping[str, object]) -> dict[str, str | float | None]:
+    """The verdict on `row` as columns of the profile table; empty where the run has no time."""
+    if Facts(row)["time_s"] is None:
+        return dict.fromkeys(COLUMNS)
+    verdict = judge(row)
+    flags = "; ".join(verdict.flags) or None
+    found = (verdict.cause, verdict.reason, verdict.rung, verdict.expected_mfu_percent, flags)
+    return dict(zip(COLUMNS, found, strict=True))
+
+
+def drop(facts: Facts) -> str | None:
+    """The step of the ladder that loses most, as `from → to`; None with fewer than two rungs known."""
+    known = [(name, value) for column, name in RUNGS if (value := facts[column]) is not None]
+    if facts.text("effective_precision") not in TENSOR_PRECISIONS:
+        known = [(name, value) for name, value in known if name != "tensor pipe active"]
+    falls = [(above[1] - below[1], f"{above[0]} → {below[0]}") for above, below in itertools.pairwise(known)]
+    return max(falls)[1] if falls and max(falls)[0] > 0 else None
+
+
+def expected_mfu(facts: Facts) -> float | None:
+    """MFU as the hardware saw it: tensor pipe active × mean SM clock ÷ the clock in the spec peak, percent.
+
+    None without GPM, or where products do not run on tensor cores.
+    """
+    active, clock, spec = facts["tensor_active_percent"], facts["clock_mhz"], facts["peak_clock_mhz"]
+    if facts.text("effective_precision") not in TENSOR_PRECISIONS or active is None or clock is None or not spec:
+        return None
+    return active * clock / spec
+
+
+def flags_of(facts: Facts, expected: float | None) -> list[str]:
+    """What makes the row itself worth a second look."""
+    flags = []
+    executed = facts["hfu_percent"] if facts["hfu_percent"] is not None else facts["mfu_percent"]
+    if expected is not None and executed is not None and abs(expected - executed) > CROSS_CHECK:
+        flags.append(
+            f"tensor pipe and clock speak for {expected:.1f} %, counted FLOPs for {executed:.1f} %: "
+            "wrong FLOPs, a wrong peak, or padding"
+        )
+    if facts.at_least("mfu_percent", 100.0001):
+        flags.append(f"MFU of {facts['mfu_percent']:.0f} %: the peak or the FLOPs are wrong")
+    if facts.at_least("other_processes", 1):
+        flags.append(f"{facts['other_processes']:.0f} other process(es) used this device")
+    system, own = facts["system_utilization_percent"], facts["utilization_percent"]
+    if system is not None and own is not None and system - own > OTHERS:
+        flags.append(f"the machine was {system:.0f} % busy and this process {own:.0f} %: others computed beside it")
+    if facts.at_least("throttled_percent", PIPE_IDLE):
+        flags.append(f"it was held back (clock or CPU quota) for {facts['throttled_percent']:.0f} % of the time")
+    if facts.at_least("steal_percent", CROSS_CHECK):
+        flags.append(f"the hypervisor took {facts['steal_percent']:.0f} % of the CPU time")
+    return flags
+
+
+def _compute_bound(facts: Facts) -> str:
+    if not facts.at_least("mfu_measured_percent", NEAR_CEILING):
+        return ""
+    return f"{facts['mfu_measured_percent']:.0f} % of the best matmul measured on this device: little is left to gain."
+
+
+def _input_bound(facts: Facts) -> str:
+    if facts.at_least("input_wait_percent", WASTED):
+        return f"the loop waits {facts['input_wait_percent']:.0f} % of the time for its DataLoader."
+    if facts.at_least("copy_percent", WASTED):
+        return f"copies that no compute hides take {facts['copy_percent']:.0f} % of the step."
+    return ""
+
+
+def _communication_bound(facts: Facts) -> str:
+    if not facts.at_least("communication_percent", WASTED):
+        return ""
+    return f"communication that no compute hides takes {facts['communication_percent']:.0f} % of the step."
+
+
+def _launch_bound(facts: Facts) -> str:
+    if not facts.below("kernel_busy_percent", 100 - WASTED):
+        return ""
+    gaps, gap = facts["launch_gaps_per_step"], facts["launch_gap_s"]
+    told = f": {gaps:.0f} gaps a step, of {1e6 * gap:.0f} µs in the median" if gaps and gap else ""
+    return f"the GPU has nothing to do for {100 - _known(facts, 'kernel_busy_percent'):.0f} % of the step{told}."
+
+
+def _memory_bound(facts: Facts) -> str:
+    if facts.at_least("dram_active_percent", DRAM_BUSY):
+        return f"DRAM is active {facts['dram_active_percent']:.0f} % of the time, of about 80 % that can be had."
+    moved, time_s, ceiling = facts["bytes_moved"], facts["time_s"], facts["ceiling_gb_s"]
+    if facts["dram_active_percent"] is None and moved and time_s and ceiling:
+        share = 100 * moved / time_s / 1e9 / ceiling
+        if share >= DRAM_BUSY:
+            return f"the bytes of its operators alone need {share:.0f} % of the measured memory bandwidth."
+    return ""
+
+
+def _wrong_precision(facts: Facts) -> str:
+    idle_tensor = facts.below("tensor_active_percent", PIPE_IDLE)
+    if not (idle_tensor and facts.at_least("fp32_active_percent", PIPE_BUSY)):
+        return ""
+    return (
+        f"the FP32 pipe works {facts['fp32_active_percent']:.0f} % of the time and the tensor cores "
+        f"{facts['tensor_active_percent']:.0f} %: bf16 or TF32 would use them."
+    )
+
+
+def _throttled(facts: Facts) -> str:
+    if not (facts.at_least("throttled_percent", WASTED) and facts.at_least("sm_active_percent", BUSY)):
+        return ""
+    clock = f", at {facts['clock_mhz']:.0f} MHz in the mean" if facts["clock_mhz"] else ""
+    return f"power or heat held the clock back for {facts['throttled_percent']:.0f} % of the time{clock}."
+
+
+def _shape(facts: Facts) -> str:
+    busy, active = facts["kernel_busy_percent"], facts["sm_active_percent"]
+    if busy is not None and active is not None and busy - active >= WASTED:
+        return f"kernels run {busy:.0f} % of the time on {active:.0f} % of the SMs: their tiles do not fill the device."
+    expected, counted = expected_mfu(facts), facts["mfu_percent"]
+    if expected is not None and counted is not None and expected - counted > CROSS_CHECK:
+        return f"tensor cores do {expected:.0f} % where the model needs {counted:.0f} %: padded tiles or recomputation."
+    return ""
+
+
+def _low_occupancy(facts: Facts) -> str:
+    if not (facts.at_least("sm_active_percent", BUSY) and facts.below("occupancy_percent", FEW_WARPS)):
+        return ""
+    return f"SMs are active but hold {facts['occupancy_percent']:.0f} % of the warps they could: latency shows."
+
+
+def _cpu_idle(facts: Facts) -> str:
+    if facts["kernel_busy_percent"] is not None or facts["sm_active_percent"] is not None:
+        return ""
+    if not facts.below("utilization_percent", BUSY):
+        return ""
+    return (
+        f"the device is in use {facts['utilization_percent']:.0f} % of the time: too little parallel work, or waiting."
+    )
+
+
+def _busy_not_useful(facts: Facts) -> str:
+    if not (facts.at_least("utilization_percent", BUSY) and facts.below("mfu_percent", WASTED)):
+        return ""
+    return (
+        f"it reads {facts['utilization_percent']:.0f} % busy, and {facts['mfu_percent']:.1f} % of the arithmetic is "
+        "the model's: small operators, element-wise work or waiting threads."
+    )
+
+
+# Asked in this order: the first that can show its numbers wins.
+CAUSES: tuple[tuple[str, Callable[[Facts], str]], ...] = (
+    ("compute-bound", _compute_bound),
+    ("input-bound", _input_bound),
+    ("communication-bound", _communication_bound),
+    ("launch-bound", _launch_bound),
+    ("memory-bound", _memory_bound),
+    ("wrong precision", _wrong_precision),
+    ("throttled", _throttled),
+    ("shape", _shape),
+    ("low occupancy", _low_occupancy),
+    ("under-used", _cpu_idle),
+    ("busy, not useful", _busy_not_useful),
+)
+
+
+def _unexplained(facts: Facts) -> str:
+    share = facts["mfu_measured_percent"] if facts["mfu_measured_percent"] is not None else facts["mfu_percent"]
+    return f"{share:.0f} % of the ceiling, and no rung that was measured explains the rest."
+
+
+def _known(facts: Facts, name: str) -> float:
+    value = facts[name]
+    assert value is not None
+    return value

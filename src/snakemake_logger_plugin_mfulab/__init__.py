@@ -1,0 +1,152 @@
+"""Snakemake's output for a long sweep: with `--logger mfulab`, one line when a job starts and one when it ends.
+
+It prints at events only. A display that redraws itself costs the machine cycles while the CPU is being measured.
+"""
+
+import logging
+import os
+import sys
+from typing import Any, TextIO
+
+from snakemake.logging import ColorizingTextHandler
+from snakemake_interface_logger_plugins.base import LogHandlerBase
+from snakemake_interface_logger_plugins.common import LogEvent
+
+from snakemake_logger_plugin_mfulab.progress import Progress, Run
+from snakemake_logger_plugin_mfulab.text import duration, row_remark, tail
+
+__all__ = ["LogHandler"]
+
+# What Snakemake says of itself, run after run; anything else that it says is shown.
+NOISE = (
+    "Assuming unrestricted shared filesystem",
+    "Building DAG",
+    "Complete log(s)",
+    "Conda environments: ignored",
+    "Elapsed time",
+    "Execute ",
+    "Select jobs",
+    "Singularity containers: ignored",
+    "Using shell",
+    "host:",
+)
+QUIET_EVENTS = {LogEvent.WORKFLOW_STARTED, LogEvent.JOB_STARTED, LogEvent.PROGRESS, LogEvent.RESOURCES_INFO}
+RED, GREEN, YELLOW, FAINT = 31, 32, 33, 2
+
+
+class LogHandler(LogHandlerBase):
+    """Prints to standard error (a dry run: what Snakemake itself prints, to standard output)."""
+
+    def __post_init__(self) -> None:
+        self.stream: TextIO = sys.stdout if self.common_settings.stdout else sys.stderr
+        self.progress = Progress()
+        self.is_coloured = not self.common_settings.nocolor and self.stream.isatty() and not os.environ.get("NO_COLOR")
+        self.dry_run = ColorizingTextHandler(self.common_settings.nocolor, self.stream)
+
+    def setFormatter(self, fmt: logging.Formatter | None) -> None:  # noqa: N802
+        super().setFormatter(fmt)
+        self.dry_run.setFormatter(fmt)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            if self.common_settings.dryrun:
+                self.dry_run.emit(record)
+                return
+            text = self._text(record)
+            if text:
+                self.stream.write(text + "\n")
+                self.stream.flush()
+        except BrokenPipeError:
+            raise
+        except Exception:
+            self.handleError(record)
+
+    def _text(self, record: logging.LogRecord) -> str:
+        event = getattr(record, "event", None)
+        values: dict[str, Any] = record.__dict__
+        match event:
+            case LogEvent.RUN_INFO:
+                return self._planned(values["stats"])
+            case LogEvent.JOB_INFO:
+                return self._started(values, record.created)
+            case LogEvent.JOB_FINISHED:
+                return self._finished(values["job_id"], record.created)
+            case LogEvent.JOB_ERROR:
+                return self._job_error(values)
+            case LogEvent.GROUP_ERROR:
+                return self._group_error(values)
+            case LogEvent.SHELLCMD:
+                return values.get("shellcmd") or values.get("cmd") or ""
+        return "" if event in QUIET_EVENTS else self._message(record)
+
+    def _planned(self, jobs: dict[str, int]) -> str:
+        self.progress.plan({rule: count for rule, count in jobs.items() if rule != "total"})
+        counts = ", ".join(f"{count} {rule}" for rule, count in jobs.items() if rule != "total")
+        return f"{jobs['total']} jobs: {counts}"
+
+    def _started(self, job: dict[str, Any], now: float) -> str:
+        name = job["wildcards"].get("run") or ", ".join(job["output"][:1]) or str(job["rule_msg"] or "")
+        run = self.progress.start(job["jobid"], Run(job["rule_name"], name, now, tuple(job["output"])))
+        return self._colour(FAINT, f"{self._position(run.number)} start  {run.rule}  {run.name}")
+
+    def _finished(self, job_id: int, now: float) -> str:
+        run = self.progress.finish(job_id, now)
+        if run is None:  # its start was not told: --quiet
+            return ""
+        remark = row_remark(run.output)
+        words = [f"{self._position(self.progress.finished)} done   {run.rule}  {run.name}", duration(now - run.started)]
+        words += [f"{duration(now - self.progress.started)} so far"]
+        left = self.progress.left_s(now)
+        words += [f"about {duration(left)} left"] if left else []
+        line = " · ".join(words)
+        return self._colour(YELLOW, f"{line}\n    {remark}") if remark else self._colour(GREEN, line)
+
+    def _job_error(self, job: dict[str, Any]) -> str:
+        run = self.progress.fail(job["jobid"])
+        name = run.name if run else ", ".join(job["output"])
+        lines = [f"Failed: {job['rule_name']}  {name}"]
+        lines += [f"    {job['rule_msg']}"] if job.get("rule_msg") else []
+        lines += [f"    {key}: {value}" for key, value in (job.get("aux") or {}).items()]
+        lines += [f"    command: {job['shellcmd'].strip()}"] if job.get("shellcmd") else []
+        return self._colour(RED, "\n".join([*lines, *self._tails(job["log"])]))
+
+    def _group_error(self, group: dict[str, Any]) -> str:
+        jobs = ", ".join(f"{job['rule_name']} {job['jobid']}" for job in group["job_error_info"])
+        return self._colour(RED, "\n".join([f"Failed: a group of {jobs}", *self._tails(group["aux_logs"])]))
+
+    def _tails(self, logs: list[str]) -> list[str]:
+        paths = [log.removesuffix(" (check log file(s) for error details)") for log in logs]
+        return [line for path in paths for line in tail(path, self.common_settings.show_failed_logs)]
+
+    def _message(self, record: logging.LogRecord) -> str:
+        text = record.getMessage().strip()
+        if record.levelno <= logging.INFO:
+            return "" if text in ("", "None") or text.startswith(NOISE) else text
+        return self._colour(RED if record.levelno >= logging.ERROR else YELLOW, text)
+
+    def _position(self, number: int) -> str:
+        total = str(self.progress.total)
+        return f"{number:>{len(total)}}/{total}"
+
+    def _colour(self, code: int, text: str) -> str:
+        return f"\033[{code}m{text}\033[0m" if self.is_coloured else text
+
+    @property
+    def writes_to_stream(self) -> bool:
+        return True
+
+    @property
+    def writes_to_file(self) -> bool:
+        return False
+
+    @property
+    def has_filter(self) -> bool:
+        return False  # Snakemake's own: it knows --quiet, --verbose and --printshellcmds
+
+    @property
+    def has_formatter(self) -> bool:
+        return False
+
+    @property
+    def needs_rulegraph(self) -> bool:
+        return False

@@ -1,0 +1,91 @@
+import importlib
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from mfulab.errors import UnsupportedError
+from mfulab.kernels.base import MatmulKernel, Shape
+from mfulab.kernels.formats import FORMATS
+from mfulab.kernels.numba_cpu_blocked import NumbaCpuBlocked
+from mfulab.kernels.verification import check, exact_product, random_operands
+
+CONFIGS = sorted((Path(__file__).parents[1] / "config" / "kernel").glob("*.yaml"))
+SHAPES = [
+    (1, 1, 1, 1),
+    (1, 4, 4, 4),
+    (1, 1, 129, 67),
+    (1, 16, 65, 33),
+    (1, 131, 5, 257),
+    (3, 37, 41, 43),
+    (1, 64, 2050, 70),
+]
+
+
+def kernel_class(path):
+    module, _, name = yaml.safe_load(path.read_text())["_target_"].rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+CPU_CLASSES = [kind for path in CONFIGS if "cpu" in (kind := kernel_class(path)).devices]
+
+
+def run(kernel, shape, seed=0):
+    form = FORMATS[kernel.precision]
+    kernel.require("cpu", shape)
+    operands = random_operands(shape, form, "cpu", seed)
+    operands.poison()
+    kernel.run(*kernel.prepare(operands.a, operands.b, operands.c), launch=kernel.launch(shape))
+    return check(operands.c, exact_product(operands.a, operands.b), form, shape.k)
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_config_names_a_kernel(path):
+    config = yaml.safe_load(path.read_text())
+    assert config["name"] == path.stem
+    kind = kernel_class(path)
+    assert issubclass(kind, MatmulKernel)
+    assert set(kind.precisions) <= set(FORMATS)
+    assert kind.family
+    assert kind.adds
+
+
+@pytest.mark.parametrize(
+    ("kind", "precision"),
+    [(kind, precision) for kind in CPU_CLASSES for precision in kind.precisions if precision not in ("tf32", "fp16")],
+)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_every_cpu_kernel_is_right_for_every_shape(kind, precision, shape):
+    result = run(kind(precision), Shape(*shape))
+    assert result.correct, str(result)
+    assert result.effective_precision in (precision, "fp64" if precision == "fp64" else precision)
+
+
+@pytest.mark.parametrize("block", [(4, 16, 4), (5, 7, 3), (1, 1, 1), (64, 4096, 512)])
+def test_the_blocked_kernel_takes_any_block(block):
+    assert run(NumbaCpuBlocked("fp32", block), Shape(1, 67, 71, 73)).correct
+
+
+def test_a_precision_that_a_kernel_lacks_is_said():
+    with pytest.raises(UnsupportedError, match=r"NumbaCpuBlocked: no bf16; has fp64, fp32"):
+        NumbaCpuBlocked("bf16")
+
+
+def test_a_device_that_a_kernel_lacks_is_said():
+    with pytest.raises(UnsupportedError, match="runs on cpu, not on cuda"):
+        NumbaCpuBlocked("fp32").require("cuda", Shape(1, 8, 8, 8))
+
+
+def test_a_block_of_the_wrong_length_is_said():
+    with pytest.raises(UnsupportedError, match="needs 3 numbers"):
+        NumbaCpuBlocked("fp32", (32, 32))
+
+
+def test_the_result_is_the_product_and_not_its_transpose():
+    kernel = NumbaCpuBlocked("fp64")
+    a = torch.arange(6.0, dtype=torch.float64).reshape(1, 2, 3)
+    b = torch.arange(12.0, dtype=torch.float64).reshape(1, 3, 4)
+    c = torch.empty(1, 2, 4, dtype=torch.float64)
+    kernel.run(*kernel.prepare(a, b, c), launch=kernel.launch(Shape(1, 2, 4, 3)))
+    assert c[0].tolist() == [[20, 23, 26, 29], [56, 68, 80, 92]]

@@ -1,0 +1,81 @@
+import pytest
+from cuda_on_host import run_on_host
+
+from mfulab.errors import UnsupportedError
+from mfulab.kernels.base import Shape
+from mfulab.kernels.cuda_coalesced import CudaCoalesced
+from mfulab.kernels.cuda_double_buffered import CudaDoubleBuffered
+from mfulab.kernels.cuda_naive import CudaNaive
+from mfulab.kernels.cuda_register_1d import CudaRegister1D
+from mfulab.kernels.cuda_register_2d import CudaRegister2D
+from mfulab.kernels.cuda_shared import CudaShared
+from mfulab.kernels.cuda_vectorised import CudaVectorised
+from mfulab.kernels.cuda_warp_tile import CudaWarpTile
+from mfulab.kernels.cuda_wmma import CudaWmma
+from mfulab.kernels.formats import FORMATS
+from mfulab.kernels.verification import check, exact_product, random_operands
+
+LADDER = (
+    CudaNaive,
+    CudaCoalesced,
+    CudaShared,
+    CudaRegister1D,
+    CudaRegister2D,
+    CudaVectorised,
+    CudaDoubleBuffered,
+    CudaWarpTile,
+    CudaWmma,
+)
+RUNGS = [(kind, precision) for kind in LADDER for precision in kind.precisions]
+SHAPES = [(1, 1, 1, 1), (1, 132, 136, 64), (2, 65, 67, 37), (1, 16, 260, 12), (1, 130, 3, 33)]
+
+
+def product_on_host(kernel, shape):
+    form = FORMATS[kernel.precision]
+    operands = random_operands(shape, form, "cpu", seed=5)
+    operands.poison()
+    run_on_host(kernel, operands.a, operands.b, operands.c, shape)
+    return check(operands.c, exact_product(operands.a, operands.b), form, shape.k)
+
+
+@pytest.mark.parametrize(("kind", "precision"), RUNGS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_every_rung_is_right_on_the_host(kind, precision, shape):
+    result = product_on_host(kind(precision), Shape(*shape))
+    assert result.correct, str(result)
+    assert result.effective_precision == precision
+
+
+@pytest.mark.parametrize(
+    ("kind", "block"),
+    [
+        (CudaNaive, (8, 32)),
+        (CudaCoalesced, (32, 4)),
+        (CudaShared, (16, 16)),
+        (CudaRegister1D, (32, 32, 4)),
+        (CudaRegister2D, (64, 64, 8)),
+        (CudaVectorised, (64, 128, 16)),
+        (CudaDoubleBuffered, (64, 64, 16)),
+        (CudaWarpTile, (64, 128, 8)),
+    ],
+)
+def test_other_blocks_are_right_too(kind, block):
+    assert product_on_host(kind("fp32", block), Shape(1, 70, 132, 40)).correct
+
+
+@pytest.mark.parametrize(
+    ("kind", "block", "said"),
+    [
+        (CudaShared, (16, 32), "square"),
+        (CudaRegister2D, (60, 64, 8), "no multiple of the 8×8"),
+        (CudaVectorised, (128, 128, 6), "evenly|multiple of four"),
+        (CudaVectorised, (256, 256, 32), "shared memory"),
+        (CudaRegister2D, (512, 512, 8), "threads a block"),
+        (CudaWarpTile, (32, 64, 8), "64×32"),
+        (CudaWmma, (100, 128), "64×32"),
+        (CudaNaive, (32, 32, 8), "needs 2 numbers"),
+    ],
+)
+def test_a_block_that_cannot_be_is_said(kind, block, said):
+    with pytest.raises(UnsupportedError, match=said):
+        kind(kind.precisions[0], block)

@@ -1,0 +1,107 @@
+import ctypes
+import re
+import shutil
+import subprocess
+
+import pytest
+from cuda_on_host import HERE
+from machine_code import disassembled, needs_nvrtc
+
+from mfulab.errors import UnsupportedError
+from mfulab.kernels.base import Shape
+from mfulab.kernels.cuda_hopper import BOX, SHARED_MEMORY_BYTES, STAGES, TILE_K, TILE_M, TILE_N, CudaHopper
+from mfulab.kernels.formats import FORMATS
+from mfulab.kernels.nvrtc import SOURCES
+from mfulab.kernels.verification import check, exact_product, random_operands
+
+ENTRY = """
+#include "hopper.cuh"
+#include "hopper.cu"
+extern "C" void run(int blocks, const TensorMap* a, const TensorMap* b, void* c, int batch, int m, int n, int k) {
+    memset(memory, 0xFF, sizeof(memory));
+    host::launch({blocks, 1, 1}, {384, 1, 1}, [=] { matmul(*a, *b, static_cast<unsigned*>(c), batch, m, n, k); });
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory):
+    """The kernel for the host, by type; the host's hopper.cuh lies beside it instead of the real one."""
+    compiler = shutil.which("g++") or shutil.which("c++")
+    if compiler is None:
+        pytest.skip("no C++ compiler to run CUDA C on the host with")
+    folder = tmp_path_factory.mktemp("hopper")
+    shutil.copy(SOURCES / "hopper.cu", folder)
+    shutil.copy(HERE / "hopper.cuh", folder)
+    (folder / "entry.cpp").write_text(ENTRY)
+    loaded = {}
+    for kind in ("bf16", "f16"):
+        command = [compiler, "-std=c++17", "-O2", "-shared", "-fPIC", "-w", f"-I{HERE}", f"-DTYPE={kind}"]
+        subprocess.run([*command, str(folder / "entry.cpp"), "-o", str(folder / f"{kind}.so")], check=True)
+        loaded[kind] = ctypes.CDLL(str(folder / f"{kind}.so"))
+    return loaded
+
+
+class HostTensorMap(ctypes.Structure):
+    _fields_ = (("words", ctypes.c_uint64 * 16),)
+    _align_ = 64
+
+
+def host_map(tensor, extents, box):
+    return HostTensorMap((ctypes.c_uint64 * 16)(tensor.data_ptr(), *extents, *box))
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize(
+    ("shape", "blocks"),
+    [((1, 128, 256, 64), 1), ((1, 8, 8, 8), 1), ((2, 130, 264, 328), 3), ((1, 300, 520, 72), 2), ((1, 1, 16, 640), 1)],
+    ids=str,
+)
+def test_the_kernel_is_right_on_the_host(libraries, precision, shape, blocks):
+    shape, form, kernel = Shape(*shape), FORMATS[precision], CudaHopper(precision)
+    operands = random_operands(shape, form, "cpu", seed=7)
+    operands.poison()
+    map_a = host_map(operands.a, (shape.k, shape.m, shape.batch), (BOX, TILE_M, 1))
+    map_b = host_map(operands.b, (shape.n, shape.k, shape.batch), (BOX, TILE_K, 1))
+    library = libraries[kernel.defines()["TYPE"]]
+    library.run(blocks, ctypes.byref(map_a), ctypes.byref(map_b), ctypes.c_void_p(operands.c.data_ptr()), *shape)
+    result = check(operands.c, exact_product(operands.a, operands.b), form, shape.k)
+    assert result.correct, str(result)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_the_machine_code_uses_the_copy_engine_and_warpgroup_products(precision):
+    needs_nvrtc()
+    compiled = CudaHopper(precision).compile("sm_90a", Shape(1, 4096, 4096, 4096))
+    assert compiled.resources.spill_bytes == 0
+    assert compiled.resources.registers == 168  # 65536 / 384 in whole eights: setmaxnreg then moves them
+    assert "warning" not in compiled.log.lower()
+    text = disassembled(compiled.code)
+    assert "HGMMA.64x256x16.F32" in text
+    assert "UTMALDG.3D" in text
+    assert "USETMAXREG" in text
+    assert not re.search(r"\b(STL|LDL|HMMA|FFMA)\b", text)
+
+
+def test_the_stages_fit_an_sm():
+    assert SHARED_MEMORY_BYTES <= 227 << 10
+    source = (SOURCES / "hopper.cu").read_text()
+    assert f"BM = {TILE_M}, BN = {TILE_N}, BK = {TILE_K}, STAGES = {STAGES};" in source
+    assert f"BOX = {BOX};" in source
+
+
+def test_rows_that_the_copy_engine_cannot_walk_are_unsupported(monkeypatch):
+    monkeypatch.setattr("mfulab.kernels.cuda_c._capability", lambda: (9, 0))
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda *_: (9, 0))
+    kernel = CudaHopper("bf16")
+    kernel.require("cuda", Shape(1, 1, 8, 8))
+    with pytest.raises(UnsupportedError, match="multiples of 8"):
+        kernel.require("cuda", Shape(1, 4096, 4095, 4096))
+
+
+def test_another_generation_is_unsupported(monkeypatch):
+    for capability in ((8, 0), (10, 0)):
+        monkeypatch.setattr("mfulab.kernels.cuda_c._capability", lambda capability=capability: capability)
+        monkeypatch.setattr("torch.cuda.get_device_capability", lambda *_, capability=capability: capability)
+        with pytest.raises(UnsupportedError, match=r"compute capability 9\.0"):
+            CudaHopper("bf16").require("cuda", Shape(1, 8, 8, 8))
