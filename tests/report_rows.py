@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from mfulab.schema import CeilingRow, EnvironmentRow, FlopsRow, MatmulRow, ProfileRow, Row
+from mfulab.schema import STEPS, CeilingRow, EnvironmentRow, FlopsRow, MatmulRow, NumberFormatsRow, ProfileRow, Row
 
 CPU, GPU = "invented-cpu-4c", "invented-gpu-80gb"
 PEAKS = {  # TFLOP/s: (measured, computed)
@@ -28,7 +28,7 @@ KERNELS = {  # share of the reference, by hardware
 
 def write_run(root: Path, hardware: str, step: str, row: Row, config: dict[str, Any]) -> str:
     """Lays out one run as the runner does; gives its folder relative to `root`."""
-    level = "" if step == "count_flops" else f"{hardware}/"
+    level = "" if not STEPS[step].on_device else f"{hardware}/"
     folder = f"results/{level}{step}/{row.run}"
     path = root / folder
     path.mkdir(parents=True, exist_ok=True)
@@ -139,6 +139,25 @@ def flops(model: str, batch_size: int) -> FlopsRow:
     )
 
 
+def number_formats() -> list[NumberFormatsRow]:
+    parts = {"fp64": (11, 52), "fp32": (8, 23), "bf16": (8, 7), "fp16": (5, 10), "fp8": (4, 3)}
+    return [
+        NumberFormatsRow(
+            **common("", f"precision={precision}"),
+            precision=precision,
+            bits=1 + exponent + mantissa,
+            exponent_bits=exponent,
+            mantissa_bits=mantissa,
+            epsilon=2.0**-mantissa,
+            sum_length=4096,
+            naive_sum_error=40 * 2.0**-mantissa if precision != "fp8" else None,
+            pairwise_sum_error=2 * 2.0**-mantissa if precision != "fp8" else None,
+            kahan_sum_error=0.0 if precision == "fp64" else 2.0 ** -(mantissa + 1),
+        )
+        for precision, (exponent, mantissa) in parts.items()
+    ]
+
+
 def profile(
     hardware: str, model: str, workload: str, batch_size: int, precision: str, status: str = "ok"
 ) -> ProfileRow:
@@ -245,6 +264,8 @@ def lay_out(
         return folder
 
     add("environment", environment(hardware), {})
+    for row in number_formats():
+        add("number_formats", row, {"precision": {"name": row.precision}})
     for ceiling in ceilings(hardware):
         precision = {"name": ceiling.ceiling, "dtype": DTYPE[ceiling.ceiling]} if ceiling.ceiling in DTYPE else None
         add("ceilings", ceiling, {"ceiling": ceiling.ceiling, "precision": precision})

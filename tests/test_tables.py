@@ -36,6 +36,7 @@ def test_a_planned_experiment_becomes_tables(planned):
         "counters": 0,
         "profile": 36,
         "matmul": 25,
+        "formats": 5,
     }
     row = (
         found["profile"]

@@ -3,6 +3,7 @@ localrules:
     tables,
     figure,
     figures,
+    examples,
     page,
     report,
 
@@ -42,7 +43,8 @@ rule figure:
         report(
             "reports/figures/{figure}.svg",
             caption="../report/figure.rst",
-            category="{figure}",
+            category=lab.topic,
+            labels={"figure": "{figure}"},
         ),
         "reports/figures/{figure}.png",
         "reports/figures/{figure}.pdf",
@@ -56,8 +58,24 @@ rule figure:
         "warm scripts/figures.py --only {wildcards.figure} > {log:q} 2>&1"
 
 
+rule examples:
+    input:
+        sources=lab.module_sources("mfulab.flops.seminar"),
+    output:
+        "results/tables/examples.csv",
+    log:
+        "results/tables/examples.log",
+    conda:
+        "../../environment.yml"
+    message:
+        "Computing the seminar's printed numbers"
+    shell:
+        "warm scripts/examples.py --out {output:q} > {log:q} 2>&1"
+
+
 rule page:
     input:
+        examples=rules.examples.output,
         tables=expand("results/tables/{table}.csv", table=lab.tables),
         sources=lab.page_sources,
     output:

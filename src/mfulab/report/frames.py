@@ -32,6 +32,14 @@ def excluded(folder: Path) -> pd.DataFrame:
         return pd.DataFrame(columns=["experiment", "step", "run", "because"], dtype=str)
 
 
+def examples(folder: Path) -> pd.DataFrame:
+    """The seminar's numbers as scripts/examples.py computed them; empty where it did not."""
+    try:
+        return pd.read_csv(folder / "examples.csv", dtype=str, keep_default_na=False)
+    except (FileNotFoundError, ValueError):
+        return pd.DataFrame(columns=["case", "printed", "formula", "answer", "agrees", "note"], dtype=str)
+
+
 def comparison(folder: Path) -> pd.DataFrame:
     """What scripts/compare.py found, runs that changed first; empty where nothing was compared."""
     try:

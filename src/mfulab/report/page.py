@@ -52,6 +52,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         problems=[*([] if len(_runs(tables)) else [text("no_rows")]), *problems],
         excluded=frames.excluded(folder).to_dict("records"),
         comparison=_comparison(folder, text),
+        examples=_examples(folder, text),
         sections=sections,
         has_rows=any(len(tables[name]) for name in TABLES),
         environment=_environment(tables),
@@ -124,6 +125,15 @@ def _sections(tables: frames.Tables, drawn: Path | None, text: Texts) -> list[di
         }
         sections.setdefault(module.TOPIC, []).append(shown)
     return [{"topic": topic, "title": text(f"topic_{topic}"), "figures": shown} for topic, shown in sections.items()]
+
+
+def _examples(folder: Path, text: Texts) -> dict[str, Any]:
+    """The seminar's worked examples: a sentence, and what was printed beside what is true."""
+    found = frames.examples(folder)
+    if found.empty:
+        return {}
+    wrong = int((found["agrees"] != "True").sum())
+    return {"says": text("examples_finding", count=len(found), wrong=wrong), "lines": found.to_dict("records")}
 
 
 def _comparison(folder: Path, text: Texts) -> dict[str, Any]:

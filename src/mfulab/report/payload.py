@@ -29,6 +29,10 @@ MAIN = {
     ),
     "flops": "run model batch_size sequence_length status parameters forward_flops backward_flops uncounted_operators",
     "counters": "counter model version status printed printed_unit flops deviation_percent explanation",
+    "formats": (
+        "precision status bits exponent_bits mantissa_bits epsilon largest smallest_normal naive_sum_error"
+        " pairwise_sum_error kahan_sum_error"
+    ),
     "environment": "hardware recorded device device_name python operating_system",
 }
 
