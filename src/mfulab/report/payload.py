@@ -17,8 +17,8 @@ from mfulab.schema import ROWS
 # The columns shown at first; the rest appear on request and are always exported.
 MAIN = {
     "profile": (
-        "hardware model mode batch_size precision execution status time_s samples_per_s tokens_per_s mfu_percent"
-        " hfu_percent utilization_percent memory_bytes energy_j"
+        "hardware model mode batch_size precision execution status time_s mfu_percent utilization_percent hfu_percent"
+        " samples_per_s tokens_per_s memory_bytes energy_j verdict"
     ),
     "matmul": (
         "hardware kernel size precision status time_s tflop_s share_of_measured_percent share_of_reference_percent"
