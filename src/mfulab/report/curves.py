@@ -73,7 +73,7 @@ def draw(
         axes.xaxis.set_major_locator(FixedLocator(sizes if len(sizes) < 9 else sizes[:: len(sizes) // 6]))
         axes.xaxis.set_major_formatter(lambda size, _: f"{size:g}")
         axes.xaxis.set_minor_locator(NullLocator())
-        # The values decide the limits: an interval from two windows may be wider than any panel, and then runs out of it.
+        # Values decide the limits: an interval of two windows may be wider than any panel, and then runs out of it.
         values = rows.loc[rows["machine"] == machine, value]
         if log:
             axes.set_yscale("log")
