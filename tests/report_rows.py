@@ -6,7 +6,17 @@ import math
 from pathlib import Path
 from typing import Any
 
-from mfulab.schema import STEPS, CeilingRow, CounterRow, EnvironmentRow, FlopsRow, MatmulRow, ProfileRow, Row
+from mfulab.schema import (
+    STEPS,
+    CeilingRow,
+    CounterRow,
+    EnvironmentRow,
+    FlopsRow,
+    MatmulRow,
+    NumberFormatsRow,
+    ProfileRow,
+    Row,
+)
 
 CPU, GPU = "invented-cpu-4c", "invented-gpu-80gb"
 PEAKS = {  # TFLOP/s: (measured, computed)
@@ -141,6 +151,25 @@ def flops(model: str, batch_size: int) -> FlopsRow:
     )
 
 
+def number_formats() -> list[NumberFormatsRow]:
+    parts = {"fp64": (11, 52), "fp32": (8, 23), "bf16": (8, 7), "fp16": (5, 10), "fp8": (4, 3)}
+    return [
+        NumberFormatsRow(
+            **common("", f"precision={precision}"),
+            precision=precision,
+            bits=1 + exponent + mantissa,
+            exponent_bits=exponent,
+            mantissa_bits=mantissa,
+            epsilon=2.0**-mantissa,
+            sum_length=4096,
+            naive_sum_error=40 * 2.0**-mantissa if precision != "fp8" else None,
+            pairwise_sum_error=2 * 2.0**-mantissa if precision != "fp8" else None,
+            kahan_sum_error=0.0 if precision == "fp64" else 2.0 ** -(mantissa + 1),
+        )
+        for precision, (exponent, mantissa) in parts.items()
+    ]
+
+
 def profile(
     hardware: str, model: str, workload: str, batch_size: int, precision: str, status: str = "ok"
 ) -> ProfileRow:
@@ -265,6 +294,8 @@ def lay_out(
         return folder
 
     add("environment", environment(hardware), {})
+    for row in number_formats():
+        add("number_formats", row, {"precision": {"name": row.precision}})
     for ceiling in ceilings(hardware):
         precision = {"name": ceiling.ceiling, "dtype": DTYPE[ceiling.ceiling]} if ceiling.ceiling in DTYPE else None
         add("ceilings", ceiling, {"ceiling": ceiling.ceiling, "precision": precision})

@@ -3,6 +3,7 @@ localrules:
     tables,
     figure,
     figures,
+    seminar,
     page,
     report,
     rows,
@@ -43,7 +44,8 @@ rule figure:
         report(
             "reports/figures/{figure}.svg",
             caption="../report/figure.rst",
-            category="{figure}",
+            category=lab.topic,
+            labels={"figure": "{figure}"},
         ),
         "reports/figures/{figure}.png",
         "reports/figures/{figure}.pdf",
