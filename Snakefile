@@ -5,15 +5,18 @@ from snakemake.utils import min_version
 
 min_version("9.20")
 
-# A GPU belongs to one job; a cluster hands out its own, so jobs there do not share this count.
+
+# Devices belong to one machine; a cluster hands out its own, so jobs there do not share these counts.
 resource_scopes:
     gpu="local",
+    cpu_measurement="local",
 
 
 include: "workflow/rules/common.smk"
 include: "workflow/rules/environment.smk"
 include: "workflow/rules/ceilings.smk"
 include: "workflow/rules/count_flops.smk"
+include: "workflow/rules/compare_counters.smk"
 include: "workflow/rules/profile_step.smk"
 include: "workflow/rules/bench_matmul.smk"
 include: "workflow/rules/report.smk"

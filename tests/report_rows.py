@@ -292,3 +292,19 @@ def lay_out(
         json.dumps({"experiment": "invented", "hardware": hardware, "runs": runs, "excluded": excluded})
     )
     return manifest
+
+
+def multiply(tables: Path, folder: Path, count: int) -> None:
+    """Copies tables to `folder`, the profile table grown to `count` rows that differ in seed and a little in time."""
+    folder.mkdir(parents=True)
+    for path in tables.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    with (tables / "profile.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    with (folder / "profile.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(lines[0]))
+        writer.writeheader()
+        for number in range(count):
+            line = lines[number % len(lines)]
+            time = line["time_s"] and f"{float(line['time_s']) * (1 + number % 997 / 1e4):.9g}"
+            writer.writerow({**line, "run": f"{line['run']},seed={number}", "time_s": time})

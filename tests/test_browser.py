@@ -1,7 +1,10 @@
 """The page in a real browser: no error, no request, and everything that a reader would click."""
 
 import csv
+import resource
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,8 +26,8 @@ def report(tmp_path_factory) -> Path:
         path for path in (root / "results" / report_rows.CPU / "profile_step").iterdir() if "gpt2" in path.name
     )
     (folder / "log").write_text(f"</script>{EVIL}")
-    tables.main(["--root", str(root), "--out", str(root / "tables"), "--manifest", str(manifest)])
-    page.main(["--tables", str(root / "tables"), "--out", str(root / "report.html")])
+    tables.main(["--root", str(root), "--out", str(root / "results/tables"), "--manifest", str(manifest)])
+    page.main(["--tables", str(root / "results/tables"), "--out", str(root / "report.html")])
     return root / "report.html"
 
 
@@ -177,3 +180,26 @@ def test_paper_shows_the_rows_without_controls(opened):
     opened.emulate_media(media="print")
     assert not opened.locator(".controls").is_visible()
     assert opened.locator("#grid").is_visible()
+
+
+def test_a_hundred_thousand_rows_make_a_page_that_is_still_usable(browser, report, tmp_path):
+    """Within 2 GB; how long it takes is told by benchmarks/report_scale.py."""
+    report_rows.multiply(report.parent / "results/tables", tmp_path / "tables", 100_000)
+    command = [sys.executable, "-c", "from mfulab.report.page import main; main()"]
+    page_file = tmp_path / "report.html"
+    subprocess.run([*command, "--tables", str(tmp_path / "tables"), "--out", str(page_file)], check=True)
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 2e6  # KiB
+    assert page_file.stat().st_size < 12e6
+    tab = browser.new_page(viewport={"width": 1280, "height": 900})
+    tab.goto(page_file.as_uri())
+    tab.wait_for_selector("#grid tbody tr[data-row]")
+    assert "100,000 of 100,000 rows" in tab.locator("#count").text_content()
+    assert tab.locator("#grid tbody tr").count() < 100
+    tab.locator("#filter").fill("seed=99999")
+    tab.wait_for_function("document.querySelector('#count').textContent.startsWith('1 of')")
+    tab.locator("#filter").fill("")
+    tab.get_by_role("button", name="time_s", exact=True).click()
+    tab.locator("#scroll").evaluate("all => { all.scrollTop = all.scrollHeight; }")
+    tab.wait_for_timeout(200)
+    assert cells(tab, "time_s")[-1] == ""
+    tab.close()

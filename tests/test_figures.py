@@ -1,4 +1,4 @@
-"""Figures by content: what is drawn and said comes from the rows, and no text covers another, with few models or twenty."""
+"""Figures by content: what is drawn and said comes from the rows, and no text covers another, few models or twenty."""
 
 import itertools
 import random
@@ -10,7 +10,7 @@ import report_rows
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
-from matplotlib.text import Annotation, Text
+from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from mfulab.report import figures, frames, labels, tables
@@ -56,25 +56,20 @@ def many(tmp_path_factory) -> frames.Tables:
 
 
 def texts(figure: Figure) -> list[tuple[str, Bbox]]:
-    """Every visible text with its place in pixels; rotated ones are left out, for their box is larger than they are."""
-    renderer = figure.canvas.get_renderer()
-    visible = [
-        text
-        for text in figure.findobj(Text)
-        if text.get_visible() and text.get_text().strip() and text.get_rotation() % 90 == 0 and shown(text)
-    ]
-    # An annotation's own extent includes its leader.
-    return [(text.get_text(), Text.get_window_extent(text, renderer)) for text in visible]
+    """Every text that is drawn, with its place in pixels; slanted ones are left out, as their boxes are too large."""
+    drawn: list[tuple[str, Bbox]] = []
+    original = Text.draw
 
+    def draw(self: Text, renderer: object) -> None:
+        if self.get_visible() and self.get_text().strip() and self.get_rotation() % 90 == 0:
+            # Not the method of an annotation, whose extent includes its leader.
+            drawn.append((self.get_text(), Text.get_window_extent(self, renderer)))
+        original(self, renderer)
 
-def shown(text: Text) -> bool:
-    """Whether a tick's label lies inside its axes' limits; others are always drawn."""
-    axes = text.axes
-    if axes is None or isinstance(text, Annotation) or text not in {*axes.get_xticklabels(), *axes.get_yticklabels()}:
-        return True
-    x, y = text.get_window_extent().p0 + (text.get_window_extent().p1 - text.get_window_extent().p0) / 2
-    box = axes.get_window_extent()
-    return box.x0 - 1 <= x <= box.x1 + 1 or box.y0 - 1 <= y <= box.y1 + 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Text, "draw", draw)
+        figure.canvas.draw()
+    return drawn
 
 
 def overlaps(figure: Figure) -> list[tuple[str, str]]:

@@ -55,6 +55,33 @@ def test_a_training_step_on_a_gpu_by_hand():
     assert joined["mfu_note"] is None
 
 
+def test_every_denominator_and_the_verdict():
+    compute = {**COMPUTE, "computed_clock_mhz": 2000.0, "max_clock_tflop_s": 75.0}
+    joined = join.profile_columns({**STEP, "clock_mhz": 1000.0}, FLOPS, compute, MEMORY, "cuda")
+    assert joined["mfu_max_clock_percent"] == pytest.approx(8.0)
+    assert joined["mfu_actual_clock_percent"] == pytest.approx(20.0)
+    assert joined["peak_clock_mhz"] == 2000.0
+    assert joined["verdict"]
+    assert joined["verdict_reason"].endswith(".")
+
+
+def test_a_run_without_a_time_has_no_verdict():
+    joined = join.profile_columns({**STEP, "status": "failed"}, FLOPS, COMPUTE, MEMORY, "cuda")
+    assert joined["verdict"] is None
+
+
+def test_mbu_is_of_inference():
+    flops = {**FLOPS, "parameters": 1_200_000_000}
+    row = {**STEP, "mode": "inference", "dtype": "bfloat16"}
+    assert join.profile_columns(row, flops, COMPUTE, MEMORY, "cuda")["mbu_percent"] == pytest.approx(
+        100 * 2.4 / 0.5 / 120
+    )
+    assert join.profile_columns(row, flops, COMPUTE, MEMORY, "cpu")["mbu_percent"] == pytest.approx(
+        100 * 2.4 / 0.5 / 100
+    )
+    assert join.profile_columns(STEP, flops, COMPUTE, MEMORY, "cuda")["mbu_percent"] is None
+
+
 def test_inference_takes_the_forward_pass_alone():
     joined = join.profile_columns({**STEP, "mode": "inference"}, FLOPS, COMPUTE, MEMORY, "cuda")
     assert (joined["flops"], joined["executed_flops"], joined["bytes_moved"]) == (1e12, 1e12, 4e9)

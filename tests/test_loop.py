@@ -158,6 +158,19 @@ def test_the_series_is_kept_where_asked(linear, tmp_path):
     assert path.parent.exists()
 
 
+def test_a_traced_block_tells_how_long_it_waited_for_input(linear, tmp_path):
+    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(64, 16)), batch_size=4)
+
+    def body(window):
+        for (inputs,) in data:
+            linear(inputs)
+
+    window = measured(linear, body, trace=tmp_path / "trace.json.gz")
+    assert 0 < window.row["input_wait_percent"] <= 100
+    assert window.row["kernel_busy_percent"] is None
+    assert (tmp_path / "trace.json.gz").stat().st_size > 0
+
+
 def test_too_many_shapes_are_not_counted(linear):
     log = CallLog(linear)
     log.open()

@@ -7,8 +7,11 @@ from hydra import compose, initialize_config_dir
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
+from snakemake.target_jobs import parse_target_jobs_cli_args
+from snakemake_interface_executor_plugins.utils import TargetSpec, encode_target_jobs_cli_args
 
 from mfulab.errors import ConfigurationError
+from mfulab.planning.cluster import restore_commas
 from mfulab.planning.composition import Composition, Value, compose_experiments
 from mfulab.planning.naming import LONGEST, run_name
 from mfulab.planning.runs import excluded_because, plan
@@ -179,3 +182,14 @@ def test_the_number_of_runs_is_the_product_of_the_axes_that_the_step_reads(kerne
     axes = {"kernel": kernel_axis, "size": size_axis, "model": [Value("x", {}), Value("y", {})]}
     result = plan(Composition("test", base, {"kernel": "a"}, axes, {}), "test-4c", "cpu")
     assert len(by_step(result, "bench_matmul")) == len(kernels) * sizes
+
+
+def test_a_cluster_job_understands_the_name_of_its_run() -> None:
+    """As Snakemake's own parser leaves it, which splits at commas: when it no longer does, this changes nothing."""
+    name = "kernel=torch,size=64,precision=fp32,timing.windows=2"
+    [argument] = encode_target_jobs_cli_args([TargetSpec("bench_matmul", {"hardware": "nvidia-a", "run": name})])
+    [target] = parse_target_jobs_cli_args([argument])
+    restore_commas([target.wildcards_dict])
+    assert target.wildcards_dict == {"hardware": "nvidia-a", "run": name}
+    restore_commas([target.wildcards_dict])
+    assert target.wildcards_dict == {"hardware": "nvidia-a", "run": name}

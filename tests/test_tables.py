@@ -26,13 +26,14 @@ def make(manifest: Path, *more: str) -> Path:
     return root / "results/tables"
 
 
-def test_a_planned_experiment_becomes_five_tables(planned):
+def test_a_planned_experiment_becomes_tables(planned):
     found, problems = read(make(planned))
     assert problems == []
     assert {name: len(table) for name, table in found.items()} == {
         "environment": 1,
         "ceilings": 3,
         "flops": 9,
+        "counters": 0,
         "profile": 36,
         "matmul": 15,
     }

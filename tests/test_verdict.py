@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mfulab.denominators import mfu_columns
-from mfulab.verdict import CAUSES, RUNGS, judge
+from mfulab.verdict import CAUSES, COLUMNS, RUNGS, columns, judge
 
 HEALTHY = {
     "utilization_percent": 99.0,
@@ -112,8 +112,14 @@ def test_flags():
         assert part in flags
 
 
+def test_a_cpu_that_others_use_is_flagged():
+    row = {"mfu_percent": 5.0, "utilization_percent": 50.0, "system_utilization_percent": 98.0}
+    assert "98 % busy and this process 50 %" in judge(row).flags[0]
+    assert judge({**row, "system_utilization_percent": 60.0}).flags == ()
+
+
 NUMBERS = st.one_of(st.none(), st.floats(0, 150), st.just(math.nan), st.just(""))
-COLUMNS = [name for name, _ in RUNGS] + [
+NUMERIC = [name for name, _ in RUNGS] + [
     "dram_active_percent",
     "fp32_active_percent",
     "launch_gap_s",
@@ -121,7 +127,7 @@ COLUMNS = [name for name, _ in RUNGS] + [
 ]
 
 
-@given(st.fixed_dictionaries(dict.fromkeys(COLUMNS, NUMBERS)))
+@given(st.fixed_dictionaries(dict.fromkeys(NUMERIC, NUMBERS)))
 def test_any_row_gets_a_verdict(row):
     verdict = judge(row)
     assert verdict.cause in {*(cause for cause, _ in CAUSES), "no MFU", "not explained"}
@@ -157,3 +163,11 @@ def test_an_unknown_peak_is_no_mfu():
     assert (columns["mfu_percent"], columns["mfu_basis"]) == (None, None)
     assert columns["mfu_measured_percent"] == pytest.approx(12.66, abs=0.01)
     assert mfu_columns(None, CEILING, None, gpu=True)["mfu_percent"] is None
+
+
+def test_the_verdict_as_columns():
+    found = columns({**HEALTHY, "other_processes": 1})
+    assert tuple(found) == COLUMNS
+    assert (found["verdict"], found["verdict_rung"]) == ("not explained", "SM active → tensor pipe active")
+    assert found["verdict_flags"] == "1 other process(es) used this device"
+    assert set(columns({"mfu_percent": 3.0}).values()) == {None}

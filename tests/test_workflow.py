@@ -1,4 +1,4 @@
-"""The real workflow in miniature: Snakemake runs, measures this CPU and writes the page; then what re-runs and what not."""
+"""The real workflow in miniature: Snakemake runs, measures this CPU and writes the page; what re-runs and what not."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""MFU against each peak that could stand under it: spec, highest clock, actual clock, measured. Plain numbers only."""
+"""MFU against each peak that could stand under it: spec, highest clock, actual clock, measured; and MBU."""
 
 from collections.abc import Mapping
 
@@ -24,9 +24,23 @@ def mfu_columns(
         "mfu_measured_percent": ceiling.get("measured_tflop_s"),
     }
     columns: dict[str, float | str | None] = {
-        name: 100 * tflop_s / peak if tflop_s is not None and peak else None for name, peak in denominators.items()
+        name: 100 * tflop_s / peak if tflop_s is not None and peak and peak > 0 else None
+        for name, peak in denominators.items()
     }
     basis = "spec" if gpu else "measured"
     columns["mfu_percent"] = columns[f"mfu_{basis}_percent"]
-    columns["mfu_basis"] = basis if columns["mfu_percent"] is not None else None
+    columns["mfu_basis"] = basis if denominators[f"mfu_{basis}_percent"] is not None else None
     return columns
+
+
+def mbu_percent(
+    parameter_bytes: float | None, cache_bytes: float, time_s: float | None, memory_gb_s: float | None
+) -> float | None:
+    """Model bandwidth utilization of one forward pass: bytes of parameters and KV cache ÷ time ÷ memory bandwidth.
+
+    Each parameter is read at least once a pass. The measure for decoding, where a pass makes one token for each
+    sequence of the batch (Agarwal et al. 2023, "LLM Inference Performance Engineering: Best Practices", Databricks).
+    """
+    if parameter_bytes is None or not time_s or not memory_gb_s:
+        return None
+    return 100 * (parameter_bytes + cache_bytes) / time_s / (memory_gb_s * 1e9)

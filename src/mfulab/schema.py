@@ -150,6 +150,13 @@ class CountFlopsStep(Step):
         return self
 
 
+class CompareCountersStep(CountFlopsStep):
+    """A model's forward pass counted by another tool."""
+
+    axes: ClassVar[tuple[str, ...]] = ("model", "batch_size", "sequence_length", "counter")
+    counter: Literal["torch", "fvcore", "calflops", "ptflops", "thop", "deepspeed"]
+
+
 class ProfileStepStep(CountFlopsStep):
     """One training or inference step of a model."""
 
@@ -203,12 +210,24 @@ class BenchMatmulStep(Step):
         raise ValueError(f"size={self.size}: give N, MxNxK or BxMxNxK")
 
 
+class NumberFormatsStep(Step):
+    """One number format: its parts, and what rounding does in it."""
+
+    axes: ClassVar[tuple[str, ...]] = ("precision",)
+    on_device: ClassVar[bool] = False
+    precision: PrecisionConfig
+    length: int = Field(4096, ge=2, description="Numbers a sum; fewer where their sum would leave the format's range.")
+    seed: int = Field(0, ge=0)
+
+
 STEPS: dict[str, type[Step]] = {
     "environment": EnvironmentStep,
     "ceilings": CeilingsStep,
     "count_flops": CountFlopsStep,
+    "compare_counters": CompareCountersStep,
     "profile_step": ProfileStepStep,
     "bench_matmul": BenchMatmulStep,
+    "number_formats": NumberFormatsStep,
 }
 
 
@@ -317,6 +336,23 @@ class FlopsRow(Row):
     inference_other_flops: int | None = None
     inference_peak_bytes: int | None = Field(None, description="Floats alive at once beside the weights, 4 bytes each.")
     inference_peak_fixed_bytes: int | None = None
+
+
+class CounterRow(Row):
+    """What another tool says of one forward pass, beside our own count."""
+
+    model: str = ""
+    batch_size: int | None = None
+    sequence_length: int | None = None
+    counter: str = ""
+    version: str | None = Field(None, description="Of the tool.")
+    printed: float | None = Field(None, description="The tool's own number.")
+    printed_unit: str | None = Field(None, description="FLOP, MAC, `MAC a sample`, or `MAC, called FLOP`.")
+    flops: float | None = Field(None, description="The same in FLOPs of two a multiply-add.")
+    reference_flops: int | None = Field(None, description="Our count, forward in evaluation mode.")
+    deviation_percent: float | None = Field(None, description="Of flops from reference_flops.")
+    explanation: str | None = Field(None, description="Kinds of layers whose absence explains the number.")
+    uncounted_operators: str | None = Field(None, description="JSON: what the tool says it passed over → calls.")
 
 
 class ProfileRow(Row):
@@ -455,10 +491,39 @@ class MatmulRow(Row):
     threads: int | None = None
 
 
+class NumberFormatsRow(Row):
+    """Errors are relative, medians over independent sequences; empty where a sum left the format's range."""
+
+    precision: str = ""
+    bits: int | None = Field(None, description="That carry information; tf32 is stored in 32.")
+    exponent_bits: int | None = None
+    mantissa_bits: int | None = Field(None, description="Explicit bits of the significand.")
+    bias: int | None = None
+    epsilon: float | None = Field(None, description="Distance from 1 to the next larger number.")
+    largest: float | None = None
+    smallest_normal: float | None = None
+    smallest_subnormal: float | None = None
+    tenths_add_up: bool | None = Field(None, description="Whether 0.1 + 0.2 == 0.3.")
+    last_counted: float | None = Field(None, description="Where counting by ones stops.")
+    sum_length: int | None = Field(None, description="Numbers in (0, 1) a sum and a dot product.")
+    naive_sum_error: float | None = None
+    ascending_sum_error: float | None = Field(None, description="Naive, smallest number first.")
+    descending_sum_error: float | None = Field(None, description="Naive, largest number first.")
+    pairwise_sum_error: float | None = None
+    kahan_sum_error: float | None = None
+    squares_difference_error: float | None = Field(None, description="a·a − b·b for a, b near 1: cancellation.")
+    factored_difference_error: float | None = Field(None, description="(a − b)·(a + b) for the same.")
+    dot_error_own: float | None = Field(None, description="Accumulated in the format itself.")
+    dot_error_fp16: float | None = Field(None, description="Accumulated in fp16.")
+    dot_error_fp32: float | None = Field(None, description="Accumulated in fp32.")
+
+
 ROWS: dict[str, type[Row]] = {
     "environment": EnvironmentRow,
     "ceilings": CeilingRow,
     "count_flops": FlopsRow,
+    "compare_counters": CounterRow,
     "profile_step": ProfileRow,
     "bench_matmul": MatmulRow,
+    "number_formats": NumberFormatsRow,
 }

@@ -28,6 +28,7 @@ DRAM_BUSY = 55.0  # % of DRAM's cycles; about 80 is the most that real kernels r
 PIPE_IDLE = 10.0  # % below which a pipe does nothing that matters
 PIPE_BUSY = 30.0  # % from which the FP32 pipe carries the work
 FEW_WARPS = 20.0  # % of resident warps below which latency is hard to hide
+OTHERS = 15.0  # points of CPU that other processes may use unnoticed
 CROSS_CHECK = 5.0  # points by which MFU and the tensor pipe may differ
 
 
@@ -81,6 +82,19 @@ def judge(row: Mapping[str, object]) -> Verdict:
     return Verdict("not explained", _unexplained(facts), drop(facts), expected, flags)
 
 
+COLUMNS = ("verdict", "verdict_reason", "verdict_rung", "expected_mfu_percent", "verdict_flags")
+
+
+def columns(row: Mapping[str, object]) -> dict[str, str | float | None]:
+    """The verdict on `row` as columns of the profile table; empty where the run has no time."""
+    if Facts(row)["time_s"] is None:
+        return dict.fromkeys(COLUMNS)
+    verdict = judge(row)
+    flags = "; ".join(verdict.flags) or None
+    found = (verdict.cause, verdict.reason, verdict.rung, verdict.expected_mfu_percent, flags)
+    return dict(zip(COLUMNS, found, strict=True))
+
+
 def drop(facts: Facts) -> str | None:
     """The step of the ladder that loses most, as `from → to`; None with fewer than two rungs known."""
     known = [(name, value) for column, name in RUNGS if (value := facts[column]) is not None]
@@ -114,6 +128,9 @@ def flags_of(facts: Facts, expected: float | None) -> list[str]:
         flags.append(f"MFU of {facts['mfu_percent']:.0f} %: the peak or the FLOPs are wrong")
     if facts.at_least("other_processes", 1):
         flags.append(f"{facts['other_processes']:.0f} other process(es) used this device")
+    system, own = facts["system_utilization_percent"], facts["utilization_percent"]
+    if system is not None and own is not None and system - own > OTHERS:
+        flags.append(f"the machine was {system:.0f} % busy and this process {own:.0f} %: others computed beside it")
     if facts.at_least("throttled_percent", PIPE_IDLE):
         flags.append(f"it was held back (clock or CPU quota) for {facts['throttled_percent']:.0f} % of the time")
     if facts.at_least("steal_percent", CROSS_CHECK):

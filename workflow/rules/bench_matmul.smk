@@ -7,6 +7,7 @@ rule bench_matmul:
         samples="results/{hardware}/bench_matmul/{run}/samples.csv",
     log:
         "results/{hardware}/bench_matmul/{run}/log",
+    priority: 0
     conda:
         "../../environment.yml"
     threads: 1
@@ -14,7 +15,6 @@ rule bench_matmul:
         gpu=lab.gpus,
         cpu_measurement=lab.cpus,
         runtime="20m",
-    priority: 0
     message:
         "Multiplying {wildcards.run}"
     shell:

@@ -7,6 +7,7 @@ rule ceilings:
         samples="results/{hardware}/ceilings/{run}/samples.csv",
     log:
         "results/{hardware}/ceilings/{run}/log",
+    priority: 20
     conda:
         "../../environment.yml"
     threads: 1
@@ -14,7 +15,6 @@ rule ceilings:
         gpu=lab.gpus,
         cpu_measurement=lab.cpus,
         runtime="10m",
-    priority: 20
     message:
         "What {wildcards.hardware} can do at best: {wildcards.run}"
     shell:

@@ -1,7 +1,9 @@
+from mfulab.planning.cluster import keep_commas
 from mfulab.planning.workflow import Workflow
 from mfulab.worker import lifetime
 
-lab = Workflow(config)
+lab = Workflow(config, is_main=workflow.is_main_process)
+keep_commas(workflow)
 
 # `warm SCRIPT …` in a rule's shell command: in the warm worker, or directly where there is none.
 shell.prefix(lab.warm)

@@ -7,12 +7,12 @@ rule count_flops:
         samples="results/count_flops/{run}/samples.csv",
     log:
         "results/count_flops/{run}/log",
+    priority: 10
     conda:
         "../../environment.yml"
     threads: 1
     resources:
         runtime="10m",
-    priority: 10
     message:
         "Counting FLOPs of {wildcards.run}"
     shell:

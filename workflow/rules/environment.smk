@@ -7,6 +7,7 @@ rule environment:
         samples="results/{hardware}/environment/{run}/samples.csv",
     log:
         "results/{hardware}/environment/{run}/log",
+    priority: 30
     conda:
         "../../environment.yml"
     threads: 1
@@ -14,7 +15,6 @@ rule environment:
         gpu=lab.gpus,
         cpu_measurement=lab.cpus,
         runtime="5m",
-    priority: 30
     message:
         "What this machine is: {wildcards.hardware}"
     shell:

@@ -7,6 +7,7 @@ rule profile_step:
         samples="results/{hardware}/profile_step/{run}/samples.csv",
     log:
         "results/{hardware}/profile_step/{run}/log",
+    priority: 0
     conda:
         "../../environment.yml"
     threads: 1
@@ -14,7 +15,6 @@ rule profile_step:
         gpu=lab.gpus,
         cpu_measurement=lab.cpus,
         runtime="20m",
-    priority: 0
     message:
         "Profiling {wildcards.run}"
     shell:

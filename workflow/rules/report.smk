@@ -1,3 +1,12 @@
+# On a cluster these run where the workflow was started: they take seconds and need no device.
+localrules:
+    tables,
+    figure,
+    figures,
+    page,
+    report,
+
+
 # A checkpoint: only joined rows tell which figures have something to draw.
 checkpoint tables:
     input:
@@ -13,12 +22,12 @@ checkpoint tables:
         "results/tables/log",
     conda:
         "../../environment.yml"
-    message:
-        "Joining rows into tables"
     params:
         planned=lab.planned_manifests,
         others=lab.other_manifests,
         unplanned=lab.unplanned,
+    message:
+        "Joining rows into tables"
     shell:
         "(warm scripts/tables.py --manifest {params.planned:q} --also {params.others:q} {params.unplanned:q}"
         " --reference results/reference --out results/tables"

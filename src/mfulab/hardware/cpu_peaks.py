@@ -7,7 +7,7 @@ against the measured ceiling, with this beside it.
 from collections.abc import Mapping
 
 from mfulab.hardware.cpu import Cpu
-from mfulab.hardware.peaks import Peak, table
+from mfulab.hardware.peaks import Peak, how_to_give, table
 
 # Bits an element occupies, and the flag without which the CPU converts instead of computing in that format.
 _BITS = {"fp64": (64, None), "fp32": (32, None), "fp16": (16, "avx512_fp16")}
@@ -21,7 +21,7 @@ def cpu_peak(cpu: Cpu, cores: int, precision: str, given: Mapping[str, float] | 
     """The computed peak of `cores` physical cores in TFLOP/s (TOP/s for int8), None with the reason where unknown."""
     if given and precision in given:
         return Peak(given[precision], formula=f"{given[precision]} TFLOP/s", source="device.peak_tflop_s")
-    how = f"give its peak as device.peak_tflop_s={{{precision}: TFLOP/s}}"
+    how = how_to_give(precision)
     if precision in ("tf32", "fp8"):
         return Peak(None, reason=f"{precision} is a GPU format")
     if cpu.clock_mhz is None:

@@ -86,7 +86,7 @@ def gpu_peak(gpu: GpuProperties, precision: str, given: Mapping[str, float] | No
         source=f"SMs: device; FMA/clock: {row['source']}; clock: {clock_source}",
         per_mhz=per_mhz,
         spec_clock_mhz=clock,
-        reason="" if clock else f"{gpu.name} does not tell its highest SM clock; {_how_to_give(precision)}",
+        reason="" if clock else f"{gpu.name} does not tell its highest SM clock; {how_to_give(precision)}",
     )
 
 
@@ -131,9 +131,10 @@ def _printed(sheet: dict[str, str], unit: str) -> float | None:
 def _unknown(gpu: GpuProperties, precision: str) -> str:
     return (
         f"{gpu.name} has compute capability {gpu.compute_capability}, which is in no table here, so there is no "
-        f"peak and no MFU against it; {_how_to_give(precision)}"
+        f"peak and no MFU against it; {how_to_give(precision)}"
     )
 
 
-def _how_to_give(precision: str) -> str:
-    return f"give its dense peak as device.peak_tflop_s={{{precision}: TFLOP/s}}"
+def how_to_give(precision: str) -> str:
+    """What a user does about an unknown peak."""
+    return f"give its dense peak in TFLOP/s: device.peak_tflop_s.{precision}=…"

@@ -52,6 +52,7 @@ class Resources:
     registers: int | None = None
     shared_memory_bytes: int | None = None
     spill_bytes: int | None = None
+    threads: int | None = None  # a block, where the launch's block is a tile instead
 
 
 class MatmulKernel(ABC):
@@ -97,8 +98,11 @@ class MatmulKernel(ABC):
         return Launch(self.block or ())
 
     @abstractmethod
-    def run(self, *operands: Any, launch: Launch) -> None:
-        """Writes A·B into C. On a GPU: only enqueues it on the current stream."""
+    def run(self, *operands: Any, launch: Launch) -> Any:
+        """Writes A·B into C, or returns it where the library gives no choice.
+
+        On a GPU it only enqueues the product on the current stream.
+        """
 
     def resources(self) -> Resources:
         """What the compiler reported; asked after the first run."""

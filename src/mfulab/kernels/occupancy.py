@@ -42,7 +42,7 @@ def multiprocessor() -> Multiprocessor | None:
 
 def occupancy_percent(resources: Resources, launch: Launch, sm: Multiprocessor | None = None) -> float | None:
     """Percent of an SM's warps that can be resident at once; None where the compiler reports no registers."""
-    if resources.registers is None or not launch.block:
+    if resources.registers is None or not (launch.block or resources.threads):
         return None
     sm = sm or multiprocessor()
     return None if sm is None else 100 * resident_warps(resources, launch, sm) / (sm.threads // WARP)
@@ -50,7 +50,7 @@ def occupancy_percent(resources: Resources, launch: Launch, sm: Multiprocessor |
 
 def resident_warps(resources: Resources, launch: Launch, sm: Multiprocessor) -> int:
     """Warps of as many blocks as fit by threads, blocks, registers and shared memory."""
-    warps = _up(prod(launch.block), WARP) // WARP
+    warps = _up(resources.threads or prod(launch.block), WARP) // WARP
     registers = _up((resources.registers or 1) * WARP, REGISTER_UNIT) * warps
     shared = _up((resources.shared_memory_bytes or 0) + launch.shared_memory_bytes + SHARED_RESERVED, SHARED_UNIT)
     blocks = min(sm.threads // WARP // warps, sm.blocks, sm.registers // registers, sm.shared_memory_bytes // shared)

@@ -7,9 +7,10 @@ from mfulab.kernels.base import MatmulKernel, Shape
 def reference_for(precision: str, device: str, shape: Shape) -> MatmulKernel | None:
     """torch's product (on a GPU that is cuBLAS); None where it has none in this precision for this shape."""
     from mfulab.kernels.torch_matmul import Torch
+    from mfulab.kernels.torch_scaled import TorchScaled
 
     try:
-        kernel = Torch(precision)
+        kernel = TorchScaled(precision) if precision == "fp8" else Torch(precision)
         kernel.require(device, shape)
     except UnsupportedError:
         return None

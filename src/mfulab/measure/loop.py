@@ -11,18 +11,19 @@ from typing import Any
 import torch
 
 from mfulab.denominators import mfu_columns
+from mfulab.errors import UnsupportedError
 from mfulab.hardware.compute import peak_of
 from mfulab.measure.calls import CallLog, UncountedError, count_calls
 from mfulab.measure.clocks import clock_for
 from mfulab.measure.ladder import per_step, restriction_of, samplers_for, strictest
 from mfulab.measure.memory import PeakMemory
+from mfulab.measure.operators import BlockTrace
 from mfulab.measure.products import best_shape, sweep_products
 from mfulab.measure.reading import Reading, Readings, first_available
 from mfulab.measure.series import Series
 from mfulab.measure.show import show
 from mfulab.measure.statistics import Stats, median_interval
 from mfulab.schema import DeviceConfig
-from mfulab.steps.base import UnsupportedError
 from mfulab.verdict import Verdict, judge
 
 _NAMES = {torch.float64: "fp64", torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
@@ -45,6 +46,8 @@ class Window:
             MFU is reported against.
         peak_tflop_s: dense peaks by precision, for a device that is not known here.
         series: where to keep the time series as CSV; dropped where empty.
+        trace: where to keep a Chrome trace of the block (`trace.json.gz`). It adds kernel-busy and the wait for a
+            DataLoader to the ladder, and slows the steps down: measure times without it.
         quiet: print nothing.
 
     Attributes (after the block):
@@ -61,12 +64,14 @@ class Window:
         ceiling_s: float = 2.0,
         peak_tflop_s: dict[str, float] | None = None,
         series: str | Path | None = None,
+        trace: str | Path | None = None,
         quiet: bool = False,
     ) -> None:
         self.model, self._batch, self._ceiling_s, self._quiet = model, batch, ceiling_s, quiet
         self.device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
         self._given = DeviceConfig(peak_tflop_s=peak_tflop_s or {})
         self._keep = Path(series) if series else None
+        self._trace = BlockTrace(self.device, Path(trace)) if trace else None
         self._clock = clock_for(self.device)
         self._calls = CallLog(model, lambda: self._mark("forward"))
         self._marks: list[str] = []
@@ -80,6 +85,8 @@ class Window:
         self._samplers = samplers_for(self.device, [self._series])
         self._memory = PeakMemory(self.device)
         self._clock.synchronise()
+        if self._trace:
+            self._trace.start()
         for sampler in self._samplers:
             sampler.start()
         self._calls.open()
@@ -103,10 +110,11 @@ class Window:
         self._clock.synchronise()
         length_s = time.perf_counter() - self._began
         readings = [sampler.stop() for sampler in reversed(self._samplers)]
+        traced = self._trace.stop() if self._trace else {}
         self._series.close()
         self._folder.cleanup()
         if error is None:
-            self._finish(first_available(reversed(readings)), length_s)
+            self._finish({**first_available(reversed(readings)), **traced}, length_s)
 
     def _finish(self, readings: Readings, length_s: float) -> None:
         times = step_times(self._marks, self._clock.intervals())

@@ -35,7 +35,12 @@ class PeakMemory:
         peak = _status_bytes("VmHWM")
         if peak is None:
             return Reading(None, "B", "peak RSS", reason="this system does not tell the peak resident set (no /proc)")
-        return Reading(max(0, peak - self._baseline), "B", "peak RSS (VmHWM) above the RSS before the model was built")
+        source = "peak RSS (VmHWM) above the RSS before the model was built"
+        if peak <= self._baseline:
+            return Reading(
+                None, "B", source, reason="the process grew by nothing: it reused memory that it held before"
+            )
+        return Reading(peak - self._baseline, "B", source)
 
 
 def _status_bytes(key: str) -> int | None:

@@ -32,6 +32,13 @@ class TracedPass:
         """Writes the Chrome / Perfetto trace, gzipped where `path` ends in .gz."""
         self.profiler.export_chrome_trace(str(path))
 
+    def recorded(self) -> dict[str, Any]:
+        """The trace's events."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "trace.json"
+            self.export(path)
+            return trace.load(path)
+
 
 def trace_steps(step: Callable[[], object], device: torch.device, steps: int) -> TracedPass:
     """Runs `steps` steps under torch.profiler with shapes, memory, FLOPs; on a GPU after one whose trace is dropped."""
@@ -51,6 +58,32 @@ def trace_steps(step: Callable[[], object], device: torch.device, steps: int) ->
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
     return TracedPass(profiler, steps)
+
+
+class BlockTrace:
+    """torch.profiler around a block of somebody else's code, without the shapes and memory that cost the most."""
+
+    def __init__(self, device: torch.device, path: Path) -> None:
+        self._device, self._path = device, path
+        cuda = [ProfilerActivity.CUDA] if device.type == "cuda" else []
+        self._profiler = profile(activities=[ProfilerActivity.CPU, *cuda])
+        self._annotation = record_function(trace.STEPS)
+
+    def start(self) -> None:
+        """Begins to trace."""
+        self._profiler.__enter__()
+        self._annotation.__enter__()
+
+    def stop(self) -> Readings:
+        """Ends the trace, the device being idle, writes it, and reads kernel-busy and the wait for input from it."""
+        self._annotation.__exit__(None, None, None)
+        self._profiler.__exit__(None, None, None)
+        traced = TracedPass(self._profiler, steps=1)
+        traced.export(self._path)
+        readings, _ = kernel_readings(traced, self._device)
+        recorded = trace.load(self._path)
+        span = trace.traced_span(recorded)
+        return {**readings, **(trace.input_wait(recorded, span) if span else {})}
 
 
 def operator_table(traced: TracedPass) -> list[Row]:
@@ -80,11 +113,9 @@ def operator_table(traced: TracedPass) -> list[Row]:
 def kernel_readings(traced: TracedPass, device: torch.device) -> tuple[Readings, list[Row]]:
     """The GPU's busy shares over the traced steps and the table of its kernels; a CPU has no kernels."""
     if device.type != "cuda":
-        return missing(trace.UNITS, trace.SOURCE, "a CPU runs operators, not kernels: see operators.csv"), []
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "trace.json"
-        traced.export(path)
-        recorded = trace.load(path)
+        busy = {"kernel_busy_percent": trace.UNITS["kernel_busy_percent"]}
+        return missing(busy, trace.SOURCE, "a CPU runs operators, not kernels: see operators.csv"), []
+    recorded = traced.recorded()
     found, span = trace.activities(recorded), trace.traced_span(recorded)
     if span is None or not found:
         return missing(trace.UNITS, trace.SOURCE, "the trace holds no kernel: CUPTI was refused or is missing"), []

@@ -9,9 +9,9 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
-Call = Callable[[], None]
+Call = Callable[[], Any]
 
 
 class Timer(Protocol):

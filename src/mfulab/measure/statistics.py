@@ -59,13 +59,17 @@ class Stats:
 def median_interval(window_medians: Sequence[float]) -> tuple[float, float] | None:
     """95 % confidence interval of the median of `window_medians`, one for each independent window; None for one window.
 
-    median ± t·√(π/2)·s/√n: Student's t for n windows, and √(π/2) because the median of normal values varies by that
-    factor more than their mean. Samples inside a window follow one another and must not be counted as independent.
+    exp(median ± t·√(π/2)·s/√n) of the logarithms: Student's t for n windows, √(π/2) because the median of normal values
+    varies by that factor more than their mean, and logarithms because times are positive and disturbed by factors.
+    Samples inside a window follow one another and must not be counted as independent.
     """
-    stats = Stats(window_medians)
+    if any(value <= 0 for value in window_medians):
+        raise ValueError("a confidence interval of times that are not positive")
+    stats = Stats(math.log(value) for value in window_medians)
     if stats.standard_deviation is None:
         return None
     count = len(stats.values)
     t = _T_975[count - 2] if count - 2 < len(_T_975) else 1.96
     half = t * math.sqrt(math.pi / 2) * stats.standard_deviation / math.sqrt(count)
-    return max(0.0, stats.median - half), stats.median + half
+    middle = Stats(window_medians).median
+    return middle * math.exp(-half), middle * math.exp(half)

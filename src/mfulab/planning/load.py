@@ -18,19 +18,21 @@ CONFIG = Path("config")
 RESULTS = Path("results")
 
 
-def load(config: Mapping[str, Any], folder: Path = CONFIG, results: Path = RESULTS) -> list[Plan]:
+def load(config: Mapping[str, Any], folder: Path = CONFIG, results: Path = RESULTS, is_main: bool = True) -> list[Plan]:
     """Plans for Snakemake's `--config`, one an experiment, with every run's config written. Raises ConfigurationError.
 
     Composing imports Hydra and takes a second or more; the plans are remembered under the content of all that they are
-    made from, so that each cluster job that parses the workflow reads one file instead.
+    made from. A cluster's job, which parses the workflow too (`is_main` is false), reads them there and writes nothing.
     """
     overrides = from_snakemake(config)
-    store.check_writable(results)
+    if is_main:
+        store.check_writable(results)
     remembered = results / "plan" / f"{_fingerprint(overrides, folder)}.json"
     plans = _recall(remembered) if remembered.exists() else _make(overrides, folder)
-    for each in plans:
-        store.write(each, results)
-    store.write_if_changed(remembered, json.dumps([asdict(each) for each in plans]))
+    if is_main:
+        for each in plans:
+            store.write(each, results)
+        store.write_if_changed(remembered, json.dumps([asdict(each) for each in plans]))
     return plans
 
 
@@ -58,9 +60,10 @@ def place(base: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _fingerprint(overrides: Sequence[str], folder: Path) -> str:
-    """Of everything a plan is made from: the config tree, the planning code, the overrides and the machine."""
-    digest = hashlib.sha256(json.dumps([list(overrides), hardware_slug("cpu"), resolve("auto")]).encode())
-    digest.update(hardware_slug("auto").encode())
+    """Of all that a plan is made from: the config tree, the planning code, the overrides, the machine unless given."""
+    is_given = any(override.startswith("hardware=") for override in overrides)
+    machine = [] if is_given else [hardware_slug("cpu"), resolve("auto"), hardware_slug("auto")]
+    digest = hashlib.sha256(json.dumps([*overrides, *machine]).encode())
     code = [*sorted((PACKAGE / "planning").glob("*.py")), PACKAGE / "schema.py"]
     for path in [*sorted(folder.rglob("*.yaml")), *code]:
         digest.update(str(path).encode())

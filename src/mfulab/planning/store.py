@@ -77,7 +77,7 @@ def check_writable(results: Path) -> None:
         results.mkdir(parents=True, exist_ok=True)
         probe = results / f".writable-{os.getpid()}"
         probe.touch()
-        probe.unlink()
+        probe.unlink(missing_ok=True)  # another node's process may bear the same number
     except OSError as error:
         raise ConfigurationError(
             f"{results}/: cannot be written ({error.strerror}). Give it write permission."

@@ -12,15 +12,15 @@ from mfulab.planning.runs import Plan, Run
 from mfulab.planning.sources import PACKAGE, closure, step_sources, target_sources
 from mfulab.worker import client
 
-TABLES = ("environment", "ceilings", "flops", "profile", "matmul")
+TABLES = ("environment", "ceilings", "flops", "counters", "profile", "matmul")
 
 
 class Workflow:
     """What Snakemake's `--config` plans; a mistake in it ends the process with one message."""
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Mapping[str, Any], is_main: bool = True) -> None:
         try:
-            self.plans: list[Plan] = load(config)
+            self.plans: list[Plan] = load(config, is_main=is_main)
         except ConfigurationError as error:
             sys.exit(f"mfulab: {error}")
         self._runs: dict[str, Run] = {run.folder: run for plan in self.plans for run in plan.runs}

@@ -1,7 +1,8 @@
-"""What the five tables hold: their step's row, what the join needs of the run's config, and what the join gives."""
+"""What the tables hold: their step's row, what the join needs of the run's config, and what the join gives."""
 
 from typing import Any
 
+from mfulab import verdict
 from mfulab.report import join
 from mfulab.schema import ROWS
 
@@ -9,6 +10,7 @@ TABLES = {
     "environment": "environment",
     "ceilings": "ceilings",
     "flops": "count_flops",
+    "counters": "compare_counters",
     "profile": "profile_step",
     "matmul": "bench_matmul",
 }
@@ -24,7 +26,19 @@ JOINED: dict[str, tuple[str, ...]] = {
     "matmul": tuple(join.matmul_columns({}, {}, None)),
 }
 FLAGS = {"recorded", "checkpointing", "autocast"}
-TEXT = {"experiment", "flops_run", "ceiling", "mode", "optimizer", "dtype", "format", "mfu_basis", "mfu_note", "basis"}
+TEXT = {
+    "experiment",
+    "flops_run",
+    "ceiling",
+    "mode",
+    "optimizer",
+    "dtype",
+    "format",
+    "mfu_basis",
+    "mfu_note",
+    "basis",
+    *verdict.COLUMNS,
+} - {"expected_mfu_percent"}
 
 Record = dict[str, Any]
 Records = dict[str, list[Record]]

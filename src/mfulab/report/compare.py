@@ -1,4 +1,4 @@
-"""Two sets of results, run by run: faster, slower, same or ambiguous, by confidence intervals, never by a bare ratio."""
+"""Two sets of results run by run: faster, slower, same or ambiguous, by confidence intervals, never by a bare ratio."""
 
 import argparse
 import csv
@@ -150,12 +150,12 @@ def write(compared: Sequence[Compared], path: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """`python scripts/compare.py OLD NEW`; the exit code is 1 where a run is slower, 2 where nothing can be compared."""
+    """`python scripts/compare.py OLD NEW`; the exit code is 1 where a run is slower, 2 where nothing is comparable."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("old", type=Path, help="a folder results/<hardware>, of another commit or another machine")
     parser.add_argument("new", type=Path, help="the folder to judge")
     parser.add_argument("--noticeable", type=float, default=NOTICEABLE, help="the relative difference that matters")
-    parser.add_argument("--out", type=Path, help="also write it as CSV, such as results/tables/comparison.csv")
+    parser.add_argument("--out", type=Path, help="also write CSV, such as results/tables/comparison.csv")
     options = parser.parse_args(arguments)
     for folder in (options.old, options.new):
         if not folder.is_dir():

@@ -4,7 +4,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from mfulab.report import labels, style
+from mfulab.report import frames, labels, style
 from mfulab.report.language import Texts
 
 KEYS = ["machine", "model", "workload", "mode", "precision", "execution", "sequence_length"]
@@ -14,6 +14,7 @@ def series(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of those series (runs alike in all but the batch size) that have two batch sizes or more."""
     if rows.empty:
         return rows
+    rows = frames.one_each(rows, [*KEYS, "batch_size"])
     sizes = rows.groupby(KEYS, dropna=False)["batch_size"].transform("nunique")
     return rows[sizes >= 2].sort_values("batch_size")
 

@@ -1,7 +1,7 @@
-"""The five tables as pandas frames with the types that the schema gives their columns, however broken the files are."""
+"""The tables as pandas frames with the types that the schema gives their columns, however broken the files are."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import NoneType
 from typing import get_args
@@ -53,6 +53,20 @@ def ok(frame: pd.DataFrame, *needed: str) -> pd.DataFrame:
     """The rows that were measured, with finite values in all of the needed columns."""
     kept = frame[frame["status"] == "ok"]
     return kept[kept[list(needed)].notna().all(axis=1)].copy()
+
+
+def one_each(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """One row for each distinct value of `keys`, in the order of the first: medians of numbers, the first of the rest.
+
+    Runs that differ only in what a figure does not show, such as their seed, are one point of it.
+    """
+    if not rows.duplicated(list(keys)).any():
+        return rows
+    numbers = [name for name in rows.select_dtypes("number") if name not in keys]
+    grouped = rows.groupby(list(keys), dropna=False, sort=False)
+    medians = grouped[numbers].median().reset_index(drop=True)
+    first = rows.drop_duplicates(list(keys)).reset_index(drop=True)
+    return first.assign(**{name: medians[name] for name in numbers})
 
 
 def with_machine(tables: Tables, rows: pd.DataFrame) -> pd.DataFrame:

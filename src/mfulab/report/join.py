@@ -7,6 +7,9 @@ None is "not measured" and makes every value that would need it None; no ratio i
 from collections.abc import Mapping
 from typing import Any
 
+from mfulab import verdict
+from mfulab.denominators import mbu_percent, mfu_columns
+
 TERA = 1e12
 BYTES_COUNTED_PER_ELEMENT = 4  # count_flops gives bytes for float32 operands
 ELEMENT_BYTES = {
@@ -121,12 +124,9 @@ def profile_columns(row: Values, flops: Values, compute: Values, memory: Values,
         **counted,
         "executed_flops": executed,
         "tflop_s": speed,
-        "mfu_percent": percent(speed, denominator),
-        "mfu_basis": basis if denominator is not None else None,
+        **mfu_columns(speed, compute, row.get("clock_mhz"), device == "cuda"),
         "mfu_ci_low_percent": _mfu(counted["flops"], row.get("time_ci_high_s") if time else None, denominator),
         "mfu_ci_high_percent": _mfu(counted["flops"], row.get("time_ci_low_s") if time else None, denominator),
-        "mfu_spec_percent": percent(speed, peak),
-        "mfu_measured_percent": percent(speed, ceiling),
         "mfu_causal_percent": _mfu(counted["causal_flops"], time, denominator),
         "hfu_percent": _mfu(executed, time, denominator),
         "samples_per_s": ratio(samples, time),
@@ -135,14 +135,16 @@ def profile_columns(row: Values, flops: Values, compute: Values, memory: Values,
         "arithmetic_intensity": ratio(counted["flops"], bytes_moved),
         "ceiling_tflop_s": ceiling,
         "peak_tflop_s": peak,
+        "peak_clock_mhz": compute.get("computed_clock_mhz"),
         "ceiling_gb_s": memory.get("measured_gb_s"),
         "peak_gb_s": memory.get("computed_gb_s"),
         "samples_per_j": ratio(samples, energy),
         "flops_per_j": ratio(counted["flops"], energy),
+        "mbu_percent": _mbu(row, flops, memory, time, basis),
         "predicted_memory_bytes": predicted_memory(row, flops),
     }
     joined["mfu_note"] = _note(row, joined, flops)
-    return joined
+    return joined | verdict.columns({**row, **joined, "time_s": time})
 
 
 def matmul_columns(row: Values, compute: Values, device: str | None) -> dict[str, Any]:
@@ -162,6 +164,15 @@ def matmul_columns(row: Values, compute: Values, device: str | None) -> dict[str
         "peak_tflop_s": peak,
         "basis": default_basis(device),
     }
+
+
+def _mbu(row: Values, flops: Values, memory: Values, time: float | None, basis: str) -> float | None:
+    """MBU of inference, whose passes read every parameter; no step here keeps a KV cache."""
+    if row.get("mode") != "inference":
+        return None
+    width = 4 if row.get("autocast") else ELEMENT_BYTES.get(row.get("dtype") or "")
+    bandwidth = memory.get("computed_gb_s" if basis == "spec" else "measured_gb_s")
+    return mbu_percent(product(flops.get("parameters"), width), 0, time, bandwidth)
 
 
 def _mfu(flops: float | None, time: float | None, denominator_tflop_s: float | None) -> float | None:

@@ -28,6 +28,7 @@ MAIN = {
         "hardware ceiling status measured_tflop_s computed_tflop_s datasheet_tflop_s measured_gb_s computed_gb_s"
     ),
     "flops": "run model batch_size sequence_length status parameters forward_flops backward_flops uncounted_operators",
+    "counters": "counter model version status printed printed_unit flops deviation_percent explanation",
     "environment": "hardware recorded device device_name python operating_system",
 }
 

@@ -5,7 +5,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
-from mfulab.report import style
+from mfulab.report import frames, style
 from mfulab.report.language import Texts
 from mfulab.report.quantities import significant
 
@@ -19,7 +19,7 @@ def against(rows: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
     `speedup_low` and `speedup_high` bound it by the two confidence intervals at their worst.
     """
     keys = [key for key in KEYS if key != axis]
-    filled = rows.assign(sequence_length=rows["sequence_length"].fillna(0))
+    filled = frames.one_each(rows.assign(sequence_length=rows["sequence_length"].fillna(0)), KEYS)
     partners = filled[filled[axis] == baseline].drop_duplicates(keys)
     values = ["samples_per_s", "time_s", "time_ci_low_s", "time_ci_high_s"]
     paired = filled[filled[axis] != baseline].merge(partners[keys + values], on=keys, suffixes=("", "_base"))

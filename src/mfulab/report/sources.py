@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from mfulab.report.columns import FLAGS, FROM_CONFIG, TABLE_OF, TABLES, TEXT, Record, Records
-from mfulab.schema import ROWS, CountFlopsStep, Row
+from mfulab.schema import ROWS, STEPS, CountFlopsStep, Row
 
 FORMATS = {
     "float64": "fp64",
@@ -92,7 +92,7 @@ def from_manifest(manifest: Path, root: Path = Path(), *, finished: bool = False
             return
         seen.add(folder)
         known = from_config(TABLE_OF[step], read_config(root / folder), links)
-        where = "" if step == "count_flops" else plan["hardware"]
+        where = plan["hardware"] if STEPS[step].on_device else ""
         who = {"hardware": where, "experiment": plan["experiment"], "recorded": False, "run": Path(folder).name}
         collected.add(TABLE_OF[step], {**read_row(root / folder, step), **known, **who}, root / folder)
 
@@ -173,7 +173,7 @@ def _key(config: Mapping[str, Any]) -> str:
 
 
 def from_recorded(folder: Path) -> Collected:
-    """The rows of one recorded machine: its five tables, whose joined columns are dropped to be joined anew."""
+    """The rows of one recorded machine: its tables, whose joined columns are dropped to be joined anew."""
     collected = Collected()
     for table, step in TABLES.items():
         for number, cells in enumerate(_lines(folder / f"{table}.csv", collected.problems), start=2):
@@ -183,7 +183,7 @@ def from_recorded(folder: Path) -> Collected:
             except ValueError as error:
                 collected.problems.append(f"{folder / table}.csv, line {number}: {_first_line(error)}")
                 continue
-            where = "" if step == "count_flops" else row["hardware"] or folder.name
+            where = (row["hardware"] or folder.name) if STEPS[step].on_device else ""
             who = {"hardware": where, "experiment": cells.get("experiment") or "", "recorded": True}
             collected.add(table, {**row, **known, **who})
     collected.series = [{**line, "recorded": "True"} for line in _lines(folder / "series.csv", collected.problems)]

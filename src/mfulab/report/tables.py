@@ -1,4 +1,4 @@
-"""Rows of many runs, on one machine or several, become the five tables that everything later reads."""
+"""Rows of many runs, on one machine or several, become the tables that everything later reads."""
 
 import argparse
 import csv
@@ -10,7 +10,7 @@ from mfulab.report import details, join, series
 from mfulab.report.columns import Record, Records, columns
 from mfulab.report.sources import Collected, from_folder, from_manifest, from_recorded, identity
 
-NO_MACHINE = {"plan", "tables", "reference", "count_flops", "superseded"}
+NO_MACHINE = {"plan", "tables", "reference", "count_flops", "compare_counters", "superseded"}
 
 
 def collect(
@@ -84,7 +84,7 @@ def _machine(row: Mapping[str, Any]) -> tuple[str, bool]:
 
 
 def write(collected: Collected, folder: Path) -> None:
-    """Writes the five tables and what the page shows beside them.
+    """Writes the tables and what the page shows beside them.
 
     A table without rows has its header alone, so that readers need no special case.
     """

@@ -1,1 +1,1 @@
-"""The five measurements, each a module with `measure(config, folder)`."""
+"""The measurements, each a module with `measure(config, folder)`."""

@@ -1,0 +1,63 @@
+"""Why another tool's number differs from ours: the kinds of layers that it must have left out."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import combinations
+
+import torch
+
+from mfulab.flops.counter import Operations
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What accounts for a difference.
+
+    Attributes:
+        left_out: kinds of layers, each with its FLOPs, whose absence explains the number.
+        other_flops: what remains beside them: elementwise operators that the tool counts too.
+        holds: whether the rest is small enough to be elementwise operators.
+    """
+
+    left_out: Mapping[str, int]
+    other_flops: float
+    holds: bool
+
+    def __str__(self) -> str:
+        if not self.holds:
+            return "explained by no set of left out layers"
+        missing = " and ".join(f"{name} ({flops / 1e9:.4g} GFLOP)" for name, flops in self.left_out.items())
+        parts = [f"leaves out {missing}"] if missing else []
+        if self.other_flops:
+            parts.append(f"counts {self.other_flops / 1e9:.3g} GFLOP of biases and elementwise operators")
+        return "; ".join(parts) or "counts the same"
+
+
+def kinds_of_layers(model: torch.nn.Module, operations: Operations) -> dict[str, int]:
+    """Forward FLOPs by kind of layer: its class, and attention apart from the projections around it."""
+    classes = {name: type(module).__name__ for name, module in model.named_modules()}
+    kinds: dict[str, int] = {}
+    for key, total in operations.totals.items():
+        if key.direction == "forward" and total.flops:
+            kind = "attention" if "attention" in key.operator else classes[key.layer]
+            kinds[kind] = kinds.get(kind, 0) + total.flops
+    return kinds
+
+
+def explain(counted: float, kinds: Mapping[str, int], other_flops: int) -> Explanation:
+    """Finds the fewest kinds of layers whose absence leaves only as much as elementwise operators can account for.
+
+    Args:
+        counted: the tool's FLOPs.
+        kinds: ours by kind of layer; all 2^n sets of them are tried.
+        other_flops: ours of elementwise operators. Up to eight times as much is taken for them: conventions differ by a
+            few FLOPs an element, some tools count biases, and those that give MACs have all of it doubled.
+    """
+    whole = sum(kinds.values())
+    for size in range(len(kinds) + 1):
+        for names in combinations(kinds, size):
+            missing = {name: kinds[name] for name in names}
+            rest = counted - (whole - sum(missing.values()))
+            if -1e-6 * whole <= rest <= 8 * other_flops:
+                return Explanation(missing, max(rest, 0.0), True)
+    return Explanation({}, counted - whole, False)

@@ -1,0 +1,117 @@
+"""Other tools that count a model's forward pass, each behind one function, converted to FLOPs of two a multiply-add."""
+
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from io import StringIO
+from typing import Literal, get_args
+
+import torch
+from torch import nn
+
+Peer = Literal["torch", "fvcore", "calflops", "ptflops", "thop", "deepspeed"]
+PEERS: tuple[Peer, ...] = get_args(Peer)
+
+
+@dataclass(frozen=True)
+class PeerCount:
+    """What a tool says of one forward pass.
+
+    Attributes:
+        printed: its own number.
+        unit: what that number is: `FLOP`, `MAC`, `MAC a sample`, or `MAC, called FLOP`.
+        flops: the same in FLOPs of two a multiply-add.
+        uncounted: operators that the tool itself says it passed over, with their calls.
+    """
+
+    printed: float
+    unit: str
+    flops: float
+    uncounted: dict[str, int]
+
+
+def peer_version(peer: Peer) -> str | None:
+    """The installed version; None where the tool is not installed."""
+    try:
+        return version(peer)
+    except PackageNotFoundError:
+        return None
+
+
+def count_by(peer: Peer, model: nn.Module, inputs: torch.Tensor) -> PeerCount:
+    """Has a tool count one forward pass of a model that returns a tensor, in evaluation mode, without its own prints.
+
+    Raises:
+        ImportError: it is not installed.
+        Exception: whatever the tool raises on a model that it cannot count.
+    """
+    with redirect_stdout(StringIO()):
+        return _COUNTERS[peer](model, inputs)
+
+
+def _torch(model: nn.Module, inputs: torch.Tensor) -> PeerCount:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    # Without no_grad: torch's counter is used as its documentation shows it.
+    with FlopCounterMode(display=False) as counter:
+        model(inputs)
+    flops = counter.get_total_flops()
+    return PeerCount(flops, "FLOP", flops, {})
+
+
+def _fvcore(model: nn.Module, inputs: torch.Tensor) -> PeerCount:
+    from fvcore.nn import FlopCountAnalysis
+
+    analysis = FlopCountAnalysis(model, inputs)
+    analysis.unsupported_ops_warnings(False).uncalled_modules_warnings(False).tracer_warnings("none")
+    return PeerCount(analysis.total(), "MAC, called FLOP", 2 * analysis.total(), dict(analysis.unsupported_ops()))
+
+
+def _calflops(model: nn.Module, inputs: torch.Tensor) -> PeerCount:
+    from calflops import calculate_flops
+
+    flops, _, _ = calculate_flops(
+        model, args=[inputs], print_results=False, print_detailed=False, output_as_string=False
+    )
+    return PeerCount(flops, "FLOP", flops, {})
+
+
+def _ptflops(model: nn.Module, inputs: torch.Tensor) -> PeerCount:
+    from ptflops import get_model_complexity_info
+
+    macs, _ = get_model_complexity_info(
+        model,
+        tuple(inputs.shape[1:]),
+        input_constructor=lambda shape: inputs,
+        as_strings=False,
+        print_per_layer_stat=False,
+        verbose=False,
+    )
+    if macs is None:
+        raise RuntimeError("ptflops gave no number and no reason")
+    return PeerCount(macs, "MAC a sample", 2 * macs * len(inputs), {})
+
+
+def _thop(model: nn.Module, inputs: torch.Tensor) -> PeerCount:
+    from thop import profile
+
+    macs, _ = profile(model, inputs=(inputs,), verbose=False)
+    return PeerCount(macs, "MAC", 2 * macs, {})
+
+
+def _deepspeed(model: nn.Module, inputs: torch.Tensor) -> PeerCount:
+    from deepspeed.profiling.flops_profiler import get_model_profile
+
+    flops, _, _ = get_model_profile(model, args=[inputs], print_profile=False, as_string=False)
+    return PeerCount(flops, "FLOP", flops, {})
+
+
+_COUNTERS: dict[Peer, Callable[[nn.Module, torch.Tensor], PeerCount]] = {
+    "torch": _torch,
+    "fvcore": _fvcore,
+    "calflops": _calflops,
+    "ptflops": _ptflops,
+    "thop": _thop,
+    "deepspeed": _deepspeed,
+}

@@ -1,0 +1,86 @@
+"""cuBLAS through its official Python bindings, `nvmath.bindings.cublas`."""
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from mfulab.errors import UnsupportedError
+from mfulab.kernels.base import Launch, MatmulKernel, Shape
+
+WORKSPACE_BYTES = 32 << 20  # NVIDIA's advice for Hopper; a larger one lets more algorithms run
+
+# (operand type, output type, compute type, type of alpha and beta)
+_TYPES = {
+    "fp64": ("CUDA_R_64F", "CUDA_R_64F", "COMPUTE_64F", np.float64),
+    "fp32": ("CUDA_R_32F", "CUDA_R_32F", "COMPUTE_32F", np.float32),
+    "tf32": ("CUDA_R_32F", "CUDA_R_32F", "COMPUTE_32F_FAST_TF32", np.float32),
+    "fp16": ("CUDA_R_16F", "CUDA_R_16F", "COMPUTE_32F", np.float32),
+    "bf16": ("CUDA_R_16BF", "CUDA_R_16BF", "COMPUTE_32F", np.float32),
+    "int8": ("CUDA_R_8I", "CUDA_R_32I", "COMPUTE_32I", np.int32),
+}
+
+
+class Cublas(MatmulKernel):
+    """`cublasGemmStridedBatchedEx`. cuBLAS thinks in columns: it is asked for Cᵀ = Bᵀ·Aᵀ, which is C in rows."""
+
+    family, rung = "library", 2
+    adds = "cuBLAS called directly, without the framework"
+    devices = ("cuda",)
+    precisions = tuple(_TYPES)
+
+    def require(self, device: str, shape: Shape) -> None:
+        super().require(device, shape)
+        if self.precision == "int8" and (shape.n % 4 or shape.k % 4):
+            raise UnsupportedError(f"{self}: int8 rows must be multiples of 4 bytes, not {shape}")
+
+    def run(self, *operands: Any, launch: Launch) -> None:
+        from nvmath import CudaDataType
+        from nvmath.bindings import cublas
+
+        a, b, c = operands
+        batch, m, k = a.shape
+        n = b.shape[2]
+        operand, output, compute, scalar = _TYPES[self.precision]
+        one, zero = _scalars(scalar)
+        kind, kind_c = CudaDataType[operand], CudaDataType[output]
+        plain = cublas.Operation.N
+        cublas.gemm_strided_batched_ex(
+            _handle(_stream()),
+            *(plain, plain, n, m, k),
+            one.ctypes.data,
+            *(b.data_ptr(), kind, n, k * n),
+            *(a.data_ptr(), kind, k, m * k),
+            zero.ctypes.data,
+            *(c.data_ptr(), kind_c, n, m * n),
+            *(batch, cublas.ComputeType[compute], cublas.GemmAlgo.DEFAULT),
+        )
+
+
+@functools.cache
+def _scalars(kind: Any) -> tuple[np.ndarray, np.ndarray]:
+    return np.ones(1, kind), np.zeros(1, kind)
+
+
+def _stream() -> int:
+    import torch
+
+    return torch.cuda.current_stream().cuda_stream
+
+
+@functools.cache
+def workspace() -> Any:
+    """Scratch memory on the device for cuBLAS and cuBLASLt, allocated once."""
+    import torch
+
+    return torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device="cuda")
+
+
+@functools.cache
+def _handle(stream: int) -> int:
+    from nvmath.bindings import cublas
+
+    handle = cublas.create()
+    cublas.set_stream(handle, stream)
+    cublas.set_workspace(handle, workspace().data_ptr(), WORKSPACE_BYTES)
+    return handle

@@ -1,0 +1,143 @@
+"""cuBLASLt through `nvmath.bindings.cublasLt`: chosen algorithms, fp8, and work fused into the end of the product."""
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from mfulab.errors import UnsupportedError
+from mfulab.kernels.base import Launch, MatmulKernel, Shape
+from mfulab.kernels.cublas import WORKSPACE_BYTES, workspace
+
+_TYPES = {
+    "fp32": ("CUDA_R_32F", "CUDA_R_32F", "COMPUTE_32F"),
+    "tf32": ("CUDA_R_32F", "CUDA_R_32F", "COMPUTE_32F_FAST_TF32"),
+    "fp16": ("CUDA_R_16F", "CUDA_R_16F", "COMPUTE_32F"),
+    "bf16": ("CUDA_R_16BF", "CUDA_R_16BF", "COMPUTE_32F"),
+    "fp8": ("CUDA_R_8F_E4M3", "CUDA_R_16BF", "COMPUTE_32F"),
+}
+_ONE, _ZERO = np.ones(1, np.float32), np.zeros(1, np.float32)
+
+
+class CublasLt(MatmulKernel):
+    """The heuristic's first algorithm for up to 32 MiB of workspace. For fp8, whose rows of B the library wants along
+    the inner dimension, B is transposed beforehand: that is in the end-to-end time only.
+    """
+
+    family, rung = "library", 3
+    adds = "cuBLASLt: the algorithm chosen by its heuristic; fp8"
+    devices = ("cuda",)
+    precisions = tuple(_TYPES)
+    epilogue = "DEFAULT"
+
+    def require(self, device: str, shape: Shape) -> None:
+        super().require(device, shape)
+        if self.precision == "fp8":
+            import torch
+
+            if torch.cuda.get_device_capability() < (8, 9):
+                raise UnsupportedError(f"{self}: fp8 needs compute capability 8.9")
+            if shape.n % 16 or shape.k % 16:
+                raise UnsupportedError(f"{self}: fp8 needs n and k to be multiples of 16, not {shape}")
+
+    def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
+        import torch
+
+        transposed = self.precision == "fp8"
+        if transposed:
+            b = b.transpose(1, 2).contiguous()
+        bias = torch.zeros(c.shape[2], dtype=c.dtype, device=c.device) if "BIAS" in self.epilogue else None
+        return a, b, c, bias, _Plan(self.precision, self.epilogue, a, b, c, bias, transposed)
+
+    def run(self, *operands: Any, launch: Launch) -> None:
+        import torch
+
+        a, b, c, _, plan = operands
+        plan.run(a, b, c, torch.cuda.current_stream().cuda_stream)
+
+
+class CublasLtBias(CublasLt):
+    """The same with a bias added to each column in the product's epilogue.
+
+    The bias is zero, so that the result is still A·B: what it shows is the price of fusing.
+    """
+
+    rung, adds = 4, "a bias added in the product's own epilogue: what fusing costs"
+    precisions = ("fp16", "bf16", "fp8")
+    epilogue = "BIAS"
+
+
+class _Plan:
+    """Descriptors and algorithm for Cᵀ = Bᵀ·Aᵀ: the library thinks in columns."""
+
+    def __init__(self, precision: str, epilogue: str, a: Any, b: Any, c: Any, bias: Any, transposed: bool):
+        from nvmath import CudaDataType
+        from nvmath.bindings import cublas
+        from nvmath.bindings import cublasLt as lt  # noqa: N813
+
+        operand, output, compute = _TYPES[precision]
+        batch, m, k = a.shape
+        n = c.shape[2]
+        self._lt, self._handle = lt, _handle()
+        self._product = lt.matmul_desc_create(cublas.ComputeType[compute], CudaDataType.CUDA_R_32F)
+        attribute = lt.MatmulDescAttribute
+        turned = cublas.Operation.T if transposed else cublas.Operation.N
+        self._set(attribute.TRANSA, np.int32(turned))
+        self._set(attribute.EPILOGUE, np.int32(lt.Epilogue[epilogue]))
+        if bias is not None:
+            self._set(attribute.BIAS_POINTER, np.uint64(bias.data_ptr()))
+            self._set(attribute.BIAS_DATA_TYPE, np.int32(CudaDataType[output]))
+        rows, columns = (k, n) if transposed else (n, k)
+        self._b = self._layout(operand, rows, columns, batch)
+        self._a = self._layout(operand, k, m, batch)
+        self._c = self._layout(output, n, m, batch)
+        self._algorithm = self._choose()
+
+    def run(self, a: Any, b: Any, c: Any, stream: int) -> None:
+        self._lt.matmul(
+            self._handle,
+            self._product,
+            _ONE.ctypes.data,
+            *(b.data_ptr(), self._b, a.data_ptr(), self._a),
+            _ZERO.ctypes.data,
+            *(c.data_ptr(), self._c, c.data_ptr(), self._c),
+            *(self._algorithm.ctypes.data, workspace().data_ptr(), WORKSPACE_BYTES, stream),
+        )
+
+    def _set(self, attribute: Any, value: Any) -> None:
+        held = np.array([value])
+        self._lt.matmul_desc_set_attribute(self._product, attribute, held.ctypes.data, held.nbytes)
+
+    def _layout(self, kind: str, rows: int, columns: int, batch: int) -> int:
+        """Columns of `rows` contiguous elements, `batch` of such matrices one after the other."""
+        from nvmath import CudaDataType
+
+        layout = self._lt.matrix_layout_create(CudaDataType[kind], rows, columns, rows)
+        attribute = self._lt.MatrixLayoutAttribute
+        for name, value in (
+            (attribute.BATCH_COUNT, np.array([batch], np.int32)),
+            (attribute.STRIDED_BATCH_OFFSET, np.array([rows * columns], np.int64)),
+        ):
+            self._lt.matrix_layout_set_attribute(layout, name, value.ctypes.data, value.nbytes)
+        return layout
+
+    def _choose(self) -> np.ndarray:
+        """The heuristic's first result; cublasLtMatmulHeuristicResult_t begins with the algorithm."""
+        preference = self._lt.matmul_preference_create()
+        most = np.array([WORKSPACE_BYTES], np.uint64)
+        attribute = self._lt.MatmulPreferenceAttribute.MAX_WORKSPACE_BYTES
+        self._lt.matmul_preference_set_attribute(preference, attribute, most.ctypes.data, most.nbytes)
+        result, count = np.zeros(32, np.uint64), np.zeros(1, np.int32)
+        described = (self._handle, self._product, self._b, self._a, self._c, self._c, preference, 1)
+        self._lt.matmul_algo_get_heuristic(*described, result.ctypes.data, count.ctypes.data)
+        self._lt.matmul_preference_destroy(preference)
+        if count[0] == 0:
+            raise UnsupportedError("cuBLASLt has no algorithm for this product")
+        return result
+
+
+@functools.cache
+def _handle() -> int:
+    from nvmath.bindings import cublasLt
+
+    return cublasLt.create()

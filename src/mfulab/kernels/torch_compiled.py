@@ -1,0 +1,34 @@
+"""torch.compile: the product as Inductor chooses it, `max-autotune` among generated Triton kernels and cuBLAS's."""
+
+import functools
+from typing import Any
+
+import torch
+
+from mfulab.kernels.base import Launch, MatmulKernel
+from mfulab.kernels.torch_matmul import Torch
+
+
+class TorchCompiled(MatmulKernel):
+    """Returns a new tensor at each call, as the compiled function does; autotuning is in the first call's time."""
+
+    family, rung = "library", 6
+    adds = "torch.compile: the fastest of cuBLAS's and generated Triton kernels"
+    devices = ("cpu", "cuda")
+    precisions = ("fp64", "fp32", "tf32", "fp16", "bf16")
+
+    def require(self, device: str, shape: Any) -> None:
+        super().require(device, shape)
+        Torch(self.precision).require(device, shape)
+
+    def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
+        torch.set_float32_matmul_precision("high" if self.precision == "tf32" else "highest")
+        return (a[0], b[0]) if len(a) == 1 else (a, b)
+
+    def run(self, *operands: Any, launch: Launch) -> Any:
+        return _compiled()(*operands)
+
+
+@functools.cache
+def _compiled() -> Any:
+    return torch.compile(torch.matmul, mode="max-autotune-no-cudagraphs", dynamic=False)

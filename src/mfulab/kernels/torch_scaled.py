@@ -1,0 +1,35 @@
+"""torch: `torch._scaled_mm`, the framework's fp8 product (cuBLASLt underneath)."""
+
+from typing import Any
+
+import torch
+
+from mfulab.errors import UnsupportedError
+from mfulab.kernels.base import Launch, MatmulKernel, Shape
+
+
+class TorchScaled(MatmulKernel):
+    """e4m3 operands with scales of one, bfloat16 result, no fast accumulation.
+
+    B is laid out by columns beforehand, as the product wants it: that is in the end-to-end time only.
+    """
+
+    family, rung = "library", 5
+    adds = "the framework's fp8 product"
+    devices = ("cuda",)
+    precisions = ("fp8",)
+
+    def require(self, device: str, shape: Shape) -> None:
+        super().require(device, shape)
+        if torch.cuda.get_device_capability() < (8, 9):
+            raise UnsupportedError(f"{self}: fp8 needs compute capability 8.9")
+        if shape.batch > 1 or shape.n % 16 or shape.k % 16:
+            raise UnsupportedError(f"{self}: needs one matrix, n and k multiples of 16, not {shape}")
+
+    def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
+        one = torch.ones((), device=a.device)
+        return a[0], b[0].t().contiguous().t(), c[0], one
+
+    def run(self, *operands: Any, launch: Launch) -> None:
+        a, b, c, one = operands
+        torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=c.dtype, out=c)

@@ -1,0 +1,131 @@
+"""What the Triton rungs share: the kernels' source, one program a tile and one program for many, and their launch."""
+
+from typing import Any, ClassVar
+
+import torch
+import triton
+import triton.language as tl
+
+from mfulab.kernels.base import Launch, MatmulKernel, Resources, Shape, ceil_div
+
+GROUP = 8  # rows of tiles that are walked together, so that their operands are found in the L2 cache
+
+
+@triton.jit
+def place_of(tile, rows, columns, group_rows: tl.constexpr):
+    """(row, column) of a tile when groups of rows are walked column by column."""
+    first = tile // (group_rows * columns) * group_rows
+    height = tl.minimum(rows - first, group_rows)
+    within = tile % (group_rows * columns)
+    return first + within % height, within // height
+
+
+@triton.jit
+def store_tile(c, total, batch, row, column, m, n, tile_m: tl.constexpr, tile_n: tl.constexpr):
+    """Writes a tile of sums into C in C's own type, masked at the edges; offsets may exceed 31 bits."""
+    rows = row * tile_m + tl.arange(0, tile_m)
+    columns = column * tile_n + tl.arange(0, tile_n)
+    to = c + batch.to(tl.int64) * m * n + rows[:, None].to(tl.int64) * n + columns[None, :]
+    tl.store(to, total.to(c.dtype.element_ty), mask=(rows[:, None] < m) & (columns[None, :] < n))
+
+
+@triton.jit
+def matmul_tiles(
+    a, b, c, batch, m, n, k,
+    tile_m: tl.constexpr, tile_n: tl.constexpr, tile_k: tl.constexpr,
+    group_rows: tl.constexpr, sum_type: tl.constexpr, rounding: tl.constexpr,
+):  # fmt: skip
+    """A program a tile, through pointers; any shape."""
+    row, column = place_of(tl.program_id(0), tl.cdiv(m, tile_m), tl.cdiv(n, tile_n), group_rows)
+    matrix = tl.program_id(1)
+    rows = row * tile_m + tl.arange(0, tile_m)
+    columns = column * tile_n + tl.arange(0, tile_n)
+    depth = tl.arange(0, tile_k)
+    from_a = a + matrix.to(tl.int64) * m * k + rows[:, None].to(tl.int64) * k + depth[None, :]
+    from_b = b + matrix.to(tl.int64) * k * n + depth[:, None].to(tl.int64) * n + columns[None, :]
+    total = tl.zeros((tile_m, tile_n), dtype=sum_type)
+    for start in range(0, k, tile_k):
+        inside = depth < k - start
+        part_a = tl.load(from_a, mask=(rows[:, None] < m) & inside[None, :], other=0.0)
+        part_b = tl.load(from_b, mask=inside[:, None] & (columns[None, :] < n), other=0.0)
+        total = tl.dot(part_a, part_b, total, input_precision=rounding, out_dtype=sum_type)
+        from_a += tile_k
+        from_b += tile_k * n
+    store_tile(c, total, matrix, row, column, m, n, tile_m, tile_n)
+
+
+@triton.jit
+def matmul_persistent(
+    a, b, c, batch, m, n, k,
+    tile_m: tl.constexpr, tile_n: tl.constexpr, tile_k: tl.constexpr,
+    group_rows: tl.constexpr, sum_type: tl.constexpr, rounding: tl.constexpr,
+):  # fmt: skip
+    """As many programs as SMs, each taking tile after tile; a[batch·m,k] and b[batch·k,n] are tensor descriptors."""
+    rows, columns = tl.cdiv(m, tile_m), tl.cdiv(n, tile_n)
+    for tile in range(tl.program_id(0), batch * rows * columns, tl.num_programs(0)):
+        matrix = tile // (rows * columns)
+        row, column = place_of(tile % (rows * columns), rows, columns, group_rows)
+        total = tl.zeros((tile_m, tile_n), dtype=sum_type)
+        for start in range(0, k, tile_k):
+            part_a = a.load([matrix * m + row * tile_m, start])
+            part_b = b.load([matrix * k + start, column * tile_n])
+            total = tl.dot(part_a, part_b, total, input_precision=rounding, out_dtype=sum_type)
+        store_tile(c, total, matrix, row, column, m, n, tile_m, tile_n)
+
+
+# Tile, warps, stages by the bytes of an operand's element: fits Hopper's shared memory (144 KiB of 227).
+DEFAULTS = {4: ((128, 128, 32), 8, 3), 2: ((128, 256, 64), 8, 3), 1: ((128, 256, 128), 8, 3)}
+ITEM_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
+
+
+class TritonKernel(MatmulKernel):
+    """`block` is (tile_m, tile_n, tile_k), powers of two.
+
+    In Triton's interpreter (TRITON_INTERPRET=1) the same kernels run on CPU tensors.
+    """
+
+    family = "Triton"
+    devices = ("cuda",)
+    precisions: ClassVar[tuple[str, ...]] = ("fp32", "tf32", "fp16", "bf16", "fp8", "int8")
+    block_sides = 3
+    # Multiply and add in one rounding, as every other implementation does; Triton 3.10 will not by default.
+    OPTIONS: ClassVar[dict[str, Any]] = {"enable_fp_fusion": True}
+
+    def __init__(self, precision: str, block: Any = None):
+        super().__init__(precision, block)
+        self._compiled: Any = None
+
+    @property
+    def sides(self) -> tuple[int, ...]:
+        return self.block or DEFAULTS[ITEM_BYTES[self.precision]][0]
+
+    def launch(self, shape: Shape) -> Launch:
+        tile_m, tile_n, _ = self.sides
+        return Launch(self.sides, (ceil_div(shape.m, tile_m) * ceil_div(shape.n, tile_n), shape.batch))
+
+    def constants(self) -> dict[str, Any]:
+        """Compile-time parameters that follow from the precision."""
+        summed = tl.int32 if self.precision == "int8" else tl.float32
+        return {"group_rows": GROUP, "sum_type": summed, "rounding": "tf32" if self.precision == "tf32" else "ieee"}
+
+    def tiling(self) -> dict[str, Any]:
+        """Tile, warps and pipeline stages."""
+        _, warps, stages = DEFAULTS[ITEM_BYTES[self.precision]]
+        sides = dict(zip(("tile_m", "tile_n", "tile_k"), self.sides, strict=True))
+        return {**sides, "num_warps": warps, "num_stages": stages}
+
+    def arguments(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
+        return a, b, c, a.shape[0], a.shape[1], b.shape[2], a.shape[2]
+
+    def resources(self) -> Resources:
+        compiled = self._compiled
+        if compiled is None or not hasattr(compiled, "n_regs"):
+            return Resources()
+        # Triton counts spills in words.
+        threads = 32 * compiled.metadata.num_warps
+        return Resources(compiled.n_regs, compiled.metadata.shared, 4 * compiled.n_spills, threads)
+
+
+def multiprocessors() -> int:
+    """Programs of a persistent launch; one without a GPU (the interpreter's case is then a loop over every tile)."""
+    return torch.cuda.get_device_properties(0).multi_processor_count if torch.cuda.is_available() else 1

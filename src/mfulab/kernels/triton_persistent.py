@@ -1,0 +1,43 @@
+"""Triton, persistent: as many programs as SMs, each taking tile after tile, fed by the bulk copy engine."""
+
+from typing import Any
+
+from mfulab.errors import UnsupportedError
+from mfulab.kernels.base import Launch, Shape, ceil_div
+from mfulab.kernels.triton_kernels import ITEM_BYTES, TritonKernel, matmul_persistent, multiprocessors
+
+
+class TritonPersistent(TritonKernel):
+    """Tensor descriptors need rows of A and B in multiples of 16 bytes.
+
+    All matrices of a batch lie under one another in one descriptor, so a tile of B may not reach into the next matrix.
+    """
+
+    rung, adds = 3, "programs that stay, one an SM, and whole tiles by the bulk copy engine"
+
+    def require(self, device: str, shape: Shape) -> None:
+        super().require(device, shape)
+        item = ITEM_BYTES[self.precision]
+        if shape.n * item % 16 or shape.k * item % 16:
+            raise UnsupportedError(
+                f"{self}: rows must be multiples of 16 bytes, not those of {shape} in {self.precision}"
+            )
+        if shape.batch > 1 and shape.k % self.sides[2]:
+            raise UnsupportedError(f"{self}: in a batch k must be a multiple of {self.sides[2]}, not {shape.k}")
+
+    def launch(self, shape: Shape) -> Launch:
+        tile_m, tile_n, _ = self.sides
+        tiles = shape.batch * ceil_div(shape.m, tile_m) * ceil_div(shape.n, tile_n)
+        return Launch(self.sides, (min(tiles, multiprocessors()),))
+
+    def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
+        from triton.tools.tensor_descriptor import TensorDescriptor
+
+        tile_m, tile_n, tile_k = self.sides
+        (batch, m, k), n = a.shape, b.shape[2]
+        rows_a = TensorDescriptor.from_tensor(a.view(batch * m, k), [tile_m, tile_k])
+        rows_b = TensorDescriptor.from_tensor(b.view(batch * k, n), [tile_k, tile_n])
+        return rows_a, rows_b, c, batch, m, n, k
+
+    def run(self, *operands: Any, launch: Launch) -> None:
+        self._compiled = matmul_persistent[launch.grid](*operands, **self.constants(), **self.tiling(), **self.OPTIONS)

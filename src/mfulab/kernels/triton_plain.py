@@ -1,0 +1,16 @@
+"""Triton, plain: one program a tile, a fixed tile."""
+
+from typing import Any
+
+from mfulab.kernels.base import Launch
+from mfulab.kernels.triton_kernels import TritonKernel, matmul_tiles
+
+
+class TritonPlain(TritonKernel):
+    """The tutorial's kernel: tiles in grouped order, masked edges."""
+
+    rung, adds = 1, "tiles instead of threads: the compiler places shared memory and tensor cores"
+
+    def run(self, *operands: Any, launch: Launch) -> None:
+        options = self.constants() | self.tiling() | self.OPTIONS
+        self._compiled = matmul_tiles[launch.grid](*self.arguments(*operands), **options)

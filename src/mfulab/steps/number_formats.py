@@ -1,0 +1,65 @@
+"""Probes one number format: its parts, and what rounding does to sums, differences and dot products in it."""
+
+import math
+from pathlib import Path
+
+import torch
+
+from mfulab import numerics
+from mfulab.errors import UnsupportedError
+from mfulab.kernels.formats import format_of
+from mfulab.schema import NumberFormatsRow, NumberFormatsStep
+from mfulab.steps.base import Measured
+
+
+def measure(config: NumberFormatsStep, folder: Path) -> Measured:
+    """A row with the format's parts and errors; needs no device."""
+    name = format_of(config.precision).name
+    if name not in numerics.FORMATS:
+        raise UnsupportedError(f"{name} is no floating-point format")
+    form = numerics.FORMATS[name]
+    length = min(config.length, int(numerics.largest(form)))
+    values = numerics.terms(form, length, config.seed)
+    exact = numerics.exact_sum(values)
+    ascending = values.sort(dim=1).values
+    squared, factored = numerics.difference_of_squares(form, config.seed)
+    row = NumberFormatsRow(
+        precision=config.precision.name,
+        bits=form.bits,
+        exponent_bits=numerics.exponent_bits(form),
+        mantissa_bits=numerics.mantissa_bits(form),
+        bias=numerics.bias(form),
+        epsilon=numerics.epsilon(form),
+        largest=numerics.largest(form),
+        smallest_normal=numerics.smallest_normal(form),
+        smallest_subnormal=numerics.smallest_subnormal(form),
+        tenths_add_up=form.of(form.of(0.1) + form.of(0.2)) == form.of(0.3),
+        last_counted=numerics.last_counted(form),
+        sum_length=length,
+        naive_sum_error=_error(numerics.naive_sum(form, values), exact),
+        ascending_sum_error=_error(numerics.naive_sum(form, ascending), exact),
+        descending_sum_error=_error(numerics.naive_sum(form, ascending.flip(1)), exact),
+        pairwise_sum_error=_error(numerics.pairwise_sum(form, values), exact),
+        kahan_sum_error=_error(numerics.kahan_sum(form, values), exact),
+        squares_difference_error=squared,
+        factored_difference_error=factored,
+        **_dot_errors(form, length, config.seed),
+    )
+    return Measured(row)
+
+
+def _dot_errors(form: numerics.NumberFormat, length: int, seed: int) -> dict[str, float | None]:
+    """Of the same dot products accumulated in the format itself, in fp16 and in fp32."""
+    x, y = (numerics.terms(form, length, seed + step) for step in (1, 2))
+    exact = numerics.exact_sum(x * y)
+    own, half, single = form, numerics.FORMATS["fp16"], numerics.FORMATS["fp32"]
+    return {
+        f"dot_error_{label}": _error(numerics.dot(form, accumulator, x, y), exact)
+        for label, accumulator in (("own", own), ("fp16", half), ("fp32", single))
+    }
+
+
+def _error(computed: torch.Tensor, exact: torch.Tensor) -> float | None:
+    """None where a sum left the range of the format: an overflow has no relative error."""
+    error = numerics.relative_error(computed, exact)
+    return error if math.isfinite(error) else None
