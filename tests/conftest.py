@@ -94,3 +94,9 @@ def copy_workflow(folder: Path, with_source: bool) -> Path:
             shutil.copy(source, folder / name)
     (folder / "profiles").symlink_to("workflow/profiles")
     return folder
+
+
+@pytest.fixture
+def benchmark_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the scripts in benchmarks/ importable, as they are to one another when run."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))

@@ -46,7 +46,7 @@ def test_the_recording_alone_gives_the_rows_that_were_measured(results, recordin
     for table in TABLES:
         original = [{**row, "recorded": True} for row in measured.records[table]]
         assert read_back.records[table] == original
-        assert original
+        assert original or table not in ("environment", "ceilings", "flops", "profile", "matmul")
 
 
 def test_it_holds_one_machine_and_no_traces_or_logs(results, recording):
