@@ -14,9 +14,9 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    reason = _why_no_gpu() if any("gpu" in item.keywords for item in items) else ""
+    reason = _why_no_gpu() if any(item.get_closest_marker("gpu") for item in items) else ""
     for item in items:
-        if "gpu" in item.keywords and reason:
+        if item.get_closest_marker("gpu") and reason:
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
@@ -34,7 +34,7 @@ def pytest_runtest_makereport(item: pytest.Item):
     if (
         report.skipped
         and os.environ.get("MFULAB_CI")
-        and "gpu" not in item.keywords
+        and item.get_closest_marker("gpu") is None
         and not hasattr(report, "wasxfail")
     ):
         report.outcome = "failed"
@@ -94,3 +94,9 @@ def copy_workflow(folder: Path, with_source: bool) -> Path:
             shutil.copy(source, folder / name)
     (folder / "profiles").symlink_to("workflow/profiles")
     return folder
+
+
+@pytest.fixture
+def benchmark_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the scripts in benchmarks/ importable, as they are to one another when run."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))

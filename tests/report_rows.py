@@ -325,7 +325,11 @@ def lay_out(
     products += [(list(KERNELS[hardware])[-1], size, "fp32") for size in ("1023", "1x1024x1024", "16x1024x1024")]
     products += [(list(KERNELS[hardware])[-1], str(sizes[-1]), "bf16")]
     for kernel, size, precision in products:
-        config = {"kernel": {"name": kernel}, "size": size, "precision": {"name": precision, "dtype": DTYPE[precision]}}
+        config = {
+            "kernel": {"name": kernel, "_target_": "invented.kernel"},
+            "size": size,
+            "precision": {"name": precision, "dtype": DTYPE[precision]},
+        }
         add("bench_matmul", matmul(hardware, kernel, size, precision), config, ceilings=links(precision))
     for x in (8, 16, 32):
         for y in (4, 8):

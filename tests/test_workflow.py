@@ -203,3 +203,21 @@ def test_planning_imports_neither_torch_nor_pandas(measured):
 
 def test_snakemake_lint_has_nothing_to_say(measured):
     assert "Congratulations, your workflow is in a good condition!" in measured.snakemake("--lint").stdout
+
+
+def test_a_recording_alone_gives_the_tables_that_were_measured(measured):
+    before = {name: table(measured, name) for name in ("ceilings", "flops", "profile", "matmul")}
+    measured.run("python", "scripts/record.py", "--commit", "0123abc")
+    reference = measured.folder / "results" / "reference"
+    for folder in (measured.folder / "results").iterdir():
+        if folder != reference:
+            shutil.rmtree(folder)
+    measured.snakemake("report", "--config", "experiment=recorded")
+    for name, rows in before.items():
+        expected = [{**row, "recorded": "True", "commit": "0123abc"} for row in rows]
+        assert sorted(table(measured, name), key=by_run) == sorted(expected, key=by_run)
+    assert "(recorded)" in (measured.folder / "reports" / "report.html").read_text()
+
+
+def by_run(row):
+    return row["run"]
