@@ -6,7 +6,17 @@ import math
 from pathlib import Path
 from typing import Any
 
-from mfulab.schema import CeilingRow, EnvironmentRow, FlopsRow, MatmulRow, ProfileRow, Row
+from mfulab.schema import (
+    STEPS,
+    CeilingRow,
+    CounterRow,
+    EnvironmentRow,
+    FlopsRow,
+    MatmulRow,
+    NumberFormatsRow,
+    ProfileRow,
+    Row,
+)
 
 CPU, GPU = "invented-cpu-4c", "invented-gpu-80gb"
 PEAKS = {  # TFLOP/s: (measured, computed)
@@ -28,7 +38,7 @@ KERNELS = {  # share of the reference, by hardware
 
 def write_run(root: Path, hardware: str, step: str, row: Row, config: dict[str, Any]) -> str:
     """Lays out one run as the runner does; gives its folder relative to `root`."""
-    level = "" if step == "count_flops" else f"{hardware}/"
+    level = f"{hardware}/" if STEPS[step].on_device else ""
     folder = f"results/{level}{step}/{row.run}"
     path = root / folder
     path.mkdir(parents=True, exist_ok=True)
@@ -136,7 +146,28 @@ def flops(model: str, batch_size: int) -> FlopsRow:
         forward_bytes=4 * parameters + forward // 40 * batch_size,
         backward_bytes=8 * parameters + forward // 20 * batch_size,
         activation_bytes=forward // 60 * batch_size,
+        step_peak_bytes=forward // 50 * batch_size + 4 * parameters,
+        inference_peak_bytes=forward // 300 * batch_size,
     )
+
+
+def number_formats() -> list[NumberFormatsRow]:
+    parts = {"fp64": (11, 52), "fp32": (8, 23), "bf16": (8, 7), "fp16": (5, 10), "fp8": (4, 3)}
+    return [
+        NumberFormatsRow(
+            **common("", f"precision={precision}"),
+            precision=precision,
+            bits=1 + exponent + mantissa,
+            exponent_bits=exponent,
+            mantissa_bits=mantissa,
+            epsilon=2.0**-mantissa,
+            sum_length=4096,
+            naive_sum_error=40 * 2.0**-mantissa if precision != "fp8" else None,
+            pairwise_sum_error=2 * 2.0**-mantissa if precision != "fp8" else None,
+            kahan_sum_error=0.0 if precision == "fp64" else 2.0 ** -(mantissa + 1),
+        )
+        for precision, (exponent, mantissa) in parts.items()
+    ]
 
 
 def profile(
@@ -227,6 +258,24 @@ def matmul(hardware: str, kernel: str, size: str, precision: str = "fp32", statu
     )
 
 
+COUNTERS = {"torch": -13.3, "fvcore": 0.3, "thop": -72.8, "ptflops": 0.6}  # percent, invented
+
+
+def counter(model: str, name: str) -> CounterRow:
+    forward = MODELS.get(model, (1_000_000_000,))[0]
+    return CounterRow(
+        **common("", f"model={model},counter={name}"),
+        model=model,
+        batch_size=1,
+        counter=name,
+        version="1.0",
+        flops=forward * (1 + COUNTERS[name] / 100),
+        reference_flops=forward,
+        deviation_percent=COUNTERS[name],
+        explanation="leaves out attention (0.5 GFLOP)",
+    )
+
+
 def lay_out(
     root: Path, hardware: str = CPU, models: tuple[str, ...] = tuple(MODELS), sizes: tuple[int, ...] = (256, 512, 1024)
 ) -> Path:
@@ -245,10 +294,14 @@ def lay_out(
         return folder
 
     add("environment", environment(hardware), {})
+    for row in number_formats():
+        add("number_formats", row, {"precision": {"name": row.precision}})
     for ceiling in ceilings(hardware):
         precision = {"name": ceiling.ceiling, "dtype": DTYPE[ceiling.ceiling]} if ceiling.ceiling in DTYPE else None
         add("ceilings", ceiling, {"ceiling": ceiling.ceiling, "precision": precision})
     for model in models:
+        for name in COUNTERS:
+            add("compare_counters", counter(model, name), {"model": {"name": model}, "counter": name})
         shape = (
             {"vocabulary_size": 50257, "sequence_length": MODELS[model][2]}
             if MODELS.get(model, (0, 0, None))[2]

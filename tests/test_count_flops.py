@@ -36,6 +36,11 @@ def test_gpt2_is_counted_to_the_operation(tmp_path):
     blocks = 12 * (2 * 12 * 768**2 * 1024) + attention
     last_products = 12 * 2 * 4 * 768**2 * 1024
     assert row.recomputed_flops == blocks - last_products
+    assert row.key_value_cache_bytes == 2 * 12 * 1024 * 768 * 4
+    assert row.logits_bytes == 1024 * 50257 * 4
+    assert {path.name for path in tmp_path.iterdir()} == {"layers.csv", "formulas.csv", "parallel.csv"}
+    with (tmp_path / "formulas.csv").open() as file:
+        assert {line["counted_flops"] for line in csv.DictReader(file)} == {"874944921600"}
     assert sum(line["flops"] for line in operators) == row.forward_flops + row.backward_flops
 
 
@@ -54,6 +59,7 @@ def test_layers_add_up(tmp_path):
 def test_a_model_without_blocks_has_no_recomputation(tmp_path):
     row, _ = run("linear_1024", tmp_path, batch_size=16)
     assert row.recomputed_flops is None
+    assert row.key_value_cache_bytes is None
     assert row.checkpointed_activation_bytes is None
     assert row.forward_flops + row.backward_flops == 67_108_864
 

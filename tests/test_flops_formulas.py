@@ -13,7 +13,16 @@ from mfulab.flops.model import count_model
 from mfulab.flops.optimizers import optimizer_flops
 
 # nanoGPT's transformer_sizing: parameters without biases and without the table of positions.
-NANOGPT = TransformerShape(parameters=123_551_232, layers=12, heads=12, head_width=64, width=768, vocabulary_size=50257)
+NANOGPT = TransformerShape(
+    parameters=123_551_232,
+    layers=12,
+    heads=12,
+    head_width=64,
+    width=768,
+    vocabulary_size=50257,
+    key_value_heads=12,
+    causal=True,
+)
 
 
 def test_palm_formula_gives_nanogpts_number():
@@ -29,9 +38,10 @@ def test_megatron_formula_is_exact_for_gpt():
 def test_shape_is_read_from_the_model():
     shape = transformer_shape(count_model(read("gpt2"), 1, 8).model)
     # Positions are left out; biases and norms are kept: that is all that differs from nanoGPT's.
-    assert shape == TransformerShape(124_439_808 - 1024 * 768, 12, 12, 64, 768, 50257)
+    assert shape == TransformerShape(124_439_808 - 1024 * 768, 12, 12, 64, 768, 50257, 12, True)
     llama = transformer_shape(count_model(read("llama_3_1_8b"), 1, 8).model)
-    assert llama == TransformerShape(8_030_261_248 - 128256 * 4096, 32, 32, 128, 4096, 128256)
+    assert llama == TransformerShape(8_030_261_248 - 128256 * 4096, 32, 32, 128, 4096, 128256, 8, True)
+    assert not transformer_shape(count_model(read("bert_base"), 1, 8).model).causal
     assert transformer_shape(count_model(read("resnet18"), 1).model) is None
 
 

@@ -18,7 +18,7 @@ FIELDS = ("flops", "causal_flops", "executed_flops", "other_flops", "elements", 
 
 @st.composite
 def convolutional_networks(draw):
-    """A stack of grouped, transposed, plain convolutions, norms and activations, and a shape that it takes."""
+    """A stack of grouped, transposed, plain convolutions, norms and activations, and a shape large enough for norms."""
     groups = draw(st.sampled_from([1, 2, 4]))
     channels = [groups * draw(small) for _ in range(draw(st.integers(2, 5)))]
     layers: list[nn.Module] = []
@@ -26,7 +26,7 @@ def convolutional_networks(draw):
         kind = draw(st.sampled_from([nn.Conv2d, nn.ConvTranspose2d]))
         layers.append(kind(before, after, 3, padding=1, groups=groups, stride=draw(st.sampled_from([1, 2]))))
         layers.append(draw(st.sampled_from([nn.ReLU(), nn.GELU(), nn.BatchNorm2d(after), nn.Identity()])))
-    return nn.Sequential(*layers).to("meta"), (channels[0], draw(st.integers(8, 16)), draw(st.integers(8, 16)))
+    return nn.Sequential(*layers).to("meta"), (channels[0], draw(st.integers(20, 32)), draw(st.integers(20, 32)))
 
 
 def of(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype = torch.float32, leaf: bool = True) -> Count:

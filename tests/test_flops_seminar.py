@@ -2,7 +2,8 @@
 
 import pytest
 
-from mfulab.flops.seminar import recompute
+from mfulab.flops.seminar import main, recompute
+from mfulab.report import frames, page
 
 TRUE = {
     "linear 4→3": 24,
@@ -72,3 +73,21 @@ def test_rounded_answers(table):
 def test_the_source_is_called_wrong_where_it_is(table):
     assert {case for case, row in table.items() if not row.agrees} == WRONG
     assert all(table[case].note for case in WRONG)
+
+
+def test_the_table_is_written_and_the_page_shows_it(tmp_path):
+    main(["--out", str(tmp_path / "seminar.csv")])
+    rows = frames.seminar(tmp_path)
+    assert len(rows) == len(recompute())
+    assert set(rows.loc[rows["agrees"] != "True", "case"]) == WRONG
+    content = page.build(tmp_path)
+    assert 'id="seminar"' in content
+    assert "<s>1,060,400</s>" in content
+    assert "1,059,880 FLOP" in content
+
+
+@pytest.mark.parametrize("content", [None, "", "case,printed\nx,y\n"])
+def test_without_the_table_the_page_has_no_section(tmp_path, content):
+    if content is not None:
+        (tmp_path / "seminar.csv").write_text(content)
+    assert 'id="seminar"' not in page.build(tmp_path)

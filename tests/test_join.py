@@ -209,3 +209,31 @@ def test_percent_never_divides_by_nothing(part, whole):
         assert result is None
     else:
         assert result == pytest.approx(100 * part / whole)
+
+
+COUNTED = {
+    "parameters": 100,
+    "trainable_parameters": 100,
+    "step_peak_bytes": 4000,
+    "step_peak_fixed_bytes": 8,
+    "checkpointed_peak_bytes": 2000,
+    "inference_peak_bytes": 1200,
+}
+TRAINED = {"mode": "training", "dtype": "float32", "optimizer": "sgd"}
+
+
+@pytest.mark.parametrize(
+    ("row", "device", "expected"),
+    [
+        (TRAINED, "cpu", 400 + 4008),
+        ({**TRAINED, "checkpointing": True}, "cpu", 400 + 2008),
+        ({**TRAINED, "gradient_accumulation": 2}, "cpu", 400 + 4008 + 400),
+        ({**TRAINED, "optimizer": "adam", "dtype": "bfloat16"}, "cuda", 200 + 400 + 2008),
+        ({**TRAINED, "dtype": "bfloat16", "autocast": True}, "cuda", 400 + 2008 + 200 + 200),
+        ({"mode": "inference", "dtype": "float16"}, "cuda", 200 + 600),
+        ({**TRAINED, "dtype": "unknown"}, "cpu", None),
+    ],
+)
+def test_predicted_memory(row, device, expected):
+    assert join.predicted_memory(row, COUNTED, device) == expected
+    assert join.predicted_memory(row, {}, device) is None

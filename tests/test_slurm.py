@@ -100,7 +100,7 @@ def start(
         "experiment=pretend",
         f"hardware={hardware}",
         "--",
-        *(f"results/{hardware}/{run}/row.csv" for run in RUNS),
+        *(f"results/{hardware}/{run}/row.csv" for run in runs),
     ]
     environment = {key: value for key, value in os.environ.items() if key != SOCKET}
     environment["PYTHONPATH"] = str(PROJECT / "src")

@@ -29,13 +29,14 @@ def make(manifest: Path, *more: str) -> Path:
 def test_a_planned_experiment_becomes_tables(planned):
     found, problems = read(make(planned))
     assert problems == []
-    assert {name: len(table) for name, table in found.items()} == {
+    assert {name: len(found[name]) for name in TABLES} == {
         "environment": 1,
         "ceilings": 3,
         "flops": 9,
-        "counters": 0,
+        "counters": 12,
         "profile": 36,
-        "matmul": 15,
+        "matmul": 25,
+        "formats": 5,
     }
     row = (
         found["profile"]

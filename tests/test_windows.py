@@ -69,8 +69,14 @@ def test_slow_steps_are_judged_by_two(machine):
 
 def test_a_clock_that_drifts_is_not_steady(machine):
     made = machine(0.01)
-    clocks = iter(range(1000, 10**6, 100))
+    clocks = (1000 * 1.1**n for n in itertools.count())
     assert not warm_up(made.step, made, PACE, lambda: next(clocks)).steady
+
+
+def test_a_clock_that_jitters_is(machine):
+    made = machine(0.01)
+    clocks = itertools.cycle([1700, 1755, 1680])
+    assert warm_up(made.step, made, PACE, lambda: next(clocks)).steady
 
 
 def test_window_is_long_enough_and_counts_steps(machine):

@@ -216,7 +216,9 @@ class NumberFormatsStep(Step):
     axes: ClassVar[tuple[str, ...]] = ("precision",)
     on_device: ClassVar[bool] = False
     precision: PrecisionConfig
-    length: int = Field(4096, ge=2, description="Numbers a sum; fewer where their sum would leave the format's range.")
+    sum_length: int = Field(
+        4096, ge=2, description="Numbers a sum; fewer where their sum would leave the format's range."
+    )
     seed: int = Field(0, ge=0)
 
 
@@ -326,6 +328,10 @@ class FlopsRow(Row):
     )
     checkpointed_activation_bytes: int | None = Field(
         None, description="Floats saved with activation checkpointing, 4 bytes an element."
+    )
+    logits_bytes: int | None = Field(None, description="A language model's output, 4 bytes an element.")
+    key_value_cache_bytes: int | None = Field(
+        None, description="Keys and values of all layers and tokens, 4 bytes an element; causal transformers only."
     )
     step_peak_bytes: int | None = Field(
         None, description="Floats alive at once beside the weights, 4 bytes each: activations, gradients, in passing."

@@ -128,9 +128,8 @@ def flags_of(facts: Facts, expected: float | None) -> list[str]:
         flags.append(f"MFU of {facts['mfu_percent']:.0f} %: the peak or the FLOPs are wrong")
     if facts.at_least("other_processes", 1):
         flags.append(f"{facts['other_processes']:.0f} other process(es) used this device")
-    system, own = facts["system_utilization_percent"], facts["utilization_percent"]
-    if system is not None and own is not None and system - own > OTHERS:
-        flags.append(f"the machine was {system:.0f} % busy and this process {own:.0f} %: others computed beside it")
+    if _beside(facts):
+        flags.append(_beside(facts))
     if facts.at_least("throttled_percent", PIPE_IDLE):
         flags.append(f"it was held back (clock or CPU quota) for {facts['throttled_percent']:.0f} % of the time")
     if facts.at_least("steal_percent", CROSS_CHECK):
@@ -210,6 +209,18 @@ def _low_occupancy(facts: Facts) -> str:
     return f"SMs are active but hold {facts['occupancy_percent']:.0f} % of the warps they could: latency shows."
 
 
+def _beside(facts: Facts) -> str:
+    """What other processes did to a CPU; empty where they left it alone."""
+    system, own = facts["system_utilization_percent"], facts["utilization_percent"]
+    if system is None or own is None or system - own <= OTHERS:
+        return ""
+    return f"the machine was {system:.0f} % busy and this process {own:.0f} %: others computed beside it"
+
+
+def _shared(facts: Facts) -> str:
+    return f"{_beside(facts)}." if _beside(facts) and facts.below("utilization_percent", BUSY) else ""
+
+
 def _cpu_idle(facts: Facts) -> str:
     if facts["kernel_busy_percent"] is not None or facts["sm_active_percent"] is not None:
         return ""
@@ -240,6 +251,7 @@ CAUSES: tuple[tuple[str, Callable[[Facts], str]], ...] = (
     ("throttled", _throttled),
     ("shape", _shape),
     ("low occupancy", _low_occupancy),
+    ("shared", _shared),
     ("under-used", _cpu_idle),
     ("busy, not useful", _busy_not_useful),
 )

@@ -31,6 +31,8 @@ def transformer_shape(model: torch.nn.Module) -> TransformerShape | None:
         head_width=getattr(config, "head_dim", None) or config.hidden_size // heads,
         width=config.hidden_size,
         vocabulary_size=config.vocab_size,
+        key_value_heads=getattr(config, "num_key_value_heads", None) or heads,
+        causal=any(getattr(module, "is_causal", False) is True for module in model.modules()),
     )
 
 

@@ -44,6 +44,8 @@ class TransformerShape:
         head_width: Q.
         width: of the residual stream.
         vocabulary_size: V.
+        key_value_heads: heads of keys and values, fewer than H where they are grouped.
+        causal: whether each token attends to earlier ones alone, so that their keys and values can be kept.
     """
 
     parameters: int
@@ -52,6 +54,8 @@ class TransformerShape:
     head_width: int
     width: int
     vocabulary_size: int
+    key_value_heads: int
+    causal: bool
 
 
 def kaplan_flops(shape: TransformerShape, tokens: int) -> int:

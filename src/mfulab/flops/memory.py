@@ -78,6 +78,7 @@ def training_peak_bytes(
     autocast: bool = False,
     optimizer: Optimizer = "adam",
     optimizer_copies: int = 0,
+    accumulated: bool = False,
 ) -> int:
     """Peak of a training step beyond its inputs, without an allocator's rounding and the libraries' workspaces.
 
@@ -93,13 +94,15 @@ def training_peak_bytes(
         autocast: weights, gradients and moments stay fp32; the forward pass keeps a 16-bit copy of the weights.
         optimizer: whose state is kept.
         optimizer_copies: temporaries of the size of all gradients; 1 for torch's default (foreach) Adam on a GPU.
+        accumulated: whether gradients of an earlier micro-batch are there while the next one runs.
     """
     stored = 4 if autocast else element_bytes
     state = round(STATE_BYTES[optimizer] * trainable * (1 if optimizer == "adam_8bit" else stored / 4))
     gradients = trainable * stored
     # Counted in one format: under autocast the gradients among them keep four bytes.
     widened = (parameters * element_bytes + trainable * (stored - element_bytes)) if autocast else 0
-    passes = step_peak_bytes // 4 * element_bytes + step_peak_fixed_bytes + widened
+    earlier = gradients if accumulated else 0
+    passes = step_peak_bytes // 4 * element_bytes + step_peak_fixed_bytes + widened + earlier
     return parameters * stored + state + max(passes, gradients * (1 + optimizer_copies))
 
 

@@ -1,9 +1,12 @@
 """Every number that the seminar's material prints, computed anew by this project's own code."""
 
+import argparse
+import csv
 import importlib.util
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -54,6 +57,18 @@ def recompute() -> list[Recomputed]:
         *_number_formats(),
         *_bindings(),
     ]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """`python scripts/seminar.py --out results/tables/seminar.csv`: the table as CSV."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("results/tables/seminar.csv"))
+    path = parser.parse_args(arguments).out
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, [field.name for field in fields(Recomputed)])
+        writer.writeheader()
+        writer.writerows(asdict(row) for row in recompute())
 
 
 def _operations(model: nn.Module, *shape: int) -> Operations:

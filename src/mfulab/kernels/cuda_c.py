@@ -8,8 +8,8 @@ from mfulab.errors import UnsupportedError
 from mfulab.kernels.base import Launch, MatmulKernel, Resources, Shape
 from mfulab.kernels.nvrtc import Compiled, compile_source
 
-MOST_THREADS = 1024  # a block; every compute capability since 2.0
 STATIC_SHARED_BYTES = 48 << 10
+LEGACY_STREAM = 1  # cudaStreamLegacy, the default stream by a handle of its own
 
 
 class LaunchError(RuntimeError):
@@ -23,6 +23,7 @@ class CudaC(MatmulKernel):
     devices = ("cuda",)
     precisions: ClassVar[tuple[str, ...]] = ("fp32", "fp64")
     source: ClassVar[str]
+    entry: ClassVar[str] = "matmul"
     least_capability: ClassVar[tuple[int, int]] = (7, 5)
     types: ClassVar[Mapping[str, str]] = {"fp32": "float", "fp64": "double"}
 
@@ -67,7 +68,7 @@ class CudaC(MatmulKernel):
 
         config = LaunchConfig(grid=launch.grid, block=launch.block, shmem_size=launch.shared_memory_bytes)
         try:
-            cuda_launch(_stream(), config, self.loaded(launch), *arguments)
+            cuda_launch(_TorchStream(), config, self.loaded(launch), *arguments)
         except Exception as error:
             raise LaunchError(f"{error} ({self.source}, {launch})") from error
 
@@ -76,7 +77,7 @@ class CudaC(MatmulKernel):
         if launch not in self._loaded:
             compiled = self._compile(self.architecture(_capability()), launch)
             self._resources = compiled.resources
-            self._loaded[launch] = _load(compiled, launch.shared_memory_bytes)
+            self._loaded[launch] = _load(compiled, self.entry, launch.shared_memory_bytes)
         return self._loaded[launch]
 
     def resources(self) -> Resources:
@@ -91,26 +92,27 @@ def _capability() -> tuple[int, int]:
 
 
 class _TorchStream:
-    """torch's current stream as cuda.core takes one."""
+    """torch's current stream as cuda.core takes one: (version of the protocol, handle)."""
 
     def __cuda_stream__(self) -> tuple[int, int]:
         import torch
 
-        return 0, torch.cuda.current_stream().cuda_stream
+        return 0, torch.cuda.current_stream().cuda_stream or LEGACY_STREAM
 
 
-def _stream() -> _TorchStream:
-    return _TorchStream()
+_MODULES: list[Any] = []  # a module that is unloaded takes its kernels with it
 
 
-def _load(compiled: Compiled, shared_memory_bytes: int) -> Any:
+def _load(compiled: Compiled, entry: str, shared_memory_bytes: int) -> Any:
     import torch
     from cuda.bindings import driver
     from cuda.core import Device, ObjectCode
 
     torch.cuda.init()
     Device(torch.cuda.current_device()).set_current()
-    kernel = ObjectCode.from_cubin(compiled.code).get_kernel("matmul")
+    module = ObjectCode.from_cubin(compiled.code)
+    _MODULES.append(module)
+    kernel = module.get_kernel(entry)
     if shared_memory_bytes > STATIC_SHARED_BYTES:
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         handle = driver.CUkernel(int(kernel._handle))

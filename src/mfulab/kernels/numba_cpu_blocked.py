@@ -6,7 +6,8 @@ from numba import njit, prange
 
 from mfulab.kernels.base import Launch, MatmulKernel
 
-BLOCK = (32, 1024, 64)  # rows of C a task, columns of C, depth: a block of B (depth × columns) stays in the L2 cache
+BLOCK = (32, 1024)  # rows of C a task, columns of C
+DEPTH = 64  # of a block of B, which stays in the L2 cache: DEPTH × columns
 
 
 @njit(fastmath={"contract"})
@@ -64,13 +65,13 @@ def _matmul(a, b, c, rows, columns, depth):
 
 
 class NumbaCpuBlocked(MatmulKernel):
-    """All allowed threads. `block` is (rows, columns, depth) of the loops' blocks."""
+    """All allowed threads. `block` is (rows, columns) of C."""
 
     family, rung = "CPU", 3
     adds = "blocks that fit the caches, 4×4 register tiles, every core"
     devices = ("cpu",)
     precisions = ("fp64", "fp32")
-    block_sides = 3
+    block_sides = 2
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
         return a.numpy(), b.numpy(), c.numpy()
@@ -79,4 +80,4 @@ class NumbaCpuBlocked(MatmulKernel):
         return Launch(self.block or BLOCK)
 
     def run(self, *operands: Any, launch: Launch) -> None:
-        _matmul(*operands, *launch.block)
+        _matmul(*operands, *launch.block, DEPTH)

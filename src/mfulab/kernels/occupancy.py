@@ -35,7 +35,7 @@ def multiprocessor() -> Multiprocessor | None:
     return Multiprocessor(
         threads=device.max_threads_per_multi_processor,
         blocks=_BLOCKS.get((device.major, device.minor), 32),
-        registers=device.regs_per_multiprocessor,
+        registers=getattr(device, "regs_per_multiprocessor", 65536),  # as many on every one since 5.2
         shared_memory_bytes=device.shared_memory_per_multiprocessor,
     )
 

@@ -4,14 +4,17 @@ from mfulab.errors import UnsupportedError
 from mfulab.kernels.base import MatmulKernel, Shape
 
 
-def reference_for(precision: str, device: str, shape: Shape) -> MatmulKernel | None:
-    """torch's product (on a GPU that is cuBLAS); None where it has none in this precision for this shape."""
+def reference_for(precision: str, device: str, shape: Shape) -> tuple[str, MatmulKernel] | None:
+    """torch's product and its name, on a GPU the library's beneath it; None where torch has none for this."""
     from mfulab.kernels.torch_matmul import Torch
     from mfulab.kernels.torch_scaled import TorchScaled
 
+    kind = TorchScaled if precision == "fp8" else Torch
     try:
-        kernel = TorchScaled(precision) if precision == "fp8" else Torch(precision)
+        kernel = kind(precision)
         kernel.require(device, shape)
     except UnsupportedError:
         return None
-    return kernel
+    if device == "cpu":
+        return "torch", kernel
+    return ("cuBLASLt (torch._scaled_mm)" if precision == "fp8" else "cuBLAS (torch.matmul)"), kernel

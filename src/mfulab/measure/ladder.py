@@ -12,6 +12,7 @@ from mfulab.measure import gpm_sampler
 from mfulab.measure.cpu_sampler import CpuSampler
 from mfulab.measure.gpm_sampler import GpmSampler
 from mfulab.measure.nvml_sampler import NvmlAtEnd, NvmlSampler
+from mfulab.measure.rapl_sampler import RaplSampler
 from mfulab.measure.reading import Reading, Readings, Sampler, missing
 from mfulab.schema import ProfileRow
 
@@ -41,7 +42,7 @@ class Absent:
 def samplers_for(device: Any, series: Sequence[Sampler] = ()) -> list[Sampler]:
     """The samplers of a torch.device, the strictest first: GPM, NVML's counters, the poller, NVML at the end."""
     if device.type != "cuda":
-        return [CpuSampler(), *series]
+        return [CpuSampler(), RaplSampler(), *series]
     try:
         from mfulab.hardware.gpu import handle_of
 

@@ -213,6 +213,6 @@ def measured_ceiling(device: torch.device, precision: str, threads: int, limit_s
     """The best matmul of this device in TFLOP/s, measured once a process; None where torch has none in the format."""
     del threads  # part of the key: the ceiling is that of as many threads
     try:
-        return best_shape(sweep_products(precision, device, limit_s))[1]
+        return best_shape(sweep_products(precision, device, limit_s), device)[1]
     except UnsupportedError:
         return None

@@ -66,14 +66,25 @@ def product_of(precision: str, m: int, n: int, k: int, device: torch.device) -> 
         raise UnsupportedError(f"{precision} products on {device.type}: {str(error).splitlines()[0]}") from error
 
 
-def best_shape(samples: list[dict[str, object]]) -> tuple[str, float]:
-    """The shape with the highest median rate, MxNxK, and that rate in TFLOP/s."""
+def best_shape(samples: list[dict[str, object]], device: torch.device) -> tuple[str, float]:
+    """The shape with the highest rate, MxNxK, and that rate in TFLOP/s.
+
+    A shape's rate is its best sample on a CPU, whose neighbours can only slow samples down, and its median on a GPU,
+    whose first samples run at a clock that it cannot hold.
+    """
     rates: dict[str, list[float]] = {}
     for sample in samples:
         rates.setdefault(str(sample["shape"]), []).append(float(str(sample["tflop_s"])))
-    medians = {shape: Stats(values).median for shape, values in rates.items()}
-    best = max(medians, key=lambda shape: medians[shape])
-    return best, medians[best]
+    typical = max if device.type == "cpu" else (lambda values: Stats(values).median)
+    by_shape = {shape: typical(values) for shape, values in rates.items()}
+    best = max(by_shape, key=lambda shape: by_shape[shape])
+    return best, by_shape[best]
+
+
+def best_bandwidth(samples: list[dict[str, object]], device: torch.device) -> float:
+    """The triad's bandwidth in 10⁹ byte/s, chosen as a shape's rate is."""
+    rates = [float(str(sample["gb_s"])) for sample in samples]
+    return max(rates) if device.type == "cpu" else Stats(rates).median
 
 
 def sweep_triad(device: torch.device) -> list[dict[str, object]]:

@@ -26,6 +26,9 @@ class Pace:
     tolerance: float
 
 
+# A device that ramps up doubles its clock; one that holds still moves it by some percent.
+CLOCK_TOLERANCE = 0.1
+
 # The energy counter ticks each 100 ms and GPM wants more than that between samples: 5 s in all on a GPU.
 CPU_PACE = Pace(windows=5, window_s=0.3, warm_up_s=1.0, tolerance=0.05)
 CUDA_PACE = Pace(windows=5, window_s=1.1, warm_up_s=5.0, tolerance=0.02)
@@ -118,7 +121,7 @@ def warm_up(step: Step, clock: Clock, pace: Pace, frequency_mhz: Callable[[], fl
         chunks.append(_timed(step, clock, steps) / steps)
         clocks.append(frequency_mhz())
         wanted = 3 if time.perf_counter() < deadline else 2
-        steady = _flat(chunks[-wanted:], wanted, pace.tolerance) and _flat_clock(clocks[-wanted:], pace.tolerance)
+        steady = _flat(chunks[-wanted:], wanted, pace.tolerance) and _flat_clock(clocks[-wanted:])
     return WarmUp(first_call_s, time.perf_counter() - began, steady, tuple(chunks))
 
 
@@ -152,7 +155,7 @@ def _flat(values: Sequence[float], wanted: int, tolerance: float) -> bool:
     return len(values) >= wanted and max(values) - min(values) <= tolerance * min(values)
 
 
-def _flat_clock(values: Sequence[float | None], tolerance: float) -> bool:
+def _flat_clock(values: Sequence[float | None]) -> bool:
     """Whether the device's clock stood still; a device that does not tell it is judged by time alone."""
     known = [value for value in values if value]
-    return not known or _flat(known, 1, tolerance)
+    return not known or _flat(known, 1, CLOCK_TOLERANCE)

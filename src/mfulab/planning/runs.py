@@ -4,20 +4,24 @@ A run is one step with the part of the config that this step reads. Combinations
 not read are one run of it, so that a product of models and kernels costs neither a kernel a model nor a model a kernel.
 """
 
+from __future__ import annotations
+
 import hashlib
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from mfulab.errors import ConfigurationError, unknown
-from mfulab.planning.composition import Composition
 from mfulab.planning.naming import run_name
 from mfulab.schema import STEPS, CeilingsStep, CountFlopsStep, EnvironmentStep, ProfileStepStep, Step
+
+if TYPE_CHECKING:  # composing imports Hydra, which a remembered plan does without
+    from mfulab.planning.composition import Composition
 
 MEMORY = "memory"
 
@@ -115,7 +119,7 @@ class _Planner:
                 raise unknown("steps", step, STEPS)
         return self.base["steps"]
 
-    def combinations(self, step: str) -> Iterator["_Combination"]:
+    def combinations(self, step: str) -> Iterator[_Combination]:
         """Every combination of the axes that `step` reads."""
         fields = STEPS[step].model_fields
         axes = {key: values for key, values in self.composition.axes.items() if key.split(".")[0] in fields}
@@ -133,7 +137,7 @@ class _Planner:
                     combination.dotted[key] = value.content
             yield combination
 
-    def add(self, step: str, combination: "_Combination") -> None:
+    def add(self, step: str, combination: _Combination) -> None:
         labels, dotted, content = combination.labels, combination.dotted, combination.content
         config = _validated(STEPS[step], content)
         name = run_name(config, config.axes, dotted)
@@ -145,7 +149,7 @@ class _Planner:
         if isinstance(config, ProfileStepStep):
             counted = {key: content[key] for key in CountFlopsStep.model_fields}
             needs["flops"] = self._append("count_flops", _validated(CountFlopsStep, counted), dotted)
-        if "precision" in content:
+        if config.on_device and "precision" in content:
             needs["compute"] = self._add_ceiling(content["precision"])
             needs["memory"] = self._add_ceiling(None)
         self._append(step, config, dotted, needs)

@@ -1,5 +1,6 @@
 """The planned sweep as the rules see it: paths, and functions of wildcards; imports neither torch nor pandas."""
 
+import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping
@@ -12,7 +13,7 @@ from mfulab.planning.runs import Plan, Run
 from mfulab.planning.sources import PACKAGE, closure, step_sources, target_sources
 from mfulab.worker import client
 
-TABLES = ("environment", "ceilings", "flops", "counters", "profile", "matmul")
+TABLES = ("environment", "ceilings", "flops", "counters", "profile", "matmul", "formats")
 
 
 class Workflow:
@@ -85,6 +86,12 @@ class Workflow:
         """The page's module, what it imports, and every figure's, which it finds by their being there."""
         figures = [f"mfulab.report.figures.{path.stem}" for path in (PACKAGE / "report/figures").glob("[!_]*.py")]
         return _relative([path for module in ["mfulab.report.page", *figures] for path in closure(module)])
+
+    def topic(self, wildcards: Any) -> str:
+        """The figure's place on the page and in Snakemake's report, read from its module, which imports pandas."""
+        code = (PACKAGE / f"report/figures/{wildcards.figure}.py").read_text(encoding="utf-8")
+        found = re.search(r'^TOPIC = "(\w+)"$', code, flags=re.MULTILINE)
+        return found[1].replace("_", " ") if found else "figures"
 
     def figure_sources(self, wildcards: Any) -> list[str]:
         """An input function: the figure's module and what it imports."""

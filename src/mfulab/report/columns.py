@@ -13,6 +13,7 @@ TABLES = {
     "counters": "compare_counters",
     "profile": "profile_step",
     "matmul": "bench_matmul",
+    "formats": "number_formats",
 }
 TABLE_OF = {step: table for table, step in TABLES.items()}
 LEADING = ("hardware", "experiment", "run", "recorded", "status", "message")

@@ -73,10 +73,13 @@ def draw(
         axes.xaxis.set_major_locator(FixedLocator(sizes if len(sizes) < 9 else sizes[:: len(sizes) // 6]))
         axes.xaxis.set_major_formatter(lambda size, _: f"{size:g}")
         axes.xaxis.set_minor_locator(NullLocator())
+        # Values decide the limits: an interval of two windows may be wider than any panel, and then runs out of it.
+        values = rows.loc[rows["machine"] == machine, value]
         if log:
             axes.set_yscale("log")
+            axes.set_ylim(values.min() / 2, values.max() * 2)
         else:
-            axes.set_ylim(bottom=0)
+            axes.set_ylim(0, 1.15 * values.max())
         if machine == machines[-1]:
             axes.set_xlabel(text("batch_size"))
     for machine in machines:

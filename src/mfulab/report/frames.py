@@ -42,6 +42,15 @@ def comparison(folder: Path) -> pd.DataFrame:
     return found.loc[order.sort_values(kind="stable").index]
 
 
+def seminar(folder: Path) -> pd.DataFrame:
+    """The seminar's numbers computed anew, as texts; empty where they were not computed or cannot be read."""
+    columns = ["source", "case", "printed", "formula", "value", "answer", "agrees", "note"]
+    try:
+        return pd.read_csv(folder / "seminar.csv", dtype=str, keep_default_na=False)[columns]
+    except (FileNotFoundError, ValueError, KeyError):
+        return pd.DataFrame(columns=columns, dtype=str)
+
+
 def _texts(path: Path, column: str) -> list[str]:
     try:
         return list(pd.read_csv(path, dtype=str, keep_default_na=False)[column])

@@ -9,6 +9,7 @@ from typing import Any
 
 from mfulab import verdict
 from mfulab.denominators import mbu_percent, mfu_columns
+from mfulab.flops.memory import inference_peak_bytes, training_peak_bytes
 
 TERA = 1e12
 BYTES_COUNTED_PER_ELEMENT = 4  # count_flops gives bytes for float32 operands
@@ -76,23 +77,33 @@ def step_bytes(flops: Values, mode: str, micro_batches: int, dtype: str | None) 
     return product(micro_batches, counted, ratio(ELEMENT_BYTES.get(dtype or ""), BYTES_COUNTED_PER_ELEMENT))
 
 
-def predicted_memory(row: Values, flops: Values) -> float | None:
-    """Bytes that a training step needs at its peak; None for inference, whose peak is no sum of parts.
+def predicted_memory(row: Values, flops: Values, device: str | None) -> float | None:
+    """Bytes that a step needs at its peak, as a pretended allocator saw its tensors; None where it was not counted.
 
-    Parameters, gradients and optimiser state (Adam: two moments) in the parameters' format, which autocast leaves at
-    float32, and what is saved for the backward pass in the format of the products.
+    An allocator's rounding and the libraries' workspaces come on top; on a CPU also the interpreter and its libraries.
     """
-    if row.get("mode") != "training":
+    element_bytes, parameters = ELEMENT_BYTES.get(row.get("dtype") or ""), flops.get("parameters")
+    training, again = row.get("mode") == "training", bool(row.get("checkpointing"))
+    which = "inference" if not training else "checkpointed" if again else "step"
+    peak = flops.get(f"{which}_peak_bytes")
+    if element_bytes is None or parameters is None or peak is None:
         return None
-    product_bytes = ELEMENT_BYTES.get(row.get("dtype") or "")
-    parameter_bytes = 4 if row.get("autocast") else product_bytes
-    moments = {"sgd": 0, "adam": 2, "adamw": 2}.get(row.get("optimizer") or "")
-    saved = flops.get("checkpointed_activation_bytes" if row.get("checkpointing") else "activation_bytes")
-    return total(
-        product(flops.get("parameters"), parameter_bytes),
-        product(flops.get("trainable_parameters"), parameter_bytes, total(1, moments)),
-        product(saved, ratio(product_bytes, BYTES_COUNTED_PER_ELEMENT)),
-        flops.get("activation_fixed_bytes") or 0,
+    autocast = bool(row.get("autocast"))
+    if not training:
+        fixed = flops.get("inference_peak_fixed_bytes") or 0
+        return inference_peak_bytes(parameters, peak, fixed, element_bytes=element_bytes, autocast=autocast)
+    optimizer: Any = row.get("optimizer") or "sgd"
+    return training_peak_bytes(
+        parameters,
+        flops.get("trainable_parameters") or 0,
+        peak,
+        flops.get("step_peak_fixed_bytes") or 0,
+        element_bytes=element_bytes,
+        autocast=autocast,
+        optimizer=optimizer,
+        # torch's default for Adam on a GPU updates all parameters at once, and holds a temporary for each.
+        optimizer_copies=int(device == "cuda" and optimizer != "sgd"),
+        accumulated=(row.get("gradient_accumulation") or 1) > 1,
     )
 
 
@@ -141,7 +152,7 @@ def profile_columns(row: Values, flops: Values, compute: Values, memory: Values,
         "samples_per_j": ratio(samples, energy),
         "flops_per_j": ratio(counted["flops"], energy),
         "mbu_percent": _mbu(row, flops, memory, time, basis),
-        "predicted_memory_bytes": predicted_memory(row, flops),
+        "predicted_memory_bytes": predicted_memory(row, flops, device),
     }
     joined["mfu_note"] = _note(row, joined, flops)
     return joined | verdict.columns({**row, **joined, "time_s": time})

@@ -40,6 +40,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     """The page as text, from the tables in `folder` and figures in `drawn`, whatever is missing of them."""
     tables, problems = frames.read(folder)
     text = Texts(language, "page")
+    seminar = frames.seminar(folder)
     sections = _sections(tables, drawn, text)
     template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(_file("report.html"))
     data = payload.read(tables, folder)
@@ -52,6 +53,8 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         problems=[*([] if len(_runs(tables)) else [text("no_rows")]), *problems],
         excluded=frames.excluded(folder).to_dict("records"),
         comparison=_comparison(folder, text),
+        seminar=seminar.to_dict("records"),
+        wrong_in_seminar=int((seminar["agrees"] != "True").sum()),
         sections=sections,
         has_rows=any(len(tables[name]) for name in TABLES),
         environment=_environment(tables),

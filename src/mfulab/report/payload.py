@@ -17,8 +17,8 @@ from mfulab.schema import ROWS
 # The columns shown at first; the rest appear on request and are always exported.
 MAIN = {
     "profile": (
-        "hardware model mode batch_size precision execution status time_s samples_per_s tokens_per_s mfu_percent"
-        " hfu_percent utilization_percent memory_bytes energy_j"
+        "hardware model mode batch_size precision execution status time_s mfu_percent utilization_percent hfu_percent"
+        " samples_per_s tokens_per_s memory_bytes energy_j verdict"
     ),
     "matmul": (
         "hardware kernel size precision status time_s tflop_s share_of_measured_percent share_of_reference_percent"
@@ -29,6 +29,10 @@ MAIN = {
     ),
     "flops": "run model batch_size sequence_length status parameters forward_flops backward_flops uncounted_operators",
     "counters": "counter model version status printed printed_unit flops deviation_percent explanation",
+    "formats": (
+        "precision status bits exponent_bits mantissa_bits epsilon largest smallest_normal naive_sum_error"
+        " pairwise_sum_error kahan_sum_error"
+    ),
     "environment": "hardware recorded device device_name python operating_system",
 }
 

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from mfulab.report import details, join, series
-from mfulab.report.columns import Record, Records, columns
+from mfulab.report.columns import JOINED, Record, Records, columns
 from mfulab.report.sources import Collected, from_folder, from_manifest, from_recorded, identity
+from mfulab.schema import STEPS
 
-NO_MACHINE = {"plan", "tables", "reference", "count_flops", "compare_counters", "superseded"}
+NO_MACHINE = {"plan", "tables", "reference", "superseded", *(step for step in STEPS if not STEPS[step].on_device)}
 
 
 def collect(
@@ -99,6 +100,24 @@ def write(collected: Collected, folder: Path) -> None:
     details.write(details.collect(collected.folders), folder / "details.json")
 
 
+def record(collected: Collected, reference: Path) -> None:
+    """Writes the rows of each machine that was measured here as a recorded one: `reference`/<hardware>/*.csv.
+
+    Joined columns are left out: they are joined anew whenever recorded rows are read.
+    """
+    for hardware in dict.fromkeys(row["hardware"] for row in collected.records["environment"] if not row["recorded"]):
+        for table, rows in collected.records.items():
+            kept = [row for row in rows if not row["recorded"] and row["hardware"] in (hardware, "")]
+            if kept:
+                (reference / hardware).mkdir(parents=True, exist_ok=True)
+                names = [name for name in columns(table) if name not in JOINED.get(table, ())]
+                _write_csv(reference / hardware / f"{table}.csv", names, kept)
+        of_runs = {identity("profile", row): row for row in collected.records["profile"] if row["hardware"] == hardware}
+        known = ((row, collected.folders[name]) for name, row in of_runs.items() if name in collected.folders)
+        if lines := series.collect(known):
+            _write_csv(reference / hardware / "series.csv", series.columns(lines), lines)
+
+
 def _write_csv(path: Path, names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
     partial = path.with_name(f".{path.name}")
     with partial.open("w", newline="", encoding="utf-8") as file:
@@ -118,9 +137,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--root", type=Path, default=Path(), help="what the manifests' folders are relative to")
     parser.add_argument("--results", type=Path, help="also report folders found here that have no plan")
     parser.add_argument("--reference", type=Path, help="also report the recorded machines found here")
+    parser.add_argument(
+        "--record", type=Path, help="also write this machine's rows here, as results/reference has them"
+    )
     parser.add_argument("--out", type=Path, default=Path("results/tables"))
     options = parser.parse_args(arguments)
     collected = collect(
         options.manifest, options.root, also=options.also, results=options.results, reference=options.reference
     )
     write(collected, options.out)
+    if options.record:
+        record(collected, options.record)

@@ -107,13 +107,13 @@ def _time(
     """All repetitions, and the name of the reference where the library has the product."""
     timer: Timer = DeviceTimer() if device == "cuda" else HostTimer(cpu().last_level_cache_bytes)
     contestants = {config.kernel.name: call}
-    reference = reference_for(kernel.precision, device, shape)
+    found = reference_for(kernel.precision, device, shape)
     name = None
-    if reference is not None:
+    if found is not None:
         # Its own output: the kernel's is checked again afterwards.
         beside = Operands(operands.a, operands.b, torch.empty_like(operands.c))
-        name = f"reference: {reference}"
-        contestants[name] = _bind(reference, beside, shape)[0]
+        name = f"reference: {found[0]}"
+        contestants[name] = _bind(found[1], beside, shape)[0]
     return interleave(contestants, timer, _budget(config.timing, device)), name
 
 

@@ -10,15 +10,14 @@ import torch
 from mfulab.hardware.compute import allow_tf32, effective_precision, peak_of, prepare
 from mfulab.hardware.gpu import properties_of
 from mfulab.hardware.peaks import memory_peak_gb_s
-from mfulab.measure.products import LIMIT_S, best_shape, sweep_products, sweep_triad
+from mfulab.measure.products import LIMIT_S, best_bandwidth, best_shape, sweep_products, sweep_triad
 from mfulab.measure.series import Series
-from mfulab.measure.statistics import Stats
 from mfulab.schema import CeilingRow, CeilingsStep, PrecisionConfig
 from mfulab.steps.base import Measured, UnsupportedError
 
 
 def measure(config: CeilingsStep, folder: Path) -> Measured:
-    """Measures `config.ceiling`. Every sample holds products back to back; the ceiling is the best shape's median."""
+    """Measures `config.ceiling`. Every sample holds products back to back; the ceiling is that of the best shape."""
     device, threads = prepare(config.device)
     row = CeilingRow(ceiling=config.ceiling, threads=threads if device.type == "cpu" else None)
     began = time.perf_counter()
@@ -40,7 +39,7 @@ def _products(
     with _clock(row, device, folder):
         samples = sweep_products(effective, device, LIMIT_S[device.type])
     peak = peak_of(device, threads, effective, config.device)
-    row.measured_shape, row.measured_tflop_s = best_shape(samples)
+    row.measured_shape, row.measured_tflop_s = best_shape(samples, device)
     row.computed_tflop_s, row.max_clock_tflop_s, row.datasheet_tflop_s = peak.spec, peak.max_clock, peak.datasheet
     row.computed_clock_mhz = peak.spec_clock_mhz
     row.computed_formula, row.computed_source = peak.formula or None, peak.source or None
@@ -51,7 +50,7 @@ def _products(
 def _memory(row: CeilingRow, device: torch.device, folder: Path) -> Measured:
     with _clock(row, device, folder):
         samples = sweep_triad(device)
-    row.measured_gb_s = Stats(float(str(sample["gb_s"])) for sample in samples).median
+    row.measured_gb_s = best_bandwidth(samples, device)
     row.measured_shape = str(samples[0]["elements"])
     if device.type == "cuda":
         row.computed_gb_s = memory_peak_gb_s(properties_of(device))

@@ -2,11 +2,16 @@
 
 import csv
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from mfulab.flops.compare import compare_formulas, transformer_shape
 from mfulab.flops.counter import Operations
+from mfulab.flops.formulas import TransformerShape
+from mfulab.flops.memory import key_value_cache_bytes, logits_bytes
 from mfulab.flops.model import ModelCount, count_model
 from mfulab.flops.optimizers import optimizer_flops
+from mfulab.flops.parallel import plans
 from mfulab.flops.tree import layer_rows
 from mfulab.models.build import ModelError
 from mfulab.schema import CountFlopsStep, FlopsRow
@@ -15,9 +20,15 @@ from mfulab.steps.base import Measured
 BYTES = 4
 """An element's size in every `bytes` column; multiply by precision's element size ÷ 4 for another number format."""
 
+DEVICES = (2, 8, 64)
+"""Numbers of devices for which `parallel.csv` works memory and traffic out."""
+
 
 def measure(config: CountFlopsStep, folder: Path) -> Measured:
-    """Counts the model; writes `layers.csv`, one line a layer, into `folder`. Samples: one line an operator and pass.
+    """Counts the model. Samples: one line an operator and pass.
+
+    Writes into `folder`: `layers.csv`, one line a layer; for a transformer over tokens also `formulas.csv`, the field's
+    formulas beside the count, and `parallel.csv`, memory and traffic on several devices, on paper.
 
     Raises:
         ModelError: the model cannot be built.
@@ -27,12 +38,23 @@ def measure(config: CountFlopsStep, folder: Path) -> Measured:
     row = _row(config, counted)
     _add_inference(row, config)
     _add_checkpointed(row, config)
-    layers = layer_rows(counted.model, counted.count.operations)
-    with (folder / "layers.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(layers[0]))
-        writer.writeheader()
-        writer.writerows(layers)
+    _write(folder / "layers.csv", layer_rows(counted.model, counted.count.operations))
+    shape = transformer_shape(counted.model)
+    if shape and config.sequence_length:
+        _add_transformer(row, config, shape)
+        _write(folder / "formulas.csv", compare_formulas(counted, config.batch_size, config.sequence_length))
+        tokens = config.batch_size * config.sequence_length
+        whole = sum(parameter.numel() for parameter in counted.model.parameters())
+        ways = [plans(whole, devices, layers=shape.layers, width=shape.width, tokens=tokens) for devices in DEVICES]
+        _write(folder / "parallel.csv", [plan for way in ways for plan in way])
     return Measured(row, _operator_rows(counted.count.operations))
+
+
+def _write(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def _row(config: CountFlopsStep, counted: ModelCount) -> FlopsRow:
@@ -68,6 +90,22 @@ def _row(config: CountFlopsStep, counted: ModelCount) -> FlopsRow:
         step_peak_bytes=BYTES * counted.count.peak.elements,
         step_peak_fixed_bytes=counted.count.peak.fixed_bytes,
     )
+
+
+def _add_transformer(row: FlopsRow, config: CountFlopsStep, shape: TransformerShape) -> None:
+    tokens = config.sequence_length or 0
+    row.logits_bytes = logits_bytes(
+        batch_size=config.batch_size, tokens=tokens, vocabulary_size=shape.vocabulary_size, element_bytes=BYTES
+    )
+    if shape.causal:
+        row.key_value_cache_bytes = key_value_cache_bytes(
+            layers=shape.layers,
+            key_value_heads=shape.key_value_heads,
+            head_width=shape.head_width,
+            tokens=tokens,
+            batch_size=config.batch_size,
+            element_bytes=BYTES,
+        )
 
 
 def _add_inference(row: FlopsRow, config: CountFlopsStep) -> None:

@@ -136,7 +136,7 @@ def _in_worker(command: list[str], environment: dict[str, str], limit: float | N
 
 
 def _connect() -> socket.socket | None:
-    if SOCKET not in os.environ:
+    if not os.environ.get(SOCKET):
         return None
     connection = socket.socket(socket.AF_UNIX)
     try:

@@ -18,13 +18,14 @@ _worker: subprocess.Popen[bytes] | None = None
 def start(is_local: bool = True) -> None:
     """Starts a worker that ends with this process, and tells later child processes where it is; returns at once.
 
-    Nothing where runs are sent to other machines (`is_local` is false): these run directly.
+    Runs that are sent to other machines (`is_local` is false) run directly, and so do all with MFULAB_WORKER= (empty).
     """
     global _worker
     if not is_local:
         return
     _tell_gpus()
-    if sys.platform != "linux":  # elsewhere forking after heavy imports is not safe
+    # Elsewhere than on Linux, forking after heavy imports is not safe.
+    if sys.platform != "linux" or os.environ.get(SOCKET) == "":
         return
     folder = Path(tempfile.mkdtemp(prefix="mfulab-", dir="/tmp"))  # short: a socket's path may have 107 bytes
     environment = {key: value for key, value in os.environ.items() if key not in THREADS}

@@ -1,4 +1,4 @@
-"""Memory of a training step: what its parts add up to, against the measured peak."""
+"""Memory of a step: the predicted peak against the measured one."""
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -13,7 +13,7 @@ TOPIC = "memory"
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """Training runs with a measured peak and a prediction."""
+    """Runs with a measured peak and a prediction."""
     return with_machine(tables, ok(tables["profile"], "memory_bytes", "predicted_memory_bytes"))
 
 

@@ -1,0 +1,63 @@
+"""The CPU rungs against torch on the same threads: `python benchmarks/cpu_matmul.py [--size 2048] [--threads 4]`.
+
+Prints a Markdown table. The exit status says whether the best Numba rung reaches 30 % of torch, the target at 2048³.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from mfulab.errors import UnsupportedError
+from mfulab.schema import BenchMatmulStep, MatmulRow
+from mfulab.steps.bench_matmul import measure
+
+TARGET_PERCENT = 30
+RUNGS = {
+    "numba_cpu_reordered": "mfulab.kernels.numba_cpu_reordered.NumbaCpuReordered",
+    "numba_cpu_blocked": "mfulab.kernels.numba_cpu_blocked.NumbaCpuBlocked",
+    "numpy": "mfulab.kernels.cpu_numpy.Numpy",
+    "torch": "mfulab.kernels.torch_matmul.Torch",
+}
+
+
+def row_of(name: str, target: str, size: int, threads: int | None) -> MatmulRow:
+    config = BenchMatmulStep.model_validate(
+        {
+            "kernel": {"name": name, "_target_": target},
+            "size": str(size),
+            "precision": {"name": "fp32", "dtype": "float32"},
+            "device": {"name": "cpu", "type": "cpu", "threads": threads},
+        }
+    )
+    row = measure(config, Path()).row
+    assert isinstance(row, MatmulRow)
+    return row
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--size", type=int, default=2048)
+    parser.add_argument("--threads", type=int, default=None)
+    arguments = parser.parse_args()
+    print(f"| rung | median at {arguments.size}³, fp32 | GFLOP/s | share of torch in the same run |")
+    print("|---|---|---|---|")
+    shares = {}
+    for name, target in RUNGS.items():
+        try:
+            row = row_of(name, target, arguments.size, arguments.threads)
+        except UnsupportedError as reason:
+            print(f"| {name} | {reason} | | |")
+            continue
+        if row.time_s is None or row.reference_time_s is None:
+            print(f"| {name} | {row.status}: {row.message} | | |")
+            continue
+        shares[name] = 100 * row.reference_time_s / row.time_s
+        speed = row.flops / row.time_s / 1e9 if row.flops else float("nan")
+        print(f"| {name} | {row.time_s * 1e3:.1f} ms | {speed:.1f} | {shares[name]:.0f} % |")
+    best = max((share for name, share in shares.items() if name.startswith("numba")), default=0.0)
+    print(f"\nBest Numba rung: {best:.0f} % of torch; the target is {TARGET_PERCENT} %.")
+    return 0 if best >= TARGET_PERCENT else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

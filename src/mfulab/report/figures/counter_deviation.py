@@ -1,0 +1,61 @@
+"""How far other tools' FLOPs are from ours: one line a model, one mark a tool."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mfulab.report import style
+from mfulab.report.frames import Tables, ok
+from mfulab.report.language import Texts
+from mfulab.report.quantities import percent
+
+TABLES = ("counters",)
+TOPIC = "flops"
+ORDER = 2
+MOST = 24
+AGREES_WITHIN = 1.0  # percent
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """Tools that counted a model, the models with the largest disagreement last."""
+    counted = ok(tables["counters"], "deviation_percent").drop_duplicates(["model", "counter"])
+    spread = counted.groupby("model")["deviation_percent"].agg(lambda deviations: deviations.abs().max())
+    chosen = spread.nlargest(MOST).sort_values().index
+    counted = counted[counted["model"].isin(chosen)]
+    order = {model: place for place, model in enumerate(chosen)}
+    return counted.sort_values(["model", "counter"], key=lambda column: column.map(order).fillna(0), kind="stable")
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """The largest deviation with what explains it, and how many counts agree."""
+    worst = rows.loc[rows["deviation_percent"].abs().idxmax()]
+    return text(
+        "finding",
+        agreeing=int((rows["deviation_percent"].abs() <= AGREES_WITHIN).sum()),
+        count=len(rows),
+        within=percent(AGREES_WITHIN),
+        counter=worst["counter"],
+        model=worst["model"],
+        deviation=percent(worst["deviation_percent"]),
+        explanation=worst["explanation"],
+    )
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """Deviation in percent on a line for each model; zero is this project's count."""
+    axes = figure.subplots()
+    models, counters = list(dict.fromkeys(rows["model"])), sorted(set(rows["counter"]))
+    axes.axvline(0, color=style.MUTED, linewidth=1)
+    marks = dict(zip(counters, zip(style.PALETTE, style.MARKERS, strict=False), strict=False))
+    for place, counter in enumerate(counters):
+        color, marker = marks[counter]
+        here = rows[rows["counter"] == counter]
+        # Tools that agree stand beside one another.
+        shift = 0.15 * (place - (len(counters) - 1) / 2)
+        heights = [models.index(model) + shift for model in here["model"]]
+        axes.plot(here["deviation_percent"], heights, marker, color=color, markersize=7)
+    axes.set_yticks(range(len(models)), models, fontsize=10 if len(models) > 14 else 11)
+    axes.set_xlabel(text("deviation"))
+    low, high = axes.get_xlim()
+    axes.set_xticks([tick for tick in axes.get_xticks() if low <= tick <= high], minor=False)
+    axes.set_xlim(low, high)
+    style.legend(figure, [style.dot(color, counter, marker) for counter, (color, marker) in marks.items()])

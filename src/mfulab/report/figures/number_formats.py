@@ -1,0 +1,77 @@
+"""Number formats: how their bits are spent, and what sums lose in them by the way they are added."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
+
+from mfulab.report import style
+from mfulab.report.frames import Tables, ok
+from mfulab.report.language import Texts
+from mfulab.report.quantities import significant
+
+TABLES = ("formats",)
+TOPIC = "precision"
+ORDER = 3
+PARTS = ("sign", "exponent_bits", "mantissa_bits")
+RUNGS = ("naive_sum_error", "pairwise_sum_error", "kahan_sum_error")
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """One row a format, the widest last; integers have no exponent and are left out."""
+    known = ok(tables["formats"], "bits", "exponent_bits", "mantissa_bits").drop_duplicates("precision")
+    known = known[known["exponent_bits"] > 0]
+    return known.assign(sign=1).sort_values(["bits", "mantissa_bits"])
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """What Kahan's sum saves in the format where the plain one loses most."""
+    summed = rows.dropna(subset=["naive_sum_error", "kahan_sum_error"])
+    widest, narrowest = rows.iloc[-1], rows.iloc[0]
+    if summed.empty:
+        return text(
+            "finding_bits",
+            low=narrowest["precision"],
+            few=int(narrowest["bits"]),
+            high=widest["precision"],
+            many=int(widest["bits"]),
+        )
+    worst = summed.loc[summed["naive_sum_error"].idxmax()]
+    return text(
+        "finding",
+        precision=text.name("precision", worst["precision"]),
+        count=int(worst["sum_length"]),
+        naive=significant(worst["naive_sum_error"], 2),
+        kahan=significant(worst["kahan_sum_error"], 2),
+    )
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """Left the bits as stacked bars; right relative errors of three ways to add, exact sums at the left edge."""
+    bits, errors = figure.subplots(1, 2, sharey=True, width_ratios=[1, 1.4])
+    names = [text.name("precision", precision) for precision in rows["precision"]]
+    base = pd.Series(0.0, index=rows.index)
+    for part, color in zip(PARTS, (style.PALETTE[7], style.PALETTE[6], style.PALETTE[5]), strict=True):
+        bits.barh(names, rows[part], left=base, color=color, height=0.6)
+        base += rows[part]
+    bits.set_xlabel(text("bits"))
+    bits.set_xlim(0, base.max() * 1.05)
+    positive = rows[list(RUNGS)].where(rows[list(RUNGS)] > 0)
+    floor = positive.min(axis=None) / 10
+    for rung, color, marker in zip(RUNGS, style.PALETTE, style.MARKERS, strict=False):
+        known = rows[rows[rung].notna()]
+        heights = [names.index(text.name("precision", precision)) for precision in known["precision"]]
+        errors.plot(known[rung].clip(lower=floor), heights, marker, color=color, markersize=9, alpha=0.85)
+    errors.set_xscale("log")
+    errors.xaxis.set_minor_formatter(NullFormatter())
+    errors.set_xlabel(text("error"))
+    for axes in (bits, errors):
+        axes.grid(axis="y", visible=False)
+    entries = [
+        style.dot(color, text(part), "s")
+        for part, color in zip(PARTS, (style.PALETTE[7], style.PALETTE[6], style.PALETTE[5]), strict=True)
+    ]
+    entries += [
+        style.dot(color, text(rung), marker)
+        for rung, color, marker in zip(RUNGS, style.PALETTE, style.MARKERS, strict=False)
+    ]
+    style.legend(figure, entries)
