@@ -5,13 +5,16 @@ edited kernel re-runs the runs that use it and nothing else.
 """
 
 import ast
+import hashlib
 import importlib.machinery
+import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 from mfulab.errors import ConfigurationError, unknown
+from mfulab.planning.store import write_if_changed
 
 PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -44,16 +47,37 @@ def closure(module: str) -> tuple[Path, ...]:
     return tuple(sorted(set(found.values())))
 
 
-def _imports(path: Path, module: str) -> Iterable[str]:
+def write_digests(path: Path, files: Sequence[Path]) -> None:
+    """Writes the digest of each file to `path` where one changed; `path` is as old as the newest of them.
+
+    Its age matters for results that were copied from elsewhere: those that are newer than the code stay.
+    """
+    lines = [f"{hashlib.sha256(file.read_bytes()).hexdigest()[:16]}  {_name(file)}\n" for file in dict.fromkeys(files)]
+    if write_if_changed(path, "".join(lines)):
+        newest = max(file.stat().st_mtime_ns for file in files)
+        os.utime(path, ns=(newest, newest))
+
+
+def _name(file: Path) -> str:
+    for root in (PACKAGE.parent, Path.cwd()):
+        if file.is_relative_to(root):
+            return str(file.relative_to(root))
+    return str(file)
+
+
+@cache
+def _imports(path: Path, module: str) -> tuple[str, ...]:
+    """What a file's imports name, functions and classes among the modules."""
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    names: list[str] = []
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             parents = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
             base = ".".join([*parents, *([node.module] if node.module else [])])
-            yield base
-            yield from (f"{base}.{alias.name}" for alias in node.names)
+            names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
+    return tuple(names)
 
 
 @cache

@@ -84,14 +84,15 @@ def check_writable(results: Path) -> None:
         ) from error
 
 
-def write_if_changed(path: Path, text: str) -> None:
-    """Writes `text` by renaming a finished file, and leaves a file that holds it already untouched."""
+def write_if_changed(path: Path, text: str) -> bool:
+    """Writes `text` by renaming a finished file, leaves a file that holds it already untouched; whether it wrote."""
     if _read(path) == text:
-        return
+        return False
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
     temporary.write_text(text, encoding="utf-8")
     temporary.replace(path)
+    return True
 
 
 def _read(path: Path) -> str | None:

@@ -4,13 +4,14 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from mfulab.errors import ConfigurationError
 from mfulab.planning.load import RESULTS, load
 from mfulab.planning.runs import Plan, Run
-from mfulab.planning.sources import PACKAGE, closure, step_sources, target_sources
+from mfulab.planning.sources import PACKAGE, closure, step_sources, target_sources, write_digests
 from mfulab.worker import client
 
 TABLES = ("environment", "ceilings", "flops", "counters", "profile", "matmul", "formats")
@@ -24,6 +25,7 @@ class Workflow:
             self.plans: list[Plan] = load(config, is_main=is_main)
         except ConfigurationError as error:
             sys.exit(f"mfulab: {error}")
+        self._is_main = is_main
         self._runs: dict[str, Run] = {run.folder: run for plan in self.plans for run in plan.runs}
 
     @property
@@ -68,12 +70,22 @@ class Workflow:
         return [f"reports/figures/{name}.svg" for name in Path(listed).read_text(encoding="utf-8").split()]
 
     def sources(self, step: str) -> Callable[[Any], list[str]]:
-        """An input function: the step's own source files and those of the model or kernel that the run measures."""
+        """An input function: one file that holds digests of the step's sources and those of the run's model or kernel.
+
+        One file, because Snakemake takes a time for each input of each run: sixteen of them made a sweep of 5,000
+        three times as slow to find that nothing is to be done.
+        """
+
+        @cache
+        def digests(target: str | None) -> str:
+            path = RESULTS / "plan" / "sources" / f"{step},{target or 'itself'}.txt"
+            if self._is_main or not path.exists():
+                write_digests(path, [*step_sources(step), *(target_sources(target) if target else ())])
+            return str(path)
 
         def files(wildcards: Any) -> list[str]:
             run = self._runs.get("/".join(filter(None, (wildcards.get("hardware"), step, wildcards.get("run")))))
-            target = target_sources(run.target) if run and run.target else ()
-            return _relative([*step_sources(step), *target])
+            return [digests(run.target if run else None)]
 
         return files
 
