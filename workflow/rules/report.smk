@@ -106,6 +106,6 @@ rule report:
         lab.rows,
 
 
-rule rows: # the measurements alone: what a machine does whose results are collected elsewhere
+rule rows:  # the measurements alone: what a machine does whose results are collected elsewhere
     input:
         lab.rows,
