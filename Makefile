@@ -43,6 +43,8 @@ workflow: $(VENV)/tested ## The real workflow in miniature
 
 bench: $(VENV)/installed ## What the pipeline itself costs, as ratios in one run
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/cpu_matmul.py
+	$(BIN)/python benchmarks/sampler_cost.py
 
 lock: ## Pin what a fresh environment resolves to, in requirements.lock
 	$(PYTHON) scripts/lock.py

@@ -1,6 +1,6 @@
 """The CPU rungs against torch on the same threads: `python benchmarks/cpu_matmul.py [--size 2048] [--threads 4]`.
 
-Prints a Markdown table. The target, the best Numba rung at 30 % of torch or more at 2048³ in fp32, decides the exit status.
+Prints a Markdown table. The exit status says whether the best Numba rung reaches 30 % of torch, the target at 2048³.
 """
 
 import argparse

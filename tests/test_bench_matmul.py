@@ -35,6 +35,16 @@ class WrongLater(MatmulKernel):
             c[..., 0] += 1
 
 
+class Unpacked(MatmulKernel):
+    """Imports a package that is nowhere in its first call."""
+
+    family, rung, adds = "test", 0, "nothing"
+    devices, precisions = ("cpu",), ("fp32",)
+
+    def run(self, *operands, launch: Launch) -> None:
+        import a_package_that_is_nowhere  # noqa: F401
+
+
 def config(target, size="33x65x17", precision="fp32", dtype="float32", device="cpu", **kernel):
     return BenchMatmulStep(
         kernel={"name": "mine", "_target_": target, **kernel},
@@ -88,3 +98,8 @@ def test_a_missing_package_is_unsupported(tmp_path):
 def test_cuda_without_a_gpu_is_unsupported(tmp_path):
     with pytest.raises(UnsupportedError, match="torch sees no CUDA device"):
         measure(config("mfulab.kernels.torch_matmul.Torch", device="cuda"), tmp_path)
+
+
+def test_a_package_missing_at_the_first_call_makes_the_run_unsupported(tmp_path):
+    with pytest.raises(UnsupportedError, match="needs the package a_package_that_is_nowhere"):
+        measure(config(f"{__name__}.Unpacked"), tmp_path)

@@ -4,12 +4,13 @@ import shutil
 import subprocess
 
 import pytest
+import torch
 from cuda_on_host import HERE
 from machine_code import disassembled, needs_nvrtc
 
 from mfulab.errors import UnsupportedError
 from mfulab.kernels.base import Shape
-from mfulab.kernels.cuda_hopper import BOX, SHARED_MEMORY_BYTES, STAGES, TILE_K, TILE_M, TILE_N, CudaHopper
+from mfulab.kernels.cuda_hopper import BOX, SHARED_MEMORY_BYTES, STAGES, TILE_K, TILE_M, TILE_N, CudaHopper, tensor_map
 from mfulab.kernels.formats import FORMATS
 from mfulab.kernels.nvrtc import SOURCES
 from mfulab.kernels.verification import check, exact_product, random_operands
@@ -105,3 +106,21 @@ def test_another_generation_is_unsupported(monkeypatch):
         monkeypatch.setattr("torch.cuda.get_device_capability", lambda *_, capability=capability: capability)
         with pytest.raises(UnsupportedError, match=r"compute capability 9\.0"):
             CudaHopper("bf16").require("cuda", Shape(1, 8, 8, 8))
+
+
+class Driver:
+    """Notes what it is asked to encode."""
+
+    def cuTensorMapEncodeTiled(self, *arguments):  # noqa: N802
+        self.arguments = [getattr(argument, "value", argument) for argument in arguments]
+        return 0
+
+
+def test_tensor_maps_lie_where_the_driver_demands():
+    matrix, driver = torch.zeros(3, 128, 64, dtype=torch.bfloat16), Driver()
+    made = [tensor_map(matrix, (64, 128, 3), (64, 128, 1), driver) for _ in range(20)]
+    assert {one.address % 64 for one in made} == {0}
+    assert driver.arguments[0] == made[-1].address
+    assert driver.arguments[2:4] == [3, matrix.data_ptr()]
+    assert list(driver.arguments[4]) == [64, 128, 3]
+    assert list(driver.arguments[5]) == [128, 128 * 128]  # bytes of a row and of a matrix

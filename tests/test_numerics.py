@@ -108,7 +108,7 @@ def test_cancellation_and_its_cure(name):
 @pytest.mark.parametrize("name", [*DTYPES, "tf32"])
 def test_the_step_gives_a_full_row(tmp_path, name):
     precision = {"name": name, "dtype": DTYPES.get(name, "float32"), "tf32": name == "tf32"}
-    row = measure(NumberFormatsStep(precision=precision, length=256), tmp_path).row
+    row = measure(NumberFormatsStep(precision=precision, sum_length=256), tmp_path).row
     assert row.status == "ok"
     assert row.precision == name
     assert row.bits == 1 + row.exponent_bits + row.mantissa_bits
@@ -119,7 +119,7 @@ def test_the_step_gives_a_full_row(tmp_path, name):
 
 
 def test_fp16_accumulation_loses_what_fp32_keeps(tmp_path):
-    row = measure(NumberFormatsStep(precision={"name": "fp16", "dtype": "float16"}, length=4096), tmp_path).row
+    row = measure(NumberFormatsStep(precision={"name": "fp16", "dtype": "float16"}, sum_length=4096), tmp_path).row
     assert row.dot_error_fp16 == row.dot_error_own > 5 * row.dot_error_fp32
 
 

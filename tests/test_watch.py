@@ -77,3 +77,13 @@ def test_no_gpu(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         watch.main(["--device", "cuda"])
     assert "no NVIDIA driver answers" in capsys.readouterr().err
+
+
+def test_the_command_says_how_it_is_used(capsys):
+    from mfulab.__main__ import main
+
+    assert main(["--help"]) == 0
+    assert "mfulab watch" in capsys.readouterr().out
+    assert main(["wach"]) == 2
+    assert "usage" in capsys.readouterr().err
+    assert main(["watch", "--device", "cpu", "--interval", "0.05", "--count", "1"]) == 0

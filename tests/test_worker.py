@@ -179,7 +179,7 @@ def test_rows_and_state_are_the_same_with_and_without_a_worker(tree: Path, worke
     rows, states = [], []
     for socket in (worker, None):
         row = run(tree, "fine", socket)
-        rows.append({key: value for key, value in row.items() if key not in ("started_at", "process_s")})
+        rows.append({key: value for key, value in row.items() if key not in ("started_at", "process_s", "commit")})
         with (folder_of(tree, "fine") / "samples.csv").open(newline="") as file:
             state = next(csv.DictReader(file))
         environment = set(json.loads(state.pop("environment"))) - {client.SOCKET}

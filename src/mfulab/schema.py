@@ -216,7 +216,9 @@ class NumberFormatsStep(Step):
     axes: ClassVar[tuple[str, ...]] = ("precision",)
     on_device: ClassVar[bool] = False
     precision: PrecisionConfig
-    length: int = Field(4096, ge=2, description="Numbers a sum; fewer where their sum would leave the format's range.")
+    sum_length: int = Field(
+        4096, ge=2, description="Numbers a sum; fewer where their sum would leave the format's range."
+    )
     seed: int = Field(0, ge=0)
 
 

@@ -30,7 +30,7 @@ NOISE = (
     "Using shell",
     "host:",
 )
-QUIET_EVENTS = {LogEvent.WORKFLOW_STARTED, LogEvent.JOB_STARTED, LogEvent.PROGRESS, LogEvent.RESOURCES_INFO}
+QUIET_EVENTS = {LogEvent.WORKFLOW_STARTED, LogEvent.JOB_STARTED, LogEvent.RESOURCES_INFO}
 RED, GREEN, YELLOW, FAINT = 31, 32, 33, 2
 
 
@@ -71,6 +71,9 @@ class LogHandler(LogHandlerBase):
                 return self._started(values, record.created)
             case LogEvent.JOB_FINISHED:
                 return self._finished(values["job_id"], record.created)
+            case LogEvent.PROGRESS:
+                self.progress.grow(values["total"])
+                return ""
             case LogEvent.JOB_ERROR:
                 return self._job_error(values)
             case LogEvent.GROUP_ERROR:

@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+UNTOLD = "a rule that was not planned"
+
 
 @dataclass
 class Run:
@@ -37,6 +39,10 @@ class Progress:
         """`jobs` of each rule are to be done."""
         self._remaining = Counter(jobs)
 
+    def grow(self, total: int) -> None:
+        """A checkpoint added jobs: there are `total` now, of rules that are not told."""
+        self._remaining[UNTOLD] += max(0, total - self.total)
+
     def start(self, job_id: int, run: Run) -> Run:
         """A job starts; one that is tried again keeps its number."""
         self.started = self.started or run.started
@@ -49,7 +55,7 @@ class Progress:
         self.finished += 1
         run = self._runs.pop(job_id, None)
         if run:
-            self._remaining[run.rule] -= 1
+            self._remaining[run.rule if self._remaining[run.rule] > 0 else UNTOLD] -= 1
             self._done[run.rule] += 1
             self._spent[run.rule] += now - run.started  # type: ignore[assignment]
         return run

@@ -79,6 +79,7 @@ rule page:
     input:
         tables=expand("results/tables/{table}.csv", table=lab.tables),
         seminar="results/tables/seminar.csv",
+        figures=figures_with_data,
         sources=lab.page_sources,
     output:
         "reports/report.html",
@@ -89,7 +90,7 @@ rule page:
     message:
         "Writing {output}"
     shell:
-        "warm scripts/page.py --out {output:q} > {log:q} 2>&1"
+        "warm scripts/page.py --figures reports/figures --out {output:q} > {log:q} 2>&1"
 
 
 rule figures:
@@ -102,10 +103,9 @@ rule report:
     default_target: True
     input:
         "reports/report.html",
-        figures_with_data,
         lab.rows,
 
 
-rule rows: # the measurements alone: what a machine does whose results are collected elsewhere
+rule rows:  # the measurements alone: what a machine does whose results are collected elsewhere
     input:
         lab.rows,

@@ -55,7 +55,7 @@ class CudaHopper(CudaC):
         map_a, map_b, c, shape = operands
         sides = [ctypes.c_int(side) for side in shape]
         pointer = ctypes.c_void_p(c.data_ptr())
-        addresses = [int(map_a.getPtr()), int(map_b.getPtr()), *(ctypes.addressof(one) for one in (pointer, *sides))]
+        addresses = [map_a.address, map_b.address, *(ctypes.addressof(one) for one in (pointer, *sides))]
         arguments = (ctypes.c_void_p * len(addresses))(*addresses)
         kernel = self.loaded(launch)
         # cuda.core's launch takes no tensor map by value: the driver's does.
@@ -77,31 +77,44 @@ class CudaHopper(CudaC):
             raise LaunchError(f"{error} ({self.source}, {launch})") from error
 
 
-def tensor_map(matrix: Any, extents: tuple[int, int, int], box: tuple[int, int, int]) -> Any:
+class TensorMap:
+    """128 bytes that describe a tensor to the copy engine, at a multiple of 64 as the driver demands.
+
+    Those that cuda.bindings makes lie inside Python objects, which CPython aligns to 16 bytes only.
+    """
+
+    def __init__(self) -> None:
+        self._memory = ctypes.create_string_buffer(128 + 63)
+        self.address = (ctypes.addressof(self._memory) + 63) // 64 * 64
+
+
+def tensor_map(matrix: Any, extents: tuple[int, int, int], box: tuple[int, int, int], library: Any = None) -> TensorMap:
     """How the copy engine sees a contiguous 3-D tensor of 2-byte elements; extents and box innermost first.
 
     Outside the extents it reads zeros; the 128-byte swizzle is the one that `descriptor` in hopper.cuh names.
     """
     from cuda.bindings import driver
 
-    kinds = driver.CUtensorMapDataType
+    library = library or ctypes.CDLL("libcuda.so.1")
     kind = "BFLOAT16" if "bfloat16" in str(matrix.dtype) else "FLOAT16"
     row, plane = 2 * extents[0], 2 * extents[0] * extents[1]
-    return check(
-        driver.cuTensorMapEncodeTiled(
-            getattr(kinds, f"CU_TENSOR_MAP_DATA_TYPE_{kind}"),
-            3,
-            matrix.data_ptr(),
-            [driver.cuuint64_t(extent) for extent in extents],
-            [driver.cuuint64_t(row), driver.cuuint64_t(plane)],
-            [driver.cuuint32_t(side) for side in box],
-            [driver.cuuint32_t(1)] * 3,
-            driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-            driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
-            driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-            driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-        )
+    made = TensorMap()
+    error = library.cuTensorMapEncodeTiled(
+        ctypes.c_void_p(made.address),
+        ctypes.c_int(getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{kind}")),
+        ctypes.c_uint32(3),
+        ctypes.c_void_p(matrix.data_ptr()),
+        (ctypes.c_uint64 * 3)(*extents),
+        (ctypes.c_uint64 * 2)(row, plane),
+        (ctypes.c_uint32 * 3)(*box),
+        (ctypes.c_uint32 * 3)(1, 1, 1),
+        ctypes.c_int(driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE),
+        ctypes.c_int(driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B),
+        ctypes.c_int(driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B),
+        ctypes.c_int(driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
     )
+    check((driver.CUresult(error),))
+    return made
 
 
 def _multiprocessors() -> int:

@@ -149,7 +149,7 @@ class _Planner:
         if isinstance(config, ProfileStepStep):
             counted = {key: content[key] for key in CountFlopsStep.model_fields}
             needs["flops"] = self._append("count_flops", _validated(CountFlopsStep, counted), dotted)
-        if "precision" in content:
+        if config.on_device and "precision" in content:
             needs["compute"] = self._add_ceiling(content["precision"])
             needs["memory"] = self._add_ceiling(None)
         self._append(step, config, dotted, needs)

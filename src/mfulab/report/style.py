@@ -93,9 +93,15 @@ def colors(values: Iterable[str]) -> dict[str, str]:
     return {value: PALETTE[index % len(PALETTE)] for index, value in enumerate(dict.fromkeys(values))}
 
 
-def dashes(values: Iterable[str]) -> dict[str, str | tuple[int, tuple[int, ...]]]:
+def dashes(values: Iterable[str]) -> dict[str, str | tuple[int, tuple[float, ...]]]:
     """A line style for each distinct value, in the order given."""
-    patterns = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)), (0, (3, 1, 1, 1, 1, 1)))
+    patterns: tuple[str | tuple[int, tuple[float, ...]], ...] = (
+        "-",
+        (0, (5, 2)),
+        (0, (1, 1.5)),
+        (0, (6, 2, 1, 2)),
+        (0, (3, 1, 1, 1, 1, 1)),
+    )
     return {value: patterns[index % len(patterns)] for index, value in enumerate(dict.fromkeys(values))}
 
 
@@ -147,7 +153,7 @@ def dot(color: str, label: str, marker: str = "o", fill: str = "full") -> Line2D
     return Line2D([], [], color=color, label=label, marker=marker, linestyle="", fillstyle=fill, markeredgewidth=2)
 
 
-def line(color: str, label: str, linestyle: str = "-") -> Line2D:
+def line(color: str, label: str, linestyle: str | tuple[int, tuple[float, ...]] = "-") -> Line2D:
     """A legend's entry for lines."""
     return Line2D([], [], color=color, label=label, linestyle=linestyle)
 

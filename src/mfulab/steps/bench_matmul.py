@@ -1,9 +1,11 @@
 """Times one matmul implementation beside the library's in the same run; checks the result before and after."""
 
+import contextlib
 import importlib
 import json
 import statistics
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -41,9 +43,10 @@ def measure(config: BenchMatmulStep, folder: Path) -> Measured:
     allocation_s = median_wall_s(lambda: _allocate(shape, form, device), 3)
     operands = random_operands(shape, form, device, config.seed)
     exact = exact_product(operands.a, operands.b)
-    call, launch = _bind(kernel, operands, shape)
-    operands.poison()
-    first_call_s, returned = _first(call)
+    with _packages_of(config.kernel):
+        call, launch = _bind(kernel, operands, shape)
+        operands.poison()
+        first_call_s, returned = _first(call)
     before = check(_result(operands, returned), exact, form, shape.k)
     row = _describe(config, kernel, shape, form, launch, before)
     row.threads = threads
@@ -81,13 +84,20 @@ def _device(asked: str) -> str:
 
 def _build(config: KernelConfig, form: Format) -> MatmulKernel:
     module, _, name = config.target.rpartition(".")
-    try:
+    with _packages_of(config):
         kernel_class = getattr(importlib.import_module(module), name)
+    return kernel_class(form.name, config.block)
+
+
+@contextlib.contextmanager
+def _packages_of(config: KernelConfig) -> Iterator[None]:
+    """A package that is missing makes the run unsupported; some are imported by the first call only."""
+    try:
+        yield
     except ModuleNotFoundError as missing:
         raise UnsupportedError(
             f"kernel={config.name} needs the package {missing.name}, which is not installed"
         ) from None
-    return kernel_class(form.name, config.block)
 
 
 def _bind(kernel: MatmulKernel, operands: Operands, shape: Shape) -> tuple[Call, Launch]:

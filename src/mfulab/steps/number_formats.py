@@ -18,7 +18,7 @@ def measure(config: NumberFormatsStep, folder: Path) -> Measured:
     if name not in numerics.FORMATS:
         raise UnsupportedError(f"{name} is no floating-point format")
     form = numerics.FORMATS[name]
-    length = min(config.length, int(numerics.largest(form)))
+    length = min(config.sum_length, int(numerics.largest(form)))
     values = numerics.terms(form, length, config.seed)
     exact = numerics.exact_sum(values)
     ascending = values.sort(dim=1).values

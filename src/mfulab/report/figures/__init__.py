@@ -30,7 +30,6 @@ TOPICS = (
     "kernels",
     "memory",
     "flops",
-    "examples",
     "energy",
     "series",
 )
