@@ -100,6 +100,13 @@ def test_what_differs_from_the_defaults_stands_in_the_name_and_a_peak_does_not()
     assert {r.config["device"]["peak_tflop_s"]["fp32"] for r in by_step(result, "ceilings")} == {3}
 
 
+def test_the_reports_language_is_no_part_of_any_run():
+    english, korean = planned("experiment=miniature"), planned("experiment=miniature", "report.language=ko")
+    assert (english.language, korean.language) == ("en", "ko")
+    assert {run.folder: run.text for run in english.runs} == {run.folder: run.text for run in korean.runs}
+    assert english.manifest == korean.manifest
+
+
 def test_an_exclusion_holds_for_the_steps_that_read_its_axes():
     rules = [{"kernel": "numba_*", "size": [4096, 8192], "because": "slow"}]
     assert excluded_because({"kernel": "numba_naive", "size": "4096"}, rules) == "slow"
@@ -143,6 +150,8 @@ def test_shapes():
         ("batch_size=interval(1,2)", ["interval", "choice"]),
         ("steps=[profile]", ["steps=profile", "profile_step"]),
         ("batch_size", ["batch_size"]),
+        ("report.language=fr", ["report.language=fr", "Choices: en, ko"]),
+        ("report.language=en,ko", ["report.language=en,ko", "Choices: en, ko"]),
     ],
 )
 def test_a_mistake_gets_one_message_that_names_key_value_and_choices(override, words):
@@ -170,6 +179,7 @@ def test_the_number_of_runs_is_the_product_of_the_axes_that_the_step_reads(kerne
     kernel_axis = [Value(k, {"name": k, "_target_": "a.b", "block": None}) for k in kernels]
     size_axis = [Value(str(2**n), 2**n) for n in range(sizes)]
     base = {
+        "report": {"language": "en"},
         "steps": ["bench_matmul"],
         "exclude": [],
         "kernel": {"name": "a", "_target_": "a.b", "block": None},

@@ -85,6 +85,12 @@ def test_a_comment_in_the_config_re_runs_nothing(measured):
     assert changed(measured) == []
 
 
+def test_a_report_in_another_language_measures_nothing(measured):
+    assert changed(measured, *MINIATURE, "overrides=report.language=ko") == []
+    assert '<html lang="ko"' in (measured.folder / "reports/report.html").read_text()
+    assert "figure" in measured.snakemake("report", *MINIATURE, "-n").stdout
+
+
 def test_a_changed_value_re_runs_exactly_its_runs_and_reverting_it_none(measured):
     config = measured.folder / "config/model/linear_1024.yaml"
     edit(config, "in_features: 1024", "in_features: 512")

@@ -53,10 +53,12 @@ rule figure:
         "results/tables/{figure}.log",
     conda:
         "../../environment.yml"
+    params:
+        language=lab.language,
     message:
         "Drawing {wildcards.figure}"
     shell:
-        "warm scripts/figures.py --only {wildcards.figure} > {log:q} 2>&1"
+        "warm scripts/figures.py --only {wildcards.figure} --language {params.language} > {log:q} 2>&1"
 
 
 # Numbers that need no measuring: computed once, and anew where the counting changed.
@@ -87,10 +89,16 @@ rule page:
         "results/tables/page.log",
     conda:
         "../../environment.yml"
+    params:
+        language=lab.language,
     message:
         "Writing {output}"
     shell:
+<<<<<<< HEAD
         "warm scripts/page.py --figures reports/figures --out {output:q} > {log:q} 2>&1"
+=======
+        "warm scripts/page.py --out {output:q} --language {params.language} > {log:q} 2>&1"
+>>>>>>> finish
 
 
 rule figures:

@@ -64,7 +64,7 @@ def _fingerprint(overrides: Sequence[str], folder: Path) -> str:
     is_given = any(override.startswith("hardware=") for override in overrides)
     machine = [] if is_given else [hardware_slug("cpu"), resolve("auto"), hardware_slug("auto")]
     digest = hashlib.sha256(json.dumps([*overrides, *machine]).encode())
-    code = [*sorted((PACKAGE / "planning").glob("*.py")), PACKAGE / "schema.py"]
+    code = [*sorted((PACKAGE / "planning").glob("*.py")), PACKAGE / "schema.py", PACKAGE / "report/language.py"]
     for path in [*sorted(folder.rglob("*.yaml")), *code]:
         digest.update(str(path).encode())
         digest.update(path.read_bytes())
@@ -72,5 +72,5 @@ def _fingerprint(overrides: Sequence[str], folder: Path) -> str:
 
 
 def _recall(path: Path) -> list[Plan]:
-    plans = [Plan(**content) for content in json.loads(path.read_text(encoding="utf-8"))]
-    return [Plan(each.experiment, each.hardware, [Run(**run) for run in each.runs], each.excluded) for each in plans]  # type: ignore[arg-type]
+    plans = json.loads(path.read_text(encoding="utf-8"))
+    return [Plan(**{**each, "runs": [Run(**run) for run in each["runs"]]}) for each in plans]

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from mfulab.errors import ConfigurationError, unknown
 from mfulab.planning.naming import run_name
+from mfulab.report.language import LANGUAGES
 from mfulab.schema import STEPS, CeilingsStep, CountFlopsStep, EnvironmentStep, ProfileStepStep, Step
 
 if TYPE_CHECKING:  # composing imports Hydra, which a remembered plan does without
@@ -63,6 +64,7 @@ class Plan:
     hardware: str
     runs: Sequence[Run]
     excluded: Sequence[Mapping[str, str]]
+    language: str = "en"  # of the report; no run reads it
 
     @property
     def manifest(self) -> str:
@@ -89,7 +91,17 @@ def plan(composition: Composition, hardware: str, device: str) -> Plan:
             planner.add(step, combination)
     if planner.runs:
         planner.add_environment()
-    return Plan(composition.experiment, hardware, list(planner.runs.values()), list(planner.excluded.values()))
+    excluded = list(planner.excluded.values())
+    return Plan(composition.experiment, hardware, list(planner.runs.values()), excluded, _language(composition))
+
+
+def _language(composition: Composition) -> str:
+    """The report's language, one for all runs."""
+    swept = composition.axes.get("report.language")
+    language = ",".join(value.label for value in swept) if swept else composition.base["report"]["language"]
+    if language not in LANGUAGES:
+        raise unknown("report.language", language, LANGUAGES)
+    return language
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,11 @@ class Workflow:
         """The tables that every experiment makes, some of them perhaps with a header alone."""
         return TABLES
 
+    @property
+    def language(self) -> str:
+        """Of the page and the figures: the first experiment's, where several are asked for."""
+        return self.plans[0].language
+
     def figures(self, listed: str) -> list[str]:
         """The figures that have something to draw, as the tables listed them."""
         return [f"reports/figures/{name}.svg" for name in Path(listed).read_text(encoding="utf-8").split()]

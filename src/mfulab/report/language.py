@@ -10,7 +10,8 @@ import yaml
 
 from mfulab.report.quantities import quantity
 
-LANGUAGES = ("en", "ko")
+_CATALOGUES = resources.files("mfulab.report").joinpath("catalogue")
+LANGUAGES = tuple(sorted(file.name.removesuffix(".yaml") for file in _CATALOGUES.iterdir()))
 
 
 class Texts:
@@ -49,8 +50,7 @@ def catalogue(language: str) -> Mapping[str, Any]:
     """The whole catalogue of a language. Raises ValueError for one that does not exist."""
     if language not in LANGUAGES:
         raise ValueError(f"report.language={language}: choose one of {', '.join(LANGUAGES)}")
-    text = resources.files("mfulab.report").joinpath(f"catalogue/{language}.yaml").read_text(encoding="utf-8")
-    return yaml.safe_load(text)
+    return yaml.safe_load(_CATALOGUES.joinpath(f"{language}.yaml").read_text(encoding="utf-8"))
 
 
 class _Words(Formatter):

@@ -123,7 +123,7 @@ def _sections(tables: frames.Tables, drawn: Path | None, text: Texts) -> list[di
             "title": words("title"),
             "finding": module.finding(rows, words),
             "svg": Markup(vector.inline(svg, name)),
-            "command": figures.command(name, experiments),
+            "command": figures.command(name, experiments, text.language),
         }
         sections.setdefault(module.TOPIC, []).append(shown)
     return [{"topic": topic, "title": text(f"topic_{topic}"), "figures": shown} for topic, shown in sections.items()]

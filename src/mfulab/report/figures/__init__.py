@@ -77,10 +77,11 @@ def save(drawn: Drawn, path: Path) -> None:
         drawn.figure.savefig(path, dpi=style.DPI, metadata=dates[path.suffix[1:]])
 
 
-def command(name: str, experiments: Sequence[str] = ()) -> str:
+def command(name: str, experiments: Sequence[str] = (), language: str = "en") -> str:
     """What makes the figure anew, typed in the project's folder."""
-    chosen = f" --config experiment={','.join(experiments)}" if experiments else ""
-    return f"snakemake --cores 1 reports/figures/{name}.svg{chosen}"
+    chosen = [f"experiment={','.join(experiments)}"] if experiments else []
+    chosen += [f"overrides=report.language={language}"] if language != "en" else []
+    return " ".join([f"snakemake --cores 1 reports/figures/{name}.svg", *(["--config"] if chosen else []), *chosen])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

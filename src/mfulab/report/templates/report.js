@@ -124,7 +124,9 @@ class Grid {
     const column = this.table.columns.findIndex((each) => each.name === name);
     if (column >= 0) return (row) => comparisons[sign](this.value(column, row), wanted);
     const text = term.toLowerCase();
-    return (row) => this.shown.some((each) => String(this.value(each.index, row) ?? "").toLowerCase().includes(text));
+    const run = this.table.columns.findIndex((each) => each.name === "run"); // what else differs stands in the run's name
+    const searched = this.shown.some((each) => each.index === run) || run < 0 ? this.shown : [...this.shown, { index: run }];
+    return (row) => searched.some((each) => String(this.value(each.index, row) ?? "").toLowerCase().includes(text));
   }
 
   // Only the rows in view are in the document: a hundred thousand cost no more than forty.
