@@ -94,11 +94,7 @@ rule page:
     message:
         "Writing {output}"
     shell:
-<<<<<<< HEAD
-        "warm scripts/page.py --figures reports/figures --out {output:q} > {log:q} 2>&1"
-=======
-        "warm scripts/page.py --out {output:q} --language {params.language} > {log:q} 2>&1"
->>>>>>> finish
+        "warm scripts/page.py --figures reports/figures --out {output:q} --language {params.language} > {log:q} 2>&1"
 
 
 rule figures:
