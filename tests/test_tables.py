@@ -154,3 +154,11 @@ def test_the_manifest_alone_decides_what_belongs_to_an_experiment(planned):
     plan["runs"] = [run for run in plan["runs"] if run["step"] != "bench_matmul"]
     planned.write_text(json.dumps(plan))
     assert read(make(planned))[0]["matmul"].empty
+
+
+def test_the_terminal_names_a_run_by_its_values():
+    from mfulab.report.summary import short
+
+    assert short("model=gpt2,workload=training,batch_size=4") == "gpt2 training 4"
+    assert short("kernel=torch,size=64,timing.windows=2") == "torch 64 timing.windows=2"
+    assert short("all") == "all"

@@ -19,14 +19,14 @@ def table(profile: pd.DataFrame, matmul: pd.DataFrame) -> Table:
     """This machine's rows; a row without a time says why in its place."""
     shown = Table(box=None, header_style="bold", pad_edge=False)
     shown.add_column("run", overflow="fold")
-    for name in ("time", "TFLOP/s", "MFU", "utilization"):
+    for name in ("time", "FLOP/s", "MFU", "utilization"):
         shown.add_column(name, justify="right", no_wrap=True)
     for rows, share in ((profile, "mfu_percent"), (matmul, "share_of_measured_percent")):
         for _, row in rows[~rows["recorded"]].tail(MOST).iterrows():
             time = quantity(row["time_s"], "s") if row["status"] == "ok" else row["status"].replace("_", " ")
             busy = row.get("utilization_percent")
             cells = (
-                row["run"],
+                short(row["run"]),
                 time,
                 quantity(row["tflop_s"] * 1e12, ""),
                 quantity(row[share], "%"),
@@ -34,6 +34,16 @@ def table(profile: pd.DataFrame, matmul: pd.DataFrame) -> Table:
             )
             shown.add_row(*(Text(cell) for cell in cells), style=None if row["status"] == "ok" else "dim")
     return shown
+
+
+def short(run: str) -> str:
+    """A run's name without its keys, which its values make plain: `gpt2 training 4 64 bf16 eager`.
+
+    >>> short("kernel=torch,size=64,timing.windows=2")
+    'torch 64 timing.windows=2'
+    """
+    parts = (part.partition("=") for part in run.split(","))
+    return " ".join(f"{key}={value}" if "." in key else value or key for key, _, value in parts)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
