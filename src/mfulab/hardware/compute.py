@@ -1,7 +1,5 @@
 """The torch device of a run, made ready: threads set, precision switches set, its peak known."""
 
-from typing import Any
-
 import torch
 
 from mfulab.hardware import cpu, identity
@@ -55,8 +53,3 @@ def peak_of(device: torch.device, threads: int, precision: str, config: DeviceCo
     if device.type == "cuda":
         return gpu_peak(properties_of(device), precision, config.peak_tflop_s)
     return cpu_peak(cpu.cpu(), min(threads, cpu.usable_cores()), precision, config.peak_tflop_s)
-
-
-def dtype_of(precision: PrecisionConfig) -> Any:
-    """The torch dtype that a precision names."""
-    return getattr(torch, precision.dtype)
