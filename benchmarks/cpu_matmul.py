@@ -7,8 +7,9 @@ import argparse
 import sys
 from pathlib import Path
 
+from mfulab.configs import BenchMatmulStep
 from mfulab.errors import UnsupportedError
-from mfulab.schema import BenchMatmulStep, MatmulRow
+from mfulab.rows import MatmulRow
 from mfulab.steps.bench_matmul import measure
 
 TARGET_PERCENT = 30

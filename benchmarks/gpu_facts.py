@@ -20,19 +20,19 @@ import executed_operations
 import psutil
 import torch
 
+from mfulab.configs import DeviceConfig
 from mfulab.hardware import cpu, gpu, nvml
 from mfulab.hardware.compute import allow_tf32, peak_of, prepare
 from mfulab.hardware.identity import NoDeviceError, hardware_slug
-from mfulab.measure.clocks import clock_for
-from mfulab.measure.ladder import clock_reader, samplers_for
-from mfulab.measure.operators import kernel_readings, trace_steps
-from mfulab.measure.products import product_of, sweep_triad
-from mfulab.measure.reading import Readings
-from mfulab.measure.series import Series
-from mfulab.measure.transfers import time_transfers
-from mfulab.measure.windows import CPU_PACE, Observation, Pace, Step, observe
+from mfulab.measurement.clocks import clock_for
+from mfulab.measurement.ladder import clock_reader, samplers_for
+from mfulab.measurement.operators import kernel_readings, trace_steps
+from mfulab.measurement.products import product_of, sweep_triad
+from mfulab.measurement.reading import Readings
+from mfulab.measurement.series import Series
+from mfulab.measurement.transfers import time_transfers
+from mfulab.measurement.windows import CPU_PACE, Observation, Pace, Step, observe
 from mfulab.runner import commit
-from mfulab.schema import DeviceConfig
 from mfulab.steps import environment
 
 Facts = dict[str, Any]

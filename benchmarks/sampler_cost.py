@@ -11,13 +11,13 @@ from pathlib import Path
 
 import torch
 
+from mfulab.configs import DeviceConfig
 from mfulab.hardware.compute import prepare
-from mfulab.measure.clocks import clock_for
-from mfulab.measure.ladder import samplers_for
-from mfulab.measure.series import Series
-from mfulab.measure.statistics import Stats, median_interval
-from mfulab.measure.windows import CPU_PACE, CUDA_PACE, Step, measure_window, warm_up
-from mfulab.schema import DeviceConfig
+from mfulab.measurement.clocks import clock_for
+from mfulab.measurement.ladder import samplers_for
+from mfulab.measurement.series import Series
+from mfulab.measurement.statistics import Stats, median_interval
+from mfulab.measurement.windows import CPU_PACE, CUDA_PACE, Step, measure_window, warm_up
 
 
 def watched_window(step: Step, device: torch.device, seconds: float, estimate_s: float) -> float:

@@ -15,7 +15,7 @@ SCRIPT = """
 from pathlib import Path
 import importlib
 from mfulab.app import main
-from mfulab.schema import ROWS
+from mfulab.rows import ROWS
 from mfulab.steps.base import Measured
 
 name = Path(__file__).stem

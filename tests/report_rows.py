@@ -6,17 +6,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from mfulab.schema import (
-    STEPS,
-    CeilingRow,
-    CounterRow,
-    EnvironmentRow,
-    FlopsRow,
-    MatmulRow,
-    NumberFormatsRow,
-    ProfileRow,
-    Row,
-)
+from mfulab.configs import STEPS
+from mfulab.rows import CeilingRow, CounterRow, EnvironmentRow, FlopsRow, MatmulRow, NumberFormatsRow, ProfileRow, Row
 
 CPU, GPU = "invented-cpu-4c", "invented-gpu-80gb"
 PEAKS = {  # TFLOP/s: (measured, computed)

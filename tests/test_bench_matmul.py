@@ -1,9 +1,10 @@
 import pytest
 import torch
 
+from mfulab.configs import BenchMatmulStep
 from mfulab.errors import UnsupportedError
 from mfulab.kernels.base import Launch, MatmulKernel
-from mfulab.schema import BenchMatmulStep, MatmulRow
+from mfulab.rows import MatmulRow
 from mfulab.steps.bench_matmul import measure
 
 QUICK = {"windows": 2, "window_time_s": 0.01, "warm_up_time_s": 0.01}

@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from mfulab.measure.cpu_sampler import CpuSampler
+from mfulab.measurement.cpu_sampler import CpuSampler
 from mfulab.models.busy import Spinning, TinyKernels, WideLinear
 
 

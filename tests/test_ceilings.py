@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from mfulab.measure import products
-from mfulab.schema import CeilingsStep, PrecisionConfig
+from mfulab.configs import CeilingsStep, PrecisionConfig
+from mfulab.measurement import products
 from mfulab.steps import ceilings
 from mfulab.steps.base import UnsupportedError
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from mfulab.collect import collect, main
+from mfulab.rows import ROWS
 from mfulab.runner import write_csv
-from mfulab.schema import ROWS
 
 DEVICE = {"name": "cpu", "type": "cpu", "threads": None, "peak_tflop_s": {}}
 CONFIGS = {

@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 from test_models import read
 
+from mfulab.configs import CompareCountersStep
 from mfulab.flops.explain import explain, kinds_of_layers
 from mfulab.flops.model import count_model
 from mfulab.flops.peers import PEERS, peer_version
-from mfulab.schema import CompareCountersStep, CounterRow
+from mfulab.rows import CounterRow
 from mfulab.steps.base import UnsupportedError
 from mfulab.steps.compare_counters import measure
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mfulab.schema import CountFlopsStep, FlopsRow
+from mfulab.configs import CountFlopsStep
+from mfulab.rows import FlopsRow
 from mfulab.steps.count_flops import measure
 
 CONFIGS = Path(__file__).parent.parent / "config" / "model"

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from mfulab.measure.cpu_sampler import CpuCounters, CpuSampler, between
+from mfulab.measurement.cpu_sampler import CpuCounters, CpuSampler, between
 
 BEGIN = CpuCounters(10.0, 100.0, 500.0, 5.0, 1000.0, 10, 20)
 

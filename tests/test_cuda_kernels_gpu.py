@@ -71,7 +71,7 @@ def test_every_implementation_is_right_for_every_shape(kind, precision):
 
 @pytest.mark.parametrize("cycles", [2_000_000, 8_000_000])
 def test_the_device_timer_sees_a_known_delay(cycles):
-    from mfulab.measure.device_timer import DeviceTimer
+    from mfulab.measurement.device_timer import DeviceTimer
 
     timer = DeviceTimer()
     expected = cycles / timer._spin_per_s
@@ -86,8 +86,8 @@ def test_the_device_timer_sees_a_known_delay(cycles):
 
 def test_a_cold_product_takes_no_less_than_a_hot_one():
     from mfulab.kernels.torch_matmul import Torch
-    from mfulab.measure.device_timer import DeviceTimer
-    from mfulab.measure.repetitions import Budget, interleave, summarise
+    from mfulab.measurement.device_timer import DeviceTimer
+    from mfulab.measurement.repetitions import Budget, interleave, summarise
 
     kernel, shape = Torch("fp32"), Shape(1, 512, 512, 512)
     operands = random_operands(shape, FORMATS["fp32"], "cuda", seed=1)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mfulab.schema import DeviceConfig, ExecutionConfig, PrecisionConfig, WorkloadConfig
+from mfulab.configs import DeviceConfig, ExecutionConfig, PrecisionConfig, WorkloadConfig
 
 ROOT = Path(__file__).parents[1] / "config"
 GROUPS = {

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from mfulab.measure import device_timer
-from mfulab.measure.device_timer import DeviceTimer
+from mfulab.measurement import device_timer
+from mfulab.measurement.device_timer import DeviceTimer
 
 
 class FakeDevice:

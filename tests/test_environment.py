@@ -3,7 +3,7 @@
 import json
 import platform
 
-from mfulab.schema import DeviceConfig, EnvironmentStep
+from mfulab.configs import DeviceConfig, EnvironmentStep
 from mfulab.steps import environment
 
 

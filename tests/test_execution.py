@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from mfulab.configs import ExecutionConfig
 from mfulab.errors import UnsupportedError
-from mfulab.measure import execution
+from mfulab.measurement import execution
 from mfulab.models.build import Batch
-from mfulab.schema import ExecutionConfig
 
 LINEAR = torch.nn.Linear(4, 2)
 BATCH = Batch(torch.randn(3, 4), torch.zeros(3, dtype=torch.long))

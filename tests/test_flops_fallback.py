@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
+from mfulab.configs import ModelConfig
 from mfulab.flops.count import CountError
 from mfulab.flops.model import count_model
 from mfulab.models.build import ModelError
-from mfulab.schema import ModelConfig
 
 LINEAR = 2 * 3 * 8 * 8
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mfulab.hardware.identity import cuda_devices
-from mfulab.measure.reading import Reading
+from mfulab.measurement.reading import Reading
 
 
 @pytest.fixture

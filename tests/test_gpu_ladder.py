@@ -6,16 +6,16 @@ import pynvml
 import pytest
 import torch
 
+from mfulab.configs import DeviceConfig
 from mfulab.hardware import gpu, nvml
 from mfulab.hardware.compute import peak_of
 from mfulab.hardware.identity import cuda_devices
 from mfulab.hardware.peaks import gpu_peak
-from mfulab.measure.clocks import CudaClock
-from mfulab.measure.gpm_sampler import GpmSampler, why_unsupported
-from mfulab.measure.nvml_sampler import NvmlSampler
-from mfulab.measure.operators import kernel_readings, trace_steps
-from mfulab.measure.windows import Pace, observe
-from mfulab.schema import DeviceConfig
+from mfulab.measurement.clocks import CudaClock
+from mfulab.measurement.gpm_sampler import GpmSampler, why_unsupported
+from mfulab.measurement.nvml_sampler import NvmlSampler
+from mfulab.measurement.operators import kernel_readings, trace_steps
+from mfulab.measurement.windows import Pace, observe
 
 pytestmark = pytest.mark.gpu
 DEVICE = torch.device("cuda", 0)
@@ -132,7 +132,7 @@ def test_no_product_beats_the_highest_clocks_peak(product):
 
 
 def test_a_captured_training_step_learns(tmp_path):
-    from mfulab.schema import ProfileStepStep
+    from mfulab.configs import ProfileStepStep
     from mfulab.steps import profile_step
 
     config = ProfileStepStep.model_validate(

@@ -8,11 +8,11 @@ import torch
 from nvml_stand_in import Gpu, StandIn
 
 from mfulab.hardware import gpu, nvml
-from mfulab.measure import ladder
-from mfulab.measure.clocks import HostClock
-from mfulab.measure.reading import Reading
-from mfulab.measure.windows import Pace, observe
-from mfulab.schema import ProfileRow
+from mfulab.measurement import ladder
+from mfulab.measurement.clocks import HostClock
+from mfulab.measurement.reading import Reading
+from mfulab.measurement.windows import Pace, observe
+from mfulab.rows import ProfileRow
 
 CUDA = SimpleNamespace(type="cuda")
 PACE = Pace(windows=2, window_s=0.01, warm_up_s=0.02, tolerance=0.5)

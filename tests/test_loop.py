@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import mfulab
-from mfulab.measure import loop
-from mfulab.measure.calls import CallLog, UncountedError, count_calls, unwrapped
-from mfulab.measure.loop import step_times
+from mfulab.measurement import loop
+from mfulab.measurement.calls import CallLog, UncountedError, count_calls, unwrapped
+from mfulab.measurement.loop import step_times
 
 SCRIPT = """
 import torch

@@ -3,11 +3,11 @@ from pathlib import Path
 
 import pytest
 
+from mfulab.configs import BenchMatmulStep
 from mfulab.kernels.base import Shape
 from mfulab.kernels.formats import format_of
 from mfulab.planning.composition import compose_experiments
 from mfulab.planning.runs import plan
-from mfulab.schema import BenchMatmulStep
 
 CONFIG = Path(__file__).parents[1] / "config"
 EXPERIMENTS = ("kernels", "matmul_sizes", "matmul_shapes", "matmul_precision", "block_sizes", "transfers")

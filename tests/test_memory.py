@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from mfulab.measure import memory
-from mfulab.measure.memory import PeakMemory
+from mfulab.measurement import memory
+from mfulab.measurement.memory import PeakMemory
 
 CPU = SimpleNamespace(type="cpu")
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 import yaml
 
+from mfulab.configs import ModelConfig
 from mfulab.models.build import ModelError, build, enable_checkpointing, first_tensor, loss, make_batch
-from mfulab.schema import ModelConfig
 
 CONFIGS = Path(__file__).parent.parent / "config" / "model"
 

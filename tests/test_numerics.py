@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mfulab import numerics
+from mfulab.configs import NumberFormatsStep
 from mfulab.errors import UnsupportedError
 from mfulab.numerics import FORMATS
-from mfulab.schema import NumberFormatsStep
 from mfulab.steps.number_formats import measure
 
 DTYPES = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8_e4m3fn"}

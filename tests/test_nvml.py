@@ -8,9 +8,9 @@ import pytest
 from nvml_stand_in import Gpu, StandIn
 
 from mfulab.hardware import identity, nvml
-from mfulab.measure import nvml_sampler
-from mfulab.measure.gpm_sampler import METRICS, GpmSampler
-from mfulab.measure.nvml_sampler import Counter, NvmlAtEnd, NvmlSampler, count_others, difference, other_processes
+from mfulab.measurement import nvml_sampler
+from mfulab.measurement.gpm_sampler import METRICS, GpmSampler
+from mfulab.measurement.nvml_sampler import Counter, NvmlAtEnd, NvmlSampler, count_others, difference, other_processes
 
 FIRST = "GPU-00000000-0000-0000-0000-000000000001"
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from test_trace import TRACE
 
-from mfulab.measure import operators
-from mfulab.measure.operators import TracedPass, kernel_readings, operator_table, top_kernels, trace_steps
+from mfulab.measurement import operators
+from mfulab.measurement.operators import TracedPass, kernel_readings, operator_table, top_kernels, trace_steps
 
 CUDA = SimpleNamespace(type="cuda")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mfulab.schema import CountFlopsStep
+from mfulab.configs import CountFlopsStep
 from mfulab.steps.count_flops import measure
 
 ROOT = Path(__file__).parent.parent

@@ -10,12 +10,12 @@ from omegaconf import OmegaConf
 from snakemake.target_jobs import parse_target_jobs_cli_args
 from snakemake_interface_executor_plugins.utils import TargetSpec, encode_target_jobs_cli_args
 
+from mfulab.configs import STEPS, BenchMatmulStep
 from mfulab.errors import ConfigurationError
 from mfulab.planning.cluster import restore_commas
 from mfulab.planning.composition import Composition, Value, compose_experiments
 from mfulab.planning.naming import LONGEST, run_name
 from mfulab.planning.runs import excluded_because, plan
-from mfulab.schema import STEPS, BenchMatmulStep
 
 CONFIG = Path(__file__).parents[1] / "config"
 EXPERIMENTS = sorted(path.stem for path in (CONFIG / "experiment").glob("*.yaml"))
@@ -52,7 +52,7 @@ def test_a_group_reads_the_same_whatever_is_chosen_in_the_others():
                 assert other == group or config[other] == default[other]
 
 
-def test_the_config_tree_names_every_key_of_the_schema():
+def test_the_config_tree_names_every_key_of_the_configs():
     """A key that no YAML names cannot be overridden without Hydra's plus sign."""
     with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG)):
         config = OmegaConf.to_container(compose("config"), resolve=True)

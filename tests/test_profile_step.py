@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 
-from mfulab.schema import ProfileStepStep
+from mfulab.configs import ProfileStepStep
 from mfulab.steps import profile_step
 from mfulab.steps.base import UnsupportedError
 

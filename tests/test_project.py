@@ -47,7 +47,7 @@ def test_the_base_install_brings_no_library_that_only_a_gpu_can_use():
 
 
 def test_every_rule_has_its_script_and_every_step_its_rule_and_module():
-    from mfulab.schema import STEPS
+    from mfulab.configs import STEPS
 
     rules = "".join(path.read_text() for path in (ROOT / "workflow/rules").glob("*.smk"))
     for step in STEPS:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mfulab.measure.rapl_sampler import RaplSampler
+from mfulab.measurement.rapl_sampler import RaplSampler
 
 
 @pytest.fixture

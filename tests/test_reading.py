@@ -2,7 +2,7 @@
 
 import math
 
-from mfulab.measure.reading import Reading, first_available, missing
+from mfulab.measurement.reading import Reading, first_available, missing
 
 
 def test_a_value_that_is_not_finite_is_missing_with_a_reason():

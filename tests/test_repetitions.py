@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfulab.measure.host_timer import HostTimer
-from mfulab.measure.repetitions import Budget, Repetition, Settling, drop_slow_clocks, interleave, summarise
+from mfulab.measurement.host_timer import HostTimer
+from mfulab.measurement.repetitions import Budget, Repetition, Settling, drop_slow_clocks, interleave, summarise
 
 
 class ScriptedTimer:

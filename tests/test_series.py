@@ -10,7 +10,7 @@ import torch
 from nvml_stand_in import Gpu, StandIn
 
 from mfulab.hardware import nvml
-from mfulab.measure import poller, series
+from mfulab.measurement import poller, series
 
 
 def test_polls_a_real_process_and_marks_the_window(tmp_path):

@@ -29,7 +29,7 @@ from pathlib import Path
 from mfulab.hardware import identity
 identity.hardware_slug = lambda device="auto": "nvidia-pretend"
 from mfulab.app import main
-from mfulab.schema import ROWS
+from mfulab.rows import ROWS
 from mfulab.steps.base import Measured
 step = Path(__file__).stem
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfulab.measure.statistics import Stats, median_interval
+from mfulab.measurement.statistics import Stats, median_interval
 
 values = st.lists(st.floats(0, 1e6), min_size=1, max_size=50)
 

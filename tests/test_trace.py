@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfulab.measure import trace
-from mfulab.measure.trace import Activity, activities, gaps, kernel_table, shares, traced_span, union
+from mfulab.measurement import trace
+from mfulab.measurement.trace import Activity, activities, gaps, kernel_table, shares, traced_span, union
 
 
 def event(category: str, name: str, begin: float, duration: float) -> dict[str, object]:

@@ -4,10 +4,10 @@ import itertools
 
 import pytest
 
-from mfulab.measure import windows
-from mfulab.measure.clocks import HostClock
-from mfulab.measure.reading import Reading
-from mfulab.measure.windows import Pace, measure_window, observe, warm_up
+from mfulab.measurement import windows
+from mfulab.measurement.clocks import HostClock
+from mfulab.measurement.reading import Reading
+from mfulab.measurement.windows import Pace, measure_window, observe, warm_up
 
 
 class Machine:

@@ -23,7 +23,7 @@ SCRIPT = """
 import ctypes, os, random, signal, subprocess, sys, time, types
 from mfulab.app import main
 from mfulab.errors import ConfigurationError
-from mfulab.schema import MatmulRow
+from mfulab.rows import MatmulRow
 from mfulab.steps.base import Measured
 
 def measure(config, folder):

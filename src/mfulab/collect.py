@@ -15,9 +15,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from mfulab.configs import STEPS
 from mfulab.errors import ConfigurationError
 from mfulab.planning.store import is_complete, write_if_changed
-from mfulab.schema import ROWS, STEPS
+from mfulab.rows import ROWS
 
 COUNTS = "count_flops"
 OTHERS = {"plan", "tables", "reference", "superseded"}  # made anew from runs, or no runs
@@ -81,7 +82,7 @@ def _merge_run(step: str, theirs: Path, ours: Path, merged: Merged) -> None:
 
 
 def _why_bad(step: str, run: Path) -> str | None:
-    """Why a run cannot be taken over: its row is cut off, breaks the schema, or is not this run's."""
+    """Why a run cannot be taken over: its row is cut off, does not fit its columns, or is not this run's."""
     if not is_complete(run / "row.csv"):
         return "its row is incomplete"
     row = _row(run)

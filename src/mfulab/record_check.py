@@ -9,10 +9,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from mfulab.configs import STEPS
 from mfulab.report import tables
 from mfulab.report.columns import JOINED, TABLES, Record, columns
 from mfulab.report.sources import Collected, from_recorded
-from mfulab.schema import STEPS
 
 CONFIGS, SERIES, ABOUT = "configs.jsonl", "series.csv", "recording.json"
 FILES = {*(f"{table}.csv" for table in TABLES), CONFIGS, SERIES, ABOUT}

@@ -14,8 +14,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from mfulab.configs import STEPS, Step
 from mfulab.errors import ConfigurationError, UnsupportedError
-from mfulab.schema import ROWS, STEPS, Row, Status, Step
+from mfulab.rows import ROWS, Row, Status
 from mfulab.steps.base import Measured
 
 # What the allocators of torch and NumPy say; torch raises a plain RuntimeError for host memory.

@@ -11,10 +11,10 @@ from rich.live import Live
 from rich.text import Text
 
 from mfulab.hardware import cpu, identity, nvml
-from mfulab.measure.gpm_sampler import GpmSampler
-from mfulab.measure.poller import cpu_probe, cuda_probe
-from mfulab.measure.reading import Reading, Readings
-from mfulab.measure.show import bar, ladder_table
+from mfulab.measurement.gpm_sampler import GpmSampler
+from mfulab.measurement.poller import cpu_probe, cuda_probe
+from mfulab.measurement.reading import Reading, Readings
+from mfulab.measurement.show import bar, ladder_table
 
 Frame = tuple[Readings, str]
 

@@ -9,9 +9,9 @@ import psutil
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from mfulab.configs import ModelConfig
 from mfulab.flops.count import Count, CountError, count
 from mfulab.models.build import ModelError, build, enable_checkpointing, first_tensor, loss, make_batch
-from mfulab.schema import ModelConfig
 
 Means = Literal["meta", "fake", "cpu"]
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from mfulab.configs import ModelConfig
 from mfulab.flops import formulas, memory
 from mfulab.flops.count import count
 from mfulab.flops.counter import Operations
 from mfulab.flops.model import count_model
 from mfulab.models.convolutional import DigitCNN, SimpleCNN
-from mfulab.schema import ModelConfig
 
 
 @dataclass(frozen=True)

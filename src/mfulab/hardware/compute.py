@@ -2,11 +2,11 @@
 
 import torch
 
+from mfulab.configs import DeviceConfig, PrecisionConfig
 from mfulab.hardware import cpu, identity
 from mfulab.hardware.cpu_peaks import cpu_peak
 from mfulab.hardware.gpu import properties_of
 from mfulab.hardware.peaks import Peak, gpu_peak
-from mfulab.schema import DeviceConfig, PrecisionConfig
 
 _BY_DTYPE = {
     "float64": "fp64",

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from mfulab.schema import ModelConfig
+from mfulab.configs import ModelConfig
 
 Task = Literal["classification", "language_modeling"]
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from mfulab import verdict
 from mfulab.report import join
-from mfulab.schema import ROWS
+from mfulab.rows import ROWS
 
 TABLES = {
     "environment": "environment",

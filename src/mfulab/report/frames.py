@@ -1,4 +1,4 @@
-"""The tables as pandas frames with the types that the schema gives their columns, however broken the files are."""
+"""The tables as pandas frames with the types that `mfulab.rows` gives their columns, however broken the files are."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ import pandas as pd
 
 from mfulab.report import series
 from mfulab.report.columns import FLAGS, TABLES, TEXT, columns
-from mfulab.schema import ROWS
+from mfulab.rows import ROWS
 
 Tables = dict[str, pd.DataFrame]
 

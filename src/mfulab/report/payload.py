@@ -12,7 +12,7 @@ import pandas as pd
 
 from mfulab.report import frames
 from mfulab.report.columns import TABLES
-from mfulab.schema import ROWS
+from mfulab.rows import ROWS
 
 # The columns shown at first; the rest appear on request and are always exported.
 MAIN = {

@@ -10,8 +10,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from mfulab.configs import STEPS, CountFlopsStep
 from mfulab.report.columns import FLAGS, FROM_CONFIG, TABLE_OF, TABLES, TEXT, Record, Records
-from mfulab.schema import ROWS, STEPS, CountFlopsStep, Row
+from mfulab.rows import ROWS, Row
 
 FORMATS = {
     "float64": "fp64",

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mfulab.configs import STEPS
 from mfulab.report import details, join, series
 from mfulab.report.columns import JOINED, Record, Records, columns
 from mfulab.report.sources import Collected, from_folder, from_manifest, from_recorded, identity
-from mfulab.schema import STEPS
 
 NO_MACHINE = {"plan", "tables", "reference", "superseded", *(step for step in STEPS if not STEPS[step].on_device)}
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from mfulab.configs import BenchMatmulStep, KernelConfig, TimingConfig
 from mfulab.errors import UnsupportedError
 from mfulab.hardware.cpu import cpu, usable_cores
 from mfulab.kernels.base import Launch, MatmulKernel, Resources, Shape
@@ -19,11 +20,11 @@ from mfulab.kernels.occupancy import occupancy_percent
 from mfulab.kernels.reference import reference_for
 from mfulab.kernels.threads import use_threads
 from mfulab.kernels.verification import Check, Operands, check, exact_product, random_operands
-from mfulab.measure.device_timer import DeviceTimer
-from mfulab.measure.host_timer import HostTimer
-from mfulab.measure.repetitions import Budget, Call, Repetition, Timer, interleave, summarise
-from mfulab.measure.transfers import median_wall_s, synchronise, time_transfers
-from mfulab.schema import BenchMatmulStep, KernelConfig, MatmulRow, TimingConfig
+from mfulab.measurement.device_timer import DeviceTimer
+from mfulab.measurement.host_timer import HostTimer
+from mfulab.measurement.repetitions import Budget, Call, Repetition, Timer, interleave, summarise
+from mfulab.measurement.transfers import median_wall_s, synchronise, time_transfers
+from mfulab.rows import MatmulRow
 from mfulab.steps.base import Measured
 
 WINDOW_S = {"cpu": 0.2, "cuda": 0.1}

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import torch
 
+from mfulab.configs import CeilingsStep, PrecisionConfig
 from mfulab.hardware.compute import allow_tf32, effective_precision, peak_of, prepare
 from mfulab.hardware.gpu import properties_of
 from mfulab.hardware.peaks import memory_peak_gb_s
-from mfulab.measure.products import LIMIT_S, best_bandwidth, best_shape, sweep_products, sweep_triad
-from mfulab.measure.series import Series
-from mfulab.schema import CeilingRow, CeilingsStep, PrecisionConfig
+from mfulab.measurement.products import LIMIT_S, best_bandwidth, best_shape, sweep_products, sweep_triad
+from mfulab.measurement.series import Series
+from mfulab.rows import CeilingRow
 from mfulab.steps.base import Measured, UnsupportedError
 
 

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import torch
 
+from mfulab.configs import CompareCountersStep
 from mfulab.flops.explain import explain, kinds_of_layers
 from mfulab.flops.model import count_model
 from mfulab.flops.peers import count_by, peer_version
 from mfulab.models.build import build, first_tensor, make_batch
-from mfulab.schema import CompareCountersStep, CounterRow
+from mfulab.rows import CounterRow
 from mfulab.steps.base import Measured, UnsupportedError
 
 

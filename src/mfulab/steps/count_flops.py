@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from mfulab.configs import CountFlopsStep
 from mfulab.flops.compare import compare_formulas, transformer_shape
 from mfulab.flops.counter import Operations
 from mfulab.flops.formulas import TransformerShape
@@ -14,7 +15,7 @@ from mfulab.flops.optimizers import optimizer_flops
 from mfulab.flops.parallel import plans
 from mfulab.flops.tree import layer_rows
 from mfulab.models.build import ModelError
-from mfulab.schema import CountFlopsStep, FlopsRow
+from mfulab.rows import FlopsRow
 from mfulab.steps.base import Measured
 
 BYTES = 4

@@ -9,9 +9,10 @@ import psutil
 import threadpoolctl
 import torch
 
+from mfulab.configs import EnvironmentStep
 from mfulab.hardware import cpu, gpu, nvml
 from mfulab.hardware.compute import prepare
-from mfulab.schema import EnvironmentRow, EnvironmentStep
+from mfulab.rows import EnvironmentRow
 from mfulab.steps.base import Measured
 
 # Those that a measured number depends on.

@@ -6,9 +6,10 @@ from pathlib import Path
 import torch
 
 from mfulab import numerics
+from mfulab.configs import NumberFormatsStep
 from mfulab.errors import UnsupportedError
 from mfulab.kernels.formats import format_of
-from mfulab.schema import NumberFormatsRow, NumberFormatsStep
+from mfulab.rows import NumberFormatsRow
 from mfulab.steps.base import Measured
 
 

@@ -11,12 +11,13 @@ from typing import Any
 
 import torch
 
+from mfulab.configs import ProfileConfig, ProfileStepStep, TimingConfig
 from mfulab.hardware.compute import allow_tf32, effective_precision, prepare
-from mfulab.measure import execution, workload
-from mfulab.measure.clocks import clock_for
-from mfulab.measure.ladder import clock_reader, restriction_of, samplers_for, set_readings
-from mfulab.measure.memory import PeakMemory
-from mfulab.measure.operators import (
+from mfulab.measurement import execution, workload
+from mfulab.measurement.clocks import clock_for
+from mfulab.measurement.ladder import clock_reader, restriction_of, samplers_for, set_readings
+from mfulab.measurement.memory import PeakMemory
+from mfulab.measurement.operators import (
     KERNEL_COLUMNS,
     OPERATOR_COLUMNS,
     TracedPass,
@@ -26,11 +27,11 @@ from mfulab.measure.operators import (
     trace_steps,
     untraced,
 )
-from mfulab.measure.series import Series
-from mfulab.measure.statistics import Stats, median_interval
-from mfulab.measure.windows import CPU_PACE, CUDA_PACE, Observation, Pace, observe
+from mfulab.measurement.series import Series
+from mfulab.measurement.statistics import Stats, median_interval
+from mfulab.measurement.windows import CPU_PACE, CUDA_PACE, Observation, Pace, observe
 from mfulab.models.build import build, enable_checkpointing, loss, make_batch
-from mfulab.schema import ProfileConfig, ProfileRow, ProfileStepStep, TimingConfig
+from mfulab.rows import ProfileRow
 from mfulab.steps.base import Measured, UnsupportedError
 
 TRACED_S = 0.3

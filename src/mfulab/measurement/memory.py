@@ -6,7 +6,7 @@ from typing import Any
 
 import psutil
 
-from mfulab.measure.reading import Reading
+from mfulab.measurement.reading import Reading
 
 _STATUS = Path("/proc/self/status")
 

@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 
-from mfulab.measure.repetitions import Call
+from mfulab.measurement.repetitions import Call
 
 
 class HostTimer:

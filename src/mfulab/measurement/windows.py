@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from mfulab.measure.clocks import Clock
-from mfulab.measure.reading import Readings, Sampler, first_available
-from mfulab.measure.statistics import Stats
+from mfulab.measurement.clocks import Clock
+from mfulab.measurement.reading import Readings, Sampler, first_available
+from mfulab.measurement.statistics import Stats
 
 Step = Callable[[], object]
 

@@ -7,8 +7,8 @@ import torch
 
 from mfulab.errors import UnsupportedError
 from mfulab.hardware import cpu
-from mfulab.measure.clocks import Clock, clock_for
-from mfulab.measure.statistics import Stats
+from mfulab.measurement.clocks import Clock, clock_for
+from mfulab.measurement.statistics import Stats
 
 # M×N×K, growing: a shape is left out once the rate seen so far says that it does not fit into the time.
 CPU_SHAPES = [(n, n, n) for n in (128, 256, 512, 1024, 2048, 3072, 4096)] + [(2048, 2048, 512), (1024, 4096, 1024)]

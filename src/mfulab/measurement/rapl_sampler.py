@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from mfulab.measure.reading import Reading, Readings, missing
+from mfulab.measurement.reading import Reading, Readings, missing
 
 SOURCE = "RAPL package counters"
 UNITS = {"window_energy_j": "J", "power_w": "W"}

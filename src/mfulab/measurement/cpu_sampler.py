@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import psutil
 
 from mfulab.hardware.cpu import allowed_cpus, cgroup_cpu_seconds
-from mfulab.measure.reading import Reading, Readings
+from mfulab.measurement.reading import Reading, Readings
 
 PROCESS = "process CPU time ÷ (wall × CPUs allowed)"
 SYSTEM = "/proc/stat, all CPUs"

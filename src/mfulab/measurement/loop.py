@@ -10,20 +10,20 @@ from typing import Any
 
 import torch
 
+from mfulab.configs import DeviceConfig
 from mfulab.denominators import mfu_columns
 from mfulab.errors import UnsupportedError
 from mfulab.hardware.compute import peak_of
-from mfulab.measure.calls import CallLog, UncountedError, count_calls
-from mfulab.measure.clocks import clock_for
-from mfulab.measure.ladder import per_step, restriction_of, samplers_for, strictest
-from mfulab.measure.memory import PeakMemory
-from mfulab.measure.operators import BlockTrace
-from mfulab.measure.products import best_shape, sweep_products
-from mfulab.measure.reading import Reading, Readings, first_available
-from mfulab.measure.series import Series
-from mfulab.measure.show import show
-from mfulab.measure.statistics import Stats, median_interval
-from mfulab.schema import DeviceConfig
+from mfulab.measurement.calls import CallLog, UncountedError, count_calls
+from mfulab.measurement.clocks import clock_for
+from mfulab.measurement.ladder import per_step, restriction_of, samplers_for, strictest
+from mfulab.measurement.memory import PeakMemory
+from mfulab.measurement.operators import BlockTrace
+from mfulab.measurement.products import best_shape, sweep_products
+from mfulab.measurement.reading import Reading, Readings, first_available
+from mfulab.measurement.series import Series
+from mfulab.measurement.show import show
+from mfulab.measurement.statistics import Stats, median_interval
 from mfulab.verdict import Verdict, judge
 
 _NAMES = {torch.float64: "fp64", torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}

@@ -8,13 +8,13 @@ from typing import Any
 import pynvml
 
 from mfulab.hardware import nvml
-from mfulab.measure import gpm_sampler
-from mfulab.measure.cpu_sampler import CpuSampler
-from mfulab.measure.gpm_sampler import GpmSampler
-from mfulab.measure.nvml_sampler import NvmlAtEnd, NvmlSampler
-from mfulab.measure.rapl_sampler import RaplSampler
-from mfulab.measure.reading import Reading, Readings, Sampler, missing
-from mfulab.schema import ProfileRow
+from mfulab.measurement import gpm_sampler
+from mfulab.measurement.cpu_sampler import CpuSampler
+from mfulab.measurement.gpm_sampler import GpmSampler
+from mfulab.measurement.nvml_sampler import NvmlAtEnd, NvmlSampler
+from mfulab.measurement.rapl_sampler import RaplSampler
+from mfulab.measurement.reading import Reading, Readings, Sampler, missing
+from mfulab.rows import ProfileRow
 
 # What a source that answered is worth, strictest first: a column that only it can fill, and its name.
 _LEVELS = (

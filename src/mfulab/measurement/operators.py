@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
-from mfulab.measure import trace
-from mfulab.measure.reading import Reading, Readings, missing
+from mfulab.measurement import trace
+from mfulab.measurement.reading import Reading, Readings, missing
 
 Row = dict[str, object]
 OPERATOR_COLUMNS = (

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
+from mfulab.configs import PrecisionConfig, WorkloadConfig
 from mfulab.errors import UnsupportedError
 from mfulab.models.build import Batch, loss
-from mfulab.schema import PrecisionConfig, WorkloadConfig
 
 StepFunction = Callable[[], torch.Tensor]
 

@@ -1,7 +1,7 @@
 """The time series: a process of its own that writes a line each fifth of a second until its input is closed.
 
 A thread would take the interpreter's lock from steps that are bound by launches. Run as
-`python -m mfulab.measure.poller cpu PID` or `… cuda PID UUID`; CSV goes to standard output.
+`python -m mfulab.measurement.poller cpu PID` or `… cuda PID UUID`; CSV goes to standard output.
 """
 
 import csv
@@ -56,7 +56,7 @@ def cuda_probe(uuid: str, own: int | None) -> Probe:
     import pynvml
 
     from mfulab.hardware import nvml
-    from mfulab.measure.nvml_sampler import other_processes
+    from mfulab.measurement.nvml_sampler import other_processes
 
     handle = nvml.handle_by_uuid(uuid)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pynvml
 
 from mfulab.hardware import nvml
-from mfulab.measure.reading import Reading, Readings
+from mfulab.measurement.reading import Reading, Readings
 
 # NVML's utilization lags by up to its sample period (1/6 s to 1 s, by product): samples before this tell of the past.
 LAG_S = 1.0

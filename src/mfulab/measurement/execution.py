@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
+from mfulab.configs import ExecutionConfig
 from mfulab.errors import UnsupportedError
 from mfulab.models.build import Batch, first_tensor
-from mfulab.schema import ExecutionConfig
 
 # Steps before capture: lazy initialisation and the optimiser's state must not become part of the graph.
 _STEPS_BEFORE_CAPTURE = 3

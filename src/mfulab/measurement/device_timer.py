@@ -4,7 +4,7 @@ import time
 
 import torch
 
-from mfulab.measure.repetitions import Call
+from mfulab.measurement.repetitions import Call
 
 LONGEST_HOLD_S = 0.2
 

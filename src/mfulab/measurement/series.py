@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from mfulab.measure.reading import Reading, Readings
+from mfulab.measurement.reading import Reading, Readings
 
 SOURCE = "polled each 0.2 s by a process of its own"
 # Means over the window that nothing else tells better; utilization is left to stricter sources where they have it.
@@ -45,7 +45,7 @@ class Series:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "mfulab.measure.poller", *what],
+                [sys.executable, "-m", "mfulab.measurement.poller", *what],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.DEVNULL,

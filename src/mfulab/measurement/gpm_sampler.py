@@ -7,7 +7,7 @@ from typing import Any
 import pynvml
 
 from mfulab.hardware import nvml
-from mfulab.measure.reading import Reading, Readings, missing
+from mfulab.measurement.reading import Reading, Readings, missing
 
 MIB = 1 << 20
 # Metric id → column, unit, factor to that unit. Ids of 248 and above are not known to every driver: none is asked for.

@@ -7,7 +7,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from mfulab.measure.reading import Reading
+from mfulab.measurement.reading import Reading
 
 RUNGS = (
     ("utilization_percent", "utilization (it is busy)"),

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mfulab.measure.reading import Reading, Readings
-from mfulab.measure.statistics import Stats
+from mfulab.measurement.reading import Reading, Readings
+from mfulab.measurement.statistics import Stats
 
 # The annotation around the traced steps and the synchronisation after them.
 STEPS = "mfulab traced steps"

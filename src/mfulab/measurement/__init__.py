@@ -1,0 +1,1 @@
+"""Clocks, windows, samplers and statistics: what a step measures with."""
