@@ -162,3 +162,20 @@ def test_the_terminal_names_a_run_by_its_values():
     assert short("model=gpt2,workload=training,batch_size=4") == "gpt2 training 4"
     assert short("kernel=torch,size=64,timing.windows=2") == "torch 64 timing.windows=2"
     assert short("all") == "all"
+
+
+def test_the_terminal_shows_no_older_table_after_runs_alone(tmp_path, capsys):
+    import os
+
+    from mfulab.report import summary
+
+    row = tmp_path / "results" / "machine" / "profile_step" / "run" / "row.csv"
+    table = tmp_path / "results" / "tables" / "profile.csv"
+    for path, seconds in ((table, 1), (row, 2)):
+        path.parent.mkdir(parents=True)
+        path.touch()
+        os.utime(path, (seconds, seconds))
+    summary.main(["--tables", str(table.parent)])
+    assert "measured runs that no table shows yet: 1" in capsys.readouterr().out
+    os.utime(table, (3, 3))
+    assert summary.left_out(table.parent) == 0

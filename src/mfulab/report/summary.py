@@ -46,14 +46,24 @@ def short(run: str) -> str:
     return " ".join(f"{key}={value}" if "." in key else value or key for key, _, value in parts)
 
 
+def left_out(tables: Path) -> int:
+    """How many measured runs the tables do not show, as after `snakemake rows`, which writes none."""
+    written = tables / "profile.csv"
+    since = written.stat().st_mtime if written.exists() else 0
+    return sum(row.stat().st_mtime > since for row in tables.parent.glob("*/*/*/row.csv"))
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """`python scripts/summary.py --tables results/tables --page reports/report.html`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tables", type=Path, default=Path("results/tables"))
     parser.add_argument("--page", type=Path, default=Path("reports/report.html"))
     options = parser.parse_args(arguments)
-    tables, problems = frames.read(options.tables)
     console = Console()
+    if runs := left_out(options.tables):
+        console.print(f"measured runs that no table shows yet: {runs} (to show them: snakemake --cores 1 report)")
+        return
+    tables, problems = frames.read(options.tables)
     console.print(table(tables["profile"], tables["matmul"]))
     for problem in problems:
         console.print(Text(problem, style="yellow"))
