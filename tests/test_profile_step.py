@@ -50,6 +50,25 @@ def test_five_windows_have_an_interval(tmp_path):
     assert row.time_ci_low_s <= row.time_s <= row.time_ci_high_s
 
 
+def test_input_from_the_host_is_waited_for_and_new_each_time(tmp_path, monkeypatch):
+    seen = []
+
+    def forward(self, inputs):
+        seen.append(inputs.clone())
+        return torch.nn.functional.linear(inputs, self.weight, self.bias)
+
+    monkeypatch.setattr(torch.nn.Linear, "forward", forward)
+    row = profile_step.measure(config(workload={"name": "loaded", "input": "host"}), tmp_path).row
+    assert 0 < row.input_wait_percent < 100
+    assert len({float(inputs.sum()) for inputs in seen}) == len(seen) > 3
+
+
+def test_input_that_lies_on_the_device_is_not_waited_for(tmp_path):
+    row = profile_step.measure(config(), tmp_path).row
+    assert row.input_wait_percent is None
+    assert "no torch DataLoader" in json.loads(row.reasons)["input_wait_percent"]
+
+
 def test_operator_table(tmp_path):
     profile_step.measure(config(), tmp_path)
     with (tmp_path / "operators.csv").open() as file:

@@ -90,6 +90,10 @@ def make_step(config: ProfileStepStep, device: torch.device) -> tuple[Callable[[
         enable_checkpointing(model)
     issued = execution.issue(model, batch, config.execution)
     graph = config.execution.mode == "cuda_graph"
+    if config.workload.input == "host":
+        if graph:
+            raise UnsupportedError("workload.input=host: a replayed CUDA graph asks the host for nothing")
+        issued = workload.fed(issued, batch, config.model, config.workload, config.sequence_length)
     if config.workload.mode == "inference":
         step = workload.inference_step(issued, batch, config.precision, device)
     else:
