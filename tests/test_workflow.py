@@ -5,27 +5,9 @@ import json
 import shutil
 
 import pytest
+from conftest import MINIATURE
 
 pytestmark = pytest.mark.workflow
-MINIATURE = ("--config", "experiment=miniature", "device=cpu")
-
-
-@pytest.fixture(scope="module")
-def project(tmp_path_factory):
-    from conftest import Project, copy_workflow
-
-    project = Project(copy_workflow(tmp_path_factory.mktemp("workflow"), with_source=True))
-    project.snakemake("report", *MINIATURE)
-    return project
-
-
-@pytest.fixture
-def measured(project, tmp_path):
-    """A copy of the finished project, modification times kept, that a test may change."""
-    from conftest import Project
-
-    shutil.copytree(project.folder, tmp_path / "copy", symlinks=True)
-    return Project(tmp_path / "copy")
 
 
 def changed(project, *arguments):
@@ -78,6 +60,12 @@ def test_each_run_leaves_its_config_samples_and_log(project):
 def test_a_second_report_does_nothing(measured):
     done = measured.snakemake("report", *MINIATURE)
     assert "Nothing to be done" in done.stdout
+
+
+def test_without_a_target_snakemake_makes_the_report(measured):
+    (measured.folder / "reports/report.html").unlink()
+    measured.snakemake(*MINIATURE)
+    assert (measured.folder / "reports/report.html").exists()
 
 
 def test_a_comment_in_the_config_re_runs_nothing(measured):

@@ -44,8 +44,8 @@ rule figure:
         report(
             "reports/figures/{figure}.svg",
             caption="../report/figure.rst",
-            category=lab.topic,
-            labels={"figure": "{figure}"},
+            category=lab.category,
+            labels=lab.labels,
         ),
         "reports/figures/{figure}.png",
         "reports/figures/{figure}.pdf",
@@ -100,14 +100,6 @@ rule page:
 rule figures:
     input:
         figures_with_data,
-
-
-# A target holds the rows too: one that was lost is measured again even where the page is newer.
-rule report:
-    default_target: True
-    input:
-        "reports/report.html",
-        lab.rows,
 
 
 rule rows:  # the measurements alone: what a machine does whose results are collected elsewhere
