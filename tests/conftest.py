@@ -14,6 +14,12 @@ ROOT = Path(__file__).resolve().parents[1]
 MINIATURE = ("--config", "experiment=miniature", "device=cpu")
 
 
+@pytest.fixture(autouse=True, scope="session")
+def locks_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Runs of tests wait for no other run on this machine: a sweep, or the tests beside these."""
+    os.environ["MFULAB_LOCKS"] = str(tmp_path_factory.mktemp("locks"))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     reason = _why_no_gpu() if any(item.get_closest_marker("gpu") for item in items) else ""
     for item in items:

@@ -15,6 +15,7 @@ GPUS = "MFULAB_GPUS"  # SLUG:UUID,…: the devices of this machine, where the wo
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 # A scheduler's jobs have devices of their own, which may bear the same numbers as another job's.
 JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
+LOCKS = "MFULAB_LOCKS"  # the folder of the locks, the same for all who share the machine; /tmp where it is not set
 POLL_S = 0.1
 
 
@@ -51,10 +52,11 @@ def _first_free(candidates: Sequence[str], environment: dict[str, str]) -> tuple
     """The first candidate that nobody holds and the descriptor of its lock; always in the same order, so that runs
     which do not compete all measure the same device."""
     scope = next((environment[key] for key in JOBS if key in environment), "local")
+    folder = environment.get(LOCKS, "/tmp")
     is_told = False
     while True:
         for candidate in candidates:
-            path = f"/tmp/mfulab-{os.getuid()}-{scope}-{candidate.replace('/', '-')}.lock"
+            path = f"{folder}/mfulab-{os.getuid()}-{scope}-{candidate.replace('/', '-')}.lock"
             descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
