@@ -201,6 +201,7 @@ def test_snakemake_lint_has_nothing_to_say(measured):
 
 def test_a_recording_alone_gives_the_tables_that_were_measured(measured):
     before = {name: table(measured, name) for name in ("ceilings", "flops", "profile", "matmul")}
+    figures = (measured.folder / "results/tables/figures.txt").read_text()
     measured.run("python", "scripts/record.py", "--commit", "0123abc")
     reference = measured.folder / "results" / "reference"
     for folder in (measured.folder / "results").iterdir():
@@ -210,6 +211,7 @@ def test_a_recording_alone_gives_the_tables_that_were_measured(measured):
     for name, rows in before.items():
         expected = [{**row, "recorded": "True", "commit": "0123abc"} for row in rows]
         assert sorted(table(measured, name), key=by_run) == sorted(expected, key=by_run)
+    assert (measured.folder / "results/tables/figures.txt").read_text() == figures
     assert "(recorded)" in (measured.folder / "reports" / "report.html").read_text()
 
 

@@ -66,7 +66,13 @@ def render(name: str, tables: frames.Tables, language: str = "en") -> Drawn | No
         module.draw(rows, figure, text)
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # the layout is final: saving must not repeat it
-    return Drawn(name, module.TOPIC, text("title"), module.finding(rows, text), figure)
+    return Drawn(name, module.TOPIC, text("title"), finding(module, rows, text), figure)
+
+
+def finding(module: ModuleType, rows: pd.DataFrame, text: Texts) -> str:
+    """A figure's sentence: about what was measured here, and about recorded machines only where nothing was."""
+    measured = rows[~rows["recorded"]]
+    return module.finding(rows if measured.empty else measured, text)
 
 
 def save(drawn: Drawn, path: Path) -> None:

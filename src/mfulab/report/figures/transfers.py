@@ -21,8 +21,8 @@ def rows(tables: Tables) -> pd.DataFrame:
     if moved.empty:
         return moved
     best = moved.loc[moved.groupby(["machine", "n"])["time_s"].idxmin()].sort_values("n")
-    on_host = timed[timed["host_to_device_s"].isna()].groupby("n")["time_s"].min()
-    return best.assign(host_s=best["n"].map(on_host))
+    on_host = timed[timed["host_to_device_s"].isna()].groupby(["recorded", "n"])["time_s"].min().rename("host_s")
+    return best.merge(on_host.reset_index(), how="left", on=["recorded", "n"])
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
