@@ -81,6 +81,7 @@ rule page:
     input:
         tables=expand("results/tables/{table}.csv", table=lab.tables),
         seminar="results/tables/seminar.csv",
+        comparison=lab.comparison,
         figures=figures_with_data,
         sources=lab.page_sources,
     output:

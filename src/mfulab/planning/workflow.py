@@ -71,6 +71,11 @@ class Workflow:
         """Of the page and the figures: the first experiment's, where several are asked for."""
         return self.plans[0].language
 
+    @property
+    def comparison(self) -> list[str]:
+        """What scripts/compare.py left for the page, if it did."""
+        return [str(path) for path in [RESULTS / "tables/comparison.csv"] if path.exists()]
+
     def figures(self, listed: str) -> list[str]:
         """The figures that have something to draw, as the tables listed them."""
         return [f"reports/figures/{name}.svg" for name in Path(listed).read_text(encoding="utf-8").split()]

@@ -148,7 +148,8 @@ def _comparison(folder: Path, text: Texts) -> dict[str, Any]:
         )
         for _, row in found.head(COMPARED).iterrows()
     ]
-    return {"says": says, "lines": lines}
+    folders = [found[name].iloc[0] for name in ("old", "new") if name in found]
+    return {"says": says, "folders": folders, "lines": lines}
 
 
 def _number(text: str) -> float | None:
