@@ -242,6 +242,7 @@ def matmul(hardware: str, kernel: str, size: str, precision: str = "fp32", statu
         hot_iqr_s=time * 0.03 if ok else None,
         cold_time_s=time * 1.2 if ok else None,
         first_call_s=time + 0.4 if ok else None,
+        allocation_s=2e-5 + moved / 40e9 if ok else None,
         host_to_device_s=2 * moved / 3 / 12e9 if ok and hardware == GPU else None,
         device_to_host_s=moved / 3 / 12e9 if ok and hardware == GPU else None,
         end_to_end_s=time + (moved / 12e9 if hardware == GPU else 0) if ok else None,

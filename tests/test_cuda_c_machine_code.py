@@ -8,10 +8,10 @@ from test_cuda_c import LADDER
 from mfulab.errors import UnsupportedError
 from mfulab.kernels.base import Resources, Shape
 from mfulab.kernels.cuda_double_buffered import CudaDoubleBuffered
+from mfulab.kernels.cuda_elementwise import CudaElementwise
 from mfulab.kernels.cuda_vectorised import CudaVectorised
 from mfulab.kernels.cuda_warp_tile import CudaWarpTile
 from mfulab.kernels.cuda_wmma import CudaWmma
-from mfulab.kernels.elementwise import Elementwise
 from mfulab.kernels.nvrtc import parse_resources
 
 ALIGNED, ODD = Shape(1, 4096, 4096, 4096), Shape(1, 4095, 4097, 4095)
@@ -76,7 +76,7 @@ def test_resources_are_read_from_the_compiler_s_log():
 
 @pytest.mark.parametrize(("precision", "multiply"), [("fp32", "FMUL"), ("fp64", "DMUL")])
 def test_the_smallest_kernel_is_one_multiplication(precision, multiply):
-    code = compiled(Elementwise(precision), "sm_90", Shape(1, 1000, 1000, 1))
+    code = compiled(CudaElementwise(precision), "sm_90", Shape(1_000_000, 1, 1, 1))
     text = disassembled(code.code)
     assert len(re.findall(rf"\b{multiply}\b", text)) == 1
     assert code.resources.spill_bytes == 0

@@ -110,11 +110,10 @@ def test_a_launch_that_cannot_be_names_the_error_and_the_configuration():
 
 @pytest.mark.parametrize("precision", ["fp32", "fp64"])
 def test_the_smallest_kernel_multiplies_element_by_element(precision):
-    from mfulab.kernels.elementwise import Elementwise
+    from mfulab.kernels.cuda_elementwise import CudaElementwise
 
-    kernel, shape = Elementwise(precision), Shape(1, 1000, 37, 1)
-    dtype = {"fp32": torch.float32, "fp64": torch.float64}[precision]
-    a, b = (torch.randn(1000, 37, device="cuda", dtype=dtype) for _ in range(2))
-    c = torch.full_like(a, float("nan"))
-    kernel.run(a, b, c, launch=kernel.launch(shape))
-    assert torch.equal(c, a * b)
+    kernel, shape = CudaElementwise(precision), Shape(37_001, 1, 1, 1)
+    operands = random_operands(shape, FORMATS[precision], "cuda", seed=1)
+    operands.poison()
+    kernel.run(operands.a, operands.b, operands.c, launch=kernel.launch(shape))
+    assert torch.equal(operands.c, operands.a * operands.b)

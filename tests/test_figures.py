@@ -14,6 +14,8 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from mfulab.report import figures, frames, labels, tables
+from mfulab.report.figures import kernel_ladder
+from mfulab.report.language import Texts
 
 TWENTY = tuple(
     f"{kind}_{size}" for kind in ("resnet", "transformer", "mixer", "lstm") for size in (18, 34, 50, 101, 152)
@@ -168,16 +170,45 @@ def test_a_block_sweep_leaves_its_best(few):
     assert len(names) == len(set(names)) == 5
 
 
+def test_a_rung_too_slow_for_the_size_of_the_others_is_there_with_its_own(few):
+    side = {"m": 64, "n": 64, "k": 64, "size": "64"}
+    one = kernel_ladder.rows(few).iloc[[0]]
+    slow = one.assign(kernel="python", rung=0, share_of_reference_percent=0.01, **side)[few["matmul"].columns]
+    drawn = figures.render("kernel_ladder", {**few, "matmul": pd.concat([few["matmul"], slow])})
+    names = [label.get_text() for axes in drawn.figure.axes for label in axes.get_yticklabels()]
+    assert "python (64³)" in names
+
+
+def test_a_rung_that_is_no_faster_than_the_one_below_is_said_with_the_reason(few):
+    rows = kernel_ladder.rows(few).iloc[[0, 0]].reset_index(drop=True)
+    rows = rows.assign(
+        family="CUDA C", kernel=["below", "above"], rung=[1, 2], share_of_reference_percent=[40.0, 30.0], message=""
+    )
+    cases = [
+        ({"spill_bytes": [0, 16], "occupancy_percent": [50.0, 50.0]}, "it spills 16 bytes"),
+        ({"spill_bytes": [0, 0], "occupancy_percent": [50.0, 25.0]}, "its occupancy is 25 % against 50 %"),
+        ({"spill_bytes": [0, 0], "message": ["", "others computed beside it"]}, "others computed beside it"),
+        ({"spill_bytes": [0, 0], "occupancy_percent": [50.0, 50.0]}, "nothing that was measured explains it"),
+    ]
+    for values, because in cases:
+        told = kernel_ladder.finding(rows.assign(**values), Texts("en", "kernel_ladder"))
+        assert f"above is no faster than below: {because}" in told
+    assert "no faster" not in kernel_ladder.finding(rows.assign(rung=[2, 1]), Texts("en", "kernel_ladder"))
+
+
 def test_a_hundred_thousand_points_are_one_picture(few):
     profile = pd.concat([few["profile"]] * 100, ignore_index=True)
     drawn = figures.render("mfu_versus_utilization", {**few, "profile": profile})
     assert all(scatter.get_rasterized() for axes in drawn.figure.axes for scatter in axes.collections)
 
 
-def test_figures_are_written_alone_and_stale_ones_removed(few, tmp_path, monkeypatch):
-    monkeypatch.setattr(frames, "read", lambda folder: (few, []))
+def test_figures_are_written_alone_and_stale_ones_removed_with_the_reason(few, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(frames, "read", lambda folder: (few, ["profile.csv: 3 columns are missing"]))
     (tmp_path / "execution_speed.svg").write_text("stale")
-    figures.main(["--out", str(tmp_path), "--only", "ceilings", "execution_speed", "--formats", "svg", "png", "pdf"])
+    with pytest.raises(SystemExit) as stopped:
+        figures.main(["--out", str(tmp_path), "--only", "ceilings", "execution_speed"])
+    assert stopped.value.code == 1
+    assert "execution_speed: profile.csv: 3 columns are missing" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ceilings.pdf", "ceilings.png", "ceilings.svg"]
 
 

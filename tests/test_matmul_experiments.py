@@ -4,7 +4,9 @@ from pathlib import Path
 import pytest
 
 from mfulab.configs import BenchMatmulStep
+from mfulab.errors import UnsupportedError
 from mfulab.kernels.base import Shape
+from mfulab.kernels.cuda_elementwise import CudaElementwise
 from mfulab.kernels.formats import format_of
 from mfulab.planning.composition import compose_experiments
 from mfulab.planning.runs import plan
@@ -36,7 +38,15 @@ def test_every_combination_makes_sense(experiment, device, monkeypatch):
 def test_a_ladder_has_every_implementation():
     names = {path.stem for path in (CONFIG / "kernel").glob("*.yaml")}
     planned = {config.kernel.name for device in ("cpu", "cuda") for config in _runs("kernels", device)}
-    assert names - planned == {"torch_scaled"}  # fp8 only: matmul_precision has it
+    # fp8 only: matmul_precision has it; and no matrix product.
+    assert names - planned == {"torch_scaled", "cuda_elementwise"}
+
+
+def test_the_element_wise_product_takes_vectors_alone(monkeypatch):
+    monkeypatch.setattr("mfulab.kernels.cuda_c._capability", lambda: (9, 0))
+    CudaElementwise("fp32").require("cuda", Shape(100, 1, 1, 1))
+    with pytest.raises(UnsupportedError, match="element by element, not 4×4×4"):
+        CudaElementwise("fp32").require("cuda", Shape(1, 4, 4, 4))
 
 
 def test_a_family_s_rungs_have_their_own_places():

@@ -27,6 +27,9 @@ class ScriptedTimer:
         self.asked.append((call(), "cold"))
         return self.cold_factor * next(self.times)
 
+    def settle(self, call, calls, best_s):
+        self.asked.append((call(), calls, best_s))
+
     def clock_mhz(self):
         return 1980.0
 
@@ -38,7 +41,8 @@ def test_contestants_alternate_and_both_temperatures_are_taken():
     timer = ScriptedTimer(itertools.repeat(1e-4))
     repetitions = interleave({"mine": lambda: "mine", "theirs": lambda: "theirs"}, timer, BUDGET)
     assert timer.asked[:2] == [("mine", 1), ("theirs", 1)]  # warm-up
-    assert timer.asked[2:6] == [("mine", 10), ("mine", "cold"), ("theirs", 10), ("theirs", "cold")]
+    assert timer.asked[2:5] == [("mine", 10, 1e-4), ("mine", 10), ("mine", "cold")]
+    assert timer.asked[5:8] == [("theirs", 10, 1e-4), ("theirs", 10), ("theirs", "cold")]
     assert len(repetitions) == 4 * 2 * 2
     assert summarise(repetitions, "mine", "hot").median_s == 1e-4
     assert summarise(repetitions, "mine", "cold").median_s == pytest.approx(3e-4)
@@ -89,6 +93,26 @@ def test_repetitions_at_a_fallen_clock_are_dropped():
     taken = [Repetition("mine", "hot", i, 1e-3, 1, clock) for i, clock in enumerate((1980.0, 1980.0, 1400.0, None))]
     assert [one.round for one in drop_slow_clocks(taken)] == [0, 1, 3]
     assert drop_slow_clocks([Repetition("mine", "hot", 0, 1e-3, 1, None)])
+
+
+@pytest.mark.parametrize(("spins", "made"), [([], 1), ([0.08, 0.02], 3), ([0.1] * 9, 3), ([0.001], 1)])
+def test_a_repetition_waits_for_the_threads_of_another_library_but_not_for_ever(monkeypatch, spins, made):
+    now, calls = [0.0], []
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+
+    def call():
+        now[0] += 0.01 + (spins[len(calls)] if len(calls) < len(spins) else 0)
+        calls.append(now[0])
+
+    HostTimer(1 << 20).settle(call, 1, best_s=0.01)
+    assert len(calls) == made
+
+
+def test_a_long_call_is_not_made_twice():
+    def call():
+        raise AssertionError("called")
+
+    HostTimer(1 << 20).settle(call, 1, best_s=1.0)
 
 
 @pytest.mark.parametrize("delay", [0.002, 0.01])

@@ -160,6 +160,8 @@ def test_an_own_model_in_the_users_folder_is_measured(measured):
         ("experiment=quikstart", "Did you mean quickstart"),
         ("precision=fp12", "precision=fp12: unknown"),
         ("batch_size=0", "batch_size=0"),
+        ("size=1k", "size=1k: give `N` for N×N×N"),
+        ("overrides=timing.window=3", "key=timing.window: unknown. Did you mean timing.windows?"),
         ("model=resnet19", "Did you mean resnet18"),
         ("batchsize=4", "Did you mean batch_size"),
         ("overrides=model._target_=my_modul.build model.input_shape=[3]", "no module my_modul "),

@@ -275,6 +275,12 @@ class MatmulRow(Row):
     occupancy_percent: Percent | None = Field(None, description="Theoretical, from registers and shared memory.")
     clock_mhz: float | None = None
     threads: int | None = None
+    utilization_percent: Percent | None = Field(
+        None, description="On a CPU, while timing: this process, 100 % where every allowed CPU worked for it."
+    )
+    system_utilization_percent: Percent | None = Field(
+        None, description="On a CPU, while timing: CPUs of the whole machine, every process."
+    )
 
 
 class NumberFormatsRow(Row):

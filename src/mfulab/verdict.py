@@ -128,8 +128,8 @@ def flags_of(facts: Facts, expected: float | None) -> list[str]:
         flags.append(f"MFU of {facts['mfu_percent']:.0f} %: the peak or the FLOPs are wrong")
     if facts.at_least("other_processes", 1):
         flags.append(f"{facts['other_processes']:.0f} other process(es) used this device")
-    if _beside(facts):
-        flags.append(_beside(facts))
+    if others := computed_beside(facts):
+        flags.append(others)
     if facts.at_least("throttled_percent", PIPE_IDLE):
         flags.append(f"it was held back (clock or CPU quota) for {facts['throttled_percent']:.0f} % of the time")
     if facts.at_least("steal_percent", CROSS_CHECK):
@@ -209,7 +209,7 @@ def _low_occupancy(facts: Facts) -> str:
     return f"SMs are active but hold {facts['occupancy_percent']:.0f} % of the warps they could: latency shows."
 
 
-def _beside(facts: Facts) -> str:
+def computed_beside(facts: Facts) -> str:
     """What other processes did to a CPU; empty where they left it alone."""
     system, own = facts["system_utilization_percent"], facts["utilization_percent"]
     if system is None or own is None or system - own <= OTHERS:
@@ -218,7 +218,8 @@ def _beside(facts: Facts) -> str:
 
 
 def _shared(facts: Facts) -> str:
-    return f"{_beside(facts)}." if _beside(facts) and facts.below("utilization_percent", BUSY) else ""
+    others = computed_beside(facts)
+    return f"{others}." if others and facts.below("utilization_percent", BUSY) else ""
 
 
 def _cpu_idle(facts: Facts) -> str:

@@ -6,19 +6,22 @@ import numpy as np
 
 from mfulab.measurement.repetitions import Call
 
+# Each library computes with threads of its own, which spin for a while once they have nothing to do: OpenBLAS's for
+# 0.1 s, OpenMP's for some milliseconds. They hold the cores meanwhile, and the next library runs ten times slower.
+LONGEST_SPIN_S = 0.3
+AS_USUAL = 1.25
+
 
 class HostTimer:
     """`time.perf_counter`; the caches are flushed by writing twice the last-level cache's bytes."""
 
-    resolution_s = 1e-4
+    resolution_s = 5e-3
     most_calls = 1000
 
     def __init__(self, last_level_cache_bytes: int | None) -> None:
         self._scratch = np.zeros(2 * (last_level_cache_bytes or 32 << 20), np.uint8)
 
     def time(self, call: Call, calls: int) -> float:
-        if calls > 1:
-            call()  # wakes this library's threads: another one's may have run last
         started = time.perf_counter()
         for _ in range(calls):
             call()
@@ -27,6 +30,13 @@ class HostTimer:
     def cold(self, call: Call) -> float:
         self._scratch += 1
         return self.time(call, 1)
+
+    def settle(self, call: Call, calls: int, best_s: float) -> None:
+        if best_s > LONGEST_SPIN_S:
+            return  # what spins at first is a small part of such a call
+        deadline = time.perf_counter() + LONGEST_SPIN_S
+        while self.time(call, calls) > AS_USUAL * best_s and time.perf_counter() < deadline:
+            pass
 
     def clock_mhz(self) -> None:
         return None  # a virtual machine shows its nominal clock, not the one it runs at

@@ -26,6 +26,9 @@ class Timer(Protocol):
     def cold(self, call: Call) -> float | None:
         """Seconds of one call after the caches were flushed."""
 
+    def settle(self, call: Call, calls: int, best_s: float) -> None:
+        """Waits until what another contestant left running no longer slows this one; `best_s` is its best so far."""
+
     def clock_mhz(self) -> float | None:
         """The device's clock now."""
 
@@ -85,17 +88,21 @@ class Budget:
 
 def interleave(contestants: Mapping[str, Call], timer: Timer, budget: Budget) -> list[Repetition]:
     """Warms every contestant up, then times one hot and one cold repetition of each a round."""
-    calls = {name: _warm_up(call, timer, budget.warm_up_s / len(contestants)) for name, call in contestants.items()}
+    calls, best_s = {}, {}
+    for name, call in contestants.items():
+        calls[name], best_s[name] = _warm_up(call, timer, budget.warm_up_s / len(contestants))
     settling = {(name, temperature): Settling() for name in contestants for temperature in ("hot", "cold")}
     repetitions: list[Repetition] = []
     started = time.perf_counter()
     finished = 0
     while True:
         for name, call in contestants.items():
+            timer.settle(call, calls[name], best_s[name])
             for temperature in ("hot", "cold"):
                 hot = temperature == "hot"
                 time_s = timer.time(call, calls[name]) if hot else timer.cold(call)
                 if time_s is not None:
+                    best_s[name] = min(best_s[name], time_s)
                     settling[name, temperature].add(time_s)
                     repetitions.append(
                         Repetition(name, temperature, finished, time_s, calls[name] if hot else 1, timer.clock_mhz())
@@ -107,13 +114,14 @@ def interleave(contestants: Mapping[str, Call], timer: Timer, budget: Budget) ->
             return drop_slow_clocks(repetitions)
 
 
-def _warm_up(call: Call, timer: Timer, warm_up_s: float) -> int:
-    """Calls until the time is over; returns how many calls make one hot repetition."""
+def _warm_up(call: Call, timer: Timer, warm_up_s: float) -> tuple[int, float]:
+    """Calls until the time is over; returns how many calls make one hot repetition, and the best call's seconds."""
     started = time.perf_counter()
+    best_s = math.inf
     while True:
-        one = timer.time(call, 1)
+        best_s = min(best_s, timer.time(call, 1) or math.inf)
         if time.perf_counter() - started >= warm_up_s:
-            return max(1, min(timer.most_calls, math.ceil(timer.resolution_s / one))) if one else 1
+            return max(1, min(timer.most_calls, math.ceil(timer.resolution_s / best_s))), best_s
 
 
 def drop_slow_clocks(repetitions: Sequence[Repetition], share: float = 0.75) -> list[Repetition]:

@@ -20,15 +20,17 @@ from mfulab.kernels.occupancy import occupancy_percent
 from mfulab.kernels.reference import reference_for
 from mfulab.kernels.threads import use_threads
 from mfulab.kernels.verification import Check, Operands, check, exact_product, random_operands
+from mfulab.measurement.cpu_sampler import CpuSampler
 from mfulab.measurement.device_timer import DeviceTimer
 from mfulab.measurement.host_timer import HostTimer
 from mfulab.measurement.repetitions import Budget, Call, Repetition, Timer, interleave, summarise
 from mfulab.measurement.transfers import median_wall_s, synchronise, time_transfers
 from mfulab.rows import MatmulRow
 from mfulab.steps.base import Measured
+from mfulab.verdict import Facts, computed_beside
 
 WINDOW_S = {"cpu": 0.2, "cuda": 0.1}
-WARM_UP_S = {"cpu": 0.2, "cuda": 0.3}
+WARM_UP_S = {"cpu": 0.6, "cuda": 0.3}
 
 
 def measure(config: BenchMatmulStep, folder: Path) -> Measured:
@@ -55,8 +57,15 @@ def measure(config: BenchMatmulStep, folder: Path) -> Measured:
         return Measured(_incorrect(row, before, "at the first call"))
 
     started = time.perf_counter()
+    watch = CpuSampler()
+    watch.start()
     repetitions, reference = _time(config, kernel, call, operands, shape, device)
     row.measured_s = time.perf_counter() - started
+    if device == "cpu":
+        readings = watch.stop()
+        row.utilization_percent = readings["utilization_percent"].value
+        row.system_utilization_percent = readings["system_utilization_percent"].value
+        row.message = computed_beside(Facts(row.model_dump()))
     # What timing left in C; a call that returns its result is asked once more.
     after = check(_result(operands, None if returned is None else call()), exact, form, shape.k)
     samples = [asdict(repetition) for repetition in repetitions]

@@ -71,5 +71,9 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         cbar_kws={"label": "GFLOP/s"},
     )
     axes.invert_yaxis()
+    axes.grid(visible=False)  # a block that was not run is empty
+    first = rows.iloc[0]
+    where = (first["kernel"], first["size"], text.name("precision", first["precision"]), first["machine"])
+    axes.set_title(" · ".join(where))
     axes.set(xlabel=text("block_x"), ylabel=text("block_y"))
     axes.tick_params(axis="y", labelrotation=0)

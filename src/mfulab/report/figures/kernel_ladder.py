@@ -1,5 +1,7 @@
 """The ladder of implementations: each rung's share of the library's speed in the same run."""
 
+import itertools
+
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -14,16 +16,31 @@ ORDER = 1
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """Each machine's largest square product that most of its implementations share."""
+    """Each machine's largest square product that most of its implementations share.
+
+    An implementation too slow for that size is there with its largest, which its name then says: a share is one of the
+    library's time for the same product.
+    """
     square = matmuls.square(with_machine(tables, ok(tables["matmul"], "share_of_reference_percent")))
-    return matmuls.most_shared(square)
+    if square.empty:
+        return square
+    shared = matmuls.most_shared(square)
+    chosen = shared.drop_duplicates("machine").set_index("machine")[["precision", "n"]]
+    beside = square.join(chosen, on="machine", rsuffix="_shared")
+    beside = beside[(beside["precision"] == beside["precision_shared"]) & (beside["n"] < beside["n_shared"])]
+    keys, known = (pd.MultiIndex.from_frame(frame[["machine", "kernel"]]) for frame in (beside, shared))
+    smaller = beside[~keys.isin(known)].sort_values("n").drop_duplicates(["machine", "kernel"], keep="last")
+    named = smaller.assign(
+        kernel=[f"{name} ({n:.0f}³)" for name, n in zip(smaller["kernel"], smaller["n"], strict=True)]
+    )
+    return pd.concat([shared, named[shared.columns]]) if len(named) else shared
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """From the lowest rung to the highest on the machine with the most rungs."""
     here = rows[rows["machine"] == rows["machine"].value_counts().idxmax()].sort_values("share_of_reference_percent")
     low, high = here.iloc[0], here.iloc[-1]
-    return text(
+    told = text(
         "finding",
         machine=high["machine"],
         size=int(high["n"]),
@@ -35,6 +52,32 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
         factor=significant(high["share_of_reference_percent"] / low["share_of_reference_percent"]),
         reference=high["reference_name"] or text("library"),
     )
+    return " ".join([told, *(_explained(rung, below, text) for below, rung in out_of_order(here))])
+
+
+def out_of_order(here: pd.DataFrame) -> list[tuple[pd.Series, pd.Series]]:
+    """Of one machine: each rung that is no faster than the one below it in its family, with that one before it.
+
+    Libraries are beside one another, not above.
+    """
+    ladders = here[here["family"] != "library"].sort_values("rung").groupby("family", sort=False)
+    pairs = [pair for _, ladder in ladders for pair in itertools.pairwise(row for _, row in ladder.iterrows())]
+    share = "share_of_reference_percent"
+    return [(below, rung) for below, rung in pairs if rung[share] <= below[share]]
+
+
+def _explained(rung: pd.Series, below: pd.Series, text: Texts) -> str:
+    """What the measurement and the compiler tell of a rung that is not above the one below."""
+    reasons = []
+    if rung["message"]:
+        reasons.append(str(rung["message"]))
+    if rung["spill_bytes"] > 0:
+        reasons.append(text("spills", bytes=int(rung["spill_bytes"])))
+    if rung["occupancy_percent"] < below["occupancy_percent"]:
+        percents = {name: percent(row["occupancy_percent"]) for name, row in (("own", rung), ("below", below))}
+        reasons.append(text("occupancy", **percents))
+    because = "; ".join(reasons) or text("unexplained")
+    return text("out_of_order", rung=rung["kernel"], below=below["kernel"], because=because)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

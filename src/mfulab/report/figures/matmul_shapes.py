@@ -1,6 +1,5 @@
-"""Shapes that do not fit: share of the measured ceiling where products are no cubes or no powers of two."""
+"""Shapes that do not fit: share of the measured ceiling where products are no cubes or no multiples of a tile."""
 
-import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
@@ -14,10 +13,11 @@ TABLES = ("matmul", "environment")
 TOPIC = "kernels"
 ORDER = 2
 MOST_SHAPES, MOST_KERNELS = 16, 16
+FITS = 32  # what tiles and vectors divide
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """The machine and precision with the most shapes, if any of them is odd: not a cube, or not a power of two."""
+    """The machine and precision with the most shapes, if any of them is odd."""
     timed = matmuls.fastest(with_machine(tables, ok(tables["matmul"], "share_of_measured_percent", "m", "n", "k")))
     if timed.empty:
         return timed
@@ -27,9 +27,9 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 
 def odd(rows: pd.DataFrame) -> pd.Series:
-    """Whether a product is not n × n × n with n a power of two."""
+    """Whether a product is not n × n × n, or n no multiple of a common tile."""
     cube = (rows["m"] == rows["n"]) & (rows["n"] == rows["k"]) & (rows["batch"].fillna(1) == 1)
-    return ~(cube & (np.log2(rows["n"]) % 1 == 0))
+    return ~(cube & (rows["n"] % FITS == 0))
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:

@@ -1,4 +1,4 @@
-"""Where the time of a product goes when its matrices come from the host: transfers and the kernel itself, by size."""
+"""Where the time of a product goes besides the kernel: memory for its matrices and, on a GPU, their transfers."""
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -11,27 +11,33 @@ from mfulab.report.quantities import percent
 TABLES = ("matmul", "environment")
 TOPIC = "kernels"
 ORDER = 4
-PARTS = ("host_to_device_s", "time_s", "device_to_host_s")
+PARTS = ("allocation_s", "host_to_device_s", "time_s", "device_to_host_s")
+COLORS = (3, 0, 2, 1)
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """The fastest kernel of each size on each machine with transfers, and the best CPU time of that size beside it."""
-    timed = matmuls.square(with_machine(tables, ok(tables["matmul"], "time_s")))
-    moved = timed[timed[list(PARTS)].notna().all(axis=1)]
-    if moved.empty:
-        return moved
-    best = moved.loc[moved.groupby(["machine", "n"])["time_s"].idxmin()].sort_values("n")
-    on_host = timed[timed["host_to_device_s"].isna()].groupby(["recorded", "n"])["time_s"].min().rename("host_s")
-    return best.merge(on_host.reset_index(), how="left", on=["recorded", "n"])
+    """The fastest kernel of each size on each machine, and the best CPU time of that size beside a GPU's."""
+    timed = matmuls.square(with_machine(tables, ok(tables["matmul"], "time_s", "allocation_s")))
+    if timed.empty:
+        return timed
+    timed["host_s"] = timed["allocation_s"] + timed["time_s"]
+    on_host = timed["host_to_device_s"].isna()
+    best = timed.loc[timed.groupby(["machine", "n"])["time_s"].idxmin()].sort_values("n")
+    beside = best.loc[best["host_to_device_s"].notna(), ["recorded", "n"]].reset_index()
+    host_s = timed[on_host].groupby(["recorded", "n"])["host_s"].min().reset_index()
+    return best.assign(host_s=beside.merge(host_s, on=["recorded", "n"]).set_index("index")["host_s"])
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """The transfers' share at both ends of the sizes, and from where on the device beats a CPU that was measured."""
+    """All that is not the kernel at both ends of the sizes, and from where on a GPU beats a CPU that was measured."""
+    gpu = rows[rows["host_to_device_s"].notna()]
+    rows = gpu if len(gpu) else rows
     total = rows[list(PARTS)].sum(axis=1)
     share = 100 * (1 - rows["time_s"] / total)
     first, last = rows["n"].idxmin(), rows["n"].idxmax()
     words = text(
         "finding",
+        machine=rows.loc[first, "machine"],
         small=int(rows.loc[first, "n"]),
         small_share=percent(share[first]),
         large=int(rows.loc[last, "n"]),
@@ -44,7 +50,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
-    """A panel a machine; bars are shares of transfers and kernel, stacked to 100 %, the total time above each."""
+    """A panel a machine; bars are shares of each part, stacked to 100 %, the total time above each."""
     machines = style.machines(rows)
     grid = style.panels(figure, [""], machines, sharey=True)
     for machine in machines:
@@ -53,12 +59,13 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         base = pd.Series(0.0, index=here.index)
         names = [f"{n:g}" for n in here["n"]]
         for index, part in enumerate(PARTS):
-            share = 100 * here[part] / total
-            axes.bar(names, share, bottom=base, color=style.PALETTE[(0, 2, 1)[index]], width=0.7)
+            share = (100 * here[part] / total).fillna(0)
+            axes.bar(names, share, bottom=base, color=style.PALETTE[COLORS[index]], width=0.7)
             base += share
         for place, seconds in enumerate(total):
             axes.text(place, 102, text("total", time=seconds), ha="center", fontsize=9)
         axes.set(xlabel=text("size"), ylim=(0, 110))
         axes.grid(axis="x", visible=False)
     grid["", machines[0]].set_ylabel(text("share_of_time"))
-    style.legend(figure, [style.dot(style.PALETTE[(0, 2, 1)[i]], text(part), "s") for i, part in enumerate(PARTS)])
+    present = [(color, part) for color, part in zip(COLORS, PARTS, strict=True) if rows[part].notna().any()]
+    style.legend(figure, [style.dot(style.PALETTE[color], text(part), "s") for color, part in present])

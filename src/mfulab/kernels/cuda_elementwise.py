@@ -2,24 +2,29 @@
 
 from typing import Any
 
+from mfulab.errors import UnsupportedError
 from mfulab.kernels.base import Launch, Shape, ceil_div
 from mfulab.kernels.cuda_c import CudaC
 
 BLOCK = 256
 
 
-class Elementwise(CudaC):
-    """No matrix product: one multiplication for 12 bytes in float32, so the memory's bandwidth is its ceiling.
-
-    Arrays of one shape, m × n; of a `Shape` only batch, m and n count.
-    """
+class CudaElementwise(CudaC):
+    """A batch of 1×1×1 products: one multiplication for 12 bytes in float32, so memory's bandwidth is its ceiling."""
 
     rung, adds = 0, "one thread an element, nothing shared: the smallest kernel"
     source = "elementwise.cu"
     entry = "multiply"
 
+    def require(self, device: str, shape: Shape) -> None:
+        super().require(device, shape)
+        if shape[1:] != (1, 1, 1):
+            raise UnsupportedError(
+                f"{self} multiplies element by element, not {shape}; size=16777216x1x1x1 is its kind"
+            )
+
     def launch(self, shape: Shape) -> Launch:
-        return Launch((BLOCK,), (ceil_div(shape.batch * shape.m * shape.n, BLOCK),))
+        return Launch((BLOCK,), (ceil_div(shape.batch, BLOCK),))
 
     def run(self, *operands: Any, launch: Launch) -> None:
         import numpy as np
