@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+MINIATURE = ("--config", "experiment=miniature", "device=cpu")
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -87,6 +88,21 @@ def make_project(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Proj
         return Project(copy_workflow(tmp_path_factory.mktemp("project"), with_source))
 
     return make
+
+
+@pytest.fixture(scope="session")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """The miniature with its report, made once; who changes something takes `measured`."""
+    project = Project(copy_workflow(tmp_path_factory.mktemp("workflow"), with_source=True))
+    project.snakemake("report", *MINIATURE)
+    return project
+
+
+@pytest.fixture
+def measured(project: Project, tmp_path: Path) -> Project:
+    """A copy of the finished miniature, modification times kept, that a test may change."""
+    shutil.copytree(project.folder, tmp_path / "copy", symlinks=True)
+    return Project(tmp_path / "copy")
 
 
 def copy_workflow(folder: Path, with_source: bool) -> Path:

@@ -15,7 +15,14 @@ PEAKS = {  # TFLOP/s: (measured, computed)
     GPU: {"fp32": (52.0, 67.0), "bf16": (789.0, 989.4)},
 }
 BANDWIDTH = {CPU: (24.0, None), GPU: (3020.0, 3350.0)}
-DTYPE = {"fp32": "float32", "bf16": "bfloat16"}
+DTYPE = {
+    "fp64": "float64",
+    "fp32": "float32",
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    "fp8": "float8_e4m3fn",
+    "int8": "int8",
+}
 MODELS = {  # forward FLOPs a sample, parameters, tokens a sample
     "simple_cnn": (29_704_192, 4_015_000, None),
     "resnet18": (3_628_146_688, 11_689_512, None),
@@ -287,20 +294,21 @@ def lay_out(
 
     add("environment", environment(hardware), {})
     for row in number_formats():
-        add("number_formats", row, {"precision": {"name": row.precision}})
+        add("number_formats", row, {"precision": {"name": row.precision, "dtype": DTYPE[row.precision]}})
     for ceiling in ceilings(hardware):
         precision = {"name": ceiling.ceiling, "dtype": DTYPE[ceiling.ceiling]} if ceiling.ceiling in DTYPE else None
         add("ceilings", ceiling, {"ceiling": ceiling.ceiling, "precision": precision})
     for model in models:
-        for name in COUNTERS:
-            add("compare_counters", counter(model, name), {"model": {"name": model}, "counter": name})
         shape = (
             {"vocabulary_size": 50257, "sequence_length": MODELS[model][2]}
             if MODELS.get(model, (0, 0, None))[2]
             else {"input_shape": [3, 224, 224]}
         )
+        known = {"name": model, "_target_": "invented.model", **shape}
+        for name in COUNTERS:
+            add("compare_counters", counter(model, name), {"model": known, "batch_size": 1, "counter": name})
         for batch_size in (1, 4, 16):
-            what = {"model": {"name": model, "_target_": "invented.model", **shape}, "batch_size": batch_size}
+            what = {"model": known, "batch_size": batch_size}
             counted = write_run(root, hardware, "count_flops", flops(model, batch_size), what)
             for workload in ("training", "inference"):
                 for precision in PEAKS[hardware]:

@@ -76,12 +76,12 @@ def two(tmp_path) -> tuple[Path, Path]:
     return tuple(tmp_path / name / "results" / report_rows.CPU for name in ("old", "new"))
 
 
-def slow_down(folder: Path, factor: float) -> str:
+def slow_down(folder: Path, factor: float, known: bool = True) -> str:
     path = next(path for path in sorted((folder / "profile_step").glob("*/row.csv")) if "resnet18" in str(path))
     with path.open(newline="") as file:
         row = next(csv.DictReader(file))
     for name in ("time_s", "time_ci_low_s", "time_ci_high_s"):
-        row[name] = str(float(row[name]) * factor)
+        row[name] = str(float(row[name]) * factor) if known or name == "time_s" else ""
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(row))
         writer.writeheader()
@@ -115,12 +115,29 @@ def test_a_run_of_one_set_alone_and_a_failed_one_say_so(two):
 
 
 def test_two_sets_with_nothing_in_common(two, tmp_path):
-    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "profile_step").mkdir(parents=True)
     assert main([str(two[0]), str(tmp_path / "empty")]) == 2
+
+
+def test_a_results_folder_or_a_project_will_do_where_it_holds_one_machine(two, tmp_path, capsys):
+    assert main([str(two[0].parent), str(two[1].parents[1])]) == 0
+    assert f"{two[1]} against {two[0]}" in capsys.readouterr().out
+    report_rows.lay_out(tmp_path / "new", report_rows.GPU, models=("resnet18",))
+    with pytest.raises(SystemExit):
+        main([str(two[0]), str(tmp_path / "new")])
+    assert f"choose one of {two[1]}, {two[1].with_name(report_rows.GPU)}." in capsys.readouterr().err
+
+
+def test_a_time_without_an_interval_decides_nothing_and_shows_none(two):
+    run = slow_down(two[1], 3, known=False)
+    found = next(each for each in compare(*two) if each.run == run)
+    assert (found.verdict, found.ratio) == ("ambiguous", pytest.approx(3))
+    assert found.because == "no confidence interval (new): too few windows"
+    assert found.ratio_low is found.ratio_high is None
 
 
 def test_a_folder_that_is_not_there_is_named(two, capsys):
     with pytest.raises(SystemExit) as stopped:
         main([str(two[0]), "nowhere"])
     assert stopped.value.code == 2
-    assert "nowhere: no such folder" in capsys.readouterr().err
+    assert "nowhere: no results here" in capsys.readouterr().err

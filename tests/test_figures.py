@@ -202,10 +202,13 @@ def test_a_hundred_thousand_points_are_one_picture(few):
     assert all(scatter.get_rasterized() for axes in drawn.figure.axes for scatter in axes.collections)
 
 
-def test_figures_are_written_alone_and_stale_ones_removed(few, tmp_path, monkeypatch):
-    monkeypatch.setattr(frames, "read", lambda folder: (few, []))
+def test_figures_are_written_alone_and_stale_ones_removed_with_the_reason(few, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(frames, "read", lambda folder: (few, ["profile.csv: 3 columns are missing"]))
     (tmp_path / "execution_speed.svg").write_text("stale")
-    figures.main(["--out", str(tmp_path), "--only", "ceilings", "execution_speed", "--formats", "svg", "png", "pdf"])
+    with pytest.raises(SystemExit) as stopped:
+        figures.main(["--out", str(tmp_path), "--only", "ceilings", "execution_speed"])
+    assert stopped.value.code == 1
+    assert "execution_speed: profile.csv: 3 columns are missing" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ceilings.pdf", "ceilings.png", "ceilings.svg"]
 
 

@@ -150,6 +150,7 @@ def test_joined_columns_follow_a_corrected_value(recording, results):
             assert float(row["mfu_spec_percent"]) == pytest.approx(float(before[row["run"]]) / 2)
 
 
-def test_every_recording_that_is_shipped_is_valid():
+def test_every_recording_that_is_shipped_is_valid_and_small():
     shipped = record.recordings(Path(__file__).parents[1] / "results", None)
     assert [problem for folder in shipped for problem in check(folder)] == []
+    assert all(sum(path.stat().st_size for path in folder.iterdir()) < 1_000_000 for folder in shipped)

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 import report_rows
 
+from mfulab.record import record
 from mfulab.report import figures, frames, page, tables
+from mfulab.report.language import Texts
 
 
 @pytest.fixture(scope="module")
@@ -13,26 +15,13 @@ def recorded(tmp_path_factory) -> Path:
     """results/reference of a machine that measured and recorded."""
     root = tmp_path_factory.mktemp("measured")
     manifest = str(report_rows.lay_out(root))
-    reference = root / "reference"
-    tables.main(
-        ["--root", str(root), "--out", str(root / "tables"), "--manifest", manifest, "--record", str(reference)]
-    )
-    return reference
-
-
-def test_recorded_tables_hold_rows_and_no_joined_values(recorded):
-    folder = recorded / report_rows.CPU
-    assert {path.name for path in folder.iterdir()} >= {
-        f"{name}.csv" for name in ("environment", "profile", "matmul", "series")
-    }
-    header = (folder / "profile.csv").read_text().partition("\n")[0].split(",")
-    assert "time_s" in header
-    assert "mfu_percent" not in header
+    tables.main(["--root", str(root), "--out", str(root / "tables"), "--manifest", manifest])
+    return record(root / "results", report_rows.CPU).parent
 
 
 def test_everything_is_drawn_again_elsewhere(recorded, tmp_path):
     """The same figures with the same findings as on the machine that measured, each marked as recorded."""
-    measured = frames.read(recorded.parent / "tables")[0]
+    measured = frames.read(recorded.parents[1] / "tables")[0]
     tables.main(["--reference", str(recorded), "--out", str(tmp_path / "tables")])
     again, problems = frames.read(tmp_path / "tables")
     assert problems == []
@@ -45,6 +34,7 @@ def test_everything_is_drawn_again_elsewhere(recorded, tmp_path):
             assert second["machine"].str.endswith("(recorded)").all()
     content = page.build(tmp_path / "tables")
     assert "Invented Xeon (recorded)" in content
+    assert "mfu_versus_utilization.svg --config experiment=recorded" in content
 
 
 def test_this_machine_comes_before_recorded_ones(recorded, tmp_path):
@@ -57,6 +47,39 @@ def test_this_machine_comes_before_recorded_ones(recorded, tmp_path):
         "Invented GPU 80GB",
         "Invented Xeon (recorded)",
     ]
+
+
+def test_a_machine_that_was_measured_is_not_shown_as_recorded_too(recorded, tmp_path):
+    manifest = report_rows.lay_out(tmp_path, report_rows.CPU, models=("resnet18",))
+    arguments = ["--root", str(tmp_path), "--out", str(tmp_path / "tables"), "--manifest", str(manifest)]
+    tables.main([*arguments, "--reference", str(recorded)])
+    found, _ = frames.read(tmp_path / "tables")
+    assert all(not rows["recorded"].any() for rows in found.values())
+    assert set(found["profile"]["model"]) == {"resnet18"}
+
+
+def test_what_needs_no_device_is_there_once(recorded, tmp_path):
+    manifest = report_rows.lay_out(tmp_path, report_rows.GPU)
+    arguments = ["--root", str(tmp_path), "--out", str(tmp_path / "tables"), "--manifest", str(manifest)]
+    tables.main([*arguments, "--reference", str(recorded)])
+    found, _ = frames.read(tmp_path / "tables")
+    for name in ("flops", "counters", "formats"):
+        assert not found[name]["run"].duplicated().any(), name
+    assert found["profile"]["recorded"].any()
+
+
+def test_sentences_are_about_the_machine_that_was_measured(recorded, tmp_path):
+    """A recorded machine beside it changes what is drawn and no sentence."""
+    manifest = report_rows.lay_out(tmp_path, report_rows.GPU)
+    arguments = ["--root", str(tmp_path), "--out", str(tmp_path / "tables"), "--manifest", str(manifest)]
+    tables.main(arguments)
+    alone, _ = frames.read(tmp_path / "tables")
+    tables.main([*arguments, "--reference", str(recorded)])
+    beside, _ = frames.read(tmp_path / "tables")
+    for name, module in figures.modules().items():
+        text, rows = Texts("en", name), module.rows(alone)
+        if len(rows):
+            assert figures.finding(module, module.rows(beside), text) == figures.finding(module, rows, text), name
 
 
 def test_every_figure_has_a_caption_for_snakemakes_report():

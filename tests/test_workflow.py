@@ -5,27 +5,9 @@ import json
 import shutil
 
 import pytest
+from conftest import MINIATURE
 
 pytestmark = pytest.mark.workflow
-MINIATURE = ("--config", "experiment=miniature", "device=cpu")
-
-
-@pytest.fixture(scope="module")
-def project(tmp_path_factory):
-    from conftest import Project, copy_workflow
-
-    project = Project(copy_workflow(tmp_path_factory.mktemp("workflow"), with_source=True))
-    project.snakemake("report", *MINIATURE)
-    return project
-
-
-@pytest.fixture
-def measured(project, tmp_path):
-    """A copy of the finished project, modification times kept, that a test may change."""
-    from conftest import Project
-
-    shutil.copytree(project.folder, tmp_path / "copy", symlinks=True)
-    return Project(tmp_path / "copy")
 
 
 def changed(project, *arguments):
@@ -78,6 +60,12 @@ def test_each_run_leaves_its_config_samples_and_log(project):
 def test_a_second_report_does_nothing(measured):
     done = measured.snakemake("report", *MINIATURE)
     assert "Nothing to be done" in done.stdout
+
+
+def test_without_a_target_snakemake_makes_the_report(measured):
+    (measured.folder / "reports/report.html").unlink()
+    measured.snakemake(*MINIATURE)
+    assert (measured.folder / "reports/report.html").exists()
 
 
 def test_a_comment_in_the_config_re_runs_nothing(measured):
@@ -172,6 +160,8 @@ def test_an_own_model_in_the_users_folder_is_measured(measured):
         ("experiment=quikstart", "Did you mean quickstart"),
         ("precision=fp12", "precision=fp12: unknown"),
         ("batch_size=0", "batch_size=0"),
+        ("size=1k", "size=1k: give `N` for N×N×N"),
+        ("overrides=timing.window=3", "key=timing.window: unknown. Did you mean timing.windows?"),
         ("model=resnet19", "Did you mean resnet18"),
         ("batchsize=4", "Did you mean batch_size"),
         ("overrides=model._target_=my_modul.build model.input_shape=[3]", "no module my_modul "),
@@ -213,6 +203,7 @@ def test_snakemake_lint_has_nothing_to_say(measured):
 
 def test_a_recording_alone_gives_the_tables_that_were_measured(measured):
     before = {name: table(measured, name) for name in ("ceilings", "flops", "profile", "matmul")}
+    figures = (measured.folder / "results/tables/figures.txt").read_text()
     measured.run("python", "scripts/record.py", "--commit", "0123abc")
     reference = measured.folder / "results" / "reference"
     for folder in (measured.folder / "results").iterdir():
@@ -222,6 +213,7 @@ def test_a_recording_alone_gives_the_tables_that_were_measured(measured):
     for name, rows in before.items():
         expected = [{**row, "recorded": "True", "commit": "0123abc"} for row in rows]
         assert sorted(table(measured, name), key=by_run) == sorted(expected, key=by_run)
+    assert (measured.folder / "results/tables/figures.txt").read_text() == figures
     assert "(recorded)" in (measured.folder / "reports" / "report.html").read_text()
 
 

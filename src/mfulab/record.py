@@ -28,15 +28,12 @@ REFERENCE = "reference"
 
 
 def gather(results: Path, hardware: str) -> Collected:
-    """The finished rows of one machine and the FLOP counts that they are joined with, joined, in a stable order."""
+    """The finished rows of one machine and of what it counted without a device, joined, in the order of its plans."""
     plans = sorted((results / hardware / "plan").glob("*.json"))
     everything = tables.collect(also=plans, root=results.parent, results=None if plans else results)
-    profiled = [row for row in everything.records["profile"] if row["hardware"] == hardware]
-    counted = {row["flops_run"] for row in profiled}
     found = Collected(folders=everything.folders)
     for table, rows in everything.records.items():
-        kept = [row for row in rows if row["hardware"] == hardware or (table == "flops" and row["run"] in counted)]
-        found.records[table] = sorted(kept, key=lambda row: row["run"])
+        found.records[table] = [row for row in rows if row["hardware"] in (hardware, "")]
     return found
 
 

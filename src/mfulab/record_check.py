@@ -90,7 +90,7 @@ def _links(found: Collected, folder: Path) -> Iterator[str]:
             f"{table}.csv: {run} is there twice" for run in sorted({run for run in runs if runs.count(run) > 1})
         )
         for row in rows:
-            if table != "flops" and row["hardware"] != folder.name.lstrip("."):
+            if row["hardware"] not in ("", folder.name.lstrip(".")):
                 yield f"{table}.csv: {row['run']} was measured on {row['hardware']}"
             if row.get("flops_run") and row["flops_run"] not in counted:
                 yield f"{table}.csv: {row['run']}: its FLOP count {row['flops_run']} is missing"

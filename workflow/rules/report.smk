@@ -44,8 +44,8 @@ rule figure:
         report(
             "reports/figures/{figure}.svg",
             caption="../report/figure.rst",
-            category=lab.topic,
-            labels={"figure": "{figure}"},
+            category=lab.category,
+            labels=lab.labels,
         ),
         "reports/figures/{figure}.png",
         "reports/figures/{figure}.pdf",
@@ -81,6 +81,7 @@ rule page:
     input:
         tables=expand("results/tables/{table}.csv", table=lab.tables),
         seminar="results/tables/seminar.csv",
+        comparison=lab.comparison,
         figures=figures_with_data,
         sources=lab.page_sources,
     output:
@@ -100,14 +101,6 @@ rule page:
 rule figures:
     input:
         figures_with_data,
-
-
-# A target holds the rows too: one that was lost is measured again even where the page is newer.
-rule report:
-    default_target: True
-    input:
-        "reports/report.html",
-        lab.rows,
 
 
 rule rows:  # the measurements alone: what a machine does whose results are collected elsewhere

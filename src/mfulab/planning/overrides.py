@@ -65,9 +65,8 @@ def check_keys(overrides: Sequence[str], config: Mapping[str, Any], config_folde
         path: list[str] = []
         for part in key.split("."):
             if not isinstance(node, Mapping) or part not in node:
-                where = ".".join(path) or "key"
                 choices = {*node, *(groups if not path else ())} if isinstance(node, Mapping) else ()
-                raise unknown(where, part, choices) if path else unknown("key", key, choices)
+                raise unknown("key", key, [".".join([*path, str(choice)]) for choice in choices])
             node = node[part]
             path.append(part)
 

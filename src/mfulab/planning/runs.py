@@ -221,4 +221,8 @@ def _validated(step: type[Step], content: Mapping[str, Any]) -> Any:
         first = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"]) or "config"
         given = first["input"] if not isinstance(first["input"], Mapping) else "…"
-        raise ConfigurationError(f"{key}={given}: {first['msg'].removeprefix('Value error, ')}.") from error
+        says = first["msg"].removeprefix("Value error, ")
+        field = step.model_fields.get(key)
+        if first["type"] == "string_pattern_mismatch" and field is not None and field.description:
+            says = f"give {field.description.rstrip('.')}"  # a reader of regular expressions is not presumed
+        raise ConfigurationError(f"{key}={given}: {says}.") from error

@@ -12,6 +12,7 @@ from mfulab.errors import ConfigurationError
 from mfulab.planning.load import RESULTS, load
 from mfulab.planning.runs import Plan, Run
 from mfulab.planning.sources import PACKAGE, closure, step_sources, target_sources, write_digests
+from mfulab.report.language import Texts
 from mfulab.worker import client
 
 TABLES = ("environment", "ceilings", "flops", "counters", "profile", "matmul", "formats")
@@ -70,6 +71,11 @@ class Workflow:
         """Of the page and the figures: the first experiment's, where several are asked for."""
         return self.plans[0].language
 
+    @property
+    def comparison(self) -> list[str]:
+        """What scripts/compare.py left for the page, if it did."""
+        return [str(path) for path in [RESULTS / "tables/comparison.csv"] if path.exists()]
+
     def figures(self, listed: str) -> list[str]:
         """The figures that have something to draw, as the tables listed them."""
         return [f"reports/figures/{name}.svg" for name in Path(listed).read_text(encoding="utf-8").split()]
@@ -104,11 +110,15 @@ class Workflow:
         figures = [f"mfulab.report.figures.{path.stem}" for path in (PACKAGE / "report/figures").glob("[!_]*.py")]
         return _relative([path for module in ["mfulab.report.page", *figures] for path in closure(module)])
 
-    def topic(self, wildcards: Any) -> str:
-        """The figure's place on the page and in Snakemake's report, read from its module, which imports pandas."""
+    def category(self, wildcards: Any) -> str:
+        """The figure's section in Snakemake's report: the page's. Its topic is read, as importing it imports pandas."""
         code = (PACKAGE / f"report/figures/{wildcards.figure}.py").read_text(encoding="utf-8")
         found = re.search(r'^TOPIC = "(\w+)"$', code, flags=re.MULTILINE)
-        return found[1].replace("_", " ") if found else "figures"
+        return Texts(self.language, "page")(f"topic_{found[1]}") if found else wildcards.figure
+
+    def labels(self, wildcards: Any) -> dict[str, str]:
+        """What the figure is listed as in Snakemake's report: its title and its name."""
+        return {"figure": Texts(self.language, wildcards.figure)("title"), "name": wildcards.figure}
 
     def figure_sources(self, wildcards: Any) -> list[str]:
         """An input function: the figure's module and what it imports."""

@@ -1,8 +1,14 @@
-"""Two sets of results run by run: faster, slower, same or ambiguous, by confidence intervals, never by a bare ratio."""
+"""Two sets of results run by run: faster, slower, same or ambiguous, by confidence intervals, never by a bare ratio.
+
+python scripts/compare.py before/results results                                        two commits on one machine
+python scripts/compare.py results/xeon-4c results/amd-epyc-4c                           two machines
+python scripts/compare.py before/results results --out results/tables/comparison.csv    and a section on the page
+"""
 
 import argparse
 import csv
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -11,8 +17,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mfulab.report.quantities import percent, quantity
+from mfulab.errors import ConfigurationError
+from mfulab.report.quantities import ABSENT, percent, quantity, significant
 from mfulab.report.sources import read_row
+from mfulab.report.summary import short
 
 STEPS = ("profile_step", "bench_matmul")
 NOTICEABLE = 0.02  # relative: intervals that lie this close together are the same for every purpose
@@ -31,7 +39,10 @@ class Interval:
 
 @dataclass(frozen=True)
 class Compared:
-    """One run in both sets. `ratio` is new ÷ old: below 1 is faster; its bounds are the intervals' at their worst."""
+    """One run in both sets. `ratio` is new ÷ old: below 1 is faster; its bounds are the intervals' at their worst.
+
+    Times are None where there is none in one set, bounds also where a time has no interval.
+    """
 
     step: str
     run: str
@@ -52,7 +63,8 @@ def verdict(old: Interval, new: Interval, noticeable: float = NOTICEABLE) -> tup
     is missing.
     """
     if not (old.known and new.known):
-        return "ambiguous", "a time has no confidence interval"
+        which = " and ".join(name for name, each in (("old", old), ("new", new)) if not each.known)
+        return "ambiguous", f"no confidence interval ({which}): too few windows"
     low, high = new.low_s / old.high_s, new.high_s / old.low_s
     if high < 1 / (1 + noticeable):
         return "faster", ""
@@ -82,7 +94,7 @@ def interval(row: Mapping[str, object]) -> Interval | None:
 
 
 def compare(old: Path, new: Path, noticeable: float = NOTICEABLE) -> list[Compared]:
-    """Every run of two folders `results/<hardware>`, matched by step and run name; runs of one alone are told so."""
+    """Every run of two folders of one machine each, matched by step and run name; runs of one alone are told so."""
     compared = []
     for step in STEPS:
         before, after = _rows(old, step), _rows(new, step)
@@ -105,68 +117,93 @@ def _one(
         which, row = ("old", old) if before is None else ("new", new)
         return Compared(step, run, "not comparable", because=f"{which} is {row['status']}: {row['message']}")
     says, because = verdict(before, after, noticeable)
-    return Compared(
-        step,
-        run,
-        says,
-        before.time_s,
-        after.time_s,
-        after.time_s / before.time_s,
-        after.low_s / before.high_s,
-        after.high_s / before.low_s,
-        because,
+    bounds: tuple[float | None, float | None] = (None, None)
+    if before.known and after.known:
+        bounds = (after.low_s / before.high_s, after.high_s / before.low_s)
+    ratio = after.time_s / before.time_s
+    return Compared(step, run, says, before.time_s, after.time_s, ratio, *bounds, because)
+
+
+def machine_folder(path: Path) -> Path:
+    """The folder results/<hardware> that `path` is or, as a results folder or a project, holds.
+
+    Raises ConfigurationError where there is none, or several to choose from.
+    """
+    if any((path / step).is_dir() for step in STEPS):
+        return path
+    found = sorted(
+        {each.parent for pattern in ("*/", "results/*/") for step in STEPS for each in path.glob(pattern + step)}
     )
+    found = [each for each in found if each.name != "superseded"]
+    if not found:
+        raise ConfigurationError(f"{path}: no results here (no <hardware>/{STEPS[0]}/<run>/row.csv).")
+    if len(found) > 1:
+        raise ConfigurationError(f"{path}: results of several machines; choose one of {', '.join(map(str, found))}.")
+    return found[0]
 
 
 def table(compared: Sequence[Compared]) -> Table:
-    """The comparison as the terminal shows it."""
+    """The comparison as the terminal shows it: runs that are in both sets."""
     shown = Table(box=None, header_style="bold", pad_edge=False)
     shown.add_column("run", overflow="fold")
     for name in ("old", "new", "change", "95 % interval"):
         shown.add_column(name, justify="right", no_wrap=True)
     shown.add_column("verdict")
     for each in compared:
-        change, bounds = "–", "–"
-        if each.ratio is not None and each.ratio_low is not None and each.ratio_high is not None:
-            change = _change(each.ratio)
+        if each.ratio is None:
+            continue
+        change, bounds = _change(each.ratio), ABSENT
+        if each.ratio_low is not None and each.ratio_high is not None:
             bounds = f"{_change(each.ratio_low)} … {_change(each.ratio_high)}"
         says = f"{each.verdict}: {each.because}" if each.because else each.verdict
-        cells = (each.run, quantity(each.old_s, "s"), quantity(each.new_s, "s"), change, bounds, says)
+        cells = (short(each.run), quantity(each.old_s, "s"), quantity(each.new_s, "s"), change, bounds, says)
         shown.add_row(*(Text(cell) for cell in cells), style=STYLES[each.verdict])
     return shown
 
 
 def _change(ratio: float) -> str:
+    """What a factor of time means: `−3.1 %`, `+12 %`; from a factor of two on `×2.3`, `÷250`."""
+    if ratio >= 2:
+        return f"×{significant(ratio, 2)}"
+    if ratio <= 0.5:
+        return f"÷{significant(1 / ratio, 2)}"
     return f"{'+' if ratio >= 1 else '−'}{percent(abs(100 * (ratio - 1)))} %"
 
 
-def write(compared: Sequence[Compared], path: Path) -> None:
-    """The comparison as CSV; as results/tables/comparison.csv it becomes a section of the page."""
+def write(compared: Sequence[Compared], path: Path, old: Path, new: Path) -> None:
+    """The comparison as CSV, with both folders; as results/tables/comparison.csv it becomes a section of the page."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [field.name for field in fields(Compared)], lineterminator="\n")
+        names = [field.name for field in fields(Compared)]
+        writer = csv.DictWriter(file, [*names, "old", "new"], lineterminator="\n")
         writer.writeheader()
-        writer.writerows(asdict(each) for each in compared)
+        writer.writerows({**asdict(each), "old": str(old), "new": str(new)} for each in compared)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """`python scripts/compare.py OLD NEW`; the exit code is 1 where a run is slower, 2 where nothing is comparable."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("old", type=Path, help="a folder results/<hardware>, of another commit or another machine")
-    parser.add_argument("new", type=Path, help="the folder to judge")
-    parser.add_argument("--noticeable", type=float, default=NOTICEABLE, help="the relative difference that matters")
-    parser.add_argument("--out", type=Path, help="also write CSV, such as results/tables/comparison.csv")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("old", type=Path, help="results, or results/<hardware>, of another commit or machine")
+    parser.add_argument("new", type=Path, help="the results to judge")
+    parser.add_argument(
+        "--noticeable", type=float, default=NOTICEABLE, help="the relative difference that matters (0.02)"
+    )
+    parser.add_argument("--out", type=Path, help="also write CSV; the page shows results/tables/comparison.csv")
     options = parser.parse_args(arguments)
-    for folder in (options.old, options.new):
-        if not folder.is_dir():
-            parser.error(f"{folder}: no such folder; give two folders results/<hardware>")
-    compared = compare(options.old, options.new, options.noticeable)
+    try:
+        old, new = machine_folder(options.old), machine_folder(options.new)
+    except ConfigurationError as error:
+        parser.error(str(error))
+    compared = compare(old, new, options.noticeable)
     console = Console()
+    console.print(Text(f"{new} against {old}"), soft_wrap=True)
     console.print(table(compared))
     counts = {says: sum(each.verdict == says for each in compared) for says in STYLES}
-    console.print(Text(", ".join(f"{count} {says}" for says, count in counts.items() if count) or "no runs found"))
+    console.print(Text(", ".join(f"{count} {says}" for says, count in counts.items() if count)))
+    for because, count in Counter(each.because for each in compared if each.ratio is None).items():
+        console.print(Text(f"  {count} {because}", style="dim"), soft_wrap=True)
     if options.out:
-        write(compared, options.out)
+        write(compared, options.out, old, new)
     if counts["not comparable"] == len(compared):
         print("nothing could be compared: no run is in both folders with a time", file=sys.stderr)
         return 2

@@ -107,7 +107,10 @@ def _unmeasured(tables: frames.Tables, text: Texts) -> list[str]:
 
 def _sections(tables: frames.Tables, drawn: Path | None, text: Texts) -> list[dict[str, Any]]:
     """The topics that have figures, in the page's order; each figure with its sentence and its command."""
-    experiments = list(dict.fromkeys(filter(None, _runs(tables)["experiment"])))
+    runs = _runs(tables)
+    measured = runs[~runs["recorded"]]
+    # A recorded machine's experiments are not to be measured here: its figures come from experiment=recorded.
+    experiments = list(dict.fromkeys(filter(None, measured["experiment"]))) or ["recorded"] * (len(runs) > 0)
     sections: dict[str, list[dict[str, Any]]] = {}
     for name, module in figures.modules().items():
         rows = module.rows(tables)
@@ -121,7 +124,7 @@ def _sections(tables: frames.Tables, drawn: Path | None, text: Texts) -> list[di
         shown = {
             "name": name,
             "title": words("title"),
-            "finding": module.finding(rows, words),
+            "finding": figures.finding(module, rows, words),
             "svg": Markup(vector.inline(svg, name)),
             "command": figures.command(name, experiments, text.language),
         }
@@ -145,7 +148,8 @@ def _comparison(folder: Path, text: Texts) -> dict[str, Any]:
         )
         for _, row in found.head(COMPARED).iterrows()
     ]
-    return {"says": says, "lines": lines}
+    folders = [found[name].iloc[0] for name in ("old", "new") if name in found]
+    return {"says": says, "folders": folders, "lines": lines}
 
 
 def _number(text: str) -> float | None:

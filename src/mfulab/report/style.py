@@ -174,10 +174,10 @@ def legend(figure: Figure, entries: Sequence[Line2D], fewest: int = 2) -> None:
 
 def provenance(rows: pd.DataFrame) -> str:
     """Who measured, when, with which code: the line under every figure."""
-    machines = list(dict.fromkeys(rows["machine"])) if "machine" in rows else []
+    shown = machines(rows) if "machine" in rows else []
     dates = sorted({started[:10] for started in rows.get("started_at", pd.Series(dtype=str)) if started})
     commits = sorted({commit for commit in rows.get("commit", pd.Series(dtype=str)) if commit})
     span = dates[0] if len(dates) == 1 else f"{dates[0]} … {dates[-1]}" if dates else ""
     commit = ", ".join(commit[:7] + ("-dirty" if commit.endswith("-dirty") else "") for commit in commits[:2])
     more = "…" if len(commits) > 2 else ""
-    return " · ".join(filter(None, [", ".join(machines[:3]), span, f"mfulab {commit}{more}".strip()]))
+    return " · ".join(filter(None, [", ".join(shown[:3]), span, f"mfulab {commit}{more}".strip()]))

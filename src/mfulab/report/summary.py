@@ -64,7 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         console.print(f"measured runs that no table shows yet: {runs} (to show them: snakemake --cores 1 report)")
         return
     tables, problems = frames.read(options.tables)
-    console.print(table(tables["profile"], tables["matmul"]))
+    measured = table(tables["profile"], tables["matmul"])
+    if measured.row_count:
+        console.print(measured)
     for problem in problems:
         console.print(Text(problem, style="yellow"))
     console.print(Text(f"\n{options.page.resolve()}"), soft_wrap=True)

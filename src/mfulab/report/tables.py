@@ -8,7 +8,7 @@ from typing import Any
 
 from mfulab.configs import STEPS
 from mfulab.report import details, join, series
-from mfulab.report.columns import JOINED, Record, Records, columns
+from mfulab.report.columns import TABLES, Record, Records, columns
 from mfulab.report.sources import Collected, from_folder, from_manifest, from_recorded, identity
 
 NO_MACHINE = {"plan", "tables", "reference", "superseded", *(step for step in STEPS if not STEPS[step].on_device)}
@@ -26,7 +26,8 @@ def collect(
 
     `manifests` are the experiments asked for: a run of theirs without a row becomes a failed row. `also` are other
     plans, which add the rows that they have. Under `results`, machines without any plan are read folder by folder;
-    under `reference`, recorded machines. A run that was found is not replaced by a later one.
+    under `reference`, recorded machines but for those measured here, whose every run would be there twice. A run that
+    was found is not replaced by a later one.
     """
     everything, plans = Collected(), [*map(Path, manifests)]
     for manifest in plans:
@@ -40,7 +41,8 @@ def collect(
             if folder.is_dir() and folder.name not in NO_MACHINE | planned:
                 _extend(everything, from_folder(results, folder.name))
     if reference is not None and reference.is_dir():
-        for folder in sorted(path for path in reference.iterdir() if path.is_dir()):
+        measured = {row["hardware"] for rows in everything.records.values() for row in rows}
+        for folder in sorted(path for path in reference.iterdir() if path.is_dir() and path.name not in measured):
             _extend(everything, from_recorded(folder))
     joined(everything.records)
     return everything
@@ -51,9 +53,14 @@ def _extend(everything: Collected, more: Collected) -> None:
     everything.excluded.extend(more.excluded)
     everything.series.extend(more.series)
     for table, rows in more.records.items():
-        known = {identity(table, row) for row in everything.records[table]}
-        everything.records[table].extend(row for row in rows if identity(table, row) not in known)
+        known = {_double(table, row) for row in everything.records[table]}
+        everything.records[table].extend(row for row in rows if _double(table, row) not in known)
     everything.folders = {**more.folders, **everything.folders}
+
+
+def _double(table: str, row: Record) -> str:
+    """Equal for two rows of which one is enough: counts need no device, so a recorded one says what ours does."""
+    return identity(table, row) if STEPS[TABLES[table]].on_device else row["run"]
 
 
 def joined(records: Records) -> Records:
@@ -100,24 +107,6 @@ def write(collected: Collected, folder: Path) -> None:
     details.write(details.collect(collected.folders), folder / "details.json")
 
 
-def record(collected: Collected, reference: Path) -> None:
-    """Writes the rows of each machine that was measured here as a recorded one: `reference`/<hardware>/*.csv.
-
-    Joined columns are left out: they are joined anew whenever recorded rows are read.
-    """
-    for hardware in dict.fromkeys(row["hardware"] for row in collected.records["environment"] if not row["recorded"]):
-        for table, rows in collected.records.items():
-            kept = [row for row in rows if not row["recorded"] and row["hardware"] in (hardware, "")]
-            if kept:
-                (reference / hardware).mkdir(parents=True, exist_ok=True)
-                names = [name for name in columns(table) if name not in JOINED.get(table, ())]
-                _write_csv(reference / hardware / f"{table}.csv", names, kept)
-        of_runs = {identity("profile", row): row for row in collected.records["profile"] if row["hardware"] == hardware}
-        known = ((row, collected.folders[name]) for name, row in of_runs.items() if name in collected.folders)
-        if lines := series.collect(known):
-            _write_csv(reference / hardware / "series.csv", series.columns(lines), lines)
-
-
 def _write_csv(path: Path, names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
     partial = path.with_name(f".{path.name}")
     with partial.open("w", newline="", encoding="utf-8") as file:
@@ -137,14 +126,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--root", type=Path, default=Path(), help="what the manifests' folders are relative to")
     parser.add_argument("--results", type=Path, help="also report folders found here that have no plan")
     parser.add_argument("--reference", type=Path, help="also report the recorded machines found here")
-    parser.add_argument(
-        "--record", type=Path, help="also write this machine's rows here, as results/reference has them"
-    )
     parser.add_argument("--out", type=Path, default=Path("results/tables"))
     options = parser.parse_args(arguments)
     collected = collect(
         options.manifest, options.root, also=options.also, results=options.results, reference=options.reference
     )
     write(collected, options.out)
-    if options.record:
-        record(collected, options.record)

@@ -66,7 +66,13 @@ def render(name: str, tables: frames.Tables, language: str = "en") -> Drawn | No
         module.draw(rows, figure, text)
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # the layout is final: saving must not repeat it
-    return Drawn(name, module.TOPIC, text("title"), module.finding(rows, text), figure)
+    return Drawn(name, module.TOPIC, text("title"), finding(module, rows, text), figure)
+
+
+def finding(module: ModuleType, rows: pd.DataFrame, text: Texts) -> str:
+    """A figure's sentence: about what was measured here, and about recorded machines only where nothing was."""
+    measured = rows[~rows["recorded"]]
+    return module.finding(rows if measured.empty else measured, text)
 
 
 def save(drawn: Drawn, path: Path) -> None:
@@ -94,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--language", default="en")
     parser.add_argument("--list", type=Path, metavar="FILE", help="draw nothing: list the figures that have data")
     options = parser.parse_args(arguments)
-    tables, _ = frames.read(options.tables)
+    tables, problems = frames.read(options.tables)
     if options.list:
         with_data = [name for name, module in modules().items() if not module.rows(tables).empty]
         options.list.write_text("".join(f"{name}\n" for name in with_data), encoding="utf-8")
@@ -106,3 +112,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             path.unlink(missing_ok=True)  # a figure whose data are gone must not stay
             if drawn is not None:
                 save(drawn, path)
+        if options.only and drawn is None:
+            found = "; ".join(problems) or f"{options.tables}/ holds nothing to draw"
+            parser.exit(1, f"{name}: {found}. Tables are made anew by: snakemake --cores 1 report --forcerun tables\n")

@@ -20,8 +20,7 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """How useful the busy runs of this machine are; of the recorded ones where nothing was measured here."""
-    rows = rows[~rows["recorded"]] if not rows["recorded"].all() else rows
+    """How useful the busy runs are."""
     busy = rows[rows["utilization_percent"] >= BUSY]
     best = rows.loc[rows["mfu_percent"].idxmax()]
     if busy.empty:

@@ -20,10 +20,12 @@ def rows(tables: Tables) -> pd.DataFrame:
     timed = matmuls.square(with_machine(tables, ok(tables["matmul"], "time_s", "allocation_s")))
     if timed.empty:
         return timed
+    timed["host_s"] = timed["allocation_s"] + timed["time_s"]
     on_host = timed["host_to_device_s"].isna()
     best = timed.loc[timed.groupby(["machine", "n"])["time_s"].idxmin()].sort_values("n")
-    host_s = timed[on_host][["allocation_s", "time_s"]].sum(axis=1).groupby(timed["n"]).min()
-    return best.assign(host_s=best["n"].map(host_s).where(best["host_to_device_s"].notna()))
+    beside = best.loc[best["host_to_device_s"].notna(), ["recorded", "n"]].reset_index()
+    host_s = timed[on_host].groupby(["recorded", "n"])["host_s"].min().reset_index()
+    return best.assign(host_s=beside.merge(host_s, on=["recorded", "n"]).set_index("index")["host_s"])
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
