@@ -30,7 +30,7 @@ class Pace:
 CLOCK_TOLERANCE = 0.1
 
 # The energy counter ticks each 100 ms and GPM wants more than that between samples: 5 s in all on a GPU.
-CPU_PACE = Pace(windows=5, window_s=0.3, warm_up_s=1.0, tolerance=0.05)
+CPU_PACE = Pace(windows=5, window_s=0.4, warm_up_s=1.0, tolerance=0.05)
 CUDA_PACE = Pace(windows=5, window_s=1.1, warm_up_s=5.0, tolerance=0.02)
 
 

@@ -1,6 +1,7 @@
 """The ladder of implementations: each rung's share of the library's speed in the same run."""
 
 import itertools
+import textwrap
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -81,7 +82,7 @@ def _explained(rung: pd.Series, below: pd.Series, text: Texts) -> str:
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
-    """Bars on a logarithmic scale, slowest below; beside each its share and, where there is room, what it adds."""
+    """Bars on a logarithmic scale, slowest below, each with its share; of one machine also what each rung adds."""
     machines = style.machines(rows)
     titles = {}
     for machine in machines:
@@ -97,14 +98,23 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         axes.axvline(100, color=style.MUTED, linewidth=1.2)
         label = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1}  # the line at 100 % would cross it
         small = 8 if len(here) > 14 else 10
-        for height, (share, adds) in enumerate(zip(shares, here["adds"], strict=True)):
-            words = f"{percent(share)} %" + (f"  {adds}" if adds and len(machines) == 1 else "")
-            axes.annotate(
-                words, (share, height), (5, 0), textcoords="offset points", va="center", fontsize=small, bbox=label
-            )
+        for height, share in enumerate(shares):
+            beside = {"textcoords": "offset points", "va": "center", "fontsize": small, "bbox": label}
+            axes.annotate(f"{percent(share)} %", (share, height), (5, 0), **beside)
+        if len(machines) == 1:
+            for height, adds in enumerate(here["adds"]):
+                words = textwrap.fill(adds, 44) if len(here) <= 14 else textwrap.shorten(adds, 72, placeholder=" …")
+                axes.text(
+                    1.01,
+                    height,
+                    words,
+                    transform=axes.get_yaxis_transform(),
+                    va="center",
+                    fontsize=small,
+                    color=style.MUTED,
+                )
         axes.set_xscale("log")
-        room = 1e3 if len(machines) == 1 and (here["adds"] != "").any() else 8
-        axes.set_xlim(shares.min() / 2, max(150.0, shares.max()) * room)
+        axes.set_xlim(shares.min() / 2, max(150.0, shares.max()) * 8)
         decades = [10.0**power for power in range(-4, 3) if 10.0**power >= shares.min() / 2]
         axes.set_xticks(decades[::-2][::-1] if len(decades) > 4 else decades)
         axes.xaxis.set_major_formatter(lambda share, _: f"{share:g}")

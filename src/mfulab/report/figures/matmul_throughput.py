@@ -67,9 +67,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         if here["tolerance"].notna().any():
             bound = here.groupby("n")["tolerance"].max()
             error.plot(bound.index, bound, color=style.MUTED, linewidth=1, linestyle=(0, (4, 3)))
-            error.annotate(
-                text("tolerance"), (bound.index[0], bound.iloc[0]), (0, 3), textcoords="offset points", fontsize=9
-            )
+            where = {"textcoords": "offset points", "ha": "right", "va": "bottom", "fontsize": 9}
+            error.annotate(text("tolerance"), (bound.index[-1], bound.iloc[-1]), (0, 5), **where)
         for axes in (speed, error):
             axes.set_xscale("log", base=2)
             axes.set_yscale("log")
