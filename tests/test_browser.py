@@ -55,9 +55,13 @@ def opened(browser, report):
     tab.close()
 
 
-def cells(tab, column: str) -> list[str]:
-    at = tab.locator("#grid thead th button").all_text_contents().index(column) + 1
-    return tab.locator(f"#grid tbody tr[data-row] td:nth-child({at})").all_text_contents()
+def column_of(tab, name: str):
+    at = tab.locator("#grid thead th button").all_text_contents().index(name) + 1
+    return tab.locator(f"#grid tbody tr[data-row] td:nth-child({at})")
+
+
+def cells(tab, name: str) -> list[str]:
+    return column_of(tab, name).all_text_contents()
 
 
 def test_sorting_by_a_heading_and_back(opened):
@@ -115,14 +119,14 @@ def test_a_run_opens_with_its_config_samples_and_log(opened):
     opened.locator("#filter").fill("gpt2 inference batch_size=4")
     opened.locator("#grid tbody tr[data-row]").first.click()
     dialog = opened.locator("dialog#run")
-    assert dialog.is_visible()
+    sync_api.expect(dialog).to_be_visible()
     text = dialog.text_content()
     assert "model=gpt2" in text
     assert '"batch_size": 4' in text
     assert "Samples: time_s" in text
     assert dialog.locator("canvas").count() >= 2
     opened.keyboard.press("Escape")
-    assert not dialog.is_visible()
+    sync_api.expect(dialog).to_be_hidden()
 
 
 def test_text_from_models_and_logs_is_shown_and_never_run(opened):
@@ -139,7 +143,7 @@ def test_text_from_models_and_logs_is_shown_and_never_run(opened):
 def test_the_keyboard_opens_a_run(opened):
     opened.locator("#grid tbody tr[data-row]").first.focus()
     opened.keyboard.press("Enter")
-    assert opened.locator("dialog#run").is_visible()
+    sync_api.expect(opened.locator("dialog#run")).to_be_visible()
 
 
 def test_dark_mode_reaches_the_figures(opened):
@@ -200,6 +204,5 @@ def test_a_hundred_thousand_rows_make_a_page_that_is_still_usable(browser, repor
     tab.locator("#filter").fill("")
     tab.get_by_role("button", name="time_s", exact=True).click()
     tab.locator("#scroll").evaluate("all => { all.scrollTop = all.scrollHeight; }")
-    tab.wait_for_timeout(200)
-    assert cells(tab, "time_s")[-1] == ""
+    sync_api.expect(column_of(tab, "time_s").last).to_have_text("")
     tab.close()

@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
+from mfulab.language import Texts
 from mfulab.report import figures, frames, labels, tables
 from mfulab.report.figures import kernel_ladder
-from mfulab.report.language import Texts
 
 TWENTY = tuple(
     f"{kind}_{size}" for kind in ("resnet", "transformer", "mixer", "lstm") for size in (18, 34, 50, 101, 152)

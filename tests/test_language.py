@@ -10,10 +10,14 @@ from matplotlib import font_manager
 from matplotlib.ft2font import FT2Font
 
 import mfulab.report
+from mfulab import verdict
+from mfulab.language import LANGUAGES, Texts, catalogue
 from mfulab.report import figures, fonts
-from mfulab.report.language import LANGUAGES, Texts, catalogue
 
 PACKAGE = Path(mfulab.report.__file__).parent
+VERDICT = PACKAGE.parent / "verdict.py"
+ASKING = ("text", "words")
+CONSTANTS = ("key", "PARTS", "RUNGS", "WORDS")
 
 
 def keys(language: str) -> set[tuple[str, str]]:
@@ -25,14 +29,14 @@ def placeholders(text: object) -> set[str]:
     return {name for _, name, _, _ in Formatter().parse(str(text)) if name}
 
 
-def asked_in(path: Path) -> set[str]:
-    """The keys that a module asks for: in calls of `text` and `words`, and in the constants it keeps for them."""
+def asked_in(path: Path, asking: tuple[str, ...] = ASKING, constants: tuple[str, ...] = CONSTANTS) -> set[str]:
+    """The keys that a module asks for: in its calls of `asking`, and in the constants it keeps for them."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         keys: ast.AST | None = None
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("text", "words"):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) in asking:
             keys = None if isinstance(node.args[0], ast.JoinedStr) else node.args[0]
-        elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in ("key", "PARTS", "RUNGS", "WORDS"):
+        elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in constants:
             keys = node.value
         values = [each.value for each in ast.walk(keys) if isinstance(each, ast.Constant)] if keys else []
         found |= {value for value in values if isinstance(value, str) and not value.startswith("in_words_")}
@@ -43,7 +47,7 @@ def used() -> set[str]:
     """Every key that code or template asks for."""
     template = (PACKAGE / "templates/report.html").read_text()
     asked = set(re.findall(r"text\([\"'](\w+)[\"']", template))
-    return asked.union(*(asked_in(path) for path in PACKAGE.rglob("*.py")))
+    return asked.union(*(asked_in(path) for path in PACKAGE.rglob("*.py")), asked_in(VERDICT, ("say",), ()))
 
 
 def test_all_languages_have_the_same_texts():
@@ -54,7 +58,7 @@ def test_all_languages_have_the_same_texts():
 
 @pytest.mark.parametrize("language", LANGUAGES[1:])
 def test_translations_take_the_same_values(language):
-    for section, key in keys("en") - {("names", "mode"), ("names", "status")}:
+    for section, key in keys("en") - {("names", "mode"), ("names", "status"), ("names", "cause")}:
         english, translated = catalogue("en")[section][key], catalogue(language)[section][key]
         assert placeholders(translated) <= placeholders(english), (section, key)
         assert placeholders(english) - placeholders(translated) <= {"total"}, (section, key)
@@ -115,3 +119,17 @@ def test_words_follow_their_number():
 def test_values_without_a_word_stay_themselves():
     assert Texts("ko").name("mode", "training") == "학습"
     assert Texts("ko").name("precision", "bf16") == "bf16"
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_verdicts_are_told_in_every_language(language):
+    row = {"time_s": 0.1, "utilization_percent": 99.0, "mfu_percent": 0.4, "other_processes": 2.0}
+    told, english = verdict.columns(row, language), verdict.columns(row)
+    for name in ("verdict", "verdict_reason", "verdict_flags"):
+        assert told[name]
+        assert (told[name] == english[name]) is (language == "en")
+    assert "99 %" in told["verdict_reason"]
+    assert set(catalogue(language)["names"]["cause"]) == {cause for cause, _ in verdict.CAUSES} | {
+        "no MFU",
+        "not explained",
+    }

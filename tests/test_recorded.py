@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import report_rows
 
+from mfulab.language import Texts
 from mfulab.record import record
 from mfulab.report import figures, frames, page, tables
-from mfulab.report.language import Texts
 
 
 @pytest.fixture(scope="module")

@@ -172,5 +172,5 @@ def test_the_verdict_as_columns():
     found = columns({**HEALTHY, "other_processes": 1})
     assert tuple(found) == COLUMNS
     assert (found["verdict"], found["verdict_rung"]) == ("not explained", "SM active → tensor pipe active")
-    assert found["verdict_flags"] == "1 other process(es) used this device"
+    assert found["verdict_flags"] == "1 other process used this device"
     assert set(columns({"mfu_percent": 3.0}).values()) == {None}

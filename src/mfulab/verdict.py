@@ -1,7 +1,7 @@
 """Why a run does not use its device's arithmetic: the rung at which the ladder drops, and the likely cause.
 
 A pure function of one joined row of the profile table. Its thresholds are rules of thumb, and every sentence carries
-the numbers that it rests on, so that a reader can disagree.
+the numbers that it rests on, so that a reader can disagree. The sentences stand in the catalogues, under `verdict`.
 """
 
 import itertools
@@ -9,6 +9,8 @@ import math
 import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+
+from mfulab.language import Texts
 
 # The rungs in falling order; occupancy is not one of them, since good matmuls run at low occupancy.
 RUNGS = (
@@ -44,10 +46,11 @@ class Verdict:
 
 
 class Facts:
-    """A row that answers None for what is absent, empty or not a number."""
+    """A row that answers None for what is absent, empty or not a number; `say` has the words for it."""
 
-    def __init__(self, row: Mapping[str, object]) -> None:
+    def __init__(self, row: Mapping[str, object], language: str = "en") -> None:
         self._row = row
+        self.say = Texts(language, "verdict")
 
     def __getitem__(self, name: str) -> float | None:
         value = self._row.get(name)
@@ -68,13 +71,13 @@ class Facts:
         return value if isinstance(value, str) else ""
 
 
-def judge(row: Mapping[str, object]) -> Verdict:
+def judge(row: Mapping[str, object], language: str = "en") -> Verdict:
     """The verdict on one row of the profile table (`peak_clock_mhz` and `ceiling_gb_s` joined from the ceilings)."""
-    facts = Facts(row)
+    facts = Facts(row, language)
     expected = expected_mfu(facts)
     flags = tuple(flags_of(facts, expected))
     if facts["mfu_percent"] is None:
-        return Verdict("no MFU", "its FLOPs or the device's peak are not known.", drop(facts), expected, flags)
+        return Verdict("no MFU", facts.say("no_mfu"), drop(facts), expected, flags)
     for cause, judged in CAUSES:
         reason = judged(facts)
         if reason:
@@ -85,13 +88,19 @@ def judge(row: Mapping[str, object]) -> Verdict:
 COLUMNS = ("verdict", "verdict_reason", "verdict_rung", "expected_mfu_percent", "verdict_flags")
 
 
-def columns(row: Mapping[str, object]) -> dict[str, str | float | None]:
+def columns(row: Mapping[str, object], language: str = "en") -> dict[str, str | float | None]:
     """The verdict on `row` as columns of the profile table; empty where the run has no time."""
     if Facts(row)["time_s"] is None:
         return dict.fromkeys(COLUMNS)
-    verdict = judge(row)
+    verdict = judge(row, language)
     flags = "; ".join(verdict.flags) or None
-    found = (verdict.cause, verdict.reason, verdict.rung, verdict.expected_mfu_percent, flags)
+    found = (
+        Texts(language).name("cause", verdict.cause),
+        verdict.reason,
+        verdict.rung,
+        verdict.expected_mfu_percent,
+        flags,
+    )
     return dict(zip(COLUMNS, found, strict=True))
 
 
@@ -120,60 +129,59 @@ def flags_of(facts: Facts, expected: float | None) -> list[str]:
     flags = []
     executed = facts["hfu_percent"] if facts["hfu_percent"] is not None else facts["mfu_percent"]
     if expected is not None and executed is not None and abs(expected - executed) > CROSS_CHECK:
-        flags.append(
-            f"tensor pipe and clock speak for {expected:.1f} %, counted FLOPs for {executed:.1f} %: "
-            "wrong FLOPs, a wrong peak, or padding"
-        )
+        flags.append(facts.say("cross_check", expected=expected, executed=executed))
     if facts.at_least("mfu_percent", 100.0001):
-        flags.append(f"MFU of {facts['mfu_percent']:.0f} %: the peak or the FLOPs are wrong")
+        flags.append(facts.say("above_peak", mfu=facts["mfu_percent"]))
     if facts.at_least("other_processes", 1):
-        flags.append(f"{facts['other_processes']:.0f} other process(es) used this device")
+        flags.append(facts.say("other_processes", count=facts["other_processes"]))
     if others := computed_beside(facts):
         flags.append(others)
     if facts.at_least("throttled_percent", PIPE_IDLE):
-        flags.append(f"it was held back (clock or CPU quota) for {facts['throttled_percent']:.0f} % of the time")
+        flags.append(facts.say("held_back", share=facts["throttled_percent"]))
     if facts.at_least("steal_percent", CROSS_CHECK):
-        flags.append(f"the hypervisor took {facts['steal_percent']:.0f} % of the CPU time")
+        flags.append(facts.say("stolen", share=facts["steal_percent"]))
     return flags
 
 
 def _compute_bound(facts: Facts) -> str:
     if not facts.at_least("mfu_measured_percent", NEAR_CEILING):
         return ""
-    return f"{facts['mfu_measured_percent']:.0f} % of the best matmul measured on this device: little is left to gain."
+    return facts.say("compute_bound", share=facts["mfu_measured_percent"])
 
 
 def _input_bound(facts: Facts) -> str:
     # The host waits; kernels that were queued before may keep a GPU busy meanwhile.
     if facts.at_least("input_wait_percent", WASTED) and not facts.at_least("kernel_busy_percent", BUSY):
-        return f"the loop waits {facts['input_wait_percent']:.0f} % of the time for its DataLoader."
+        return facts.say("input_wait", share=facts["input_wait_percent"])
     if facts.at_least("copy_percent", WASTED):
-        return f"copies that no compute hides take {facts['copy_percent']:.0f} % of the step."
+        return facts.say("copies", share=facts["copy_percent"])
     return ""
 
 
 def _communication_bound(facts: Facts) -> str:
     if not facts.at_least("communication_percent", WASTED):
         return ""
-    return f"communication that no compute hides takes {facts['communication_percent']:.0f} % of the step."
+    return facts.say("communication", share=facts["communication_percent"])
 
 
 def _launch_bound(facts: Facts) -> str:
     if not facts.below("kernel_busy_percent", 100 - WASTED):
         return ""
     gaps, gap = facts["launch_gaps_per_step"], facts["launch_gap_s"]
-    told = f": {gaps:.0f} gaps a step, of {1e6 * gap:.0f} µs in the median" if gaps and gap else ""
-    return f"the GPU has nothing to do for {100 - _known(facts, 'kernel_busy_percent'):.0f} % of the step{told}."
+    idle = 100 - _known(facts, "kernel_busy_percent")
+    if gaps and gap:
+        return facts.say("launch_gaps", idle=idle, gaps=gaps, gap_us=1e6 * gap)
+    return facts.say("idle", idle=idle)
 
 
 def _memory_bound(facts: Facts) -> str:
     if facts.at_least("dram_active_percent", DRAM_BUSY):
-        return f"DRAM is active {facts['dram_active_percent']:.0f} % of the time, of about 80 % that can be had."
+        return facts.say("dram_active", share=facts["dram_active_percent"])
     moved, time_s, ceiling = facts["bytes_moved"], facts["time_s"], facts["ceiling_gb_s"]
     if facts["dram_active_percent"] is None and moved and time_s and ceiling:
         share = 100 * moved / time_s / 1e9 / ceiling
         if share >= DRAM_BUSY:
-            return f"the bytes of its operators alone need {share:.0f} % of the measured memory bandwidth."
+            return facts.say("bandwidth", share=share)
     return ""
 
 
@@ -181,33 +189,31 @@ def _wrong_precision(facts: Facts) -> str:
     idle_tensor = facts.below("tensor_active_percent", PIPE_IDLE)
     if not (idle_tensor and facts.at_least("fp32_active_percent", PIPE_BUSY)):
         return ""
-    return (
-        f"the FP32 pipe works {facts['fp32_active_percent']:.0f} % of the time and the tensor cores "
-        f"{facts['tensor_active_percent']:.0f} %: bf16 or TF32 would use them."
-    )
+    return facts.say("wrong_precision", fp32=facts["fp32_active_percent"], tensor=facts["tensor_active_percent"])
 
 
 def _throttled(facts: Facts) -> str:
     if not (facts.at_least("throttled_percent", WASTED) and facts.at_least("sm_active_percent", BUSY)):
         return ""
-    clock = f", at {facts['clock_mhz']:.0f} MHz in the mean" if facts["clock_mhz"] else ""
-    return f"power or heat held the clock back for {facts['throttled_percent']:.0f} % of the time{clock}."
+    if facts["clock_mhz"]:
+        return facts.say("throttled_to", share=facts["throttled_percent"], clock=facts["clock_mhz"])
+    return facts.say("throttled", share=facts["throttled_percent"])
 
 
 def _shape(facts: Facts) -> str:
     busy, active = facts["kernel_busy_percent"], facts["sm_active_percent"]
     if busy is not None and active is not None and busy - active >= WASTED:
-        return f"kernels run {busy:.0f} % of the time on {active:.0f} % of the SMs: their tiles do not fill the device."
+        return facts.say("tiles", busy=busy, active=active)
     expected, counted = expected_mfu(facts), facts["mfu_percent"]
     if expected is not None and counted is not None and expected - counted > CROSS_CHECK:
-        return f"tensor cores do {expected:.0f} % where the model needs {counted:.0f} %: padded tiles or recomputation."
+        return facts.say("padding", expected=expected, counted=counted)
     return ""
 
 
 def _low_occupancy(facts: Facts) -> str:
     if not (facts.at_least("sm_active_percent", BUSY) and facts.below("occupancy_percent", FEW_WARPS)):
         return ""
-    return f"SMs are active but hold {facts['occupancy_percent']:.0f} % of the warps they could: latency shows."
+    return facts.say("low_occupancy", share=facts["occupancy_percent"])
 
 
 def computed_beside(facts: Facts) -> str:
@@ -215,7 +221,7 @@ def computed_beside(facts: Facts) -> str:
     system, own = facts["system_utilization_percent"], facts["utilization_percent"]
     if system is None or own is None or system - own <= OTHERS:
         return ""
-    return f"the machine was {system:.0f} % busy and this process {own:.0f} %: others computed beside it"
+    return facts.say("beside", system=system, own=own)
 
 
 def _shared(facts: Facts) -> str:
@@ -228,18 +234,13 @@ def _cpu_idle(facts: Facts) -> str:
         return ""
     if not facts.below("utilization_percent", BUSY):
         return ""
-    return (
-        f"the device is in use {facts['utilization_percent']:.0f} % of the time: too little parallel work, or waiting."
-    )
+    return facts.say("under_used", share=facts["utilization_percent"])
 
 
 def _busy_not_useful(facts: Facts) -> str:
     if not (facts.at_least("utilization_percent", BUSY) and facts.below("mfu_percent", WASTED)):
         return ""
-    return (
-        f"it reads {facts['utilization_percent']:.0f} % busy, and {facts['mfu_percent']:.1f} % of the arithmetic is "
-        "the model's: small operators, element-wise work or waiting threads."
-    )
+    return facts.say("busy_not_useful", busy=facts["utilization_percent"], mfu=facts["mfu_percent"])
 
 
 # Asked in this order: the first that can show its numbers wins.
@@ -261,7 +262,7 @@ CAUSES: tuple[tuple[str, Callable[[Facts], str]], ...] = (
 
 def _unexplained(facts: Facts) -> str:
     share = facts["mfu_measured_percent"] if facts["mfu_measured_percent"] is not None else facts["mfu_percent"]
-    return f"{share:.0f} % of the ceiling, and no rung that was measured explains the rest."
+    return facts.say("not_explained", share=share)
 
 
 def _known(facts: Facts, name: str) -> float:

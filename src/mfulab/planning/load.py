@@ -64,7 +64,7 @@ def _fingerprint(overrides: Sequence[str], folder: Path) -> str:
     is_given = any(override.startswith("hardware=") for override in overrides)
     machine = [] if is_given else [hardware_slug("cpu"), resolve("auto"), hardware_slug("auto")]
     digest = hashlib.sha256(json.dumps([*overrides, *machine]).encode())
-    code = [*sorted((PACKAGE / "planning").glob("*.py")), PACKAGE / "configs.py", PACKAGE / "report/language.py"]
+    code = [*sorted((PACKAGE / "planning").glob("*.py")), PACKAGE / "configs.py", PACKAGE / "language/__init__.py"]
     for path in [*sorted(folder.rglob("*.yaml")), *code]:
         digest.update(str(path).encode())
         digest.update(path.read_bytes())

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from mfulab.errors import ConfigurationError
+from mfulab.language import Texts
 from mfulab.planning.load import RESULTS, load
 from mfulab.planning.runs import Plan, Run
 from mfulab.planning.sources import PACKAGE, closure, step_sources, target_sources, write_digests
-from mfulab.report.language import Texts
 from mfulab.worker import client
 
 TABLES = ("environment", "ceilings", "flops", "counters", "profile", "matmul", "formats")

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mfulab.errors import ConfigurationError
-from mfulab.report.quantities import ABSENT, percent, quantity, significant
+from mfulab.language.quantities import ABSENT, percent, quantity, significant
 from mfulab.report.sources import read_row
 from mfulab.report.summary import short
 

@@ -4,8 +4,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
+from mfulab.language import Texts
 from mfulab.report import frames, labels, style
-from mfulab.report.language import Texts
 
 KEYS = ["machine", "model", "workload", "mode", "precision", "execution", "sequence_length"]
 

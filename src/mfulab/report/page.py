@@ -11,11 +11,12 @@ import pandas as pd
 from jinja2 import Environment
 from markupsafe import Markup
 
+from mfulab import verdict
+from mfulab.language import Texts, catalogue
+from mfulab.language.quantities import percent, quantity, significant
 from mfulab.report import figures, fonts, frames, payload, style, vector
 from mfulab.report.columns import TABLES
 from mfulab.report.effort import effort
-from mfulab.report.language import Texts, catalogue
-from mfulab.report.quantities import percent, quantity, significant
 
 FONTS = "/* fonts */"  # in the style sheet, where the letters that the page needs are put once they are known
 COMPARED = 200  # lines of a comparison; the file has all
@@ -40,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     """The page as text, from the tables in `folder` and figures in `drawn`, whatever is missing of them."""
     tables, problems = frames.read(folder)
+    tables["profile"] = _judged(tables["profile"], language)
     text = Texts(language, "page")
     seminar = frames.seminar(folder)
     sections = _sections(tables, drawn, text)
@@ -66,6 +68,15 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         javascript=Markup(_file("report.js")),
     )
     return content.replace(FONTS, fonts.faces(content + json.dumps(data, ensure_ascii=False)), 1)
+
+
+def _judged(profile: pd.DataFrame, language: str) -> pd.DataFrame:
+    """The profile table with its verdicts in `language`; in the file they are English."""
+    if language == "en" or profile.empty:
+        return profile
+    words = [verdict.columns(row, language) for row in profile.to_dict("records")]
+    told = pd.DataFrame(words, index=profile.index)[["verdict", "verdict_reason", "verdict_flags"]]
+    return profile.assign(**told.fillna(""))
 
 
 def _file(name: str) -> str:

@@ -5,9 +5,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
+from mfulab.language import Texts
+from mfulab.language.quantities import significant
 from mfulab.report import frames, style
-from mfulab.report.language import Texts
-from mfulab.report.quantities import significant
 
 KEYS = ("machine", "model", "workload", "mode", "precision", "execution", "sequence_length", "batch_size")
 MOST = 24  # models a panel

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from mfulab.language.quantities import quantity
 from mfulab.report import frames
-from mfulab.report.quantities import quantity
 
 MOST = 40  # rows; a longer sweep shows its last ones and points to the page
 

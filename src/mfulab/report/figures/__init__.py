@@ -17,8 +17,8 @@ from types import ModuleType
 import pandas as pd
 from matplotlib.figure import Figure
 
+from mfulab.language import Texts
 from mfulab.report import frames, style
-from mfulab.report.language import Texts
 
 TOPICS = (
     "headline",

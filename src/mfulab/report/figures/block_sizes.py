@@ -6,10 +6,10 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
+from mfulab.language import Texts
+from mfulab.language.quantities import quantity, significant
 from mfulab.report import style
 from mfulab.report.frames import Tables, ok, with_machine
-from mfulab.report.language import Texts
-from mfulab.report.quantities import quantity, significant
 
 TABLES = ("matmul", "environment")
 TOPIC = "kernels"

@@ -6,10 +6,10 @@ import textwrap
 import pandas as pd
 from matplotlib.figure import Figure
 
+from mfulab.language import Texts
+from mfulab.language.quantities import percent, significant
 from mfulab.report import matmuls, style
 from mfulab.report.frames import Tables, ok, with_machine
-from mfulab.report.language import Texts
-from mfulab.report.quantities import percent, significant
 
 TABLES = ("matmul", "environment")
 TOPIC = "kernels"

@@ -4,10 +4,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
+from mfulab.language import Texts
+from mfulab.language.quantities import quantity
 from mfulab.report import labels, matmuls, style
 from mfulab.report.frames import Tables, ok, with_machine
-from mfulab.report.language import Texts
-from mfulab.report.quantities import quantity
 
 TABLES = ("matmul", "environment")
 TOPIC = "precision"

@@ -4,10 +4,10 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
+from mfulab.language import Texts
+from mfulab.language.quantities import percent
 from mfulab.report import matmuls, style
 from mfulab.report.frames import Tables, ok, with_machine
-from mfulab.report.language import Texts
-from mfulab.report.quantities import percent
 
 TABLES = ("matmul", "environment")
 TOPIC = "kernels"

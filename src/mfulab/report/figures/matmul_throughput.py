@@ -5,10 +5,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 
+from mfulab.language import Texts
+from mfulab.language.quantities import quantity, significant
 from mfulab.report import labels, matmuls, style
 from mfulab.report.frames import Tables, ok, with_machine
-from mfulab.report.language import Texts
-from mfulab.report.quantities import quantity, significant
 
 TABLES = ("matmul", "environment")
 TOPIC = "kernels"

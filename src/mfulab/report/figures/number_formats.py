@@ -4,10 +4,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
+from mfulab.language import Texts
+from mfulab.language.quantities import significant
 from mfulab.report import style
 from mfulab.report.frames import Tables, ok
-from mfulab.report.language import Texts
-from mfulab.report.quantities import significant
 
 TABLES = ("formats",)
 TOPIC = "precision"

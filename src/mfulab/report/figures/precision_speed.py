@@ -3,9 +3,9 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
+from mfulab.language import Texts
 from mfulab.report import relative
 from mfulab.report.frames import Tables, ok, with_machine
-from mfulab.report.language import Texts
 
 TABLES = ("profile", "environment")
 TOPIC = "precision"

@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from mfulab.language import Texts
 from mfulab.report import labels, style
 from mfulab.report.frames import Tables, ok, with_machine
-from mfulab.report.language import Texts
 
 TABLES = ("profile", "environment")
 TOPIC = "roofline"

@@ -3,10 +3,10 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
+from mfulab.language import Texts
+from mfulab.language.quantities import percent
 from mfulab.report import style
 from mfulab.report.frames import Tables, ok, with_machine
-from mfulab.report.language import Texts
-from mfulab.report.quantities import percent
 
 TABLES = ("series", "profile", "environment")
 TOPIC = "series"

@@ -3,10 +3,10 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
+from mfulab.language import Texts
+from mfulab.language.quantities import significant
 from mfulab.report import curves
 from mfulab.report.frames import Tables, ok, with_machine
-from mfulab.report.language import Texts
-from mfulab.report.quantities import significant
 
 TABLES = ("profile", "environment")
 TOPIC = "batch_size"

@@ -60,7 +60,7 @@ class Grid {
     byId("filter").addEventListener("input", () => this.select());
     byId("all").addEventListener("change", () => this.choose(this.name));
     byId("export").addEventListener("click", () => this.export());
-    this.scroll.addEventListener("scroll", () => requestAnimationFrame(() => this.paint()));
+    this.scroll.addEventListener("scroll", () => requestAnimationFrame(() => this.scrolled()));
     this.body.addEventListener("click", (event) => this.open(event.target.closest("tr[data-row]")));
     this.body.addEventListener("keydown", (event) => {
       if (event.key !== "Enter") return;
@@ -130,9 +130,19 @@ class Grid {
   }
 
   // Only the rows in view are in the document: a hundred thousand cost no more than forty.
+  inView() {
+    const first = Math.max(0, Math.floor(this.scroll.scrollTop / ROW_HEIGHT) - 10);
+    return [first, Math.min(this.order.length, first + Math.ceil(this.scroll.clientHeight / ROW_HEIGHT) + 20)];
+  }
+
+  // A row replaced between press and release of the button would lose the click: repaint only what has moved.
+  scrolled() {
+    if (String(this.inView()) !== String(this.painted)) this.paint();
+  }
+
   paint(count = 0) {
-    const first = count ? 0 : Math.max(0, Math.floor(this.scroll.scrollTop / ROW_HEIGHT) - 10);
-    const last = count || Math.min(this.order.length, first + Math.ceil(this.scroll.clientHeight / ROW_HEIGHT) + 20);
+    const [first, last] = count ? [0, count] : this.inView();
+    this.painted = [first, last];
     const spacer = (rows) => element("tr", { ariaHidden: "true" }, Object.assign(element("td", { colSpan: this.shown.length }), { style: `height:${rows * ROW_HEIGHT}px;padding:0;border:0` }));
     const rows = this.order.slice(first, last).map((row) => {
       const line = element("tr", { tabIndex: 0 }, ...this.shown.map((column) => this.cell(column, row)));

@@ -8,9 +8,9 @@ from typing import Any
 
 import yaml
 
-from mfulab.report.quantities import quantity
+from mfulab.language.quantities import quantity
 
-_CATALOGUES = resources.files("mfulab.report").joinpath("catalogue")
+_CATALOGUES = resources.files("mfulab.language").joinpath("catalogue")
 LANGUAGES = tuple(sorted(file.name.removesuffix(".yaml") for file in _CATALOGUES.iterdir()))
 
 
