@@ -39,7 +39,7 @@ unit: $(VENV)/tested ## Fast tests of pure logic, kernels in their simulators, t
 	$(BIN)/pytest -m "not workflow" -n auto
 
 workflow: $(VENV)/tested ## The real workflow in miniature
-	$(BIN)/pytest -m workflow
+	$(BIN)/pytest -m workflow -n auto --dist loadgroup
 
 bench: $(VENV)/installed ## What the pipeline itself costs, as ratios in one run
 	$(BIN)/python benchmarks/overhead.py

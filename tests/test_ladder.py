@@ -79,7 +79,7 @@ def test_every_reading_of_a_gpu_has_a_column(device):
 def test_a_gpu_that_nvml_does_not_know_is_unwatched(monkeypatch):
     monkeypatch.setattr(nvml, "why_absent", lambda: "no NVIDIA driver answers")
     monkeypatch.setattr(gpu, "uuid_of", lambda device: "GPU-1")
-    (sampler,) = ladder.samplers_for(CUDA)
+    sampler, _ = ladder.samplers_for(CUDA)
     sampler.start()
     row = row_of(sampler.stop())
     assert row.ladder == "counted only"
@@ -95,4 +95,4 @@ def test_the_clock_is_read_for_the_warm_up(device):
 
 def test_a_cpu_has_its_own_samplers():
     names = [type(sampler).__name__ for sampler in ladder.samplers_for(torch.device("cpu"))]
-    assert names == ["CpuSampler", "RaplSampler"]
+    assert names == ["CpuSampler", "RaplSampler", "InputSampler"]

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -158,16 +159,25 @@ def test_the_series_is_kept_where_asked(linear, tmp_path):
     assert path.parent.exists()
 
 
-def test_a_traced_block_tells_how_long_it_waited_for_input(linear, tmp_path):
-    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(64, 16)), batch_size=4)
+def test_a_loop_that_waits_for_its_loader_is_told_so(linear):
+    def slowly(samples):
+        time.sleep(0.02)
+        return torch.stack(samples)
 
-    def body(window):
-        for (inputs,) in data:
+    data = torch.utils.data.DataLoader(torch.randn(40, 16), batch_size=4, collate_fn=slowly)
+
+    with mfulab.measure(model=linear, quiet=True, ceiling_s=0.1) as window:
+        for inputs in data:
             linear(inputs)
+    assert window.row["input_wait_percent"] > 50
+    assert window.verdict.cause == "input-bound"
+    assert "DataLoader" in window.verdict.reason
 
-    window = measured(linear, body, trace=tmp_path / "trace.json.gz")
-    assert 0 < window.row["input_wait_percent"] <= 100
+
+def test_a_block_is_traced_where_asked(linear, tmp_path):
+    window = measured(linear, lambda window: linear(torch.randn(4, 16)), trace=tmp_path / "trace.json.gz")
     assert window.row["kernel_busy_percent"] is None
+    assert window.row["input_wait_percent"] is None
     assert (tmp_path / "trace.json.gz").stat().st_size > 0
 
 

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import shutil
 
 import pytest
 import torch
@@ -31,7 +32,8 @@ def test_training(tmp_path):
     row = measured.row
     assert row.status == "ok"
     assert row.time_p5_s <= row.time_s <= row.time_p95_s
-    assert row.time_ci_low_s <= row.time_s <= row.time_ci_high_s
+    assert row.time_ci_low_s is None
+    assert "3 windows say too little" in json.loads(row.reasons)["time_ci_low_s"]
     assert (row.windows, row.effective_precision) == (3, "fp32")
     assert row.window_s >= 0.01
     assert row.loss > 0
@@ -39,6 +41,32 @@ def test_training(tmp_path):
     assert "÷" in row.utilization_source
     assert row.energy_j is None
     assert {sample["window"] for sample in measured.samples} == {0, 1, 2}
+
+
+def test_five_windows_have_an_interval(tmp_path):
+    row = profile_step.measure(
+        config(timing={"windows": 5, "window_time_s": 0.01, "warm_up_time_s": 0.05}), tmp_path
+    ).row
+    assert row.time_ci_low_s <= row.time_s <= row.time_ci_high_s
+
+
+def test_input_from_the_host_is_waited_for_and_new_each_time(tmp_path, monkeypatch):
+    seen = []
+
+    def forward(self, inputs):
+        seen.append(inputs.clone())
+        return torch.nn.functional.linear(inputs, self.weight, self.bias)
+
+    monkeypatch.setattr(torch.nn.Linear, "forward", forward)
+    row = profile_step.measure(config(workload={"name": "loaded", "input": "host"}), tmp_path).row
+    assert 0 < row.input_wait_percent < 100
+    assert len({float(inputs.sum()) for inputs in seen}) == len(seen) > 3
+
+
+def test_input_that_lies_on_the_device_is_not_waited_for(tmp_path):
+    row = profile_step.measure(config(), tmp_path).row
+    assert row.input_wait_percent is None
+    assert "no torch DataLoader" in json.loads(row.reasons)["input_wait_percent"]
 
 
 def test_operator_table(tmp_path):
@@ -54,6 +82,10 @@ def test_trace_on_request(tmp_path):
     profile_step.measure(config(profile={"operators": False, "trace": True}), tmp_path)
     with gzip.open(tmp_path / "trace.json.gz") as file:
         assert json.load(file)["traceEvents"]
+    # TensorBoard's profiler plugin takes a folder for a run and in it files of this ending.
+    [beside] = (tmp_path / "tensorboard").iterdir()
+    assert beside.name.endswith(".pt.trace.json.gz")
+    assert beside.read_bytes() == (tmp_path / "trace.json.gz").read_bytes()
     assert not (tmp_path / "operators.csv").exists()
 
 
@@ -121,3 +153,14 @@ def test_a_loss_that_is_not_finite_is_incorrect(tmp_path):
     row = profile_step.measure(config(workload=workload), tmp_path).row
     assert (row.status, row.loss) == ("incorrect", None)
     assert "not finite" in row.message
+
+
+@pytest.mark.skipif(not (shutil.which("g++") or shutil.which("c++")), reason="no C++ compiler for torch.compile")
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead", "max-autotune"])
+def test_compilation_stands_apart_from_the_step(tmp_path, mode):
+    torch.compiler.reset()
+    execution = {"name": "compile", "mode": "compile", "compile_mode": mode}
+    asked = config(execution=execution, workload={"name": "inference", "mode": "inference"})
+    row = profile_step.measure(asked, tmp_path).row
+    assert row.status == "ok"
+    assert row.compile_s > 10 * row.time_s

@@ -19,6 +19,7 @@ from mfulab.worker.client import SOCKET
 PROJECT = Path(__file__).parents[1]
 pytestmark = [
     pytest.mark.workflow,
+    pytest.mark.xdist_group("slurm"),  # one cluster for all
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
 ]
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfulab.measurement.statistics import Stats, median_interval
+from mfulab.measurement.statistics import FEWEST_WINDOWS, Stats, median_interval
 
 values = st.lists(st.floats(0, 1e6), min_size=1, max_size=50)
 
@@ -49,7 +49,7 @@ def test_interval_by_hand():
 
 
 def test_equal_windows_leave_no_doubt():
-    assert median_interval([0.3, 0.3, 0.3]) == (0.3, 0.3)
+    assert median_interval([0.3] * 5) == (0.3, 0.3)
 
 
 def test_times_are_positive():
@@ -57,11 +57,12 @@ def test_times_are_positive():
         median_interval([1.0, 0.0])
 
 
-def test_one_window_has_no_interval():
-    assert median_interval([1.0]) is None
+@pytest.mark.parametrize("count", range(1, FEWEST_WINDOWS))
+def test_few_windows_have_no_interval(count):
+    assert median_interval([1.0, 1.1, 0.9, 1.0][:count]) is None
 
 
-@given(st.lists(st.floats(1e-9, 1e3), min_size=2, max_size=40))
+@given(st.lists(st.floats(1e-9, 1e3), min_size=FEWEST_WINDOWS, max_size=40))
 def test_interval_holds_the_median(numbers):
     low, high = median_interval(numbers)
     assert 0 <= low <= Stats(numbers).median <= high

@@ -31,7 +31,8 @@ HEALTHY = {
     ("changes", "cause", "numbers"),
     [
         ({"mfu_measured_percent": 82.0}, "compute-bound", ["82 %"]),
-        ({"input_wait_percent": 35.0}, "input-bound", ["35 %", "DataLoader"]),
+        ({"input_wait_percent": 35.0, "kernel_busy_percent": 62.0}, "input-bound", ["35 %", "DataLoader"]),
+        ({"input_wait_percent": 35.0}, "not explained", ["55 %"]),  # what was queued before hides the wait
         ({"copy_percent": 40.0}, "input-bound", ["40 %"]),
         ({"communication_percent": 25.0}, "communication-bound", ["25 %"]),
         (

@@ -52,6 +52,10 @@ class WorkloadConfig(Closed):
     gradient_accumulation: int = Field(1, ge=1, description="Micro-batches of batch_size a step.")
     gradient_clipping: float | None = Field(None, gt=0, description="Maximum gradient norm; none where empty.")
     checkpointing: bool = Field(False, description="Recompute activations in the backward pass.")
+    input: Literal["device", "host"] = Field(
+        "device", description="One batch that lies on the device, or a new one each time from a DataLoader on the host."
+    )
+    loader_workers: int = Field(0, ge=0, description="The DataLoader's processes; 0 draws batches in the loop itself.")
 
 
 class PrecisionConfig(Closed):

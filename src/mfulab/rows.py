@@ -200,7 +200,7 @@ class ProfileRow(Row):
         None, description="Traced pass: copies that compute and communication hide not."
     )
     idle_percent: Percent | None = Field(None, description="Traced pass: nothing on the GPU.")
-    input_wait_percent: Percent | None = Field(None, description="Traced pass: the loop waited for its DataLoader.")
+    input_wait_percent: Percent | None = Field(None, description="The loop waited for its DataLoader's next batch.")
     launch_gaps_per_step: float | None = None
     launch_gap_s: float | None = Field(None, description="Median gap in which the GPU had nothing to do.")
     top_kernels: str | None = Field(

@@ -144,7 +144,8 @@ def _compute_bound(facts: Facts) -> str:
 
 
 def _input_bound(facts: Facts) -> str:
-    if facts.at_least("input_wait_percent", WASTED):
+    # The host waits; kernels that were queued before may keep a GPU busy meanwhile.
+    if facts.at_least("input_wait_percent", WASTED) and not facts.at_least("kernel_busy_percent", BUSY):
         return f"the loop waits {facts['input_wait_percent']:.0f} % of the time for its DataLoader."
     if facts.at_least("copy_percent", WASTED):
         return f"copies that no compute hides take {facts['copy_percent']:.0f} % of the step."

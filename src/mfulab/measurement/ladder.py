@@ -11,6 +11,7 @@ from mfulab.hardware import nvml
 from mfulab.measurement import gpm_sampler
 from mfulab.measurement.cpu_sampler import CpuSampler
 from mfulab.measurement.gpm_sampler import GpmSampler
+from mfulab.measurement.input_sampler import InputSampler
 from mfulab.measurement.nvml_sampler import NvmlAtEnd, NvmlSampler
 from mfulab.measurement.rapl_sampler import RaplSampler
 from mfulab.measurement.reading import Reading, Readings, Sampler, missing
@@ -42,14 +43,14 @@ class Absent:
 def samplers_for(device: Any, series: Sequence[Sampler] = ()) -> list[Sampler]:
     """The samplers of a torch.device, the strictest first: GPM, NVML's counters, the poller, NVML at the end."""
     if device.type != "cuda":
-        return [CpuSampler(), RaplSampler(), *series]
+        return [CpuSampler(), RaplSampler(), InputSampler(), *series]
     try:
         from mfulab.hardware.gpu import handle_of
 
         handle = handle_of(device)
     except nvml.RefusedError as refusal:
-        return [Absent(str(refusal))]
-    return [GpmSampler(handle), NvmlSampler(handle), *series, NvmlAtEnd(handle)]
+        return [Absent(str(refusal)), InputSampler()]
+    return [GpmSampler(handle), NvmlSampler(handle), InputSampler(), *series, NvmlAtEnd(handle)]
 
 
 def clock_reader(device: Any) -> Callable[[], float | None]:

@@ -75,15 +75,12 @@ class BlockTrace:
         self._annotation.__enter__()
 
     def stop(self) -> Readings:
-        """Ends the trace, the device being idle, writes it, and reads kernel-busy and the wait for input from it."""
+        """Ends the trace, the device being idle, writes it, and reads kernel-busy from it."""
         self._annotation.__exit__(None, None, None)
         self._profiler.__exit__(None, None, None)
         traced = TracedPass(self._profiler, steps=1)
         traced.export(self._path)
-        readings, _ = kernel_readings(traced, self._device)
-        recorded = trace.load(self._path)
-        span = trace.traced_span(recorded)
-        return {**readings, **(trace.input_wait(recorded, span) if span else {})}
+        return kernel_readings(traced, self._device)[0]
 
 
 def operator_table(traced: TracedPass) -> list[Row]:
@@ -120,7 +117,7 @@ def kernel_readings(traced: TracedPass, device: torch.device) -> tuple[Readings,
     if span is None or not found:
         return missing(trace.UNITS, trace.SOURCE, "the trace holds no kernel: CUPTI was refused or is missing"), []
     table = trace.kernel_table(found)
-    return {**trace.shares(found, span, traced.steps), **trace.input_wait(recorded, span)}, table
+    return trace.shares(found, span, traced.steps), table
 
 
 def top_kernels(table: list[Row]) -> str | None:

@@ -11,6 +11,9 @@ _T_975 = (
     *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
 )
 
+# Fewer windows say little about their spread: Student's t of two makes an interval thirteen times as wide.
+FEWEST_WINDOWS = 5
+
 
 class Stats:
     """Statistics of finite values in any unit, each computed when first asked for."""
@@ -57,7 +60,7 @@ class Stats:
 
 
 def median_interval(window_medians: Sequence[float]) -> tuple[float, float] | None:
-    """95 % confidence interval of the median of `window_medians`, one for each independent window; None for one window.
+    """95 % confidence interval of the median of `window_medians`, one for each independent window; None for too few.
 
     exp(median ± t·√(π/2)·s/√n) of the logarithms: Student's t for n windows, √(π/2) because the median of normal values
     varies by that factor more than their mean, and logarithms because times are positive and disturbed by factors.
@@ -66,9 +69,9 @@ def median_interval(window_medians: Sequence[float]) -> tuple[float, float] | No
     if any(value <= 0 for value in window_medians):
         raise ValueError("a confidence interval of times that are not positive")
     stats = Stats(math.log(value) for value in window_medians)
-    if stats.standard_deviation is None:
-        return None
     count = len(stats.values)
+    if count < FEWEST_WINDOWS or stats.standard_deviation is None:
+        return None
     t = _T_975[count - 2] if count - 2 < len(_T_975) else 1.96
     half = t * math.sqrt(math.pi / 2) * stats.standard_deviation / math.sqrt(count)
     middle = Stats(window_medians).median

@@ -140,14 +140,3 @@ def kernel_table(found: Sequence[Activity]) -> list[dict[str, object]]:
         if total > 0
     ]
     return rows
-
-
-def input_wait(trace: Mapping[str, Any], span: Interval) -> Readings:
-    """The share of `span` in which the loop waited for torch's DataLoader, which annotates its own `__next__`."""
-    waits = [
-        (float(event["ts"]), float(event["ts"]) + float(event["dur"]))
-        for event in trace["traceEvents"]
-        if event.get("ph") == "X" and str(event.get("name", "")).startswith("enumerate(DataLoader)#")
-    ]
-    share = 100 * length(union(clip(waits, span))) / (span[1] - span[0])
-    return {"input_wait_percent": Reading(share, "%", SOURCE, (span[1] - span[0]) / 1e6)}

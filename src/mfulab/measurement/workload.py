@@ -1,14 +1,15 @@
 """What one step does: forward, loss, backward and optimiser for training; forward without gradients for inference."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader, IterableDataset
 
-from mfulab.configs import PrecisionConfig, WorkloadConfig
+from mfulab.configs import ModelConfig, PrecisionConfig, WorkloadConfig
 from mfulab.errors import UnsupportedError
-from mfulab.models.build import Batch, loss
+from mfulab.models.build import Batch, loss, make_batch
 
 StepFunction = Callable[[], torch.Tensor]
 
@@ -27,6 +28,43 @@ def parameter_dtype(precision: PrecisionConfig) -> torch.dtype:
             f"precision={precision.name}: whole models run in floats of 16 bits or more; use a matmul"
         )
     return torch.float32 if precision.autocast else getattr(torch, precision.dtype)
+
+
+class _Samples(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
+    """Endless random samples, each drawn on the host as a decoder would make it."""
+
+    def __init__(self, config: ModelConfig, sequence_length: int | None) -> None:
+        self._config, self._sequence_length = config, sequence_length
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        while True:
+            one = make_batch(self._config, 1, self._sequence_length)
+            yield one.inputs[0], one.targets[0]
+
+
+def fed(
+    model: Callable[[Any], Any],
+    batch: Batch,
+    config: ModelConfig,
+    workload: WorkloadConfig,
+    sequence_length: int | None,
+) -> Callable[[Any], Any]:
+    """`model` with a new batch before each call: from a DataLoader, copied over `batch` where that lies."""
+    loader = DataLoader(
+        _Samples(config, sequence_length),
+        batch_size=len(batch.inputs),
+        num_workers=workload.loader_workers,
+        pin_memory=batch.inputs.is_cuda,
+    )
+    batches = iter(loader)
+
+    def call(inputs: Any) -> Any:
+        drawn, targets = next(batches)
+        batch.inputs.copy_(drawn, non_blocking=True)
+        batch.targets.copy_(targets, non_blocking=True)
+        return model(inputs)
+
+    return call
 
 
 def inference_step(

@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from mfulab.report import figures, fonts, frames, payload, style, vector
 from mfulab.report.columns import TABLES
+from mfulab.report.effort import effort
 from mfulab.report.language import Texts, catalogue
 from mfulab.report.quantities import percent, quantity, significant
 
@@ -79,13 +80,12 @@ def _runs(tables: frames.Tables) -> pd.DataFrame:
 
 
 def _effort(tables: frames.Tables, text: Texts) -> str:
-    """How much of the runs' time was spent measuring, of those rows that know both."""
+    """The duty cycle of what was measured here."""
     runs = _runs(tables)
-    timed = runs[~runs["recorded"]].dropna(subset=["process_s", "measured_s"])
-    if timed.empty or timed["process_s"].sum() <= 0:
+    found = effort(runs[~runs["recorded"]])
+    if found is None:
         return ""
-    share = 100 * timed["measured_s"].sum() / timed["process_s"].sum()
-    return text("effort", count=len(timed), total=quantity(timed["process_s"].sum(), "s"), share=percent(share))
+    return text("effort", count=found.runs, total=quantity(found.wall_s, "s"), share=percent(found.duty_percent))
 
 
 def _unmeasured(tables: frames.Tables, text: Texts) -> list[str]:

@@ -27,8 +27,9 @@ from mfulab.measurement.operators import (
     trace_steps,
     untraced,
 )
+from mfulab.measurement.reading import Reading, Readings
 from mfulab.measurement.series import Series
-from mfulab.measurement.statistics import Stats, median_interval
+from mfulab.measurement.statistics import FEWEST_WINDOWS, Stats, median_interval
 from mfulab.measurement.windows import CPU_PACE, CUDA_PACE, Observation, Pace, observe
 from mfulab.models.build import build, enable_checkpointing, loss, make_batch
 from mfulab.rows import ProfileRow
@@ -57,7 +58,7 @@ def measure(config: ProfileStepStep, folder: Path) -> Measured:
     row.measured_s = time.perf_counter() - made
     if config.execution.mode != "eager":
         row.compile_s = max(0.0, made - began + seen.warm_up.first_call_s - seen.time_s)
-    readings = {**seen.readings, "memory_bytes": memory.read()}
+    readings = {**seen.readings, **_interval(seen), "memory_bytes": memory.read()}
     if config.profile.operators or config.profile.trace:
         traced = trace_steps(step, device, _traced_steps(device, seen.time_s))
         kernels, table = kernel_readings(traced, device)
@@ -89,6 +90,10 @@ def make_step(config: ProfileStepStep, device: torch.device) -> tuple[Callable[[
         enable_checkpointing(model)
     issued = execution.issue(model, batch, config.execution)
     graph = config.execution.mode == "cuda_graph"
+    if config.workload.input == "host":
+        if graph:
+            raise UnsupportedError("workload.input=host: a replayed CUDA graph asks the host for nothing")
+        issued = workload.fed(issued, batch, config.model, config.workload, config.sequence_length)
     if config.workload.mode == "inference":
         step = workload.inference_step(issued, batch, config.precision, device)
     else:
@@ -122,8 +127,6 @@ def pace_for(device: torch.device, timing: TimingConfig) -> Pace:
 
 def _row(config: ProfileStepStep, seen: Observation, effective: str) -> ProfileRow:
     steps = Stats(seen.step_times_s)
-    interval = median_interval([window.median_s for window in seen.windows])
-    low, high = interval or (None, None)
     return ProfileRow(
         model=config.model.name,
         workload=config.workload.name,
@@ -135,8 +138,6 @@ def _row(config: ProfileStepStep, seen: Observation, effective: str) -> ProfileR
         time_s=seen.time_s,
         time_p5_s=steps.p5,
         time_p95_s=steps.p95,
-        time_ci_low_s=low,
-        time_ci_high_s=high,
         windows=len(seen.windows),
         steps=seen.steps,
         window_s=seen.length_s,
@@ -144,6 +145,14 @@ def _row(config: ProfileStepStep, seen: Observation, effective: str) -> ProfileR
         first_call_s=seen.warm_up.first_call_s,
         steady=seen.warm_up.steady,
     )
+
+
+def _interval(seen: Observation) -> Readings:
+    low, high = median_interval([window.median_s for window in seen.windows]) or (None, None)
+    source = "Student's t of the windows' medians"
+    reason = f"{len(seen.windows)} windows say too little about their spread; timing.windows={FEWEST_WINDOWS} is enough"
+    names = {"time_ci_low_s": low, "time_ci_high_s": high}
+    return {name: Reading(value, "s", source, seen.length_s, reason) for name, value in names.items()}
 
 
 def _observe(config: ProfileStepStep, step: Callable[[], Any], device: torch.device, folder: Path) -> Observation:
