@@ -7,6 +7,7 @@ import torch
 import yaml
 
 from mfulab.configs import ModelConfig
+from mfulab.flops.model import count_model
 from mfulab.models.build import ModelError, build, enable_checkpointing, first_tensor, loss, make_batch
 
 CONFIGS = Path(__file__).parent.parent / "config" / "model"
@@ -69,6 +70,18 @@ def test_small_models_take_a_training_step(name, dtype):
     assert value.shape == ()
     assert torch.isfinite(value)
     assert all(torch.isfinite(parameter.grad).all() for parameter in model.parameters())
+
+
+def lazy() -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten(), torch.nn.LazyLinear(10))
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_lazy_layers_have_their_shapes_when_built(device):
+    config = ModelConfig(name="lazy", _target_=f"{__name__}.lazy", input_shape=[3, 8, 8])
+    with torch.device(device):
+        assert sum(parameter.numel() for parameter in build(config).parameters()) == 4 * 27 + 4 + 4 * 36 * 10 + 10
+    assert count_model(config, 2).means == "meta"
 
 
 def test_batches_are_random_and_repeatable():
