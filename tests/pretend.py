@@ -32,7 +32,8 @@ def measure(config, folder):
     time.sleep(0.5)
     while Path("hold").exists() and Path("told").exists():
         time.sleep(0.1)
-    where = [os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID", "MFULAB_WORKER")]
+    names = ("CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID", "SLURM_CPUS_PER_TASK", "MFULAB_WORKER")
+    where = [os.environ.get(name) for name in names]
     with open("told", "a") as file:
         file.write(json.dumps([*where, began, time.time(), str(folder)]) + "\\n")
     return Measured(ROWS[step]())
@@ -59,10 +60,11 @@ RUNS = [
 
 
 class Measurement(NamedTuple):
-    """One that was made: by which GPU, job and worker, when, and for which folder."""
+    """One that was made: by which GPU, job (with how many cores) and worker, when, and for which folder."""
 
     gpu: str
     job: str | None
+    cores: str | None
     worker: str | None
     began: float
     ended: float
