@@ -1,5 +1,5 @@
 import pytest
-from cuda_on_host import run_on_host
+from cuda_on_host import HostError, run_on_host
 
 from mfulab.errors import UnsupportedError
 from mfulab.kernels.base import Shape
@@ -79,3 +79,16 @@ def test_other_blocks_are_right_too(kind, block):
 def test_a_block_that_cannot_be_is_said(kind, block, said):
     with pytest.raises(UnsupportedError, match=said):
         kind(kind.precisions[0], block)
+
+
+@pytest.mark.parametrize("waits", ["threadIdx.x != 7", "blockIdx.x == 1 && threadIdx.y < 4"])
+def test_a_barrier_that_not_all_threads_reach_fails_one_test_alone(tmp_path, waits):
+    parameters = "const REAL* a, const REAL* b, REAL* c, int m, int n, int k"
+    (tmp_path / "stuck.cu").write_text(f"void matmul({parameters}) {{ if ({waits}) __syncthreads(); }}")
+
+    class Stuck(CudaNaive):
+        source = str(tmp_path / "stuck.cu")
+
+    with pytest.raises(HostError, match="deadlock"):
+        product_on_host(Stuck("fp32"), Shape(1, 64, 64, 8))
+    assert product_on_host(CudaShared("fp32"), Shape(1, 33, 33, 33)).correct
