@@ -68,17 +68,27 @@ def test_other_blocks_are_right_too(kind, block):
     [
         (CudaShared, (16, 32), "square"),
         (CudaRegister2D, (60, 64, 8), "no multiple of the 8×8"),
-        (CudaVectorised, (128, 128, 6), "evenly|multiple of four"),
-        (CudaVectorised, (256, 256, 32), "shared memory"),
+        (CudaRegister2D, (128, 256, 6), "evenly"),
+        (CudaVectorised, (128, 128, 6), "multiple of the 4 elements"),
+        (CudaVectorised, (256, 128, 32), "shared memory"),
+        (CudaDoubleBuffered, (256, 128, 16), "49664 B of shared memory"),  # 48 KiB but for the padding
         (CudaRegister2D, (512, 512, 8), "threads a block"),
         (CudaWarpTile, (32, 64, 8), "64×32"),
         (CudaWmma, (100, 128), "64×32"),
+        (CudaWmma, (192, 32), "evenly"),
+        (CudaWmma, (128, 256), "shared memory"),
         (CudaNaive, (32, 32, 8), "needs 2 numbers"),
     ],
 )
 def test_a_block_that_cannot_be_is_said(kind, block, said):
     with pytest.raises(UnsupportedError, match=said):
         kind(kind.precisions[0], block)
+
+
+@pytest.mark.parametrize("kind", [CudaNaive, CudaCoalesced, CudaShared])
+def test_a_block_of_too_many_threads_is_said(kind):
+    with pytest.raises(UnsupportedError, match="4096 threads; at most 1024"):
+        kind("fp32", (64, 64)).launch(Shape(1, 8, 8, 8))
 
 
 @pytest.mark.parametrize("waits", ["threadIdx.x != 7", "blockIdx.x == 1 && threadIdx.y < 4"])
