@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
 from mfulab.report import fonts
 
@@ -80,6 +81,17 @@ def family_colors(values: Iterable[str]) -> dict[str, str]:
     return _usual_first(("library", "CPU", "Numba CUDA", "CUDA C", "Triton"), values)
 
 
+def shades(rows: pd.DataFrame, column: str, colors: pd.Series) -> dict[str, str]:
+    """For each value of `column` a shade of the colour of its rows, from pale to full in the order of the rows."""
+    first = rows.assign(color=colors).drop_duplicates(column)
+    found: dict[str, str] = {}
+    for color, here in first.groupby("color"):
+        pale = sns.blend_palette([PAPER, color], 100).as_hex()[40]
+        shades_of_it = sns.blend_palette([pale, color], len(here)).as_hex() if len(here) > 1 else [color]
+        found |= dict(zip(here[column], shades_of_it, strict=True))
+    return found
+
+
 def _usual_first(usual: Sequence[str], values: Iterable[str]) -> dict[str, str]:
     present = set(values)
     places = {value: usual.index(value) for value in usual if value in present}
@@ -141,6 +153,15 @@ def panels(figure: Figure, rows: Sequence[str], columns: Sequence[str], **shared
             grid[i][j].set_title(textwrap.fill(title, 96 // len(columns)))
             named[row, column] = grid[i][j]
     return named
+
+
+def speeds(axes: Axes) -> None:
+    """A logarithmic y axis that holds TFLOP/s says FLOP/s with prefixes: CPU and GPU are a factor of 10⁴ apart."""
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_locator(LogLocator(subs=(1,) if high > 100 * low else (1, 2, 5)))
+    axes.yaxis.set_major_formatter(lambda tflop_s, _: EngFormatter().format_eng(tflop_s * 1e12))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.set_ylabel("FLOP/s")
 
 
 def batch_area(batch_size: pd.Series) -> pd.Series:
