@@ -75,6 +75,19 @@ def test_rows_that_descriptors_cannot_describe_are_unsupported():
         kernel.require("cuda", Shape(2, 8, 8, 8))
 
 
+def test_the_autotuned_rung_tells_the_winner_s_tile_and_grid(monkeypatch):
+    from triton import Config
+
+    from mfulab.kernels.triton_autotuned import TritonAutotuned, autotuned
+
+    kernel, shape = TritonAutotuned("bf16"), Shape(2, 300, 500, 64)
+    assert kernel.launch(shape).block == ()
+    winner = Config({"tile_m": 128, "tile_n": 256, "tile_k": 64}, num_warps=8, num_stages=3)
+    monkeypatch.setattr(autotuned(2), "best_config", winner, raising=False)
+    assert kernel.launch(shape).block == (128, 256, 64)
+    assert kernel.launch(shape).grid == (6, 2)
+
+
 def _compiled(kernel, precision):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, compile
