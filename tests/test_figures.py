@@ -43,7 +43,11 @@ def many(tmp_path_factory) -> frames.Tables:
     patch = pytest.MonkeyPatch()
     chance = random.Random(7)
     for name in TWENTY:
-        cost = (int(10 ** chance.uniform(7, 12)), int(10 ** chance.uniform(6, 9)), None)
+        cost = (
+            int(10 ** chance.uniform(7, 12)),
+            int(10 ** chance.uniform(6, 9)),
+            128 if "transformer" in name else None,
+        )
         patch.setitem(report_rows.MODELS, name, cost)
     invented = report_rows.profile
 
@@ -142,7 +146,7 @@ def test_the_headline_draws_every_run_with_both_measures(few):
     drawn = figures.render("mfu_versus_utilization", few)
     points = sum(len(scatter.get_offsets()) for axes in drawn.figure.axes for scatter in axes.collections)
     both = few["profile"].dropna(subset=["mfu_percent", "utilization_percent"])
-    assert points == len(both) == 68
+    assert points == len(both) == 80
     busy = both[both["utilization_percent"] >= 90]
     assert f"{len(busy)} of {len(both)} runs" in drawn.finding
 
@@ -152,7 +156,7 @@ def test_the_headline_speaks_of_this_machine_where_others_are_recorded(few):
     profile["recorded"] = profile["hardware"] == report_rows.GPU
     environment = few["environment"].assign(recorded=few["environment"]["hardware"] == report_rows.GPU)
     drawn = figures.render("mfu_versus_utilization", {**few, "profile": profile, "environment": environment})
-    assert "of 34 runs" in drawn.finding
+    assert "of 40 runs" in drawn.finding
     assert [axes.get_title(loc="left") for axes in drawn.figure.axes] == [
         "Invented Xeon",
         "Invented GPU 80GB (recorded)",

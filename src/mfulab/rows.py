@@ -122,6 +122,10 @@ class FlopsRow(Row):
     inference_other_flops: int | None = None
     inference_peak_bytes: int | None = Field(None, description="Floats alive at once beside the weights, 4 bytes each.")
     inference_peak_fixed_bytes: int | None = None
+    decoding_flops: int | None = Field(
+        None, description="Of the last token of each sequence, those before it in a cache; causal transformers only."
+    )
+    decoding_bytes: int | None = Field(None, description="Read and written by its counted operators, 4 bytes each.")
 
 
 class CounterRow(Row):
