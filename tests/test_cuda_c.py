@@ -1,5 +1,5 @@
 import pytest
-from cuda_on_host import run_on_host
+from cuda_on_host import HostError, run_on_host
 
 from mfulab.errors import UnsupportedError
 from mfulab.kernels.base import Shape
@@ -68,14 +68,37 @@ def test_other_blocks_are_right_too(kind, block):
     [
         (CudaShared, (16, 32), "square"),
         (CudaRegister2D, (60, 64, 8), "no multiple of the 8×8"),
-        (CudaVectorised, (128, 128, 6), "evenly|multiple of four"),
-        (CudaVectorised, (256, 256, 32), "shared memory"),
+        (CudaRegister2D, (128, 256, 6), "evenly"),
+        (CudaVectorised, (128, 128, 6), "multiple of the 4 elements"),
+        (CudaVectorised, (256, 128, 32), "shared memory"),
+        (CudaDoubleBuffered, (256, 128, 16), "49664 B of shared memory"),  # 48 KiB but for the padding
         (CudaRegister2D, (512, 512, 8), "threads a block"),
         (CudaWarpTile, (32, 64, 8), "64×32"),
         (CudaWmma, (100, 128), "64×32"),
+        (CudaWmma, (192, 32), "evenly"),
+        (CudaWmma, (128, 256), "shared memory"),
         (CudaNaive, (32, 32, 8), "needs 2 numbers"),
     ],
 )
 def test_a_block_that_cannot_be_is_said(kind, block, said):
     with pytest.raises(UnsupportedError, match=said):
         kind(kind.precisions[0], block)
+
+
+@pytest.mark.parametrize("kind", [CudaNaive, CudaCoalesced, CudaShared])
+def test_a_block_of_too_many_threads_is_said(kind):
+    with pytest.raises(UnsupportedError, match="4096 threads; at most 1024"):
+        kind("fp32", (64, 64)).launch(Shape(1, 8, 8, 8))
+
+
+@pytest.mark.parametrize("waits", ["threadIdx.x != 7", "blockIdx.x == 1 && threadIdx.y < 4"])
+def test_a_barrier_that_not_all_threads_reach_fails_one_test_alone(tmp_path, waits):
+    parameters = "const REAL* a, const REAL* b, REAL* c, int m, int n, int k"
+    (tmp_path / "stuck.cu").write_text(f"void matmul({parameters}) {{ if ({waits}) __syncthreads(); }}")
+
+    class Stuck(CudaNaive):
+        source = str(tmp_path / "stuck.cu")
+
+    with pytest.raises(HostError, match="deadlock"):
+        product_on_host(Stuck("fp32"), Shape(1, 64, 64, 8))
+    assert product_on_host(CudaShared("fp32"), Shape(1, 33, 33, 33)).correct

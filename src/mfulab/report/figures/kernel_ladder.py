@@ -26,8 +26,8 @@ def rows(tables: Tables) -> pd.DataFrame:
     if square.empty:
         return square
     shared = matmuls.most_shared(square)
-    chosen = shared.drop_duplicates("machine").set_index("machine")[["precision", "n"]]
-    beside = square.join(chosen, on="machine", rsuffix="_shared")
+    chosen = shared.drop_duplicates("machine")[["machine", "precision", "n"]]
+    beside = square.merge(chosen, on="machine", suffixes=("", "_shared"))
     beside = beside[(beside["precision"] == beside["precision_shared"]) & (beside["n"] < beside["n_shared"])]
     keys, known = (pd.MultiIndex.from_frame(frame[["machine", "kernel"]]) for frame in (beside, shared))
     smaller = beside[~keys.isin(known)].sort_values("n").drop_duplicates(["machine", "kernel"], keep="last")
