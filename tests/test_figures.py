@@ -10,6 +10,7 @@ import report_rows
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
+from matplotlib.path import Path as Line
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
@@ -220,6 +221,33 @@ def test_the_same_data_gives_the_same_file(few, tmp_path):
     for name in ("a.svg", "b.svg"):
         figures.save(figures.render("ceilings", few), tmp_path / name)
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+
+
+def test_machines_whose_devices_have_one_name_are_told_apart(few):
+    environment = few["environment"].assign(device_name="Invented(R) Xeon CPU @ 2.0 GHz")
+    drawn = figures.render("mfu_versus_utilization", {**few, "environment": environment})
+    titles = [axes.get_title(loc="left") for axes in drawn.figure.axes]
+    assert sorted(titles) == [f"Invented Xeon {name}" for name in (report_rows.CPU, report_rows.GPU)]
+
+
+@pytest.mark.parametrize("name", ["roofline", "memory_predicted", "matmul_precision", "matmul_throughput"])
+def test_a_logarithmic_axis_has_two_numbers_or_more(few, name):
+    drawn = figures.render(name, few)
+    for axes in drawn.figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            if axis.get_scale() == "log":
+                low, high = sorted(axis.get_view_interval())
+                assert sum(low <= tick <= high for tick in axis.get_majorticklocs()) >= 2
+
+
+def test_no_label_stands_on_the_diagonal(few):
+    drawn = figures.render("memory_predicted", few)
+    for axes in drawn.figure.axes:
+        ends = axes.transData.transform([(limit, limit) for limit in axes.get_xlim()])
+        line = Line([tuple(end) for end in ends])
+        named = [label for label in axes.texts if label.get_text()]
+        assert named
+        assert not any(line.intersects_bbox(Text.get_window_extent(label), filled=False) for label in named)
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.floats(0.001, 0.03))

@@ -79,11 +79,17 @@ def one_each(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
 
 
 def with_machine(tables: Tables, rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with a column `machine`: the name under which their device is shown, recorded machines marked."""
+    """The rows with a column `machine`: the name under which their device is shown, recorded machines marked.
+
+    Where devices of one name are in several machines, the machine's own name stands behind it.
+    """
     known = tables["environment"].drop_duplicates(["hardware", "recorded"], keep="last")
-    names = known.set_index(["hardware", "recorded"])["device_name"].to_dict()
+    devices = known.assign(device=known["device_name"].map(short_name))
+    shared = devices.groupby("device")["hardware"].transform("nunique") > 1
+    devices["device"] = devices["device"] + (" " + devices["hardware"]).where(shared, "")
+    names = devices.set_index(["hardware", "recorded"])["device"].to_dict()
     shown = [
-        short_name(names.get((hardware, recorded)) or hardware) + (" (recorded)" if recorded else "")
+        (names.get((hardware, recorded)) or hardware) + (" (recorded)" if recorded else "")
         for hardware, recorded in zip(rows["hardware"], rows["recorded"], strict=True)
     ]
     return rows.assign(machine=shown)

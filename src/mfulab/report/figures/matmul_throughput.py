@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, NullLocator
 
 from mfulab.language import Texts
 from mfulab.language.quantities import quantity, significant
@@ -50,8 +50,9 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """Left TFLOP/s with the measured ceiling, right the relative error with its tolerance; one row a machine."""
     machines = style.machines(rows)
     titles = [text("speed"), text("error")]
-    grid = style.panels(figure, machines, titles, sharex=True, width_ratios=[1.5, 1])
-    colors = dict(zip(rows["kernel"], rows["family"].map(style.family_colors(rows["family"])), strict=True))
+    grid = style.panels(figure, machines, titles, sharex=True, width_ratios=[1.2, 1])
+    families = style.family_colors(rows["family"])
+    colors = dict(zip(rows["kernel"], rows["family"].map(families), strict=True))
     sizes = [n for n in sorted(rows["n"].unique()) if np.log2(n) % 1 == 0] or sorted(rows["n"].unique())
     for machine in machines:
         here = rows[rows["machine"] == machine]
@@ -75,15 +76,17 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
             axes.xaxis.set_major_locator(FixedLocator(sizes if len(sizes) < 7 else sizes[:: len(sizes) // 5]))
             axes.xaxis.set_major_formatter(lambda size, _: f"{size:g}")
             axes.xaxis.set_minor_locator(NullLocator())
-            axes.yaxis.set_minor_formatter(NullFormatter())
+            axes.margins(y=0.1)
+            style.decades(axes.yaxis)
         speed.set_ylabel("TFLOP/s")
         error.set_ylabel("‖C − R‖ / ‖R‖")
     for title in titles:
         grid[machines[-1], title].set_xlabel(text("size"))
+    style.legend(figure, [style.line(color, family) for family, color in families.items() if family])
     labels.settle(figure)
     for machine in machines:
         last = rows[rows["machine"] == machine].groupby("kernel").last().reset_index()
-        ends = [
-            (n, y, kernel, colors[kernel]) for kernel, n, y in last[["kernel", "n", "tflop_s"]].itertuples(index=False)
-        ]
-        labels.at_line_ends(grid[machine, titles[0]], ends)
+        for title, value in zip(titles, ("tflop_s", "relative_error"), strict=True):
+            known = last[last[value] > 0]
+            ends = zip(known["n"], known[value], known["kernel"], known["kernel"].map(colors), strict=True)
+            labels.at_line_ends(grid[machine, title], list(ends))

@@ -81,11 +81,12 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     )
     entries = [style.dot(colors[name], text.name("precision", name)) for name in colors]
     entries += [style.dot(style.MUTED, text.name("mode", name), shapes[name]) for name in shapes]
-    style.legend(figure, entries)
+    style.legend(figure, entries + style.dot_size(rows["batch_size"], text))
     labels.settle(figure)
     for machine in machines:
         here = rows[rows["machine"] == machine]
         best = here.loc[here.groupby("model")["mfu_percent"].idxmax()].nlargest(24, "mfu_percent")
         places = best[["utilization_percent", "mfu_percent", "model"]].itertuples(index=False, name=None)
-        obstacles = here[["utilization_percent", "mfu_percent"]].head(400).itertuples(index=False, name=None)
-        labels.beside_points(grid["", machine], list(places), list(obstacles))
+        obstacles = list(here[["utilization_percent", "mfu_percent"]].head(400).itertuples(index=False, name=None))
+        obstacles += [(float(share), float(share)) for share in range(0, 108, 2)]
+        labels.beside_points(grid["", machine], list(places), obstacles)
