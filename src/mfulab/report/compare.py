@@ -152,16 +152,16 @@ def table(compared: Sequence[Compared]) -> Table:
     for each in compared:
         if each.ratio is None:
             continue
-        change, bounds = _change(each.ratio), ABSENT
+        relative, bounds = change(each.ratio), ABSENT
         if each.ratio_low is not None and each.ratio_high is not None:
-            bounds = f"{_change(each.ratio_low)} … {_change(each.ratio_high)}"
+            bounds = f"{change(each.ratio_low)} … {change(each.ratio_high)}"
         says = f"{each.verdict}: {each.because}" if each.because else each.verdict
-        cells = (short(each.run), quantity(each.old_s, "s"), quantity(each.new_s, "s"), change, bounds, says)
+        cells = (short(each.run), quantity(each.old_s, "s"), quantity(each.new_s, "s"), relative, bounds, says)
         shown.add_row(*(Text(cell) for cell in cells), style=STYLES[each.verdict])
     return shown
 
 
-def _change(ratio: float) -> str:
+def change(ratio: float) -> str:
     """What a factor of time means: `−3.1 %`, `+12 %`; from a factor of two on `×2.3`, `÷250`."""
     if ratio >= 2:
         return f"×{significant(ratio, 2)}"

@@ -31,16 +31,20 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
             model=best["model"],
             batch_size=int(best["batch_size"]),
         )
-    worst = busy.loc[busy["mfu_percent"].idxmin()]
-    return text(
-        "finding",
+    worst, best = (busy.loc[busy["mfu_percent"].agg(which)] for which in ("idxmin", "idxmax"))
+    words = text(
+        "finding" if len(busy) > 1 else "finding_one",
         count=len(busy),
         total=len(rows),
-        low=percent(busy["mfu_percent"].min()),
-        high=percent(busy["mfu_percent"].max()),
+        low=percent(worst["mfu_percent"]),
+        high=percent(best["mfu_percent"]),
         model=worst["model"],
         batch_size=int(worst["batch_size"]),
+        best=best["model"],
+        best_batch=int(best["batch_size"]),
     )
+    above = int((rows["mfu_percent"] > 100).sum())
+    return f"{words} {text('doubtful', count=above)}" if above else words
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
