@@ -164,10 +164,17 @@ def _comparison(folder: Path, text: Texts) -> dict[str, Any]:
             "bounds": " … ".join(filter(None, (_change(row[name]) for name in ("ratio_low", "ratio_high")))),
             **{name: quantity(_number(row[f"{name}_s"]), "s") for name in ("old", "new")},
         }
-        for _, row in found.head(COMPARED).iterrows()
+        for _, row in found[found["ratio"] != ""].head(COMPARED).iterrows()
     ]
+    others = found.loc[found["ratio"] == "", "because"].value_counts()
+    without = [text("incomparable", count=n, because=text.name("because", str(why))) for why, n in others.items()]
     folders = list(filter(None, found[["old", "new"]].iloc[0]))
-    return {"says": text("compared", count=len(found), counts=words), "folders": folders, "lines": lines}
+    return {
+        "says": text("compared", count=len(found), counts=words),
+        "folders": folders,
+        "lines": lines,
+        "others": without,
+    }
 
 
 def _change(ratio: str) -> str:

@@ -27,9 +27,8 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
         return text(
             "finding_none",
             busiest=percent(rows["utilization_percent"].max()),
-            best=percent(best["mfu_percent"]),
-            model=best["model"],
-            batch_size=int(best["batch_size"]),
+            high=percent(best["mfu_percent"]),
+            high_run=_named(best, text),
         )
     worst, best = (busy.loc[busy["mfu_percent"].agg(which)] for which in ("idxmin", "idxmax"))
     words = text(
@@ -37,14 +36,16 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
         count=len(busy),
         total=len(rows),
         low=percent(worst["mfu_percent"]),
+        low_run=_named(worst, text),
         high=percent(best["mfu_percent"]),
-        model=worst["model"],
-        batch_size=int(worst["batch_size"]),
-        best=best["model"],
-        best_batch=int(best["batch_size"]),
+        high_run=_named(best, text),
     )
     above = int((rows["mfu_percent"] > 100).sum())
     return f"{words} {text('doubtful', count=above)}" if above else words
+
+
+def _named(row: pd.Series, text: Texts) -> str:
+    return text("run", model=row["model"], mode=text.name("mode", row["mode"]), batch_size=int(row["batch_size"]))
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
@@ -92,5 +93,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         best = here.loc[here.groupby("model")["mfu_percent"].idxmax()].nlargest(24, "mfu_percent")
         places = best[["utilization_percent", "mfu_percent", "model"]].itertuples(index=False, name=None)
         obstacles = list(here[["utilization_percent", "mfu_percent"]].head(400).itertuples(index=False, name=None))
-        obstacles += [(float(share), float(share)) for share in range(0, 108, 2)]
+        # Of the diagonal and of what stands above it.
+        # Of the diagonal and of what stands above it.
+        obstacles += [(share, share + above) for share in range(0, 108, 2) for above in (0, 4)]
         labels.beside_points(grid["", machine], list(places), obstacles)
