@@ -15,8 +15,9 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from mfulab.language import Texts
+from mfulab.language.quantities import percent
 from mfulab.report import figures, frames, labels, matmuls, style, tables
-from mfulab.report.figures import kernel_ladder, matmul_shapes
+from mfulab.report.figures import kernel_ladder, matmul_shapes, utilization_ladder
 
 TWENTY = tuple(
     f"{kind}_{size}" for kind in ("resnet", "transformer", "mixer", "lstm") for size in (18, 34, 50, 101, 152)
@@ -162,6 +163,18 @@ def test_the_headline_speaks_of_this_machine_where_others_are_recorded(few):
         "Invented Xeon",
         "Invented GPU 80GB (recorded)",
     ]
+
+
+def test_many_ladders_are_cells_that_say_their_numbers(many):
+    drawn = figures.render("utilization_ladder", many)
+    for axes in drawn.figure.axes:
+        rows = utilization_ladder.rows(many)
+        rows = rows[rows["machine"] == axes.get_title(loc="left")]
+        named = [label.get_text() for label in axes.get_yticklabels()]
+        assert named == list(rows["model"] + " " + rows["precision"])
+        written = [cell.get_text() for cell in axes.texts]
+        rungs = len(written) // len(rows)
+        assert written[rungs - 1 :: rungs] == [percent(mfu) for mfu in rows["mfu_percent"]]
 
 
 def test_uncertainty_is_drawn(few):

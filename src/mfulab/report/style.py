@@ -231,5 +231,5 @@ def provenance(rows: pd.DataFrame) -> str:
     commits = sorted({commit for commit in rows.get("commit", pd.Series(dtype=str)) if commit})
     span = dates[0] if len(dates) == 1 else f"{dates[0]} … {dates[-1]}" if dates else ""
     commit = ", ".join(commit[:7] + ("-dirty" if commit.endswith("-dirty") else "") for commit in commits[:2])
-    more = "…" if len(commits) > 2 else ""
-    return " · ".join(filter(None, [", ".join(shown[:3]), span, f"mfulab {commit}{more}".strip()]))
+    code = f"mfulab {commit}{'…' if len(commits) > 2 else ''}" if commits else ""
+    return " · ".join(filter(None, [", ".join(shown[:3]), span, code]))

@@ -13,6 +13,7 @@ from mfulab.report.frames import Tables, ok, with_machine
 TABLES = ("matmul", "environment")
 TOPIC = "kernels"
 ORDER = 0
+MOST_ERRORS = 8  # that are named: the largest; most implementations err alike
 
 
 def rows(tables: Tables) -> pd.DataFrame:
@@ -89,7 +90,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     labels.settle(figure)
     for machine in machines:
         last = rows[rows["machine"] == machine].groupby("kernel").last().reset_index()
-        for title, value in zip(titles, ("tflop_s", "relative_error"), strict=True):
-            known = last[last[value] > 0]
+        for title, value, most in zip(titles, ("tflop_s", "relative_error"), (len(last), MOST_ERRORS), strict=True):
+            known = last[last[value] > 0].nlargest(most, value)
             ends = zip(known["n"], known[value], known["kernel"], known["kernel"].map(colors), strict=True)
             labels.at_line_ends(grid[machine, title], list(ends))
