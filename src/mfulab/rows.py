@@ -119,7 +119,9 @@ class FlopsRow(Row):
     step_peak_fixed_bytes: int | None = Field(None, description="Integers and masks alive at the same time.")
     checkpointed_peak_bytes: int | None = Field(None, description="step_peak_bytes with activation checkpointing.")
     inference_flops: int | None = Field(None, description="Forward in evaluation mode.")
+    inference_causal_flops: int | None = Field(None, description="The same, causal attention counted by its half.")
     inference_other_flops: int | None = None
+    inference_bytes: int | None = Field(None, description="Read and written by its counted operators, 4 bytes each.")
     inference_peak_bytes: int | None = Field(None, description="Floats alive at once beside the weights, 4 bytes each.")
     inference_peak_fixed_bytes: int | None = None
     decoding_flops: int | None = Field(
