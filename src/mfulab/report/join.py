@@ -57,30 +57,41 @@ def step_flops(flops: Values, mode: str, micro_batches: int) -> dict[str, float 
 
     MFU (Chowdhery et al. 2022, PaLM, appendix B) takes the model's own forward and backward; HFU takes what runs,
     recomputation included. `executed_flops` is without activation checkpointing; `recomputed_flops` is what that adds.
+    Micro-batches are training's alone: other steps call the model once.
     """
     if mode == "decoding":  # one token attends to all before it: nothing to halve, nothing computed again
         decoded = flops.get("decoding_flops")
         return {"flops": decoded, "causal_flops": decoded, "executed_flops": decoded, "recomputed_flops": 0}
-    training = mode == "training"
-    backward = flops.get("backward_flops") if training else 0
-    backward_causal = flops.get("backward_causal_flops") if training else 0
-    backward_executed = flops.get("executed_backward_flops") if training else 0
+    if mode == "inference":
+        evaluated = _evaluated(flops, "flops")
+        causal = _evaluated(flops, "causal_flops")
+        return {"flops": evaluated, "causal_flops": causal, "executed_flops": evaluated, "recomputed_flops": 0}
     forward = flops.get("forward_flops")
     return {
-        "flops": product(micro_batches, total(forward, backward)),
-        "causal_flops": product(micro_batches, total(flops.get("forward_causal_flops"), backward_causal)),
-        "executed_flops": product(micro_batches, total(forward, backward_executed)),
-        "recomputed_flops": product(micro_batches, flops.get("recomputed_flops")) if training else 0,
+        "flops": product(micro_batches, total(forward, flops.get("backward_flops"))),
+        "causal_flops": product(
+            micro_batches, total(flops.get("forward_causal_flops"), flops.get("backward_causal_flops"))
+        ),
+        "executed_flops": product(micro_batches, total(forward, flops.get("executed_backward_flops"))),
+        "recomputed_flops": product(micro_batches, flops.get("recomputed_flops")),
     }
+
+
+def _evaluated(flops: Values, what: str) -> float | None:
+    """A count of the forward pass in evaluation mode; training's, which may have more heads, where there is none."""
+    counted = flops.get(f"inference_{what}")
+    return flops.get(f"forward_{what}") if counted is None else counted
 
 
 def step_bytes(flops: Values, mode: str, micro_batches: int, dtype: str | None) -> float | None:
     """Bytes that the counted operators of one step read and write, each operand once, in the precision's own format."""
     if mode == "decoding":
         counted = flops.get("decoding_bytes")
+    elif mode == "inference":
+        counted = _evaluated(flops, "bytes")
     else:
-        counted = total(flops.get("forward_bytes"), flops.get("backward_bytes") if mode == "training" else 0)
-    return product(micro_batches, counted, ratio(ELEMENT_BYTES.get(dtype or ""), BYTES_COUNTED_PER_ELEMENT))
+        counted = product(micro_batches, total(flops.get("forward_bytes"), flops.get("backward_bytes")))
+    return product(counted, ratio(ELEMENT_BYTES.get(dtype or ""), BYTES_COUNTED_PER_ELEMENT))
 
 
 def predicted_memory(row: Values, flops: Values, device: str | None) -> float | None:
@@ -127,7 +138,8 @@ def profile_columns(row: Values, flops: Values, compute: Values, memory: Values,
     `compute` and `memory` are the count_flops row and the two ceilings rows, empty mappings where there are none.
     `device` is cpu or cuda.
     """
-    mode, micro_batches = row.get("mode") or "training", row.get("gradient_accumulation") or 1
+    mode = row.get("mode") or "training"
+    micro_batches = (row.get("gradient_accumulation") or 1) if mode == "training" else 1
     counted = step_flops(flops, mode, micro_batches)
     recomputed = counted.pop("recomputed_flops")
     executed = total(counted["executed_flops"], recomputed if row.get("checkpointing") else 0)

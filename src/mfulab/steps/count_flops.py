@@ -115,8 +115,10 @@ def _add_transformer(row: FlopsRow, config: CountFlopsStep, shape: TransformerSh
 def _add_inference(row: FlopsRow, config: CountFlopsStep) -> None:
     """Counts anew in evaluation mode, where dropout is gone and nothing is kept for a backward pass."""
     counted = count_model(config.model, config.batch_size, config.sequence_length, mode="inference")
-    row.inference_flops = counted.count.operations.sum("forward").flops
-    row.inference_other_flops = counted.count.operations.sum("forward").other_flops
+    total = counted.count.operations.sum("forward")
+    row.inference_flops, row.inference_causal_flops = total.flops, total.causal_flops
+    row.inference_other_flops = total.other_flops
+    row.inference_bytes = BYTES * total.elements
     row.inference_peak_bytes = BYTES * counted.count.peak.elements
     row.inference_peak_fixed_bytes = counted.count.peak.fixed_bytes
 
