@@ -10,12 +10,14 @@ import report_rows
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
+from matplotlib.path import Path as Line
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from mfulab.language import Texts
+from mfulab.language.quantities import percent
 from mfulab.report import figures, frames, labels, matmuls, style, tables
-from mfulab.report.figures import kernel_ladder, matmul_shapes
+from mfulab.report.figures import kernel_ladder, matmul_shapes, utilization_ladder
 
 TWENTY = tuple(
     f"{kind}_{size}" for kind in ("resnet", "transformer", "mixer", "lstm") for size in (18, 34, 50, 101, 152)
@@ -43,7 +45,11 @@ def many(tmp_path_factory) -> frames.Tables:
     patch = pytest.MonkeyPatch()
     chance = random.Random(7)
     for name in TWENTY:
-        cost = (int(10 ** chance.uniform(7, 12)), int(10 ** chance.uniform(6, 9)), None)
+        cost = (
+            int(10 ** chance.uniform(7, 12)),
+            int(10 ** chance.uniform(6, 9)),
+            128 if "transformer" in name else None,
+        )
         patch.setitem(report_rows.MODELS, name, cost)
     invented = report_rows.profile
 
@@ -142,7 +148,7 @@ def test_the_headline_draws_every_run_with_both_measures(few):
     drawn = figures.render("mfu_versus_utilization", few)
     points = sum(len(scatter.get_offsets()) for axes in drawn.figure.axes for scatter in axes.collections)
     both = few["profile"].dropna(subset=["mfu_percent", "utilization_percent"])
-    assert points == len(both) == 68
+    assert points == len(both) == 80
     busy = both[both["utilization_percent"] >= 90]
     assert f"{len(busy)} of {len(both)} runs" in drawn.finding
 
@@ -152,11 +158,23 @@ def test_the_headline_speaks_of_this_machine_where_others_are_recorded(few):
     profile["recorded"] = profile["hardware"] == report_rows.GPU
     environment = few["environment"].assign(recorded=few["environment"]["hardware"] == report_rows.GPU)
     drawn = figures.render("mfu_versus_utilization", {**few, "profile": profile, "environment": environment})
-    assert "of 34 runs" in drawn.finding
+    assert "of 40 runs" in drawn.finding
     assert [axes.get_title(loc="left") for axes in drawn.figure.axes] == [
         "Invented Xeon",
         "Invented GPU 80GB (recorded)",
     ]
+
+
+def test_many_ladders_are_cells_that_say_their_numbers(many):
+    drawn = figures.render("utilization_ladder", many)
+    for axes in drawn.figure.axes:
+        rows = utilization_ladder.rows(many)
+        rows = rows[rows["machine"] == axes.get_title(loc="left")]
+        named = [label.get_text() for label in axes.get_yticklabels()]
+        assert named == list(rows["model"] + " " + rows["precision"])
+        written = [cell.get_text() for cell in axes.texts]
+        rungs = len(written) // len(rows)
+        assert written[rungs - 1 :: rungs] == [percent(mfu) for mfu in rows["mfu_percent"]]
 
 
 def test_uncertainty_is_drawn(few):
@@ -247,6 +265,33 @@ def test_the_same_data_gives_the_same_file(few, tmp_path):
     for name in ("a.svg", "b.svg"):
         figures.save(figures.render("ceilings", few), tmp_path / name)
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+
+
+def test_machines_whose_devices_have_one_name_are_told_apart(few):
+    environment = few["environment"].assign(device_name="Invented(R) Xeon CPU @ 2.0 GHz")
+    drawn = figures.render("mfu_versus_utilization", {**few, "environment": environment})
+    titles = [axes.get_title(loc="left") for axes in drawn.figure.axes]
+    assert sorted(titles) == [f"Invented Xeon {name}" for name in (report_rows.CPU, report_rows.GPU)]
+
+
+@pytest.mark.parametrize("name", ["roofline", "memory_predicted", "matmul_precision", "matmul_throughput"])
+def test_a_logarithmic_axis_has_two_numbers_or_more(few, name):
+    drawn = figures.render(name, few)
+    for axes in drawn.figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            if axis.get_scale() == "log":
+                low, high = sorted(axis.get_view_interval())
+                assert sum(low <= tick <= high for tick in axis.get_majorticklocs()) >= 2
+
+
+def test_no_label_stands_on_the_diagonal(few):
+    drawn = figures.render("memory_predicted", few)
+    for axes in drawn.figure.axes:
+        ends = axes.transData.transform([(limit, limit) for limit in axes.get_xlim()])
+        line = Line([tuple(end) for end in ends])
+        named = [label for label in axes.texts if label.get_text()]
+        assert named
+        assert not any(line.intersects_bbox(Text.get_window_extent(label), filled=False) for label in named)
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.floats(0.001, 0.03))

@@ -38,6 +38,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """One panel a machine: a bar to the measured ceiling, a ring at the computed peak."""
     machines = style.machines(rows)
     grid = style.panels(figure, [""], machines)
+    style.fit(figure, int(rows.groupby("machine").size().max()))
     for machine in machines:
         axes = grid["", machine]
         here = rows[rows["machine"] == machine].sort_values("measured_tflop_s")

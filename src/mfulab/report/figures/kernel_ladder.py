@@ -26,8 +26,8 @@ def rows(tables: Tables) -> pd.DataFrame:
     if square.empty:
         return square
     shared = matmuls.most_shared(square)
-    chosen = shared.drop_duplicates("machine")[["machine", "precision", "n"]]
-    beside = square.merge(chosen, on="machine", suffixes=("", "_shared"))
+    chosen = shared.drop_duplicates("machine").set_index("machine")[["precision", "n"]]
+    beside = square.join(chosen.add_suffix("_shared"), on="machine")
     beside = beside[(beside["precision"] == beside["precision_shared"]) & (beside["n"] < beside["n_shared"])]
     keys, known = (pd.MultiIndex.from_frame(frame[["machine", "kernel"]]) for frame in (beside, shared))
     smaller = beside[~keys.isin(known)].sort_values("n").drop_duplicates(["machine", "kernel"], keep="last")
@@ -89,6 +89,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         first = rows[rows["machine"] == machine].iloc[0]
         titles[machine] = f"{machine} · {int(first['n'])}³ · {text.name('precision', first['precision'])}"
     grid = style.panels(figure, [""], list(titles.values()))
+    style.fit(figure, int(rows.groupby("machine").size().max()))
     colors = style.family_colors(rows["family"])
     for machine in machines:
         axes = grid["", titles[machine]]

@@ -19,13 +19,15 @@ BESIDE = 0.1  # an odd cube is compared with those that fit and are so near in s
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """The machine and precision with the most shapes, if any of them is odd: those, and the cubes to compare them with.
+    """The machine and precision with the most shapes, if any is odd: those, and the cubes to compare them with.
 
-    Only implementations that were given odd shapes are there.
+    Measured machines go before recorded ones. Only implementations that were given odd shapes are there.
     """
     timed = matmuls.fastest(with_machine(tables, ok(tables["matmul"], "share_of_measured_percent", "m", "n", "k")))
     if timed.empty:
         return timed
+    measured = timed[~timed["recorded"]]
+    timed = measured if odd(measured).any() else timed
     place = timed.groupby(["machine", "precision"])["size"].nunique().idxmax()
     here = timed[(timed["machine"] == place[0]) & (timed["precision"] == place[1])]
     strange = here[odd(here)]

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, NullLocator
 
 from mfulab.language import Texts
 from mfulab.language.quantities import quantity, significant
@@ -13,6 +13,7 @@ from mfulab.report.frames import Tables, ok, with_machine
 TABLES = ("matmul", "environment")
 TOPIC = "kernels"
 ORDER = 0
+MOST_ERRORS = 8  # that are named: the largest; most implementations err alike
 
 
 def rows(tables: Tables) -> pd.DataFrame:
@@ -79,8 +80,9 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
             axes.xaxis.set_major_locator(FixedLocator(sizes if len(sizes) < 7 else sizes[:: len(sizes) // 5]))
             axes.xaxis.set_major_formatter(lambda size, _: f"{size:g}")
             axes.xaxis.set_minor_locator(NullLocator())
-            axes.yaxis.set_minor_formatter(NullFormatter())
+            axes.margins(y=0.1)
         style.speeds(speed)
+        style.decades(error.yaxis)
         error.set_ylabel("‖C − R‖ / ‖R‖")
     for title in titles:
         grid[machines[-1], title].set_xlabel(text("size"))
@@ -88,7 +90,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     labels.settle(figure)
     for machine in machines:
         last = rows[rows["machine"] == machine].groupby("kernel").last().reset_index()
-        ends = [
-            (n, y, kernel, colors[kernel]) for kernel, n, y in last[["kernel", "n", "tflop_s"]].itertuples(index=False)
-        ]
-        labels.at_line_ends(grid[machine, titles[0]], ends)
+        for title, value, most in zip(titles, ("tflop_s", "relative_error"), (len(last), MOST_ERRORS), strict=True):
+            known = last[last[value] > 0].nlargest(most, value)
+            ends = zip(known["n"], known[value], known["kernel"], known["kernel"].map(colors), strict=True)
+            labels.at_line_ends(grid[machine, title], list(ends))
