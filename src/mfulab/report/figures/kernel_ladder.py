@@ -122,4 +122,4 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         axes.tick_params(axis="y", labelsize=small + 1)
         axes.grid(axis="y", visible=False)
         axes.set_xlabel(text("share"))
-    style.legend(figure, [style.dot(color, family, "s") for family, color in colors.items() if family])
+    style.legend(figure, [style.dot(color, text.name("family", name), "s") for name, color in colors.items() if name])

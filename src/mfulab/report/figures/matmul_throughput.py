@@ -83,7 +83,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         error.set_ylabel("‖C − R‖ / ‖R‖")
     for title in titles:
         grid[machines[-1], title].set_xlabel(text("size"))
-    style.legend(figure, [style.line(color, family) for family, color in families.items() if family])
+    style.legend(figure, [style.line(color, text.name("family", name)) for name, color in families.items() if name])
     labels.settle(figure)
     for machine in machines:
         last = rows[rows["machine"] == machine].groupby("kernel").last().reset_index()
