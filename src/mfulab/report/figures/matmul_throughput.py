@@ -54,7 +54,9 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     grid = style.panels(figure, machines, titles, sharex=True, width_ratios=[1.2, 1])
     families = style.family_colors(rows["family"])
     colors = dict(zip(rows["kernel"], rows["family"].map(families), strict=True))
-    sizes = [n for n in sorted(rows["n"].unique()) if np.log2(n) % 1 == 0] or sorted(rows["n"].unique())
+    every = sorted(rows["n"].unique())
+    powers = [n for n in every if np.log2(n) % 1 == 0]
+    sizes = powers if len(powers) > 1 else every
     for machine in machines:
         here = rows[rows["machine"] == machine]
         speed, error = grid[machine, titles[0]], grid[machine, titles[1]]

@@ -57,4 +57,4 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         1.01, mfu, f"MFU\n{percent(mfu)} %", transform=strips[0].get_yaxis_transform(), va="center", fontsize=10
     )
     strips[-1].set_xlabel(text("time"))
-    style.legend(figure, [style.dot(style.GRID, text("window"), "s")])
+    style.legend(figure, [style.dot(style.GRID, text("window"), "s")] if len(inside) else [])
