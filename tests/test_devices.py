@@ -11,6 +11,7 @@ import pytest
 
 from mfulab.worker import client
 from mfulab.worker.devices import GPUS, JOBS, VISIBLE, claim
+from mfulab.worker.processes import WORKFLOW
 
 # Stands for a measurement: notes the device and when it had it.
 SCRIPT = """
@@ -100,3 +101,21 @@ def test_where_no_gpu_is_known_a_run_sees_what_it_would_see_anyway() -> None:
 def test_any_name_of_a_device_can_be_locked(name: str) -> None:
     with claim("cuda", "results/nvidia-pretend/a/b/config.json", {GPUS: f"nvidia-pretend:{name}"}) as environment:
         assert environment[VISIBLE] == name
+
+
+def test_a_run_that_waits_for_a_device_ends_with_its_workflow(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    config = tmp_path / "results/nvidia-pretend/bench_matmul/run/config.json"
+    config.parent.mkdir(parents=True)
+    config.write_text(json.dumps({"device": {"type": "cuda"}}))
+    inherited = {key: value for key, value in os.environ.items() if key not in (client.SOCKET, VISIBLE, *JOBS)}
+    workflow = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    environment = inherited | {GPUS: "nvidia-pretend:GPU-f", WORKFLOW: str(workflow.pid)}
+    command = [sys.executable, "-S", "-E", client.__file__, "script.py", "--config", str(config)]
+    with claim("cuda", str(config), environment):
+        waiting = subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+        assert waiting.stdout is not None
+        assert waiting.stdout.readline() == "waiting for GPU-f: another run measures there\n"
+        workflow.kill()  # and nobody has waited for it yet
+        assert waiting.wait(10) == client.ABANDONED
+    workflow.communicate()

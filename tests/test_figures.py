@@ -16,8 +16,8 @@ from matplotlib.transforms import Bbox
 
 from mfulab.language import Texts
 from mfulab.language.quantities import percent
-from mfulab.report import figures, frames, labels, tables
-from mfulab.report.figures import kernel_ladder, utilization_ladder
+from mfulab.report import figures, frames, labels, matmuls, style, tables
+from mfulab.report.figures import kernel_ladder, matmul_shapes, utilization_ladder
 
 TWENTY = tuple(
     f"{kind}_{size}" for kind in ("resnet", "transformer", "mixer", "lstm") for size in (18, 34, 50, 101, 152)
@@ -45,7 +45,11 @@ def many(tmp_path_factory) -> frames.Tables:
     patch = pytest.MonkeyPatch()
     chance = random.Random(7)
     for name in TWENTY:
-        cost = (int(10 ** chance.uniform(7, 12)), int(10 ** chance.uniform(6, 9)), None)
+        cost = (
+            int(10 ** chance.uniform(7, 12)),
+            int(10 ** chance.uniform(6, 9)),
+            128 if "transformer" in name else None,
+        )
         patch.setitem(report_rows.MODELS, name, cost)
     invented = report_rows.profile
 
@@ -144,7 +148,7 @@ def test_the_headline_draws_every_run_with_both_measures(few):
     drawn = figures.render("mfu_versus_utilization", few)
     points = sum(len(scatter.get_offsets()) for axes in drawn.figure.axes for scatter in axes.collections)
     both = few["profile"].dropna(subset=["mfu_percent", "utilization_percent"])
-    assert points == len(both) == 68
+    assert points == len(both) == 80
     busy = both[both["utilization_percent"] >= 90]
     assert f"{len(busy)} of {len(both)} runs" in drawn.finding
 
@@ -166,7 +170,7 @@ def test_the_headline_speaks_of_this_machine_where_others_are_recorded(few):
     profile["recorded"] = profile["hardware"] == report_rows.GPU
     environment = few["environment"].assign(recorded=few["environment"]["hardware"] == report_rows.GPU)
     drawn = figures.render("mfu_versus_utilization", {**few, "profile": profile, "environment": environment})
-    assert "of 34 runs" in drawn.finding
+    assert "of 40 runs" in drawn.finding
     assert [axes.get_title(loc="left") for axes in drawn.figure.axes] == [
         "Invented Xeon",
         "Invented GPU 80GB (recorded)",
@@ -203,6 +207,37 @@ def test_a_rung_too_slow_for_the_size_of_the_others_is_there_with_its_own(few):
     drawn = figures.render("kernel_ladder", {**few, "matmul": pd.concat([few["matmul"], slow])})
     names = [label.get_text() for axes in drawn.figure.axes for label in axes.get_yticklabels()]
     assert "python (64³)" in names
+
+
+def test_a_ladder_stands_at_the_largest_size_that_nearly_all_have():
+    sizes = {"python": [128], "naive": [128, 1024], "blocked": [128, 1024], "numpy": [128, 1024], "torch": [1024, 2048]}
+    rows = [("here", kernel, "fp32", n) for kernel, had in sizes.items() for n in had]
+    shared = matmuls.most_shared(pd.DataFrame(rows, columns=["machine", "kernel", "precision", "n"]))
+    assert set(shared["n"]) == {1024}
+    assert set(shared["kernel"]) == {"naive", "blocked", "numpy", "torch"}
+
+
+def test_a_family_s_rungs_have_shades_of_its_colour():
+    rows = pd.DataFrame({"kernel": ["low", "high", "low", "alone"]})
+    shades = style.shades(rows, "kernel", pd.Series(["#000000", "#000000", "#000000", "#0072b2"]))
+    assert shades["high"] == "#000000"
+    assert "#000000" < shades["low"] < "#ffffff"
+    assert shades["alone"] == "#0072b2"
+
+
+def test_odd_shapes_are_compared_with_the_cubes_beside_them(few):
+    one = kernel_ladder.rows(few).iloc[0]
+    sides = {"64": 3 * (64,), "1024": 3 * (1024,), "1023": 3 * (1023,), "16x512x512": (16, 512, 512)}
+    given = [("numpy", size) for size in sides] + [("python", "64")]
+    laid = [
+        {**one, "kernel": kernel, "size": size, "batch": 1, **dict(zip("mnk", sides[size], strict=True))}
+        for kernel, size in given
+    ]
+    matmul = pd.DataFrame(laid)[few["matmul"].columns]
+    rows = matmul_shapes.rows({**few, "matmul": matmul})
+    assert set(rows["kernel"]) == {"numpy"}
+    assert [matmul_shapes.shape(row) for _, row in rows.iterrows()] == ["1024³", "1023³", "16×512×512"]
+    assert matmul_shapes.shape(pd.Series({"batch": 8, "m": 128, "n": 128, "k": 128})) == "8 · 128³"
 
 
 def test_a_rung_that_is_no_faster_than_the_one_below_is_said_with_the_reason(few):

@@ -1,5 +1,6 @@
 """The plan on disk: nothing rewritten without need, no finished result lost."""
 
+import json
 import os
 
 import pytest
@@ -10,7 +11,7 @@ from mfulab.planning.runs import Plan, Run
 
 
 def a_run(**config):
-    return Run("bench_matmul", "kernel=torch", "test-4c/bench_matmul/kernel=torch", config)
+    return Run("bench_matmul", "kernel=torch", "test-4c/bench_matmul/kernel=torch", json.dumps(config))
 
 
 def finish(results, run, value):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mfulab.hardware.identity import hardware_slug
-from mfulab.worker import client, lifetime
+from mfulab.worker import client, lifetime, processes
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the worker is for Linux: elsewhere runs start directly")
 pytestmark = linux
@@ -327,6 +327,17 @@ def test_the_worker_and_its_runs_end_with_the_workflow(
     until(lambda: not is_running(pid) and not is_running(worker))
     until(lambda: not Path(socket).parent.exists())
     assert not (folder_of(tree, "hang") / "row.csv").exists()  # nobody waits for it; it is measured again
+
+
+def test_a_run_without_a_worker_ends_with_its_workflow_too(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    workflow = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    monkeypatch.setenv(processes.WORKFLOW, str(workflow.pid))
+    running = start(tree, "hang", None)
+    pid = pid_in(folder_of(tree, "hang") / "pid")
+    workflow.communicate(b"end\n")
+    assert running.wait(10) == client.ABANDONED
+    assert not is_running(pid)
+    assert not (folder_of(tree, "hang") / "row.csv").exists()
 
 
 def test_runs_go_on_directly_after_the_worker_was_killed(

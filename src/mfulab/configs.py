@@ -46,7 +46,9 @@ class WorkloadConfig(Closed):
     """What one step does with the model."""
 
     name: Name
-    mode: Literal["training", "inference"] = "training"
+    mode: Literal["training", "inference", "decoding"] = Field(
+        "training", description="What a step is; decoding: one more token of each sequence, from a key-value cache."
+    )
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     learning_rate: float = Field(1e-3, gt=0)
     gradient_accumulation: int = Field(1, ge=1, description="Micro-batches of batch_size a step.")
@@ -56,6 +58,14 @@ class WorkloadConfig(Closed):
         "device", description="One batch that lies on the device, or a new one each time from a DataLoader on the host."
     )
     loader_workers: int = Field(0, ge=0, description="The DataLoader's processes; 0 draws batches in the loop itself.")
+
+    @model_validator(mode="after")
+    def _decoding_makes_its_own_input(self) -> "WorkloadConfig":
+        if self.mode == "decoding" and self.input == "host":
+            raise ValueError(
+                "input=host with mode=decoding: the next token comes from the model, not from a DataLoader"
+            )
+        return self
 
 
 class PrecisionConfig(Closed):

@@ -4,7 +4,6 @@ rule bench_matmul:
         sources=lab.sources("bench_matmul"),
     output:
         row="results/{hardware}/bench_matmul/{run}/row.csv",
-        samples="results/{hardware}/bench_matmul/{run}/samples.csv",
     log:
         "results/{hardware}/bench_matmul/{run}/log",
     priority: 0

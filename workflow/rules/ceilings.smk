@@ -4,7 +4,6 @@ rule ceilings:
         sources=lab.sources("ceilings"),
     output:
         row="results/{hardware}/ceilings/{run}/row.csv",
-        samples="results/{hardware}/ceilings/{run}/samples.csv",
     log:
         "results/{hardware}/ceilings/{run}/log",
     priority: 20

@@ -1,6 +1,12 @@
+import gc
+
 from mfulab.planning.cluster import keep_commas
 from mfulab.planning.workflow import Workflow
 from mfulab.worker import lifetime
+
+# The jobs of a workflow live as long as it does: to look for garbage among thousands of them, again and again, would take
+# a sixth of the time in which nothing is found to be done.
+gc.set_threshold(100_000)
 
 lab = Workflow(config, is_main=workflow.is_main_process)
 keep_commas(workflow)

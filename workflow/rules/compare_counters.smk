@@ -4,7 +4,6 @@ rule compare_counters:
         sources=lab.sources("compare_counters"),
     output:
         row="results/compare_counters/{run}/row.csv",
-        samples="results/compare_counters/{run}/samples.csv",
     log:
         "results/compare_counters/{run}/log",
     priority: 10

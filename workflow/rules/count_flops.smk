@@ -4,7 +4,6 @@ rule count_flops:
         sources=lab.sources("count_flops"),
     output:
         row="results/count_flops/{run}/row.csv",
-        samples="results/count_flops/{run}/samples.csv",
     log:
         "results/count_flops/{run}/log",
     priority: 10

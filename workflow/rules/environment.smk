@@ -4,7 +4,6 @@ rule environment:
         sources=lab.sources("environment"),
     output:
         row="results/{hardware}/environment/{run}/row.csv",
-        samples="results/{hardware}/environment/{run}/samples.csv",
     log:
         "results/{hardware}/environment/{run}/log",
     priority: 30

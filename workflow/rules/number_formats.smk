@@ -4,7 +4,6 @@ rule number_formats:
         sources=lab.sources("number_formats"),
     output:
         row="results/number_formats/{run}/row.csv",
-        samples="results/number_formats/{run}/samples.csv",
     log:
         "results/number_formats/{run}/log",
     priority: 10

@@ -4,7 +4,6 @@ rule profile_step:
         sources=lab.sources("profile_step"),
     output:
         row="results/{hardware}/profile_step/{run}/row.csv",
-        samples="results/{hardware}/profile_step/{run}/samples.csv",
     log:
         "results/{hardware}/profile_step/{run}/log",
     priority: 0

@@ -37,9 +37,18 @@ def effective_precision(precision: PrecisionConfig, device: torch.device) -> str
     TF32 is a GPU's (compute capability 8.0 and later): elsewhere the switch changes nothing and products stay fp32.
     """
     name = _BY_DTYPE[precision.dtype]
-    if name == "fp32" and precision.tf32 and device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 8:
-        return "tf32"
-    return name
+    return "tf32" if name == "fp32" and precision.tf32 and _has_tf32(device) else name
+
+
+def allowed_precision(dtype: torch.dtype, device: torch.device, convolutions: bool) -> str:
+    """The format that products of `dtype` use, or convolutions, as torch's switches stand: it has one for each."""
+    name = _BY_DTYPE.get(str(dtype).removeprefix("torch."), "fp32")
+    switch = torch.backends.cudnn.conv if convolutions else torch.backends.cuda.matmul  # type: ignore[attr-defined]
+    return "tf32" if name == "fp32" and switch.fp32_precision == "tf32" and _has_tf32(device) else name
+
+
+def _has_tf32(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 8
 
 
 def allow_tf32(allowed: bool) -> None:

@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 from mfulab.errors import UnsupportedError
 from mfulab.kernels.base import Launch, MatmulKernel, Resources, Shape
+from mfulab.kernels.devices import STATIC_SHARED_BYTES
 from mfulab.kernels.nvrtc import Compiled, compile_source
 
-STATIC_SHARED_BYTES = 48 << 10
 LEGACY_STREAM = 1  # cudaStreamLegacy, the default stream by a handle of its own
 
 
@@ -115,9 +115,14 @@ def _load(compiled: Compiled, entry: str, shared_memory_bytes: int) -> Any:
     kernel = module.get_kernel(entry)
     if shared_memory_bytes > STATIC_SHARED_BYTES:
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        handle = driver.CUkernel(int(kernel._handle))
-        check(driver.cuKernelSetAttribute(attribute, shared_memory_bytes, handle, torch.cuda.current_device()))
+        named = driver.CUkernel(handle_of(kernel))
+        check(driver.cuKernelSetAttribute(attribute, shared_memory_bytes, named, torch.cuda.current_device()))
     return kernel
+
+
+def handle_of(kernel: Any) -> int:
+    """The driver's CUkernel behind a kernel of cuda.core, which has had it by two names."""
+    return int(kernel.handle if hasattr(kernel, "handle") else kernel._handle)
 
 
 def check(answer: tuple[Any, ...]) -> Any:

@@ -3,7 +3,6 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +27,13 @@ def load(config: Mapping[str, Any], folder: Path = CONFIG, results: Path = RESUL
     if is_main:
         store.check_writable(results)
     remembered = results / "plan" / f"{_fingerprint(overrides, folder)}.json"
-    plans = _recall(remembered) if remembered.exists() else _make(overrides, folder)
+    is_remembered = remembered.exists()
+    plans = _recall(remembered) if is_remembered else _make(overrides, folder)
     if is_main:
         for each in plans:
             store.write(each, results)
-        store.write_if_changed(remembered, json.dumps([asdict(each) for each in plans]))
+        if not is_remembered:
+            store.write_if_changed(remembered, _told(plans))
     return plans
 
 
@@ -69,6 +70,10 @@ def _fingerprint(overrides: Sequence[str], folder: Path) -> str:
         digest.update(str(path).encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def _told(plans: Sequence[Plan]) -> str:
+    return json.dumps([{**vars(each), "runs": [vars(run) for run in each.runs]} for each in plans])
 
 
 def _recall(path: Path) -> list[Plan]:

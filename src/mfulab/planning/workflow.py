@@ -100,13 +100,12 @@ class Workflow:
 
         return files
 
-    def module_sources(self, module: str) -> list[str]:
-        """The source files of a module of this package and of all that it imports of it."""
-        return _relative(closure(module))
+    def module_sources(self, module: str) -> Callable[[Any], list[str]]:
+        """An input function: the source files of a module of this package and of all that it imports of it."""
+        return lambda wildcards: _relative(closure(module))
 
-    @property
-    def page_sources(self) -> list[str]:
-        """The page's module, what it imports, and every figure's, which it finds by their being there."""
+    def page_sources(self, wildcards: Any) -> list[str]:
+        """An input function: the page's module, what it imports, and every figure's, found by their being there."""
         figures = [f"mfulab.report.figures.{path.stem}" for path in (PACKAGE / "report/figures").glob("[!_]*.py")]
         return _relative([path for module in ["mfulab.report.page", *figures] for path in closure(module)])
 
@@ -122,7 +121,7 @@ class Workflow:
 
     def figure_sources(self, wildcards: Any) -> list[str]:
         """An input function: the figure's module and what it imports."""
-        return self.module_sources(f"mfulab.report.figures.{wildcards.figure}")
+        return _relative(closure(f"mfulab.report.figures.{wildcards.figure}"))
 
     def gpus(self, wildcards: Any) -> int:
         """How many GPUs a run of this hardware takes."""

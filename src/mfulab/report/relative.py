@@ -81,7 +81,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> None:
                 elinewidth=1.4,
             )
         axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_locator(FixedLocator(ticks if high / low < 200 else ticks[::2]))
+        axes.xaxis.set_major_locator(FixedLocator(ticks if len(modes) * np.log2(high / low) < 15 else ticks[::2]))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_yticks(range(len(order)), order, fontsize=min(11, (240 if len(machines) == 1 else 145) / len(order)))

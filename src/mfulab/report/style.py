@@ -14,7 +14,7 @@ from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullLocator
 
 from mfulab.language import Texts
 from mfulab.report import fonts
@@ -84,6 +84,17 @@ def family_colors(values: Iterable[str]) -> dict[str, str]:
     return _usual_first(("library", "CPU", "Numba CUDA", "CUDA C", "Triton"), values)
 
 
+def shades(rows: pd.DataFrame, column: str, colors: pd.Series) -> dict[str, str]:
+    """For each value of `column` a shade of the colour of its rows, from pale to full in the order of the rows."""
+    first = rows.assign(color=colors).drop_duplicates(column)
+    found: dict[str, str] = {}
+    for color, here in first.groupby("color"):
+        pale = sns.blend_palette([PAPER, color], 100).as_hex()[40]
+        shades_of_it = sns.blend_palette([pale, color], len(here)).as_hex() if len(here) > 1 else [color]
+        found |= dict(zip(here[column], shades_of_it, strict=True))
+    return found
+
+
 def _usual_first(usual: Sequence[str], values: Iterable[str]) -> dict[str, str]:
     present = set(values)
     places = {value: usual.index(value) for value in usual if value in present}
@@ -141,8 +152,8 @@ def panels(figure: Figure, rows: Sequence[str], columns: Sequence[str], **shared
     for i, row in enumerate(rows):
         for j, column in enumerate(columns):
             parts = [row] if len(rows) > 1 or not column else []
-            title = " · ".join(filter(None, [*parts, column]))
-            grid[i][j].set_title(textwrap.fill(title, 96 // len(columns)))
+            parts = [textwrap.fill(part, 96 // len(columns)) for part in [*parts, column] if part]
+            grid[i][j].set_title((" · " if len(columns) < 3 else "\n").join(parts))
             named[row, column] = grid[i][j]
     return named
 
@@ -170,6 +181,13 @@ def _power(value: float, _: object) -> str:
     exponent = math.floor(math.log10(value) + 1e-9)
     factor = f"{value / 10.0**exponent:.0f}"
     return f"$10^{{{exponent}}}$" if factor == "1" else rf"${factor}\cdot10^{{{exponent}}}$"
+
+
+def speeds(axes: Axes) -> None:
+    """A logarithmic y axis that holds TFLOP/s says FLOP/s with prefixes: CPU and GPU are a factor of 10⁴ apart."""
+    decades(axes.yaxis)
+    axes.yaxis.set_major_formatter(lambda tflop_s, _: EngFormatter().format_eng(tflop_s * 1e12))
+    axes.set_ylabel("FLOP/s")
 
 
 def batch_area(batch_size: pd.Series) -> pd.Series:

@@ -36,7 +36,7 @@ def measure(config: CompareCountersStep, folder: Path) -> Measured:
         raise UnsupportedError(
             f"counter={config.counter} is not installed: pip install {config.counter}, or mfulab[peers] for most"
         )
-    ours = count_model(config.model, config.batch_size, config.sequence_length, inference=True)
+    ours = count_model(config.model, config.batch_size, config.sequence_length, mode="inference")
     operations = ours.count.operations
     kinds = kinds_of_layers(ours.model, operations)
     forward = operations.sum("forward")

@@ -5,6 +5,7 @@ standard library (some 25 ms). Exit status 0: there is a row. Anything else: the
 """
 
 import json
+import math
 import os
 import signal
 import socket
@@ -14,6 +15,7 @@ if not __package__:  # run as a file: see the package, not this folder
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from mfulab.worker import devices, processes
+from mfulab.worker.processes import WorkflowEndedError
 
 SOCKET = "MFULAB_WORKER"
 STARTED, WORKFLOW_ENDED = b"started\n", b"ended\n"  # what the worker says, beside an exit status
@@ -22,6 +24,7 @@ ABANDONED = 1
 DEFAULT_TIME_LIMIT_S = 600
 WORKER_START_S = 120  # importing from a cluster's file system may take long
 GRACE_S = 10  # between the end of a run's time limit and its end
+POLL_S = 1.0  # between looks at whether the workflow lives, where no worker tells
 # Snakemake sets these to a rule's `threads`; how many threads a run measures with, its own config says.
 THREADS = (
     "GOTO_NUM_THREADS",
@@ -31,10 +34,6 @@ THREADS = (
     "OPENBLAS_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
 )
-
-
-class WorkflowEndedError(Exception):
-    """Nobody waits for the run's row any more."""
 
 
 def main(command: list[str]) -> int:
@@ -93,16 +92,21 @@ def _execute(command: list[str], environment: dict[str, str], limit: float | Non
 
 def _directly(command: list[str], environment: dict[str, str], limit: float | None) -> int:
     import subprocess
+    import time
+    from contextlib import suppress
 
     # Unbuffered, so that its log can be read while it runs; the handler leaves a traceback where a library crashes.
     python = [sys.executable, "-u", "-X", "faulthandler"]
     process = subprocess.Popen([*python, *command], env=environment, start_new_session=True)
     _end_before_this_process(process.pid)
     processes.prefer_to_kill(process.pid)
+    end = time.monotonic() + limit + GRACE_S if limit else math.inf
     try:
-        return process.wait(limit and limit + GRACE_S)
-    except subprocess.TimeoutExpired:
-        raise TimeoutError from None
+        while (left := end - time.monotonic()) > 0:
+            with suppress(subprocess.TimeoutExpired):
+                return process.wait(min(POLL_S, left))
+            processes.check_workflow(environment)
+        raise TimeoutError
     finally:
         processes.kill_group(process.pid)  # the run, or what it left behind
         process.wait()

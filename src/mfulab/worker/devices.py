@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from mfulab.worker.processes import check_workflow
+
 GPUS = "MFULAB_GPUS"  # SLUG:UUID,…: the devices of this machine, where the workflow runs on it
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 # A scheduler's jobs have devices of their own, which may bear the same numbers as another job's.
@@ -22,6 +24,8 @@ POLL_S = 0.1
 @contextmanager
 def claim(device: str | None, config_path: str, environment: dict[str, str]) -> Iterator[dict[str, str]]:
     """Holds a device of type `device` for the run of `config_path`, waiting for one; yields the run's environment.
+
+    Raises WorkflowEndedError where the workflow ends meanwhile.
 
     `device` is `cuda`, `cpu`, or None for a run that needs none. Where it is not known which GPUs there are, the run
     sees what it would see anyway.
@@ -67,3 +71,4 @@ def _first_free(candidates: Sequence[str], environment: dict[str, str]) -> tuple
             print(f"waiting for {' or '.join(candidates)}: another run measures there", flush=True)
             is_told = True
         time.sleep(POLL_S)
+        check_workflow(environment)

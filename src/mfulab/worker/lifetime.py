@@ -11,18 +11,20 @@ from pathlib import Path
 from mfulab.hardware.identity import NoDeviceError, cuda_devices, slug
 from mfulab.worker.client import SOCKET, THREADS
 from mfulab.worker.devices import GPUS
+from mfulab.worker.processes import WORKFLOW
 
 _worker: subprocess.Popen[bytes] | None = None
 
 
 def start(is_local: bool = True) -> None:
-    """Starts a worker that ends with this process, and tells later child processes where it is; returns at once.
+    """Starts a worker that ends with this process, and tells later child processes of both; returns at once.
 
     Runs that are sent to other machines (`is_local` is false) run directly, and so do all with MFULAB_WORKER= (empty).
     """
     global _worker
     if not is_local:
         return
+    os.environ[WORKFLOW] = str(os.getpid())
     _tell_gpus()
     # Elsewhere than on Linux, forking after heavy imports is not safe.
     if sys.platform != "linux" or os.environ.get(SOCKET) == "":
@@ -47,6 +49,7 @@ def start(is_local: bool = True) -> None:
 def stop() -> None:
     """Ends the worker and any run in it."""
     global _worker
+    os.environ.pop(WORKFLOW, None)
     path = os.environ.pop(SOCKET, None)
     if _worker is None or _worker.stdin is None or path is None:
         return

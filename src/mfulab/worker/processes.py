@@ -1,8 +1,40 @@
 """What the operating system does to a run's processes, and is asked to do; nothing breaks where it has no answer."""
 
 import os
+import select
 import signal
+from collections.abc import Mapping
 from contextlib import suppress
+
+WORKFLOW = "MFULAB_WORKFLOW"  # the process of the workflow, where it runs on this machine
+
+
+class WorkflowEndedError(Exception):
+    """Nobody waits for the run's row any more."""
+
+
+def check_workflow(environment: Mapping[str, str]) -> None:
+    """Raises WorkflowEndedError where the process that `environment` names as the workflow has ended.
+
+    A shell stands between the workflow and its runs and outlives it, so that these cannot tell by their parent.
+    """
+    if WORKFLOW in environment and not is_alive(int(environment[WORKFLOW])):
+        raise WorkflowEndedError
+
+
+def is_alive(process: int) -> bool:
+    """Whether a process goes on; one that has ended and that nobody has waited for does not (Linux)."""
+    try:
+        if not hasattr(os, "pidfd_open"):
+            os.kill(process, 0)
+            return True
+        descriptor = os.pidfd_open(process)
+    except ProcessLookupError:
+        return False
+    try:
+        return not select.select([descriptor], [], [], 0)[0]
+    finally:
+        os.close(descriptor)
 
 
 def out_of_memory_kills() -> int:
