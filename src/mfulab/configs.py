@@ -108,9 +108,11 @@ class DeviceConfig(Closed):
 
 
 class TimingConfig(Closed):
-    """How long to look. None takes the device's default: short windows on a CPU, 5 s where GPM or energy are read."""
+    """How long to look. None takes the device's default: short windows on a CPU, 5 s in all where energy is read."""
 
-    windows: int = Field(5, ge=2, description="Independent windows; the confidence interval is over these.")
+    windows: int = Field(
+        5, ge=2, description="Independent windows; the confidence interval is over these, five or more."
+    )
     window_time_s: float | None = Field(None, gt=0, description="Shortest measured window.")
     warm_up_time_s: float | None = Field(None, gt=0, description="Longest warm-up; it ends earlier once steady.")
     time_limit_s: float = Field(600, gt=0, description="A run that takes longer becomes a failed row.")
