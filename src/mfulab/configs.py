@@ -77,6 +77,17 @@ class PrecisionConfig(Closed):
     autocast: bool = Field(False, description="Keep float32 parameters; cast inside torch.autocast.")
 
 
+# What formats are called, by torch's name of the dtype; tf32 is float32 whose products may round.
+FORMATS = {
+    "float64": "fp64",
+    "float32": "fp32",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "float8_e4m3fn": "fp8",
+    "int8": "int8",
+}
+
+
 class ExecutionConfig(Closed):
     """How the model's operations are issued."""
 

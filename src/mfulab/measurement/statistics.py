@@ -48,10 +48,6 @@ class Stats:
         return self.percentile(95)
 
     @cached_property
-    def interquartile_range(self) -> float:
-        return self.percentile(75) - self.percentile(25)
-
-    @cached_property
     def standard_deviation(self) -> float | None:
         """Of the population that the values sample; None for a single value."""
         if len(self.values) < 2:
