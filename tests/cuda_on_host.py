@@ -20,9 +20,8 @@ ENTRY = """
 typedef {operand} Operand;
 typedef {result} Result;
 extern "C" const char* run(const int* grid, const int* block, const Operand* a, const Operand* b, Result* c,
-                           int m, int n, int k) {{
-    return host::launch({{grid[0], grid[1], grid[2]}}, {{block[0], block[1], block[2]}},
-                        [=] {{ matmul(a, b, c, m, n, k); }});
+                           int batch, int m, int n, int k) {{
+    return host::launch({{grid[0], grid[1], grid[2]}}, {{block[0], block[1], block[2]}}, [=] {{ {call}; }});
 }}
 """
 
@@ -51,21 +50,22 @@ def _raise_fault(fault: bytes | None, *_) -> None:
 
 
 @functools.cache
-def _rung(source: str, defines: tuple[tuple[str, str], ...]):
+def _rung(source: str, call: str, defines: tuple[tuple[str, str], ...]):
     names = dict(defines)
     operand = names.get("OPERAND") or names.get("REAL") or "float"
-    entry = ENTRY.format(source=SOURCES / source, operand=operand, result=names.get("RESULT", operand))
-    return build(entry, names, Path(tempfile.mkdtemp()))
+    types = {"operand": operand, "result": names.get("RESULT", operand)}
+    return build(ENTRY.format(source=SOURCES / source, call=call, **types), names, Path(tempfile.mkdtemp()))
 
 
 def run_on_host(kernel: CudaC, a, b, c, shape) -> None:
     """Writes A·B into C; torch CPU tensors. Raises HostError."""
     launch = kernel.launch(shape)
-    run = _rung(kernel.source, tuple(sorted(kernel.defines().items())) + launch.defines)
+    call = f"{kernel.entry}(a, b, c, {'m, n, k' if kernel.entry == 'matmul' else 'batch'})"
+    run = _rung(kernel.source, call, tuple(sorted(kernel.defines().items())) + launch.defines)
     three = ctypes.c_int * 3
 
     def filled(sides):
         return three(*sides, *[1] * (3 - len(sides)))
 
     pointers = [ctypes.c_void_p(tensor.data_ptr()) for tensor in (a, b, c)]
-    run(filled(launch.grid), filled(launch.block), *pointers, shape.m, shape.n, shape.k)
+    run(filled(launch.grid), filled(launch.block), *pointers, *shape)

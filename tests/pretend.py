@@ -78,11 +78,16 @@ def make(folder: Path) -> Path:
     return folder
 
 
-def command(*arguments: str, runs: Sequence[str] = RUNS, hardware: str = HARDWARE) -> list[str]:
-    """Snakemake for the rows of `runs`."""
+def command(
+    *arguments: str,
+    runs: Sequence[str] = RUNS,
+    hardware: str = HARDWARE,
+    snakemake: Sequence[str] = ("-m", "snakemake"),
+) -> list[str]:
+    """Snakemake for the rows of `runs`; `snakemake` is how Python is to start it."""
     rows = [f"results/{hardware}/{run}/row.csv" for run in runs]
     config = ["--config", "experiment=pretend", f"hardware={hardware}"]
-    return [sys.executable, "-m", "snakemake", *arguments, *config, "--", *rows]
+    return [sys.executable, *snakemake, *arguments, *config, "--", *rows]
 
 
 def environment(**more: str) -> dict[str, str]:

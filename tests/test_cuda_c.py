@@ -1,10 +1,13 @@
 import pytest
+import torch
 from cuda_on_host import HostError, run_on_host
+from shape_classes import shape_classes
 
 from mfulab.errors import UnsupportedError
 from mfulab.kernels.base import Shape
 from mfulab.kernels.cuda_coalesced import CudaCoalesced
 from mfulab.kernels.cuda_double_buffered import CudaDoubleBuffered
+from mfulab.kernels.cuda_elementwise import CudaElementwise
 from mfulab.kernels.cuda_naive import CudaNaive
 from mfulab.kernels.cuda_register_1d import CudaRegister1D
 from mfulab.kernels.cuda_register_2d import CudaRegister2D
@@ -27,7 +30,7 @@ LADDER = (
     CudaWmma,
 )
 RUNGS = [(kind, precision) for kind in LADDER for precision in kind.precisions]
-SHAPES = [(1, 1, 1, 1), (1, 132, 136, 64), (2, 65, 67, 37), (1, 16, 260, 12), (1, 130, 3, 33)]
+SHAPES = {"single": Shape(1, 1, 1, 1)} | shape_classes(128, 48)
 
 
 def product_on_host(kernel, shape):
@@ -39,9 +42,9 @@ def product_on_host(kernel, shape):
 
 
 @pytest.mark.parametrize(("kind", "precision"), RUNGS)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES)
 def test_every_rung_is_right_on_the_host(kind, precision, shape):
-    result = product_on_host(kind(precision), Shape(*shape))
+    result = product_on_host(kind(precision), SHAPES[shape])
     assert result.correct, str(result)
     assert result.effective_precision == precision
 
@@ -89,6 +92,15 @@ def test_a_block_that_cannot_be_is_said(kind, block, said):
 def test_a_block_of_too_many_threads_is_said(kind):
     with pytest.raises(UnsupportedError, match="4096 threads; at most 1024"):
         kind("fp32", (64, 64)).launch(Shape(1, 8, 8, 8))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp64"])
+def test_the_element_wise_product_is_right_on_the_host(precision):
+    kernel, shape = CudaElementwise(precision), Shape(1001, 1, 1, 1)
+    operands = random_operands(shape, FORMATS[precision], "cpu", seed=5)
+    operands.poison()
+    run_on_host(kernel, operands.a, operands.b, operands.c, shape)
+    assert torch.equal(operands.c, operands.a * operands.b)
 
 
 @pytest.mark.parametrize("waits", ["threadIdx.x != 7", "blockIdx.x == 1 && threadIdx.y < 4"])

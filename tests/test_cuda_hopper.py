@@ -6,6 +6,7 @@ import pytest
 import torch
 from cuda_on_host import HERE, HostError, build
 from machine_code import disassembled, needs_nvrtc
+from shape_classes import shape_classes
 
 from mfulab.errors import UnsupportedError
 from mfulab.kernels.base import Shape
@@ -24,6 +25,13 @@ extern "C" const char* run(int blocks, const TensorMap* a, const TensorMap* b, u
 }
 """
 SOURCE = (SOURCES / "hopper.cu").read_text()
+TAKEN = {name: shape for name, shape in shape_classes(256, 64).items() if not name.startswith("one_")}
+SHAPES = {
+    "smallest": Shape(1, 8, 8, 8),
+    "one_row": Shape(1, 1, 16, 640),
+    "more_steps_than_stages": Shape(2, 130, 264, 328),
+    **TAKEN,
+}
 
 
 def built(folder, kind, source):
@@ -49,7 +57,7 @@ def host_map(tensor, extents, box):
 
 
 def product_on_host(run, precision, shape, blocks):
-    shape, form = Shape(*shape), FORMATS[precision]
+    form = FORMATS[precision]
     operands = random_operands(shape, form, "cpu", seed=7)
     operands.poison()
     map_a = host_map(operands.a, (shape.k, shape.m, shape.batch), (BOX, TILE_M, 1))
@@ -59,13 +67,10 @@ def product_on_host(run, precision, shape, blocks):
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-@pytest.mark.parametrize(
-    ("shape", "blocks"),
-    [((1, 128, 256, 64), 1), ((1, 8, 8, 8), 1), ((2, 130, 264, 328), 3), ((1, 300, 520, 72), 2), ((1, 1, 16, 640), 1)],
-    ids=str,
-)
+@pytest.mark.parametrize("blocks", [1, 3])
+@pytest.mark.parametrize("shape", SHAPES)
 def test_the_kernel_is_right_on_the_host(runs, precision, shape, blocks):
-    result = product_on_host(runs[CudaHopper(precision).defines()["TYPE"]], precision, shape, blocks)
+    result = product_on_host(runs[CudaHopper(precision).defines()["TYPE"]], precision, SHAPES[shape], blocks)
     assert result.correct, str(result)
 
 
@@ -89,12 +94,12 @@ FREE = "if (step > 0 && lane == 0) arrive(&empty[last]);"
 def test_a_fault_on_the_host_is_said(tmp_path, right, wrong, fault):
     assert right in SOURCE
     with pytest.raises(HostError, match=fault):
-        product_on_host(built(tmp_path, "bf16", SOURCE.replace(right, wrong)), "bf16", (1, 128, 256, 512), 1)
+        product_on_host(built(tmp_path, "bf16", SOURCE.replace(right, wrong)), "bf16", Shape(1, 128, 256, 512), 1)
 
 
 def test_a_stage_that_is_freed_too_early_gives_a_wrong_product(tmp_path):
     early = SOURCE.replace(FREE, "if (lane == 0) arrive(&empty[stage]);").replace("arrive(&empty[last]);", ";")
-    assert not product_on_host(built(tmp_path, "bf16", early), "bf16", (1, 128, 256, 512), 1).correct
+    assert not product_on_host(built(tmp_path, "bf16", early), "bf16", Shape(1, 128, 256, 512), 1).correct
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])

@@ -15,8 +15,9 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from mfulab.language import Texts
-from mfulab.report import figures, frames, labels, tables
-from mfulab.report.figures import kernel_ladder
+from mfulab.language.quantities import percent
+from mfulab.report import figures, frames, labels, matmuls, style, tables
+from mfulab.report.figures import kernel_ladder, matmul_shapes, utilization_ladder
 
 TWENTY = tuple(
     f"{kind}_{size}" for kind in ("resnet", "transformer", "mixer", "lstm") for size in (18, 34, 50, 101, 152)
@@ -164,6 +165,18 @@ def test_the_headline_speaks_of_this_machine_where_others_are_recorded(few):
     ]
 
 
+def test_many_ladders_are_cells_that_say_their_numbers(many):
+    drawn = figures.render("utilization_ladder", many)
+    for axes in drawn.figure.axes:
+        rows = utilization_ladder.rows(many)
+        rows = rows[rows["machine"] == axes.get_title(loc="left")]
+        named = [label.get_text() for label in axes.get_yticklabels()]
+        assert named == list(rows["model"] + " " + rows["precision"])
+        written = [cell.get_text() for cell in axes.texts]
+        rungs = len(written) // len(rows)
+        assert written[rungs - 1 :: rungs] == [percent(mfu) for mfu in rows["mfu_percent"]]
+
+
 def test_uncertainty_is_drawn(few):
     drawn = figures.render("mfu_by_batch_size", few)
     assert any(container for axes in drawn.figure.axes for container in axes.containers)
@@ -182,6 +195,37 @@ def test_a_rung_too_slow_for_the_size_of_the_others_is_there_with_its_own(few):
     drawn = figures.render("kernel_ladder", {**few, "matmul": pd.concat([few["matmul"], slow])})
     names = [label.get_text() for axes in drawn.figure.axes for label in axes.get_yticklabels()]
     assert "python (64³)" in names
+
+
+def test_a_ladder_stands_at_the_largest_size_that_nearly_all_have():
+    sizes = {"python": [128], "naive": [128, 1024], "blocked": [128, 1024], "numpy": [128, 1024], "torch": [1024, 2048]}
+    rows = [("here", kernel, "fp32", n) for kernel, had in sizes.items() for n in had]
+    shared = matmuls.most_shared(pd.DataFrame(rows, columns=["machine", "kernel", "precision", "n"]))
+    assert set(shared["n"]) == {1024}
+    assert set(shared["kernel"]) == {"naive", "blocked", "numpy", "torch"}
+
+
+def test_a_family_s_rungs_have_shades_of_its_colour():
+    rows = pd.DataFrame({"kernel": ["low", "high", "low", "alone"]})
+    shades = style.shades(rows, "kernel", pd.Series(["#000000", "#000000", "#000000", "#0072b2"]))
+    assert shades["high"] == "#000000"
+    assert "#000000" < shades["low"] < "#ffffff"
+    assert shades["alone"] == "#0072b2"
+
+
+def test_odd_shapes_are_compared_with_the_cubes_beside_them(few):
+    one = kernel_ladder.rows(few).iloc[0]
+    sides = {"64": 3 * (64,), "1024": 3 * (1024,), "1023": 3 * (1023,), "16x512x512": (16, 512, 512)}
+    given = [("numpy", size) for size in sides] + [("python", "64")]
+    laid = [
+        {**one, "kernel": kernel, "size": size, "batch": 1, **dict(zip("mnk", sides[size], strict=True))}
+        for kernel, size in given
+    ]
+    matmul = pd.DataFrame(laid)[few["matmul"].columns]
+    rows = matmul_shapes.rows({**few, "matmul": matmul})
+    assert set(rows["kernel"]) == {"numpy"}
+    assert [matmul_shapes.shape(row) for _, row in rows.iterrows()] == ["1024³", "1023³", "16×512×512"]
+    assert matmul_shapes.shape(pd.Series({"batch": 8, "m": 128, "n": 128, "k": 128})) == "8 · 128³"
 
 
 def test_a_rung_that_is_no_faster_than_the_one_below_is_said_with_the_reason(few):

@@ -17,13 +17,19 @@ pytestmark = [
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
 ]
 
-OPTIONS = (  # of the test cluster: it has no accounting, and is quick
+OPTIONS = (  # of the test cluster, which has no accounting
     "--slurm-status-command=squeue",
-    "--slurm-init-seconds-before-status-checks=1",
-    "--seconds-between-status-checks=1",
     "--latency-wait=10",
     "--slurm-no-account",
 )
+
+# The plugin looks after 40 s, and 10 s later each time that no job has ended; this cluster is asked twice a second.
+SNAKEMAKE = """
+from snakemake.cli import main
+from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
+RemoteExecutor.next_seconds_between_status_checks = property(lambda self: 0.5, lambda self, seconds: None)
+main()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +49,9 @@ def tree(tmp_path: Path) -> Path:
 
 def start(tree: Path, *arguments: str, **options: object) -> subprocess.Popen[str]:
     """The command of docs/clusters.md, on the login node, which has no GPU."""
-    return pretend.start(tree, "--profile", "workflow/profiles/slurm", *OPTIONS, *arguments, **options)
+    return pretend.start(
+        tree, "--profile", "workflow/profiles/slurm", *OPTIONS, *arguments, snakemake=("-c", SNAKEMAKE), **options
+    )
 
 
 def until_measured(sweep: subprocess.Popen[str], tree: Path, count: int) -> None:

@@ -40,6 +40,7 @@ class Run:
     folder: str
     text: str
     needs: Mapping[str, str] = field(default_factory=dict)  # flops, compute, memory: the folder of each run to join
+    target: str | None = None  # dotted path of the model or kernel that the run measures
 
     @property
     def config(self) -> dict[str, Any]:
@@ -52,13 +53,6 @@ class Run:
         folders = {key: f"results/{folder}" for key, folder in self.needs.items()}
         flops = {"flops_folder": folders.pop("flops")} if "flops" in folders else {}
         return {**flops, "ceilings": folders} if folders else flops
-
-    @property
-    def target(self) -> str | None:
-        """Dotted path of the model or kernel that the run measures."""
-        config = self.config
-        part = config.get("model") or config.get("kernel") or {}
-        return part.get("_target_")
 
 
 @dataclass(frozen=True)
@@ -195,8 +189,10 @@ class _Planner:
         place = [self.hardware, step, name] if config.on_device else [step, name]
         folder = "/".join(place)
         if folder not in self.runs:
-            text = json.dumps(config.model_dump(mode="json", by_alias=True), indent=1, sort_keys=True) + "\n"
-            self.runs[folder] = Run(step, name, folder, text, needs or {})
+            content = config.model_dump(mode="json", by_alias=True)
+            measured = content.get("model") or content.get("kernel") or {}
+            text = json.dumps(content, indent=1, sort_keys=True) + "\n"
+            self.runs[folder] = Run(step, name, folder, text, needs or {}, measured.get("_target_"))
         return folder
 
 

@@ -26,7 +26,8 @@ from mfulab.report.summary import short
 STEPS = ("profile_step", "bench_matmul")
 NOTICEABLE = 0.02  # relative: intervals that lie this close together are the same for every purpose
 IQR_OF_NORMAL = 1.349  # standard deviations
-STYLES = {"faster": "green", "slower": "red", "ambiguous": "yellow", "same": "dim", "not comparable": "dim"}
+LOGGED = 160  # columns of a file or a log, where no window bounds the lines
+STYLES = {"slower": "red", "faster": "green", "ambiguous": "yellow", "same": "dim", "not comparable": "dim"}
 
 
 @dataclass(frozen=True)
@@ -146,25 +147,25 @@ def machine_folder(path: Path) -> Path:
 
 
 def table(compared: Sequence[Compared]) -> Table:
-    """The comparison as the terminal shows it: runs that are in both sets."""
+    """The comparison as the terminal shows it: runs that are in both sets, slower ones first."""
     shown = Table(box=None, header_style="bold", pad_edge=False)
     shown.add_column("run", overflow="fold")
     for name in ("old", "new", "change", "95 % interval"):
         shown.add_column(name, justify="right", no_wrap=True)
     shown.add_column("verdict")
-    for each in compared:
+    order = list(STYLES)
+    for each in sorted(compared, key=lambda each: order.index(each.verdict)):
         if each.ratio is None:
             continue
-        change, bounds = _change(each.ratio), ABSENT
+        relative, bounds = change(each.ratio), ABSENT
         if each.ratio_low is not None and each.ratio_high is not None:
-            bounds = f"{_change(each.ratio_low)} … {_change(each.ratio_high)}"
-        says = f"{each.verdict}: {each.because}" if each.because else each.verdict
-        cells = (short(each.run), quantity(each.old_s, "s"), quantity(each.new_s, "s"), change, bounds, says)
+            bounds = f"{change(each.ratio_low)} … {change(each.ratio_high)}"
+        cells = (short(each.run), quantity(each.old_s, "s"), quantity(each.new_s, "s"), relative, bounds, each.verdict)
         shown.add_row(*(Text(cell) for cell in cells), style=STYLES[each.verdict])
     return shown
 
 
-def _change(ratio: float) -> str:
+def change(ratio: float) -> str:
     """What a factor of time means: `−3.1 %`, `+12 %`; from a factor of two on `×2.3`, `÷250`."""
     if ratio >= 2:
         return f"×{significant(ratio, 2)}"
@@ -198,13 +199,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigurationError as error:
         parser.error(str(error))
     compared = compare(old, new, options.noticeable)
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else LOGGED)
     console.print(Text(f"{new} against {old}"), soft_wrap=True)
     console.print(table(compared))
     counts = {says: sum(each.verdict == says for each in compared) for says in STYLES}
     console.print(Text(", ".join(f"{count} {says}" for says, count in counts.items() if count)))
-    for because, count in Counter(each.because for each in compared if each.ratio is None).items():
-        console.print(Text(f"  {count} {because}", style="dim"), soft_wrap=True)
+    for (says, because), count in Counter((each.verdict, each.because) for each in compared if each.because).items():
+        console.print(Text(f"  {count} {says}: {because}", style="dim"), soft_wrap=True)
     if options.out:
         write(compared, options.out, old, new)
     if counts["not comparable"] == len(compared):

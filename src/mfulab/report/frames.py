@@ -34,12 +34,13 @@ def excluded(folder: Path) -> pd.DataFrame:
 
 def comparison(folder: Path) -> pd.DataFrame:
     """What scripts/compare.py found, runs that changed first; empty where nothing was compared."""
+    columns = ["run", "verdict", "old_s", "new_s", "ratio", "ratio_low", "ratio_high", "because", "old", "new"]
     try:
         found = pd.read_csv(folder / "comparison.csv", dtype=str, keep_default_na=False)
         order = found["verdict"].map({"slower": 0, "faster": 1, "ambiguous": 2, "same": 3}).fillna(4)
     except (FileNotFoundError, ValueError, KeyError):
-        return pd.DataFrame(columns=["run", "verdict", "old_s", "new_s", "ratio", "because"], dtype=str)
-    return found.loc[order.sort_values(kind="stable").index]
+        return pd.DataFrame(columns=columns, dtype=str)
+    return found.loc[order.sort_values(kind="stable").index].reindex(columns=columns, fill_value="")
 
 
 def seminar(folder: Path) -> pd.DataFrame:

@@ -14,7 +14,7 @@ from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullLocator
 
 from mfulab.language import Texts
 from mfulab.report import fonts
@@ -82,6 +82,17 @@ def precision_colors(values: Iterable[str]) -> dict[str, str]:
 def family_colors(values: Iterable[str]) -> dict[str, str]:
     """A colour for each family of kernels, the same one in all figures."""
     return _usual_first(("library", "CPU", "Numba CUDA", "CUDA C", "Triton"), values)
+
+
+def shades(rows: pd.DataFrame, column: str, colors: pd.Series) -> dict[str, str]:
+    """For each value of `column` a shade of the colour of its rows, from pale to full in the order of the rows."""
+    first = rows.assign(color=colors).drop_duplicates(column)
+    found: dict[str, str] = {}
+    for color, here in first.groupby("color"):
+        pale = sns.blend_palette([PAPER, color], 100).as_hex()[40]
+        shades_of_it = sns.blend_palette([pale, color], len(here)).as_hex() if len(here) > 1 else [color]
+        found |= dict(zip(here[column], shades_of_it, strict=True))
+    return found
 
 
 def _usual_first(usual: Sequence[str], values: Iterable[str]) -> dict[str, str]:
@@ -172,6 +183,13 @@ def _power(value: float, _: object) -> str:
     return f"$10^{{{exponent}}}$" if factor == "1" else rf"${factor}\cdot10^{{{exponent}}}$"
 
 
+def speeds(axes: Axes) -> None:
+    """A logarithmic y axis that holds TFLOP/s says FLOP/s with prefixes: CPU and GPU are a factor of 10⁴ apart."""
+    decades(axes.yaxis)
+    axes.yaxis.set_major_formatter(lambda tflop_s, _: EngFormatter().format_eng(tflop_s * 1e12))
+    axes.set_ylabel("FLOP/s")
+
+
 def batch_area(batch_size: pd.Series) -> pd.Series:
     """Marker areas in points² that grow with the batch size's number of doublings."""
     return 36 + 16 * np.log2(batch_size.fillna(1).clip(lower=1))
@@ -213,5 +231,5 @@ def provenance(rows: pd.DataFrame) -> str:
     commits = sorted({commit for commit in rows.get("commit", pd.Series(dtype=str)) if commit})
     span = dates[0] if len(dates) == 1 else f"{dates[0]} … {dates[-1]}" if dates else ""
     commit = ", ".join(commit[:7] + ("-dirty" if commit.endswith("-dirty") else "") for commit in commits[:2])
-    more = "…" if len(commits) > 2 else ""
-    return " · ".join(filter(None, [", ".join(shown[:3]), span, f"mfulab {commit}{more}".strip()]))
+    code = f"mfulab {commit}{'…' if len(commits) > 2 else ''}" if commits else ""
+    return " · ".join(filter(None, [", ".join(shown[:3]), span, code]))

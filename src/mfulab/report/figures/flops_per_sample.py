@@ -36,7 +36,8 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     )
     if ratio.empty:
         return words
-    return f"{words} " + text("ratio", low=significant(ratio.min()), high=significant(ratio.max()))
+    low, high = significant(ratio.min()), significant(ratio.max())
+    return f"{words} " + text("ratio" if low != high else "ratio_same", low=low, high=high)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

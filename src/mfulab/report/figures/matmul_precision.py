@@ -56,8 +56,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         axes.set(xscale="log", yscale="log", xlabel=text("error"))
         axes.margins(0.2, 0.15)
         axes.set_ylim(here["tflop_s"].min() / 3, here["tflop_s"].max() * 3)
-        style.decades(axes.yaxis)
-    grid["", machines[0]].set_ylabel("TFLOP/s")
+        style.speeds(axes)
     labels.settle(figure)
     for machine in machines:
         here = shown[shown["machine"] == machine]

@@ -5,6 +5,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.language import Texts
+from mfulab.language.quantities import percent
 from mfulab.report import labels, style
 from mfulab.report.frames import Tables, ok, with_machine
 
@@ -35,8 +36,8 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
         total=len(rows),
         model=best["model"],
         batch_size=int(best["batch_size"]),
-        share=f"{share.max():.0f}",
-        median=f"{share.median():.0f}",
+        share=percent(share.max()),
+        median=percent(share.median()),
     )
 
 
