@@ -77,6 +77,17 @@ class PrecisionConfig(Closed):
     autocast: bool = Field(False, description="Keep float32 parameters; cast inside torch.autocast.")
 
 
+# What formats are called, by torch's name of the dtype; tf32 is float32 whose products may round.
+FORMATS = {
+    "float64": "fp64",
+    "float32": "fp32",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "float8_e4m3fn": "fp8",
+    "int8": "int8",
+}
+
+
 class ExecutionConfig(Closed):
     """How the model's operations are issued."""
 
@@ -108,9 +119,11 @@ class DeviceConfig(Closed):
 
 
 class TimingConfig(Closed):
-    """How long to look. None takes the device's default: short windows on a CPU, 5 s where GPM or energy are read."""
+    """How long to look. None takes the device's default: short windows on a CPU, 5 s in all where energy is read."""
 
-    windows: int = Field(5, ge=2, description="Independent windows; the confidence interval is over these.")
+    windows: int = Field(
+        5, ge=2, description="Independent windows; the confidence interval is over these, five or more."
+    )
     window_time_s: float | None = Field(None, gt=0, description="Shortest measured window.")
     warm_up_time_s: float | None = Field(None, gt=0, description="Longest warm-up; it ends earlier once steady.")
     time_limit_s: float = Field(600, gt=0, description="A run that takes longer becomes a failed row.")
