@@ -11,7 +11,10 @@ from mfulab.kernels.base import Shape
 from mfulab.kernels.formats import FORMATS
 from mfulab.kernels.verification import check, exact_product, random_operands
 
-_fragments: dict = {}
+WARPS = 8
+# Fragments by warp, in two places that take turns: one barrier a product is enough.
+_a, _b = np.empty((2, WARPS, 16, 8), np.float32), np.empty((2, WARPS, 8, 8), np.float32)
+_turn = [0] * WARPS * 32
 
 
 def rounded_to_tf32(value):
@@ -20,18 +23,14 @@ def rounded_to_tf32(value):
 
 
 def warp_product(a0, a1, a2, a3, b0, b1, c0, c1, c2, c3):
-    """`mma.sync.m16n8k8` after the PTX ISA: every lane shows its fragments, then computes its own four results."""
+    """`mma.sync.m16n8k8` after the PTX ISA: every lane lays down its fragments, then computes its own four results."""
     cuda = tensor_core.cuda  # while a kernel runs the simulator puts its thread's own module there
     thread = cuda.threadIdx.x
-    _fragments[thread] = (a0, a1, a2, a3, b0, b1)
+    warp, g, t = thread // 32, thread % 32 // 4, thread % 4
+    _turn[thread] ^= 1
+    a, b = _a[_turn[thread], warp], _b[_turn[thread], warp]
+    a[g, t], a[g + 8, t], a[g, t + 4], a[g + 8, t + 4], b[t, g], b[t + 4, g] = a0, a1, a2, a3, b0, b1
     cuda.syncthreads()
-    first, lane = thread // 32 * 32, thread % 32
-    a, b = np.empty((16, 8), np.float32), np.empty((8, 8), np.float32)
-    for other in range(32):
-        g, t = other // 4, other % 4
-        a[g, t], a[g + 8, t], a[g, t + 4], a[g + 8, t + 4], b[t, g], b[t + 4, g] = _fragments[first + other]
-    cuda.syncthreads()
-    g, t = lane // 4, lane % 4
     d = a[[g, g + 8]] @ b[:, 2 * t : 2 * t + 2]
     return c0 + d[0, 0], c1 + d[0, 1], c2 + d[1, 0], c3 + d[1, 1]
 

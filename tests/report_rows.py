@@ -143,6 +143,9 @@ def flops(model: str, batch_size: int) -> FlopsRow:
         uncounted_operators="{}",
         forward_bytes=4 * parameters + forward // 40 * batch_size,
         backward_bytes=8 * parameters + forward // 20 * batch_size,
+        key_value_cache_bytes=73_728 * tokens * batch_size if tokens else None,
+        decoding_flops=2 * parameters * batch_size if tokens else None,
+        decoding_bytes=4 * parameters if tokens else None,
         activation_bytes=forward // 60 * batch_size,
         step_peak_bytes=forward // 50 * batch_size + 4 * parameters,
         inference_peak_bytes=forward // 300 * batch_size,
@@ -172,13 +175,17 @@ def profile(
     hardware: str, model: str, workload: str, batch_size: int, precision: str, status: str = "ok"
 ) -> ProfileRow:
     """Speed grows with batch size and saturates, as on real machines."""
-    forward, _, tokens = MODELS.get(model, MODELS["resnet18"])
+    forward, parameters, tokens = MODELS.get(model, MODELS["resnet18"])
     work = forward * batch_size * (3 if workload == "training" else 1)
     measured, _ = PEAKS[hardware][precision]
     index = list(MODELS).index(model) if model in MODELS else len(model) % 7
     saturation = batch_size / (batch_size + (24 if hardware == GPU else 1.5))
     speed = measured * 1e12 * (0.12 + 0.22 * index) * saturation
     time = work / speed + (2e-4 if hardware == GPU else 5e-4)
+    if workload == "decoding":
+        time = (
+            (4 if precision == "fp32" else 2) * parameters / (BANDWIDTH[hardware][0] * 0.7e9) * (1 + batch_size / 200)
+        )
     run = f"model={model},workload={workload},batch_size={batch_size},precision={precision}"
     ok = status == "ok"
     gpu = hardware == GPU and ok
@@ -310,7 +317,11 @@ def lay_out(
         for batch_size in (1, 4, 16):
             what = {"model": known, "batch_size": batch_size}
             counted = write_run(root, hardware, "count_flops", flops(model, batch_size), what)
-            for workload in ("training", "inference"):
+            for workload in (
+                "training",
+                "inference",
+                *(("decoding",) if MODELS.get(model, MODELS["resnet18"])[2] else ()),
+            ):
                 for precision in PEAKS[hardware]:
                     last = (model, batch_size, workload) == ("gpt2", 16, "training")
                     row = profile(hardware, model, workload, batch_size, precision, "out_of_memory" if last else "ok")

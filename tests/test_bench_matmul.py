@@ -5,6 +5,7 @@ from mfulab.configs import BenchMatmulStep
 from mfulab.errors import UnsupportedError
 from mfulab.kernels.base import Launch, MatmulKernel
 from mfulab.rows import MatmulRow
+from mfulab.runner import _message
 from mfulab.steps.bench_matmul import measure
 
 QUICK = {"windows": 2, "window_time_s": 0.01, "warm_up_time_s": 0.01}
@@ -34,6 +35,21 @@ class WrongLater(MatmulKernel):
         self.calls += 1
         if self.calls > 1:
             c[..., 0] += 1
+
+
+class OutOfBounds(MatmulKernel):
+    """Fails as torch tells that a kernel failed."""
+
+    family, rung, adds = "test", 0, "nothing"
+    devices, precisions = ("cpu",), ("fp32",)
+
+    def launch(self, shape) -> Launch:
+        return Launch((256,), (8, 4))
+
+    def run(self, *operands, launch: Launch) -> None:
+        raise RuntimeError(
+            "CUDA error: an illegal memory access was encountered\nSearch for `cudaErrorIllegalAddress' in the manual."
+        )
 
 
 class Unpacked(MatmulKernel):
@@ -88,6 +104,15 @@ def test_a_wrong_result_has_no_speed(tmp_path, kind):
 def test_a_gpu_kernel_on_a_cpu_is_unsupported(tmp_path):
     with pytest.raises(UnsupportedError, match="no int8"):
         measure(config("mfulab.kernels.cpu_numpy.Numpy", precision="int8", dtype="int8"), tmp_path)
+
+
+def test_a_cuda_error_is_told_by_its_name_with_the_launch_configuration(tmp_path):
+    with pytest.raises(RuntimeError) as raised:
+        measure(config(f"{__name__}.OutOfBounds"), tmp_path)
+    assert _message(raised.value) == (
+        "RuntimeError: CUDA error: an illegal memory access was encountered; "
+        "cudaErrorIllegalAddress, grid=(8, 4) block=(256,) shared=0 B"
+    )
 
 
 def test_a_missing_package_is_unsupported(tmp_path):

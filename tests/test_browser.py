@@ -89,7 +89,7 @@ def test_filtering_by_words_and_conditions(opened):
     assert set(cells(opened, "model")) == {"resnet18"}
     assert set(cells(opened, "batch_size")) == {"4"}
     assert all(float(cell) > 10 for cell in cells(opened, "mfu_percent"))
-    assert "of 48 rows" in opened.locator("#count").text_content()
+    assert "of 54 rows" in opened.locator("#count").text_content()
     opened.locator("#filter").fill("nothing like this")
     assert opened.locator("#grid tbody tr[data-row]").count() == 0
 
@@ -168,6 +168,13 @@ def test_nothing_is_wider_than_the_screen(opened, width):
     assert opened.evaluate("document.documentElement.scrollWidth") <= width
 
 
+def test_tables_of_facts_need_no_sideways_scrolling_on_a_phone(opened):
+    opened.set_viewport_size({"width": 375, "height": 900})
+    tables = opened.locator(".wide")
+    assert tables.count() >= 1
+    assert tables.evaluate_all("all => all.every((each) => each.scrollWidth <= each.clientWidth)")
+
+
 def test_figures_say_their_finding_to_those_who_do_not_see_them(opened):
     drawings = opened.locator(".drawing[role=img]")
     assert drawings.count() >= 10
@@ -184,6 +191,8 @@ def test_paper_shows_the_rows_without_controls(opened):
     opened.emulate_media(media="print")
     assert not opened.locator(".controls").is_visible()
     assert opened.locator("#grid").is_visible()
+    opened.set_viewport_size({"width": 718, "height": 1047})  # A4 at 96 dpi less its margins
+    assert opened.evaluate("document.documentElement.scrollWidth") <= 718
 
 
 def test_a_hundred_thousand_rows_make_a_page_that_is_still_usable(browser, report, tmp_path):

@@ -1,6 +1,7 @@
 """Comparing: the verdict follows from the intervals alone; exit codes are for CI."""
 
 import csv
+import math
 from pathlib import Path
 
 import pytest
@@ -57,10 +58,11 @@ def test_wider_intervals_never_decide_more(time, half, wider):
         assert verdict(old, new)[0] == "slower"
 
 
-def test_a_matmul_takes_the_notch_of_its_median():
+def test_a_matmuls_interval_is_of_its_repetitions():
     row = {"status": "ok", "time_s": 1.0, "hot_iqr_s": 0.1, "repetitions": 25}
     found = interval(row)
-    assert found == Interval(1.0, pytest.approx(1 - 0.0314), pytest.approx(1 + 0.0314), True)
+    half = 2.064 * (math.pi / 2) ** 0.5 * 0.1 / 1.349 / 5
+    assert found == Interval(1.0, pytest.approx(1 - half), pytest.approx(1 + half), True)
 
 
 def test_only_times_that_are_ok_are_compared():

@@ -46,7 +46,7 @@ def test_what_cannot_be_explained_is_not():
 
 
 def test_kinds_tell_attention_from_its_projections():
-    counted = count_model(read("gpt2"), 1, 128, inference=True)
+    counted = count_model(read("gpt2"), 1, 128, mode="inference")
     kinds = kinds_of_layers(counted.model, counted.count.operations)
     assert kinds == {
         "Conv1D": 128 * 12 * 24 * 768**2,

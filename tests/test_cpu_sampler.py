@@ -26,8 +26,15 @@ def test_the_cgroups_share_and_what_its_quota_took():
     end = CpuCounters(12.0, 103.0, 504.0, 5.5, 1008.0, 30, 21, 53.0, 1.5)
     readings = between(begin, end, 2.0)
     assert readings["cgroup_utilization_percent"].value == pytest.approx(100 * 3 / (2 * 2))
-    assert readings["throttled_percent"].value == pytest.approx(100 * 0.5 / 2)
+    assert readings["throttled_percent"].value == pytest.approx(100 * 0.5 / 3.5)
     assert between(BEGIN, end, 2.0)["throttled_percent"].reason == "this system tells no cgroup CPU accounting"
+
+
+def test_a_quota_takes_half_of_what_eight_threads_on_four_cpus_want():
+    begin = replace(BEGIN, cgroup_used_s=0.0, cgroup_throttled_s=0.0)
+    end = replace(begin, wall_s=11.0, cgroup_used_s=4.0, cgroup_throttled_s=4.0)  # each of eight CPUs for half a second
+    assert between(begin, end, 4.0)["throttled_percent"].value == pytest.approx(50)
+    assert between(begin, replace(begin, wall_s=11.0), 4.0)["throttled_percent"].value == 0
 
 
 def test_a_window_shorter_than_a_tick_has_no_system_share():

@@ -9,6 +9,7 @@ from mfulab.errors import UnsupportedError
 from mfulab.kernels.base import Resources, Shape
 from mfulab.kernels.cuda_double_buffered import CudaDoubleBuffered
 from mfulab.kernels.cuda_elementwise import CudaElementwise
+from mfulab.kernels.cuda_register_2d import CudaRegister2D
 from mfulab.kernels.cuda_vectorised import CudaVectorised
 from mfulab.kernels.cuda_warp_tile import CudaWarpTile
 from mfulab.kernels.cuda_wmma import CudaWmma
@@ -21,6 +22,7 @@ MULTIPLY = {
     "tf32": r"HMMA\.\d+\.F32\.TF32",
     "fp16": r"HMMA\.16816",
     "bf16": r"HMMA\.16816",
+    "int8": r"IMMA\.16816\.S8\.S8",
 }
 
 
@@ -63,6 +65,13 @@ def test_aligned_rows_are_loaded_128_bits_at_a_time(kind):
 def test_two_blocks_fit_an_sm(kind):
     resources = compiled(kind("fp32"), "sm_90a", ALIGNED).resources
     assert resources.registers <= 65536 // (2 * kind("fp32").threads)
+
+
+@pytest.mark.parametrize(
+    ("kind", "block"), [(CudaRegister2D, (256, 128, 8)), (CudaVectorised, (256, 128, 16)), (CudaWmma, (64, 256))]
+)
+def test_a_larger_block_spills_nothing_either(kind, block):
+    assert compiled(kind(kind.precisions[0], block), "sm_90a", ALIGNED).resources.spill_bytes == 0
 
 
 def test_resources_are_read_from_the_compiler_s_log():

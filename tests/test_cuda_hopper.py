@@ -1,12 +1,12 @@
 import ctypes
 import re
 import shutil
-import subprocess
 
 import pytest
 import torch
-from cuda_on_host import HERE
+from cuda_on_host import HERE, HostError, build
 from machine_code import disassembled, needs_nvrtc
+from shape_classes import shape_classes
 
 from mfulab.errors import UnsupportedError
 from mfulab.kernels.base import Shape
@@ -18,29 +18,33 @@ from mfulab.kernels.verification import check, exact_product, random_operands
 ENTRY = """
 #include "hopper.cuh"
 #include "hopper.cu"
-extern "C" void run(int blocks, const TensorMap* a, const TensorMap* b, void* c, int batch, int m, int n, int k) {
-    memset(memory, 0xFF, sizeof(memory));
-    host::launch({blocks, 1, 1}, {384, 1, 1}, [=] { matmul(*a, *b, static_cast<unsigned*>(c), batch, m, n, k); });
+extern "C" const char* run(int blocks, const TensorMap* a, const TensorMap* b, unsigned* c,
+                           int batch, int m, int n, int k) {
+    forget();
+    return host::launch({blocks, 1, 1}, {384, 1, 1}, [=] { matmul(*a, *b, c, batch, m, n, k); });
 }
 """
+SOURCE = (SOURCES / "hopper.cu").read_text()
+TAKEN = {name: shape for name, shape in shape_classes(256, 64).items() if not name.startswith("one_")}
+SHAPES = {
+    "smallest": Shape(1, 8, 8, 8),
+    "one_row": Shape(1, 1, 16, 640),
+    "more_steps_than_stages": Shape(2, 130, 264, 328),
+    **TAKEN,
+}
+
+
+def built(folder, kind, source):
+    """The kernel for the host; the host's hopper.cuh lies beside it instead of the real one."""
+    (folder / "hopper.cu").write_text(source)
+    shutil.copy(HERE / "hopper.cuh", folder)
+    return build(ENTRY, {"TYPE": kind}, folder)
 
 
 @pytest.fixture(scope="module")
-def libraries(tmp_path_factory):
-    """The kernel for the host, by type; the host's hopper.cuh lies beside it instead of the real one."""
-    compiler = shutil.which("g++") or shutil.which("c++")
-    if compiler is None:
-        pytest.skip("no C++ compiler to run CUDA C on the host with")
-    folder = tmp_path_factory.mktemp("hopper")
-    shutil.copy(SOURCES / "hopper.cu", folder)
-    shutil.copy(HERE / "hopper.cuh", folder)
-    (folder / "entry.cpp").write_text(ENTRY)
-    loaded = {}
-    for kind in ("bf16", "f16"):
-        command = [compiler, "-std=c++17", "-O2", "-shared", "-fPIC", "-w", f"-I{HERE}", f"-DTYPE={kind}"]
-        subprocess.run([*command, str(folder / "entry.cpp"), "-o", str(folder / f"{kind}.so")], check=True)
-        loaded[kind] = ctypes.CDLL(str(folder / f"{kind}.so"))
-    return loaded
+def runs(tmp_path_factory):
+    """The kernel for the host, by type."""
+    return {kind: built(tmp_path_factory.mktemp(kind), kind, SOURCE) for kind in ("bf16", "f16")}
 
 
 class HostTensorMap(ctypes.Structure):
@@ -52,22 +56,50 @@ def host_map(tensor, extents, box):
     return HostTensorMap((ctypes.c_uint64 * 16)(tensor.data_ptr(), *extents, *box))
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-@pytest.mark.parametrize(
-    ("shape", "blocks"),
-    [((1, 128, 256, 64), 1), ((1, 8, 8, 8), 1), ((2, 130, 264, 328), 3), ((1, 300, 520, 72), 2), ((1, 1, 16, 640), 1)],
-    ids=str,
-)
-def test_the_kernel_is_right_on_the_host(libraries, precision, shape, blocks):
-    shape, form, kernel = Shape(*shape), FORMATS[precision], CudaHopper(precision)
+def product_on_host(run, precision, shape, blocks):
+    form = FORMATS[precision]
     operands = random_operands(shape, form, "cpu", seed=7)
     operands.poison()
     map_a = host_map(operands.a, (shape.k, shape.m, shape.batch), (BOX, TILE_M, 1))
     map_b = host_map(operands.b, (shape.n, shape.k, shape.batch), (BOX, TILE_K, 1))
-    library = libraries[kernel.defines()["TYPE"]]
-    library.run(blocks, ctypes.byref(map_a), ctypes.byref(map_b), ctypes.c_void_p(operands.c.data_ptr()), *shape)
-    result = check(operands.c, exact_product(operands.a, operands.b), form, shape.k)
+    run(blocks, ctypes.byref(map_a), ctypes.byref(map_b), ctypes.c_void_p(operands.c.data_ptr()), *shape)
+    return check(operands.c, exact_product(operands.a, operands.b), form, shape.k)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("blocks", [1, 3])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_kernel_is_right_on_the_host(runs, precision, shape, blocks):
+    result = product_on_host(runs[CudaHopper(precision).defines()["TYPE"]], precision, SHAPES[shape], blocks)
     assert result.correct, str(result)
+
+
+FREE = "if (step > 0 && lane == 0) arrive(&empty[last]);"
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "fault"),
+    [
+        (FREE, "", "deadlock"),
+        (
+            "arrive_expecting(&full[stage], STAGE);",
+            "arrive_expecting(&full[stage], STAGE), arrive(&full[stage]);",
+            "too many",
+        ),
+        ("init_barrier(&full[stage], 1);", "", "before it is initialised"),
+        ("(1024 - shared_address(memory) % 1024) % 1024", "512", "multiple of 1024 bytes"),
+    ],
+    ids=["never_freed", "two_arrivals", "no_initialisation", "unaligned"],
+)
+def test_a_fault_on_the_host_is_said(tmp_path, right, wrong, fault):
+    assert right in SOURCE
+    with pytest.raises(HostError, match=fault):
+        product_on_host(built(tmp_path, "bf16", SOURCE.replace(right, wrong)), "bf16", Shape(1, 128, 256, 512), 1)
+
+
+def test_a_stage_that_is_freed_too_early_gives_a_wrong_product(tmp_path):
+    early = SOURCE.replace(FREE, "if (lane == 0) arrive(&empty[stage]);").replace("arrive(&empty[last]);", ";")
+    assert not product_on_host(built(tmp_path, "bf16", early), "bf16", Shape(1, 128, 256, 512), 1).correct
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
@@ -92,7 +124,6 @@ def test_the_stages_fit_an_sm():
 
 
 def test_rows_that_the_copy_engine_cannot_walk_are_unsupported(monkeypatch):
-    monkeypatch.setattr("mfulab.kernels.cuda_c._capability", lambda: (9, 0))
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda *_: (9, 0))
     kernel = CudaHopper("bf16")
     kernel.require("cuda", Shape(1, 1, 8, 8))
@@ -102,7 +133,6 @@ def test_rows_that_the_copy_engine_cannot_walk_are_unsupported(monkeypatch):
 
 def test_another_generation_is_unsupported(monkeypatch):
     for capability in ((8, 0), (10, 0)):
-        monkeypatch.setattr("mfulab.kernels.cuda_c._capability", lambda capability=capability: capability)
         monkeypatch.setattr("torch.cuda.get_device_capability", lambda *_, capability=capability: capability)
         with pytest.raises(UnsupportedError, match=r"compute capability 9\.0"):
             CudaHopper("bf16").require("cuda", Shape(1, 8, 8, 8))

@@ -10,12 +10,14 @@ import report_rows
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
+from matplotlib.path import Path as Line
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from mfulab.language import Texts
-from mfulab.report import figures, frames, labels, tables
-from mfulab.report.figures import kernel_ladder
+from mfulab.language.quantities import percent
+from mfulab.report import figures, frames, labels, matmuls, style, tables
+from mfulab.report.figures import kernel_ladder, matmul_shapes, utilization_ladder
 
 TWENTY = tuple(
     f"{kind}_{size}" for kind in ("resnet", "transformer", "mixer", "lstm") for size in (18, 34, 50, 101, 152)
@@ -43,7 +45,11 @@ def many(tmp_path_factory) -> frames.Tables:
     patch = pytest.MonkeyPatch()
     chance = random.Random(7)
     for name in TWENTY:
-        cost = (int(10 ** chance.uniform(7, 12)), int(10 ** chance.uniform(6, 9)), None)
+        cost = (
+            int(10 ** chance.uniform(7, 12)),
+            int(10 ** chance.uniform(6, 9)),
+            128 if "transformer" in name else None,
+        )
         patch.setitem(report_rows.MODELS, name, cost)
     invented = report_rows.profile
 
@@ -142,9 +148,21 @@ def test_the_headline_draws_every_run_with_both_measures(few):
     drawn = figures.render("mfu_versus_utilization", few)
     points = sum(len(scatter.get_offsets()) for axes in drawn.figure.axes for scatter in axes.collections)
     both = few["profile"].dropna(subset=["mfu_percent", "utilization_percent"])
-    assert points == len(both) == 68
+    assert points == len(both) == 80
     busy = both[both["utilization_percent"] >= 90]
     assert f"{len(busy)} of {len(both)} runs" in drawn.finding
+
+
+def test_the_headline_names_one_busy_run_and_doubts_what_exceeds_the_peak(few):
+    profile = few["profile"].copy()
+    profile["utilization_percent"] = profile["utilization_percent"].clip(upper=80)
+    first = profile["mfu_percent"].idxmax()
+    profile.loc[first, ["utilization_percent", "mfu_percent"]] = 95.0, 123.0
+    drawn = figures.render("mfu_versus_utilization", {**few, "profile": profile})
+    assert (
+        "1 of 68 runs kept the device at least 90 % busy (gpt2 inference, batch 16); its MFU is 123 %." in drawn.finding
+    )
+    assert "1 run lies above 100 %" in drawn.finding
 
 
 def test_the_headline_speaks_of_this_machine_where_others_are_recorded(few):
@@ -152,11 +170,23 @@ def test_the_headline_speaks_of_this_machine_where_others_are_recorded(few):
     profile["recorded"] = profile["hardware"] == report_rows.GPU
     environment = few["environment"].assign(recorded=few["environment"]["hardware"] == report_rows.GPU)
     drawn = figures.render("mfu_versus_utilization", {**few, "profile": profile, "environment": environment})
-    assert "of 34 runs" in drawn.finding
+    assert "of 40 runs" in drawn.finding
     assert [axes.get_title(loc="left") for axes in drawn.figure.axes] == [
         "Invented Xeon",
         "Invented GPU 80GB (recorded)",
     ]
+
+
+def test_many_ladders_are_cells_that_say_their_numbers(many):
+    drawn = figures.render("utilization_ladder", many)
+    for axes in drawn.figure.axes:
+        rows = utilization_ladder.rows(many)
+        rows = rows[rows["machine"] == axes.get_title(loc="left")]
+        named = [label.get_text() for label in axes.get_yticklabels()]
+        assert named == list(rows["model"] + " " + rows["precision"])
+        written = [cell.get_text() for cell in axes.texts]
+        rungs = len(written) // len(rows)
+        assert written[rungs - 1 :: rungs] == [percent(mfu) for mfu in rows["mfu_percent"]]
 
 
 def test_uncertainty_is_drawn(few):
@@ -177,6 +207,37 @@ def test_a_rung_too_slow_for_the_size_of_the_others_is_there_with_its_own(few):
     drawn = figures.render("kernel_ladder", {**few, "matmul": pd.concat([few["matmul"], slow])})
     names = [label.get_text() for axes in drawn.figure.axes for label in axes.get_yticklabels()]
     assert "python (64³)" in names
+
+
+def test_a_ladder_stands_at_the_largest_size_that_nearly_all_have():
+    sizes = {"python": [128], "naive": [128, 1024], "blocked": [128, 1024], "numpy": [128, 1024], "torch": [1024, 2048]}
+    rows = [("here", kernel, "fp32", n) for kernel, had in sizes.items() for n in had]
+    shared = matmuls.most_shared(pd.DataFrame(rows, columns=["machine", "kernel", "precision", "n"]))
+    assert set(shared["n"]) == {1024}
+    assert set(shared["kernel"]) == {"naive", "blocked", "numpy", "torch"}
+
+
+def test_a_family_s_rungs_have_shades_of_its_colour():
+    rows = pd.DataFrame({"kernel": ["low", "high", "low", "alone"]})
+    shades = style.shades(rows, "kernel", pd.Series(["#000000", "#000000", "#000000", "#0072b2"]))
+    assert shades["high"] == "#000000"
+    assert "#000000" < shades["low"] < "#ffffff"
+    assert shades["alone"] == "#0072b2"
+
+
+def test_odd_shapes_are_compared_with_the_cubes_beside_them(few):
+    one = kernel_ladder.rows(few).iloc[0]
+    sides = {"64": 3 * (64,), "1024": 3 * (1024,), "1023": 3 * (1023,), "16x512x512": (16, 512, 512)}
+    given = [("numpy", size) for size in sides] + [("python", "64")]
+    laid = [
+        {**one, "kernel": kernel, "size": size, "batch": 1, **dict(zip("mnk", sides[size], strict=True))}
+        for kernel, size in given
+    ]
+    matmul = pd.DataFrame(laid)[few["matmul"].columns]
+    rows = matmul_shapes.rows({**few, "matmul": matmul})
+    assert set(rows["kernel"]) == {"numpy"}
+    assert [matmul_shapes.shape(row) for _, row in rows.iterrows()] == ["1024³", "1023³", "16×512×512"]
+    assert matmul_shapes.shape(pd.Series({"batch": 8, "m": 128, "n": 128, "k": 128})) == "8 · 128³"
 
 
 def test_a_rung_that_is_no_faster_than_the_one_below_is_said_with_the_reason(few):
@@ -216,6 +277,33 @@ def test_the_same_data_gives_the_same_file(few, tmp_path):
     for name in ("a.svg", "b.svg"):
         figures.save(figures.render("ceilings", few), tmp_path / name)
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+
+
+def test_machines_whose_devices_have_one_name_are_told_apart(few):
+    environment = few["environment"].assign(device_name="Invented(R) Xeon CPU @ 2.0 GHz")
+    drawn = figures.render("mfu_versus_utilization", {**few, "environment": environment})
+    titles = [axes.get_title(loc="left") for axes in drawn.figure.axes]
+    assert sorted(titles) == [f"Invented Xeon {name}" for name in (report_rows.CPU, report_rows.GPU)]
+
+
+@pytest.mark.parametrize("name", ["roofline", "memory_predicted", "matmul_precision", "matmul_throughput"])
+def test_a_logarithmic_axis_has_two_numbers_or_more(few, name):
+    drawn = figures.render(name, few)
+    for axes in drawn.figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            if axis.get_scale() == "log":
+                low, high = sorted(axis.get_view_interval())
+                assert sum(low <= tick <= high for tick in axis.get_majorticklocs()) >= 2
+
+
+def test_no_label_stands_on_the_diagonal(few):
+    drawn = figures.render("memory_predicted", few)
+    for axes in drawn.figure.axes:
+        ends = axes.transData.transform([(limit, limit) for limit in axes.get_xlim()])
+        line = Line([tuple(end) for end in ends])
+        named = [label for label in axes.texts if label.get_text()]
+        assert named
+        assert not any(line.intersects_bbox(Text.get_window_extent(label), filled=False) for label in named)
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.floats(0.001, 0.03))

@@ -69,6 +69,17 @@ def test_the_seminars_networks():
     assert flops("lstm")[0] == 35 * (2 * 16 * 650**2 + 2 * 650 * 10_000)
 
 
+def test_ways_to_spend_fewer_flops_by_hand():
+    """Multiply-adds: image area × kernel area × channels in × channels out of a layer; a depthwise one has one in."""
+    area, first, last = 56 * 56, 56 * 56 * 27 * 64, 128 * 10
+    dense = 9 * 64 * 128 + 9 * 128 * 128
+    separable = 9 * 64 + 64 * 128 + 9 * 128 + 128 * 128
+    assert flops("plain_cnn")[0] == 2 * (first + area * dense + last)
+    assert flops("pooled_cnn")[0] == 2 * (first + area // 4 * dense + last)
+    assert flops("separable_cnn")[0] == 2 * (first + area * separable + last)
+    assert flops("pruned_cnn")[0] == 2 * (first // 2 + area * dense // 4 + last // 2)
+
+
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_backward_costs_twice_the_forward_pass(name):
     """But for the first layer, whose input needs no gradient: that is what a ratio below 1.9 must be made of."""

@@ -87,6 +87,22 @@ def test_inference_takes_the_forward_pass_alone():
     assert (joined["flops"], joined["executed_flops"], joined["bytes_moved"]) == (1e12, 1e12, 4e9)
 
 
+def test_inference_takes_the_pass_in_evaluation_mode():
+    counted = {"inference_flops": 0.8e12, "inference_causal_flops": 0.7e12, "inference_bytes": 3e9}
+    joined = join.profile_columns({**STEP, "mode": "inference"}, {**FLOPS, **counted}, COMPUTE, MEMORY, "cuda")
+    assert (joined["flops"], joined["causal_flops"], joined["bytes_moved"]) == (0.8e12, 0.7e12, 3e9)
+    assert joined["mfu_percent"] == pytest.approx(100 * 0.8 / 0.5 / 60)
+    assert joined["hfu_percent"] == pytest.approx(joined["mfu_percent"])
+
+
+@pytest.mark.parametrize("mode", ["inference", "decoding"])
+def test_accumulation_is_of_training_alone(mode):
+    flops = {**FLOPS, "decoding_flops": 1e9, "decoding_bytes": 1e9}
+    once = join.profile_columns({**STEP, "mode": mode}, flops, COMPUTE, MEMORY, "cuda")
+    four = join.profile_columns({**STEP, "mode": mode, "gradient_accumulation": 4}, flops, COMPUTE, MEMORY, "cuda")
+    assert four == once
+
+
 def test_accumulation_multiplies_work_and_samples():
     joined = join.profile_columns({**STEP, "gradient_accumulation": 4}, FLOPS, COMPUTE, MEMORY, "cuda")
     assert joined["flops"] == 12e12

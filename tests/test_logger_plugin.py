@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from snakemake_interface_logger_plugins.registry import LoggerPluginRegistry
 
+from mfulab.language.quantities import duration
 from snakemake_logger_plugin_mfulab.progress import Progress, Run
-from snakemake_logger_plugin_mfulab.text import TAIL, duration, row_remark, tail
+from snakemake_logger_plugin_mfulab.text import TAIL, row_remark, tail
 
 SNAKEFILE = """
 rule all:

@@ -3,11 +3,13 @@
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import mfulab
+from mfulab.hardware.compute import allowed_precision
 from mfulab.measurement import loop
 from mfulab.measurement.calls import CallLog, UncountedError, count_calls, unwrapped
 from mfulab.measurement.loop import step_times
@@ -118,6 +120,45 @@ def test_autocast_decides_the_format(linear):
             linear(torch.randn(4, 16))
 
     assert measured(linear, body).row["effective_precision"] == "bf16"
+
+
+def test_bytes_are_of_the_format_that_ran(linear):
+    elements = 4 * 16 + 16 * 8 + 4 * 8 + 8  # inputs, weights, outputs, bias
+
+    def moved(model):
+        return measured(model, lambda window: model(torch.randn(4, 16, dtype=model.weight.dtype))).row["bytes_moved"]
+
+    with torch.no_grad():
+        assert moved(linear) == 4 * elements
+        assert moved(linear.bfloat16()) == 2 * elements
+
+
+def test_convolutions_are_told_from_products():
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Flatten(), torch.nn.Linear(8 * 36, 10))
+    log = CallLog(model)
+    log.open()
+    model(torch.randn(2, 3, 8, 8)).sum().backward()
+    log.close()
+    flops = count_calls(log)
+    convolution, linear = 2 * 2 * 36 * 27 * 8, 2 * 2 * 288 * 10
+    assert flops.convolutions == 2 * convolution, "forward, and backward to the weights alone"
+    assert flops.model == flops.convolutions + 3 * linear
+
+
+@pytest.mark.parametrize(
+    ("products", "convolutions", "capability", "expected"),
+    [("ieee", "tf32", 9, ("fp32", "tf32")), ("tf32", "ieee", 9, ("tf32", "fp32")), ("tf32", "tf32", 7, ("fp32",) * 2)],
+)
+def test_torch_has_a_switch_for_products_and_one_for_convolutions(
+    monkeypatch, products, convolutions, capability, expected
+):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (capability, 0))
+    monkeypatch.setattr(torch.backends.cuda, "matmul", SimpleNamespace(fp32_precision=products))
+    monkeypatch.setattr(torch.backends.cudnn, "conv", SimpleNamespace(fp32_precision=convolutions))
+    device = torch.device("cuda")
+    assert tuple(allowed_precision(torch.float32, device, kind) for kind in (False, True)) == expected
+    assert allowed_precision(torch.bfloat16, device, True) == "bf16"
+    assert allowed_precision(torch.float32, torch.device("cpu"), True) == "fp32"
 
 
 def test_known_peaks_can_be_given(linear):

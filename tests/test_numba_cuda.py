@@ -9,6 +9,7 @@ import pytest
 from machine_code import disassembled, needs_nvrtc, resource_usage
 from numba import float32, float64, types, uint32
 from numba_machine_code import assembled, ptx_of
+from shape_classes import shape_classes
 
 from mfulab.errors import UnsupportedError
 from mfulab.kernels.base import Shape
@@ -20,48 +21,35 @@ from mfulab.kernels.numba_cuda_tensor_core import NumbaCudaTensorCore
 from mfulab.kernels.numba_cuda_transposed import NumbaCudaTransposed
 from mfulab.kernels.numba_cuda_unrolled import NumbaCudaUnrolled
 
-SMALL = [(1, 1, 1, 1), (2, 9, 17, 11), (1, 1, 23, 8)]
-LARGE = [(1, 130, 3, 9), (2, 5, 135, 11)]
-CASES = [
-    (kind, precision, block, shape)
-    for kind, precisions, block, shapes in [
-        (NumbaCudaNaive, ("fp32", "fp64"), (8, 4), SMALL),
-        (NumbaCudaTransposed, ("fp32", "fp64"), (8, 4), SMALL),
-        (NumbaCudaCoalesced, ("fp32", "fp64"), (8, 4), SMALL),
-        (NumbaCudaShared, ("fp32", "fp64"), (8, 8), SMALL),
-        (NumbaCudaRegister, ("fp32",), None, LARGE),
-        (NumbaCudaUnrolled, ("fp32",), None, LARGE),
-        (NumbaCudaTensorCore, ("tf32",), None, LARGE),
-    ]
-    for precision in precisions
-    for shape in (shapes if precision != "fp64" else shapes[1:2])
-]
-KINDS = {kind: precisions for kind, precisions, *_ in CASES}
+# (block, tile of C and depth that the shapes are awkward for); the simulator runs a Python thread for each CUDA thread.
+KINDS = {
+    NumbaCudaNaive: ((8, 4), 8, 8),
+    NumbaCudaTransposed: ((8, 4), 8, 8),
+    NumbaCudaCoalesced: ((8, 4), 8, 8),
+    NumbaCudaShared: ((8, 8), 8, 8),
+    NumbaCudaRegister: (None, 128, 8),
+    NumbaCudaUnrolled: (None, 128, 8),
+    NumbaCudaTensorCore: (None, 128, 8),
+}
+RUNGS = [(kind, precision) for kind in KINDS for precision in kind.precisions]
 
 
-def _name(case):
-    kind, precision, _, shape = case
-    return f"{kind.__name__}-{precision}-{'x'.join(map(str, shape))}"
-
-
-@pytest.fixture(scope="module")
-def simulated():
-    """All cases in one process of the simulator: it replaces numba.cuda and cannot share this one."""
-    asked = [(kind.__module__.rsplit(".", 1)[1], kind.__name__, *rest) for kind, *rest in CASES]
+@pytest.mark.parametrize(("kind", "precision"), RUNGS)
+def test_every_rung_is_right_in_the_simulator(kind, precision):
+    """In a process of its own: the simulator replaces numba.cuda."""
+    block, tile, depth = KINDS[kind]
+    shapes = {"single": Shape(1, 1, 1, 1)} | shape_classes(tile, depth)
+    module = kind.__module__.rsplit(".", 1)[1]
+    cases = [(module, kind.__name__, precision, block, shape) for shape in shapes.values()]
     script = Path(__file__).with_name("numba_simulator.py")
     environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "1"}
     finished = subprocess.run(
-        [sys.executable, str(script), json.dumps(asked)], capture_output=True, text=True, env=environment, check=False
+        [sys.executable, str(script), json.dumps(cases)], capture_output=True, text=True, env=environment, check=False
     )
     assert finished.returncode == 0, finished.stderr[-3000:]
-    return dict(zip(map(_name, CASES), json.loads(finished.stdout), strict=True))
-
-
-@pytest.mark.parametrize("case", CASES, ids=_name)
-def test_every_rung_is_right_in_the_simulator(simulated, case):
-    answer = simulated[_name(case)]
-    assert answer["correct"], answer["said"]
-    assert answer["effective"] == case[1]
+    answers = dict(zip(shapes, json.loads(finished.stdout), strict=True))
+    assert {name: answer["said"] for name, answer in answers.items() if not answer["correct"]} == {}
+    assert {answer["effective"] for answer in answers.values()} == {precision}
 
 
 def _machine_code(kind, precision):
@@ -75,11 +63,7 @@ def _machine_code(kind, precision):
     return ptx, assembled(ptx)
 
 
-@pytest.mark.parametrize(
-    ("kind", "precision"),
-    sorted({case[:2] for case in CASES}, key=str),
-    ids=lambda value: getattr(value, "__name__", value),
-)
+@pytest.mark.parametrize(("kind", "precision"), RUNGS)
 def test_machine_code_multiplies_in_the_asked_format_and_spills_nothing(kind, precision):
     ptx, code = _machine_code(kind, precision)
     text, usage = disassembled(code), resource_usage(code)

@@ -14,9 +14,9 @@ from mfulab.report import figures, frames, page, tables
 def recorded(tmp_path_factory) -> Path:
     """results/reference of a machine that measured and recorded."""
     root = tmp_path_factory.mktemp("measured")
-    manifest = str(report_rows.lay_out(root))
+    manifest = str(report_rows.lay_out(root, report_rows.GPU))
     tables.main(["--root", str(root), "--out", str(root / "tables"), "--manifest", manifest])
-    return record(root / "results", report_rows.CPU).parent
+    return record(root / "results", report_rows.GPU).parent
 
 
 def test_everything_is_drawn_again_elsewhere(recorded, tmp_path):
@@ -33,24 +33,24 @@ def test_everything_is_drawn_again_elsewhere(recorded, tmp_path):
         if "machine" in second and len(second):
             assert second["machine"].str.endswith("(recorded)").all()
     content = page.build(tmp_path / "tables")
-    assert "Invented Xeon (recorded)" in content
+    assert "Invented GPU 80GB (recorded)" in content
     assert "mfu_versus_utilization.svg --config experiment=recorded" in content
 
 
 def test_this_machine_comes_before_recorded_ones(recorded, tmp_path):
-    manifest = report_rows.lay_out(tmp_path, report_rows.GPU)
+    manifest = report_rows.lay_out(tmp_path, report_rows.CPU)
     arguments = ["--root", str(tmp_path), "--out", str(tmp_path / "tables"), "--manifest", str(manifest)]
     tables.main([*arguments, "--reference", str(recorded)])
     found, _ = frames.read(tmp_path / "tables")
     drawn = figures.render("mfu_versus_utilization", found)
     assert [axes.get_title(loc="left") for axes in drawn.figure.axes] == [
-        "Invented GPU 80GB",
-        "Invented Xeon (recorded)",
+        "Invented Xeon",
+        "Invented GPU 80GB (recorded)",
     ]
 
 
 def test_a_machine_that_was_measured_is_not_shown_as_recorded_too(recorded, tmp_path):
-    manifest = report_rows.lay_out(tmp_path, report_rows.CPU, models=("resnet18",))
+    manifest = report_rows.lay_out(tmp_path, report_rows.GPU, models=("resnet18",))
     arguments = ["--root", str(tmp_path), "--out", str(tmp_path / "tables"), "--manifest", str(manifest)]
     tables.main([*arguments, "--reference", str(recorded)])
     found, _ = frames.read(tmp_path / "tables")
@@ -58,8 +58,18 @@ def test_a_machine_that_was_measured_is_not_shown_as_recorded_too(recorded, tmp_
     assert set(found["profile"]["model"]) == {"resnet18"}
 
 
-def test_what_needs_no_device_is_there_once(recorded, tmp_path):
+def test_a_recorded_cpu_is_shown_where_nothing_was_measured_and_only_there(tmp_path):
+    report_rows.lay_out(tmp_path / "elsewhere")
+    recorded = record(tmp_path / "elsewhere/results", report_rows.CPU).parent
     manifest = report_rows.lay_out(tmp_path, report_rows.GPU)
+    beside = tables.collect([manifest], tmp_path, reference=recorded)
+    assert {row["hardware"] for row in beside.records["profile"]} == {report_rows.GPU}
+    alone = tables.collect(reference=recorded)
+    assert {row["hardware"] for row in alone.records["profile"]} == {report_rows.CPU}
+
+
+def test_what_needs_no_device_is_there_once(recorded, tmp_path):
+    manifest = report_rows.lay_out(tmp_path, report_rows.CPU)
     arguments = ["--root", str(tmp_path), "--out", str(tmp_path / "tables"), "--manifest", str(manifest)]
     tables.main([*arguments, "--reference", str(recorded)])
     found, _ = frames.read(tmp_path / "tables")
@@ -70,7 +80,7 @@ def test_what_needs_no_device_is_there_once(recorded, tmp_path):
 
 def test_sentences_are_about_the_machine_that_was_measured(recorded, tmp_path):
     """A recorded machine beside it changes what is drawn and no sentence."""
-    manifest = report_rows.lay_out(tmp_path, report_rows.GPU)
+    manifest = report_rows.lay_out(tmp_path, report_rows.CPU)
     arguments = ["--root", str(tmp_path), "--out", str(tmp_path / "tables"), "--manifest", str(manifest)]
     tables.main(arguments)
     alone, _ = frames.read(tmp_path / "tables")

@@ -34,7 +34,7 @@ def test_a_planned_experiment_becomes_tables(planned):
         "ceilings": 3,
         "flops": 9,
         "counters": 12,
-        "profile": 36,
+        "profile": 42,
         "matmul": 25,
         "formats": 5,
     }
@@ -91,7 +91,7 @@ def test_a_folder_copied_from_another_machine_is_joined_by_equal_configs(planned
     planned = report_rows.lay_out(root)
     profile = read(make(planned, "--results", str(root / "results")))[0]["profile"]
     foreign = profile[profile["hardware"] == report_rows.GPU]
-    assert len(foreign) == 36
+    assert len(foreign) == 42
     assert set(foreign["mfu_basis"]) == {"spec"}
     good = foreign[foreign["status"] == "ok"]
     assert good["mfu_percent"].notna().all()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from machine_code import resource_usage
+from shape_classes import shape_classes
 
 from mfulab.errors import UnsupportedError
 from mfulab.kernels.base import Shape
@@ -14,40 +15,54 @@ from mfulab.kernels.base import Shape
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 
 BLOCK = (32, 64, 16)
+SHAPES = {"single": Shape(1, 1, 1, 1)} | shape_classes(64, 32)
 # Not bfloat16: the interpreter multiplies its bits as integers. The compiled code below covers it.
-CASES = [
-    *[
-        ("triton_plain", "TritonPlain", precision, BLOCK, (2, 33, 65, 37))
-        for precision in ("fp32", "fp8", "fp16", "int8")
-    ],
-    ("triton_plain", "TritonPlain", "fp32", BLOCK, (1, 1, 1, 1)),
-    ("triton_plain", "TritonPlain", "fp32", BLOCK, (1, 300, 70, 16)),
-    ("triton_plain", "TritonPlain", "fp16", None, (1, 1, 257, 129)),
-    *[("triton_persistent", "TritonPersistent", precision, BLOCK, (1, 33, 72, 40)) for precision in ("fp32", "tf32")],
-    ("triton_persistent", "TritonPersistent", "fp16", BLOCK, (3, 65, 136, 32)),
-]
+PRECISIONS = ("fp32", "tf32", "fp16", "fp8", "int8")
 
 
-def _name(case):
-    _, name, precision, block, shape = case
-    return f"{name}-{precision}-{'x'.join(map(str, shape))}{'' if block else '-default'}"
-
-
-@pytest.fixture(scope="module")
-def interpreted():
-    """All cases in one process of the interpreter: it is chosen when a kernel is decorated."""
+def interpreted(cases):
+    """In a process of its own: the interpreter is chosen when a kernel is decorated."""
     script = Path(__file__).with_name("triton_interpreter.py")
     environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     finished = subprocess.run(
-        [sys.executable, str(script), json.dumps(CASES)], capture_output=True, text=True, env=environment, check=False
+        [sys.executable, str(script), json.dumps(cases)], capture_output=True, text=True, env=environment, check=False
     )
     assert finished.returncode == 0, finished.stderr[-3000:]
-    return dict(zip(map(_name, CASES), json.loads(finished.stdout), strict=True))
+    return json.loads(finished.stdout)
 
 
-@pytest.mark.parametrize("case", CASES, ids=_name)
-def test_every_rung_is_right_in_the_interpreter(interpreted, case):
-    assert interpreted[_name(case)]["correct"], interpreted[_name(case)]["said"]
+def wrong(cases):
+    answers = zip(cases, interpreted(cases), strict=True)
+    return [f"{case}: {answer['said']}" for case, answer in answers if not answer["correct"]]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_the_plain_rung_is_right_for_every_shape(precision):
+    assert wrong([("triton_plain", "TritonPlain", precision, BLOCK, shape) for shape in SHAPES.values()]) == []
+
+
+def test_the_autotuned_rung_s_tiles_and_the_default_are_right():
+    from mfulab.kernels.triton_autotuned import CANDIDATES
+
+    tiles = sorted({(m, n, depth // 2) for m, n, depth, *_ in CANDIDATES})
+    assert wrong([("triton_plain", "TritonPlain", "fp16", tile, (1, 130, 257, 129)) for tile in [None, *tiles]]) == []
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_the_persistent_rung_is_right_for_every_shape_that_it_takes(precision, monkeypatch):
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda *_: (9, 0))
+    from mfulab.kernels.triton_persistent import TritonPersistent
+
+    kernel = TritonPersistent(precision, BLOCK)
+    taken = []
+    for name, shape in SHAPES.items():
+        if name in ("single", "one_under", "one_over"):
+            with pytest.raises(UnsupportedError, match="multiples of 16 bytes"):
+                kernel.require("cuda", shape)
+        else:
+            kernel.require("cuda", shape)
+            taken.append(shape)
+    assert wrong([("triton_persistent", "TritonPersistent", precision, BLOCK, shape) for shape in taken]) == []
 
 
 def test_rows_that_descriptors_cannot_describe_are_unsupported():
@@ -59,6 +74,19 @@ def test_rows_that_descriptors_cannot_describe_are_unsupported():
         kernel.require("cuda", Shape(1, 8, 8, 9))
     with pytest.raises(UnsupportedError, match="multiple of 64"):
         kernel.require("cuda", Shape(2, 8, 8, 8))
+
+
+def test_the_autotuned_rung_tells_the_winner_s_tile_and_grid(monkeypatch):
+    from triton import Config
+
+    from mfulab.kernels.triton_autotuned import TritonAutotuned, autotuned
+
+    kernel, shape = TritonAutotuned("bf16"), Shape(2, 300, 500, 64)
+    assert kernel.launch(shape).block == ()
+    winner = Config({"tile_m": 128, "tile_n": 256, "tile_k": 64}, num_warps=8, num_stages=3)
+    monkeypatch.setattr(autotuned(2), "best_config", winner, raising=False)
+    assert kernel.launch(shape).block == (128, 256, 64)
+    assert kernel.launch(shape).grid == (6, 2)
 
 
 def _compiled(kernel, precision):

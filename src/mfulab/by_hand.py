@@ -26,7 +26,7 @@ def main(step: str, arguments: Sequence[str]) -> None:
     """Runs `step` for Hydra's command line `arguments`. Raises ConfigurationError for a mistake in them."""
     flags = [argument for argument in arguments if argument.startswith("-")]
     overrides = complete([argument for argument in arguments if not argument.startswith("-")])
-    check(overrides, CONFIG)
+    check(overrides, CONFIG, sweeps=bool({"-m", "--multirun"} & set(flags)))
     sys.argv[1:] = [*flags, *overrides]
     done: set[str] = set()  # combinations that differ only in what this step does not read are one run
 

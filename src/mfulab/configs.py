@@ -46,7 +46,9 @@ class WorkloadConfig(Closed):
     """What one step does with the model."""
 
     name: Name
-    mode: Literal["training", "inference"] = "training"
+    mode: Literal["training", "inference", "decoding"] = Field(
+        "training", description="What a step is; decoding: one more token of each sequence, from a key-value cache."
+    )
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     learning_rate: float = Field(1e-3, gt=0)
     gradient_accumulation: int = Field(1, ge=1, description="Micro-batches of batch_size a step.")
@@ -57,6 +59,14 @@ class WorkloadConfig(Closed):
     )
     loader_workers: int = Field(0, ge=0, description="The DataLoader's processes; 0 draws batches in the loop itself.")
 
+    @model_validator(mode="after")
+    def _decoding_makes_its_own_input(self) -> "WorkloadConfig":
+        if self.mode == "decoding" and self.input == "host":
+            raise ValueError(
+                "input=host with mode=decoding: the next token comes from the model, not from a DataLoader"
+            )
+        return self
+
 
 class PrecisionConfig(Closed):
     """The number format that multiplications are asked to use."""
@@ -65,6 +75,17 @@ class PrecisionConfig(Closed):
     dtype: Literal["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "int8"]
     tf32: bool = Field(False, description="Allow TF32 tensor cores for float32 products (GPU).")
     autocast: bool = Field(False, description="Keep float32 parameters; cast inside torch.autocast.")
+
+
+# What formats are called, by torch's name of the dtype; tf32 is float32 whose products may round.
+FORMATS = {
+    "float64": "fp64",
+    "float32": "fp32",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "float8_e4m3fn": "fp8",
+    "int8": "int8",
+}
 
 
 class ExecutionConfig(Closed):
@@ -98,9 +119,11 @@ class DeviceConfig(Closed):
 
 
 class TimingConfig(Closed):
-    """How long to look. None takes the device's default: short windows on a CPU, 5 s where GPM or energy are read."""
+    """How long to look. None takes the device's default: short windows on a CPU, 5 s in all where energy is read."""
 
-    windows: int = Field(5, ge=2, description="Independent windows; the confidence interval is over these.")
+    windows: int = Field(
+        5, ge=2, description="Independent windows; the confidence interval is over these, five or more."
+    )
     window_time_s: float | None = Field(None, gt=0, description="Shortest measured window.")
     warm_up_time_s: float | None = Field(None, gt=0, description="Longest warm-up; it ends earlier once steady.")
     time_limit_s: float = Field(600, gt=0, description="A run that takes longer becomes a failed row.")

@@ -34,13 +34,14 @@ def mfu_columns(
 
 
 def mbu_percent(
-    parameter_bytes: float | None, cache_bytes: float, time_s: float | None, memory_gb_s: float | None
+    parameter_bytes: float | None, cache_bytes: float | None, time_s: float | None, memory_gb_s: float | None
 ) -> float | None:
     """Model bandwidth utilization of one forward pass: bytes of parameters and KV cache ÷ time ÷ memory bandwidth.
 
-    Each parameter is read at least once a pass. The measure for decoding, where a pass makes one token for each
-    sequence of the batch (Agarwal et al. 2023, "LLM Inference Performance Engineering: Best Practices", Databricks).
+    Each parameter is read at least once a pass (of a mixture of experts, where tokens enough reach every expert). The
+    measure for decoding, where a pass makes one token for each sequence of the batch (Agarwal et al. 2023,
+    "LLM Inference Performance Engineering: Best Practices", Databricks).
     """
-    if parameter_bytes is None or not time_s or not memory_gb_s:
+    if parameter_bytes is None or cache_bytes is None or not time_s or not memory_gb_s:
         return None
     return 100 * (parameter_bytes + cache_bytes) / time_s / (memory_gb_s * 1e9)

@@ -119,9 +119,15 @@ class FlopsRow(Row):
     step_peak_fixed_bytes: int | None = Field(None, description="Integers and masks alive at the same time.")
     checkpointed_peak_bytes: int | None = Field(None, description="step_peak_bytes with activation checkpointing.")
     inference_flops: int | None = Field(None, description="Forward in evaluation mode.")
+    inference_causal_flops: int | None = Field(None, description="The same, causal attention counted by its half.")
     inference_other_flops: int | None = None
+    inference_bytes: int | None = Field(None, description="Read and written by its counted operators, 4 bytes each.")
     inference_peak_bytes: int | None = Field(None, description="Floats alive at once beside the weights, 4 bytes each.")
     inference_peak_fixed_bytes: int | None = None
+    decoding_flops: int | None = Field(
+        None, description="Of the last token of each sequence, those before it in a cache; causal transformers only."
+    )
+    decoding_bytes: int | None = Field(None, description="Read and written by its counted operators, 4 bytes each.")
 
 
 class CounterRow(Row):
@@ -174,7 +180,7 @@ class ProfileRow(Row):
     memory_source: str | None = None
     energy_j: float | None = Field(None, description="Per step.")
     power_w: float | None = Field(None, description="Mean over the windows.")
-    clock_mhz: float | None = Field(None, description="Mean SM (or CPU) clock over the windows.")
+    clock_mhz: float | None = Field(None, description="Mean SM clock over the windows; a CPU tells none.")
     loss: float | None = Field(None, description="After the last step; finite in a row that is ok.")
     kernel_busy_percent: Percent | None = Field(None, description="Union of kernel intervals ÷ wall time, traced pass.")
     sm_active_percent: Percent | None = None
@@ -207,7 +213,7 @@ class ProfileRow(Row):
         None, description="JSON: the five kernels with most time → share of device time, %."
     )
     throttled_percent: Percent | None = Field(
-        None, description="Share of the windows held back: a GPU's clock, a CPU's quota."
+        None, description="Held back: share of the windows (a GPU's clock), of the CPU time wanted (a CPU's quota)."
     )
     power_capped_percent: Percent | None = Field(None, description="Of that, by the power limit.")
     software_thermal_percent: Percent | None = None

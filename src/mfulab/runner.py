@@ -98,7 +98,7 @@ def _is_memory(message: str) -> bool:
 
 def _message(error: Exception) -> str:
     first = str(error).strip().splitlines()[:1]
-    text = first[0] if first else ""
+    text = "; ".join([*first, *getattr(error, "__notes__", ())])
     return text if isinstance(error, UnsupportedError) else f"{type(error).__name__}: {text}"
 
 

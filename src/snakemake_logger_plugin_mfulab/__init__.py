@@ -12,8 +12,9 @@ from snakemake.logging import ColorizingTextHandler
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
+from mfulab.language.quantities import duration
 from snakemake_logger_plugin_mfulab.progress import Progress, Run
-from snakemake_logger_plugin_mfulab.text import duration, row_remark, tail
+from snakemake_logger_plugin_mfulab.text import row_remark, tail
 
 __all__ = ["LogHandler"]
 

@@ -1,21 +1,10 @@
-"""Durations, the end of a log, and what a run's row says of itself, as lines of text."""
+"""The end of a log, and what a run's row says of itself, as lines of text."""
 
 import csv
 from collections.abc import Iterable
 from pathlib import Path
 
 TAIL = 40  # lines
-
-
-def duration(seconds: float) -> str:
-    """`0.4 s`, `12 s`, `3 min 05 s`, `2 h 07 min`."""
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes == 0:
-        return f"{rest} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
 
 
 def tail(path: str, is_shown: bool) -> list[str]:

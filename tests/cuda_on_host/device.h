@@ -1,15 +1,16 @@
 // Runs CUDA C on the host to test its arithmetic and its barriers: the threads of a block are fibers that take turns, from
-// one barrier to the next. Blocks run one after the other. Shared memory is poisoned before each block.
+// one barrier to the next. Blocks run one after the other. Shared memory is poisoned before each block. What the hardware
+// would hang on or forbid ends the launch with a fault that says so.
 #pragma once
 #include <ucontext.h>
 
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #define __global__
@@ -44,6 +45,8 @@ inline std::vector<Fiber> fibers;
 inline ucontext_t scheduler;
 inline int current, arrived;
 inline long generation;
+inline long steps;  // that any thread went on by; a turn without one never ends
+inline std::string fault;
 inline std::function<void()> body;
 constexpr size_t STACK = 256 << 10;
 
@@ -51,11 +54,21 @@ inline void yield() {
     swapcontext(&fibers[current].context, &scheduler);
 }
 
+// Gives the turn away without waiting for anybody.
+inline void pass() {
+    ++steps;
+    yield();
+}
+
+inline void fail(const char* said) {
+    throw std::runtime_error(said);
+}
+
+// Of the whole block: a thread that never comes is a deadlock, also one that has returned.
 inline void barrier() {
     const long mine = generation;
-    int alive = 0;
-    for (auto& fiber : fibers) alive += !fiber.done;
-    if (++arrived == alive) {
+    ++steps;
+    if (++arrived == int(fibers.size())) {
         arrived = 0;
         ++generation;
     }
@@ -63,13 +76,19 @@ inline void barrier() {
 }
 
 inline void start() {
-    body();
+    try {
+        body();
+    } catch (const std::exception& error) {
+        fault = error.what();
+    }
+    ++steps;
     fibers[current].done = true;
-    swapcontext(&fibers[current].context, &scheduler);
+    yield();
 }
 
 inline void run_block() {
     const int threads = blockDim.x * blockDim.y * blockDim.z;
+    arrived = 0;
     if (__start_shared_memory) memset(__start_shared_memory, 0xFF, __stop_shared_memory - __start_shared_memory);
     fibers.clear();
     fibers.resize(threads);
@@ -83,35 +102,40 @@ inline void run_block() {
         fiber.context.uc_link = &scheduler;
         makecontext(&fiber.context, start, 0);
     }
-    long turns = 0;
     for (bool alive = true; alive;) {
         alive = false;
+        const long before = steps;
         for (current = 0; current < threads; ++current) {
             if (fibers[current].done) continue;
             alive = true;
             threadIdx = fibers[current].thread;
             swapcontext(&scheduler, &fibers[current].context);
+            if (!fault.empty()) return;
         }
-        if (++turns > 1000000) {
-            fprintf(stderr, "deadlock\n");
-            exit(3);
+        if (alive && steps == before) {
+            fault = "deadlock: every thread waits for another";
+            return;
         }
     }
 }
 
-inline void launch(Index grid, Index block, std::function<void()> kernel) {
+// Null, or the fault that ended the launch.
+inline const char* launch(Index grid, Index block, std::function<void()> kernel) {
     gridDim = grid;
     blockDim = block;
     body = kernel;
+    fault.clear();
     for (int z = 0; z < grid.z; ++z)
         for (int y = 0; y < grid.y; ++y)
             for (int x = 0; x < grid.x; ++x) {
                 blockIdx = {x, y, z};
                 run_block();
+                if (!fault.empty()) return fault.c_str();
             }
+    return nullptr;
 }
 
 }  // namespace host
 
 inline void __syncthreads() { host::barrier(); }
-inline void __syncwarp() { host::yield(); }
+inline void __syncwarp() { host::pass(); }

@@ -50,42 +50,47 @@ struct Barrier {
     long bytes = 0;
     int phase = 0;
     void settle() {
+        ++host::steps;
         if (arrivals == count && bytes == 0) arrivals = 0, ++phase;
-        if (arrivals > count) fprintf(stderr, "too many arrivals\n"), exit(4);
+        if (arrivals > count) host::fail("too many arrivals at a barrier");
     }
 };
 inline std::map<u64*, Barrier> barriers;
 
 inline void init_barrier(u64* barrier, int count) {
-    if (reinterpret_cast<uintptr_t>(barrier) % 8) fprintf(stderr, "unaligned barrier\n"), exit(4);
+    if (reinterpret_cast<uintptr_t>(barrier) % 8) host::fail("a barrier lies at a multiple of 8 bytes");
     barriers[barrier] = Barrier{count};
 }
 inline void publish_barriers() {}
+inline Barrier& known(u64* barrier) {
+    if (!barriers.count(barrier)) host::fail("a barrier is used before it is initialised");
+    return barriers[barrier];
+}
 inline void arrive(u64* barrier) {
-    ++barriers.at(barrier).arrivals;
-    barriers.at(barrier).settle();
+    ++known(barrier).arrivals;
+    known(barrier).settle();
 }
 inline void arrive_expecting(u64* barrier, int bytes) {
-    barriers.at(barrier).bytes += bytes;
+    known(barrier).bytes += bytes;
     arrive(barrier);
 }
 inline void wait(u64* barrier, int parity) {
-    while (barriers.at(barrier).phase % 2 == parity) host::yield();
+    while (known(barrier).phase % 2 == parity) host::yield();
 }
 
 inline void load_box(void* to, const TensorMap* map, u64* barrier, int x, int y, int z) {
     const u64* words = map->words;
     const uint16_t* elements = reinterpret_cast<const uint16_t*>(words[0]);
-    if (words[4] != 64 || words[6] != 1) fprintf(stderr, "a box of 128 bytes is expected\n"), exit(4);
-    if (shared_address(to) % 1024) fprintf(stderr, "a swizzled box begins at a multiple of 1024 bytes\n"), exit(4);
+    if (words[4] != 64 || words[6] != 1) host::fail("a box of 128 bytes is expected");
+    if (shared_address(to) % 1024) host::fail("a swizzled box begins at a multiple of 1024 bytes");
     for (int row = 0; row < int(words[5]); ++row)
         for (int column = 0; column < 64; ++column) {
             const bool inside = x + column < int(words[1]) && y + row < int(words[2]) && z < int(words[3]);
             const uint16_t element = inside ? elements[(z * words[2] + y + row) * words[1] + x + column] : 0;
             memcpy(from_address(swizzled(shared_address(to) + row * 128 + column * 2)), &element, 2);
         }
-    barriers.at(barrier).bytes -= words[5] * 128;
-    barriers.at(barrier).settle();
+    known(barrier).bytes -= words[5] * 128;
+    known(barrier).settle();
 }
 
 inline u64 descriptor(const void* tile, int leading_bytes, int stride_bytes) {
@@ -98,6 +103,13 @@ struct Product {
     int accumulate;
 };
 inline std::map<int, std::vector<std::vector<Product>>> groups;  // by thread; the last one is open
+
+// Shared memory and what belongs to it, as a launch finds them.
+inline void forget() {
+    memset(memory, 0xFF, sizeof(memory));
+    barriers.clear();
+    groups.clear();
+}
 
 inline void carry_out(const Product& product) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
@@ -132,13 +144,15 @@ inline void fence_products() {}
 inline void commit_products() { groups[threadIdx.x].emplace_back(); }
 template <int pending>
 void wait_for_products() {
-    host::yield();
+    host::pass();
     auto& mine = groups[threadIdx.x];
     while (int(mine.size()) - 1 > pending) {
         for (const Product& product : mine.front()) carry_out(product);
         mine.erase(mine.begin());
     }
 }
+
+inline void hold(float (&)[128]) {}
 
 template <int registers>
 void take_registers() {}

@@ -10,10 +10,13 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from mfulab.configs import ModelConfig
+from mfulab.errors import UnsupportedError
 from mfulab.flops.count import Count, CountError, count
 from mfulab.models.build import ModelError, build, enable_checkpointing, first_tensor, loss, make_batch
+from mfulab.models.decoding import decoder
 
 Means = Literal["meta", "fake", "cpu"]
+Mode = Literal["training", "inference", "decoding"]
 
 
 @dataclass(frozen=True)
@@ -39,22 +42,24 @@ def count_model(
     sequence_length: int | None = None,
     *,
     checkpointing: bool = False,
-    inference: bool = False,
+    mode: Mode = "training",
 ) -> ModelCount:
-    """Counts one forward and backward pass of `batch_size` samples, with the loss of the model's task.
+    """Counts one step of `batch_size` samples. Counts are of shapes and do not depend on a number format.
 
-    Counts are of shapes and do not depend on a number format. With `checkpointing` each block is recomputed;
-    with `inference` the forward pass runs alone, in evaluation mode, and keeps nothing.
+    Training is a forward and backward pass with the loss of the model's task; with `checkpointing` each block is
+    recomputed. Inference is the forward pass alone, in evaluation mode, which keeps nothing; decoding is that of the
+    last token, with the keys and values of the `sequence_length` - 1 before it in a cache.
 
     Raises:
         ModelError: the model cannot be built, or has no blocks to recompute.
+        UnsupportedError: it cannot decode.
         CountError: its step fails in all three ways.
     """
     failures: list[str] = []
     for means in get_args(Means):
         try:
-            return _count(config, batch_size, sequence_length, checkpointing, inference, means, "; ".join(failures))
-        except ModelError:
+            return _count(config, batch_size, sequence_length, checkpointing, mode, means, "; ".join(failures))
+        except (ModelError, UnsupportedError):
             raise
         except Exception as error:
             failures.append(f"not on {_WORDS[means]}: {_first_line(error)}")
@@ -71,21 +76,22 @@ def _count(
     batch_size: int,
     sequence_length: int | None,
     checkpointing: bool,
-    inference: bool,
+    mode: Mode,
     means: Means,
     message: str,
 ) -> ModelCount:
     if means == "cpu":
         _refuse_what_does_not_fit(config)
-    with _tensors(means) as device, torch.no_grad() if inference else nullcontext():
-        model = build(config).train(not inference)
+    with _tensors(means) as device, torch.no_grad() if mode != "training" else nullcontext():
+        model = build(config).train(mode == "training")
         if checkpointing:
             enable_checkpointing(model)
         batch = make_batch(config, batch_size, sequence_length, device=device)
+        decode = decoder(model, batch.inputs, model) if mode == "decoding" else None
 
         def step() -> torch.Tensor:
-            output = model(batch.inputs)
-            return first_tensor(output) if inference else loss(output, batch.targets, config.task)
+            output = decode() if decode else model(batch.inputs)
+            return loss(output, batch.targets, config.task) if mode == "training" else first_tensor(output)
 
         return ModelCount(count(model, step, fused=means != "cpu"), model, means, message)
 

@@ -1,4 +1,4 @@
-"""What an optimiser's step costs and keeps, for each parameter that it trains."""
+"""What an optimiser's step costs, for each parameter that it trains."""
 
 from typing import Literal
 
@@ -6,10 +6,7 @@ Optimizer = Literal["adam", "adamw", "sgd"]
 
 # As torch.optim does it, one by one: Adam is lerp (3), product (1), addcmul (3), root, division and sum (3),
 # addcdiv (3); AdamW first shrinks the parameter (1); SGD without momentum adds a multiple of the gradient (2).
-_FLOPS_PER_PARAMETER: dict[str, int] = {"sgd": 2, "adam": 13, "adamw": 14}
-
-# Values kept for each parameter: both moments of Adam.
-STATE_PER_PARAMETER: dict[str, int] = {"sgd": 0, "adam": 2, "adamw": 2}
+_FLOPS_PER_PARAMETER: dict[Optimizer, int] = {"sgd": 2, "adam": 13, "adamw": 14}
 
 
 def optimizer_flops(optimizer: Optimizer, trainable_parameters: int) -> int:

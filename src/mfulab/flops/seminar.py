@@ -174,7 +174,7 @@ def _resnet18() -> Iterator[Recomputed]:
         },
         input_shape=[3, 224, 224],
     )  # type: ignore[call-arg]
-    forward = count_model(config, 1, inference=True).count.operations.sum("forward")
+    forward = count_model(config, 1, mode="inference").count.operations.sum("forward")
     both = forward.flops + forward.other_flops
     yield Recomputed(
         "lab", "ResNet-18, one image, forward", "3.64 GFLOPs",
@@ -238,7 +238,7 @@ def _gpt2() -> Iterator[Recomputed]:
         sequence_length=1024,
         vocabulary_size=50257,
     )  # type: ignore[call-arg]
-    operations = count_model(config, 1, inference=True).count.operations
+    operations = count_model(config, 1, mode="inference").count.operations
     token = operations.sum("forward").flops / 1024
     yield Recomputed(
         "accounting", "GPT-2 small, forward, a token", "≈ 6 M FLOP", "12·(24·768² + 4·1024·768) + 2·768·50,257", token,

@@ -2,20 +2,11 @@
 
 import torch
 
-from mfulab.configs import DeviceConfig, PrecisionConfig
+from mfulab.configs import FORMATS, DeviceConfig, PrecisionConfig
 from mfulab.hardware import cpu, identity
 from mfulab.hardware.cpu_peaks import cpu_peak
 from mfulab.hardware.gpu import properties_of
 from mfulab.hardware.peaks import Peak, gpu_peak
-
-_BY_DTYPE = {
-    "float64": "fp64",
-    "float32": "fp32",
-    "float16": "fp16",
-    "bfloat16": "bf16",
-    "float8_e4m3fn": "fp8",
-    "int8": "int8",
-}
 
 
 def prepare(device: DeviceConfig) -> tuple[torch.device, int]:
@@ -36,10 +27,19 @@ def effective_precision(precision: PrecisionConfig, device: torch.device) -> str
 
     TF32 is a GPU's (compute capability 8.0 and later): elsewhere the switch changes nothing and products stay fp32.
     """
-    name = _BY_DTYPE[precision.dtype]
-    if name == "fp32" and precision.tf32 and device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 8:
-        return "tf32"
-    return name
+    name = FORMATS[precision.dtype]
+    return "tf32" if name == "fp32" and precision.tf32 and _has_tf32(device) else name
+
+
+def allowed_precision(dtype: torch.dtype, device: torch.device, convolutions: bool) -> str:
+    """The format that products of `dtype` use, or convolutions, as torch's switches stand: it has one for each."""
+    name = FORMATS.get(str(dtype).removeprefix("torch."), "fp32")
+    switch = torch.backends.cudnn.conv if convolutions else torch.backends.cuda.matmul  # type: ignore[attr-defined]
+    return "tf32" if name == "fp32" and switch.fp32_precision == "tf32" and _has_tf32(device) else name
+
+
+def _has_tf32(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 8
 
 
 def allow_tf32(allowed: bool) -> None:

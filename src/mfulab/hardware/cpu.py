@@ -70,7 +70,7 @@ def cpu_limit(root: Path = _SYSTEM) -> float | None:
 
 
 def cgroup_cpu_seconds(root: Path = _SYSTEM) -> tuple[float | None, float | None]:
-    """CPU seconds that this process's cgroup has used, and seconds it was stopped by its quota; None where not told."""
+    """CPU seconds that this process's cgroup has used, and that its quota kept from it; None where not told."""
     used = stopped = None
     for folder in _cgroup_folders(root, "cpu") + _cgroup_folders(root, "cpuacct"):
         lines = (line.split() for line in (_read(folder / "cpu.stat") or "").splitlines())

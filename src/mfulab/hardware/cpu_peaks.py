@@ -37,7 +37,6 @@ def cpu_peak(cpu: Cpu, cores: int, precision: str, given: Mapping[str, float] | 
         spec=peak,
         formula=f"{cores} cores × {cpu.clock_mhz:.0f} MHz × {words} × 2",
         source=f"cores: affinity and cgroup; clock: {cpu.clock_source}; units: {row['source']}",
-        per_mhz=peak / cpu.clock_mhz,
         spec_clock_mhz=cpu.clock_mhz,
     )
 

@@ -40,7 +40,7 @@ class Peak:
     """One peak with its denominators, in TFLOP/s (TOP/s for int8); None where it is unknown, and `reason` says why.
 
     `spec` is at the datasheet's clock for these units (else the highest SM clock), `max_clock` at the highest clock the
-    device allows, `datasheet` the printed figure. `at(clock)` gives the peak at a clock that was measured.
+    device allows, `datasheet` the printed figure.
     """
 
     spec: float | None
@@ -48,13 +48,8 @@ class Peak:
     datasheet: float | None = None
     formula: str = ""
     source: str = ""
-    per_mhz: float | None = None
     spec_clock_mhz: float | None = None
     reason: str = ""
-
-    def at(self, clock_mhz: float | None) -> float | None:
-        """The peak at `clock_mhz`, TFLOP/s."""
-        return None if self.per_mhz is None or clock_mhz is None else self.per_mhz * clock_mhz
 
 
 def gpu_peak(gpu: GpuProperties, precision: str, given: Mapping[str, float] | None = None) -> Peak:
@@ -84,7 +79,6 @@ def gpu_peak(gpu: GpuProperties, precision: str, given: Mapping[str, float] | No
         datasheet=_printed(sheet, unit) if sheet and int(sheet["sms"]) == gpu.sms else None,
         formula=f"{gpu.sms} SMs × {fma} FMA/clock/SM ({unit}) × 2 × {clock or '?'} MHz",
         source=f"SMs: device; FMA/clock: {row['source']}; clock: {clock_source}",
-        per_mhz=per_mhz,
         spec_clock_mhz=clock,
         reason="" if clock else f"{gpu.name} does not tell its highest SM clock; {how_to_give(precision)}",
     )

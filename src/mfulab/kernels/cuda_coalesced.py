@@ -2,7 +2,7 @@
 
 from mfulab.kernels.base import Launch, Shape, ceil_div
 from mfulab.kernels.cuda_c import CudaC
-from mfulab.kernels.devices import square_block
+from mfulab.kernels.devices import thread_block
 
 
 class CudaCoalesced(CudaC):
@@ -13,5 +13,5 @@ class CudaCoalesced(CudaC):
     block_sides = 2
 
     def launch(self, shape: Shape) -> Launch:
-        columns, rows = self.block or square_block()
+        columns, rows = thread_block(self.block)
         return Launch((columns, rows), (ceil_div(shape.n, columns), ceil_div(shape.m, rows), shape.batch))

@@ -5,7 +5,7 @@ from typing import Any
 
 from mfulab.errors import UnsupportedError
 from mfulab.kernels.base import Launch, Shape, ceil_div
-from mfulab.kernels.cuda_c import CudaC, LaunchError, check
+from mfulab.kernels.cuda_c import CudaC, LaunchError, check, handle_of
 
 TILE_M, TILE_N, TILE_K, STAGES = 128, 256, 64, 4
 BOX = 64  # elements of 2 bytes in the widest swizzle
@@ -58,8 +58,8 @@ class CudaHopper(CudaC):
         addresses = [map_a.address, map_b.address, *(ctypes.addressof(one) for one in (pointer, *sides))]
         arguments = (ctypes.c_void_p * len(addresses))(*addresses)
         kernel = self.loaded(launch)
-        # cuda.core's launch takes no tensor map by value: the driver's does.
-        function = driver.CUfunction(int(getattr(kernel, "handle", None) or kernel._handle))
+        # cuda.core's launch takes no tensor map by value; the driver's does, and takes a CUkernel for a CUfunction.
+        function = driver.CUfunction(handle_of(kernel))
         stream = driver.CUstream(torch.cuda.current_stream().cuda_stream)
         try:
             check(

@@ -2,7 +2,7 @@
 
 from mfulab.kernels.base import Launch, Shape, ceil_div
 from mfulab.kernels.cuda_c import CudaC
-from mfulab.kernels.devices import square_block
+from mfulab.kernels.devices import thread_block
 
 
 class CudaNaive(CudaC):
@@ -13,5 +13,5 @@ class CudaNaive(CudaC):
     block_sides = 2
 
     def launch(self, shape: Shape) -> Launch:
-        rows, columns = self.block or square_block()
+        rows, columns = thread_block(self.block)
         return Launch((rows, columns), (ceil_div(shape.n, columns), ceil_div(shape.m, rows), shape.batch))

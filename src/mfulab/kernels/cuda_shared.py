@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from mfulab.errors import UnsupportedError
 from mfulab.kernels.base import Launch, Shape, ceil_div
 from mfulab.kernels.cuda_c import CudaC
-from mfulab.kernels.devices import square_block
+from mfulab.kernels.devices import thread_block
 
 
 class CudaShared(CudaC):
@@ -21,8 +21,8 @@ class CudaShared(CudaC):
             raise UnsupportedError(f"{self}: block={list(self.block)} must be square")
 
     def defines(self) -> dict[str, str]:
-        return super().defines() | {"TILE": str((self.block or square_block())[0])}
+        return super().defines() | {"TILE": str(thread_block(self.block)[0])}
 
     def launch(self, shape: Shape) -> Launch:
-        tile, _ = self.block or square_block()
+        tile, _ = thread_block(self.block)
         return Launch((tile, tile), (ceil_div(shape.n, tile), ceil_div(shape.m, tile), shape.batch))

@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from mfulab.errors import UnsupportedError
 from mfulab.kernels.base import Launch, Shape, ceil_div
-from mfulab.kernels.cuda_c import STATIC_SHARED_BYTES, CudaC
-from mfulab.kernels.devices import require_threads
+from mfulab.kernels.cuda_c import CudaC
+from mfulab.kernels.devices import require_shared_memory, require_shares, require_threads
 
 
 class Tiled(CudaC):
@@ -19,6 +19,7 @@ class Tiled(CudaC):
     run_n: ClassVar[int] = 8  # … and across
     load: ClassVar[int] = 1  # neighbouring elements that a thread loads at once
     stages: ClassVar[int] = 1  # pairs of tiles in shared memory
+    pad: ClassVar[int] = 0  # elements behind each row of A's tile, which is stored transposed
 
     def __init__(self, precision: str, block: Sequence[int] | None = None):
         super().__init__(precision, block)
@@ -27,14 +28,11 @@ class Tiled(CudaC):
         if tile_m % self.run_m or tile_n % self.run_n:
             raise UnsupportedError(f"{name} is no multiple of the {self.run_m}×{self.run_n} that a thread computes")
         require_threads(name, self.threads)
-        if tile_m * tile_k % (self.load * self.threads) or tile_k * tile_n % (self.load * self.threads):
-            raise UnsupportedError(
-                f"{name}: {self.threads} threads cannot share its tiles evenly, {self.load} elements a load"
-            )
+        if tile_k % self.load or tile_n % self.load:
+            raise UnsupportedError(f"{name}: rows of its tiles are no multiple of the {self.load} elements of a load")
+        require_shares(name, self.threads, tile_m * tile_k // self.load, tile_k * tile_n // self.load)
         item = 8 if precision == "fp64" else 4
-        needed = self.stages * (tile_m + tile_n) * tile_k * item
-        if needed > STATIC_SHARED_BYTES:
-            raise UnsupportedError(f"{name} needs {needed} B of shared memory; {STATIC_SHARED_BYTES} B are there")
+        require_shared_memory(name, self.stages * (tile_m + self.pad + tile_n) * tile_k * item)
 
     @property
     def sides(self) -> tuple[int, int, int]:
@@ -54,20 +52,11 @@ class Tiled(CudaC):
 
 
 class Quads(Tiled):
-    """Tiles moved four float32 at a time: the sides must suit that."""
+    """Tiles moved four float32 at a time."""
 
     precisions = ("fp32",)
     load = 4
-
-    def __init__(self, precision: str, block: Sequence[int] | None = None):
-        super().__init__(precision, block)
-        tile_m, tile_n, tile_k = self.sides
-        loads = 4 * self.threads
-        if tile_k % 4 or tile_m * tile_k % loads or tile_k * tile_n % loads:
-            block = [tile_m, tile_n, tile_k]
-            raise UnsupportedError(
-                f"{self}: block={block}: {self.threads} threads cannot share its tiles in quads evenly"
-            )
+    pad = 4
 
     def launch(self, shape: Shape) -> Launch:
         aligned = shape.n % 4 == 0 and shape.k % 4 == 0

@@ -1,12 +1,11 @@
-"""CUDA C, tensor cores through nvcuda::wmma: fp16, bf16 and tf32."""
+"""CUDA C, tensor cores through nvcuda::wmma: fp16, bf16, tf32 and int8."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from mfulab.errors import UnsupportedError
 from mfulab.kernels.base import Launch, Shape, ceil_div
 from mfulab.kernels.cuda_c import CudaC
-from mfulab.kernels.devices import require_threads
+from mfulab.kernels.devices import require_shared_memory, require_shares, require_threads
 
 _TYPES = {
     "fp16": {"OPERAND": "__half", "FRAGMENT": "__half", "SUM": "float", "RESULT": "__half", "DEPTH": "16"},
@@ -25,8 +24,9 @@ _TYPES = {
         "DEPTH": "8",
         "ROUND_TO_TF32": "1",
     },
+    "int8": {"OPERAND": "signed char", "FRAGMENT": "signed char", "SUM": "int", "RESULT": "int", "DEPTH": "16"},
 }
-_ITEM_BYTES = {"fp16": 2, "bf16": 2, "tf32": 4}
+_ITEM_BYTES = {"fp16": 2, "bf16": 2, "tf32": 4, "int8": 1}
 _DEPTH_BYTES = 64  # of a tile's row of A
 
 
@@ -45,9 +45,13 @@ class CudaWmma(CudaC):
     def __init__(self, precision: str, block: Sequence[int] | None = None):
         super().__init__(precision, block)
         tile_m, tile_n = self.sides
+        name = f"{self}: block={[tile_m, tile_n]}"
         if tile_m % 64 or tile_n % 32:
-            raise UnsupportedError(f"{self}: block={[tile_m, tile_n]} is no multiple of a warp's 64×32")
-        require_threads(f"{self}: block={[tile_m, tile_n]}", self.threads)
+            raise UnsupportedError(f"{name} is no multiple of a warp's 64×32")
+        require_threads(name, self.threads)
+        require_shares(name, self.threads, tile_m * self.depth // self.pack, self.depth * tile_n // self.pack)
+        tiles = tile_m * (self.depth + self.pack) + self.depth * (tile_n + self.pack)
+        require_shared_memory(name, 2 * tiles * _ITEM_BYTES[precision])
 
     @property
     def sides(self) -> tuple[int, int]:
@@ -58,12 +62,22 @@ class CudaWmma(CudaC):
     def threads(self) -> int:
         return self.sides[0] // 64 * (self.sides[1] // 32) * 32
 
+    @property
+    def depth(self) -> int:
+        """Elements of a tile's row of A."""
+        return _DEPTH_BYTES // _ITEM_BYTES[self.precision]
+
+    @property
+    def pack(self) -> int:
+        """Elements of a 128-bit access."""
+        return 16 // _ITEM_BYTES[self.precision]
+
     def defines(self) -> dict[str, str]:
-        depth = _DEPTH_BYTES // _ITEM_BYTES[self.precision]
-        return {**_TYPES[self.precision], "BM": str(self.sides[0]), "BN": str(self.sides[1]), "BK": str(depth)}
+        tile_m, tile_n = self.sides
+        return {**_TYPES[self.precision], "BM": str(tile_m), "BN": str(tile_n), "BK": str(self.depth)}
 
     def launch(self, shape: Shape) -> Launch:
         tile_m, tile_n = self.sides
-        pack = 16 // _ITEM_BYTES[self.precision]
-        launch = Launch((self.threads,), (ceil_div(shape.n, tile_n), ceil_div(shape.m, tile_m), shape.batch))
-        return replace(launch, defines=(("ALIGNED", str(int(shape.n % pack == 0 and shape.k % pack == 0))),))
+        aligned = shape.n % self.pack == 0 and shape.k % self.pack == 0
+        grid = (ceil_div(shape.n, tile_n), ceil_div(shape.m, tile_m), shape.batch)
+        return Launch((self.threads,), grid, defines=(("ALIGNED", str(int(aligned))),))

@@ -1,4 +1,4 @@
-"""Block sizes from device properties."""
+"""Block sizes from device properties, and what a block may not be."""
 
 import functools
 import math
@@ -6,6 +6,12 @@ import math
 from mfulab.errors import UnsupportedError
 
 WARP = 32
+LARGEST_GRID = (
+    2**31 - 1,
+    65535,
+    65535,
+)  # CUDA C++ programming guide, "Technical specifications per compute capability"
+STATIC_SHARED_BYTES = 48 << 10  # a block may have more of its SM only where it asks for it at launch
 
 
 @functools.cache
@@ -23,6 +29,43 @@ def square_block(threads: int | None = None) -> tuple[int, int]:
     side = math.isqrt(threads or most_threads())
     side = side // WARP * WARP or side
     return side, side
+
+
+def thread_block(block: tuple[int, ...] | None) -> tuple[int, int]:
+    """The block asked for or the default, a thread an element; raises UnsupportedError where it has too many."""
+    first, second = block or square_block()
+    if first * second > most_threads():
+        raise UnsupportedError(
+            f"block={[first, second]}: {first * second} threads; at most {most_threads()} are allowed"
+        )
+    return first, second
+
+
+def require_capability(name: str, least: tuple[int, int]) -> None:
+    """Raises UnsupportedError on a GPU of a lower compute capability."""
+    import torch
+
+    if least > (0, 0) and (have := torch.cuda.get_device_capability()) < least:
+        need, has = (".".join(map(str, pair)) for pair in (least, have))
+        raise UnsupportedError(f"{name} needs compute capability {need}, this GPU has {has}")
+
+
+def require_grid(name: str, grid: tuple[int, ...]) -> None:
+    """Raises UnsupportedError for more blocks along a side than any GPU launches."""
+    if any(blocks > most for blocks, most in zip(grid, LARGEST_GRID, strict=False)):
+        raise UnsupportedError(f"{name} needs a grid of {grid}; {LARGEST_GRID} is the largest")
+
+
+def require_shares(name: str, threads: int, *loads: int) -> None:
+    """Raises UnsupportedError where so many loads, tile by tile, are not the same number for every thread."""
+    if any(count % threads for count in loads):
+        raise UnsupportedError(f"{name}: {threads} threads cannot share the loads of its tiles evenly, {loads}")
+
+
+def require_shared_memory(name: str, needed: int) -> None:
+    """Raises UnsupportedError for more bytes than a block may have unasked."""
+    if needed > STATIC_SHARED_BYTES:
+        raise UnsupportedError(f"{name} needs {needed} B of shared memory; {STATIC_SHARED_BYTES} B are there")
 
 
 def require_threads(name: str, threads: int) -> None:

@@ -4,7 +4,7 @@ import functools
 from typing import Any, ClassVar
 
 from mfulab.kernels.base import Launch, MatmulKernel, Resources, Shape, ceil_div
-from mfulab.kernels.devices import square_block
+from mfulab.kernels.devices import thread_block
 
 
 class NumbaCuda(MatmulKernel):
@@ -23,7 +23,7 @@ class NumbaCuda(MatmulKernel):
         return device_array(a), device_array(b), device_array(c)
 
     def launch(self, shape: Shape) -> Launch:
-        columns, rows = self.block or square_block()
+        columns, rows = thread_block(self.block)
         return Launch((columns, rows), (ceil_div(shape.n, columns), ceil_div(shape.m, rows), shape.batch))
 
     def run(self, *operands: Any, launch: Launch) -> None:

@@ -3,7 +3,7 @@
 from numba import cuda
 
 from mfulab.kernels.base import Launch, Shape, ceil_div
-from mfulab.kernels.devices import square_block
+from mfulab.kernels.devices import thread_block
 from mfulab.kernels.numba_cuda import NumbaCuda
 
 
@@ -28,5 +28,5 @@ class NumbaCudaNaive(NumbaCuda):
     block_sides = 2
 
     def launch(self, shape: Shape) -> Launch:
-        rows, columns = self.block or square_block()
+        rows, columns = thread_block(self.block)
         return Launch((rows, columns), (ceil_div(shape.n, columns), ceil_div(shape.m, rows), shape.batch))

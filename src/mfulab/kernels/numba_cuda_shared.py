@@ -7,7 +7,7 @@ from typing import Any
 from numba import cuda, float32, float64
 
 from mfulab.errors import UnsupportedError
-from mfulab.kernels.devices import square_block
+from mfulab.kernels.devices import thread_block
 from mfulab.kernels.numba_cuda import NumbaCuda
 
 
@@ -51,4 +51,4 @@ class NumbaCudaShared(NumbaCuda):
             raise UnsupportedError(f"{self}: block={list(self.block)} must be square")
 
     def dispatcher(self) -> Any:
-        return compiled((self.block or square_block())[0], float32 if self.precision == "fp32" else float64)
+        return compiled(thread_block(self.block)[0], float32 if self.precision == "fp32" else float64)

@@ -5,7 +5,7 @@ from typing import Any
 from numba import cuda
 
 from mfulab.kernels.base import Launch, Shape, ceil_div
-from mfulab.kernels.devices import square_block
+from mfulab.kernels.devices import thread_block
 from mfulab.kernels.numba_cuda import NumbaCuda, device_array
 
 
@@ -33,5 +33,5 @@ class NumbaCudaTransposed(NumbaCuda):
         return device_array(a.transpose(1, 2).contiguous()), device_array(b), device_array(c)
 
     def launch(self, shape: Shape) -> Launch:
-        rows, columns = self.block or square_block()
+        rows, columns = thread_block(self.block)
         return Launch((rows, columns), (ceil_div(shape.n, columns), ceil_div(shape.m, rows), shape.batch))

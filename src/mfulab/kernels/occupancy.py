@@ -21,8 +21,8 @@ class Multiprocessor:
     shared_memory_bytes: int
 
 
-# CUDA C++ programming guide, "Technical specifications per compute capability": most resident blocks of an SM.
-_BLOCKS = {(7, 5): 16, (8, 6): 16, (8, 7): 16, (8, 9): 24}
+# CUDA C++ programming guide, "Technical specifications per compute capability": most resident blocks of an SM; else 32.
+_BLOCKS = {(7, 5): 16, (8, 6): 16, (8, 7): 16, (8, 9): 24, (11, 0): 24, (12, 0): 24, (12, 1): 24}
 
 
 def multiprocessor() -> Multiprocessor | None:

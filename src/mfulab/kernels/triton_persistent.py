@@ -23,7 +23,7 @@ class TritonPersistent(TritonKernel):
                 f"{self}: rows must be multiples of 16 bytes, not those of {shape} in {self.precision}"
             )
         if shape.batch > 1 and shape.k % self.sides[2]:
-            raise UnsupportedError(f"{self}: in a batch k must be a multiple of {self.sides[2]}, not {shape.k}")
+            raise UnsupportedError(f"{self}: in a batch k must be a multiple of {self.sides[2]}, not that of {shape}")
 
     def launch(self, shape: Shape) -> Launch:
         tile_m, tile_n, _ = self.sides

@@ -63,7 +63,8 @@ class Check:
 def check(c: torch.Tensor, exact: torch.Tensor, form: Format, k: int) -> Check:
     """Compares a result with `exact_product`; a NaN or infinity anywhere is an infinite error."""
     difference = c.to(torch.float64) - exact
-    relative = float(torch.linalg.vector_norm(difference) / torch.linalg.vector_norm(exact))
+    wrong, right = (float(torch.linalg.vector_norm(one)) for one in (difference, exact))
+    relative = wrong / right if wrong and right else wrong  # a product may be zero, of integers
     if not bool(torch.isfinite(difference).all()):
         relative = float("inf")
     return Check(relative, float(difference.abs().max()), form.tolerance(k), effective_precision(form, relative, k))

@@ -38,3 +38,14 @@ def quantity(value: float | None, unit: str = "") -> str:
 def percent(value: float) -> str:
     """Whole percents from 10 on, two significant digits below: `53`, `4.2`, `0.031`."""
     return f"{value:.0f}" if abs(value) >= 9.95 else significant(value, 2)
+
+
+def duration(seconds: float) -> str:
+    """`0.4 s`, `12 s`, `3 min 05 s`, `2 h 07 min`."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes == 0:
+        return f"{rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"

@@ -112,11 +112,15 @@ class CallLog:
 
 @dataclass(frozen=True)
 class LoopFlops:
-    """FLOPs of all calls: what the model needs, and what was executed, recomputation included."""
+    """FLOPs of all calls: what the model needs, of that in convolutions, and what was executed, again included.
+
+    `elements` were read and written by the operators that count.
+    """
 
     model: int
+    convolutions: int
     executed: int
-    bytes_moved: int
+    elements: int
     uncounted: tuple[str, ...]
 
 
@@ -132,7 +136,7 @@ def count_calls(log: CallLog) -> LoopFlops:
         raise UncountedError(
             f"the model was called with {len(log.signatures)} different shapes; {MOST_SHAPES} are counted"
         )
-    model = executed = moved = 0
+    model = convolutions = executed = elements = 0
     uncounted: set[str] = set()
     for signature in log.signatures.values():
         counted = _count(unwrapped(log.model), signature)
@@ -141,9 +145,13 @@ def count_calls(log: CallLog) -> LoopFlops:
         model += signature.forwards * forward.flops + signature.backwards * backward.flops
         executed += signature.forwards * forward.executed_flops
         executed += signature.backwards * (backward.executed_flops + again.executed_flops)
-        moved += 4 * (signature.forwards * forward.elements + signature.backwards * backward.elements)
+        elements += signature.forwards * forward.elements + signature.backwards * backward.elements
+        for key, totals in counted.totals.items():
+            if "convolution" in key.operator and key.direction != "recomputed":
+                times = signature.forwards if key.direction == "forward" else signature.backwards
+                convolutions += times * totals.flops
         uncounted |= set(counted.uncounted)
-    return LoopFlops(model, executed, moved, tuple(sorted(uncounted)))
+    return LoopFlops(model, convolutions, executed, elements, tuple(sorted(uncounted)))
 
 
 def unwrapped(model: torch.nn.Module) -> torch.nn.Module:

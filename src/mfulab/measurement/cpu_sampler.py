@@ -89,12 +89,15 @@ def between(begin: CpuCounters, end: CpuCounters, cpus: float) -> Readings:
         value = None if part is None or not total else 100 * part / total
         reason = "" if value is not None else "not told by this system, or the window is shorter than its 10 ms ticks"
         readings[name] = Reading(value, "%", SYSTEM, wall, reason)
-    for name, before, after, most in (
-        ("cgroup_utilization_percent", begin.cgroup_used_s, end.cgroup_used_s, wall * cpus),
-        ("throttled_percent", begin.cgroup_throttled_s, end.cgroup_throttled_s, wall),
+    used = _difference(begin.cgroup_used_s, end.cgroup_used_s)
+    stopped = _difference(begin.cgroup_throttled_s, end.cgroup_throttled_s)
+    # Linux adds up what each CPU was stopped for: the sum may exceed the wall time, and belongs to the time wanted.
+    wanted = None if used is None or stopped is None else used + stopped
+    for name, part, whole in (
+        ("cgroup_utilization_percent", used, wall * cpus),
+        ("throttled_percent", stopped, wanted),
     ):
-        part = _difference(before, after)
-        value = None if part is None else 100 * part / most
+        value = None if part is None or whole is None else 100 * part / whole if part else 0.0
         reason = "" if value is not None else "this system tells no cgroup CPU accounting"
         readings[name] = Reading(value, "%", CGROUP, wall, reason)
     for name, before, after in (

@@ -8,21 +8,10 @@ import torch
 
 from mfulab.configs import ExecutionConfig
 from mfulab.errors import UnsupportedError
-from mfulab.models.build import Batch, first_tensor
+from mfulab.models.build import Batch, LogitsOnly
 
 # Steps before capture: lazy initialisation and the optimiser's state must not become part of the graph.
 _STEPS_BEFORE_CAPTURE = 3
-
-
-class _Logits(torch.nn.Module):
-    """A model that returns a plain tensor, which is what tracing can follow."""
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return first_tensor(self.model(inputs))
 
 
 def arrange(model: torch.nn.Module, batch: Batch, execution: ExecutionConfig) -> tuple[torch.nn.Module, Batch]:
@@ -44,7 +33,7 @@ def issue(model: torch.nn.Module, batch: Batch, execution: ExecutionConfig) -> C
     """
     match execution.mode:
         case "trace":
-            return _torchscript(lambda: torch.jit.trace(_Logits(model), (batch.inputs,), check_trace=False), "trace")
+            return _torchscript(lambda: torch.jit.trace(LogitsOnly(model), (batch.inputs,), check_trace=False), "trace")
         case "script":
             return _torchscript(lambda: torch.jit.script(model), "script")
         case "compile":

@@ -13,7 +13,7 @@ import torch
 from mfulab.configs import DeviceConfig
 from mfulab.denominators import mfu_columns
 from mfulab.errors import UnsupportedError
-from mfulab.hardware.compute import peak_of
+from mfulab.hardware.compute import allowed_precision, peak_of
 from mfulab.measurement.calls import CallLog, UncountedError, count_calls
 from mfulab.measurement.clocks import clock_for
 from mfulab.measurement.ladder import per_step, restriction_of, samplers_for, strictest
@@ -26,7 +26,6 @@ from mfulab.measurement.show import show
 from mfulab.measurement.statistics import Stats, median_interval
 from mfulab.verdict import Verdict, judge
 
-_NAMES = {torch.float64: "fp64", torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 # Steps are cut into as many stretches for the confidence interval.
 _STRETCHES = 5
 
@@ -152,13 +151,16 @@ class Window:
         """What the model's own arithmetic makes of the time; the mean step counts, since every step's FLOPs do."""
         if self._batch is not None and not self._calls.signatures:
             self._calls.assume(self._batch, steps, self.model.training)
-        precision = self._precision()
-        columns: dict[str, float | str | None] = {"effective_precision": precision}
+        dtype = self._dtype()
         try:
             flops = count_calls(self._calls)
         except UncountedError as error:
             self.readings["flops"] = Reading(None, "", "counted on the meta device", reason=str(error))
-            return {**columns, "flops": None, **mfu_columns(None, {}, None, self.device.type == "cuda")}
+            precision = allowed_precision(dtype, self.device, convolutions=False)
+            mfu = mfu_columns(None, {}, None, self.device.type == "cuda")
+            return {"effective_precision": precision, "flops": None, **mfu}
+        precision = allowed_precision(dtype, self.device, convolutions=2 * flops.convolutions > flops.model)
+        columns: dict[str, float | str | None] = {"effective_precision": precision}
         if flops.uncounted:
             columns["uncounted_operators"] = ", ".join(flops.uncounted)
         rate = flops.model / steps / mean_step_s / 1e12
@@ -180,7 +182,7 @@ class Window:
             **columns,
             "flops": flops.model / steps,
             "executed_flops": flops.executed / steps,
-            "bytes_moved": flops.bytes_moved / steps,
+            "bytes_moved": dtype.itemsize * flops.elements / steps,
             "tflop_s": rate,
             "peak_tflop_s": peak.spec,
             "peak_clock_mhz": peak.spec_clock_mhz,
@@ -189,12 +191,10 @@ class Window:
             "hfu_percent": 100 * rate * flops.executed / flops.model / basis if basis and flops.model else None,
         }
 
-    def _precision(self) -> str:
+    def _dtype(self) -> torch.dtype:
+        """What most calls computed in."""
         common = self._calls.formats.most_common(1)
-        name = _NAMES.get(common[0][0] if common else next(self.model.parameters()).dtype, "fp32")
-        if name == "fp32" and self.device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32:
-            return "tf32"
-        return name
+        return common[0][0] if common else next(self.model.parameters()).dtype
 
 
 def step_times(marks: list[str], intervals: list[float]) -> list[float]:
@@ -212,7 +212,12 @@ def step_times(marks: list[str], intervals: list[float]) -> list[float]:
 def measured_ceiling(device: torch.device, precision: str, threads: int, limit_s: float) -> float | None:
     """The best matmul of this device in TFLOP/s, measured once a process; None where torch has none in the format."""
     del threads  # part of the key: the ceiling is that of as many threads
+    switch = torch.backends.cuda.matmul
+    # A network's convolutions may round to TF32, by a switch of their own, where its products do not.
+    before, switch.fp32_precision = switch.fp32_precision, "tf32" if precision == "tf32" else "ieee"
     try:
         return best_shape(sweep_products(precision, device, limit_s), device)[1]
     except UnsupportedError:
         return None
+    finally:
+        switch.fp32_precision = before

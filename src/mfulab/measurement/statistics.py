@@ -48,10 +48,6 @@ class Stats:
         return self.percentile(95)
 
     @cached_property
-    def interquartile_range(self) -> float:
-        return self.percentile(75) - self.percentile(25)
-
-    @cached_property
     def standard_deviation(self) -> float | None:
         """Of the population that the values sample; None for a single value."""
         if len(self.values) < 2:
@@ -59,12 +55,20 @@ class Stats:
         return math.sqrt(math.fsum((value - self.mean) ** 2 for value in self.values) / (len(self.values) - 1))
 
 
+def median_half_width(standard_deviation: float, count: int) -> float:
+    """Half the 95 % confidence interval of the median of `count` independent values, two or more: t·√(π/2)·s/√n.
+
+    Student's t, and √(π/2) because the median of normal values varies by that factor more than their mean.
+    """
+    t = _T_975[count - 2] if count - 2 < len(_T_975) else 1.96
+    return t * math.sqrt(math.pi / 2) * standard_deviation / math.sqrt(count)
+
+
 def median_interval(window_medians: Sequence[float]) -> tuple[float, float] | None:
     """95 % confidence interval of the median of `window_medians`, one for each independent window; None for too few.
 
-    exp(median ± t·√(π/2)·s/√n) of the logarithms: Student's t for n windows, √(π/2) because the median of normal values
-    varies by that factor more than their mean, and logarithms because times are positive and disturbed by factors.
-    Samples inside a window follow one another and must not be counted as independent.
+    median · exp(± half width) of the logarithms, because times are positive and disturbed by factors. Samples inside a
+    window follow one another and must not be counted as independent.
     """
     if any(value <= 0 for value in window_medians):
         raise ValueError("a confidence interval of times that are not positive")
@@ -72,7 +76,6 @@ def median_interval(window_medians: Sequence[float]) -> tuple[float, float] | No
     count = len(stats.values)
     if count < FEWEST_WINDOWS or stats.standard_deviation is None:
         return None
-    t = _T_975[count - 2] if count - 2 < len(_T_975) else 1.96
-    half = t * math.sqrt(math.pi / 2) * stats.standard_deviation / math.sqrt(count)
+    half = median_half_width(stats.standard_deviation, count)
     middle = Stats(window_medians).median
     return middle * math.exp(-half), middle * math.exp(half)

@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from mfulab.configs import ModelConfig, PrecisionConfig, WorkloadConfig
 from mfulab.errors import UnsupportedError
 from mfulab.models.build import Batch, loss, make_batch
+from mfulab.models.decoding import decoder
 
 StepFunction = Callable[[], torch.Tensor]
 
@@ -71,10 +72,31 @@ def inference_step(
     model: Callable[[Any], Any], batch: Batch, precision: PrecisionConfig, device: torch.device
 ) -> StepFunction:
     """Forward under torch.no_grad; the model's output is returned as it is."""
+    return _without_gradients(lambda: model(batch.inputs), precision, device)
 
+
+def decoding_step(
+    model: torch.nn.Module,
+    call: Callable[..., Any],
+    batch: Batch,
+    precision: PrecisionConfig,
+    device: torch.device,
+) -> StepFunction:
+    """The last token of each sequence under torch.no_grad, as `call` computes it, from the others in a cache.
+
+    Raises UnsupportedError where `model` keeps no cache.
+    """
+    with torch.no_grad(), autocast(precision, device):
+        decode = decoder(model, batch.inputs, call)
+    return _without_gradients(decode, precision, device)
+
+
+def _without_gradients(
+    compute: Callable[[], Any], precision: PrecisionConfig, device: torch.device
+) -> Callable[[], Any]:
     def step() -> Any:
         with torch.no_grad(), autocast(precision, device):
-            return model(batch.inputs)
+            return compute()
 
     return step
 

@@ -130,6 +130,17 @@ def first_tensor(output: Any) -> torch.Tensor:
     raise ModelError(f"the model returned a {type(output).__name__} with no tensor in it; wrap it to return its logits")
 
 
+class LogitsOnly(torch.nn.Module):
+    """A model that returns its logits alone, a plain tensor: what tracing and other FLOP counters can follow."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return first_tensor(self.model(inputs))
+
+
 def loss(output: Any, targets: torch.Tensor, task: Task = "classification") -> torch.Tensor:
     """Returns the mean cross-entropy, a scalar.
 

@@ -15,7 +15,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException
+from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -55,10 +55,16 @@ def compose_experiments(overrides: Sequence[str], folder: Path) -> list[Composit
         ]
 
 
-def check(overrides: Sequence[str], folder: Path) -> None:
-    """Raises ConfigurationError for the first override that names no key or no option; composes only the base."""
+def check(overrides: Sequence[str], folder: Path, *, sweeps: bool) -> None:
+    """Raises ConfigurationError for the first override that names no key or no option, or several where not `sweeps`.
+
+    Composes only the base.
+    """
     with _hydra(folder):
         parsed = _parse(overrides)
+        for override in parsed:
+            if len(_values_of(override)) > 1 and not sweeps:
+                raise ConfigurationError(f"{override.input_line}: several values. Add -m to sweep over them.")
         names = [name for override in parsed if override.key_or_group == "experiment" for name in _values_of(override)]
         for name in names:
             check_choice("experiment", name, folder)
@@ -93,7 +99,12 @@ def _hydra(folder: Path) -> Iterator[None]:
 
 def _parse(overrides: Sequence[str]) -> list[Override]:
     loader = GlobalHydra.instance().config_loader()
-    return OverridesParser.create(config_loader=loader).parse_overrides(list(overrides))
+    try:
+        return OverridesParser.create(config_loader=loader).parse_overrides(list(overrides))
+    except OverrideParseException as error:
+        raise ConfigurationError(
+            f"{error.override}: cannot be read. Give key=value, several values as key=a,b and a list as key=[a,b]."
+        ) from error
 
 
 def _values_of(override: Override) -> list[str]:
@@ -103,7 +114,10 @@ def _values_of(override: Override) -> list[str]:
         raise ConfigurationError(
             f"{override.input_line}: an interval cannot be enumerated; give choice(…), range(…), glob(…) or a list."
         )
-    return list(override.sweep_string_iterator())
+    values = list(override.sweep_string_iterator())
+    if not values:
+        raise ConfigurationError(f"{override.input_line}: matches nothing.")
+    return values
 
 
 def _compose_one(chosen: Sequence[str], overrides: Sequence[Override], folder: Path) -> Composition:

@@ -52,18 +52,19 @@ def check_keys(overrides: Sequence[str], config: Mapping[str, Any], config_folde
     groups = {path.name for path in config_folder.iterdir() if path.is_dir()}
     for override in overrides:
         key, separator, value = override.partition("=")
-        if override[0] in "+~" or key.startswith("hydra"):
+        top = key.lstrip("+~").split(".")[0]
+        if top.startswith("hydra") or (override[0] in "+~" and top in config):
             continue
         if not separator:
             raise ConfigurationError(f"{override}: give key=value.")
         if key in groups:
-            if value.replace(",", "").replace("_", "").isalnum():
+            if not value or value.replace(",", "").replace("_", "").isalnum():
                 for choice in value.split(","):
                     check_choice(key, choice, config_folder)
             continue
         node: Any = config
         path: list[str] = []
-        for part in key.split("."):
+        for part in key.lstrip("+~").split("."):
             if not isinstance(node, Mapping) or part not in node:
                 choices = {*node, *(groups if not path else ())} if isinstance(node, Mapping) else ()
                 raise unknown("key", key, [".".join([*path, str(choice)]) for choice in choices])

@@ -3,6 +3,8 @@
 python scripts/compare.py before/results results                                        two commits on one machine
 python scripts/compare.py results/xeon-4c results/amd-epyc-4c                           two machines
 python scripts/compare.py before/results results --out results/tables/comparison.csv    and a section on the page
+
+The exit code is 1 where a run is slower, 2 where nothing can be compared, otherwise 0.
 """
 
 import argparse
@@ -19,12 +21,15 @@ from rich.text import Text
 
 from mfulab.errors import ConfigurationError
 from mfulab.language.quantities import ABSENT, percent, quantity, significant
+from mfulab.measurement.statistics import median_half_width
 from mfulab.report.sources import read_row
 from mfulab.report.summary import short
 
 STEPS = ("profile_step", "bench_matmul")
 NOTICEABLE = 0.02  # relative: intervals that lie this close together are the same for every purpose
-STYLES = {"faster": "green", "slower": "red", "ambiguous": "yellow", "same": "dim", "not comparable": "dim"}
+IQR_OF_NORMAL = 1.349  # standard deviations
+LOGGED = 160  # columns of a file or a log, where no window bounds the lines
+STYLES = {"slower": "red", "faster": "green", "ambiguous": "yellow", "same": "dim", "not comparable": "dim"}
 
 
 @dataclass(frozen=True)
@@ -76,9 +81,10 @@ def verdict(old: Interval, new: Interval, noticeable: float = NOTICEABLE) -> tup
 
 
 def interval(row: Mapping[str, object]) -> Interval | None:
-    """The interval of a row's `time_s`: measured over windows, or for a matmul ± its interquartile range over √n.
+    """The interval of a row's `time_s`: measured over windows, or for a matmul over its repetitions.
 
-    The latter is McGill's notch, 1.57·IQR/√n, a 95 % interval of a median. None where the row has no time.
+    The latter takes the interquartile range for 1.35 standard deviations, as it is of normal values. (McGill's notches,
+    1.57·IQR/√n, are narrower on purpose: two of them that do not overlap differ at 95 %.) None without a time.
     """
     time = row.get("time_s")
     if row.get("status") != "ok" or not isinstance(time, float):
@@ -86,8 +92,8 @@ def interval(row: Mapping[str, object]) -> Interval | None:
     low, high = row.get("time_ci_low_s"), row.get("time_ci_high_s")
     spread, count = row.get("hot_iqr_s"), row.get("repetitions")
     if isinstance(spread, float) and isinstance(count, int) and count > 1:
-        notch = 1.57 * spread / count**0.5
-        low, high = time - notch, time + notch
+        half = median_half_width(spread / IQR_OF_NORMAL, count)
+        low, high = time - half, time + half
     if isinstance(low, float) and isinstance(high, float) and low > 0:
         return Interval(time, low, high, True)
     return Interval(time, time, time, False)
@@ -143,25 +149,25 @@ def machine_folder(path: Path) -> Path:
 
 
 def table(compared: Sequence[Compared]) -> Table:
-    """The comparison as the terminal shows it: runs that are in both sets."""
+    """The comparison as the terminal shows it: runs that are in both sets, slower ones first."""
     shown = Table(box=None, header_style="bold", pad_edge=False)
     shown.add_column("run", overflow="fold")
     for name in ("old", "new", "change", "95 % interval"):
         shown.add_column(name, justify="right", no_wrap=True)
     shown.add_column("verdict")
-    for each in compared:
+    order = list(STYLES)
+    for each in sorted(compared, key=lambda each: order.index(each.verdict)):
         if each.ratio is None:
             continue
-        change, bounds = _change(each.ratio), ABSENT
+        relative, bounds = change(each.ratio), ABSENT
         if each.ratio_low is not None and each.ratio_high is not None:
-            bounds = f"{_change(each.ratio_low)} … {_change(each.ratio_high)}"
-        says = f"{each.verdict}: {each.because}" if each.because else each.verdict
-        cells = (short(each.run), quantity(each.old_s, "s"), quantity(each.new_s, "s"), change, bounds, says)
+            bounds = f"{change(each.ratio_low)} … {change(each.ratio_high)}"
+        cells = (short(each.run), quantity(each.old_s, "s"), quantity(each.new_s, "s"), relative, bounds, each.verdict)
         shown.add_row(*(Text(cell) for cell in cells), style=STYLES[each.verdict])
     return shown
 
 
-def _change(ratio: float) -> str:
+def change(ratio: float) -> str:
     """What a factor of time means: `−3.1 %`, `+12 %`; from a factor of two on `×2.3`, `÷250`."""
     if ratio >= 2:
         return f"×{significant(ratio, 2)}"
@@ -195,13 +201,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigurationError as error:
         parser.error(str(error))
     compared = compare(old, new, options.noticeable)
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else LOGGED)
     console.print(Text(f"{new} against {old}"), soft_wrap=True)
     console.print(table(compared))
     counts = {says: sum(each.verdict == says for each in compared) for says in STYLES}
     console.print(Text(", ".join(f"{count} {says}" for says, count in counts.items() if count)))
-    for because, count in Counter(each.because for each in compared if each.ratio is None).items():
-        console.print(Text(f"  {count} {because}", style="dim"), soft_wrap=True)
+    for (says, because), count in Counter((each.verdict, each.because) for each in compared if each.because).items():
+        console.print(Text(f"  {count} {says}: {because}", style="dim"), soft_wrap=True)
     if options.out:
         write(compared, options.out, old, new)
     if counts["not comparable"] == len(compared):

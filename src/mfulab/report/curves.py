@@ -78,6 +78,7 @@ def draw(
         if log:
             axes.set_yscale("log")
             axes.set_ylim(values.min() / 2, values.max() * 2)
+            style.decades(axes.yaxis)
         else:
             axes.set_ylim(0, 1.15 * values.max())
         if machine == machines[-1]:

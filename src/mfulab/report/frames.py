@@ -34,12 +34,13 @@ def excluded(folder: Path) -> pd.DataFrame:
 
 def comparison(folder: Path) -> pd.DataFrame:
     """What scripts/compare.py found, runs that changed first; empty where nothing was compared."""
+    columns = ["run", "verdict", "old_s", "new_s", "ratio", "ratio_low", "ratio_high", "because", "old", "new"]
     try:
         found = pd.read_csv(folder / "comparison.csv", dtype=str, keep_default_na=False)
         order = found["verdict"].map({"slower": 0, "faster": 1, "ambiguous": 2, "same": 3}).fillna(4)
     except (FileNotFoundError, ValueError, KeyError):
-        return pd.DataFrame(columns=["run", "verdict", "old_s", "new_s", "ratio", "because"], dtype=str)
-    return found.loc[order.sort_values(kind="stable").index]
+        return pd.DataFrame(columns=columns, dtype=str)
+    return found.loc[order.sort_values(kind="stable").index].reindex(columns=columns, fill_value="")
 
 
 def seminar(folder: Path) -> pd.DataFrame:
@@ -79,11 +80,17 @@ def one_each(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
 
 
 def with_machine(tables: Tables, rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with a column `machine`: the name under which their device is shown, recorded machines marked."""
+    """The rows with a column `machine`: the name under which their device is shown, recorded machines marked.
+
+    Where devices of one name are in several machines, the machine's own name stands behind it.
+    """
     known = tables["environment"].drop_duplicates(["hardware", "recorded"], keep="last")
-    names = known.set_index(["hardware", "recorded"])["device_name"].to_dict()
+    devices = known.assign(device=known["device_name"].map(short_name))
+    shared = devices.groupby("device")["hardware"].transform("nunique") > 1
+    devices["device"] = devices["device"] + (" " + devices["hardware"]).where(shared, "")
+    names = devices.set_index(["hardware", "recorded"])["device"].to_dict()
     shown = [
-        short_name(names.get((hardware, recorded)) or hardware) + (" (recorded)" if recorded else "")
+        (names.get((hardware, recorded)) or hardware) + (" (recorded)" if recorded else "")
         for hardware, recorded in zip(rows["hardware"], rows["recorded"], strict=True)
     ]
     return rows.assign(machine=shown)

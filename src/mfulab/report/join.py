@@ -57,24 +57,41 @@ def step_flops(flops: Values, mode: str, micro_batches: int) -> dict[str, float 
 
     MFU (Chowdhery et al. 2022, PaLM, appendix B) takes the model's own forward and backward; HFU takes what runs,
     recomputation included. `executed_flops` is without activation checkpointing; `recomputed_flops` is what that adds.
+    Micro-batches are training's alone: other steps call the model once.
     """
-    training = mode == "training"
-    backward = flops.get("backward_flops") if training else 0
-    backward_causal = flops.get("backward_causal_flops") if training else 0
-    backward_executed = flops.get("executed_backward_flops") if training else 0
+    if mode == "decoding":  # one token attends to all before it: nothing to halve, nothing computed again
+        decoded = flops.get("decoding_flops")
+        return {"flops": decoded, "causal_flops": decoded, "executed_flops": decoded, "recomputed_flops": 0}
+    if mode == "inference":
+        evaluated = _evaluated(flops, "flops")
+        causal = _evaluated(flops, "causal_flops")
+        return {"flops": evaluated, "causal_flops": causal, "executed_flops": evaluated, "recomputed_flops": 0}
     forward = flops.get("forward_flops")
     return {
-        "flops": product(micro_batches, total(forward, backward)),
-        "causal_flops": product(micro_batches, total(flops.get("forward_causal_flops"), backward_causal)),
-        "executed_flops": product(micro_batches, total(forward, backward_executed)),
-        "recomputed_flops": product(micro_batches, flops.get("recomputed_flops")) if training else 0,
+        "flops": product(micro_batches, total(forward, flops.get("backward_flops"))),
+        "causal_flops": product(
+            micro_batches, total(flops.get("forward_causal_flops"), flops.get("backward_causal_flops"))
+        ),
+        "executed_flops": product(micro_batches, total(forward, flops.get("executed_backward_flops"))),
+        "recomputed_flops": product(micro_batches, flops.get("recomputed_flops")),
     }
+
+
+def _evaluated(flops: Values, what: str) -> float | None:
+    """A count of the forward pass in evaluation mode; training's, which may have more heads, where there is none."""
+    counted = flops.get(f"inference_{what}")
+    return flops.get(f"forward_{what}") if counted is None else counted
 
 
 def step_bytes(flops: Values, mode: str, micro_batches: int, dtype: str | None) -> float | None:
     """Bytes that the counted operators of one step read and write, each operand once, in the precision's own format."""
-    counted = total(flops.get("forward_bytes"), flops.get("backward_bytes") if mode == "training" else 0)
-    return product(micro_batches, counted, ratio(ELEMENT_BYTES.get(dtype or ""), BYTES_COUNTED_PER_ELEMENT))
+    if mode == "decoding":
+        counted = flops.get("decoding_bytes")
+    elif mode == "inference":
+        counted = _evaluated(flops, "bytes")
+    else:
+        counted = product(micro_batches, total(flops.get("forward_bytes"), flops.get("backward_bytes")))
+    return product(counted, ratio(ELEMENT_BYTES.get(dtype or ""), BYTES_COUNTED_PER_ELEMENT))
 
 
 def predicted_memory(row: Values, flops: Values, device: str | None) -> float | None:
@@ -84,6 +101,8 @@ def predicted_memory(row: Values, flops: Values, device: str | None) -> float | 
     """
     element_bytes, parameters = ELEMENT_BYTES.get(row.get("dtype") or ""), flops.get("parameters")
     training, again = row.get("mode") == "training", bool(row.get("checkpointing"))
+    if row.get("mode") == "decoding":  # its cache, which each step copies, is not in the counted peaks
+        return None
     which = "inference" if not training else "checkpointed" if again else "step"
     peak = flops.get(f"{which}_peak_bytes")
     if element_bytes is None or parameters is None or peak is None:
@@ -119,7 +138,8 @@ def profile_columns(row: Values, flops: Values, compute: Values, memory: Values,
     `compute` and `memory` are the count_flops row and the two ceilings rows, empty mappings where there are none.
     `device` is cpu or cuda.
     """
-    mode, micro_batches = row.get("mode") or "training", row.get("gradient_accumulation") or 1
+    mode = row.get("mode") or "training"
+    micro_batches = (row.get("gradient_accumulation") or 1) if mode == "training" else 1
     counted = step_flops(flops, mode, micro_batches)
     recomputed = counted.pop("recomputed_flops")
     executed = total(counted["executed_flops"], recomputed if row.get("checkpointing") else 0)
@@ -141,7 +161,7 @@ def profile_columns(row: Values, flops: Values, compute: Values, memory: Values,
         "mfu_causal_percent": _mfu(counted["causal_flops"], time, denominator),
         "hfu_percent": _mfu(executed, time, denominator),
         "samples_per_s": ratio(samples, time),
-        "tokens_per_s": ratio(product(samples, row.get("sequence_length")), time),
+        "tokens_per_s": ratio(product(samples, 1 if mode == "decoding" else row.get("sequence_length")), time),
         "bytes_moved": bytes_moved,
         "arithmetic_intensity": ratio(counted["flops"], bytes_moved),
         "ceiling_tflop_s": ceiling,
@@ -178,12 +198,15 @@ def matmul_columns(row: Values, compute: Values, device: str | None) -> dict[str
 
 
 def _mbu(row: Values, flops: Values, memory: Values, time: float | None, basis: str) -> float | None:
-    """MBU of inference, whose passes read every parameter; no step here keeps a KV cache."""
-    if row.get("mode") != "inference":
+    """MBU of inference, whose passes read every parameter, and of decoding, which reads the cache as well."""
+    if row.get("mode") not in ("inference", "decoding"):
         return None
-    width = 4 if row.get("autocast") else ELEMENT_BYTES.get(row.get("dtype") or "")
+    element_bytes = ELEMENT_BYTES.get(row.get("dtype") or "")
+    parameter_bytes = product(flops.get("parameters"), 4 if row.get("autocast") else element_bytes)
+    cached = flops.get("key_value_cache_bytes") if row["mode"] == "decoding" else 0
+    cache_bytes = product(cached, ratio(element_bytes, BYTES_COUNTED_PER_ELEMENT))
     bandwidth = memory.get("computed_gb_s" if basis == "spec" else "measured_gb_s")
-    return mbu_percent(product(flops.get("parameters"), width), 0, time, bandwidth)
+    return mbu_percent(parameter_bytes, cache_bytes, time, bandwidth)
 
 
 def _mfu(flops: float | None, time: float | None, denominator_tflop_s: float | None) -> float | None:

@@ -33,7 +33,8 @@ def at_line_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]], size
     height = (size * 1.25 + GAP) / room
     to_fraction = axes.transData + axes.transAxes.inverted()
     wanted = sorted(((to_fraction.transform((x, y))[1], (x, y), name, color) for x, y, name, color in ends))
-    placed = _apart([want for want, *_ in wanted], height)
+    top = 1 - height / 2  # a label's centre: its upper half stays under the panel's title
+    placed = [top * place for place in _apart([want / top for want, *_ in wanted], height / top)]
     return [
         axes.annotate(
             name,

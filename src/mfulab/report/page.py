@@ -13,10 +13,12 @@ from markupsafe import Markup
 
 from mfulab import verdict
 from mfulab.language import Texts, catalogue
-from mfulab.language.quantities import percent, quantity, significant
+from mfulab.language.quantities import duration, percent, quantity, significant
 from mfulab.report import figures, fonts, frames, payload, style, vector
 from mfulab.report.columns import TABLES
+from mfulab.report.compare import change
 from mfulab.report.effort import effort
+from mfulab.report.summary import short
 
 FONTS = "/* fonts */"  # in the style sheet, where the letters that the page needs are put once they are known
 COMPARED = 200  # lines of a comparison; the file has all
@@ -96,7 +98,7 @@ def _effort(tables: frames.Tables, text: Texts) -> str:
     found = effort(runs[~runs["recorded"]])
     if found is None:
         return ""
-    return text("effort", count=found.runs, total=quantity(found.wall_s, "s"), share=percent(found.duty_percent))
+    return text("effort", count=found.runs, total=duration(found.wall_s), share=percent(found.duty_percent))
 
 
 def _unmeasured(tables: frames.Tables, text: Texts) -> list[str]:
@@ -136,6 +138,7 @@ def _sections(tables: frames.Tables, drawn: Path | None, text: Texts) -> list[di
             "name": name,
             "title": words("title"),
             "finding": figures.finding(module, rows, words),
+            "reading": words("reading") if words.has("reading") else "",
             "svg": Markup(vector.inline(svg, name)),
             "command": figures.command(name, experiments, text.language),
         }
@@ -149,22 +152,41 @@ def _comparison(folder: Path, text: Texts) -> dict[str, Any]:
     if found.empty:
         return {}
     counts = found["verdict"].value_counts()
-    says = text("compared", count=len(found), counts=", ".join(f"{count} {says}" for says, count in counts.items()))
+    words = ", ".join(f"{text.name('compared', str(says))} {count}" for says, count in counts.items())
     lines = [
-        (
-            row["run"],
-            *(quantity(_number(row[name]), "s") for name in ("old_s", "new_s")),
-            row["verdict"],
-            row["because"],
-        )
-        for _, row in found.head(COMPARED).iterrows()
+        {
+            "run": row["run"],
+            "short": short(row["run"]),
+            "verdict": row["verdict"],
+            "word": text.name("compared", row["verdict"]),
+            "because": text.name("because", row["because"]),
+            "ratio": _change(row["ratio"]),
+            "bounds": " … ".join(filter(None, (_change(row[name]) for name in ("ratio_low", "ratio_high")))),
+            **{name: quantity(_number(row[f"{name}_s"]), "s") for name in ("old", "new")},
+        }
+        for _, row in found[found["ratio"] != ""].head(COMPARED).iterrows()
     ]
-    folders = [found[name].iloc[0] for name in ("old", "new") if name in found]
-    return {"says": says, "folders": folders, "lines": lines}
+    others = found.loc[found["ratio"] == "", "because"].value_counts()
+    without = [text("incomparable", count=n, because=text.name("because", str(why))) for why, n in others.items()]
+    folders = list(filter(None, found[["old", "new"]].iloc[0]))
+    return {
+        "says": text("compared", count=len(found), counts=words),
+        "folders": folders,
+        "lines": lines,
+        "others": without,
+    }
+
+
+def _change(ratio: str) -> str:
+    number = _number(ratio)
+    return change(number) if number else ""
 
 
 def _number(text: str) -> float | None:
-    return float(text) if text else None
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def _environment(tables: frames.Tables) -> dict[str, Any]:

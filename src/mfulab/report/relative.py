@@ -55,6 +55,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> None:
     machines, modes = style.machines(rows), list(dict.fromkeys(rows["mode"]))
     titles = {mode: text.name("mode", mode) for mode in modes}
     grid = style.panels(figure, machines, list(titles.values()), sharey=True, sharex=True)
+    if len(machines) == 1:
+        style.fit(figure, min(MOST, rows["model"].nunique()))
     ticks = [2.0**power for power in range(-10, 11)]
     low, high = min(1.0, rows["speedup"].min()) / 1.4, max(1.0, rows["speedup"].max()) * 1.4
     values = rows[axis].unique()
@@ -79,12 +81,12 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> None:
                 elinewidth=1.4,
             )
         axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_locator(FixedLocator(ticks if high / low < 200 else ticks[::2]))
+        axes.xaxis.set_major_locator(FixedLocator(ticks if len(modes) * np.log2(high / low) < 15 else ticks[::2]))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
         axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.set_yticks(range(len(order)), order, fontsize=min(11, 190 / len(order) / len(machines)))
+        axes.set_yticks(range(len(order)), order, fontsize=min(11, (240 if len(machines) == 1 else 145) / len(order)))
         axes.set_ylim(-0.6, len(order) - 0.4)
         axes.set_xlim(low, high)
         if machine == machines[-1]:
             axes.set_xlabel(text("speedup"))
-    style.legend(figure, [style.dot(color, text.name(axis, value)) for value, color in colors.items()], fewest=1)
+    style.legend(figure, [style.dot(color, text.name(axis, value)) for value, color in colors.items()])

@@ -10,18 +10,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from mfulab.configs import STEPS, CountFlopsStep
+from mfulab.configs import FORMATS, STEPS, CountFlopsStep
 from mfulab.report.columns import FLAGS, FROM_CONFIG, TABLE_OF, TABLES, TEXT, Record, Records
 from mfulab.rows import ROWS, Row
-
-FORMATS = {
-    "float64": "fp64",
-    "float32": "fp32",
-    "float16": "fp16",
-    "bfloat16": "bf16",
-    "float8_e4m3fn": "fp8",
-    "int8": "int8",
-}
 
 
 @dataclass

@@ -1,5 +1,6 @@
 """The look that all figures share: sizes for a projector, colours that everyone can tell apart, who measured when."""
 
+import math
 import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -9,10 +10,13 @@ import pandas as pd
 import seaborn as sns
 from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullLocator
 
+from mfulab.language import Texts
 from mfulab.report import fonts
 
 INK, MUTED, GRID, PAPER = "#1f2933", "#5f6b7a", "#dde2e8", "#ffffff"
@@ -80,6 +84,17 @@ def family_colors(values: Iterable[str]) -> dict[str, str]:
     return _usual_first(("library", "CPU", "Numba CUDA", "CUDA C", "Triton"), values)
 
 
+def shades(rows: pd.DataFrame, column: str, colors: pd.Series) -> dict[str, str]:
+    """For each value of `column` a shade of the colour of its rows, from pale to full in the order of the rows."""
+    first = rows.assign(color=colors).drop_duplicates(column)
+    found: dict[str, str] = {}
+    for color, here in first.groupby("color"):
+        pale = sns.blend_palette([PAPER, color], 100).as_hex()[40]
+        shades_of_it = sns.blend_palette([pale, color], len(here)).as_hex() if len(here) > 1 else [color]
+        found |= dict(zip(here[column], shades_of_it, strict=True))
+    return found
+
+
 def _usual_first(usual: Sequence[str], values: Iterable[str]) -> dict[str, str]:
     present = set(values)
     places = {value: usual.index(value) for value in usual if value in present}
@@ -137,10 +152,42 @@ def panels(figure: Figure, rows: Sequence[str], columns: Sequence[str], **shared
     for i, row in enumerate(rows):
         for j, column in enumerate(columns):
             parts = [row] if len(rows) > 1 or not column else []
-            title = " · ".join(filter(None, [*parts, column]))
-            grid[i][j].set_title(textwrap.fill(title, 96 // len(columns)))
+            parts = [textwrap.fill(part, 96 // len(columns)) for part in [*parts, column] if part]
+            grid[i][j].set_title((" · " if len(columns) < 3 else "\n").join(parts))
             named[row, column] = grid[i][j]
     return named
+
+
+def fit(figure: Figure, lines: int) -> None:
+    """Makes a figure of few lines (bars, models) as low as they need; call it after `panels` or before `subplots`."""
+    figure.set_figheight(min(figure.get_figheight(), 2.2 + 0.55 * max(3, lines)))
+    _arrange(figure)
+
+
+def decades(axis: Axis) -> None:
+    """Ticks of a logarithmic axis whose limits are final: at 1, 2 and 5 too where few decades are in view."""
+    low, high = axis.get_view_interval()
+    between = (1, 2, 5) if high / low < 10**1.7 else (1, 3) if high / low < 10**2.7 else (1,)
+    axis.set_major_locator(LogLocator(subs=between, numticks=8))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(_plain if low >= 1e-4 and high < 1e5 else _power))
+
+
+def _plain(value: float, _: object) -> str:
+    return f"{value:g}"
+
+
+def _power(value: float, _: object) -> str:
+    exponent = math.floor(math.log10(value) + 1e-9)
+    factor = f"{value / 10.0**exponent:.0f}"
+    return f"$10^{{{exponent}}}$" if factor == "1" else rf"${factor}\cdot10^{{{exponent}}}$"
+
+
+def speeds(axes: Axes) -> None:
+    """A logarithmic y axis that holds TFLOP/s says FLOP/s with prefixes: CPU and GPU are a factor of 10⁴ apart."""
+    decades(axes.yaxis)
+    axes.yaxis.set_major_formatter(lambda tflop_s, _: EngFormatter().format_eng(tflop_s * 1e12))
+    axes.set_ylabel("FLOP/s")
 
 
 def batch_area(batch_size: pd.Series) -> pd.Series:
@@ -158,9 +205,14 @@ def line(color: str, label: str, linestyle: str | tuple[int, tuple[float, ...]] 
     return Line2D([], [], color=color, label=label, linestyle=linestyle)
 
 
-def legend(figure: Figure, entries: Sequence[Line2D], fewest: int = 2) -> None:
-    """One row under the title: what direct labels do not say; left out below `fewest` entries."""
-    if len(entries) >= fewest:
+def dot_size(batch_size: pd.Series, text: Texts) -> list[Line2D]:
+    """A legend's entry for `batch_area`; none where all batches are of one size."""
+    return [dot(MUTED, text("dot_size"), fill="none")] if batch_size.nunique() > 1 else []
+
+
+def legend(figure: Figure, entries: Sequence[Line2D]) -> None:
+    """One row under the title: what direct labels do not say."""
+    if entries:
         figure.legend(
             handles=list(entries),
             loc="upper left",
@@ -179,5 +231,5 @@ def provenance(rows: pd.DataFrame) -> str:
     commits = sorted({commit for commit in rows.get("commit", pd.Series(dtype=str)) if commit})
     span = dates[0] if len(dates) == 1 else f"{dates[0]} … {dates[-1]}" if dates else ""
     commit = ", ".join(commit[:7] + ("-dirty" if commit.endswith("-dirty") else "") for commit in commits[:2])
-    more = "…" if len(commits) > 2 else ""
-    return " · ".join(filter(None, [", ".join(shown[:3]), span, f"mfulab {commit}{more}".strip()]))
+    code = f"mfulab {commit}{'…' if len(commits) > 2 else ''}" if commits else ""
+    return " · ".join(filter(None, [", ".join(shown[:3]), span, code]))

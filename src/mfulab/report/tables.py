@@ -26,8 +26,8 @@ def collect(
 
     `manifests` are the experiments asked for: a run of theirs without a row becomes a failed row. `also` are other
     plans, which add the rows that they have. Under `results`, machines without any plan are read folder by folder;
-    under `reference`, recorded machines but for those measured here, whose every run would be there twice. A run that
-    was found is not replaced by a later one.
+    under `reference`, recorded machines: all where nothing was measured here, else the GPUs but for the kind measured
+    here, whose every run would be there twice. A run that was found is not replaced by a later one.
     """
     everything, plans = Collected(), [*map(Path, manifests)]
     for manifest in plans:
@@ -43,7 +43,10 @@ def collect(
     if reference is not None and reference.is_dir():
         measured = {row["hardware"] for rows in everything.records.values() for row in rows}
         for folder in sorted(path for path in reference.iterdir() if path.is_dir() and path.name not in measured):
-            _extend(everything, from_recorded(folder))
+            found = from_recorded(folder)
+            # Beside one's own machine a recorded GPU is what one lacks; a CPU is what one has.
+            if not measured or any(row.get("device") == "cuda" for row in found.records["environment"]):
+                _extend(everything, found)
     joined(everything.records)
     return everything
 

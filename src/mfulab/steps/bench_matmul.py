@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import json
+import re
 import statistics
 import time
 from collections.abc import Iterator
@@ -49,7 +50,9 @@ def measure(config: BenchMatmulStep, folder: Path) -> Measured:
     with _packages_of(config.kernel):
         call, launch = _bind(kernel, operands, shape)
         operands.poison()
-        first_call_s, returned = _first(call)
+        with _launched_with(launch):
+            first_call_s, returned = _first(call)
+    launch = kernel.launch(shape)  # one that was tuned by the first call is known now
     before = check(_result(operands, returned), exact, form, shape.k)
     row = _describe(config, kernel, shape, form, launch, before)
     row.threads = threads
@@ -59,7 +62,8 @@ def measure(config: BenchMatmulStep, folder: Path) -> Measured:
     started = time.perf_counter()
     watch = CpuSampler()
     watch.start()
-    repetitions, reference = _time(config, kernel, call, operands, shape, device)
+    with _launched_with(launch):
+        repetitions, reference = _time(config, kernel, call, operands, shape, device)
     row.measured_s = time.perf_counter() - started
     if device == "cpu":
         readings = watch.stop()
@@ -108,6 +112,20 @@ def _packages_of(config: KernelConfig) -> Iterator[None]:
         raise UnsupportedError(
             f"kernel={config.name} needs the package {missing.name}, which is not installed"
         ) from None
+
+
+@contextlib.contextmanager
+def _launched_with(launch: Launch) -> Iterator[None]:
+    """Notes a CUDA error's name and the launch configuration that met it, where the error itself does not tell them."""
+    try:
+        yield
+    except UnsupportedError:
+        raise
+    except Exception as error:
+        name = re.search(r"cudaError\w+|CUDA_ERROR_\w+", str(error))
+        if launch.grid and str(launch) not in str(error):
+            error.add_note(f"{name[0]}, {launch}" if name else str(launch))
+        raise
 
 
 def _bind(kernel: MatmulKernel, operands: Operands, shape: Shape) -> tuple[Call, Launch]:

@@ -3,26 +3,13 @@
 import json
 from pathlib import Path
 
-import torch
-
 from mfulab.configs import CompareCountersStep
 from mfulab.flops.explain import explain, kinds_of_layers
 from mfulab.flops.model import count_model
 from mfulab.flops.peers import count_by, peer_version
-from mfulab.models.build import build, first_tensor, make_batch
+from mfulab.models.build import LogitsOnly, build, make_batch
 from mfulab.rows import CounterRow
 from mfulab.steps.base import Measured, UnsupportedError
-
-
-class _LogitsOnly(torch.nn.Module):
-    """What every tool can call: one tensor in, one tensor out."""
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return first_tensor(self.model(inputs))
 
 
 def measure(config: CompareCountersStep, folder: Path) -> Measured:
@@ -36,12 +23,12 @@ def measure(config: CompareCountersStep, folder: Path) -> Measured:
         raise UnsupportedError(
             f"counter={config.counter} is not installed: pip install {config.counter}, or mfulab[peers] for most"
         )
-    ours = count_model(config.model, config.batch_size, config.sequence_length, inference=True)
+    ours = count_model(config.model, config.batch_size, config.sequence_length, mode="inference")
     operations = ours.count.operations
     kinds = kinds_of_layers(ours.model, operations)
     forward = operations.sum("forward")
     # The tools hook, trace and patch: they get a model of their own, with data.
-    model = _LogitsOnly(build(config.model)).eval()
+    model = LogitsOnly(build(config.model)).eval()
     inputs = make_batch(config.model, config.batch_size, config.sequence_length).inputs
     try:
         theirs = count_by(config.counter, model, inputs)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mfulab.configs import CountFlopsStep
+from mfulab.errors import UnsupportedError
 from mfulab.flops.compare import compare_formulas, transformer_shape
 from mfulab.flops.counter import Operations
 from mfulab.flops.formulas import TransformerShape
@@ -43,6 +44,8 @@ def measure(config: CountFlopsStep, folder: Path) -> Measured:
     shape = transformer_shape(counted.model)
     if shape and config.sequence_length:
         _add_transformer(row, config, shape)
+        if shape.causal:
+            _add_decoding(row, config)
         _write(folder / "formulas.csv", compare_formulas(counted, config.batch_size, config.sequence_length))
         tokens = config.batch_size * config.sequence_length
         whole = sum(parameter.numel() for parameter in counted.model.parameters())
@@ -111,9 +114,11 @@ def _add_transformer(row: FlopsRow, config: CountFlopsStep, shape: TransformerSh
 
 def _add_inference(row: FlopsRow, config: CountFlopsStep) -> None:
     """Counts anew in evaluation mode, where dropout is gone and nothing is kept for a backward pass."""
-    counted = count_model(config.model, config.batch_size, config.sequence_length, inference=True)
-    row.inference_flops = counted.count.operations.sum("forward").flops
-    row.inference_other_flops = counted.count.operations.sum("forward").other_flops
+    counted = count_model(config.model, config.batch_size, config.sequence_length, mode="inference")
+    total = counted.count.operations.sum("forward")
+    row.inference_flops, row.inference_causal_flops = total.flops, total.causal_flops
+    row.inference_other_flops = total.other_flops
+    row.inference_bytes = BYTES * total.elements
     row.inference_peak_bytes = BYTES * counted.count.peak.elements
     row.inference_peak_fixed_bytes = counted.count.peak.fixed_bytes
 
@@ -127,6 +132,16 @@ def _add_checkpointed(row: FlopsRow, config: CountFlopsStep) -> None:
     row.recomputed_flops = counted.count.operations.sum("recomputed").executed_flops
     row.checkpointed_activation_bytes = BYTES * counted.count.saved.elements
     row.checkpointed_peak_bytes = BYTES * counted.count.peak.elements
+
+
+def _add_decoding(row: FlopsRow, config: CountFlopsStep) -> None:
+    """Counts anew the step that decodes the last token; the columns stay empty where the model keeps no cache."""
+    try:
+        counted = count_model(config.model, config.batch_size, config.sequence_length, mode="decoding")
+    except UnsupportedError:
+        return
+    total = counted.count.operations.sum("forward")
+    row.decoding_flops, row.decoding_bytes = total.flops, BYTES * total.elements
 
 
 def _operator_rows(operations: Operations) -> list[dict[str, object]]:

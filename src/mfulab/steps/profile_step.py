@@ -83,18 +83,21 @@ def make_step(config: ProfileStepStep, device: torch.device) -> tuple[Callable[[
     model = model.to(device=device, dtype=dtype)
     batch = make_batch(config.model, config.batch_size, config.sequence_length, device=device, dtype=dtype)
     model, batch = execution.arrange(model, batch, config.execution)
-    task = config.model.task
-    if config.workload.mode == "inference":
-        model.eval()
-    elif config.workload.checkpointing:
+    task, mode = config.model.task, config.workload.mode
+    if mode == "training" and config.workload.checkpointing:
         enable_checkpointing(model)
+    model.train(mode == "training")
+    if mode == "decoding" and config.execution.mode not in ("eager", "compile"):
+        raise UnsupportedError(f"execution={config.execution.name}: a growing cache needs eager or compiled execution")
     issued = execution.issue(model, batch, config.execution)
     graph = config.execution.mode == "cuda_graph"
     if config.workload.input == "host":
         if graph:
             raise UnsupportedError("workload.input=host: a replayed CUDA graph asks the host for nothing")
         issued = workload.fed(issued, batch, config.model, config.workload, config.sequence_length)
-    if config.workload.mode == "inference":
+    if mode == "decoding":
+        step = workload.decoding_step(model, issued, batch, config.precision, device)
+    elif mode == "inference":
         step = workload.inference_step(issued, batch, config.precision, device)
     else:
         step = workload.training_step(
@@ -103,8 +106,9 @@ def make_step(config: ProfileStepStep, device: torch.device) -> tuple[Callable[[
     if graph:
         step = execution.capture(step, device)
 
-    if config.workload.mode == "inference":
-        return step, lambda: float(loss(step(), batch.targets, task))
+    if mode != "training":
+        targets = batch.targets[:, -1:] if mode == "decoding" else batch.targets
+        return step, lambda: float(loss(step(), targets, task))
     latest: list[torch.Tensor] = []
 
     def remembered() -> torch.Tensor:

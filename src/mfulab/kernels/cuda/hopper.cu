@@ -82,6 +82,7 @@ extern "C" __global__ void __launch_bounds__(384, 1)
                 if (++stage == STAGES) stage = 0, parity ^= 1;
             }
             wait_for_products<0>();
+            hold(total);
             if (lane == 0) arrive(&empty[last]);
             // "Register fragments for wgmma, accumulator D": a lane holds pairs of columns, 8 apart, in two rows 8 apart.
             const int row = tile.top + half + warp * 16 + lane / 4, column = tile.left + lane % 4 * 2;

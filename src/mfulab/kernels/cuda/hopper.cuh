@@ -96,6 +96,12 @@ __device__ __forceinline__ void wait_for_products() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
 
+// The sums are complete from here on: nothing else tells the compiler that the wait before changed them.
+__device__ __forceinline__ void hold(float (&d)[128]) {
+#pragma unroll
+    for (int i = 0; i < 128; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+
 // "setmaxnreg", by all warps of a warpgroup.
 template <int registers>
 __device__ __forceinline__ void take_registers() {

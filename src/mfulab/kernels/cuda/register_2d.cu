@@ -2,7 +2,7 @@
 // Block: BM×BN of C in steps of BK; (BM/RUN)·(BN/RUN) threads.
 constexpr int COLUMNS = BN / RUN, THREADS = BM / RUN * COLUMNS;
 
-extern "C" __global__ void __launch_bounds__(THREADS, sizeof(REAL) == 4 ? 2 : 1) matmul(const REAL* a, const REAL* b, REAL* c, int m, int n, int k) {
+extern "C" __global__ void __launch_bounds__(THREADS, sizeof(REAL) == 4 && THREADS <= 256 ? 2 : 1) matmul(const REAL* a, const REAL* b, REAL* c, int m, int n, int k) {
     __shared__ REAL tile_a[BM][BK];
     __shared__ REAL tile_b[BK][BN];
     const int top = blockIdx.y * BM, left = blockIdx.x * BN;

@@ -5,7 +5,7 @@
 constexpr int COLUMNS = BN / 8, THREADS = BM / 8 * COLUMNS;
 constexpr int PAD = 4;  // keeps the transposed stores of one warp in different banks
 
-extern "C" __global__ void __launch_bounds__(THREADS, 2) matmul(const float* a, const float* b, float* c, int m, int n, int k) {
+extern "C" __global__ void __launch_bounds__(THREADS, THREADS <= 256 ? 2 : 1) matmul(const float* a, const float* b, float* c, int m, int n, int k) {
     __shared__ __align__(16) float tile_a[BK][BM + PAD];
     __shared__ __align__(16) float tile_b[BK][BN];
     const int top = blockIdx.y * BM, left = blockIdx.x * BN;

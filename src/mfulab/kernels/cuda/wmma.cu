@@ -1,5 +1,5 @@
 // Tensor cores through nvcuda::wmma: a warp multiplies 16×16 fragments and owns 64×32 of C, 4×2 of them. Tiles in shared
-// memory are double-buffered through registers. fp16 and bf16 multiply 16 deep, tf32 8 deep.
+// memory are double-buffered through registers. fp16, bf16 and int8 multiply 16 deep, tf32 8 deep.
 #include <mma.h>
 
 #include "packs.cuh"
@@ -11,6 +11,7 @@ constexpr int ROW_A = BK + PACK, ROW_B = BN + PACK;  // a pack longer than the t
 constexpr int PACKS_A = BM * BK / PACK / THREADS, PACKS_B = BK * BN / PACK / THREADS;
 constexpr int TILES_BYTES = 2 * (BM * ROW_A + BK * ROW_B) * sizeof(OPERAND);
 constexpr int ROW_C = 20, PATCH = 16 * ROW_C;  // one fragment of C on its way out, for each warp
+static_assert(PACKS_A * THREADS * PACK == BM * BK && PACKS_B * THREADS * PACK == BK * BN, "every thread loads as many packs");
 static_assert(THREADS / 32 * PATCH * sizeof(SUM) <= TILES_BYTES, "the tiles' memory holds the patches afterwards");
 
 typedef wmma::fragment<wmma::matrix_a, 16, 16, DEPTH, FRAGMENT, wmma::row_major> FragmentA;

@@ -18,17 +18,20 @@ FEWEST = 4  # blocks that make a picture
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """The kernel, size and precision with the most block sizes on one machine, with the block's two sides."""
+    """The kernel, size and precision with the most blocks on one machine, and their sides; measured before recorded."""
     timed = with_machine(tables, ok(tables["matmul"], "tflop_s"))
     sides = timed["block"].map(_sides)
     timed = timed.assign(block_x=sides.str[0], block_y=sides.str[1]).dropna(subset=["block_x"])
     keys = ["machine", "kernel", "size", "precision"]
     if timed.empty:
         return timed
-    counts = timed.groupby(keys)["block"].nunique()
-    if counts.max() < FEWEST:
-        return timed.head(0)
-    return timed[(timed[keys] == list(counts.idxmax())).all(axis=1)]
+    enough = timed[timed.groupby(["recorded", *keys])["block"].transform("nunique") >= FEWEST]
+    measured = enough[~enough["recorded"]]
+    enough = enough if measured.empty else measured
+    if enough.empty:
+        return enough
+    most = enough.groupby(keys)["block"].nunique().idxmax()
+    return enough[(enough[keys] == list(most)).all(axis=1)]
 
 
 def _sides(block: str) -> tuple[float, float] | tuple[None, None]:

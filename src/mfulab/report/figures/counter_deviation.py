@@ -42,8 +42,9 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """Deviation in percent on a line for each model; zero is this project's count."""
-    axes = figure.subplots()
     models, counters = list(dict.fromkeys(rows["model"])), sorted(set(rows["counter"]))
+    style.fit(figure, len(models))
+    axes = figure.subplots()
     axes.axvline(0, color=style.MUTED, linewidth=1)
     marks = dict(zip(counters, zip(style.PALETTE, style.MARKERS, strict=False), strict=False))
     for place, counter in enumerate(counters):
@@ -54,6 +55,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         heights = [models.index(model) + shift for model in here["model"]]
         axes.plot(here["deviation_percent"], heights, marker, color=color, markersize=7)
     axes.set_yticks(range(len(models)), models, fontsize=10 if len(models) > 14 else 11)
+    axes.set_ylim(-0.6, len(models) - 0.4)
     axes.set_xlabel(text("deviation"))
     low, high = axes.get_xlim()
     axes.set_xticks([tick for tick in axes.get_xticks() if low <= tick <= high], minor=False)

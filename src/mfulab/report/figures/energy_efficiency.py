@@ -53,8 +53,10 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         )
         axes.set(yscale="log", xlabel=text("mfu"))
         axes.set_xlim(0, 1.3 * here["mfu_percent"].max())
+        style.decades(axes.yaxis)
     grid["", machines[0]].set_ylabel("GFLOP/J")
-    style.legend(figure, [style.dot(color, text.name("precision", name)) for name, color in colors.items()])
+    entries = [style.dot(color, text.name("precision", name)) for name, color in colors.items()]
+    style.legend(figure, entries + style.dot_size(rows["batch_size"], text))
     labels.settle(figure)
     for machine in machines:
         here = rows[rows["machine"] == machine].sort_values("flops_per_j")

@@ -36,11 +36,13 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     )
     if ratio.empty:
         return words
-    return f"{words} " + text("ratio", low=significant(ratio.min()), high=significant(ratio.max()))
+    low, high = significant(ratio.min()), significant(ratio.max())
+    return f"{words} " + text("ratio" if low != high else "ratio_same", low=low, high=high)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """Dots on a logarithmic scale: forward, and forward with backward."""
+    style.fit(figure, len(rows))
     axes = figure.subplots()
     heights = range(len(rows))
     whole = rows["forward_per_sample"] + rows["backward_per_sample"]
@@ -60,6 +62,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         for model, length in rows[["model", "sequence_length"]].itertuples(index=False)
     ]
     axes.set_yticks(heights, names, fontsize=10 if len(rows) > 14 else 11)
+    axes.set_ylim(-0.6, len(rows) - 0.4)
+    axes.grid(axis="y", visible=False)
     axes.set_xscale("log")
     axes.set_xlim(right=far.max() * 30)
     axes.set_xlabel(text("flops"))

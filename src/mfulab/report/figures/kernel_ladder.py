@@ -5,6 +5,7 @@ import textwrap
 
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 from mfulab.language import Texts
 from mfulab.language.quantities import percent, significant
@@ -17,7 +18,7 @@ ORDER = 1
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """Each machine's largest square product that most of its implementations share.
+    """Each machine's largest square product that nearly all of its implementations share.
 
     An implementation too slow for that size is there with its largest, which its name then says: a share is one of the
     library's time for the same product.
@@ -27,7 +28,7 @@ def rows(tables: Tables) -> pd.DataFrame:
         return square
     shared = matmuls.most_shared(square)
     chosen = shared.drop_duplicates("machine").set_index("machine")[["precision", "n"]]
-    beside = square.join(chosen, on="machine", rsuffix="_shared")
+    beside = square.join(chosen.add_suffix("_shared"), on="machine")
     beside = beside[(beside["precision"] == beside["precision_shared"]) & (beside["n"] < beside["n_shared"])]
     keys, known = (pd.MultiIndex.from_frame(frame[["machine", "kernel"]]) for frame in (beside, shared))
     smaller = beside[~keys.isin(known)].sort_values("n").drop_duplicates(["machine", "kernel"], keep="last")
@@ -89,6 +90,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         first = rows[rows["machine"] == machine].iloc[0]
         titles[machine] = f"{machine} · {int(first['n'])}³ · {text.name('precision', first['precision'])}"
     grid = style.panels(figure, [""], list(titles.values()))
+    style.fit(figure, int(rows.groupby("machine").size().max()))
     colors = style.family_colors(rows["family"])
     for machine in machines:
         axes = grid["", titles[machine]]
@@ -116,9 +118,11 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         axes.set_xscale("log")
         axes.set_xlim(shares.min() / 2, max(150.0, shares.max()) * 8)
         decades = [10.0**power for power in range(-4, 3) if 10.0**power >= shares.min() / 2]
-        axes.set_xticks(decades[::-2][::-1] if len(decades) > 4 else decades)
+        near = [share for share in (20, 50, 100) if share >= shares.min() / 2]
+        axes.set_xticks(decades[::-2][::-1] if len(decades) > 4 else decades if len(decades) > 1 else near)
+        axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(lambda share, _: f"{share:g}")
         axes.tick_params(axis="y", labelsize=small + 1)
         axes.grid(axis="y", visible=False)
         axes.set_xlabel(text("share"))
-    style.legend(figure, [style.dot(color, family, "s") for family, color in colors.items() if family])
+    style.legend(figure, [style.dot(color, text.name("family", name), "s") for name, color in colors.items() if name])

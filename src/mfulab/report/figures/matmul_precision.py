@@ -2,7 +2,6 @@
 
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter
 
 from mfulab.language import Texts
 from mfulab.language.quantities import quantity
@@ -56,9 +55,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         axes.scatter(here["error"], here["tflop_s"], s=90, color=style.PALETTE[0], zorder=3)
         axes.set(xscale="log", yscale="log", xlabel=text("error"))
         axes.margins(0.2, 0.15)
-        axes.yaxis.set_minor_formatter(NullFormatter())
         axes.set_ylim(here["tflop_s"].min() / 3, here["tflop_s"].max() * 3)
-    grid["", machines[0]].set_ylabel("TFLOP/s")
+        style.speeds(axes)
     labels.settle(figure)
     for machine in machines:
         here = shown[shown["machine"] == machine]

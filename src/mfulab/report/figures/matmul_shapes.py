@@ -14,22 +14,43 @@ TOPIC = "kernels"
 ORDER = 2
 MOST_SHAPES, MOST_KERNELS = 16, 16
 FITS = 32  # what tiles and vectors divide
+FLAT_NAMES = 4  # so many names of implementations stand beside one another
+BESIDE = 0.1  # an odd cube is compared with those that fit and are so near in size
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """The machine and precision with the most shapes, if any of them is odd."""
+    """The machine and precision with the most shapes, if any is odd: those, and the cubes to compare them with.
+
+    Measured machines go before recorded ones. Only implementations that were given odd shapes are there.
+    """
     timed = matmuls.fastest(with_machine(tables, ok(tables["matmul"], "share_of_measured_percent", "m", "n", "k")))
     if timed.empty:
         return timed
+    measured = timed[~timed["recorded"]]
+    timed = measured if odd(measured).any() else timed
     place = timed.groupby(["machine", "precision"])["size"].nunique().idxmax()
     here = timed[(timed["machine"] == place[0]) & (timed["precision"] == place[1])]
-    return here if odd(here).any() else here.head(0)
+    strange = here[odd(here)]
+    fits = here[~odd(here) & here["kernel"].isin(strange["kernel"])]
+    near = [any(abs(n - other) <= BESIDE * other for other in strange.loc[cube(strange), "n"]) for n in fits["n"]]
+    return pd.concat([fits[near] if any(near) else fits[fits["n"] == fits["n"].max()], strange])
+
+
+def cube(rows: pd.DataFrame) -> pd.Series:
+    """Whether a product is one of n × n × n."""
+    return (rows["m"] == rows["n"]) & (rows["n"] == rows["k"]) & (rows["batch"].fillna(1) == 1)
 
 
 def odd(rows: pd.DataFrame) -> pd.Series:
     """Whether a product is not n × n × n, or n no multiple of a common tile."""
-    cube = (rows["m"] == rows["n"]) & (rows["n"] == rows["k"]) & (rows["batch"].fillna(1) == 1)
-    return ~(cube & (rows["n"] % FITS == 0))
+    return ~(cube(rows) & (rows["n"] % FITS == 0))
+
+
+def shape(row: pd.Series) -> str:
+    """`1024³`, `16×1024×1024`, and of a batch `32 · 128³`."""
+    sides = [int(row[side]) for side in ("m", "n", "k")]
+    one = f"{sides[0]}³" if len(set(sides)) == 1 else "×".join(map(str, sides))
+    return f"{int(row['batch'])} · {one}" if row["batch"] > 1 else one
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
@@ -50,10 +71,11 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A heat map: shapes down, implementations across, each cell its share of the measured ceiling in percent."""
-    work = rows.groupby("size")["flops"].first().sort_values()
-    shapes = list(work.index[-MOST_SHAPES:])
+    rows = rows.assign(shape=rows.apply(shape, axis=1), batched=rows["batch"] > 1, flat=~cube(rows))
+    largest = rows.drop_duplicates("shape").nlargest(MOST_SHAPES, "flops")
+    shapes = list(largest.sort_values(["batched", "flat", "flops"])["shape"])
     kernels = list(rows.groupby("kernel")["share_of_measured_percent"].median().nlargest(MOST_KERNELS).index)
-    table = rows.pivot_table(index="size", columns="kernel", values="share_of_measured_percent").reindex(
+    table = rows.pivot_table(index="shape", columns="kernel", values="share_of_measured_percent").reindex(
         shapes, columns=kernels
     )
     axes = figure.subplots()
@@ -72,7 +94,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         cbar_kws={"label": text("share")},
     )
     axes.set(xlabel="", ylabel=text("shape"))
-    axes.tick_params(axis="x", labelrotation=35, labelsize=small + 1)
+    axes.grid(False)
+    axes.tick_params(axis="x", labelrotation=35 if len(kernels) > FLAT_NAMES else 0, labelsize=small + 1)
     axes.tick_params(axis="y", labelrotation=0, labelsize=small + 1)
-    for label in axes.get_xticklabels():
+    for label in axes.get_xticklabels() if len(kernels) > FLAT_NAMES else ():
         label.set(ha="right", rotation_mode="anchor")

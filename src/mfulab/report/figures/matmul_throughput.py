@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, NullLocator
 
 from mfulab.language import Texts
 from mfulab.language.quantities import quantity, significant
@@ -13,6 +13,7 @@ from mfulab.report.frames import Tables, ok, with_machine
 TABLES = ("matmul", "environment")
 TOPIC = "kernels"
 ORDER = 0
+MOST_ERRORS = 8  # that are named: the largest; most implementations err alike
 
 
 def rows(tables: Tables) -> pd.DataFrame:
@@ -47,12 +48,18 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
-    """Left TFLOP/s with the measured ceiling, right the relative error with its tolerance; one row a machine."""
+    """Left FLOP/s with the measured ceiling, right the relative error with its tolerance; one row a machine.
+
+    A family has one colour, and a rung's shade of it is the darker the higher it stands.
+    """
     machines = style.machines(rows)
     titles = [text("speed"), text("error")]
     grid = style.panels(figure, machines, titles, sharex=True, width_ratios=[1.5, 1])
-    colors = dict(zip(rows["kernel"], rows["family"].map(style.family_colors(rows["family"])), strict=True))
-    sizes = [n for n in sorted(rows["n"].unique()) if np.log2(n) % 1 == 0] or sorted(rows["n"].unique())
+    families = style.family_colors(rows["family"])
+    colors = style.shades(rows.sort_values("rung"), "kernel", rows["family"].map(families))
+    every = sorted(rows["n"].unique())
+    powers = [n for n in every if np.log2(n) % 1 == 0]
+    sizes = powers if len(powers) > 1 else every
     for machine in machines:
         here = rows[rows["machine"] == machine]
         speed, error = grid[machine, titles[0]], grid[machine, titles[1]]
@@ -67,23 +74,25 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         if here["tolerance"].notna().any():
             bound = here.groupby("n")["tolerance"].max()
             error.plot(bound.index, bound, color=style.MUTED, linewidth=1, linestyle=(0, (4, 3)))
-            where = {"textcoords": "offset points", "ha": "right", "va": "bottom", "fontsize": 9}
-            error.annotate(text("tolerance"), (bound.index[-1], bound.iloc[-1]), (0, 5), **where)
+            where = {"textcoords": "offset points", "ha": "right", "va": "top", "fontsize": 9}
+            error.annotate(text("tolerance"), (bound.index[-1], bound.iloc[-1]), (0, -8), **where)
         for axes in (speed, error):
             axes.set_xscale("log", base=2)
             axes.set_yscale("log")
             axes.xaxis.set_major_locator(FixedLocator(sizes if len(sizes) < 7 else sizes[:: len(sizes) // 5]))
             axes.xaxis.set_major_formatter(lambda size, _: f"{size:g}")
             axes.xaxis.set_minor_locator(NullLocator())
-            axes.yaxis.set_minor_formatter(NullFormatter())
-        speed.set_ylabel("TFLOP/s")
+            axes.margins(y=0.1)
+        style.speeds(speed)
+        style.decades(error.yaxis)
         error.set_ylabel("‖C − R‖ / ‖R‖")
     for title in titles:
         grid[machines[-1], title].set_xlabel(text("size"))
+    style.legend(figure, [style.dot(color, text.name("family", name), "s") for name, color in families.items() if name])
     labels.settle(figure)
     for machine in machines:
         last = rows[rows["machine"] == machine].groupby("kernel").last().reset_index()
-        ends = [
-            (n, y, kernel, colors[kernel]) for kernel, n, y in last[["kernel", "n", "tflop_s"]].itertuples(index=False)
-        ]
-        labels.at_line_ends(grid[machine, titles[0]], ends)
+        for title, value, most in zip(titles, ("tflop_s", "relative_error"), (len(last), MOST_ERRORS), strict=True):
+            known = last[last[value] > 0].nlargest(most, value)
+            ends = zip(known["n"], known[value], known["kernel"], known["kernel"].map(colors), strict=True)
+            labels.at_line_ends(grid[machine, title], list(ends))

@@ -1,5 +1,6 @@
 """Memory of a step: the predicted peak against the measured one."""
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -54,8 +55,11 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         both = here[["predicted_memory_bytes", "memory_bytes"]] / 2**30
         low, high = both.min(axis=None) / 2, both.max(axis=None) * 3
         axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), xlabel=text("predicted"))
+        style.decades(axes.xaxis)
+        style.decades(axes.yaxis)
     grid["", machines[0]].set_ylabel(text("measured_peak"))
-    style.legend(figure, [style.dot(color, text.name("precision", name)) for name, color in colors.items()])
+    entries = [style.dot(color, text.name("precision", name)) for name, color in colors.items()]
+    style.legend(figure, entries + style.dot_size(rows["batch_size"], text))
     labels.settle(figure)
     for machine in machines:
         here = (
@@ -68,4 +72,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
             )
         ]
         whole = rows.loc[rows["machine"] == machine, ["predicted_memory_bytes", "memory_bytes"]].head(400) / 2**30
-        labels.beside_points(grid["", machine], points, list(whole.itertuples(index=False, name=None)))
+        low, high = grid["", machine].get_xlim()
+        diagonal = np.geomspace(low, high, 80)
+        obstacles = [*whole.itertuples(index=False, name=None), *zip(diagonal, diagonal, strict=True)]
+        labels.beside_points(grid["", machine], points, obstacles)

@@ -27,20 +27,25 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
         return text(
             "finding_none",
             busiest=percent(rows["utilization_percent"].max()),
-            best=percent(best["mfu_percent"]),
-            model=best["model"],
-            batch_size=int(best["batch_size"]),
+            high=percent(best["mfu_percent"]),
+            high_run=_named(best, text),
         )
-    worst = busy.loc[busy["mfu_percent"].idxmin()]
-    return text(
-        "finding",
+    worst, best = (busy.loc[busy["mfu_percent"].agg(which)] for which in ("idxmin", "idxmax"))
+    words = text(
+        "finding" if len(busy) > 1 else "finding_one",
         count=len(busy),
         total=len(rows),
-        low=percent(busy["mfu_percent"].min()),
-        high=percent(busy["mfu_percent"].max()),
-        model=worst["model"],
-        batch_size=int(worst["batch_size"]),
+        low=percent(worst["mfu_percent"]),
+        low_run=_named(worst, text),
+        high=percent(best["mfu_percent"]),
+        high_run=_named(best, text),
     )
+    above = int((rows["mfu_percent"] > 100).sum())
+    return f"{words} {text('doubtful', count=above)}" if above else words
+
+
+def _named(row: pd.Series, text: Texts) -> str:
+    return text("run", model=row["model"], mode=text.name("mode", row["mode"]), batch_size=int(row["batch_size"]))
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
@@ -81,11 +86,14 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     )
     entries = [style.dot(colors[name], text.name("precision", name)) for name in colors]
     entries += [style.dot(style.MUTED, text.name("mode", name), shapes[name]) for name in shapes]
-    style.legend(figure, entries)
+    style.legend(figure, entries + style.dot_size(rows["batch_size"], text))
     labels.settle(figure)
     for machine in machines:
         here = rows[rows["machine"] == machine]
         best = here.loc[here.groupby("model")["mfu_percent"].idxmax()].nlargest(24, "mfu_percent")
         places = best[["utilization_percent", "mfu_percent", "model"]].itertuples(index=False, name=None)
-        obstacles = here[["utilization_percent", "mfu_percent"]].head(400).itertuples(index=False, name=None)
-        labels.beside_points(grid["", machine], list(places), list(obstacles))
+        obstacles = list(here[["utilization_percent", "mfu_percent"]].head(400).itertuples(index=False, name=None))
+        # Of the diagonal and of what stands above it.
+        # Of the diagonal and of what stands above it.
+        obstacles += [(share, share + above) for share in range(0, 108, 2) for above in (0, 4)]
+        labels.beside_points(grid["", machine], list(places), obstacles)

@@ -5,6 +5,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.language import Texts
+from mfulab.language.quantities import percent
 from mfulab.report import labels, style
 from mfulab.report.frames import Tables, ok, with_machine
 
@@ -35,8 +36,8 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
         total=len(rows),
         model=best["model"],
         batch_size=int(best["batch_size"]),
-        share=f"{share.max():.0f}",
-        median=f"{share.median():.0f}",
+        share=percent(share.max()),
+        median=percent(share.median()),
     )
 
 
@@ -80,14 +81,18 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         axes.set(xscale="log", yscale="log", xlabel=text("intensity"))
         axes.set_xlim(low, high)
         axes.set_ylim(bottom=here["tflop_s"].min() / 3)
+        style.decades(axes.xaxis)
+        style.decades(axes.yaxis)
     grid["", machines[0]].set_ylabel("TFLOP/s")
     entries = [style.dot(color, text.name("precision", name)) for name, color in colors.items()]
     entries += [style.line(style.MUTED, text("measured")), style.line(style.MUTED, text("computed"), "--")]
-    style.legend(figure, entries)
+    style.legend(figure, entries + style.dot_size(rows["batch_size"], text))
     labels.settle(figure)
     for machine in machines:
         here = rows[rows["machine"] == machine]
         best = here.loc[here.groupby("model")["tflop_s"].idxmax()].nlargest(24, "tflop_s")
         places = best[["arithmetic_intensity", "tflop_s", "model"]].itertuples(index=False, name=None)
-        obstacles = here[["arithmetic_intensity", "tflop_s"]].head(400).itertuples(index=False, name=None)
-        labels.beside_points(grid["", machine], list(places), list(obstacles))
+        obstacles = list(here[["arithmetic_intensity", "tflop_s"]].head(400).itertuples(index=False, name=None))
+        for roofs in grid["", machine].lines:
+            obstacles += roofs.get_xydata()[::3].tolist()
+        labels.beside_points(grid["", machine], list(places), obstacles)

@@ -19,7 +19,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     known = ok(tables["profile"], "utilization_percent", "mfu_percent")
     known = known.sort_values(["recorded", "utilization_percent"], ascending=[True, False])
     wanted = known.merge(tables["series"][keys].drop_duplicates(), on=keys).head(1)
-    columns = [*keys, "model", "batch_size", "mfu_percent", "started_at", "commit"]
+    columns = [*keys, "model", "mode", "precision", "batch_size", "mfu_percent", "started_at", "commit"]
     return with_machine(tables, tables["series"].merge(wanted[columns], on=keys))
 
 
@@ -51,8 +51,18 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         axes.set_title(text(f"series_{name}"), fontsize=11)
         axes.set_ylim(0, 1.15 * max(rows[name].max(), 100 if name.endswith("percent") else 0))
     mfu = rows["mfu_percent"].iloc[0]
+    strips[0].set_ylim(top=max(strips[0].get_ylim()[1], 1.15 * mfu))
     strips[0].axhline(mfu, color=style.PALETTE[3], linewidth=1.5, linestyle=(0, (4, 3)))
     strips[0].text(
         1.01, mfu, f"MFU\n{percent(mfu)} %", transform=strips[0].get_yaxis_transform(), va="center", fontsize=10
     )
     strips[-1].set_xlabel(text("time"))
+    first = rows.iloc[0]
+    window = text(
+        "window",
+        model=first["model"],
+        mode=text.name("mode", first["mode"]),
+        precision=text.name("precision", first["precision"]),
+        batch_size=int(first["batch_size"]),
+    )
+    style.legend(figure, [style.dot(style.GRID, window, "s")])

@@ -1,6 +1,11 @@
-"""The ladder from busy to useful: one falling line a run, from the loosest measure of use to the strictest."""
+"""The ladder from busy to useful: a falling line or a row of cells a run, from the loosest measure to the strictest."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mfulab.language import Texts
@@ -19,7 +24,8 @@ RUNGS = (
     "hfu_percent",
     "mfu_percent",
 )
-MOST = 20  # lines a panel
+MOST = 20  # runs a panel
+MOST_LINES = 8  # of which more lie on one another
 
 
 def rows(tables: Tables) -> pd.DataFrame:
@@ -60,26 +66,29 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
-    """A panel a machine; the rungs that it could measure from left to right, names at the line ends."""
+    """A panel a machine; the rungs that it measured from left to right: falling lines, or cells where runs are many."""
     machines = style.machines(rows)
-    grid = style.panels(figure, [""], machines, sharey=True)
+    grid = style.panels(figure, [""], machines)
+    lines = rows.groupby("machine").size().max() <= MOST_LINES
     colors = style.precision_colors(rows["precision"])
     for machine in machines:
         axes, here = grid["", machine], rows[rows["machine"] == machine]
         rungs = [name for name in RUNGS if here[name].notna().any()]
-        for _, row in here.iterrows():
-            known = [(place, row[name]) for place, name in enumerate(rungs) if row[name] == row[name]]
-            axes.plot(
-                *zip(*known, strict=True), color=colors[row["precision"]], marker="o", alpha=0.85, gid=row["model"]
-            )
-        crowded = len(machines) > 1
-        axes.set_xticks(range(len(rungs)), [text(name) for name in rungs], rotation=40 if crowded else 0)
+        if lines:
+            _draw_lines(axes, here, rungs, colors)
+            axes.set_ylim(0, max(105.0, 1.05 * rows[list(RUNGS)].max(axis=None)))
+            axes.set_xticks(range(len(rungs)), [text(name) for name in rungs])
+            axes.grid(axis="x", visible=False)
+        else:
+            _draw_cells(axes, here, rungs)
+            axes.set_title(textwrap.fill(machine, 72 // len(machines)))
+            axes.set_xticks([place + 0.5 for place in range(len(rungs))], [text(name) for name in rungs])
+            axes.set_xlabel(text("percent"))
+        slanted = {"ha": "right", "rotation": 40 if lines else 65, "rotation_mode": "anchor"}
         for label in axes.get_xticklabels():
-            label.set(
-                ha="right" if crowded else "center", rotation_mode="anchor" if crowded else "default", fontsize=10
-            )
-        axes.set_ylim(0, max(105.0, 1.05 * here[rungs].max(axis=None)))
-        axes.grid(axis="x", visible=False)
+            label.set(fontsize=10 if lines else 9, **(slanted if len(machines) > 1 else {"rotation": 0}))
+    if not lines:
+        return
     grid["", machines[0]].set_ylabel(text("percent"))
     style.legend(figure, [style.line(color, text.name("precision", name)) for name, color in colors.items()])
     labels.settle(figure)
@@ -91,3 +100,32 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
             for model, mfu, precision in here[["model", "mfu_percent", "precision"]].itertuples(index=False)
         ]
         labels.at_line_ends(grid["", machine], ends)
+
+
+def _draw_lines(axes: Axes, here: pd.DataFrame, rungs: Sequence[str], colors: Mapping[str, str]) -> None:
+    for _, row in here.iterrows():
+        known = [(place, row[name]) for place, name in enumerate(rungs) if row[name] == row[name]]
+        axes.plot(*zip(*known, strict=True), color=colors[row["precision"]], marker="o", alpha=0.85, gid=row["model"])
+
+
+def _draw_cells(axes: Axes, here: pd.DataFrame, rungs: Sequence[str]) -> None:
+    """A line of cells a run, the highest MFU above; lines would lie on one another and none could be followed."""
+    shares = here[rungs].astype(float)
+    sns.heatmap(
+        shares,
+        ax=axes,
+        cmap="crest",
+        vmin=0,
+        vmax=100,
+        cbar=False,
+        annot=shares.map(lambda share: percent(share) if share == share else ""),
+        fmt="",
+        annot_kws={"fontsize": 8},
+        linewidths=1,
+        linecolor=style.PAPER,
+        xticklabels=False,
+        yticklabels=[f"{model} {precision}" for model, precision in zip(here["model"], here["precision"], strict=True)],
+    )
+    axes.tick_params(axis="y", labelrotation=0, labelsize=8)
+    axes.set_ylabel("")
+    axes.grid(visible=False)

@@ -176,7 +176,7 @@ class Grid {
     for (const [name, value] of Object.entries(record)) if (value !== null && value !== "") facts.append(element("dt", { textContent: name }), element("dd", { textContent: shown(value) }));
     const detail = this.details[`${record.recorded ? "recorded/" : ""}${record.hardware}/${this.name}/${record.run}`];
     byId("run-title").replaceChildren(...record.run.split(/(?<=,)/).flatMap((part) => [part, element("wbr")]));
-    byId("run-body").replaceChildren(...(record.verdict ? [element("p", { textContent: `${record.verdict}. ${record.verdict_reason}` })] : []), ...(detail ? describe(detail) : []), element("h3", { textContent: words.row }), facts);
+    byId("run-body").replaceChildren(...(record.verdict ? [element("p", {}, element("strong", { textContent: record.verdict }), `: ${record.verdict_reason}`)] : []), ...(detail ? describe(detail) : []), element("h3", { textContent: words.row }), facts);
     byId("run").showModal();
   }
 }
@@ -212,14 +212,15 @@ function list(records) {
 function spark(points) {
   const numbers = points.filter((value) => value !== null);
   const [low, high] = [Math.min(...numbers), Math.max(...numbers)];
-  const canvas = element("canvas", { className: "spark", width: 1600, height: 220, role: "img", ariaLabel: `${shown(low)} … ${shown(high)}` });
+  const width = 2 * Math.min(900, innerWidth - 80); // two dots a pixel of the dialog, or points would be drawn as ellipses
+  const canvas = element("canvas", { className: "spark", width, height: 220, role: "img", ariaLabel: `${shown(low)} … ${shown(high)}` });
   const pen = canvas.getContext("2d");
   pen.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--accent");
   const top = high > low ? high : low + 1;
   points.forEach((value, index) => {
     if (value === null) return;
     pen.beginPath();
-    pen.arc(20 + (index * 1560) / Math.max(1, points.length - 1), 190 - (160 * (value - low)) / (top - low), 6, 0, 7);
+    pen.arc(20 + (index * (width - 40)) / Math.max(1, points.length - 1), 190 - (160 * (value - low)) / (top - low), 6, 0, 7);
     pen.fill();
   });
   return element("div", {}, canvas, element("p", { className: "provenance", textContent: `${shown(low)} … ${shown(high)}` }));

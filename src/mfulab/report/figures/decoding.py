@@ -1,0 +1,76 @@
+"""Decoding, a token at a time: the share of the memory's bandwidth beside that of the arithmetic, by batch size."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator
+
+from mfulab.language import Texts
+from mfulab.language.quantities import percent, significant
+from mfulab.report import curves, labels, style
+from mfulab.report.frames import Tables, ok, with_machine
+
+TABLES = ("profile", "environment")
+TOPIC = "batch_size"
+ORDER = 2
+WORDS = ("mbu_percent", "mfu_percent")
+DASHES = dict(zip(WORDS, ("-", "--"), strict=True))
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """Decoding runs of series with at least two batch sizes."""
+    decoded = ok(tables["profile"], "mbu_percent", "mfu_percent")
+    return curves.series(with_machine(tables, decoded[decoded["mode"] == "decoding"]))
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """The series nearest to the memory's limit at its smallest batch, and what its largest batch makes of it."""
+    first, last = curves.ends(rows)
+    best = first["mbu_percent"].idxmax()
+    return text(
+        "finding",
+        model=first.loc[best, "model"],
+        precision=text.name("precision", first.loc[best, "precision"]),
+        small=int(first.loc[best, "batch_size"]),
+        large=int(last.loc[best, "batch_size"]),
+        mbu=percent(first.loc[best, "mbu_percent"]),
+        low=percent(first.loc[best, "mfu_percent"]),
+        high=percent(last.loc[best, "mfu_percent"]),
+        slower=significant(last.loc[best, "time_s"] / first.loc[best, "time_s"]),
+    )
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """A panel a machine, both axes logarithmic; MBU solid, MFU dashed, colour is the precision."""
+    machines = style.machines(rows)
+    grid = style.panels(figure, machines, [""], sharex=True)
+    colors = style.precision_colors(rows["precision"])
+    sizes = sorted(rows["batch_size"].unique())
+    ends: dict[str, list[tuple[float, float, str, str]]] = {machine: [] for machine in machines}
+    for keys, line in rows.groupby(curves.KEYS, sort=False, dropna=False):
+        series = dict(zip(curves.KEYS, keys, strict=True))
+        if series["machine"] not in machines:
+            continue
+        for column, dash in DASHES.items():
+            grid[series["machine"], ""].plot(
+                line["batch_size"], line[column], color=colors[series["precision"]], linestyle=dash, marker="o"
+            )
+        last = line.iloc[-1]
+        ends[series["machine"]].append((last["batch_size"], last["mbu_percent"], series["model"], style.INK))
+    for (machine, _), axes in grid.items():
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_locator(FixedLocator(sizes))
+        axes.xaxis.set_major_formatter(lambda size, _: f"{size:g}")
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.axhline(100, color=style.MUTED, linewidth=1)
+        axes.set_ylabel(text("share"))
+        if machine == machines[-1]:
+            axes.set_xlabel(text("batch_size"))
+    entries = [style.line(color, text.name("precision", name)) for name, color in colors.items()]
+    entries += [style.line(style.MUTED, text(column), dash) for column, dash in DASHES.items()]
+    style.legend(figure, entries)
+    labels.settle(figure)
+    for machine, named in ends.items():
+        highest = {name: (x, y, name, color) for x, y, name, color in sorted(named, key=lambda end: end[1])}
+        labels.at_line_ends(grid[machine, ""], list(highest.values()))

@@ -1,0 +1,104 @@
+"""Fewer FLOPs need not be less time: each model's FLOPs a sample against its time a sample."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from mfulab.language import Texts
+from mfulab.language.quantities import significant
+from mfulab.report import labels, style
+from mfulab.report.frames import Tables, ok, with_machine
+
+TABLES = ("profile", "environment")
+TOPIC = "flops"
+ORDER = 2
+ALIKE = ["machine", "workload", "mode", "batch_size", "precision", "execution"]
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """Eager runs that other models' runs can be held against: alike in all but the model."""
+    found = with_machine(tables, ok(tables["profile"], "flops", "time_s", "batch_size"))
+    found = found[(found["flops"] > 0) & (found["execution"] == "eager")]
+    found = found.drop_duplicates([*ALIKE, "model"])
+    found["models"] = found.groupby(ALIKE)["model"].transform("nunique")
+    found = found[found["models"] >= 2].sort_values(["models", "batch_size"])
+    # Of the batch sizes, the one that most models share: one point a model and precision says it.
+    chosen = found.groupby(["machine", "mode"])["batch_size"].transform("last")
+    found = found[found["batch_size"] == chosen].sort_index()
+    return found.assign(
+        flops_per_sample=found["flops"] / found["batch_size"],
+        time_per_sample=found["time_s"] / found["batch_size"],
+        speed=found["flops"] / found["time_s"],
+    )
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """The two runs, alike in all but the model, whose FLOPs promise most about their times and mislead most."""
+    groups = rows.groupby(ALIKE)["speed"]
+    widest = (groups.transform("max") / groups.transform("min")).idxmax()
+    alike = rows[(rows[ALIKE] == rows.loc[widest, ALIKE]).all(axis=1)]
+    slow, fast = alike.loc[alike["speed"].idxmin()], alike.loc[alike["speed"].idxmax()]
+    return text(
+        "finding",
+        slow=slow["model"],
+        fast=fast["model"],
+        mode=text.name("mode", slow["mode"]),
+        precision=text.name("precision", slow["precision"]),
+        batch=int(slow["batch_size"]),
+        flops=significant(slow["flops_per_sample"] / fast["flops_per_sample"]),
+        time=significant(slow["time_per_sample"] / fast["time_per_sample"]),
+    )
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """A panel a machine and mode, both axes logarithmic; along a dashed line FLOP/s are the same."""
+    machines, modes = style.machines(rows), list(dict.fromkeys(rows["mode"]))
+    titles = {mode: text.name("mode", mode) for mode in modes}
+    grid = style.panels(figure, machines, list(titles.values()), sharex=True)
+    colors = style.precision_colors(rows["precision"])
+    for machine, mode in ((machine, mode) for machine in machines for mode in modes):
+        axes = grid[machine, titles[mode]]
+        here = rows[(rows["machine"] == machine) & (rows["mode"] == mode)]
+        axes.set(xscale="log", yscale="log")
+        axes.scatter(
+            here["flops_per_sample"],
+            here["time_per_sample"],
+            s=style.batch_area(here["batch_size"]),
+            color=here["precision"].map(colors),
+            alpha=0.85,
+            edgecolor=style.PAPER,
+            linewidth=0.5,
+            rasterized=len(here) > style.MANY,
+        )
+        if machine == machines[-1]:
+            axes.set_xlabel(text("flops"))
+    for machine in machines:
+        grid[machine, titles[modes[0]]].set_ylabel(text("time"))
+    style.legend(
+        figure,
+        [
+            *(style.dot(color, text.name("precision", name)) for name, color in colors.items()),
+            style.line(style.MUTED, text("speed"), "--"),
+        ],
+    )
+    labels.settle(figure)
+    for (machine, title), axes in grid.items():
+        here = rows[(rows["machine"] == machine) & (rows["mode"].map(titles) == title)]
+        if here.empty:
+            continue
+        _draw_speeds(axes, here["speed"])
+        named = here.sort_values("speed").drop_duplicates("model", keep="first").tail(24)
+        places = ["flops_per_sample", "time_per_sample"]
+        points = named[[*places, "model"]].itertuples(index=False, name=None)
+        obstacles = here[places].head(400).itertuples(index=False, name=None)
+        labels.beside_points(axes, list(points), list(obstacles))
+
+
+def _draw_speeds(axes: Axes, speeds: pd.Series) -> None:
+    """Dashed lines of equal FLOP/s, a power of ten each, behind the points and without moving the limits."""
+    limits = axes.get_xlim(), axes.get_ylim()
+    across = np.array(limits[0])
+    for power in range(int(np.floor(np.log10(speeds.min()))), int(np.ceil(np.log10(speeds.max()))) + 1):
+        axes.plot(across, across / 10.0**power, color=style.MUTED, linestyle="--", linewidth=0.8, zorder=0)
+    axes.set(xlim=limits[0], ylim=limits[1])
