@@ -156,13 +156,14 @@ def test_the_headline_draws_every_run_with_both_measures(few):
 def test_the_headline_names_one_busy_run_and_doubts_what_exceeds_the_peak(few):
     profile = few["profile"].copy()
     profile["utilization_percent"] = profile["utilization_percent"].clip(upper=80)
-    first = profile["mfu_percent"].idxmax()
-    profile.loc[first, ["utilization_percent", "mfu_percent"]] = 95.0, 123.0
+    busiest = profile[profile["mode"] == "training"]["mfu_percent"].idxmax()
+    profile.loc[busiest, ["model", "utilization_percent", "mfu_percent"]] = "resnet18", 95.0, 123.0
     drawn = figures.render("mfu_versus_utilization", {**few, "profile": profile})
-    assert (
-        "1 of 68 runs kept the device at least 90 % busy (gpt2 inference, batch 16); its MFU is 123 %." in drawn.finding
-    )
-    assert "1 run lies above 100 %" in drawn.finding
+    batch_size = int(profile.loc[busiest, "batch_size"])
+    assert f"kept the device at least 90 % busy (resnet18 training, batch {batch_size})" in drawn.finding
+    assert "its MFU is 123 %" in drawn.finding
+    assert drawn.finding.startswith("1 of ")
+    assert "above 100 %: the peak is too low" in drawn.finding
 
 
 def test_the_headline_speaks_of_this_machine_where_others_are_recorded(few):

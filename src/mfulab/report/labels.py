@@ -6,9 +6,10 @@ from functools import cache
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 from matplotlib.text import Annotation
 
-from mfulab.report.style import INK, MUTED
+from mfulab.report.style import INK, MUTED, PAPER
 
 GAP = 1.5  # points between two labels
 ALIGNED = {"left": 0.0, "center": 0.5, "right": 1.0}
@@ -85,38 +86,62 @@ def beside_points(
     axes: Axes,
     points: Sequence[tuple[float, float, str]],
     obstacles: Sequence[tuple[float, float]] = (),
+    lines: Sequence[tuple[float, float]] = (),
     size: float = 10,
 ) -> list[Annotation]:
     """Names points of a scatter: (x, y, name) in data units. Each label takes the nearest free place around its point.
 
-    `obstacles` are points that no label may cover. Call it after `settle`; a label that finds no place is left out
-    rather than drawn over another.
+    `obstacles` are points that no label may cover, `lines` points of lines on which one stands only where it finds no
+    other place. Call it after `settle`; a label that finds none is left out rather than drawn over another.
     """
     renderer = axes.figure.canvas.get_renderer()
     inside = axes.get_window_extent(renderer).extents
     scale = axes.figure.dpi / 72
-    covered = axes.transData.transform([*obstacles, *(point[:2] for point in points)])
-    taken = np.hstack([covered - 4 * scale, covered + 4 * scale])  # x0, y0, x1, y1 in pixels
+    taken = _around(axes, [*obstacles, *(point[:2] for point in points)], 4 * scale)
+    crossed = _around(axes, lines, 2 * scale)
     labels = []
     for x, y, name in points:
         label = axes.annotate(name, (x, y), (0, 0), textcoords="offset points", fontsize=size, color=INK, va="center")
+        label.set_path_effects([withStroke(linewidth=2.5, foreground=PAPER)])
         center = axes.transData.transform((x, y))
-        width, height = label.get_window_extent(renderer).size + 2 * GAP * scale
-        for dx, dy, align in _places():
-            left, middle = center + np.array([dx, dy]) * scale - (width * ALIGNED[align], 0)
-            extent = (left, middle - height / 2, left + width, middle + height / 2)
-            far = abs(dx) + abs(dy) > NEAR
-            boxes = np.array([extent, *(_leader_boxes(center, dx * scale, dy * scale) if far else ())])
-            if _within(extent, inside) and not _overlap(boxes, taken):
-                taken = np.vstack([taken, boxes])
-                label.set(ha=align, position=(dx, dy))
-                labels.append(label)
-                if far:
-                    _draw_leader(axes, x, y, dx, dy)
-                break
-        else:
+        extent = label.get_window_extent(renderer).size + 2 * GAP * scale
+        free = _free(center, extent, inside, np.vstack([taken, crossed]), scale) or _free(
+            center, extent, inside, taken, scale
+        )
+        if free is None:
             label.remove()
+            continue
+        (dx, dy, align), boxes = free
+        taken = np.vstack([taken, boxes])
+        label.set(ha=align, position=(dx, dy))
+        labels.append(label)
+        if _is_far(dx, dy):
+            _draw_leader(axes, x, y, dx, dy)
     return labels
+
+
+def _around(axes: Axes, points: Sequence[tuple[float, float]], reach: float) -> np.ndarray:
+    """Squares about points given in data units: x0, y0, x1, y1 in pixels."""
+    places = axes.transData.transform(np.asarray(points, dtype=float).reshape(-1, 2))
+    return np.hstack([places - reach, places + reach])
+
+
+def _free(
+    center: np.ndarray, size: np.ndarray, inside: np.ndarray, taken: np.ndarray, scale: float
+) -> tuple[tuple[float, float, str], np.ndarray] | None:
+    """The nearest place about `center` where a label of `size` pixels is free, with the boxes that it takes there."""
+    width, height = size
+    for dx, dy, align in _places():
+        left, middle = center + np.array([dx, dy]) * scale - (width * ALIGNED[align], 0)
+        extent = (left, middle - height / 2, left + width, middle + height / 2)
+        boxes = np.array([extent, *(_leader_boxes(center, dx * scale, dy * scale) if _is_far(dx, dy) else ())])
+        if _within(extent, inside) and not _overlap(boxes, taken):
+            return (dx, dy, align), boxes
+    return None
+
+
+def _is_far(dx: float, dy: float) -> bool:
+    return abs(dx) + abs(dy) > NEAR
 
 
 def _overlap(some: np.ndarray, others: np.ndarray) -> bool:
@@ -124,11 +149,11 @@ def _overlap(some: np.ndarray, others: np.ndarray) -> bool:
     return bool(((a[..., :2] < b[..., 2:]) & (b[..., :2] < a[..., 2:])).all(axis=-1).any())
 
 
-def _within(inner: Sequence[float], outer: Sequence[float]) -> bool:
+def _within(inner: Sequence[float], outer: np.ndarray) -> bool:
     return inner[0] >= outer[0] and inner[1] >= outer[1] and inner[2] <= outer[2] and inner[3] <= outer[3]
 
 
-def _leader_boxes(center: Sequence[float], dx: float, dy: float) -> list[tuple[float, float, float, float]]:
+def _leader_boxes(center: np.ndarray, dx: float, dy: float) -> list[tuple[float, float, float, float]]:
     """Small boxes along the leader, from where it has left its point, so that nothing else is put on it."""
     places = [(center[0] + dx * step / 10, center[1] + dy * step / 10) for step in range(3, 10)]
     return [(x - 1, y - 1, x + 1, y + 1) for x, y in places]

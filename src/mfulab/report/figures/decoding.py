@@ -62,8 +62,9 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         axes.xaxis.set_major_formatter(lambda size, _: f"{size:g}")
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.axhline(100, color=style.MUTED, linewidth=1)
+        axes.margins(y=0.1)
+        style.decades(axes.yaxis)
         axes.set_ylabel(text("share"))
         if machine == machines[-1]:
             axes.set_xlabel(text("batch_size"))

@@ -71,6 +71,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
             linewidth=0.5,
             rasterized=len(here) > style.MANY,
         )
+        axes.margins(y=0.1)
+        style.decades(axes.yaxis)
         if machine == machines[-1]:
             axes.set_xlabel(text("flops"))
     for machine in machines:
@@ -92,13 +94,14 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         places = ["flops_per_sample", "time_per_sample"]
         points = named[[*places, "model"]].itertuples(index=False, name=None)
         obstacles = here[places].head(400).itertuples(index=False, name=None)
-        labels.beside_points(axes, list(points), list(obstacles))
+        lines = [place for line in axes.lines for place in line.get_xydata().tolist()]
+        labels.beside_points(axes, list(points), list(obstacles), lines)
 
 
 def _draw_speeds(axes: Axes, speeds: pd.Series) -> None:
     """Dashed lines of equal FLOP/s, a power of ten each, behind the points and without moving the limits."""
     limits = axes.get_xlim(), axes.get_ylim()
-    across = np.array(limits[0])
+    across = np.geomspace(limits[0][0], limits[0][1], 60)
     for power in range(int(np.floor(np.log10(speeds.min()))), int(np.ceil(np.log10(speeds.max()))) + 1):
         axes.plot(across, across / 10.0**power, color=style.MUTED, linestyle="--", linewidth=0.8, zorder=0)
     axes.set(xlim=limits[0], ylim=limits[1])

@@ -74,5 +74,5 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         whole = rows.loc[rows["machine"] == machine, ["predicted_memory_bytes", "memory_bytes"]].head(400) / 2**30
         low, high = grid["", machine].get_xlim()
         diagonal = np.geomspace(low, high, 80)
-        obstacles = [*whole.itertuples(index=False, name=None), *zip(diagonal, diagonal, strict=True)]
-        labels.beside_points(grid["", machine], points, obstacles)
+        obstacles = list(whole.itertuples(index=False, name=None))
+        labels.beside_points(grid["", machine], points, obstacles, list(zip(diagonal, diagonal, strict=True)))

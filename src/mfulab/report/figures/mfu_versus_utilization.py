@@ -95,5 +95,5 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         obstacles = list(here[["utilization_percent", "mfu_percent"]].head(400).itertuples(index=False, name=None))
         # Of the diagonal and of what stands above it.
         # Of the diagonal and of what stands above it.
-        obstacles += [(share, share + above) for share in range(0, 108, 2) for above in (0, 4)]
-        labels.beside_points(grid["", machine], list(places), obstacles)
+        lines = [(share, share + above) for share in range(0, 108, 2) for above in (0, 4)]
+        labels.beside_points(grid["", machine], list(places), obstacles, lines)

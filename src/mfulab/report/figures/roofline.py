@@ -93,6 +93,5 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         best = here.loc[here.groupby("model")["tflop_s"].idxmax()].nlargest(24, "tflop_s")
         places = best[["arithmetic_intensity", "tflop_s", "model"]].itertuples(index=False, name=None)
         obstacles = list(here[["arithmetic_intensity", "tflop_s"]].head(400).itertuples(index=False, name=None))
-        for roofs in grid["", machine].lines:
-            obstacles += roofs.get_xydata()[::3].tolist()
-        labels.beside_points(grid["", machine], list(places), obstacles)
+        roofs = [place for line in grid["", machine].lines for place in line.get_xydata()[::3].tolist()]
+        labels.beside_points(grid["", machine], list(places), obstacles, roofs)
