@@ -143,3 +143,9 @@ def test_a_target_that_cannot_be_built_says_why(target, arguments, message):
     config = ModelConfig(name="wrong", _target_=target, arguments=arguments, input_shape=[3])
     with pytest.raises(ValueError, match=message):
         build(config)
+
+
+def test_more_tokens_than_positions_are_refused():
+    with pytest.raises(ModelError, match="sequence_length=1025: GPT2LMHeadModel has positions for 1024 tokens"):
+        count_model(read("gpt2"), 1, 1025)
+    assert count_model(read("gpt2"), 1, 1024, mode="inference").count.operations.sum("forward").flops > 0

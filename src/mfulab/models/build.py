@@ -113,6 +113,15 @@ def make_batch(
     return Batch(inputs, torch.randint(2, (batch_size,), device=device, generator=generator))
 
 
+def require_positions(model: torch.nn.Module, batch: Batch) -> None:
+    """Raises ModelError where token ids are more than a learned table has positions; a GPU would only say "assert"."""
+    limit = getattr(getattr(model, "config", None), "max_position_embeddings", None)
+    tables = (module for module in model.modules() if isinstance(module, torch.nn.Embedding))
+    tokens = batch.inputs.shape[-1] if not batch.inputs.is_floating_point() else 0
+    if limit and tokens > limit and any(table.num_embeddings == limit for table in tables):
+        raise ModelError(f"sequence_length={tokens}: {type(model).__name__} has positions for {limit} tokens")
+
+
 def first_tensor(output: Any) -> torch.Tensor:
     """Returns the logits of whatever a model returns: a tensor, a tuple, a mapping or a transformers ModelOutput.
 
