@@ -47,6 +47,8 @@ def resolve(target: str) -> Callable[..., Any]:
             if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
                 continue
             raise ModelError(f"model._target_={target}: importing {module_name} needs {error.name}") from error
+        except (SyntaxError, NameError) as error:
+            raise ModelError(f"model._target_={target}: importing {module_name}: {error}") from error
         for attribute in parts[length:]:
             if not hasattr(found, attribute):
                 raise ModelError(f"model._target_={target}: {module_name} has no {'.'.join(parts[length:])}")
@@ -71,7 +73,7 @@ def build(config: ModelConfig) -> torch.nn.Module:
     builder = resolve(config.target)
     try:
         model = builder(**config.arguments)
-    except TypeError as error:
+    except (TypeError, NameError, ImportError) as error:  # others may be the meta device's, and are tried elsewhere
         raise ModelError(f"model._target_={config.target} with arguments {config.arguments}: {error}") from error
     if not isinstance(model, torch.nn.Module):
         raise ModelError(f"model._target_={config.target}: returned a {type(model).__name__}, not a torch.nn.Module")
