@@ -41,8 +41,8 @@ unit: $(VENV)/tested ## Fast tests of pure logic, kernels in their simulators, t
 workflow: $(VENV)/tested ## The real workflow in miniature
 	$(BIN)/pytest -m workflow -n auto --dist loadgroup
 
-bench: $(VENV)/installed ## What the pipeline itself costs, as ratios in one run
-	$(BIN)/python benchmarks/overhead.py
+bench: $(VENV)/installed ## Each target beside what was got, in two minutes (ALL=1: 5,000 runs and quickstart too)
+	$(BIN)/python benchmarks/pipeline.py $(if $(ALL),--all)
 	$(BIN)/python benchmarks/cpu_matmul.py
 	$(BIN)/python benchmarks/sampler_cost.py
 

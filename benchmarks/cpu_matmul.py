@@ -7,12 +7,14 @@ import argparse
 import sys
 from pathlib import Path
 
+from targets import HEADER, Target, report
+
 from mfulab.configs import BenchMatmulStep
 from mfulab.errors import UnsupportedError
 from mfulab.rows import MatmulRow
 from mfulab.steps.bench_matmul import measure
 
-TARGET_PERCENT = 30
+TARGET = Target("the best Numba rung on the CPU, share of torch", 30, "%", is_least=True)
 RUNGS = {
     "numba_cpu_reordered": "mfulab.kernels.numba_cpu_reordered.NumbaCpuReordered",
     "numba_cpu_blocked": "mfulab.kernels.numba_cpu_blocked.NumbaCpuBlocked",
@@ -56,8 +58,8 @@ def main() -> int:
         speed = row.flops / row.time_s / 1e9 if row.flops else float("nan")
         print(f"| {name} | {row.time_s * 1e3:.1f} ms | {speed:.1f} | {shares[name]:.0f} % |")
     best = max((share for name, share in shares.items() if name.startswith("numba")), default=0.0)
-    print(f"\nBest Numba rung: {best:.0f} % of torch; the target is {TARGET_PERCENT} %.")
-    return 0 if best >= TARGET_PERCENT else 1
+    print(f"\n{HEADER}")
+    return int(not report(TARGET, best))
 
 
 if __name__ == "__main__":

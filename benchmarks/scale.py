@@ -6,16 +6,15 @@ The runs are FLOP counts that count nothing: they need no device, so that as man
 """
 
 import argparse
-import tempfile
-from pathlib import Path
 
-from trivial import Cost, machine, make_tree, run
+import trivial
+from trivial import Cost
 
 SIZES = (100, 1000, 5000, 20000)
-PLAN = (
-    "import sys; from mfulab.planning.workflow import Workflow; Workflow(dict(a.split('=', 1) for a in sys.argv[1:]))"
+COLUMNS = (
+    *("runs", "plan s", "again s", "MB", "run all s", "ms a run", "MB", "nothing to do s", "MB"),
+    *("tables s", "page s", "MB"),
 )
-SNAKEMAKE = ("-m", "snakemake")
 
 
 def main() -> None:
@@ -25,37 +24,29 @@ def main() -> None:
     parser.add_argument("--plan-only", action="store_true", help="time planning alone")
     parser.add_argument("--no-page", action="store_true", help="neither tables nor page")
     given = parser.parse_args()
-    print(machine())
-    print(
-        "| runs | plan s | again s | plan MB | run all s | ms a run | MB | nothing to do s | tables s | page s | MB |"
-    )
-    print("|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
+    print(trivial.machine())
+    print(f"| {' | '.join(COLUMNS)} |")
+    print("|" + "---:|" * len(COLUMNS))
     for count in given.sizes:
         print("| " + " | ".join(row(count, given)) + " |", flush=True)
 
 
 def row(count: int, given: argparse.Namespace) -> list[str]:
     """One line of the table: everything about a sweep of `count` runs."""
-    with tempfile.TemporaryDirectory(prefix="mfulab-scale-") as name:
-        folder = Path(name)
-        make_tree(folder)
-        config = ["steps=[count_flops]", "model=linear_1024", "precision=fp32", f"batch_size=range(1,{count + 1})"]
-        first = run(folder, "-c", PLAN, *config)
-        again = run(folder, "-c", PLAN, *config)
+    sweep = trivial.counts(count)
+    with trivial.copy() as folder:
+        first, again = trivial.plan(folder, sweep), trivial.plan(folder, sweep)
         cells = [str(count), _s(first), _s(again), _mb(first)]
         if given.plan_only:
-            return [*cells, *[""] * 7]
-        target = ["rows", "--cores", given.cores, "--config", *config]
-        all_runs = run(folder, *SNAKEMAKE, *target)
-        assert len(list(folder.glob("results/count_flops/*/row.csv"))) == count
-        nothing = run(folder, *SNAKEMAKE, *target)
-        assert "Nothing to be done" in (folder / "output").read_text()
-        cells += [_s(all_runs), f"{all_runs.time_s / count * 1000:.0f}", _mb(all_runs), _s(nothing)]
+            return [*cells, *[""] * (len(COLUMNS) - len(cells))]
+        all_runs = trivial.measure(folder, sweep, count, given.cores)
+        nothing = trivial.measure_nothing(folder, sweep, given.cores)
+        cells += [_s(all_runs), f"{all_runs.time_s / count * 1000:.0f}", _mb(all_runs), _s(nothing), _mb(nothing)]
         if given.no_page:
             return [*cells, "", "", ""]
         manifests = [str(path.relative_to(folder)) for path in folder.glob("results/*/plan/*.json")]
-        tables = run(folder, "scripts/tables.py", "--manifest", *manifests, "--out", "results/tables")
-        page = run(folder, "scripts/page.py", "--out", "report.html")
+        tables = trivial.run(folder, "scripts/tables.py", "--manifest", *manifests, "--out", "results/tables")
+        page = trivial.run(folder, "scripts/page.py", "--out", "report.html")
         return [*cells, _s(tables), _s(page), _mb(max(tables, page, key=lambda cost: cost.memory_bytes))]
 
 

@@ -1,11 +1,13 @@
-"""A copy of the project whose runs measure nothing: what they cost is what the pipeline costs."""
+"""Copies of the project to time: sweeps of runs that measure nothing cost what the pipeline costs."""
 
 import os
-import resource
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +26,9 @@ step.measure = lambda config, folder: Measured(ROWS[name](measured_s=0.0))
 main(name)
 """
 STEPS = ("environment", "ceilings", "count_flops", "profile_step", "bench_matmul")
+PLAN = (
+    "import sys; from mfulab.planning.workflow import Workflow; Workflow(dict(a.split('=', 1) for a in sys.argv[1:]))"
+)
 
 
 @dataclass(frozen=True)
@@ -34,15 +39,19 @@ class Cost:
     memory_bytes: int
 
 
-def make_tree(folder: Path) -> None:
-    """Copies what Snakemake needs of this project to `folder` and replaces the steps' scripts."""
-    for name in ("config", "workflow", "scripts"):
-        shutil.copytree(PROJECT / name, folder / name)
-    for name in ("Snakefile", "environment.yml"):
-        shutil.copy(PROJECT / name, folder / name)
-    (folder / "profiles").symlink_to("workflow/profiles")
-    for step in STEPS:
-        (folder / "scripts" / f"{step}.py").write_text(SCRIPT)
+@contextmanager
+def copy(steps: tuple[str, ...] = STEPS) -> Iterator[Path]:
+    """A folder, as long as it is needed, with what Snakemake needs of this project; `steps` measure nothing there."""
+    with tempfile.TemporaryDirectory(prefix="mfulab-bench-") as name:
+        folder = Path(name)
+        for part in ("config", "workflow", "scripts"):
+            shutil.copytree(PROJECT / part, folder / part)
+        for part in ("Snakefile", "environment.yml"):
+            shutil.copy(PROJECT / part, folder / part)
+        (folder / "profiles").symlink_to("workflow/profiles")
+        for step in steps:
+            (folder / "scripts" / f"{step}.py").write_text(SCRIPT)
+        yield folder
 
 
 def run(folder: Path, *command: str, **environment: str) -> Cost:
@@ -60,10 +69,43 @@ def run(folder: Path, *command: str, **environment: str) -> Cost:
     return Cost(elapsed, usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024))
 
 
+def matmuls(count: int) -> list[str]:
+    """The sweep of `count` runs that measure the device, one at a time."""
+    return ["steps=[bench_matmul]", "kernel=torch", "precision=fp32", f"size=range(1,{count + 1})"]
+
+
+def counts(count: int) -> list[str]:
+    """The sweep of `count` runs that need no device: as many at a time as there are cores."""
+    return ["steps=[count_flops]", "model=linear_1024", "precision=fp32", f"batch_size=range(1,{count + 1})"]
+
+
+def plan(folder: Path, sweep: list[str]) -> Cost:
+    """Plans alone, as parsing the Snakefile does."""
+    return run(folder, "-c", PLAN, *sweep)
+
+
+def measure(folder: Path, sweep: list[str], count: int, cores: str, **environment: str) -> Cost:
+    """The whole command, from planning to the last of `count` rows."""
+    cost = run(folder, *_rows(sweep, cores), MFULAB_LOCKS=str(folder), **environment)
+    step = sweep[0].split("[")[1].rstrip("]")
+    measured = len([*folder.glob(f"results/{step}/*/row.csv"), *folder.glob(f"results/*/{step}/*/row.csv")])
+    assert measured == count, f"{measured} of {count} runs have a row"
+    return cost
+
+
+def measure_nothing(folder: Path, sweep: list[str], cores: str) -> Cost:
+    """The same command once more, which finds that nothing is to be done."""
+    cost = run(folder, *_rows(sweep, cores))
+    assert "Nothing to be done" in (folder / "output").read_text()
+    return cost
+
+
+def _rows(sweep: list[str], cores: str) -> list[str]:
+    return ["-m", "snakemake", "rows", "--cores", cores, "--config", *sweep]
+
+
 def machine() -> str:
     """One line about where this was measured."""
     from mfulab.hardware.identity import hardware_slug
 
-    load = os.getloadavg()[0]
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return f"{hardware_slug('cpu')}, Python {sys.version.split()[0]}, load {load:.1f} at the start, {limit} files"
+    return f"{hardware_slug('cpu')}, Python {sys.version.split()[0]}, load {os.getloadavg()[0]:.1f} at the start"

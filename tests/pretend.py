@@ -15,7 +15,8 @@ from conftest import ROOT, copy_workflow
 from mfulab.worker.client import SOCKET
 
 HARDWARE = "nvidia-pretend"
-# Each step's script: a measurement notes where and when it was made. While a file `hold` is there, only the first ends.
+# Each step's script: a measurement notes where and when it was made. While a file `hold` is there, only the first ends;
+# with a file `together`, each waits up to a minute until as many have begun as it says.
 SCRIPT = """
 import importlib, json, os, sys, time, types
 from pathlib import Path
@@ -32,7 +33,11 @@ def measure(config, folder):
     time.sleep(0.5)
     while Path("hold").exists() and Path("told").exists():
         time.sleep(0.1)
-    where = [os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID", "MFULAB_WORKER")]
+    count = int(Path("together").read_text()) if Path("together").exists() else 0
+    while len(list(Path("results").glob("*/*/*/began"))) < count and time.time() < began + 60:
+        time.sleep(0.1)
+    names = ("CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID", "SLURM_CPUS_PER_TASK", "MFULAB_WORKER")
+    where = [os.environ.get(name) for name in names]
     with open("told", "a") as file:
         file.write(json.dumps([*where, began, time.time(), str(folder)]) + "\\n")
     return Measured(ROWS[step]())
@@ -59,10 +64,11 @@ RUNS = [
 
 
 class Measurement(NamedTuple):
-    """One that was made: by which GPU, job and worker, when, and for which folder."""
+    """One that was made: by which GPU, job (with how many cores) and worker, when, and for which folder."""
 
     gpu: str
     job: str | None
+    cores: str | None
     worker: str | None
     began: float
     ended: float

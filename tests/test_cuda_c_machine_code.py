@@ -22,6 +22,7 @@ MULTIPLY = {
     "tf32": r"HMMA\.\d+\.F32\.TF32",
     "fp16": r"HMMA\.16816",
     "bf16": r"HMMA\.16816",
+    "int8": r"IMMA\.16816\.S8\.S8",
 }
 
 

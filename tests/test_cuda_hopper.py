@@ -124,7 +124,6 @@ def test_the_stages_fit_an_sm():
 
 
 def test_rows_that_the_copy_engine_cannot_walk_are_unsupported(monkeypatch):
-    monkeypatch.setattr("mfulab.kernels.cuda_c._capability", lambda: (9, 0))
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda *_: (9, 0))
     kernel = CudaHopper("bf16")
     kernel.require("cuda", Shape(1, 1, 8, 8))
@@ -134,7 +133,6 @@ def test_rows_that_the_copy_engine_cannot_walk_are_unsupported(monkeypatch):
 
 def test_another_generation_is_unsupported(monkeypatch):
     for capability in ((8, 0), (10, 0)):
-        monkeypatch.setattr("mfulab.kernels.cuda_c._capability", lambda capability=capability: capability)
         monkeypatch.setattr("torch.cuda.get_device_capability", lambda *_, capability=capability: capability)
         with pytest.raises(UnsupportedError, match=r"compute capability 9\.0"):
             CudaHopper("bf16").require("cuda", Shape(1, 8, 8, 8))

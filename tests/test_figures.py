@@ -153,6 +153,18 @@ def test_the_headline_draws_every_run_with_both_measures(few):
     assert f"{len(busy)} of {len(both)} runs" in drawn.finding
 
 
+def test_the_headline_names_one_busy_run_and_doubts_what_exceeds_the_peak(few):
+    profile = few["profile"].copy()
+    profile["utilization_percent"] = profile["utilization_percent"].clip(upper=80)
+    first = profile["mfu_percent"].idxmax()
+    profile.loc[first, ["utilization_percent", "mfu_percent"]] = 95.0, 123.0
+    drawn = figures.render("mfu_versus_utilization", {**few, "profile": profile})
+    assert (
+        "1 of 68 runs kept the device at least 90 % busy (gpt2 inference, batch 16); its MFU is 123 %." in drawn.finding
+    )
+    assert "1 run lies above 100 %" in drawn.finding
+
+
 def test_the_headline_speaks_of_this_machine_where_others_are_recorded(few):
     profile = few["profile"].copy()
     profile["recorded"] = profile["hardware"] == report_rows.GPU

@@ -25,7 +25,6 @@ def _runs(experiment, device):
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_every_combination_makes_sense(experiment, device, monkeypatch):
     """None is planned only to be refused by its kernel: those are excluded, with the reason."""
-    monkeypatch.setattr("mfulab.kernels.cuda_c._capability", lambda: (9, 0))
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda *_: (9, 0))
     runs = _runs(experiment, device)
     assert runs
@@ -43,7 +42,7 @@ def test_a_ladder_has_every_implementation():
 
 
 def test_the_element_wise_product_takes_vectors_alone(monkeypatch):
-    monkeypatch.setattr("mfulab.kernels.cuda_c._capability", lambda: (9, 0))
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda *_: (9, 0))
     CudaElementwise("fp32").require("cuda", Shape(100, 1, 1, 1))
     with pytest.raises(UnsupportedError, match="element by element, not 4×4×4"):
         CudaElementwise("fp32").require("cuda", Shape(1, 4, 4, 4))

@@ -108,6 +108,12 @@ def test_a_comparison_becomes_a_section(measured, content):
     )
     try:
         assert "comparison" in Sections(page.build(measured)).ids
+        korean = page.build(measured, language="ko")
+        section = korean[korean.index('<section id="comparison">') : korean.index('<section id="rows">')]
+        assert "느려짐" in section
+        assert ">slower<" not in section
+        assert "×2.0" in section
+        assert "+90 % … ×2.1" in section
     finally:
         found.unlink()
 

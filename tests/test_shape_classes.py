@@ -9,6 +9,7 @@ from test_cuda_c import LADDER
 from test_numba_cuda import KINDS
 
 from mfulab.errors import UnsupportedError
+from mfulab.kernels.base import Shape
 
 SHAPES = shape_classes(128, 64)
 ONE_OFF = {"one_under", "one_over"}
@@ -42,7 +43,6 @@ ON_A_GPU = [
 
 @pytest.mark.parametrize(("stem", "kind", "precision"), ON_A_GPU, ids=lambda value: getattr(value, "__name__", value))
 def test_a_gpu_implementation_takes_every_shape_or_says_why_not(stem, kind, precision, monkeypatch):
-    monkeypatch.setattr("mfulab.kernels.cuda_c._capability", lambda: (9, 0))
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda *_: (9, 0))
     refused = {}
     for name, shape in SHAPES.items():
@@ -52,6 +52,33 @@ def test_a_gpu_implementation_takes_every_shape_or_says_why_not(stem, kind, prec
             refused[name] = str(reason)
     assert set(refused) == REFUSED.get((stem, precision), set())
     assert all(str(SHAPES[name]) in reason for name, reason in refused.items())
+
+
+def refusing(shape, capability, monkeypatch):
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda *_: capability)
+    for stem, kind, precision in ON_A_GPU:
+        try:
+            kind(precision).require("cuda", shape)
+        except UnsupportedError as reason:
+            yield stem, precision, str(reason)
+
+
+def test_an_older_gpu_is_told_what_it_lacks(monkeypatch):
+    refused = list(refusing(Shape(1, 256, 256, 256), (7, 5), monkeypatch))
+    assert all("needs compute capability" in reason and "has 7.5" in reason for *_, reason in refused)
+    assert {stem for stem, precision, _ in refused if precision != "fp8"} == {
+        *("cuda_wmma", "cuda_hopper", "numba_cuda_tensor_core"),
+    }
+    assert {stem for stem, precision, _ in refused if precision == "fp8"} == {
+        stem for stem, _, precision in ON_A_GPU if precision == "fp8"
+    }
+
+
+def test_more_blocks_than_a_gpu_launches_are_refused(monkeypatch):
+    refused = list(refusing(Shape(65536, 128, 128, 128), (9, 0), monkeypatch))
+    told = {stem for stem, _, reason in refused if "grid" in reason}
+    persistent = {"cuda_hopper", "triton_persistent"}
+    assert told == {stem for stem, *_ in ON_A_GPU if stem.startswith(("cuda_", "numba_", "triton_"))} - persistent
 
 
 def test_every_implementation_is_checked_somewhere_without_a_gpu_but_for_nvidia_s_own():

@@ -55,17 +55,22 @@ inline float __float_to_tf32(float value) {
     return value;
 }
 
+// 256 bits by the CUDA C++ programming guide; 8-bit fragments by the PTX ISA less: those of the hardware's loads, 128.
+template <typename T>
+void require_alignment(const T* memory, unsigned stride) {
+    if (reinterpret_cast<uintptr_t>(memory) % (sizeof(T) == 1 ? 16 : 32)) host::fail("unaligned fragment");
+    if (stride * sizeof(T) % 16) host::fail("stride is no multiple of 16 bytes");
+}
+
 template <typename F, typename T>
 void load_matrix_sync(F& to, const T* from, unsigned stride) {
-    if (reinterpret_cast<uintptr_t>(from) % 32) host::fail("unaligned fragment");
-    if (stride * sizeof(T) % 16) host::fail("stride is no multiple of 16 bytes");
+    require_alignment(from, stride);
     for (int i = 0; i < F::num_elements; ++i) to.x[i] = from[i / F::columns * stride + i % F::columns];
 }
 
 template <typename F, typename T>
 void store_matrix_sync(T* to, const F& from, unsigned stride, layout_t) {
-    if (reinterpret_cast<uintptr_t>(to) % 32) host::fail("unaligned fragment");
-    if (stride * sizeof(T) % 16) host::fail("stride is no multiple of 16 bytes");
+    require_alignment(to, stride);
     for (int i = 0; i < F::num_elements; ++i) to[i / F::columns * stride + i % F::columns] = from.x[i];
 }
 

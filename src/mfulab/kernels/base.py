@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from mfulab.errors import UnsupportedError
+from mfulab.kernels.devices import require_capability, require_grid
+
+FP8_CAPABILITY = (8, 9)  # the first GPUs with fp8 products
 
 
 class Shape(NamedTuple):
@@ -67,6 +70,7 @@ class MatmulKernel(ABC):
     adds: ClassVar[str]  # what this rung does that the one below does not, in a line
     devices: ClassVar[tuple[str, ...]]
     precisions: ClassVar[tuple[str, ...]]
+    least_capability: ClassVar[tuple[int, int]] = (0, 0)  # of a GPU
     block_sides: ClassVar[int] = 0  # how many numbers `block` has; 0: it cannot be chosen
 
     def __init__(self, precision: str, block: Sequence[int] | None = None):
@@ -85,6 +89,10 @@ class MatmulKernel(ABC):
         """Raises UnsupportedError where this cannot be done on the device ("cpu" or "cuda") or for the shape."""
         if device not in self.devices:
             raise UnsupportedError(f"{self} runs on {' and '.join(self.devices)}, not on {device}")
+        if device == "cuda":
+            least = max(self.least_capability, FP8_CAPABILITY if self.precision == "fp8" else (0, 0))
+            require_capability(f"{self} in {self.precision}", least)
+            require_grid(f"{self}: {shape}", self.launch(shape).grid)
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
         """The arrays as `run` takes them, from C-contiguous torch tensors on the device. Not timed.

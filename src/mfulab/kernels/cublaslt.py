@@ -32,13 +32,8 @@ class CublasLt(MatmulKernel):
 
     def require(self, device: str, shape: Shape) -> None:
         super().require(device, shape)
-        if self.precision == "fp8":
-            import torch
-
-            if torch.cuda.get_device_capability() < (8, 9):
-                raise UnsupportedError(f"{self}: fp8 needs compute capability 8.9")
-            if shape.n % 16 or shape.k % 16:
-                raise UnsupportedError(f"{self}: fp8 needs n and k to be multiples of 16, not {shape}")
+        if self.precision == "fp8" and (shape.n % 16 or shape.k % 16):
+            raise UnsupportedError(f"{self}: fp8 needs n and k to be multiples of 16, not {shape}")
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
         import torch

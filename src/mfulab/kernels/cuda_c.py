@@ -1,10 +1,8 @@
 """What every CUDA C rung shares: compiled for the GPU at hand, loaded once, launched on torch's current stream."""
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from mfulab.errors import UnsupportedError
 from mfulab.kernels.base import Launch, MatmulKernel, Resources, Shape
 from mfulab.kernels.devices import STATIC_SHARED_BYTES
 from mfulab.kernels.nvrtc import Compiled, compile_source
@@ -47,13 +45,6 @@ class CudaC(MatmulKernel):
         """The compiler's target for a compute capability."""
         return f"sm_{capability[0]}{capability[1]}"
 
-    def require(self, device: str, shape: Shape) -> None:
-        super().require(device, shape)
-        capability = _capability()
-        if capability < self.least_capability:
-            need, have = (".".join(map(str, pair)) for pair in (self.least_capability, capability))
-            raise UnsupportedError(f"{self} needs compute capability {need}, this GPU has {have}")
-
     def run(self, *operands: Any, launch: Launch) -> None:
         import numpy as np
 
@@ -74,21 +65,16 @@ class CudaC(MatmulKernel):
 
     def loaded(self, launch: Launch) -> Any:
         """The kernel on the current GPU, allowed the dynamic shared memory that it needs."""
+        import torch
+
         if launch not in self._loaded:
-            compiled = self._compile(self.architecture(_capability()), launch)
+            compiled = self._compile(self.architecture(torch.cuda.get_device_capability()), launch)
             self._resources = compiled.resources
             self._loaded[launch] = _load(compiled, self.entry, launch.shared_memory_bytes)
         return self._loaded[launch]
 
     def resources(self) -> Resources:
         return self._resources
-
-
-@functools.cache
-def _capability() -> tuple[int, int]:
-    import torch
-
-    return torch.cuda.get_device_capability()
 
 
 class _TorchStream:

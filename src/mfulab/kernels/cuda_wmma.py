@@ -1,4 +1,4 @@
-"""CUDA C, tensor cores through nvcuda::wmma: fp16, bf16 and tf32."""
+"""CUDA C, tensor cores through nvcuda::wmma: fp16, bf16, tf32 and int8."""
 
 from collections.abc import Sequence
 
@@ -24,9 +24,10 @@ _TYPES = {
         "DEPTH": "8",
         "ROUND_TO_TF32": "1",
     },
+    "int8": {"OPERAND": "signed char", "FRAGMENT": "signed char", "SUM": "int", "RESULT": "int", "DEPTH": "16"},
 }
-_ITEM_BYTES = {"fp16": 2, "bf16": 2, "tf32": 4}
-_DEPTH_BYTES = 64  # of a tile's row of A: two 16-bit fragments deep
+_ITEM_BYTES = {"fp16": 2, "bf16": 2, "tf32": 4, "int8": 1}
+_DEPTH_BYTES = 64  # of a tile's row of A
 
 
 class CudaWmma(CudaC):

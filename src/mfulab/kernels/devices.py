@@ -6,6 +6,11 @@ import math
 from mfulab.errors import UnsupportedError
 
 WARP = 32
+LARGEST_GRID = (
+    2**31 - 1,
+    65535,
+    65535,
+)  # CUDA C++ programming guide, "Technical specifications per compute capability"
 STATIC_SHARED_BYTES = 48 << 10  # a block may have more of its SM only where it asks for it at launch
 
 
@@ -34,6 +39,21 @@ def thread_block(block: tuple[int, ...] | None) -> tuple[int, int]:
             f"block={[first, second]}: {first * second} threads; at most {most_threads()} are allowed"
         )
     return first, second
+
+
+def require_capability(name: str, least: tuple[int, int]) -> None:
+    """Raises UnsupportedError on a GPU of a lower compute capability."""
+    import torch
+
+    if least > (0, 0) and (have := torch.cuda.get_device_capability()) < least:
+        need, has = (".".join(map(str, pair)) for pair in (least, have))
+        raise UnsupportedError(f"{name} needs compute capability {need}, this GPU has {has}")
+
+
+def require_grid(name: str, grid: tuple[int, ...]) -> None:
+    """Raises UnsupportedError for more blocks along a side than any GPU launches."""
+    if any(blocks > most for blocks, most in zip(grid, LARGEST_GRID, strict=False)):
+        raise UnsupportedError(f"{name} needs a grid of {grid}; {LARGEST_GRID} is the largest")
 
 
 def require_shares(name: str, threads: int, *loads: int) -> None:

@@ -86,6 +86,7 @@ class NumbaCudaTensorCore(NumbaCuda):
 
     rung, adds = 7, "tensor cores: mma.sync on tf32 by an intrinsic of inline PTX"
     precisions = ("tf32",)
+    least_capability = (8, 0)
     function = _matmul
 
     def launch(self, shape: Shape) -> Launch:

@@ -21,8 +21,6 @@ class TorchScaled(MatmulKernel):
 
     def require(self, device: str, shape: Shape) -> None:
         super().require(device, shape)
-        if torch.cuda.get_device_capability() < (8, 9):
-            raise UnsupportedError(f"{self}: fp8 needs compute capability 8.9")
         if shape.batch > 1 or shape.n % 16 or shape.k % 16:
             raise UnsupportedError(f"{self}: needs one matrix, n and k multiples of 16, not {shape}")
 

@@ -6,6 +6,7 @@ from typing import Any
 import triton
 
 from mfulab.kernels.base import Launch, Shape
+from mfulab.kernels.devices import require_grid
 from mfulab.kernels.triton_kernels import ITEM_BYTES, TritonKernel, matmul_tiles
 
 # (tile_m, tile_n, tile_k in bytes of an operand's row, warps, stages)
@@ -27,6 +28,10 @@ class TritonAutotuned(TritonKernel):
 
     rung, adds = 2, "tile, warps and stages tuned for this shape on this device"
     block_sides = 0
+
+    def require(self, device: str, shape: Shape) -> None:
+        super().require(device, shape)
+        require_grid(f"{self}: {shape}", (1, shape.batch))
 
     def launch(self, shape: Shape) -> Launch:
         """Tile and grid of the winner; empty before the first call has found it."""

@@ -3,6 +3,8 @@
 python scripts/compare.py before/results results                                        two commits on one machine
 python scripts/compare.py results/xeon-4c results/amd-epyc-4c                           two machines
 python scripts/compare.py before/results results --out results/tables/comparison.csv    and a section on the page
+
+The exit code is 1 where a run is slower, 2 where nothing can be compared, otherwise 0.
 """
 
 import argparse

@@ -1,5 +1,5 @@
 // Tensor cores through nvcuda::wmma: a warp multiplies 16×16 fragments and owns 64×32 of C, 4×2 of them. Tiles in shared
-// memory are double-buffered through registers. fp16 and bf16 multiply 16 deep, tf32 8 deep.
+// memory are double-buffered through registers. fp16, bf16 and int8 multiply 16 deep, tf32 8 deep.
 #include <mma.h>
 
 #include "packs.cuh"

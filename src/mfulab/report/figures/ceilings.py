@@ -60,6 +60,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
             label += "\n" + text("share", share=f"{share:.0f}") if share == share else ""
             axes.annotate(label, (far, index), (10, 0), textcoords="offset points", va="center", fontsize=10)
         axes.set_xlim(0, 1.5 * max(here["measured_tflop_s"].max(), here["computed_tflop_s"].max(skipna=True) or 0))
+        room = max(0.0, (3 - len(here)) / 2)  # a single bar is no wall
+        axes.set_ylim(-0.6 - room, len(here) - 0.4 + room)
         axes.set_xlabel("TFLOP/s")
         axes.grid(axis="y", visible=False)
     style.legend(

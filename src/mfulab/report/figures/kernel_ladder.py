@@ -5,6 +5,7 @@ import textwrap
 
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 from mfulab.language import Texts
 from mfulab.language.quantities import percent, significant
@@ -117,9 +118,11 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         axes.set_xscale("log")
         axes.set_xlim(shares.min() / 2, max(150.0, shares.max()) * 8)
         decades = [10.0**power for power in range(-4, 3) if 10.0**power >= shares.min() / 2]
-        axes.set_xticks(decades[::-2][::-1] if len(decades) > 4 else decades)
+        near = [share for share in (20, 50, 100) if share >= shares.min() / 2]
+        axes.set_xticks(decades[::-2][::-1] if len(decades) > 4 else decades if len(decades) > 1 else near)
+        axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(lambda share, _: f"{share:g}")
         axes.tick_params(axis="y", labelsize=small + 1)
         axes.grid(axis="y", visible=False)
         axes.set_xlabel(text("share"))
-    style.legend(figure, [style.dot(color, family, "s") for family, color in colors.items() if family])
+    style.legend(figure, [style.dot(color, text.name("family", name), "s") for name, color in colors.items() if name])

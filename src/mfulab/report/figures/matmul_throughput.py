@@ -57,7 +57,9 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     grid = style.panels(figure, machines, titles, sharex=True, width_ratios=[1.5, 1])
     families = style.family_colors(rows["family"])
     colors = style.shades(rows.sort_values("rung"), "kernel", rows["family"].map(families))
-    sizes = [n for n in sorted(rows["n"].unique()) if np.log2(n) % 1 == 0] or sorted(rows["n"].unique())
+    every = sorted(rows["n"].unique())
+    powers = [n for n in every if np.log2(n) % 1 == 0]
+    sizes = powers if len(powers) > 1 else every
     for machine in machines:
         here = rows[rows["machine"] == machine]
         speed, error = grid[machine, titles[0]], grid[machine, titles[1]]
@@ -86,7 +88,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         error.set_ylabel("‖C − R‖ / ‖R‖")
     for title in titles:
         grid[machines[-1], title].set_xlabel(text("size"))
-    style.legend(figure, [style.dot(color, family, "s") for family, color in families.items() if family])
+    style.legend(figure, [style.dot(color, text.name("family", name), "s") for name, color in families.items() if name])
     labels.settle(figure)
     for machine in machines:
         last = rows[rows["machine"] == machine].groupby("kernel").last().reset_index()

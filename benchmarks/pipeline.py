@@ -1,0 +1,75 @@
+"""What the pipeline itself costs, each target beside what was got, in one run; the exit status says whether all hold.
+
+python benchmarks/pipeline.py            under two minutes: planning, and the overhead of a run
+python benchmarks/pipeline.py --all      a quarter of an hour: also 5,000 runs, and quickstart for real
+"""
+
+import argparse
+import csv
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import trivial
+from targets import HEADER, Target, report
+
+Got = tuple[Target, float]
+WITH, WITHOUT = 200, 10  # runs: a run without the worker takes seconds
+
+
+def planning() -> Iterator[Got]:
+    """Of 5,000 runs, from nothing and again, and the memory for 20,000."""
+    with trivial.copy() as folder:
+        yield Target("plan 5,000 runs from nothing", 10, "s"), trivial.plan(folder, trivial.counts(5000)).time_s
+        yield Target("plan 5,000 runs again", 6, "s"), trivial.plan(folder, trivial.counts(5000)).time_s
+        memory = trivial.plan(folder, trivial.counts(20000)).memory_bytes
+        yield Target("memory of the planner, 20,000 runs", 1, "GB"), memory / 1e9
+
+
+def overhead() -> Iterator[Got]:
+    """Of a run that measures nothing: the whole command on one core, divided by the runs."""
+    each = []
+    for count, environment in ((WITH, {}), (WITHOUT, {"MFULAB_WORKER": ""})):
+        with trivial.copy() as folder:
+            each.append(trivial.measure(folder, trivial.matmuls(count), count, "1", **environment).time_s / count)
+    warm, cold = each
+    yield Target(f"a run beyond its measuring, {WITH} runs, one core", 0.15, "s"), warm
+    yield Target(f"with the worker ÷ without it ({cold:.2f} s)", 0.1), warm / cold
+
+
+def many_runs() -> Iterator[Got]:
+    """5,000 that measure nothing, and the same command once more."""
+    sweep = trivial.counts(5000)
+    with trivial.copy() as folder:
+        yield Target("5,000 trivial runs on 4 cores", 300, "s"), trivial.measure(folder, sweep, 5000, "4").time_s
+        yield Target("5,000 runs, nothing to be done", 5, "s"), trivial.measure_nothing(folder, sweep, "4").time_s
+
+
+def duty_cycle() -> Iterator[Got]:
+    """Time in warm-up and measured windows ÷ wall time of the command, of quickstart on this CPU, page and all."""
+    with trivial.copy(steps=()) as folder:
+        command = ("-m", "snakemake", "report", "--cores", "1", "--config", "experiment=quickstart", "device=cpu")
+        wall_s = trivial.run(folder, *command).time_s
+        measured_s = sum(map(measured, folder.glob("results/*/*/*/row.csv")))
+        yield Target("duty cycle of quickstart on the CPU", 60, "%", is_least=True), 100 * measured_s / wall_s
+
+
+def measured(row: Path) -> float:
+    """`measured_s` of a run; runs that measure no time have none."""
+    with row.open(newline="", encoding="utf-8") as file:
+        return float(next(csv.DictReader(file)).get("measured_s") or 0)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--all", action="store_true", help="those that take minutes, too")
+    given = parser.parse_args()
+    print(trivial.machine())
+    print(HEADER)
+    parts = [planning, overhead, *([many_runs, duty_cycle] if given.all else [])]
+    held = [report(target, got) for part in parts for target, got in part()]
+    return int(not all(held))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
