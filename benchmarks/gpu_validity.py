@@ -30,7 +30,7 @@ PRODUCT_MODEL, PRODUCT_KERNEL = "large_product", "torch"
 TENSOR_FORMATS = ("tf32", "bf16", "fp16", "fp8")
 AGREE = 0.02  # of the same product through two paths, and of executed and counted operations
 CEILING = 0.03
-POINTS = 5.0  # between MFU and what the tensor pipe says, in percentage points
+POINTS = 5.0  # between HFU and what the tensor pipe says, in percentage points
 LEAST_ACTIVE = 20.0  # percent: steps in which the tensor pipe does less are not dominated by products
 SPREAD = 0.01
 
@@ -125,22 +125,22 @@ def executed_as_counted(cases: Sequence[Row]) -> Iterator[Line]:
         yield Line(check, case["case"], verdict, f"{executed:.6g} against {counted:.6g}: {executed / counted:.4f}")
 
 
-def tensor_pipe_as_mfu(profile: Sequence[Row], ceilings: Sequence[Row]) -> Iterator[Line]:
-    """Tensor active × mean clock ÷ the peak's clock within POINTS of MFU, for steps that products dominate."""
-    check = "tensor active × clock against MFU"
+def tensor_pipe_as_hfu(profile: Sequence[Row], ceilings: Sequence[Row]) -> Iterator[Line]:
+    """Tensor active × mean clock ÷ the peak's clock within POINTS of HFU, for steps that products dominate."""
+    check = "tensor active × clock against HFU"
     clocks = {row["ceiling"]: row.get("computed_clock_mhz") for row in ceilings}
     found = False
     for row in profile:
         active, clock, spec_clock = row["tensor_active_percent"], row["clock_mhz"], clocks.get(row["ceiling"])
-        mfu = row["mfu_spec_percent"]
+        hfu = row["hfu_percent"]  # of the spec peak on a GPU; recomputation keeps the pipe active, too
         if row["effective_precision"] not in TENSOR_FORMATS:
             continue
-        if not (known(active) and known(clock) and known(spec_clock) and known(mfu)) or active < LEAST_ACTIVE:
+        if not (known(active) and known(clock) and known(spec_clock) and known(hfu)) or active < LEAST_ACTIVE:
             continue
         found = True
         expected = active * clock / spec_clock
-        verdict = OK if abs(expected - mfu) <= POINTS else DIFFERS
-        words = f"{active:.1f} % × {clock:.0f} ÷ {spec_clock:.0f} MHz = {expected:.1f} %, MFU {mfu:.1f} %"
+        verdict = OK if abs(expected - hfu) <= POINTS else DIFFERS
+        words = f"{active:.1f} % × {clock:.0f} ÷ {spec_clock:.0f} MHz = {expected:.1f} %, HFU {hfu:.1f} %"
         yield Line(check, row["run"], verdict, words)
     if not found:
         because = f"no step has GPM's tensor pipe active for {LEAST_ACTIVE:g} % or more"
@@ -176,7 +176,7 @@ def judge(tables: frames.Tables, hardware: str, executed: Sequence[Row]) -> list
         *products_agree(rows["profile"], rows["matmul"]),
         *ceilings_as_published(rows["ceilings"], PUBLISHED.get(hardware, {})),
         *executed_as_counted(executed),
-        *tensor_pipe_as_mfu(rows["profile"], rows["ceilings"]),
+        *tensor_pipe_as_hfu(rows["profile"], rows["ceilings"]),
         *runs_repeat([*rows["profile"], *rows["matmul"]]),
     ]
 

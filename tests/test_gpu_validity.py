@@ -84,7 +84,7 @@ def test_executed_operations_agree_within_two_percent(validity):
 
 
 @pytest.mark.parametrize(
-    ("active", "clock", "mfu", "precision", "verdict"),
+    ("active", "clock", "hfu", "precision", "verdict"),
     [
         (80.0, 1830.0, 76.0, "bf16", "ok"),
         (80.0, 1372.5, 60.0, "bf16", "ok"),  # three quarters of the clock
@@ -94,10 +94,10 @@ def test_executed_operations_agree_within_two_percent(validity):
         (NAN, 1830.0, 60.0, "bf16", "not measurable"),
     ],
 )
-def test_the_tensor_pipe_and_mfu_tell_the_same(validity, active, clock, mfu, precision, verdict):
-    row = {"run": "a", "ceiling": "bf16", "effective_precision": precision, "mfu_spec_percent": mfu}
+def test_the_tensor_pipe_and_hfu_tell_the_same(validity, active, clock, hfu, precision, verdict):
+    row = {"run": "a", "ceiling": "bf16", "effective_precision": precision, "hfu_percent": hfu}
     row |= {"tensor_active_percent": active, "clock_mhz": clock}
-    assert verdicts(validity.tensor_pipe_as_mfu([row], [SPEC])) == [verdict]
+    assert verdicts(validity.tensor_pipe_as_hfu([row], [SPEC])) == [verdict]
 
 
 def test_repetitions_are_runs_that_differ_in_their_seed_alone(validity):

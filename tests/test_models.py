@@ -141,5 +141,28 @@ def test_a_model_without_blocks_cannot_be_checkpointed():
 )
 def test_a_target_that_cannot_be_built_says_why(target, arguments, message):
     config = ModelConfig(name="wrong", _target_=target, arguments=arguments, input_shape=[3])
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ModelError, match=message):
         build(config)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("def build(:\n", "importing own_{}: invalid syntax"),
+        ("def build():\n    return wdht\n", "'wdht' is not defined"),
+    ],
+)
+def test_a_typing_mistake_in_ones_own_file_is_told_as_such(tmp_path, monkeypatch, code, message):
+    name = f"own_{len(code)}"
+    (tmp_path / f"{name}.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    config = ModelConfig(name="wrong", _target_=f"{name}.build", input_shape=[3])
+    with pytest.raises(ModelError, match=message.format(len(code))) as error:
+        count_model(config, 1)
+    assert "input_shape" not in str(error.value)
+
+
+def test_more_tokens_than_positions_are_refused():
+    with pytest.raises(ModelError, match="sequence_length=1025: GPT2LMHeadModel has positions for 1024 tokens"):
+        count_model(read("gpt2"), 1, 1025)
+    assert count_model(read("gpt2"), 1, 1024, mode="inference").count.operations.sum("forward").flops > 0

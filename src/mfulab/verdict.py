@@ -31,7 +31,7 @@ PIPE_IDLE = 10.0  # % below which a pipe does nothing that matters
 PIPE_BUSY = 30.0  # % from which the FP32 pipe carries the work
 FEW_WARPS = 20.0  # % of resident warps below which latency is hard to hide
 OTHERS = 15.0  # points of CPU that other processes may use unnoticed
-CROSS_CHECK = 5.0  # points by which MFU and the tensor pipe may differ
+CROSS_CHECK = 5.0  # points by which HFU and the tensor pipe may differ
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,15 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from mfulab.configs import ModelConfig
 from mfulab.errors import UnsupportedError
 from mfulab.flops.count import Count, CountError, count
-from mfulab.models.build import ModelError, build, enable_checkpointing, first_tensor, loss, make_batch
+from mfulab.models.build import (
+    ModelError,
+    build,
+    enable_checkpointing,
+    first_tensor,
+    loss,
+    make_batch,
+    require_positions,
+)
 from mfulab.models.decoding import decoder
 
 Means = Literal["meta", "fake", "cpu"]
@@ -87,6 +95,7 @@ def _count(
         if checkpointing:
             enable_checkpointing(model)
         batch = make_batch(config, batch_size, sequence_length, device=device)
+        require_positions(model, batch)
         decode = decoder(model, batch.inputs, model) if mode == "decoding" else None
 
         def step() -> torch.Tensor:

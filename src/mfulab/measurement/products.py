@@ -27,7 +27,7 @@ def sweep_products(precision: str, device: torch.device, limit_s: float) -> list
     for m, n, k in shapes:
         flops = 2 * m * n * k
         left = limit_s - (time.perf_counter() - began)
-        # A shape needs a first call and three samples.
+        # Its four samples; the few calls that come before them take the little that a limit of about so long allows.
         if samples and left < 4 * max(flops * slowest, SAMPLE_S[device.type]):
             continue
         try:

@@ -47,6 +47,8 @@ def resolve(target: str) -> Callable[..., Any]:
             if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
                 continue
             raise ModelError(f"model._target_={target}: importing {module_name} needs {error.name}") from error
+        except (SyntaxError, NameError) as error:
+            raise ModelError(f"model._target_={target}: importing {module_name}: {error}") from error
         for attribute in parts[length:]:
             if not hasattr(found, attribute):
                 raise ModelError(f"model._target_={target}: {module_name} has no {'.'.join(parts[length:])}")
@@ -71,7 +73,7 @@ def build(config: ModelConfig) -> torch.nn.Module:
     builder = resolve(config.target)
     try:
         model = builder(**config.arguments)
-    except TypeError as error:
+    except (TypeError, NameError, ImportError) as error:  # others may be the meta device's, and are tried elsewhere
         raise ModelError(f"model._target_={config.target} with arguments {config.arguments}: {error}") from error
     if not isinstance(model, torch.nn.Module):
         raise ModelError(f"model._target_={config.target}: returned a {type(model).__name__}, not a torch.nn.Module")
@@ -111,6 +113,15 @@ def make_batch(
         inputs = torch.randn(shape, device=device, dtype=dtype, generator=generator)
     # Which class is right does not change the arithmetic, and every classifier has two classes.
     return Batch(inputs, torch.randint(2, (batch_size,), device=device, generator=generator))
+
+
+def require_positions(model: torch.nn.Module, batch: Batch) -> None:
+    """Raises ModelError where token ids are more than a learned table has positions; a GPU would only say "assert"."""
+    limit = getattr(getattr(model, "config", None), "max_position_embeddings", None)
+    tables = (module for module in model.modules() if isinstance(module, torch.nn.Embedding))
+    tokens = batch.inputs.shape[-1] if not batch.inputs.is_floating_point() else 0
+    if limit and tokens > limit and any(table.num_embeddings == limit for table in tables):
+        raise ModelError(f"sequence_length={tokens}: {type(model).__name__} has positions for {limit} tokens")
 
 
 def first_tensor(output: Any) -> torch.Tensor:

@@ -6,6 +6,8 @@ import torch
 import transformers
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from mfulab.models.build import ModelError
+
 # transformers makes no mask for an attention that it does not know. With its own "sdpa" it looks at the position ids
 # in each step to find packed sequences: a synchronisation with the device, which neither the meta device nor a CUDA
 # graph allows. Whole sequences without padding, as all are here, need only the flag `is_causal`.
@@ -24,11 +26,11 @@ def build(architecture: str, attention: str = "sdpa", **config: Any) -> torch.nn
             values is kept unless `use_cache` is given: a training step has no use for one.
 
     Raises:
-        ValueError: transformers has no such model class.
+        ModelError: transformers has no such model class.
     """
     model_class: Any = getattr(transformers, architecture, None)
     if getattr(model_class, "config_class", None) is None:
-        raise ValueError(f"model.arguments.architecture={architecture}: transformers has no such model class")
+        raise ModelError(f"model.arguments.architecture={architecture}: transformers has no such model class")
     model_config = model_class.config_class(**{"use_cache": False, **config})
     if attention == "sdpa":
         # Architectures without attention, the convolutional ones, refuse any fused one.

@@ -31,7 +31,7 @@ from mfulab.measurement.reading import Reading, Readings
 from mfulab.measurement.series import Series
 from mfulab.measurement.statistics import FEWEST_WINDOWS, Stats, median_interval
 from mfulab.measurement.windows import CPU_PACE, CUDA_PACE, Observation, Pace, observe
-from mfulab.models.build import build, enable_checkpointing, loss, make_batch
+from mfulab.models.build import build, enable_checkpointing, loss, make_batch, require_positions
 from mfulab.rows import ProfileRow
 from mfulab.steps.base import Measured, UnsupportedError
 
@@ -82,6 +82,7 @@ def make_step(config: ProfileStepStep, device: torch.device) -> tuple[Callable[[
         model = build(config.model)
     model = model.to(device=device, dtype=dtype)
     batch = make_batch(config.model, config.batch_size, config.sequence_length, device=device, dtype=dtype)
+    require_positions(model, batch)
     model, batch = execution.arrange(model, batch, config.execution)
     task, mode = config.model.task, config.workload.mode
     if mode == "training" and config.workload.checkpointing:
