@@ -15,10 +15,20 @@ def test_by_hand():
     readings = between(BEGIN, end, 2.0)
     assert readings["utilization_percent"].value == pytest.approx(100 * 3 / (2 * 2))
     assert readings["system_utilization_percent"].value == pytest.approx(50)
+    assert readings["others_percent"].value == pytest.approx(100 * (4 - 3) / 8)
     assert readings["steal_percent"].value == pytest.approx(100 * 0.5 / 8)
     assert readings["voluntary_switches_per_s"].value == pytest.approx(10)
     assert readings["involuntary_switches_per_s"].value == pytest.approx(0.5)
     assert readings["utilization_percent"].window_s == pytest.approx(2)
+
+
+def test_one_thread_a_core_is_fully_busy_where_two_logical_cpus_share_it():
+    """Four threads on four cores of eight logical CPUs: half of the machine's time, all of what was asked for."""
+    end = CpuCounters(12.0, 108.0, 508.0, 5.0, 1016.0, 30, 21)
+    readings = between(BEGIN, end, cores=4.0)
+    assert readings["utilization_percent"].value == pytest.approx(100)
+    assert readings["system_utilization_percent"].value == pytest.approx(50)
+    assert readings["others_percent"].value == 0
 
 
 def test_the_cgroups_share_and_what_its_quota_took():
@@ -55,12 +65,12 @@ def test_no_time_is_refused():
 
 def test_stop_without_start():
     with pytest.raises(RuntimeError, match="before start"):
-        CpuSampler().stop()
+        CpuSampler(cores=1.0).stop()
 
 
 def test_spinning_reads_more_than_sleeping():
     def read(work) -> float:
-        sampler = CpuSampler(cpus=1.0)
+        sampler = CpuSampler(cores=1.0)
         sampler.start()
         work()
         return sampler.stop()["utilization_percent"].value

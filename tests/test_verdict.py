@@ -114,11 +114,11 @@ def test_flags():
 
 
 def test_a_cpu_that_others_use_is_flagged():
-    row = {"mfu_percent": 5.0, "utilization_percent": 50.0, "system_utilization_percent": 98.0}
-    assert "98 % busy and this process 50 %" in judge(row).flags[0]
+    row = {"mfu_percent": 5.0, "utilization_percent": 50.0, "others_percent": 48.0}
+    assert "other processes took 48 %" in judge(row).flags[0]
     assert judge(row).cause == "shared"
-    assert judge({**row, "system_utilization_percent": 60.0}).flags == ()
-    assert judge({**row, "system_utilization_percent": 60.0}).cause == "under-used"
+    assert judge({**row, "others_percent": 10.0}).flags == ()
+    assert judge({**row, "others_percent": 10.0}).cause == "under-used"
 
 
 NUMBERS = st.one_of(st.none(), st.floats(0, 150), st.just(math.nan), st.just(""))

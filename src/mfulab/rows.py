@@ -227,7 +227,10 @@ class ProfileRow(Row):
     pcie_received_gb_s: float | None = None
     nvlink_transmitted_gb_s: float | None = None
     nvlink_received_gb_s: float | None = None
-    system_utilization_percent: Percent | None = Field(None, description="CPUs of the whole machine, every process.")
+    system_utilization_percent: Percent | None = Field(
+        None, description="Every process on the logical CPUs that this one may use."
+    )
+    others_percent: Percent | None = Field(None, description="What other processes took of these CPUs' time.")
     cgroup_utilization_percent: Percent | None = Field(None, description="CPU time of this process's cgroup.")
     steal_percent: Percent | None = Field(None, description="CPU time that the hypervisor gave to others.")
     voluntary_switches_per_s: float | None = Field(None, description="This process's threads gave up their CPU.")
@@ -282,11 +285,13 @@ class MatmulRow(Row):
     clock_mhz: float | None = None
     threads: int | None = None
     utilization_percent: Percent | None = Field(
-        None, description="On a CPU, while timing: this process, 100 % where every allowed CPU worked for it."
+        None,
+        description="On a CPU, while timing: this process, 100 % where every core that it may fill worked.",
     )
     system_utilization_percent: Percent | None = Field(
-        None, description="On a CPU, while timing: CPUs of the whole machine, every process."
+        None, description="On a CPU, while timing: every process on the logical CPUs that this one may use."
     )
+    others_percent: Percent | None = Field(None, description="What other processes took of these CPUs' time.")
 
 
 class NumberFormatsRow(Row):

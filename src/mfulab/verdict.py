@@ -218,10 +218,9 @@ def _low_occupancy(facts: Facts) -> str:
 
 def computed_beside(facts: Facts) -> str:
     """What other processes did to a CPU; empty where they left it alone."""
-    system, own = facts["system_utilization_percent"], facts["utilization_percent"]
-    if system is None or own is None or system - own <= OTHERS:
+    if not facts.at_least("others_percent", OTHERS):
         return ""
-    return facts.say("beside", system=system, own=own)
+    return facts.say("beside", share=facts["others_percent"])
 
 
 def _shared(facts: Facts) -> str:

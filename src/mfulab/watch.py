@@ -32,7 +32,8 @@ def frames(
             rates = line["utilization_percent"]
             readings["utilization_percent"] = Reading(rates, "%", "NVML", reason="refused by the driver")
             yield readings, _gpu_line(line)
-    probe, cpus = cpu_probe(pid or psutil.Process().pid), cpu.allowed_cpus()
+    cores = cpu.usable_cores()
+    probe = cpu_probe(pid or psutil.Process().pid, cores)
     switches = psutil.cpu_stats().ctx_switches
     while True:
         began = now()
@@ -42,7 +43,7 @@ def frames(
         busy = line["utilization_percent"] if pid else line["system_utilization_percent"]
         whose = f"process {pid}" if pid else "all processes"
         readings = {"utilization_percent": Reading(busy, "%", whose, passed, "no 10 ms tick passed")}
-        yield readings, f"{whose} on {cpus:g} CPUs · {_steal(line)}{switched / passed:.0f} context switches/s"
+        yield readings, f"{whose} on {cores} cores · {_steal(line)}{switched / passed:.0f} context switches/s"
 
 
 def picture(name: str, readings: Readings, facts: str) -> Group:

@@ -22,6 +22,11 @@ def prepare(device: DeviceConfig) -> tuple[torch.device, int]:
     return torch.device(kind), threads
 
 
+def cores_filled() -> int:
+    """The CPU cores that this process's threads can fill: the whole of which its CPU time is a share."""
+    return min(torch.get_num_threads(), cpu.usable_cores())
+
+
 def effective_precision(precision: PrecisionConfig, device: torch.device) -> str:
     """The format that products use: autocast's where it is on, TF32 where float32 products are allowed to round.
 

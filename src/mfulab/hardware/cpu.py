@@ -8,6 +8,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 _SYSTEM = Path("/")
 
 
@@ -100,6 +102,26 @@ def memory_limit_bytes(root: Path = _SYSTEM) -> int | None:
 def allowed_cpus(root: Path = _SYSTEM) -> float:
     """CPUs' worth of time that this process can get: the affinity's, or fewer where a cgroup quota is tighter."""
     return min(float(len(logical_cpus())), cpu_limit(root) or float("inf"))
+
+
+@dataclass(frozen=True)
+class SystemSeconds:
+    """Running totals, in CPU seconds, of every process on the CPUs that this one may use."""
+
+    busy: float
+    steal: float | None
+    total: float
+
+
+def system_seconds() -> SystemSeconds:
+    """What the system counted until now; `steal` is None where it is not told."""
+    every = psutil.cpu_times(percpu=True)
+    times = [every[number] for number in sorted(logical_cpus()) if number < len(every)] or every
+    # Linux counts guests' time inside user and nice as well.
+    total = sum(sum(each) - getattr(each, "guest", 0.0) - getattr(each, "guest_nice", 0.0) for each in times)
+    idle = sum(each.idle + getattr(each, "iowait", 0.0) for each in times)
+    steal = sum(each.steal for each in times) if hasattr(times[0], "steal") else None
+    return SystemSeconds(total - idle - (steal or 0.0), steal, total)
 
 
 def physical_cores(logical: frozenset[int], root: Path = _SYSTEM) -> int:

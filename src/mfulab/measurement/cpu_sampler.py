@@ -4,13 +4,11 @@ import resource
 import time
 from dataclasses import dataclass
 
-import psutil
-
-from mfulab.hardware.cpu import allowed_cpus, cgroup_cpu_seconds
+from mfulab.hardware.cpu import cgroup_cpu_seconds, system_seconds
 from mfulab.measurement.reading import Reading, Readings
 
-PROCESS = "process CPU time ÷ (wall × CPUs allowed)"
-SYSTEM = "/proc/stat, all CPUs"
+PROCESS = "process CPU time ÷ (wall × cores that its threads fill)"
+SYSTEM = "/proc/stat, the CPUs that this process may use"
 CGROUP = "cgroup CPU accounting"
 
 
@@ -30,13 +28,14 @@ class CpuCounters:
 
 
 class CpuSampler:
-    """CPU utilization of this process with all its threads, 100 % where every allowed CPU worked for it all the time.
+    """CPU utilization of this process with all its threads: 100 % where each of `cores` worked for it all the time.
 
-    Threads that spin while they wait count as busy: like the GPU's utilization, it tells that something ran, not what.
+    It exceeds 100 % where further threads work on a core's second logical CPU. Threads that spin
+    while they wait count as busy: like the GPU's utilization, it tells that something ran, not what.
     """
 
-    def __init__(self, cpus: float | None = None) -> None:
-        self._cpus = cpus or allowed_cpus()
+    def __init__(self, cores: float) -> None:
+        self._cores = cores
         self._begin: CpuCounters | None = None
 
     def start(self) -> None:
@@ -46,23 +45,19 @@ class CpuSampler:
         end = self.read()
         if self._begin is None:
             raise RuntimeError("stop() before start()")
-        return between(self._begin, end, self._cpus)
+        return between(self._begin, end, self._cores)
 
     def read(self) -> CpuCounters:
         """The counters now."""
-        system = psutil.cpu_times()
-        idle = system.idle + getattr(system, "iowait", 0.0)
-        steal = getattr(system, "steal", None)
-        # Linux counts guests' time inside user and nice as well.
-        total = sum(system) - getattr(system, "guest", 0.0) - getattr(system, "guest_nice", 0.0)
+        system = system_seconds()
         own = resource.getrusage(resource.RUSAGE_SELF)
         used, throttled = cgroup_cpu_seconds()
         return CpuCounters(
             wall_s=time.perf_counter(),
             process_s=own.ru_utime + own.ru_stime,
-            system_busy_s=total - idle - (steal or 0.0),
-            system_steal_s=steal,
-            system_total_s=total,
+            system_busy_s=system.busy,
+            system_steal_s=system.steal,
+            system_total_s=system.total,
             voluntary=own.ru_nvcsw,
             involuntary=own.ru_nivcsw,
             cgroup_used_s=used,
@@ -70,22 +65,22 @@ class CpuSampler:
         )
 
 
-def between(begin: CpuCounters, end: CpuCounters, cpus: float) -> Readings:
-    """The readings between two states of the counters, for a process that may use `cpus` CPUs."""
+def between(begin: CpuCounters, end: CpuCounters, cores: float) -> Readings:
+    """The readings between two states of the counters, for a process whose threads fill `cores` cores."""
     wall = end.wall_s - begin.wall_s
     if wall <= 0:
         raise ValueError(f"a window of {wall} s")
+    own = end.process_s - begin.process_s
     total = _difference(begin.system_total_s, end.system_total_s)
+    busy = _difference(begin.system_busy_s, end.system_busy_s)
     readings = {
-        "utilization_percent": Reading(
-            100 * (end.process_s - begin.process_s) / (wall * cpus), "%", f"{PROCESS}: {cpus:g}", wall
-        )
+        "utilization_percent": Reading(100 * own / (wall * cores), "%", f"{PROCESS}: {cores:g}", wall),
     }
-    for name, before, after in (
-        ("system_utilization_percent", begin.system_busy_s, end.system_busy_s),
-        ("steal_percent", begin.system_steal_s, end.system_steal_s),
+    for name, part in (
+        ("system_utilization_percent", busy),
+        ("others_percent", None if busy is None else max(0.0, busy - own)),  # its ticks are of 10 ms, ours finer
+        ("steal_percent", _difference(begin.system_steal_s, end.system_steal_s)),
     ):
-        part = _difference(before, after)
         value = None if part is None or not total else 100 * part / total
         reason = "" if value is not None else "not told by this system, or the window is shorter than its 10 ms ticks"
         readings[name] = Reading(value, "%", SYSTEM, wall, reason)
@@ -94,7 +89,7 @@ def between(begin: CpuCounters, end: CpuCounters, cpus: float) -> Readings:
     # Linux adds up what each CPU was stopped for: the sum may exceed the wall time, and belongs to the time wanted.
     wanted = None if used is None or stopped is None else used + stopped
     for name, part, whole in (
-        ("cgroup_utilization_percent", used, wall * cpus),
+        ("cgroup_utilization_percent", used, wall * cores),
         ("throttled_percent", stopped, wanted),
     ):
         value = None if part is None or whole is None else 100 * part / whole if part else 0.0

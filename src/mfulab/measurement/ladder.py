@@ -43,7 +43,9 @@ class Absent:
 def samplers_for(device: Any, series: Sequence[Sampler] = ()) -> list[Sampler]:
     """The samplers of a torch.device, the strictest first: GPM, NVML's counters, the poller, NVML at the end."""
     if device.type != "cuda":
-        return [CpuSampler(), RaplSampler(), InputSampler(), *series]
+        from mfulab.hardware.compute import cores_filled
+
+        return [CpuSampler(cores_filled()), RaplSampler(), InputSampler(), *series]
     try:
         from mfulab.hardware.gpu import handle_of
 

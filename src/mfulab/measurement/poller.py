@@ -1,7 +1,7 @@
 """The time series: a process of its own that writes a line each fifth of a second until its input is closed.
 
 A thread would take the interpreter's lock from steps that are bound by launches. Run as
-`python -m mfulab.measurement.poller cpu PID` or `… cuda PID UUID`; CSV goes to standard output.
+`python -m mfulab.measurement.poller cpu PID CORES` or `… cuda PID UUID`; CSV goes to standard output.
 """
 
 import csv
@@ -16,33 +16,30 @@ Line = dict[str, float | None]
 Probe = Callable[[], Line]
 
 
-def cpu_probe(pid: int) -> Probe:
-    """Reads the CPU since the previous call: of process `pid`, of the machine, and what the hypervisor took."""
+def cpu_probe(pid: int, cores: float) -> Probe:
+    """Reads the CPU since the previous call: process `pid`'s share of `cores`, every process's, the hypervisor's."""
     import psutil
 
-    from mfulab.hardware.cpu import allowed_cpus
+    from mfulab.hardware.cpu import system_seconds
 
-    process, cpus = psutil.Process(pid), allowed_cpus()
+    process = psutil.Process(pid)
     before: dict[str, float] = {}
 
     def probe() -> Line:
-        own, system = process.cpu_times(), psutil.cpu_times()
+        own, system = process.cpu_times(), system_seconds()
         now = {
             "wall": time.monotonic(),
             "own": own.user + own.system,
-            "idle": system.idle + getattr(system, "iowait", 0.0),
-            "steal": getattr(system, "steal", 0.0),
-            # Linux counts guests' time inside user and nice as well.
-            "total": sum(system) - getattr(system, "guest", 0.0) - getattr(system, "guest_nice", 0.0),
+            "busy": system.busy,
+            "steal": system.steal or 0.0,
+            "total": system.total,
         }
         passed = {key: value - before[key] for key, value in now.items()} if before else {}
         before.update(now)
         total = passed.get("total")
         return {
-            "utilization_percent": 100 * passed["own"] / (passed["wall"] * cpus) if passed else None,
-            "system_utilization_percent": (
-                100 * (total - passed["idle"] - passed["steal"]) / total if passed and total else None
-            ),
+            "utilization_percent": 100 * passed["own"] / (passed["wall"] * cores) if passed else None,
+            "system_utilization_percent": 100 * passed["busy"] / total if passed and total else None,
             "steal_percent": 100 * passed["steal"] / total if passed and total else None,
             "process_memory_bytes": process.memory_info().rss,
         }
@@ -99,9 +96,9 @@ def _input_closed() -> bool:
 
 
 def main(arguments: list[str]) -> None:
-    """`cpu PID` or `cuda PID UUID`."""
-    kind, pid, *uuid = arguments
-    poll(cpu_probe(int(pid)) if kind == "cpu" else cuda_probe(uuid[0], int(pid)), _input_closed, sys.stdout)
+    """`cpu PID CORES` or `cuda PID UUID`."""
+    kind, pid, what = arguments
+    poll(cpu_probe(int(pid), float(what)) if kind == "cpu" else cuda_probe(what, int(pid)), _input_closed, sys.stdout)
 
 
 if __name__ == "__main__":

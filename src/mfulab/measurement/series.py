@@ -41,7 +41,9 @@ class Series:
 
             what = ["cuda", str(os.getpid()), uuid_of(self._device)]
         else:
-            what = ["cpu", str(os.getpid())]
+            from mfulab.hardware.compute import cores_filled
+
+            what = ["cpu", str(os.getpid()), str(cores_filled())]
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("wb") as output:
             self._process = subprocess.Popen(

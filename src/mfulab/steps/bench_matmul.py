@@ -60,15 +60,15 @@ def measure(config: BenchMatmulStep, folder: Path) -> Measured:
         return Measured(_incorrect(row, before, "at the first call"))
 
     started = time.perf_counter()
-    watch = CpuSampler()
+    watch = CpuSampler(min(threads or 1, usable_cores()))
     watch.start()
     with _launched_with(launch):
         repetitions, reference = _time(config, kernel, call, operands, shape, device)
     row.measured_s = time.perf_counter() - started
     if device == "cpu":
         readings = watch.stop()
-        row.utilization_percent = readings["utilization_percent"].value
-        row.system_utilization_percent = readings["system_utilization_percent"].value
+        for name in ("utilization_percent", "system_utilization_percent", "others_percent"):
+            setattr(row, name, readings[name].value)
         row.message = computed_beside(Facts(row.model_dump()))
     # What timing left in C; a call that returns its result is asked once more.
     after = check(_result(operands, None if returned is None else call()), exact, form, shape.k)
