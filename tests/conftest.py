@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+pytest.register_assert_rewrite("pretend")  # its assertions tell what they compared
 ROOT = Path(__file__).resolve().parents[1]
 MINIATURE = ("--config", "experiment=miniature", "device=cpu")
 
