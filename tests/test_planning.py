@@ -12,8 +12,8 @@ from snakemake_interface_executor_plugins.utils import TargetSpec, encode_target
 
 from mfulab.configs import STEPS, BenchMatmulStep
 from mfulab.errors import ConfigurationError
-from mfulab.planning.cluster import restore_commas
 from mfulab.planning.composition import Composition, Value, compose_experiments
+from mfulab.planning.mends import restore_commas
 from mfulab.planning.naming import LONGEST, run_name
 from mfulab.planning.runs import excluded_because, plan
 

@@ -1,6 +1,6 @@
 import gc
 
-from mfulab.planning.cluster import keep_commas
+from mfulab.planning import mends
 from mfulab.planning.workflow import Workflow
 from mfulab.worker import lifetime
 
@@ -9,7 +9,7 @@ from mfulab.worker import lifetime
 gc.set_threshold(100_000)
 
 lab = Workflow(config, is_main=workflow.is_main_process)
-keep_commas(workflow)
+mends.keep_commas(workflow)
 
 # `warm SCRIPT …` in a rule's shell command: in the warm worker, or directly where there is none.
 shell.prefix(lab.warm)
@@ -21,6 +21,7 @@ wildcard_constraints:
 
 
 onstart:
+    mends.keep_no_default_rate(workflow.scheduler)
     lifetime.start(workflow.local_exec)
 
 

@@ -65,4 +65,4 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         precision=text.name("precision", first["precision"]),
         batch_size=int(first["batch_size"]),
     )
-    style.legend(figure, [style.dot(style.GRID, window, "s")])
+    style.legend(figure, [style.dot(style.GRID, window, "s")] if len(inside) else [])
