@@ -22,7 +22,7 @@ wildcard_constraints:
 
 onstart:
     mends.keep_no_default_rate(workflow.scheduler)
-    lifetime.start(workflow.local_exec)
+    lifetime.start(workflow.local_exec, measures=lab.measures)
 
 
 onsuccess:

@@ -57,9 +57,14 @@ class Workflow:
         return sorted(map(str, RESULTS.glob("reference/*/*.csv")))
 
     @property
+    def measures(self) -> bool:
+        """Whether anything is to be measured: recorded machines alone need a report."""
+        return bool(self._runs)
+
+    @property
     def unplanned(self) -> list[str]:
         """The option that also shows folders copied from machines without a plan; none where nothing is measured."""
-        return ["--results", str(RESULTS)] if self._runs else []
+        return ["--results", str(RESULTS)] if self.measures else []
 
     @property
     def tables(self) -> tuple[str, ...]:

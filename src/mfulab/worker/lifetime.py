@@ -16,8 +16,10 @@ from mfulab.worker.processes import WORKFLOW
 _worker: subprocess.Popen[bytes] | None = None
 
 
-def start(is_local: bool = True) -> None:
+def start(is_local: bool = True, measures: bool = True) -> None:
     """Starts a worker that ends with this process, and tells later child processes of both; returns at once.
+
+    It imports what measuring needs, or where nothing is to be measured (`measures` is false) what the report needs.
 
     Runs that are sent to other machines (`is_local` is false) run directly, and so do all with MFULAB_WORKER= (empty).
     """
@@ -29,6 +31,7 @@ def start(is_local: bool = True) -> None:
     # Elsewhere than on Linux, forking after heavy imports is not safe.
     if sys.platform != "linux" or os.environ.get(SOCKET) == "":
         return
+    what = "measures" if measures else "reports"
     folder = Path(tempfile.mkdtemp(prefix="mfulab-", dir="/tmp"))  # short: a socket's path may have 107 bytes
     environment = {key: value for key, value in os.environ.items() if key not in THREADS}
     environment["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # asked while it imports, torch must not wake CUDA up
@@ -37,7 +40,7 @@ def start(is_local: bool = True) -> None:
         listener.bind(str(folder / "socket"))
         listener.listen(1024)
         _worker = subprocess.Popen(
-            [sys.executable, "-m", "mfulab.worker.server", str(listener.fileno()), str(folder)],
+            [sys.executable, "-m", "mfulab.worker.server", str(listener.fileno()), str(folder), what],
             stdin=subprocess.PIPE,  # its end is the worker's: only this process holds it, and even SIGKILL lets it go
             pass_fds=[listener.fileno()],
             start_new_session=True,

@@ -31,13 +31,13 @@ from mfulab.worker.client import STARTED, WORKFLOW_ENDED
 # What runs spend their start on, the measurements' first: a run that is already there waits for all of it.
 PRELOADED = ("numpy", "numba", "torch", "torch._dynamo", "mfulab.app", "mfulab.runner")
 PACKAGES = ("steps", "models")  # every module of these, for all that they import
-REPORT = ("mfulab.report.tables", "mfulab.report.figures", "mfulab.report.page")
+REPORT = ("mfulab.report.tables", "mfulab.report.figures", "mfulab.report.page", "mfulab.flops.seminar")
 LIFELINE = 0
 
 
-def serve(listener: socket.socket) -> None:
+def serve(listener: socket.socket, measures: bool) -> None:
     """Answers requests until standard input ends."""
-    preload()
+    preload(measures)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers are not waited for
     while True:
         ready, _, _ = select.select([listener.fileno(), LIFELINE], [], [])
@@ -55,11 +55,14 @@ def serve(listener: socket.socket) -> None:
         connection.close()
 
 
-def preload() -> None:
-    """Imports what runs need. A module that cannot be imported is left to the runs, whose rows say why."""
+def preload(measures: bool = True) -> None:
+    """Imports what runs need, or where nothing is measured what the report needs.
+
+    A module that cannot be imported is left to the runs, whose rows say why.
+    """
     root = Path(__file__).parents[1]
     modules = [f"mfulab.{name}.{path.stem}" for name in PACKAGES for path in sorted((root / name).glob("[!_]*.py"))]
-    for name in (*PRELOADED, *modules, *REPORT):
+    for name in (*PRELOADED, *modules, *REPORT) if measures else REPORT:
         with suppress(Exception):
             importlib.import_module(name)
     with suppress(Exception):
@@ -163,6 +166,6 @@ def _run(request: dict[str, Any], outputs: list[int]) -> NoReturn:
 
 if __name__ == "__main__":
     try:
-        serve(socket.socket(fileno=int(sys.argv[1])))
+        serve(socket.socket(fileno=int(sys.argv[1])), measures=sys.argv[3] == "measures")
     finally:
         shutil.rmtree(sys.argv[2], ignore_errors=True)
