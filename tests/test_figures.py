@@ -63,8 +63,9 @@ def many(tmp_path_factory) -> frames.Tables:
         return row
 
     patch.setattr(report_rows, "profile", scattered)
-    yield measured(tmp_path_factory.mktemp("many"), report_rows.CPU, report_rows.GPU, models=TWENTY)
-    patch.undo()
+    tables = measured(tmp_path_factory.mktemp("many"), report_rows.CPU, report_rows.GPU, models=TWENTY)
+    patch.undo()  # at once: other fixtures of this module invent rows too
+    return tables
 
 
 def texts(figure: Figure) -> list[tuple[str, Bbox]]:

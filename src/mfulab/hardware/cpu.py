@@ -8,8 +8,6 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 _SYSTEM = Path("/")
 
 
@@ -115,6 +113,8 @@ class SystemSeconds:
 
 def system_seconds() -> SystemSeconds:
     """What the system counted until now; `steal` is None where it is not told."""
+    import psutil
+
     every = psutil.cpu_times(percpu=True)
     times = [every[number] for number in sorted(logical_cpus()) if number < len(every)] or every
     # Linux counts guests' time inside user and nice as well.
