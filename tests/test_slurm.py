@@ -1,5 +1,6 @@
 """The sweep on a real SLURM with two pretend GPUs: it completes, is resumed, and measures nothing twice."""
 
+import fcntl
 import subprocess
 import time
 from collections import Counter
@@ -34,12 +35,15 @@ main()
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    cluster = Cluster()
-    try:
-        cluster.start()
-        yield cluster
-    finally:
-        cluster.stop()
+    # /etc/slurm holds one cluster: whoever else tests on this machine waits until ours is gone.
+    with open("/tmp/mfulab-slurm-tests.lock", "w") as one_at_a_time:
+        fcntl.flock(one_at_a_time, fcntl.LOCK_EX)
+        cluster = Cluster()
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.stop()
 
 
 @pytest.fixture
