@@ -6,7 +6,7 @@ come from those rows, `draw(rows, figure, text)` draws them. Its words stand in 
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -15,7 +15,11 @@ from pkgutil import iter_modules
 from types import ModuleType
 
 import pandas as pd
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
 
 from mfulab.language import Texts
 from mfulab.report import frames, style
@@ -33,7 +37,12 @@ TOPICS = (
     "energy",
     "series",
 )
-FORMATS = ("svg", "png", "pdf")
+# Not `Figure.savefig`, which draws twice what it writes. Dates and versions would make each file a new one.
+FORMATS: dict[str, Callable[[Figure, Path], object]] = {
+    "svg": lambda figure, path: FigureCanvasSVG(figure).print_svg(path, metadata={"Date": None}),
+    "png": lambda figure, path: FigureCanvasAgg(figure).print_png(path, metadata={"Software": None}),
+    "pdf": lambda figure, path: FigureCanvasPdf(figure).print_pdf(path, metadata={"CreationDate": None}),
+}
 
 
 @dataclass(frozen=True)
@@ -66,6 +75,9 @@ def render(name: str, tables: frames.Tables, language: str = "en") -> Drawn | No
         module.draw(rows, figure, text)
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # the layout is final: saving must not repeat it
+        for axes in figure.axes:  # the layout's solver is not exact: the same data would give other last digits
+            if axes.get_axes_locator() is None:
+                axes.set_position(Bbox(axes.get_position().get_points().round(6)))
     return Drawn(name, module.TOPIC, text("title"), finding(module, rows, text), figure)
 
 
@@ -78,9 +90,9 @@ def finding(module: ModuleType, rows: pd.DataFrame, text: Texts) -> str:
 def save(drawn: Drawn, path: Path) -> None:
     """Writes the figure in the format that the path's ending names; the same data gives the same bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {"Software": None}}
+    drawn.figure.set_dpi(style.DPI)
     with style.theme():
-        drawn.figure.savefig(path, dpi=style.DPI, metadata=dates[path.suffix[1:]])
+        FORMATS[path.suffix[1:]](drawn.figure, path)
 
 
 def command(name: str, experiments: Sequence[str] = (), language: str = "en") -> str:
@@ -96,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tables", type=Path, default=Path("results/tables"))
     parser.add_argument("--out", type=Path, default=Path("reports/figures"))
     parser.add_argument("--only", nargs="+", choices=list(modules()), metavar="NAME", help="draw these figures alone")
-    parser.add_argument("--formats", nargs="+", choices=FORMATS, default=FORMATS)
+    parser.add_argument("--formats", nargs="+", choices=FORMATS, default=list(FORMATS))
     parser.add_argument("--language", default="en")
     parser.add_argument("--list", type=Path, metavar="FILE", help="draw nothing: list the figures that have data")
     options = parser.parse_args(arguments)
