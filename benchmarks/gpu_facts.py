@@ -22,7 +22,8 @@ import torch
 
 from mfulab.configs import DeviceConfig
 from mfulab.hardware import cpu, gpu, nvml
-from mfulab.hardware.compute import allow_tf32, peak_of, prepare
+from mfulab.hardware.compute import allow_tf32, prepare
+from mfulab.hardware.device_peak import peak_of
 from mfulab.hardware.identity import NoDeviceError, hardware_slug
 from mfulab.measurement.clocks import clock_for
 from mfulab.measurement.ladder import clock_reader, samplers_for

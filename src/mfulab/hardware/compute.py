@@ -1,12 +1,9 @@
-"""The torch device of a run, made ready: threads set, precision switches set, its peak known."""
+"""The torch device of a run, made ready: threads set, precision switches set."""
 
 import torch
 
 from mfulab.configs import FORMATS, DeviceConfig, PrecisionConfig
 from mfulab.hardware import cpu, identity
-from mfulab.hardware.cpu_peaks import cpu_peak
-from mfulab.hardware.gpu import properties_of
-from mfulab.hardware.peaks import Peak, gpu_peak
 
 
 def prepare(device: DeviceConfig) -> tuple[torch.device, int]:
@@ -51,10 +48,3 @@ def allow_tf32(allowed: bool) -> None:
     """Sets the switches that make float32 products and convolutions TF32, both of which torch has."""
     torch.backends.cuda.matmul.allow_tf32 = allowed
     torch.backends.cudnn.allow_tf32 = allowed
-
-
-def peak_of(device: torch.device, threads: int, precision: str, config: DeviceConfig) -> Peak:
-    """The computed peak of `device` in an effective precision; a CPU's with as many cores as `threads` can fill."""
-    if device.type == "cuda":
-        return gpu_peak(properties_of(device), precision, config.peak_tflop_s)
-    return cpu_peak(cpu.cpu(), min(threads, cpu.usable_cores()), precision, config.peak_tflop_s)

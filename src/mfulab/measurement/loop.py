@@ -13,7 +13,8 @@ import torch
 from mfulab.configs import DeviceConfig
 from mfulab.denominators import mfu_columns
 from mfulab.errors import UnsupportedError
-from mfulab.hardware.compute import allowed_precision, peak_of
+from mfulab.hardware.compute import allowed_precision
+from mfulab.hardware.device_peak import peak_of
 from mfulab.measurement.calls import CallLog, UncountedError, count_calls
 from mfulab.measurement.clocks import clock_for
 from mfulab.measurement.ladder import per_step, restriction_of, samplers_for, strictest

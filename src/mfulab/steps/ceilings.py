@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 
 from mfulab.configs import CeilingsStep, PrecisionConfig
-from mfulab.hardware.compute import allow_tf32, effective_precision, peak_of, prepare
+from mfulab.hardware.compute import allow_tf32, effective_precision, prepare
+from mfulab.hardware.device_peak import peak_of
 from mfulab.hardware.gpu import properties_of
 from mfulab.hardware.peaks import memory_peak_gb_s
 from mfulab.measurement.products import LIMIT_S, best_bandwidth, best_shape, sweep_products, sweep_triad
