@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 
 import pytest
@@ -107,6 +108,23 @@ def test_an_edited_kernel_re_runs_exactly_the_runs_that_use_it(measured):
     paths = changed(measured)
     assert len(paths) == 2
     assert all("kernel=numpy" in path for path in paths)
+
+
+@pytest.mark.parametrize(
+    ("file", "again"),
+    [
+        ("kernels/cuda/hopper.cu", set()),  # no run of the miniature is of it
+        ("hardware/datasheets.csv", {"ceilings", "tables", "page", "report"}),
+        ("language/catalogue/ko.yaml", {"tables", "page", "report"}),  # the tables' end tells which figures to draw
+        ("report/templates/report.css", {"page", "report"}),
+        ("report/figures/ceilings.py", {"figure", "page", "report"}),
+    ],
+)
+def test_an_edited_file_of_the_package_re_runs_exactly_what_reads_it(measured, file, again):
+    with (measured.folder / "src/mfulab" / file).open("a") as text:
+        text.write("\n")
+    done = measured.snakemake("report", *MINIATURE, "--dry-run")
+    assert set(re.findall(r"^(\w+) +\d+$", done.stdout, flags=re.MULTILINE)) - {"total"} == again
 
 
 def test_a_new_batch_size_adds_only_its_runs(measured):
