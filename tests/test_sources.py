@@ -83,7 +83,7 @@ def test_every_data_file_of_the_package_decides_something():
     kernels = [f"kernels.{path.stem}" for path in (sources.PACKAGE / "kernels").glob("[!_]*.py")]
     modules = ["report.page", "report.tables", *(f"steps.{step}" for step in STEPS), *kernels]
     read = {path for module in modules for path in sources.closure(f"mfulab.{module}") if path.suffix != ".py"}
-    assert read == set(sources._data_files())
+    assert read == {path for paths in sources._data_files().values() for path in paths}
 
 
 def test_data_are_followed_through_names_patterns_and_includes(elsewhere, monkeypatch):

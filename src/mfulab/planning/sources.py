@@ -97,15 +97,18 @@ def _read(path: Path, module: str) -> tuple[tuple[str, ...], frozenset[str]]:
 
 def _data(folder: Path, names: Iterable[str]) -> set[Path]:
     """The package's data files below `folder` that one of `names` means: `x.csv`, or `y/*.yaml`, at any depth."""
-    below = [file for file in _data_files() if file.is_relative_to(folder)]
-    return {file for name in names for file in below if name.endswith(file.suffix) and file.match(name)}
+    alike = ((name, file) for name in names for file in _data_files().get(name.rpartition(".")[2], ()))
+    return {file for name, file in alike if file.is_relative_to(folder) and file.match(name)}
 
 
 @cache
-def _data_files() -> tuple[Path, ...]:
-    """What this package holds besides Python."""
-    found = (path for path in PACKAGE.rglob("*.*") if path.suffix not in (".py", ".pyc", ".typed"))
-    return tuple(sorted(path for path in found if path.is_file()))
+def _data_files() -> dict[str, list[Path]]:
+    """What this package holds besides Python, by the names' endings."""
+    found: dict[str, list[Path]] = {}
+    for path in PACKAGE.rglob("*.*"):
+        if path.suffix not in (".py", ".pyc", ".typed") and path.is_file():
+            found.setdefault(path.suffix[1:], []).append(path)
+    return found
 
 
 @cache
