@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -216,6 +217,9 @@ def test_a_run_out_of_time_is_ended_and_becomes_a_row(
     monkeypatch.setattr(client, "__file__", str(tree / "client.py"))
     row = run(tree, "hang", way, time_limit_s=2)
     assert (row["status"], row["message"]) == ("failed", "took longer than timing.time_limit_s=2")
+    assert float(row["process_s"]) >= 2
+    written = datetime.fromtimestamp((folder_of(tree, "hang") / "row.csv").stat().st_mtime, UTC)
+    assert datetime.fromisoformat(row["started_at"]) <= written - timedelta(seconds=2)
     assert not is_running(pid_in(folder_of(tree, "hang") / "pid"))
 
 
