@@ -98,7 +98,7 @@ def _effort(tables: frames.Tables, text: Texts) -> str:
     found = effort(runs[~runs["recorded"]])
     if found is None:
         return ""
-    return text("effort", count=found.runs, total=duration(found.wall_s), share=percent(found.duty_percent))
+    return text("effort", count=found.runs, total=duration(found.total_s), share=percent(found.duty_percent))
 
 
 def _unmeasured(tables: frames.Tables, text: Texts) -> list[str]:
