@@ -104,6 +104,11 @@ def columns(row: Mapping[str, object], language: str = "en") -> dict[str, str | 
     return dict(zip(COLUMNS, found, strict=True))
 
 
+def matmul_flags(row: Mapping[str, object], language: str = "en") -> str | None:
+    """The same of a row of the matmul table, which has no ladder to judge."""
+    return computed_beside(Facts(row, language)) or None
+
+
 def drop(facts: Facts) -> str | None:
     """The step of the ladder that loses most, as `from → to`; None with fewer than two rungs known."""
     known = [(name, value) for column, name in RUNGS if (value := facts[column]) is not None]
