@@ -53,6 +53,8 @@ def measure(config: ProfileStepStep, folder: Path) -> Measured:
     began = time.perf_counter()
     step, final_loss = make_step(config, device)
     made = time.perf_counter()
+    if config.workload.mode == "decoding":
+        memory.forget()  # filling the cache is not the step
     seen = _observe(config, step, device, folder)
     row = _row(config, seen, effective)
     row.measured_s = time.perf_counter() - made
