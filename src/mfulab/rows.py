@@ -213,6 +213,13 @@ class ProfileRow(Row):
     top_kernels: str | None = Field(
         None, description="JSON: the five kernels with most time → share of device time, %."
     )
+    product_percent: Percent | None = Field(
+        None, description="Traced pass: time of operators that multiply ÷ wall time; a GPU's kernels, a CPU's calls."
+    )
+    other_operators_percent: Percent | None = Field(None, description="The same of all other operators.")
+    top_other_operators: str | None = Field(
+        None, description="JSON: the five other operators with most time → share of wall time, %."
+    )
     throttled_percent: Percent | None = Field(
         None, description="Held back: share of the windows (a GPU's clock), of the CPU time wanted (a CPU's quota)."
     )

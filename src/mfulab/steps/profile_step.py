@@ -65,6 +65,8 @@ def measure(config: ProfileStepStep, folder: Path) -> Measured:
         traced = trace_steps(step, device, _traced_steps(device, seen.time_s))
         kernels, table = kernel_readings(traced, device)
         row.top_kernels = top_kernels(table)
+        operators, row.top_other_operators = traced.operators(device)
+        kernels = {**kernels, **operators}
         write_tables(config.profile, traced, table, folder)
     else:
         kernels = untraced()
