@@ -14,9 +14,8 @@ from markupsafe import Markup
 from mfulab import verdict
 from mfulab.language import Texts, catalogue
 from mfulab.language.quantities import duration, percent, quantity, significant
-from mfulab.report import figures, fonts, frames, payload, style, vector
+from mfulab.report import compare, figures, fonts, frames, payload, style, vector
 from mfulab.report.columns import TABLES
-from mfulab.report.compare import change
 from mfulab.report.effort import effort
 from mfulab.report.summary import short
 
@@ -150,7 +149,7 @@ def _sections(tables: frames.Tables, drawn: Path | None, text: Texts) -> list[di
 
 def _comparison(folder: Path, text: Texts) -> dict[str, Any]:
     """What changed between two sets of results: a sentence, and a line a run."""
-    found = frames.comparison(folder)
+    found = compare.read(folder / "comparison.csv")
     if found.empty:
         return {}
     counts = found["verdict"].value_counts()
@@ -181,7 +180,7 @@ def _comparison(folder: Path, text: Texts) -> dict[str, Any]:
 
 def _change(ratio: str) -> str:
     number = _number(ratio)
-    return change(number) if number else ""
+    return compare.change(number) if number else ""
 
 
 def _number(text: str) -> float | None:
