@@ -74,9 +74,8 @@ def test_texts_decide_tables_and_figures_and_no_measurement():
 
 def test_templates_decide_the_page_alone():
     templates = {path.name for path in (sources.PACKAGE / "report/templates").iterdir()}
-    assert data("mfulab.report.page") >= templates
-    assert not data("mfulab.report.figures") & templates
-    assert not data("mfulab.report.tables") & templates
+    assert data("mfulab.report.page") - templates == data("mfulab.report.figures") == data("mfulab.report.tables")
+    assert data("mfulab.report.page") & templates == templates
 
 
 def test_every_data_file_of_the_package_decides_something():
