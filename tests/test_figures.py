@@ -24,8 +24,13 @@ TWENTY = tuple(
 )
 
 
-def measured(root: Path, *machines: str, models: tuple[str, ...]) -> frames.Tables:
-    manifests = [str(report_rows.lay_out(root, machine, models=models)) for machine in machines]
+SIZES = (64, 128, 256, 512, 1024, 2048, 4096)
+
+
+def measured(
+    root: Path, *machines: str, models: tuple[str, ...], sizes: tuple[int, ...] = (256, 512, 1024)
+) -> frames.Tables:
+    manifests = [str(report_rows.lay_out(root, machine, models=models, sizes=sizes)) for machine in machines]
     tables.main(["--root", str(root), "--out", str(root / "tables"), "--manifest", *manifests])
     return frames.read(root / "tables")[0]
 
@@ -41,7 +46,7 @@ def few(tmp_path_factory) -> frames.Tables:
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory) -> frames.Tables:
-    """Twenty models whose utilization and speed are scattered as real ones are."""
+    """Twenty models whose utilization and speed are scattered as real ones are, and matrices of seven sizes."""
     patch = pytest.MonkeyPatch()
     chance = random.Random(7)
     for name in TWENTY:
@@ -63,7 +68,7 @@ def many(tmp_path_factory) -> frames.Tables:
         return row
 
     patch.setattr(report_rows, "profile", scattered)
-    tables = measured(tmp_path_factory.mktemp("many"), report_rows.CPU, report_rows.GPU, models=TWENTY)
+    tables = measured(tmp_path_factory.mktemp("many"), report_rows.CPU, report_rows.GPU, models=TWENTY, sizes=SIZES)
     patch.undo()  # at once: other fixtures of this module invent rows too
     return tables
 
@@ -90,12 +95,24 @@ def overlaps(figure: Figure) -> list[tuple[str, str]]:
     return [(a, b) for (a, one), (b, other) in itertools.combinations(placed, 2) if one.overlaps(other)]
 
 
+def run_together(figure: Figure) -> list[tuple[str, str]]:
+    """Numbers below an axis with less than a third of their height between them: side by side they read as one."""
+    figure.canvas.draw()
+    found = []
+    for axes in figure.axes:
+        labels = [label for label in axes.get_xticklabels() if label.get_text() and label.get_rotation() == 0]
+        placed = sorted(((label.get_window_extent(), label.get_text()) for label in labels), key=lambda at: at[0].x0)
+        found += [(a, b) for (one, a), (other, b) in itertools.pairwise(placed) if other.x0 - one.x1 < one.height / 3]
+    return found
+
+
 @pytest.mark.parametrize("language", ["en", "ko"])
 @pytest.mark.parametrize("name", INVENTED)
 def test_nothing_overlaps_and_all_is_inside(few, name, language):
     drawn = figures.render(name, few, language)
     assert drawn is not None
     assert overlaps(drawn.figure) == []
+    assert run_together(drawn.figure) == []
     width, height = drawn.figure.bbox.size
     for words, box in texts(drawn.figure):
         assert -1 <= box.x0 <= box.x1 <= width + 1, words
@@ -107,6 +124,7 @@ def test_nothing_overlaps_with_twenty_models(many, name):
     drawn = figures.render(name, many)
     assert drawn is not None
     assert overlaps(drawn.figure) == []
+    assert run_together(drawn.figure) == []
 
 
 @pytest.mark.parametrize("name", INVENTED)

@@ -3,11 +3,10 @@
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
 from mfulab.language import Texts
 from mfulab.language.quantities import significant
-from mfulab.report import frames, style
+from mfulab.report import frames, style, ticks
 
 KEYS = ("machine", "model", "workload", "mode", "precision", "execution", "sequence_length", "batch_size")
 MOST = 24  # models a panel
@@ -57,7 +56,6 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> None:
     grid = style.panels(figure, machines, list(titles.values()), sharey=True, sharex=True)
     if len(machines) == 1:
         style.fit(figure, min(MOST, rows["model"].nunique()))
-    ticks = [2.0**power for power in range(-10, 11)]
     low, high = min(1.0, rows["speedup"].min()) / 1.4, max(1.0, rows["speedup"].max()) * 1.4
     values = rows[axis].unique()
     colors = style.precision_colors(values) if axis == "precision" else style.colors(sorted(values))
@@ -80,10 +78,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> None:
                 color=colors[value],
                 elinewidth=1.4,
             )
-        axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_locator(FixedLocator(ticks if len(modes) * np.log2(high / low) < 15 else ticks[::2]))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
-        axes.xaxis.set_minor_formatter(NullFormatter())
+        ticks.doublings(axes, (2.0**power for power in range(-10, 11)), "×")
         axes.set_yticks(range(len(order)), order, fontsize=min(11, (240 if len(machines) == 1 else 145) / len(order)))
         axes.set_ylim(-0.6, len(order) - 0.4)
         axes.set_xlim(low, high)

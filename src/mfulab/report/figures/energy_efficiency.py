@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from mfulab.language import Texts
 from mfulab.language.quantities import quantity, significant
-from mfulab.report import labels, style
+from mfulab.report import labels, style, ticks
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("profile", "environment")
@@ -53,7 +53,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         )
         axes.set(yscale="log", xlabel=text("mfu"))
         axes.set_xlim(0, 1.3 * here["mfu_percent"].max())
-        style.decades(axes.yaxis)
+        ticks.decades(axes.yaxis)
     grid["", machines[0]].set_ylabel("GFLOP/J")
     entries = [style.dot(color, text.name("precision", name)) for name, color in colors.items()]
     style.legend(figure, entries + style.dot_size(rows["batch_size"], text))

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from mfulab.language import Texts
 from mfulab.language.quantities import significant
-from mfulab.report import labels, style
+from mfulab.report import labels, style, ticks
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("profile", "environment")
@@ -72,7 +72,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
             rasterized=len(here) > style.MANY,
         )
         axes.margins(y=0.1)
-        style.decades(axes.yaxis)
+        ticks.decades(axes.yaxis)
         if machine == machines[-1]:
             axes.set_xlabel(text("flops"))
     for machine in machines:

@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from mfulab.language import Texts
 from mfulab.language.quantities import quantity
-from mfulab.report import labels, matmuls, style
+from mfulab.report import labels, matmuls, style, ticks
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("matmul", "environment")
@@ -56,7 +56,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         axes.set(xscale="log", yscale="log", xlabel=text("error"))
         axes.margins(0.2, 0.15)
         axes.set_ylim(here["tflop_s"].min() / 3, here["tflop_s"].max() * 3)
-        style.speeds(axes)
+        ticks.speeds(axes)
     labels.settle(figure)
     for machine in machines:
         here = shown[shown["machine"] == machine]

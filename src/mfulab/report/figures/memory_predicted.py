@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from mfulab.language import Texts
 from mfulab.language.quantities import percent, quantity
-from mfulab.report import labels, style
+from mfulab.report import labels, style, ticks
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("profile", "environment")
@@ -55,8 +55,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         both = here[["predicted_memory_bytes", "memory_bytes"]] / 2**30
         low, high = both.min(axis=None) / 2, both.max(axis=None) * 3
         axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), xlabel=text("predicted"))
-        style.decades(axes.xaxis)
-        style.decades(axes.yaxis)
+        ticks.decades(axes.xaxis)
+        ticks.decades(axes.yaxis)
     grid["", machines[0]].set_ylabel(text("measured_peak"))
     entries = [style.dot(color, text.name("precision", name)) for name, color in colors.items()]
     style.legend(figure, entries + style.dot_size(rows["batch_size"], text))

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from mfulab.language import Texts
 from mfulab.language.quantities import percent
-from mfulab.report import labels, style
+from mfulab.report import labels, style, ticks
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("profile", "environment")
@@ -81,8 +81,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         axes.set(xscale="log", yscale="log", xlabel=text("intensity"))
         axes.set_xlim(low, high)
         axes.set_ylim(bottom=here["tflop_s"].min() / 3)
-        style.decades(axes.xaxis)
-        style.decades(axes.yaxis)
+        ticks.decades(axes.xaxis)
+        ticks.decades(axes.yaxis)
     grid["", machines[0]].set_ylabel("TFLOP/s")
     entries = [style.dot(color, text.name("precision", name)) for name, color in colors.items()]
     entries += [style.line(style.MUTED, text("measured")), style.line(style.MUTED, text("computed"), "--")]
