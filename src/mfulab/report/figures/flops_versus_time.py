@@ -7,12 +7,13 @@ from matplotlib.figure import Figure
 
 from mfulab.language import Texts
 from mfulab.language.quantities import significant
-from mfulab.report import labels, style, ticks
+from mfulab.report import labels, points, style, ticks
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("profile", "environment")
 TOPIC = "flops"
 ORDER = 2
+PLACE = ("flops_per_sample", "time_per_sample")
 ALIKE = ["machine", "workload", "mode", "batch_size", "precision", "execution"]
 
 
@@ -61,16 +62,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         axes = grid[machine, titles[mode]]
         here = rows[(rows["machine"] == machine) & (rows["mode"] == mode)]
         axes.set(xscale="log", yscale="log")
-        axes.scatter(
-            here["flops_per_sample"],
-            here["time_per_sample"],
-            s=style.batch_area(here["batch_size"]),
-            color=here["precision"].map(colors),
-            alpha=0.85,
-            edgecolor=style.PAPER,
-            linewidth=0.5,
-            rasterized=len(here) > style.MANY,
-        )
+        points.scatter(axes, here, *PLACE, colors)
         axes.margins(y=0.1)
         ticks.decades(axes.yaxis)
         if machine == machines[-1]:
@@ -90,12 +82,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         if here.empty:
             continue
         _draw_speeds(axes, here["speed"])
-        named = here.sort_values("speed").drop_duplicates("model", keep="first").tail(24)
-        places = ["flops_per_sample", "time_per_sample"]
-        points = named[[*places, "model"]].itertuples(index=False, name=None)
-        obstacles = here[places].head(400).itertuples(index=False, name=None)
         lines = [place for line in axes.lines for place in line.get_xydata().tolist()]
-        labels.beside_points(axes, list(points), list(obstacles), lines)
+        points.name_highest(axes, here, *PLACE, lines)
 
 
 def _draw_speeds(axes: Axes, speeds: pd.Series) -> None:

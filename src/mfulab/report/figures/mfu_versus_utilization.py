@@ -5,12 +5,13 @@ from matplotlib.figure import Figure
 
 from mfulab.language import Texts
 from mfulab.language.quantities import percent
-from mfulab.report import labels, style
+from mfulab.report import labels, points, style
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("profile", "environment")
 TOPIC = "headline"
 ORDER = 0
+PLACE = ("utilization_percent", "mfu_percent")
 BUSY = 90  # percent of the time
 
 
@@ -58,19 +59,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     for machine in machines:
         axes, here = grid["", machine], rows[rows["machine"] == machine]
         axes.axline((0, 0), slope=1, color=style.MUTED, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
-        for (precision, mode), group in here.groupby(["precision", "mode"], sort=False):
-            axes.scatter(
-                group["utilization_percent"],
-                group["mfu_percent"],
-                s=style.batch_area(group["batch_size"]),
-                color=colors[precision],
-                marker=shapes[mode],
-                alpha=0.8,
-                linewidth=0.5,
-                edgecolor=style.PAPER,
-                rasterized=len(here) > style.MANY,
-                zorder=2,
-            )
+        points.scatter(axes, here, *PLACE, colors, shapes)
         axes.set(xlim=(0, 108), ylim=(0, top), xlabel=text("utilization"))
     grid["", machines[0]].set_ylabel(text("mfu"))
     grid["", machines[0]].text(
@@ -90,10 +79,6 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     labels.settle(figure)
     for machine in machines:
         here = rows[rows["machine"] == machine]
-        best = here.loc[here.groupby("model")["mfu_percent"].idxmax()].nlargest(24, "mfu_percent")
-        places = best[["utilization_percent", "mfu_percent", "model"]].itertuples(index=False, name=None)
-        obstacles = list(here[["utilization_percent", "mfu_percent"]].head(400).itertuples(index=False, name=None))
-        # Of the diagonal and of what stands above it.
         # Of the diagonal and of what stands above it.
         lines = [(share, share + above) for share in range(0, 108, 2) for above in (0, 4)]
-        labels.beside_points(grid["", machine], list(places), obstacles, lines)
+        points.name_highest(grid["", machine], here, *PLACE, lines)
