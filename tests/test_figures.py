@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -195,6 +196,22 @@ def test_the_headline_speaks_of_this_machine_where_others_are_recorded(few):
         "Invented Xeon",
         "Invented GPU 80GB (recorded)",
     ]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["time_by_batch_size", "mfu_by_batch_size", "precision_speed", "flops_versus_time", "mfu_versus_utilization"],
+)
+@pytest.mark.parametrize("order", [1, -1])
+def test_modes_stand_in_one_order_everywhere(few, name, order):
+    """Whichever comes first in the table."""
+    drawn = figures.render(name, {**few, "profile": few["profile"].iloc[::order]})
+    titles = [axes.get_title(loc="left") for axes in drawn.figure.axes]
+    entries = [entry.get_text() for legend in drawn.figure.legends for entry in legend.get_texts()]
+    words = " ".join(entries if name == "mfu_versus_utilization" else titles)
+    modes = list(dict.fromkeys(re.findall("training|inference|decoding", words)))
+    assert modes == [mode for mode in ("training", "inference", "decoding") if mode in modes]
+    assert len(modes) > 1
 
 
 def test_many_ladders_are_cells_that_say_their_numbers(many):

@@ -36,8 +36,7 @@ def draw(
     log: bool = False,
 ) -> None:
     """One panel a machine and mode; colour is the precision, dashes tell executions apart, names stand at line ends."""
-    machines, modes = style.machines(rows), list(dict.fromkeys(rows["mode"]))
-    titles = {mode: text.name("mode", mode) for mode in modes}
+    machines, titles = style.machines(rows), style.modes(rows, text)
     grid = style.panels(figure, machines, list(titles.values()), sharex=True)
     colors = style.precision_colors(rows["precision"])
     several = rows.groupby("mode")["workload"].transform("nunique") > 1

@@ -51,8 +51,7 @@ def finding(rows: pd.DataFrame, text: Texts, axis: str) -> str:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> None:
     """A panel a machine and mode, a line of dots a model, models ordered by their best gain."""
-    machines, modes = style.machines(rows), list(dict.fromkeys(rows["mode"]))
-    titles = {mode: text.name("mode", mode) for mode in modes}
+    machines, titles = style.machines(rows), style.modes(rows, text)
     grid = style.panels(figure, machines, list(titles.values()), sharey=True, sharex=True)
     if len(machines) == 1:
         style.fit(figure, min(MOST, rows["model"].nunique()))
@@ -61,7 +60,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> None:
     colors = style.precision_colors(values) if axis == "precision" else style.colors(sorted(values))
     order = rows.groupby("model")["speedup"].max().nlargest(MOST).sort_values().index
     heights = {model: height for height, model in enumerate(order)}
-    for machine, mode in ((machine, mode) for machine in machines for mode in modes):
+    for machine, mode in ((machine, mode) for machine in machines for mode in titles):
         axes = grid[machine, titles[mode]]
         here = rows[(rows["machine"] == machine) & (rows["mode"] == mode) & rows["model"].isin(order)]
         axes.axvline(1, color=style.MUTED, linewidth=1.2)

@@ -2,7 +2,7 @@
 
 import textwrap
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -13,6 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from mfulab.configs import WorkloadConfig
 from mfulab.language import Texts
 from mfulab.report import fonts
 
@@ -68,6 +69,13 @@ def theme() -> rc_context:
 def machines(rows: pd.DataFrame, most: int = 3) -> list[str]:
     """The machines that get a panel: those measured here before recorded ones, then by name."""
     return list(dict.fromkeys(rows.sort_values(["recorded", "machine"])["machine"]))[:most]
+
+
+def modes(rows: pd.DataFrame, text: Texts) -> dict[str, str]:
+    """The modes that there are, each with its word, in one order for the panels and legends of all figures."""
+    usual = get_args(WorkloadConfig.model_fields["mode"].annotation)
+    present = [*(mode for mode in usual if mode in set(rows["mode"])), *sorted(set(rows["mode"]) - set(usual))]
+    return {mode: text.name("mode", mode) for mode in present}
 
 
 def precision_colors(values: Iterable[str]) -> dict[str, str]:

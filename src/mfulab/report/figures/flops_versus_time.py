@@ -54,11 +54,10 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine and mode, both axes logarithmic; along a dashed line FLOP/s are the same."""
-    machines, modes = style.machines(rows), list(dict.fromkeys(rows["mode"]))
-    titles = {mode: text.name("mode", mode) for mode in modes}
+    machines, titles = style.machines(rows), style.modes(rows, text)
     grid = style.panels(figure, machines, list(titles.values()), sharex=True)
     colors = style.precision_colors(rows["precision"])
-    for machine, mode in ((machine, mode) for machine in machines for mode in modes):
+    for machine, mode in ((machine, mode) for machine in machines for mode in titles):
         axes = grid[machine, titles[mode]]
         here = rows[(rows["machine"] == machine) & (rows["mode"] == mode)]
         axes.set(xscale="log", yscale="log")
@@ -68,7 +67,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         if machine == machines[-1]:
             axes.set_xlabel(text("flops"))
     for machine in machines:
-        grid[machine, titles[modes[0]]].set_ylabel(text("time"))
+        grid[machine, next(iter(titles.values()))].set_ylabel(text("time"))
     style.legend(
         figure,
         [

@@ -50,11 +50,12 @@ def _named(row: pd.Series, text: Texts) -> str:
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
-    """One panel a machine; colour is the precision, shape training or inference, size the batch."""
+    """One panel a machine; colour is the precision, shape the mode, size the batch."""
     machines = style.machines(rows)
     grid = style.panels(figure, [""], machines, sharex=True, sharey=True)
     colors = style.precision_colors(rows["precision"])
-    shapes = dict(zip(dict.fromkeys(rows["mode"]), style.MARKERS, strict=False))
+    modes = style.modes(rows, text)
+    shapes = dict(zip(modes, style.MARKERS, strict=False))
     top = max(105.0, 1.05 * rows["mfu_percent"].max())
     for machine in machines:
         axes, here = grid["", machine], rows[rows["machine"] == machine]
@@ -74,7 +75,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         color=style.MUTED,
     )
     entries = [style.dot(colors[name], text.name("precision", name)) for name in colors]
-    entries += [style.dot(style.MUTED, text.name("mode", name), shapes[name]) for name in shapes]
+    entries += [style.dot(style.MUTED, word, shapes[mode]) for mode, word in modes.items()]
     style.legend(figure, entries + style.dot_size(rows["batch_size"], text))
     labels.settle(figure)
     for machine in machines:
