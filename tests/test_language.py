@@ -81,8 +81,9 @@ def test_no_text_is_unused():
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_every_figure_and_topic_has_its_words(language):
     for name, module in figures.modules().items():
-        assert Texts(language, name).has("title")
-        assert Texts(language, "page").has(f"topic_{module.TOPIC}")
+        assert Texts(language, name)("title")
+        assert Texts(language, name)("reading")
+        assert Texts(language, "page")(f"topic_{module.TOPIC}")
 
 
 def test_definitions_are_as_many_in_every_language():

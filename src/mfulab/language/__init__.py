@@ -24,9 +24,6 @@ class Texts:
     def within(self, section: str) -> "Texts":
         return Texts(self.language, section)
 
-    def has(self, key: str) -> bool:
-        return self._find(key) is not None
-
     def __call__(self, key: str, **values: Any) -> str:
         template = self._find(key)
         if template is None:

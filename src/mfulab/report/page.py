@@ -138,7 +138,7 @@ def _sections(tables: frames.Tables, drawn: Path | None, text: Texts) -> list[di
             "name": name,
             "title": words("title"),
             "finding": figures.finding(module, rows, words),
-            "reading": words("reading") if words.has("reading") else "",
+            "reading": words("reading"),
             "svg": Markup(vector.inline(svg, name)),
             "command": figures.command(name, experiments, text.language),
         }
