@@ -1,4 +1,4 @@
-"""Every text of figures and page, in one catalogue a language; no text of a figure or the page stands in code."""
+"""Every sentence of figures, page and verdicts, in one catalogue a language: none of them stands in code."""
 
 from collections.abc import Mapping
 from functools import cache

@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     """The page as text, from the tables in `folder` and figures in `drawn`, whatever is missing of them."""
     tables, problems = frames.read(folder)
-    tables["profile"] = _judged(tables["profile"], language)
+    tables["profile"] = _judged(tables, language)
     text = Texts(language, "page")
     seminar = frames.seminar(folder)
     sections = _sections(tables, drawn, text)
@@ -72,12 +72,17 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     return content.replace(FONTS, fonts.faces(content + json.dumps(data, ensure_ascii=False)), 1)
 
 
-def _judged(profile: pd.DataFrame, language: str) -> pd.DataFrame:
-    """The profile table with its verdicts in `language`; in the file they are English."""
+def _judged(tables: frames.Tables, language: str) -> pd.DataFrame:
+    """The profile table with its verdicts and notes in `language`; in the file they are English."""
+    profile = tables["profile"]
     if language == "en" or profile.empty:
         return profile
-    words = [verdict.columns(row, language) for row in profile.to_dict("records")]
-    told = pd.DataFrame(words, index=profile.index)[["verdict", "verdict_reason", "verdict_flags"]]
+    counts = dict(zip(tables["flops"]["run"], tables["flops"]["message"], strict=True))
+    words = [
+        verdict.columns(row, language) | {"mfu_note": verdict.note(row, counts.get(row["flops_run"]), language)}
+        for row in profile.to_dict("records")
+    ]
+    told = pd.DataFrame(words, index=profile.index)[["verdict", "verdict_reason", "verdict_flags", "mfu_note"]]
     return profile.assign(**told.fillna(""))
 
 
