@@ -18,7 +18,7 @@ from matplotlib.transforms import Bbox
 from mfulab.language import Texts
 from mfulab.language.quantities import percent
 from mfulab.report import figures, frames, labels, matmuls, style, tables
-from mfulab.report.figures import kernel_ladder, matmul_shapes, utilization_ladder
+from mfulab.report.figures import flops_versus_time, kernel_ladder, matmul_shapes, utilization_ladder
 
 TWENTY = tuple(
     f"{kind}_{size}" for kind in ("resnet", "transformer", "mixer", "lstm") for size in (18, 34, 50, 101, 152)
@@ -212,6 +212,16 @@ def test_modes_stand_in_one_order_everywhere(few, name, order):
     modes = list(dict.fromkeys(re.findall("training|inference|decoding", words)))
     assert modes == [mode for mode in ("training", "inference", "decoding") if mode in modes]
     assert len(modes) > 1
+
+
+def test_more_flops_are_told_of_first(few):
+    """Whichever of the two is slower."""
+    rows = flops_versus_time.rows(few)
+    pair = rows.iloc[[0, 0]].reset_index(drop=True).assign(model=["large", "small"], flops_per_sample=[6.0, 2.0])
+    for times in ([3.0, 4.0], [9.0, 0.5]):
+        timed = pair.assign(time_per_sample=times, speed=pair["flops_per_sample"] / times)
+        told = flops_versus_time.finding(timed, Texts("en", "flops_versus_time"))
+        assert told.startswith(f"large needs 3.00× the FLOPs of small a sample and takes {times[0] / times[1]:.3g}")
 
 
 def test_many_ladders_are_cells_that_say_their_numbers(many):

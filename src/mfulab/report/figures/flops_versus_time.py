@@ -39,16 +39,17 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     groups = rows.groupby(ALIKE)["speed"]
     widest = (groups.transform("max") / groups.transform("min")).idxmax()
     alike = rows[(rows[ALIKE] == rows.loc[widest, ALIKE]).all(axis=1)]
-    slow, fast = alike.loc[alike["speed"].idxmin()], alike.loc[alike["speed"].idxmax()]
+    ends = alike.loc[[alike["speed"].idxmin(), alike["speed"].idxmax()]]
+    small, large = (row for _, row in ends.sort_values("flops_per_sample").iterrows())
     return text(
         "finding",
-        slow=slow["model"],
-        fast=fast["model"],
-        mode=text.name("mode", slow["mode"]),
-        precision=text.name("precision", slow["precision"]),
-        batch=int(slow["batch_size"]),
-        flops=significant(slow["flops_per_sample"] / fast["flops_per_sample"]),
-        time=significant(slow["time_per_sample"] / fast["time_per_sample"]),
+        large=large["model"],
+        small=small["model"],
+        mode=text.name("mode", small["mode"]),
+        precision=text.name("precision", small["precision"]),
+        batch=int(small["batch_size"]),
+        flops=significant(large["flops_per_sample"] / small["flops_per_sample"]),
+        time=significant(large["time_per_sample"] / small["time_per_sample"]),
     )
 
 

@@ -37,11 +37,15 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
         size=int(fast["n"]),
         fast=text.name("precision", fast["precision"]),
         fast_speed=quantity(fast["tflop_s"] * 1e12, "FLOP/s"),
-        fast_error=f"{fast['relative_error']:.1e}",
+        fast_error=_error(fast),
         exact=text.name("precision", exact["precision"]),
         exact_speed=quantity(exact["tflop_s"] * 1e12, "FLOP/s"),
-        exact_error=f"{exact['relative_error']:.1e}",
+        exact_error=_error(exact),
     )
+
+
+def _error(row: pd.Series) -> str:
+    return f"{row['relative_error']:.1e}" if row["relative_error"] else "0"
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
