@@ -175,6 +175,28 @@ def test_tables_of_facts_need_no_sideways_scrolling_on_a_phone(opened):
     assert tables.evaluate_all("all => all.every((each) => each.scrollWidth <= each.clientWidth)")
 
 
+def test_a_phone_shows_figures_whole_and_enlarges_them_at_a_touch(opened):
+    opened.set_viewport_size({"width": 375, "height": 700})
+    drawing = opened.locator(".drawing").first
+    hidden = "drawing => drawing.scrollWidth - drawing.clientWidth"
+    assert drawing.evaluate(hidden) == 0
+    drawing.click()
+    assert drawing.evaluate(hidden) > 300
+    drawing.press("Enter")
+    assert drawing.evaluate(hidden) == 0
+
+
+def test_the_name_of_a_row_stays_in_view(opened):
+    opened.set_viewport_size({"width": 375, "height": 700})
+    name = opened.locator("#grid tbody tr[data-row] td").first
+    sides = "cell => [cell.getBoundingClientRect().left, cell.getBoundingClientRect().right]"
+    before = name.evaluate(sides)
+    opened.locator("#scroll").evaluate("scroll => { scroll.scrollLeft = 400; }")
+    assert name.evaluate(sides) == before
+    assert before[1] < 375 / 2
+    assert name.text_content() in report_rows.MODELS
+
+
 def test_figures_say_their_finding_to_those_who_do_not_see_them(opened):
     drawings = opened.locator(".drawing[role=img]")
     assert drawings.count() >= 10

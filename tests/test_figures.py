@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -17,15 +18,20 @@ from matplotlib.transforms import Bbox
 from mfulab.language import Texts
 from mfulab.language.quantities import percent
 from mfulab.report import figures, frames, labels, matmuls, style, tables
-from mfulab.report.figures import kernel_ladder, matmul_shapes, utilization_ladder
+from mfulab.report.figures import flops_versus_time, kernel_ladder, matmul_shapes, utilization_ladder
 
 TWENTY = tuple(
     f"{kind}_{size}" for kind in ("resnet", "transformer", "mixer", "lstm") for size in (18, 34, 50, 101, 152)
 )
 
 
-def measured(root: Path, *machines: str, models: tuple[str, ...]) -> frames.Tables:
-    manifests = [str(report_rows.lay_out(root, machine, models=models)) for machine in machines]
+SIZES = (64, 128, 256, 512, 1024, 2048, 4096)
+
+
+def measured(
+    root: Path, *machines: str, models: tuple[str, ...], sizes: tuple[int, ...] = (256, 512, 1024)
+) -> frames.Tables:
+    manifests = [str(report_rows.lay_out(root, machine, models=models, sizes=sizes)) for machine in machines]
     tables.main(["--root", str(root), "--out", str(root / "tables"), "--manifest", *manifests])
     return frames.read(root / "tables")[0]
 
@@ -41,7 +47,7 @@ def few(tmp_path_factory) -> frames.Tables:
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory) -> frames.Tables:
-    """Twenty models whose utilization and speed are scattered as real ones are."""
+    """Twenty models whose utilization and speed are scattered as real ones are, and matrices of seven sizes."""
     patch = pytest.MonkeyPatch()
     chance = random.Random(7)
     for name in TWENTY:
@@ -63,7 +69,7 @@ def many(tmp_path_factory) -> frames.Tables:
         return row
 
     patch.setattr(report_rows, "profile", scattered)
-    tables = measured(tmp_path_factory.mktemp("many"), report_rows.CPU, report_rows.GPU, models=TWENTY)
+    tables = measured(tmp_path_factory.mktemp("many"), report_rows.CPU, report_rows.GPU, models=TWENTY, sizes=SIZES)
     patch.undo()  # at once: other fixtures of this module invent rows too
     return tables
 
@@ -90,12 +96,24 @@ def overlaps(figure: Figure) -> list[tuple[str, str]]:
     return [(a, b) for (a, one), (b, other) in itertools.combinations(placed, 2) if one.overlaps(other)]
 
 
+def run_together(figure: Figure) -> list[tuple[str, str]]:
+    """Numbers below an axis with less than a third of their height between them: side by side they read as one."""
+    figure.canvas.draw()
+    found = []
+    for axes in figure.axes:
+        labels = [label for label in axes.get_xticklabels() if label.get_text() and label.get_rotation() == 0]
+        placed = sorted(((label.get_window_extent(), label.get_text()) for label in labels), key=lambda at: at[0].x0)
+        found += [(a, b) for (one, a), (other, b) in itertools.pairwise(placed) if other.x0 - one.x1 < one.height / 3]
+    return found
+
+
 @pytest.mark.parametrize("language", ["en", "ko"])
 @pytest.mark.parametrize("name", INVENTED)
 def test_nothing_overlaps_and_all_is_inside(few, name, language):
     drawn = figures.render(name, few, language)
     assert drawn is not None
     assert overlaps(drawn.figure) == []
+    assert run_together(drawn.figure) == []
     width, height = drawn.figure.bbox.size
     for words, box in texts(drawn.figure):
         assert -1 <= box.x0 <= box.x1 <= width + 1, words
@@ -107,6 +125,7 @@ def test_nothing_overlaps_with_twenty_models(many, name):
     drawn = figures.render(name, many)
     assert drawn is not None
     assert overlaps(drawn.figure) == []
+    assert run_together(drawn.figure) == []
 
 
 @pytest.mark.parametrize("name", INVENTED)
@@ -177,6 +196,32 @@ def test_the_headline_speaks_of_this_machine_where_others_are_recorded(few):
         "Invented Xeon",
         "Invented GPU 80GB (recorded)",
     ]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["time_by_batch_size", "mfu_by_batch_size", "precision_speed", "flops_versus_time", "mfu_versus_utilization"],
+)
+@pytest.mark.parametrize("order", [1, -1])
+def test_modes_stand_in_one_order_everywhere(few, name, order):
+    """Whichever comes first in the table."""
+    drawn = figures.render(name, {**few, "profile": few["profile"].iloc[::order]})
+    titles = [axes.get_title(loc="left") for axes in drawn.figure.axes]
+    entries = [entry.get_text() for legend in drawn.figure.legends for entry in legend.get_texts()]
+    words = " ".join(entries if name == "mfu_versus_utilization" else titles)
+    modes = list(dict.fromkeys(re.findall("training|inference|decoding", words)))
+    assert modes == [mode for mode in ("training", "inference", "decoding") if mode in modes]
+    assert len(modes) > 1
+
+
+def test_more_flops_are_told_of_first(few):
+    """Whichever of the two is slower."""
+    rows = flops_versus_time.rows(few)
+    pair = rows.iloc[[0, 0]].reset_index(drop=True).assign(model=["large", "small"], flops_per_sample=[6.0, 2.0])
+    for times in ([3.0, 4.0], [9.0, 0.5]):
+        timed = pair.assign(time_per_sample=times, speed=pair["flops_per_sample"] / times)
+        told = flops_versus_time.finding(timed, Texts("en", "flops_versus_time"))
+        assert told.startswith(f"large needs 3.00× the FLOPs of small a sample and takes {times[0] / times[1]:.3g}")
 
 
 def test_many_ladders_are_cells_that_say_their_numbers(many):

@@ -4,6 +4,7 @@ import ast
 import re
 from pathlib import Path
 from string import Formatter
+from typing import get_args
 
 import pytest
 from matplotlib import font_manager
@@ -11,8 +12,10 @@ from matplotlib.ft2font import FT2Font
 
 import mfulab.report
 from mfulab import verdict
+from mfulab.configs import WorkloadConfig
 from mfulab.language import LANGUAGES, Texts, catalogue
-from mfulab.report import figures, fonts
+from mfulab.report import compare, figures, fonts
+from mfulab.rows import Status
 
 PACKAGE = Path(mfulab.report.__file__).parent
 VERDICT = PACKAGE.parent / "verdict.py"
@@ -21,8 +24,9 @@ CONSTANTS = ("key", "PARTS", "RUNGS", "WORDS")
 
 
 def keys(language: str) -> set[tuple[str, str]]:
+    """Section and key of each text; definitions have headings of their own, names only where a word differs."""
     sections = catalogue(language).items()
-    return {(section, key) for section, texts in sections if section != "definitions" for key in texts}
+    return {(section, key) for section, texts in sections if section not in ("definitions", "names") for key in texts}
 
 
 def placeholders(text: object) -> set[str]:
@@ -58,7 +62,7 @@ def test_all_languages_have_the_same_texts():
 
 @pytest.mark.parametrize("language", LANGUAGES[1:])
 def test_translations_take_the_same_values(language):
-    for section, key in {(section, key) for section, key in keys("en") if section != "names"}:
+    for section, key in keys("en"):
         english, translated = catalogue("en")[section][key], catalogue(language)[section][key]
         assert placeholders(translated) <= placeholders(english), (section, key)
         assert placeholders(english) - placeholders(translated) <= {"total"}, (section, key)
@@ -74,15 +78,16 @@ def test_no_text_is_unused():
     built = {f"topic_{topic}" for topic in figures.TOPICS} | {"finding", "title", "diagonal", "reading"}
     prefixes = ("in_words_", "series_", "topic_")
     for section, key in keys("en"):
-        if section != "names" and not key.startswith(prefixes):
+        if not key.startswith(prefixes):
             assert key in used() | built, (section, key)
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_every_figure_and_topic_has_its_words(language):
     for name, module in figures.modules().items():
-        assert Texts(language, name).has("title")
-        assert Texts(language, "page").has(f"topic_{module.TOPIC}")
+        assert Texts(language, name)("title")
+        assert Texts(language, name)("reading")
+        assert Texts(language, "page")(f"topic_{module.TOPIC}")
 
 
 def test_definitions_are_as_many_in_every_language():
@@ -129,7 +134,32 @@ def test_verdicts_are_told_in_every_language(language):
         assert told[name]
         assert (told[name] == english[name]) is (language == "en")
     assert "99 %" in told["verdict_reason"]
-    assert set(catalogue(language)["names"]["cause"]) == {cause for cause, _ in verdict.CAUSES} | {
-        "no MFU",
-        "not explained",
-    }
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_notes_on_mfu_are_told_in_every_language(language):
+    known = {"status": "ok", "flops": 1e9, "time_s": 0.1, "effective_precision": "fp8", "mfu_basis": "spec"}
+    for values, told in [
+        ({"mfu_percent": 120.0}, "100 %"),
+        ({}, "fp8"),
+        ({"flops": None}, "aten::odd"),
+        ({"time_s": float("nan")}, "MFU"),
+    ]:
+        note = verdict.note(known | values, "aten::odd has no formula", language)
+        assert told in note
+        assert (note == verdict.note(known | values, "aten::odd has no formula")) is (language == "en")
+    assert verdict.note(known | {"mfu_percent": 50.0}, None, language) is None
+    assert verdict.note({"status": "failed"}, None, language) is None
+
+
+@pytest.mark.parametrize("language", [language for language in LANGUAGES if language != "en"])
+def test_translations_have_a_word_for_each_value(language):
+    names = catalogue(language)["names"]
+    assert set(names["mode"]) == set(get_args(WorkloadConfig.model_fields["mode"].annotation))
+    assert set(names["cause"]) == {cause for cause, _ in verdict.CAUSES} | {"no MFU", "not explained"}
+    assert set(names["compared"]) == set(compare.STYLES)
+    assert set(names["status"]) == set(get_args(Status)) - {"ok"}
+
+
+def test_no_name_is_its_own_value():
+    assert all(word != value for words in catalogue("en")["names"].values() for value, word in words.items())

@@ -90,9 +90,3 @@ def test_sentences_are_about_the_machine_that_was_measured(recorded, tmp_path):
         text, rows = Texts("en", name), module.rows(alone)
         if len(rows):
             assert figures.finding(module, module.rows(beside), text) == figures.finding(module, rows, text), name
-
-
-def test_every_figure_has_a_caption_for_snakemakes_report():
-    captions = (Path(__file__).parents[1] / "workflow/report/figure.rst").read_text()
-    for name in figures.modules():
-        assert f'"{name}": "' in captions

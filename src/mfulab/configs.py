@@ -182,7 +182,7 @@ class CompareCountersStep(CountFlopsStep):
 
 
 class ProfileStepStep(CountFlopsStep):
-    """One training or inference step of a model."""
+    """One step of a model: of training, inference or decoding."""
 
     on_device: ClassVar[bool] = True
     axes: ClassVar[tuple[str, ...]] = (

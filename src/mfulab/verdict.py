@@ -111,6 +111,23 @@ def matmul_flags(row: Mapping[str, object], language: str = "en") -> str | None:
     return computed_beside(Facts(row, language)) or None
 
 
+def note(row: Mapping[str, object], uncounted: str | None = None, language: str = "en") -> str | None:
+    """Why MFU is empty, or why it should be doubted; None where there is nothing to say.
+
+    `uncounted` is what the count of the model's FLOPs says of itself.
+    """
+    facts = Facts(row, language)
+    if facts.text("status") != "ok":
+        return None
+    if facts["mfu_percent"] is None:
+        if facts["flops"] is None:
+            return facts.say("uncounted_because", message=uncounted) if uncounted else facts.say("uncounted")
+        if facts["time_s"] is None:
+            return facts.say("untimed")
+        return facts.say("no_peak", precision=facts.text("effective_precision") or facts.text("precision"))
+    return facts.say("over_peak", basis=facts.text("mfu_basis")) if facts["mfu_percent"] > 100 else None
+
+
 def drop(facts: Facts) -> str | None:
     """The step of the ladder that loses most, as `from → to`; None with fewer than two rungs known."""
     known = [(name, value) for column, name in RUNGS if (value := facts[column]) is not None]

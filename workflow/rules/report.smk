@@ -55,6 +55,7 @@ rule figure:
         "../../environment.yml"
     params:
         language=lab.language,
+        reading=lab.reading,
     message:
         "Drawing {wildcards.figure}"
     shell:

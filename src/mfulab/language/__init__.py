@@ -1,4 +1,4 @@
-"""Every text of figures and page, in one catalogue a language; no text of a figure or the page stands in code."""
+"""Every sentence of figures, page and verdicts, in one catalogue a language: none of them stands in code."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -23,9 +23,6 @@ class Texts:
 
     def within(self, section: str) -> "Texts":
         return Texts(self.language, section)
-
-    def has(self, key: str) -> bool:
-        return self._find(key) is not None
 
     def __call__(self, key: str, **values: Any) -> str:
         template = self._find(key)

@@ -1,4 +1,5 @@
-"""What one step does: forward, loss, backward and optimiser for training; forward without gradients for inference."""
+"""What one step does: in training forward, loss, backward and optimiser, in inference forward without gradients, in
+decoding one more token of each sequence."""
 
 import contextlib
 from collections.abc import Callable, Iterator

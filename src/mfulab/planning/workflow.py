@@ -124,6 +124,10 @@ class Workflow:
         """What the figure is listed as in Snakemake's report: its title and its name."""
         return {"figure": Texts(self.language, wildcards.figure)("title"), "name": wildcards.figure}
 
+    def reading(self, wildcards: Any) -> str:
+        """How the figure is read: its caption in Snakemake's report, as on the page."""
+        return Texts(self.language, wildcards.figure)("reading")
+
     def figure_sources(self, wildcards: Any) -> list[str]:
         """An input function: the figure's module, what draws and saves it, and what these import."""
         modules = ("mfulab.report.figures", f"mfulab.report.figures.{wildcards.figure}")

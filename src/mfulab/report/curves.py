@@ -2,10 +2,9 @@
 
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator
 
 from mfulab.language import Texts
-from mfulab.report import frames, labels, style
+from mfulab.report import frames, labels, style, ticks
 
 KEYS = ["machine", "model", "workload", "mode", "precision", "execution", "sequence_length"]
 
@@ -37,8 +36,7 @@ def draw(
     log: bool = False,
 ) -> None:
     """One panel a machine and mode; colour is the precision, dashes tell executions apart, names stand at line ends."""
-    machines, modes = style.machines(rows), list(dict.fromkeys(rows["mode"]))
-    titles = {mode: text.name("mode", mode) for mode in modes}
+    machines, titles = style.machines(rows), style.modes(rows, text)
     grid = style.panels(figure, machines, list(titles.values()), sharex=True)
     colors = style.precision_colors(rows["precision"])
     several = rows.groupby("mode")["workload"].transform("nunique") > 1
@@ -67,18 +65,14 @@ def draw(
             last = line.iloc[-1]
             end = (last["batch_size"], last[value], model, colors[precision])
             ends_of.setdefault((machine, titles[mode]), []).append(end)
-    sizes = sorted(rows["batch_size"].unique())
     for (machine, _), axes in grid.items():
-        axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_locator(FixedLocator(sizes if len(sizes) < 9 else sizes[:: len(sizes) // 6]))
-        axes.xaxis.set_major_formatter(lambda size, _: f"{size:g}")
-        axes.xaxis.set_minor_locator(NullLocator())
+        ticks.doublings(axes, rows["batch_size"])
         # Values decide the limits: an interval of two windows may be wider than any panel, and then runs out of it.
         values = rows.loc[rows["machine"] == machine, value]
         if log:
             axes.set_yscale("log")
             axes.set_ylim(values.min() / 2, values.max() * 2)
-            style.decades(axes.yaxis)
+            ticks.decades(axes.yaxis)
         else:
             axes.set_ylim(0, 1.15 * values.max())
         if machine == machines[-1]:

@@ -174,7 +174,7 @@ def profile_columns(row: Values, flops: Values, compute: Values, memory: Values,
         "mbu_percent": _mbu(row, flops, memory, time, basis),
         "predicted_memory_bytes": predicted_memory(row, flops, device),
     }
-    joined["mfu_note"] = _note(row, joined, flops)
+    joined["mfu_note"] = verdict.note({**row, **joined}, flops.get("message"))
     return joined | verdict.columns({**row, **joined, "time_s": time})
 
 
@@ -213,19 +213,3 @@ def _mbu(row: Values, flops: Values, memory: Values, time: float | None, basis: 
 
 def _mfu(flops: float | None, time: float | None, denominator_tflop_s: float | None) -> float | None:
     return percent(ratio(ratio(flops, time), TERA), denominator_tflop_s)
-
-
-def _note(row: Values, joined: Values, flops: Values) -> str | None:
-    """Why MFU is empty, or why it should be doubted; None where there is nothing to say."""
-    if row.get("status") != "ok":
-        return None
-    if joined["mfu_percent"] is None:
-        if joined["flops"] is None:
-            return "no MFU: FLOPs were not counted" + (f" ({flops['message']})" if flops.get("message") else "")
-        if row.get("time_s") is None:
-            return "no MFU: the step was not timed"
-        used = row.get("effective_precision") or row.get("precision")
-        return f"no MFU: no peak is known for {used} on this device"
-    if joined["mfu_percent"] > 100:
-        return f"above 100 % of the {joined['mfu_basis']} peak: check the FLOPs, the peak and the precision really used"
-    return None

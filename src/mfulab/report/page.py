@@ -21,7 +21,7 @@ from mfulab.report.summary import short
 
 FONTS = "/* fonts */"  # in the style sheet, where the letters that the page needs are put once they are known
 COMPARED = 200  # lines of a comparison; the file has all
-LISTED = 5  # unmeasured runs of one kind that are named; more are counted
+LISTED = 5  # reasons of one status that are told; runs with others are counted
 WORDS = ("copy", "copied", "count", "row", "config", "log", "folder", "operators", "samples", "series")
 
 
@@ -72,12 +72,17 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
 
 
 def _judged(tables: frames.Tables, language: str) -> frames.Tables:
-    """The tables with their verdicts in `language`; in the files they are English."""
+    """The tables with their verdicts and notes in `language`; in the files they are English."""
     if language == "en":
         return tables
     profile, matmul = tables["profile"], tables["matmul"]
-    words = [verdict.columns(row, language) for row in profile.to_dict("records")]
-    told = pd.DataFrame(words, index=profile.index, columns=["verdict", "verdict_reason", "verdict_flags"]).fillna("")
+    counts = dict(zip(tables["flops"]["run"], tables["flops"]["message"], strict=True))
+    words = [
+        verdict.columns(row, language) | {"mfu_note": verdict.note(row, counts.get(row["flops_run"]), language)}
+        for row in profile.to_dict("records")
+    ]
+    names = ["verdict", "verdict_reason", "verdict_flags", "mfu_note"]
+    told = pd.DataFrame(words, index=profile.index, columns=names).fillna("")
     flags = [verdict.matmul_flags(row, language) or "" for row in matmul.to_dict("records")]
     return {**tables, "profile": profile.assign(**told), "matmul": matmul.assign(verdict_flags=flags)}
 
@@ -109,14 +114,19 @@ def _unmeasured(tables: frames.Tables, text: Texts) -> list[str]:
         table = tables[name]
         for status, rows in table[table["status"] != "ok"].groupby("status", sort=False):
             word = text.name("status", str(status))
-            for _, row in rows.head(LISTED).iterrows():
-                lines.append(f"{row['run'] or name}: {word}. {row['message']}".strip())
-            if len(rows) > LISTED:
-                lines.append(text("more_unmeasured", count=len(rows) - LISTED, status=word, table=name))
+            alike = list(rows.groupby("message", sort=False)["run"])
+            lines += [_of_runs(runs, f"{word}. {message}".strip(), text) for message, runs in alike[:LISTED]]
+            more = sum(len(runs) for _, runs in alike[LISTED:])
+            if more:
+                lines.append(text("more_unmeasured", count=more, status=word, table=name))
     noted = tables["profile"][tables["profile"]["mfu_note"] != ""]
-    for note, rows in noted.groupby("mfu_note", sort=False):
-        lines.append(text("note", count=len(rows), example=rows["run"].iloc[0], note=note))
-    return lines
+    return lines + [_of_runs(runs, str(note), text) for note, runs in noted.groupby("mfu_note", sort=False)["run"]]
+
+
+def _of_runs(runs: pd.Series, note: str, text: Texts) -> str:
+    """What is to be said of one run, or alike of several."""
+    example = runs.iloc[0]
+    return f"{example}: {note}" if len(runs) == 1 else text("note", count=len(runs), example=example, note=note)
 
 
 def _sections(tables: frames.Tables, drawn: Path | None, text: Texts) -> list[dict[str, Any]]:
@@ -138,13 +148,18 @@ def _sections(tables: frames.Tables, drawn: Path | None, text: Texts) -> list[di
         shown = {
             "name": name,
             "title": words("title"),
-            "finding": figures.finding(module, rows, words),
-            "reading": words("reading") if words.has("reading") else "",
+            "finding": _unbroken(figures.finding(module, rows, words)),
+            "reading": _unbroken(words("reading")),
             "svg": Markup(vector.inline(svg, name)),
             "command": figures.command(name, experiments, text.language),
         }
         sections.setdefault(module.TOPIC, []).append(shown)
     return [{"topic": topic, "title": text(f"topic_{topic}"), "figures": shown} for topic, shown in sections.items()]
+
+
+def _unbroken(words: str) -> str:
+    """The words with each percent sign bound to its number."""
+    return words.replace(" %", "\N{NO-BREAK SPACE}%")
 
 
 def _comparison(folder: Path, text: Texts) -> dict[str, Any]:

@@ -14,21 +14,21 @@ from mfulab.report import frames
 from mfulab.report.columns import TABLES
 from mfulab.rows import ROWS
 
-# The columns shown at first; the rest appear on request and are always exported.
+# The columns shown at first, of which the first stays in view; the rest appear on request and are always exported.
 MAIN = {
     "profile": (
-        "hardware model mode batch_size precision execution status time_s mfu_percent utilization_percent hfu_percent"
+        "model mode batch_size precision execution hardware status time_s mfu_percent utilization_percent hfu_percent"
         " samples_per_s tokens_per_s memory_bytes energy_j verdict"
     ),
     "matmul": (
-        "hardware kernel size precision status time_s tflop_s share_of_measured_percent share_of_reference_percent"
+        "kernel size precision hardware status time_s tflop_s share_of_measured_percent share_of_reference_percent"
         " relative_error end_to_end_s"
     ),
     "ceilings": (
-        "hardware ceiling status measured_tflop_s computed_tflop_s datasheet_tflop_s measured_gb_s computed_gb_s"
+        "ceiling hardware status measured_tflop_s computed_tflop_s datasheet_tflop_s measured_gb_s computed_gb_s"
     ),
-    "flops": "run model batch_size sequence_length status parameters forward_flops backward_flops uncounted_operators",
-    "counters": "counter model version status printed printed_unit flops deviation_percent explanation",
+    "flops": "model batch_size sequence_length status parameters forward_flops backward_flops uncounted_operators",
+    "counters": "model counter version status printed printed_unit flops deviation_percent explanation",
     "formats": (
         "precision status bits exponent_bits mantissa_bits epsilon largest smallest_normal naive_sum_error"
         " pairwise_sum_error kahan_sum_error"

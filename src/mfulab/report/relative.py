@@ -3,11 +3,10 @@
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
 from mfulab.language import Texts
 from mfulab.language.quantities import significant
-from mfulab.report import frames, style
+from mfulab.report import frames, style, ticks
 
 KEYS = ("machine", "model", "workload", "mode", "precision", "execution", "sequence_length", "batch_size")
 MOST = 24  # models a panel
@@ -52,18 +51,16 @@ def finding(rows: pd.DataFrame, text: Texts, axis: str) -> str:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> None:
     """A panel a machine and mode, a line of dots a model, models ordered by their best gain."""
-    machines, modes = style.machines(rows), list(dict.fromkeys(rows["mode"]))
-    titles = {mode: text.name("mode", mode) for mode in modes}
+    machines, titles = style.machines(rows), style.modes(rows, text)
     grid = style.panels(figure, machines, list(titles.values()), sharey=True, sharex=True)
     if len(machines) == 1:
         style.fit(figure, min(MOST, rows["model"].nunique()))
-    ticks = [2.0**power for power in range(-10, 11)]
     low, high = min(1.0, rows["speedup"].min()) / 1.4, max(1.0, rows["speedup"].max()) * 1.4
     values = rows[axis].unique()
     colors = style.precision_colors(values) if axis == "precision" else style.colors(sorted(values))
     order = rows.groupby("model")["speedup"].max().nlargest(MOST).sort_values().index
     heights = {model: height for height, model in enumerate(order)}
-    for machine, mode in ((machine, mode) for machine in machines for mode in modes):
+    for machine, mode in ((machine, mode) for machine in machines for mode in titles):
         axes = grid[machine, titles[mode]]
         here = rows[(rows["machine"] == machine) & (rows["mode"] == mode) & rows["model"].isin(order)]
         axes.axvline(1, color=style.MUTED, linewidth=1.2)
@@ -80,10 +77,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> None:
                 color=colors[value],
                 elinewidth=1.4,
             )
-        axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_locator(FixedLocator(ticks if len(modes) * np.log2(high / low) < 15 else ticks[::2]))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
-        axes.xaxis.set_minor_formatter(NullFormatter())
+        ticks.doublings(axes, (2.0**power for power in range(-10, 11)), "×")
         axes.set_yticks(range(len(order)), order, fontsize=min(11, (240 if len(machines) == 1 else 145) / len(order)))
         axes.set_ylim(-0.6, len(order) - 0.4)
         axes.set_xlim(low, high)

@@ -1,21 +1,19 @@
 """The look that all figures share: sizes for a projector, colours that everyone can tell apart, who measured when."""
 
-import math
 import textwrap
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullLocator
 
+from mfulab.configs import WorkloadConfig
 from mfulab.language import Texts
 from mfulab.report import fonts
 
@@ -71,6 +69,13 @@ def theme() -> rc_context:
 def machines(rows: pd.DataFrame, most: int = 3) -> list[str]:
     """The machines that get a panel: those measured here before recorded ones, then by name."""
     return list(dict.fromkeys(rows.sort_values(["recorded", "machine"])["machine"]))[:most]
+
+
+def modes(rows: pd.DataFrame, text: Texts) -> dict[str, str]:
+    """The modes that there are, each with its word, in one order for the panels and legends of all figures."""
+    usual = get_args(WorkloadConfig.model_fields["mode"].annotation)
+    present = [*(mode for mode in usual if mode in set(rows["mode"])), *sorted(set(rows["mode"]) - set(usual))]
+    return {mode: text.name("mode", mode) for mode in present}
 
 
 def precision_colors(values: Iterable[str]) -> dict[str, str]:
@@ -162,32 +167,6 @@ def fit(figure: Figure, lines: int) -> None:
     """Makes a figure of few lines (bars, models) as low as they need; call it after `panels` or before `subplots`."""
     figure.set_figheight(min(figure.get_figheight(), 2.2 + 0.55 * max(3, lines)))
     _arrange(figure)
-
-
-def decades(axis: Axis) -> None:
-    """Ticks of a logarithmic axis whose limits are final: at 1, 2 and 5 too where few decades are in view."""
-    low, high = axis.get_view_interval()
-    between = (1, 2, 5) if high / low < 10**1.7 else (1, 3) if high / low < 10**2.7 else (1,)
-    axis.set_major_locator(LogLocator(subs=between, numticks=8))
-    axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(_plain if low >= 1e-4 and high < 1e5 else _power))
-
-
-def _plain(value: float, _: object) -> str:
-    return f"{value:g}"
-
-
-def _power(value: float, _: object) -> str:
-    exponent = math.floor(math.log10(value) + 1e-9)
-    factor = f"{value / 10.0**exponent:.0f}"
-    return f"$10^{{{exponent}}}$" if factor == "1" else rf"${factor}\cdot10^{{{exponent}}}$"
-
-
-def speeds(axes: Axes) -> None:
-    """A logarithmic y axis that holds TFLOP/s says FLOP/s with prefixes: CPU and GPU are a factor of 10⁴ apart."""
-    decades(axes.yaxis)
-    axes.yaxis.set_major_formatter(lambda tflop_s, _: EngFormatter().format_eng(tflop_s * 1e12))
-    axes.set_ylabel("FLOP/s")
 
 
 def batch_area(batch_size: pd.Series) -> pd.Series:

@@ -1,4 +1,4 @@
-"""Measures one training or inference step: its time over steady windows, and how busy the device was meanwhile."""
+"""Measures one step of training, inference or decoding: its time over steady windows, and how busy the device was."""
 
 import csv
 import math

@@ -2,11 +2,10 @@
 
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator
 
 from mfulab.language import Texts
 from mfulab.language.quantities import percent, significant
-from mfulab.report import curves, labels, style
+from mfulab.report import curves, labels, style, ticks
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("profile", "environment")
@@ -44,7 +43,6 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     machines = style.machines(rows)
     grid = style.panels(figure, machines, [""], sharex=True)
     colors = style.precision_colors(rows["precision"])
-    sizes = sorted(rows["batch_size"].unique())
     ends: dict[str, list[tuple[float, float, str, str]]] = {machine: [] for machine in machines}
     for keys, line in rows.groupby(curves.KEYS, sort=False, dropna=False):
         series = dict(zip(curves.KEYS, keys, strict=True))
@@ -57,14 +55,11 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         last = line.iloc[-1]
         ends[series["machine"]].append((last["batch_size"], last["mbu_percent"], series["model"], style.INK))
     for (machine, _), axes in grid.items():
-        axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_locator(FixedLocator(sizes))
-        axes.xaxis.set_major_formatter(lambda size, _: f"{size:g}")
-        axes.xaxis.set_minor_locator(NullLocator())
+        ticks.doublings(axes, rows["batch_size"])
         axes.set_yscale("log")
         axes.axhline(100, color=style.MUTED, linewidth=1)
         axes.margins(y=0.1)
-        style.decades(axes.yaxis)
+        ticks.decades(axes.yaxis)
         axes.set_ylabel(text("share"))
         if machine == machines[-1]:
             axes.set_xlabel(text("batch_size"))

@@ -5,16 +5,18 @@ from matplotlib.figure import Figure
 
 from mfulab.language import Texts
 from mfulab.language.quantities import quantity, significant
-from mfulab.report import labels, style
+from mfulab.report import labels, points, style, ticks
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("profile", "environment")
 TOPIC = "energy"
+PLACE = ("mfu_percent", "gflop_per_j")
 
 
 def rows(tables: Tables) -> pd.DataFrame:
     """Runs whose energy was measured."""
-    return with_machine(tables, ok(tables["profile"], "flops_per_j", "mfu_percent", "samples_per_j"))
+    known = with_machine(tables, ok(tables["profile"], "flops_per_j", "mfu_percent", "samples_per_j"))
+    return known.assign(gflop_per_j=known["flops_per_j"] / 1e9)
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
@@ -41,30 +43,13 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     colors = style.precision_colors(rows["precision"])
     for machine in machines:
         axes, here = grid["", machine], rows[rows["machine"] == machine]
-        axes.scatter(
-            here["mfu_percent"],
-            here["flops_per_j"] / 1e9,
-            s=style.batch_area(here["batch_size"]),
-            color=here["precision"].map(colors),
-            alpha=0.85,
-            edgecolor=style.PAPER,
-            linewidth=0.5,
-            rasterized=len(here) > style.MANY,
-        )
+        points.scatter(axes, here, *PLACE, colors)
         axes.set(yscale="log", xlabel=text("mfu"))
         axes.set_xlim(0, 1.3 * here["mfu_percent"].max())
-        style.decades(axes.yaxis)
+        ticks.decades(axes.yaxis)
     grid["", machines[0]].set_ylabel("GFLOP/J")
     entries = [style.dot(color, text.name("precision", name)) for name, color in colors.items()]
     style.legend(figure, entries + style.dot_size(rows["batch_size"], text))
     labels.settle(figure)
     for machine in machines:
-        here = rows[rows["machine"] == machine].sort_values("flops_per_j")
-        best = (
-            here.drop_duplicates("model", keep="last")
-            .tail(24)
-            .assign(efficiency=lambda best: best["flops_per_j"] / 1e9)
-        )
-        obstacles = here.assign(efficiency=here["flops_per_j"] / 1e9)[["mfu_percent", "efficiency"]].head(400)
-        points = best[["mfu_percent", "efficiency", "model"]].itertuples(index=False, name=None)
-        labels.beside_points(grid["", machine], list(points), list(obstacles.itertuples(index=False, name=None)))
+        points.name_highest(grid["", machine], rows[rows["machine"] == machine], *PLACE)

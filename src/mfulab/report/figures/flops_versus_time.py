@@ -7,12 +7,13 @@ from matplotlib.figure import Figure
 
 from mfulab.language import Texts
 from mfulab.language.quantities import significant
-from mfulab.report import labels, style
+from mfulab.report import labels, points, style, ticks
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("profile", "environment")
 TOPIC = "flops"
 ORDER = 2
+PLACE = ("flops_per_sample", "time_per_sample")
 ALIKE = ["machine", "workload", "mode", "batch_size", "precision", "execution"]
 
 
@@ -38,45 +39,36 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     groups = rows.groupby(ALIKE)["speed"]
     widest = (groups.transform("max") / groups.transform("min")).idxmax()
     alike = rows[(rows[ALIKE] == rows.loc[widest, ALIKE]).all(axis=1)]
-    slow, fast = alike.loc[alike["speed"].idxmin()], alike.loc[alike["speed"].idxmax()]
+    ends = alike.loc[[alike["speed"].idxmin(), alike["speed"].idxmax()]]
+    small, large = (row for _, row in ends.sort_values("flops_per_sample").iterrows())
     return text(
         "finding",
-        slow=slow["model"],
-        fast=fast["model"],
-        mode=text.name("mode", slow["mode"]),
-        precision=text.name("precision", slow["precision"]),
-        batch=int(slow["batch_size"]),
-        flops=significant(slow["flops_per_sample"] / fast["flops_per_sample"]),
-        time=significant(slow["time_per_sample"] / fast["time_per_sample"]),
+        large=large["model"],
+        small=small["model"],
+        mode=text.name("mode", small["mode"]),
+        precision=text.name("precision", small["precision"]),
+        batch=int(small["batch_size"]),
+        flops=significant(large["flops_per_sample"] / small["flops_per_sample"]),
+        time=significant(large["time_per_sample"] / small["time_per_sample"]),
     )
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine and mode, both axes logarithmic; along a dashed line FLOP/s are the same."""
-    machines, modes = style.machines(rows), list(dict.fromkeys(rows["mode"]))
-    titles = {mode: text.name("mode", mode) for mode in modes}
+    machines, titles = style.machines(rows), style.modes(rows, text)
     grid = style.panels(figure, machines, list(titles.values()), sharex=True)
     colors = style.precision_colors(rows["precision"])
-    for machine, mode in ((machine, mode) for machine in machines for mode in modes):
+    for machine, mode in ((machine, mode) for machine in machines for mode in titles):
         axes = grid[machine, titles[mode]]
         here = rows[(rows["machine"] == machine) & (rows["mode"] == mode)]
         axes.set(xscale="log", yscale="log")
-        axes.scatter(
-            here["flops_per_sample"],
-            here["time_per_sample"],
-            s=style.batch_area(here["batch_size"]),
-            color=here["precision"].map(colors),
-            alpha=0.85,
-            edgecolor=style.PAPER,
-            linewidth=0.5,
-            rasterized=len(here) > style.MANY,
-        )
+        points.scatter(axes, here, *PLACE, colors)
         axes.margins(y=0.1)
-        style.decades(axes.yaxis)
+        ticks.decades(axes.yaxis)
         if machine == machines[-1]:
             axes.set_xlabel(text("flops"))
     for machine in machines:
-        grid[machine, titles[modes[0]]].set_ylabel(text("time"))
+        grid[machine, next(iter(titles.values()))].set_ylabel(text("time"))
     style.legend(
         figure,
         [
@@ -90,12 +82,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         if here.empty:
             continue
         _draw_speeds(axes, here["speed"])
-        named = here.sort_values("speed").drop_duplicates("model", keep="first").tail(24)
-        places = ["flops_per_sample", "time_per_sample"]
-        points = named[[*places, "model"]].itertuples(index=False, name=None)
-        obstacles = here[places].head(400).itertuples(index=False, name=None)
         lines = [place for line in axes.lines for place in line.get_xydata().tolist()]
-        labels.beside_points(axes, list(points), list(obstacles), lines)
+        points.name_highest(axes, here, *PLACE, lines)
 
 
 def _draw_speeds(axes: Axes, speeds: pd.Series) -> None:

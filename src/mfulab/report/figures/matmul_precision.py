@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from mfulab.language import Texts
 from mfulab.language.quantities import quantity
-from mfulab.report import labels, matmuls, style
+from mfulab.report import labels, matmuls, style, ticks
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("matmul", "environment")
@@ -37,11 +37,15 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
         size=int(fast["n"]),
         fast=text.name("precision", fast["precision"]),
         fast_speed=quantity(fast["tflop_s"] * 1e12, "FLOP/s"),
-        fast_error=f"{fast['relative_error']:.1e}",
+        fast_error=_error(fast),
         exact=text.name("precision", exact["precision"]),
         exact_speed=quantity(exact["tflop_s"] * 1e12, "FLOP/s"),
-        exact_error=f"{exact['relative_error']:.1e}",
+        exact_error=_error(exact),
     )
+
+
+def _error(row: pd.Series) -> str:
+    return f"{row['relative_error']:.1e}" if row["relative_error"] else "0"
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
@@ -56,7 +60,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         axes.set(xscale="log", yscale="log", xlabel=text("error"))
         axes.margins(0.2, 0.15)
         axes.set_ylim(here["tflop_s"].min() / 3, here["tflop_s"].max() * 3)
-        style.speeds(axes)
+        ticks.speeds(axes)
     labels.settle(figure)
     for machine in machines:
         here = shown[shown["machine"] == machine]

@@ -1,19 +1,19 @@
 """One matrix product in every implementation: throughput and error against its size."""
 
-import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator
 
 from mfulab.language import Texts
 from mfulab.language.quantities import quantity, significant
-from mfulab.report import labels, matmuls, style
+from mfulab.report import labels, matmuls, style, ticks
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("matmul", "environment")
 TOPIC = "kernels"
 ORDER = 0
+HEIGHTS = [1.5, 1]  # of the two panels of a machine: speeds differ more than errors
 MOST_ERRORS = 8  # that are named: the largest; most implementations err alike
+FEWEST = 6  # kernels below which the figure becomes no lower
 
 
 def rows(tables: Tables) -> pd.DataFrame:
@@ -48,21 +48,21 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
-    """Left FLOP/s with the measured ceiling, right the relative error with its tolerance; one row a machine.
+    """FLOP/s with the measured ceiling above, the relative error with its tolerance below; a pair for each machine.
 
     A family has one colour, and a rung's shade of it is the darker the higher it stands.
     """
     machines = style.machines(rows)
-    titles = [text("speed"), text("error")]
-    grid = style.panels(figure, machines, titles, sharex=True, width_ratios=[1.5, 1])
+    words = [text("speed"), text("error")]
+    pairs = {machine: [f"{machine} · {word}" if len(machines) > 1 else word for word in words] for machine in machines}
+    titles = [title for pair in pairs.values() for title in pair]
+    grid = style.panels(figure, titles, [""], sharex=True, height_ratios=HEIGHTS * len(machines))
+    style.fit(figure, len(machines) * max(FEWEST, rows["kernel"].nunique()))
     families = style.family_colors(rows["family"])
     colors = style.shades(rows.sort_values("rung"), "kernel", rows["family"].map(families))
-    every = sorted(rows["n"].unique())
-    powers = [n for n in every if np.log2(n) % 1 == 0]
-    sizes = powers if len(powers) > 1 else every
     for machine in machines:
         here = rows[rows["machine"] == machine]
-        speed, error = grid[machine, titles[0]], grid[machine, titles[1]]
+        speed, error = (grid[title, ""] for title in pairs[machine])
         for kernel, line in here.groupby("kernel", sort=False):
             look = {"color": colors[kernel], "marker": "o", "markersize": 5, "gid": kernel}
             speed.plot(line["n"], line["tflop_s"], **look)
@@ -74,25 +74,22 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         if here["tolerance"].notna().any():
             bound = here.groupby("n")["tolerance"].max()
             error.plot(bound.index, bound, color=style.MUTED, linewidth=1, linestyle=(0, (4, 3)))
-            where = {"textcoords": "offset points", "ha": "right", "va": "top", "fontsize": 9}
-            error.annotate(text("tolerance"), (bound.index[-1], bound.iloc[-1]), (0, -8), **where)
+            where = {"textcoords": "offset points", "ha": "right", "va": "bottom", "fontsize": 9}
+            error.annotate(text("tolerance"), (bound.index[-1], bound.iloc[-1]), (0, 3), **where)
         for axes in (speed, error):
-            axes.set_xscale("log", base=2)
+            ticks.doublings(axes, rows["n"])
             axes.set_yscale("log")
-            axes.xaxis.set_major_locator(FixedLocator(sizes if len(sizes) < 7 else sizes[:: len(sizes) // 5]))
-            axes.xaxis.set_major_formatter(lambda size, _: f"{size:g}")
-            axes.xaxis.set_minor_locator(NullLocator())
             axes.margins(y=0.1)
-        style.speeds(speed)
-        style.decades(error.yaxis)
+        ticks.speeds(speed)
+        ticks.decades(error.yaxis)
         error.set_ylabel("‖C − R‖ / ‖R‖")
-    for title in titles:
-        grid[machines[-1], title].set_xlabel(text("size"))
+    grid[titles[-1], ""].set_xlabel(text("size"))
     style.legend(figure, [style.dot(color, text.name("family", name), "s") for name, color in families.items() if name])
     labels.settle(figure)
     for machine in machines:
         last = rows[rows["machine"] == machine].groupby("kernel").last().reset_index()
-        for title, value, most in zip(titles, ("tflop_s", "relative_error"), (len(last), MOST_ERRORS), strict=True):
-            known = last[last[value] > 0].nlargest(most, value)
+        most = (len(last), MOST_ERRORS)
+        for title, value, named in zip(pairs[machine], ("tflop_s", "relative_error"), most, strict=True):
+            known = last[last[value] > 0].nlargest(named, value)
             ends = zip(known["n"], known[value], known["kernel"], known["kernel"].map(colors), strict=True)
-            labels.at_line_ends(grid[machine, title], list(ends))
+            labels.at_line_ends(grid[title, ""], list(ends))

@@ -5,12 +5,13 @@ from matplotlib.figure import Figure
 
 from mfulab.language import Texts
 from mfulab.language.quantities import percent
-from mfulab.report import labels, style
+from mfulab.report import labels, points, style
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("profile", "environment")
 TOPIC = "headline"
 ORDER = 0
+PLACE = ("utilization_percent", "mfu_percent")
 BUSY = 90  # percent of the time
 
 
@@ -49,28 +50,17 @@ def _named(row: pd.Series, text: Texts) -> str:
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
-    """One panel a machine; colour is the precision, shape training or inference, size the batch."""
+    """One panel a machine; colour is the precision, shape the mode, size the batch."""
     machines = style.machines(rows)
     grid = style.panels(figure, [""], machines, sharex=True, sharey=True)
     colors = style.precision_colors(rows["precision"])
-    shapes = dict(zip(dict.fromkeys(rows["mode"]), style.MARKERS, strict=False))
+    modes = style.modes(rows, text)
+    shapes = dict(zip(modes, style.MARKERS, strict=False))
     top = max(105.0, 1.05 * rows["mfu_percent"].max())
     for machine in machines:
         axes, here = grid["", machine], rows[rows["machine"] == machine]
         axes.axline((0, 0), slope=1, color=style.MUTED, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
-        for (precision, mode), group in here.groupby(["precision", "mode"], sort=False):
-            axes.scatter(
-                group["utilization_percent"],
-                group["mfu_percent"],
-                s=style.batch_area(group["batch_size"]),
-                color=colors[precision],
-                marker=shapes[mode],
-                alpha=0.8,
-                linewidth=0.5,
-                edgecolor=style.PAPER,
-                rasterized=len(here) > style.MANY,
-                zorder=2,
-            )
+        points.scatter(axes, here, *PLACE, colors, shapes)
         axes.set(xlim=(0, 108), ylim=(0, top), xlabel=text("utilization"))
     grid["", machines[0]].set_ylabel(text("mfu"))
     grid["", machines[0]].text(
@@ -85,15 +75,11 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         color=style.MUTED,
     )
     entries = [style.dot(colors[name], text.name("precision", name)) for name in colors]
-    entries += [style.dot(style.MUTED, text.name("mode", name), shapes[name]) for name in shapes]
+    entries += [style.dot(style.MUTED, word, shapes[mode]) for mode, word in modes.items()]
     style.legend(figure, entries + style.dot_size(rows["batch_size"], text))
     labels.settle(figure)
     for machine in machines:
         here = rows[rows["machine"] == machine]
-        best = here.loc[here.groupby("model")["mfu_percent"].idxmax()].nlargest(24, "mfu_percent")
-        places = best[["utilization_percent", "mfu_percent", "model"]].itertuples(index=False, name=None)
-        obstacles = list(here[["utilization_percent", "mfu_percent"]].head(400).itertuples(index=False, name=None))
-        # Of the diagonal and of what stands above it.
         # Of the diagonal and of what stands above it.
         lines = [(share, share + above) for share in range(0, 108, 2) for above in (0, 4)]
-        labels.beside_points(grid["", machine], list(places), obstacles, lines)
+        points.name_highest(grid["", machine], here, *PLACE, lines)

@@ -6,12 +6,13 @@ from matplotlib.figure import Figure
 
 from mfulab.language import Texts
 from mfulab.language.quantities import percent
-from mfulab.report import labels, style
+from mfulab.report import labels, points, style, ticks
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("profile", "environment")
 TOPIC = "roofline"
 ORDER = 0
+PLACE = ("arithmetic_intensity", "tflop_s")
 
 
 def rows(tables: Tables) -> pd.DataFrame:
@@ -53,7 +54,6 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         high = max(here["arithmetic_intensity"].max() * 4, 4 * here["ceiling_tflop_s"].max() * 1e3 / bandwidth)
         x = np.geomspace(low, high, 200)
         for precision, group in here.groupby("precision", sort=False):
-            look = {"color": colors[precision], "rasterized": len(here) > style.MANY}
             ceiling, peak = group["ceiling_tflop_s"].iloc[0], group["peak_tflop_s"].iloc[0]
             axes.plot(x, np.minimum(ceiling, x * bandwidth / 1e3), color=colors[precision], linewidth=1.6)
             if peak == peak and peak_bandwidth == peak_bandwidth:
@@ -68,21 +68,12 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
                     linewidth=1,
                     linestyle="--",
                 )
-            axes.scatter(
-                group["arithmetic_intensity"],
-                group["tflop_s"],
-                s=style.batch_area(group["batch_size"]),
-                alpha=0.85,
-                edgecolor=style.PAPER,
-                linewidth=0.5,
-                zorder=3,
-                **look,
-            )
+        points.scatter(axes, here, *PLACE, colors)
         axes.set(xscale="log", yscale="log", xlabel=text("intensity"))
         axes.set_xlim(low, high)
         axes.set_ylim(bottom=here["tflop_s"].min() / 3)
-        style.decades(axes.xaxis)
-        style.decades(axes.yaxis)
+        ticks.decades(axes.xaxis)
+        ticks.decades(axes.yaxis)
     grid["", machines[0]].set_ylabel("TFLOP/s")
     entries = [style.dot(color, text.name("precision", name)) for name, color in colors.items()]
     entries += [style.line(style.MUTED, text("measured")), style.line(style.MUTED, text("computed"), "--")]
@@ -90,8 +81,5 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     labels.settle(figure)
     for machine in machines:
         here = rows[rows["machine"] == machine]
-        best = here.loc[here.groupby("model")["tflop_s"].idxmax()].nlargest(24, "tflop_s")
-        places = best[["arithmetic_intensity", "tflop_s", "model"]].itertuples(index=False, name=None)
-        obstacles = list(here[["arithmetic_intensity", "tflop_s"]].head(400).itertuples(index=False, name=None))
         roofs = [place for line in grid["", machine].lines for place in line.get_xydata()[::3].tolist()]
-        labels.beside_points(grid["", machine], list(places), obstacles, roofs)
+        points.name_highest(grid["", machine], here, *PLACE, roofs)

@@ -29,24 +29,29 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """All that is not the kernel at both ends of the sizes, and from where on a GPU beats a CPU that was measured."""
+    """All that is not the kernel at both ends of the sizes, on one machine: a GPU if any, the one with the most sizes.
+
+    Of a GPU beside a CPU that was measured, also the size from which on it is faster.
+    """
     gpu = rows[rows["host_to_device_s"].notna()]
     rows = gpu if len(gpu) else rows
-    total = rows[list(PARTS)].sum(axis=1)
-    share = 100 * (1 - rows["time_s"] / total)
-    first, last = rows["n"].idxmin(), rows["n"].idxmax()
+    here = rows[rows["machine"] == rows["machine"].value_counts().idxmax()].sort_values("n")
+    total = here[list(PARTS)].sum(axis=1)
+    share = 100 * (1 - here["time_s"] / total)
     words = text(
         "finding",
-        machine=rows.loc[first, "machine"],
-        small=int(rows.loc[first, "n"]),
-        small_share=percent(share[first]),
-        large=int(rows.loc[last, "n"]),
-        large_share=percent(share[last]),
+        machine=here["machine"].iloc[0],
+        small=int(here["n"].iloc[0]),
+        small_share=percent(share.iloc[0]),
+        large=int(here["n"].iloc[-1]),
+        large_share=percent(share.iloc[-1]),
     )
-    wins = rows[total < rows["host_s"]]
-    if rows["host_s"].isna().all():
-        return words
-    return f"{words} " + (text("wins", size=int(wins["n"].min())) if len(wins) else text("never"))
+    compared, faster = here["host_s"].notna(), total < here["host_s"]
+    lost = here.loc[compared & ~faster, "n"].max()
+    won = here.loc[faster & ~(here["n"] <= lost), "n"]
+    if len(won):
+        return f"{words} {text('wins', size=int(won.iloc[0]))}"
+    return f"{words} {text('never')}" if compared.any() and not faster.any() else words
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

@@ -32,6 +32,14 @@ for (const button of document.querySelectorAll(".copy")) {
   });
 }
 
+// ---- figures: whole on a narrow screen, and legible at a touch
+
+for (const drawing of document.querySelectorAll(".drawing")) {
+  const enlarge = () => drawing.classList.toggle("large");
+  drawing.addEventListener("click", enlarge);
+  drawing.addEventListener("keydown", (event) => { if (event.key === "Enter") enlarge(); });
+}
+
 // ---- data: gzip in base64, because a sweep's rows repeat themselves
 
 async function unpack(text) {

@@ -1,0 +1,75 @@
+"""Ticks of logarithmic axes: as many as are read with ease, none that touches another."""
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from matplotlib import rcParams
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.ticker import EngFormatter, FuncFormatter, Locator, LogLocator, NullLocator
+
+DIGIT = 0.66  # of a font's size: the width of a digit, the widest of what these labels hold
+BETWEEN = 0.6  # of a font's size: what is free between two labels
+
+
+def doublings(axes: Axes, values: Iterable[float], unit: str = "") -> None:
+    """A logarithmic x axis in powers of two, with ticks at those of the values that fit beside one another."""
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_locator(_Fitting(values, unit))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}{unit}"))
+
+
+class _Fitting(Locator):
+    """All values in view; only powers of two where these do not fit; then each second of them, each third and so on.
+
+    It is asked anew whenever the axis is drawn, so the answer is one for the axis's final width.
+    """
+
+    def __init__(self, values: Iterable[float], unit: str) -> None:
+        self._values, self._unit = sorted(set(values)), unit
+        self._points = float(rcParams["xtick.labelsize"])
+
+    def __call__(self) -> list[float]:
+        return self.tick_values(*sorted(self.axis.get_view_interval()))
+
+    def tick_values(self, vmin: float, vmax: float) -> list[float]:
+        values = [value for value in self._values if vmin <= value <= vmax]
+        powers = [value for value in values if math.log2(value).is_integer()]
+        thinned = powers if len(powers) > 1 else values
+        one = thinned.index(1) if 1 in thinned else 0  # the start of batch sizes, the baseline of ratios
+        choices = [values, *(thinned[one % step :: step] for step in range(1, len(thinned) + 1))]
+        return next(choice for choice in choices if self._fit(choice, vmin, vmax))
+
+    def _fit(self, values: Sequence[float], low: float, high: float) -> bool:
+        size = self._points * self.axis.axes.figure.dpi / 72
+        widths = size * DIGIT * np.array([len(f"{value:g}{self._unit}") for value in values])
+        places = self.axis.axes.bbox.width * np.log2(np.array(values) / low) / np.log2(high / low)
+        return bool((np.diff(places) >= (widths[1:] + widths[:-1]) / 2 + size * BETWEEN).all())
+
+
+def decades(axis: Axis) -> None:
+    """Ticks of a logarithmic axis whose limits are final: at 1, 2 and 5 too where few decades are in view."""
+    low, high = axis.get_view_interval()
+    between = (1, 2, 5) if high / low < 10**1.7 else (1, 3) if high / low < 10**2.7 else (1,)
+    axis.set_major_locator(LogLocator(subs=between, numticks=8))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(_plain if low >= 1e-4 and high < 1e5 else _power))
+
+
+def _plain(value: float, _: object) -> str:
+    return f"{value:g}"
+
+
+def _power(value: float, _: object) -> str:
+    exponent = math.floor(math.log10(value) + 1e-9)
+    factor = f"{value / 10.0**exponent:.0f}"
+    return f"$10^{{{exponent}}}$" if factor == "1" else rf"${factor}\cdot10^{{{exponent}}}$"
+
+
+def speeds(axes: Axes) -> None:
+    """A logarithmic y axis that holds TFLOP/s says FLOP/s with prefixes: CPU and GPU are a factor of 10⁴ apart."""
+    decades(axes.yaxis)
+    axes.yaxis.set_major_formatter(lambda tflop_s, _: EngFormatter().format_eng(tflop_s * 1e12))
+    axes.set_ylabel("FLOP/s")
