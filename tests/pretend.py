@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from conftest import ROOT, copy_workflow
+from workflow_copy import ROOT, copy_workflow
 
 from mfulab.worker.client import SOCKET
 
@@ -77,7 +77,7 @@ class Measurement(NamedTuple):
 
 def make(folder: Path) -> Path:
     """The workflow's files in `folder`, with pretending steps and an experiment of RUNS."""
-    copy_workflow(folder, with_source=False)
+    copy_workflow(folder)
     for step in ("environment", "ceilings", "count_flops", "profile_step", "bench_matmul"):
         (folder / "scripts" / f"{step}.py").write_text(SCRIPT)
     (folder / "config/experiment/pretend.yaml").write_text(EXPERIMENT)

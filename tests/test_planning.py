@@ -1,8 +1,7 @@
 """From an experiment to runs: expansion, exclusion, names, and the messages for what cannot be planned."""
 
-from pathlib import Path
-
 import pytest
+from conftest import ROOT
 from hydra import compose, initialize_config_dir
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +16,7 @@ from mfulab.planning.mends import restore_commas
 from mfulab.planning.naming import LONGEST, run_name
 from mfulab.planning.runs import excluded_because, plan
 
-CONFIG = Path(__file__).parents[1] / "config"
+CONFIG = ROOT / "config"
 EXPERIMENTS = sorted(path.stem for path in (CONFIG / "experiment").glob("*.yaml"))
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import report_rows
+from conftest import ROOT
 
 from mfulab import record
 from mfulab.errors import ConfigurationError
@@ -151,6 +152,6 @@ def test_joined_columns_follow_a_corrected_value(recording, results):
 
 
 def test_every_recording_that_is_shipped_is_valid_and_small():
-    shipped = record.recordings(Path(__file__).parents[1] / "results", None)
+    shipped = record.recordings(ROOT / "results", None)
     assert [problem for folder in shipped for problem in check(folder)] == []
     assert all(sum(path.stat().st_size for path in folder.iterdir()) < 1_000_000 for folder in shipped)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import report_rows
+from conftest import ROOT
 
 from mfulab.language import Texts
 from mfulab.record import record
@@ -93,6 +94,6 @@ def test_sentences_are_about_the_machine_that_was_measured(recorded, tmp_path):
 
 
 def test_every_figure_has_a_caption_for_snakemakes_report():
-    captions = (Path(__file__).parents[1] / "workflow/report/figure.rst").read_text()
+    captions = (ROOT / "workflow/report/figure.rst").read_text()
     for name in figures.modules():
         assert f'"{name}": "' in captions
