@@ -59,6 +59,7 @@ def test_it_holds_one_machine_and_no_traces_or_logs(results, recording):
     about = json.loads((recording / "recording.json").read_text())
     assert about["commits"] == {"0123abc": sum(sum(each.values()) for each in about["rows"].values())}
     assert about["rows"]["profile"] == {"ok": 40, "out_of_memory": 2}
+    assert about["experiments"] == {"invented": ["timing.windows=9"]}
     assert check(recording) == []
 
 
