@@ -46,6 +46,18 @@ def test_four_gpus_measure_four_runs_at_a_time_each_its_own(tree: Path, monkeypa
     assert len({measurement.worker for measurement in made}) == 1  # all were forked by the one worker
 
 
+def test_no_rate_is_kept_that_no_one_asked_for(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `mends.keep_no_default_rate` does to a scheduler, the workflow has done before its first run."""
+    monkeypatch.setenv(GPUS, f"{pretend.HARDWARE}:GPU-f")
+    rules = tree / "workflow/rules/common.smk"
+    start = "    lifetime.start("
+    assert start in rules.read_text()
+    told = '    print(workflow.scheduler.job_rate_limiter, file=open("rate", "w"))'
+    rules.write_text(rules.read_text().replace(start, f"{told}\n{start}"))
+    pretend.finish(pretend.start(tree, "--cores=1", runs=pretend.RUNS[:1]))
+    assert (tree / "rate").read_text() == "None\n"
+
+
 @pytest.fixture
 def marked(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A mark in the environment of all that this test starts; what a failing test left running is ended."""
