@@ -19,7 +19,7 @@ from mfulab.measurement.clocks import clock_for
 from mfulab.measurement.ladder import per_step, restriction_of, samplers_for, strictest
 from mfulab.measurement.memory import PeakMemory
 from mfulab.measurement.operators import BlockTrace
-from mfulab.measurement.products import best_shape, sweep_products
+from mfulab.measurement.products import best_product, sweep_products
 from mfulab.measurement.reading import Reading, Readings, first_available
 from mfulab.measurement.series import Series
 from mfulab.measurement.show import show
@@ -216,7 +216,7 @@ def measured_ceiling(device: torch.device, precision: str, threads: int, limit_s
     # A network's convolutions may round to TF32, by a switch of their own, where its products do not.
     before, switch.fp32_precision = switch.fp32_precision, "tf32" if precision == "tf32" else "ieee"
     try:
-        return best_shape(sweep_products(precision, device, limit_s), device)[1]
+        return best_product(sweep_products(precision, device, limit_s), device).tflop_s
     except UnsupportedError:
         return None
     finally:

@@ -194,6 +194,7 @@ def matmul_columns(row: Values, compute: Values, device: str | None) -> dict[str
         "ceiling_tflop_s": ceiling,
         "peak_tflop_s": peak,
         "basis": default_basis(device),
+        "verdict_flags": verdict.matmul_flags(row),
     }
 
 

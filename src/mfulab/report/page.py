@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     """The page as text, from the tables in `folder` and figures in `drawn`, whatever is missing of them."""
     tables, problems = frames.read(folder)
-    tables["profile"] = _judged(tables["profile"], language)
+    tables = _judged(tables, language)
     text = Texts(language, "page")
     seminar = frames.seminar(folder)
     sections = _sections(tables, drawn, text)
@@ -72,13 +72,15 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     return content.replace(FONTS, fonts.faces(content + json.dumps(data, ensure_ascii=False)), 1)
 
 
-def _judged(profile: pd.DataFrame, language: str) -> pd.DataFrame:
-    """The profile table with its verdicts in `language`; in the file they are English."""
-    if language == "en" or profile.empty:
-        return profile
+def _judged(tables: frames.Tables, language: str) -> frames.Tables:
+    """The tables with their verdicts in `language`; in the files they are English."""
+    if language == "en":
+        return tables
+    profile, matmul = tables["profile"], tables["matmul"]
     words = [verdict.columns(row, language) for row in profile.to_dict("records")]
-    told = pd.DataFrame(words, index=profile.index)[["verdict", "verdict_reason", "verdict_flags"]]
-    return profile.assign(**told.fillna(""))
+    told = pd.DataFrame(words, index=profile.index, columns=["verdict", "verdict_reason", "verdict_flags"]).fillna("")
+    flags = [verdict.matmul_flags(row, language) or "" for row in matmul.to_dict("records")]
+    return {**tables, "profile": profile.assign(**told), "matmul": matmul.assign(verdict_flags=flags)}
 
 
 def _file(name: str) -> str:
