@@ -79,6 +79,9 @@ class FlopsRow(Row):
     sequence_length: int | None = None
     parameters: int | None = None
     trainable_parameters: int | None = None
+    looked_up_parameters: int | None = Field(
+        None, description="Of embedding tables that nothing multiplies by: a pass reads rows of them, not all."
+    )
     counted_on: Literal["meta", "fake", "cpu"] | None = Field(
         None, description="The meta device; fake tensors or real ones on the CPU where the model needs them."
     )

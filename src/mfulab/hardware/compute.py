@@ -1,5 +1,8 @@
 """The torch device of a run, made ready: threads set, precision switches set, its peak known."""
 
+import contextlib
+from collections.abc import Iterator
+
 import torch
 
 from mfulab.configs import FORMATS, DeviceConfig, PrecisionConfig
@@ -51,6 +54,20 @@ def allow_tf32(allowed: bool) -> None:
     """Sets the switches that make float32 products and convolutions TF32, both of which torch has."""
     torch.backends.cuda.matmul.allow_tf32 = allowed
     torch.backends.cudnn.allow_tf32 = allowed
+
+
+@contextlib.contextmanager
+def products_in(precision: str) -> Iterator[None]:
+    """float32 products are TF32 or not, as `precision` says; afterwards as somebody else's code had set it.
+
+    A network's convolutions may round to TF32, by a switch of their own, where its products do not.
+    """
+    switch = torch.backends.cuda.matmul
+    before, switch.fp32_precision = switch.fp32_precision, "tf32" if precision == "tf32" else "ieee"
+    try:
+        yield
+    finally:
+        switch.fp32_precision = before
 
 
 def peak_of(device: torch.device, threads: int, precision: str, config: DeviceConfig) -> Peak:

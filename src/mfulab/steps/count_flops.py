@@ -12,7 +12,7 @@ from mfulab.flops.count import CountError
 from mfulab.flops.counter import Operations
 from mfulab.flops.formulas import TransformerShape
 from mfulab.flops.memory import key_value_cache_bytes, logits_bytes
-from mfulab.flops.model import ModelCount, count_model
+from mfulab.flops.model import ModelCount, count_model, looked_up_parameters
 from mfulab.flops.optimizers import optimizer_flops
 from mfulab.flops.parallel import plans
 from mfulab.flops.tree import layer_rows
@@ -75,6 +75,7 @@ def _row(config: CountFlopsStep, counted: ModelCount) -> FlopsRow:
         counted_on=counted.means,
         parameters=sum(parameter.numel() for parameter in parameters),
         trainable_parameters=trainable,
+        looked_up_parameters=looked_up_parameters(counted.model),
         forward_flops=forward.flops,
         backward_flops=backward.flops,
         forward_macs=forward.flops // 2,
