@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from conftest import ROOT
 
 from mfulab.configs import CountFlopsStep
 from mfulab.rows import FlopsRow
 from mfulab.steps.count_flops import measure
 
-CONFIGS = Path(__file__).parent.parent / "config" / "model"
+CONFIGS = ROOT / "config" / "model"
 
 
 def run(name: str, folder: Path, batch_size: int = 1, **overrides: object) -> tuple[FlopsRow, list[dict]]:
