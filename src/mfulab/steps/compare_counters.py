@@ -21,7 +21,7 @@ def measure(config: CompareCountersStep, folder: Path) -> Measured:
     installed = peer_version(config.counter)
     if installed is None:
         raise UnsupportedError(
-            f"counter={config.counter} is not installed: pip install {config.counter}, or mfulab[peers] for most"
+            f"counter={config.counter} is not installed: pip install {config.counter}, or .[peers] for most"
         )
     ours = count_model(config.model, config.batch_size, config.sequence_length, mode="inference")
     operations = ours.count.operations
