@@ -48,7 +48,14 @@ def few(tmp_path_factory) -> frames.Tables:
 @pytest.fixture(scope="module")
 def many(tmp_path_factory) -> frames.Tables:
     """Twenty models whose utilization and speed are scattered as real ones are, and matrices of seven sizes."""
-    patch = pytest.MonkeyPatch()
+    root = tmp_path_factory.mktemp("many")
+    with pytest.MonkeyPatch.context() as patch:  # not for longer: other fixtures of this module invent rows too
+        scatter(patch)
+        return measured(root, report_rows.CPU, report_rows.GPU, models=TWENTY, sizes=SIZES)
+
+
+def scatter(patch: pytest.MonkeyPatch) -> None:
+    """Invents the models of TWENTY, and gives every row a speed and a utilization of its own."""
     chance = random.Random(7)
     for name in TWENTY:
         cost = (
@@ -69,9 +76,6 @@ def many(tmp_path_factory) -> frames.Tables:
         return row
 
     patch.setattr(report_rows, "profile", scattered)
-    tables = measured(tmp_path_factory.mktemp("many"), report_rows.CPU, report_rows.GPU, models=TWENTY, sizes=SIZES)
-    patch.undo()  # at once: other fixtures of this module invent rows too
-    return tables
 
 
 def texts(figure: Figure) -> list[tuple[str, Bbox]]:

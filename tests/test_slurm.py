@@ -27,7 +27,10 @@ OPTIONS = (  # of the test cluster, which has no accounting
 )
 
 # The plugin looks after 40 s, and 10 s later each time that no job has ended; this cluster is asked twice a second.
+# Snakemake ends with the test run, even with one that is killed (PR_SET_PDEATHSIG), or it would use the next cluster.
 SNAKEMAKE = """
+import ctypes, signal
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 from snakemake.cli import main
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 RemoteExecutor.next_seconds_between_status_checks = property(lambda self: 0.5, lambda self, seconds: None)
