@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from mfulab.language.quantities import quantity
+from mfulab.language.quantities import percent, quantity
 
 _CATALOGUES = resources.files("mfulab.language").joinpath("catalogue")
 LANGUAGES = tuple(sorted(file.name.removesuffix(".yaml") for file in _CATALOGUES.iterdir()))
@@ -51,7 +51,7 @@ def catalogue(language: str) -> Mapping[str, Any]:
 
 
 class _Words(Formatter):
-    """Adds two format specifications: `{n:run|runs}` picks by number, `{t:quantity s}` gives a value its SI prefix."""
+    """Adds format specifications: `{n:run|runs}` picks by number, `{t:quantity s}` gives an SI prefix, `{p:percent}`."""
 
     def format_field(self, value: Any, format_spec: str) -> str:
         if "|" in format_spec:
@@ -60,6 +60,8 @@ class _Words(Formatter):
         kind, _, unit = format_spec.partition(" ")
         if kind == "quantity":
             return quantity(value, unit)
+        if kind == "percent":
+            return percent(value)
         return super().format_field(value, format_spec)
 
 
