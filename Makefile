@@ -42,9 +42,8 @@ workflow: $(VENV)/tested ## The real workflow in miniature
 	$(BIN)/pytest -m workflow -n auto --dist loadgroup
 
 bench: $(VENV)/installed ## Each target beside what was got, in two minutes (ALL=1: 5,000 runs and quickstart too)
-	$(BIN)/python benchmarks/pipeline.py $(if $(ALL),--all)
-	$(BIN)/python benchmarks/cpu_matmul.py
-	$(BIN)/python benchmarks/sampler_cost.py
+	@missed=0; for each in "pipeline.py $(if $(ALL),--all)" cpu_matmul.py sampler_cost.py; do \
+	    $(BIN)/python benchmarks/$$each || missed=1; done; exit $$missed
 
 lock: ## Pin what a fresh environment resolves to, in requirements.lock
 	$(PYTHON) scripts/lock.py

@@ -21,8 +21,10 @@ import psutil
 import torch
 
 from mfulab.configs import DeviceConfig
+from mfulab.denominators import mfu_columns
 from mfulab.hardware import cpu, gpu, nvml
-from mfulab.hardware.compute import allow_tf32, peak_of, prepare
+from mfulab.hardware.compute import allow_tf32, prepare
+from mfulab.hardware.device_peak import peak_of
 from mfulab.hardware.identity import NoDeviceError, hardware_slug
 from mfulab.measurement.clocks import clock_for
 from mfulab.measurement.ladder import clock_reader, samplers_for
@@ -100,11 +102,12 @@ def rate(precision: str, pace: Pace) -> Callable[[torch.device], Facts]:
         seen = watched(product_of(precision, SIZE, SIZE, SIZE, device), device, pace)
         medians = [window.median_s for window in seen.windows]
         speed = 2 * SIZE**3 / seen.time_s / 1e12
-        clock = seen.readings.get("clock_mhz")
-        at_clock = peak_of(device, 1, precision, DeviceConfig()).at(clock.value if clock else None)
+        clock, peak = seen.readings.get("clock_mhz"), peak_of(device, 1, precision, DeviceConfig())
+        ceiling = {"computed_tflop_s": peak.spec, "computed_clock_mhz": peak.spec_clock_mhz}
+        shares = mfu_columns(speed, ceiling, clock.value if clock else None, gpu=True)
         return {
             "tflop_s": speed,
-            "share_of_peak_at_its_clock_percent": 100 * speed / at_clock if at_clock else None,
+            "share_of_peak_at_its_clock_percent": shares["mfu_actual_clock_percent"],
             "spread_of_windows_percent": 100 * (max(medians) - min(medians)) / seen.time_s,
             "steady": seen.warm_up.steady,
             **told(seen.readings),

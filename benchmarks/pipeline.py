@@ -45,13 +45,17 @@ def many_runs() -> Iterator[Got]:
         yield Target("5,000 runs, nothing to be done", 5, "s"), trivial.measure_nothing(folder, sweep, "4").time_s
 
 
-def duty_cycle() -> Iterator[Got]:
-    """Time in warm-up and measured windows ÷ wall time of the command, of quickstart on this CPU, page and all."""
+def share_measured() -> Iterator[Got]:
+    """Time in warm-up and measured windows ÷ wall time of the whole command, of quickstart on this CPU.
+
+    Less than the page's duty cycle, which goes from the first run to the last: here Snakemake's start, the figures and
+    the page are in it.
+    """
+    target = Target("quickstart on the CPU, measuring ÷ the whole command", 60, "%", is_least=True)
     with trivial.copy(steps=()) as folder:
         command = ("-m", "snakemake", "report", "--cores", "1", "--config", "experiment=quickstart", "device=cpu")
         wall_s = trivial.run(folder, *command).time_s
-        measured_s = sum(map(measured, folder.glob("results/*/*/*/row.csv")))
-        yield Target("duty cycle of quickstart on the CPU", 60, "%", is_least=True), 100 * measured_s / wall_s
+        yield target, 100 * sum(map(measured, folder.glob("results/*/*/*/row.csv"))) / wall_s
 
 
 def measured(row: Path) -> float:
@@ -66,7 +70,7 @@ def main() -> int:
     given = parser.parse_args()
     print(trivial.machine())
     print(HEADER)
-    parts = [planning, overhead, *([many_runs, duty_cycle] if given.all else [])]
+    parts = [planning, overhead, *([many_runs, share_measured] if given.all else [])]
     held = [report(target, got) for part in parts for target, got in part()]
     return int(not all(held))
 

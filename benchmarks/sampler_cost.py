@@ -16,7 +16,7 @@ from mfulab.hardware.compute import prepare
 from mfulab.measurement.clocks import clock_for
 from mfulab.measurement.ladder import samplers_for
 from mfulab.measurement.series import Series
-from mfulab.measurement.statistics import Stats, median_interval
+from mfulab.measurement.statistics import FEWEST_WINDOWS, Stats, median_interval
 from mfulab.measurement.windows import CPU_PACE, CUDA_PACE, Step, measure_window, warm_up
 
 
@@ -52,9 +52,11 @@ def main() -> None:
     """Prints both ratios with their 95 % confidence intervals."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
-    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--pairs", type=int, default=10, help=f"at least {FEWEST_WINDOWS}, or there is no interval")
     parser.add_argument("--seconds", type=float, default=1.0)
     options = parser.parse_args()
+    if options.pairs < FEWEST_WINDOWS:
+        parser.error(f"--pairs {options.pairs}: {FEWEST_WINDOWS} are the fewest that have an interval")
     device, threads = prepare(DeviceConfig(type=options.device))
     step, clock = product(device), clock_for(device)
     estimate = warm_up(step, clock, CUDA_PACE if device.type == "cuda" else CPU_PACE).step_s

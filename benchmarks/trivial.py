@@ -1,7 +1,6 @@
 """Copies of the project to time: sweeps of runs that measure nothing cost what the pipeline costs."""
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -11,7 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-PROJECT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from workflow_copy import ROOT, copy_workflow
+
 # The real app, runner and imports of the step; only its measurement returns at once.
 SCRIPT = """
 from pathlib import Path
@@ -43,12 +45,7 @@ class Cost:
 def copy(steps: tuple[str, ...] = STEPS) -> Iterator[Path]:
     """A folder, as long as it is needed, with what Snakemake needs of this project; `steps` measure nothing there."""
     with tempfile.TemporaryDirectory(prefix="mfulab-bench-") as name:
-        folder = Path(name)
-        for part in ("config", "workflow", "scripts"):
-            shutil.copytree(PROJECT / part, folder / part)
-        for part in ("Snakefile", "environment.yml"):
-            shutil.copy(PROJECT / part, folder / part)
-        (folder / "profiles").symlink_to("workflow/profiles")
+        folder = copy_workflow(Path(name))
         for step in steps:
             (folder / "scripts" / f"{step}.py").write_text(SCRIPT)
         yield folder
@@ -56,7 +53,7 @@ def copy(steps: tuple[str, ...] = STEPS) -> Iterator[Path]:
 
 def run(folder: Path, *command: str, **environment: str) -> Cost:
     """Runs a Python command in `folder`; raises CalledProcessError, its output shown, where it fails."""
-    before = {**os.environ, "PYTHONPATH": str(PROJECT / "src"), **environment}
+    before = {**os.environ, "PYTHONPATH": str(ROOT / "src"), **environment}
     started = time.perf_counter()
     with (folder / "output").open("wb") as output:
         process = subprocess.Popen([sys.executable, *command], cwd=folder, env=before, stdout=output, stderr=output)

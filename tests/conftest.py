@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from workflow_copy import ROOT, copy_workflow
 
 pytest.register_assert_rewrite("pretend")  # its assertions tell what they compared
-ROOT = Path(__file__).resolve().parents[1]
 MINIATURE = ("--config", "experiment=miniature", "device=cpu")
 
 
@@ -104,19 +104,6 @@ def measured(project: Project, tmp_path: Path) -> Project:
     """A copy of the finished miniature, modification times kept, that a test may change."""
     shutil.copytree(project.folder, tmp_path / "copy", symlinks=True)
     return Project(tmp_path / "copy")
-
-
-def copy_workflow(folder: Path, with_source: bool) -> Path:
-    """The workflow's files in `folder`, without results; with the package too where a test edits it."""
-    names = ["Snakefile", "environment.yml", "workflow", "config", "scripts", *(["src"] if with_source else [])]
-    for name in names:
-        source = ROOT / name
-        if source.is_dir():
-            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-        else:
-            shutil.copy(source, folder / name)
-    (folder / "profiles").symlink_to("workflow/profiles")
-    return folder
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from conftest import ROOT, copy_workflow
+from workflow_copy import ROOT, copy_workflow
 
 from mfulab.worker.client import SOCKET
 
@@ -77,7 +77,7 @@ class Measurement(NamedTuple):
 
 def make(folder: Path) -> Path:
     """The workflow's files in `folder`, with pretending steps and an experiment of RUNS."""
-    copy_workflow(folder, with_source=False)
+    copy_workflow(folder)
     for step in ("environment", "ceilings", "count_flops", "profile_step", "bench_matmul"):
         (folder / "scripts" / f"{step}.py").write_text(SCRIPT)
     (folder / "config/experiment/pretend.yaml").write_text(EXPERIMENT)
@@ -119,7 +119,12 @@ def start(tree: Path, *arguments: str, **options: object) -> subprocess.Popen[st
 
 def finish(process: subprocess.Popen[str], status: int = 0) -> str:
     """What a process printed, once it ended with `status`."""
-    output, _ = process.communicate(timeout=110)
+    try:
+        output, _ = process.communicate(timeout=110)
+    except subprocess.TimeoutExpired as late:
+        process.kill()
+        late.add_note(process.communicate()[0])
+        raise
     assert process.returncode == status, output
     return output
 
@@ -128,6 +133,11 @@ def told(tree: Path) -> list[Measurement]:
     """Each measurement that was finished."""
     path = tree / "told"
     return [Measurement(*json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def begun(tree: Path) -> int:
+    """Runs that have begun, the finished ones among them."""
+    return len(list(tree.glob("results/*/*/*/began")))
 
 
 def rows(tree: Path) -> set[str]:
@@ -142,6 +152,8 @@ def assert_all_measured_once(tree: Path, runs: Collection[str] = RUNS) -> None:
 
 
 def assert_one_at_a_time_on_each_gpu(tree: Path, gpus: Collection[str]) -> None:
+    """Of `gpus`, and on no other device nor without one."""
+    assert {made.gpu for made in told(tree)} <= set(gpus)
     for gpu in gpus:
         spans = sorted((made.began, made.ended) for made in told(tree) if made.gpu == gpu)
         assert all(ended <= began for (_, ended), (began, _) in pairwise(spans))

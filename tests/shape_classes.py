@@ -1,6 +1,25 @@
-"""The classes of shapes that every implementation takes or refuses: small, and awkward for its tile."""
+"""Every implementation, and the classes of shapes that each takes or refuses: small, and awkward for its tile."""
 
-from mfulab.kernels.base import Shape
+import importlib
+from pathlib import Path
+
+import yaml
+from conftest import ROOT
+
+from mfulab.kernels.base import MatmulKernel, Shape
+
+KERNELS = sorted((ROOT / "config" / "kernel").glob("*.yaml"))
+
+
+def kernel_class(config: Path) -> type[MatmulKernel]:
+    """What a file of config/kernel names. Raises ModuleNotFoundError where it needs a package that is not installed."""
+    module, _, name = yaml.safe_load(config.read_text())["_target_"].rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+def kernel_classes() -> dict[str, type[MatmulKernel]]:
+    """Every implementation by its name."""
+    return {config.stem: kernel_class(config) for config in KERNELS}
 
 
 def shape_classes(tile: int, depth: int) -> dict[str, Shape]:

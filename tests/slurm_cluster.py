@@ -1,19 +1,29 @@
 """A SLURM of one node with two pretend GPUs, of Debian's packages, for tests: slurmctld, slurmd and munged for real.
 
-Its config has to be /etc/slurm/slurm.conf, as jobs see no SLURM_CONF; one that is already there is left alone.
+Its config has to be /etc/slurm/slurm.conf, as jobs see no SLURM_CONF; one that is already there is left alone. So a
+machine has one such cluster at a time: who tests beside it waits, and what a killed test run has left is ended first.
 """
 
+import fcntl
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
+from processes import is_running, until
+
 CONFIG = Path("/etc/slurm")
+FILES = (CONFIG / "slurm.conf", CONFIG / "gres.conf")
 OURS = "# mfulab's test cluster\n"
 STATE = Path("/tmp/mfulab-slurm")
+LOCK = Path("/tmp/mfulab-slurm-tests.lock")
+LOCK_S = 600  # the longest that another test run is waited for
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "srun", "squeue", "scancel")
 GPUS = {"0": "/dev/null", "1": "/dev/zero"}  # a device file each, as SLURM wants; what CUDA_VISIBLE_DEVICES then says
 
@@ -25,9 +35,10 @@ def why_not() -> str | None:
         return f"SLURM is not installed: no {', '.join(missing)} (apt-get install slurm-wlm munge)"
     if os.geteuid() != 0:
         return "needs root, to write /etc/slurm/slurm.conf and to run slurmd"
-    config = CONFIG / "slurm.conf"
-    if config.exists() and not config.read_text().startswith(OURS):
-        return f"{config} belongs to another cluster"
+    for file in FILES:
+        with suppress(FileNotFoundError):  # a cluster of these tests may be ending
+            if not file.read_text().startswith(OURS):
+                return f"{file} belongs to another cluster"
     return None
 
 
@@ -36,32 +47,34 @@ class Cluster:
 
     def __init__(self) -> None:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._undo = ExitStack()
 
     def start(self) -> None:
-        """Starts the daemons and waits until the node is idle."""
-        shutil.rmtree(STATE, ignore_errors=True)
-        for folder in ("state", "spool"):
-            (STATE / folder).mkdir(parents=True)
-        CONFIG.mkdir(exist_ok=True)
-        (CONFIG / "slurm.conf").write_text(OURS + _config())
-        (CONFIG / "gres.conf").write_text(
-            OURS + "".join(f"NodeName=localhost Name=gpu File={file}\n" for file in GPUS.values())
-        )
-        Path("/run/munge").mkdir(exist_ok=True)
-        shutil.chown("/run/munge", "munge", "munge")
-        if (
-            not Path("/run/munge/munge.socket.2").exists()
-            or subprocess.run(["munge", "-n"], capture_output=True).returncode
-        ):
-            self._spawn("munged", "runuser", "-u", "munge", "--", "munged", "--foreground", "--force")
-            _until(lambda: subprocess.run(["munge", "-n"], capture_output=True).returncode == 0)
-        self._spawn("slurmctld", "slurmctld", "-D")
-        self.start_slurmd()
+        """Starts the daemons and waits until the node is idle; leaves nothing behind where that fails."""
+        with ExitStack() as undo:  # in the opposite order, each whatever the others raise
+            undo.enter_context(_alone())
+            _end_leftovers()
+            undo.callback(_remove_files)
+            _make_files()
+            if not _munge_answers():
+                self._spawn("munged", "munged", "--foreground", "--force", user="munge", group="munge")
+                undo.callback(self._end, "munged")
+                self._until(_munge_answers)
+            self._spawn("slurmctld", "slurmctld", "-D")
+            undo.callback(self._end, "slurmctld")
+            undo.callback(self._end, "slurmd")
+            self.start_slurmd()
+            undo.callback(self._cancel_jobs)
+            self._undo = undo.pop_all()
+
+    def stop(self) -> None:
+        """Ends jobs and daemons and takes the config away."""
+        self._undo.close()
 
     def start_slurmd(self) -> None:
         """Starts the node and waits until it is ready for jobs."""
         self._spawn("slurmd", "slurmd", "-D", "-N", "localhost")
-        _until(lambda: self.state() in ("idle", "mixed", "allocated"))
+        self._until(lambda: self.state() in ("idle", "mixed", "allocated"))
 
     def kill_slurmd(self) -> None:
         """The node's daemon dies."""
@@ -77,25 +90,96 @@ class Cluster:
         shown = subprocess.run(["squeue", "-h", "-o", "%i", "-t", state], capture_output=True, text=True).stdout
         return shown.split()
 
-    def stop(self) -> None:
-        """Ends jobs and daemons and takes the config away."""
+    def _cancel_jobs(self) -> None:
         subprocess.run(["scancel", "--user", "root"], capture_output=True)
-        _until(lambda: not self.jobs("RUNNING"))
-        for name in ("slurmd", "slurmctld", "munged"):
-            self._end(name, signal.SIGTERM)
-        for name in ("slurm.conf", "gres.conf"):
-            (CONFIG / name).unlink()
-        shutil.rmtree(STATE, ignore_errors=True)
+        self._until(lambda: not self.jobs("RUNNING"))
 
-    def _spawn(self, name: str, *command: str) -> None:
-        log = (STATE / f"{name}.out").open("ab")
-        self._processes[name] = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+    def _spawn(self, name: str, *command: str, **options: str) -> None:
+        with (STATE / f"{name}.out").open("ab") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, **options)
+        (STATE / f"{name}.pid").write_text(str(process.pid))
+        self._processes[name] = process
 
-    def _end(self, name: str, number: signal.Signals) -> None:
+    def _end(self, name: str, number: signal.Signals = signal.SIGTERM) -> None:
         process = self._processes.pop(name, None)
         if process:
             process.send_signal(number)
-            process.wait(20)
+            try:
+                process.wait(20)
+            finally:
+                process.kill()
+
+    def _until(self, condition: Callable[[], object]) -> None:
+        """Waits for an answer of this cluster: where one of its daemons has ended, another cluster's would be heard."""
+
+        def holds() -> object:
+            ended = [name for name, process in self._processes.items() if process.poll() is not None]
+            if ended:
+                said = (STATE / f"{ended[0]}.out").read_text()[-2000:]
+                raise RuntimeError(f"the test cluster's {ended[0]} has ended: {said}")
+            return condition()
+
+        until(holds, 30, f"the test cluster does not answer: {STATE}/*.log say why")
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Holds the lock on this machine's one test cluster. Raises TimeoutError where another test run keeps it."""
+    with LOCK.open("a") as file:
+
+        def is_free() -> bool:
+            with suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            return False
+
+        until(is_free, LOCK_S, f"for {LOCK_S} s another test run has kept the test cluster: {LOCK} names its process")
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+def _end_leftovers() -> None:
+    """Ends the jobs and daemons of a test run that was killed, and forgets its files."""
+    for name in ("slurmctld", "slurmd", "munged"):
+        with suppress(FileNotFoundError, ProcessLookupError, ValueError):
+            pid = int((STATE / f"{name}.pid").read_text())
+            if Path(f"/proc/{pid}/comm").read_text().strip() != name:
+                continue  # numbers are given anew
+            if name == "slurmctld":
+                subprocess.run(["scancel", "--user", "root"], capture_output=True)
+                time.sleep(2)  # the node ends them while it still can
+            os.kill(pid, signal.SIGTERM)
+            until(partial(_has_ended, pid), 20, f"{name} of a test run that was killed does not end")
+    shutil.rmtree(STATE, ignore_errors=True)
+
+
+def _has_ended(pid: int) -> bool:
+    return not is_running(pid)
+
+
+def _make_files() -> None:
+    for folder in (STATE / "state", STATE / "spool", CONFIG):
+        folder.mkdir(parents=True, exist_ok=True)
+    gpus = "".join(f"NodeName=localhost Name=gpu File={file}\n" for file in GPUS.values())
+    for file, content in zip(FILES, (_config(), gpus), strict=True):
+        partial_file = file.with_suffix(".partial")  # `why_not` beside this never sees half of it
+        partial_file.write_text(OURS + content)
+        partial_file.rename(file)
+    Path("/run/munge").mkdir(exist_ok=True)
+    shutil.chown("/run/munge", "munge", "munge")
+
+
+def _remove_files() -> None:
+    for file in FILES:
+        file.unlink(missing_ok=True)
+    shutil.rmtree(STATE, ignore_errors=True)
+
+
+def _munge_answers() -> bool:
+    socket_file = Path("/run/munge/munge.socket.2")
+    return socket_file.exists() and subprocess.run(["munge", "-n"], capture_output=True).returncode == 0
 
 
 def _config() -> str:
@@ -125,11 +209,3 @@ SlurmdParameters=config_overrides
 NodeName=localhost NodeAddr=127.0.0.1 NodeHostName={host} CPUs=16 RealMemory=64000 Gres=gpu:2
 PartitionName=main Nodes=localhost Default=YES MaxTime=INFINITE State=UP
 """
-
-
-def _until(condition: object, timeout_s: float = 30) -> None:
-    end = time.monotonic() + timeout_s
-    while not condition():  # type: ignore[operator]
-        if time.monotonic() > end:
-            raise TimeoutError(f"the test cluster does not answer: {STATE}/*.log say why")
-        time.sleep(0.1)

@@ -1,5 +1,8 @@
 """What `make bench` prints, and that the sweeps which it times still run; no time is asserted."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 pytestmark = pytest.mark.usefixtures("benchmark_scripts")
@@ -21,6 +24,56 @@ def test_a_target_may_be_the_least():
     duty = Target("duty cycle", 60, "%", is_least=True)
     assert duty.holds(60)
     assert not duty.holds(59.9)
+
+
+def pretend_to_run(folder: Path, *command: str, **environment: str):
+    """Leaves behind what the command would have, at once: a row of each run, and what is said the second time."""
+    from trivial import Cost
+
+    words = " ".join(command)
+    count = re.search(r"range\(1,(\d+)\)", words)
+    runs = range(1, int(count[1])) if count else ["model=resnet18"]
+    step = found[1] if (found := re.search(r"steps=\[(\w+)\]", words)) else "profile_step"
+    if "snakemake" in words:
+        for run in runs:
+            (folder / f"results/cpu/{step}/{run}").mkdir(parents=True, exist_ok=True)
+            (folder / f"results/cpu/{step}/{run}/row.csv").write_text("run,measured_s\na,15.0\n")
+    (folder / "output").write_text("Nothing to be done")
+    worker_off = environment.get("MFULAB_WORKER") == ""
+    return Cost(time_s=40.0 if worker_off else 20.0, memory_bytes=500_000_000)
+
+
+@pytest.mark.parametrize(("arguments", "targets"), [([], 5), (["--all"], 8)])
+def test_the_pipeline_s_targets_are_a_line_each(arguments, targets, monkeypatch, capsys):
+    import pipeline
+    import trivial
+
+    monkeypatch.setattr(trivial, "run", pretend_to_run)
+    monkeypatch.setattr("sys.argv", ["pipeline.py", *arguments])
+    assert pipeline.main() == 1  # 20 s of planning are more than 10
+    _, header, *lines = capsys.readouterr().out.splitlines()
+    got = {name.strip(): (value.strip(), holds.strip()) for name, value, holds in (line.split("|") for line in lines)}
+    assert header.startswith("target")
+    assert len(got) == len(lines) == targets
+    assert got["plan 5,000 runs from nothing ≤ 10 s"] == ("20 s", "no")
+    assert got["memory of the planner, 20,000 runs ≤ 1 GB"] == ("0.5 GB", "yes")
+    assert got["a run beyond its measuring, 200 runs, one core ≤ 0.15 s"] == ("0.1 s", "yes")
+    assert got["with the worker ÷ without it (4.00 s) ≤ 0.1"] == ("0.025", "yes")
+    if "--all" in arguments:
+        assert got["5,000 trivial runs on 4 cores ≤ 300 s"] == ("20 s", "yes")
+        assert got["5,000 runs, nothing to be done ≤ 5 s"] == ("20 s", "no")
+        assert got["quickstart on the CPU, measuring ÷ the whole command ≥ 60 %"] == ("75 %", "yes")
+
+
+def test_too_few_pairs_for_an_interval_are_refused_before_anything_is_measured(monkeypatch, capsys):
+    import sampler_cost
+
+    monkeypatch.setattr(sampler_cost, "prepare", None)
+    monkeypatch.setattr("sys.argv", ["sampler_cost.py", "--pairs", "4"])
+    with pytest.raises(SystemExit) as refused:
+        sampler_cost.main()
+    assert refused.value.code == 2
+    assert "--pairs 4: 5 are the fewest that have an interval" in capsys.readouterr().err
 
 
 @pytest.mark.workflow

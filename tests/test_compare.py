@@ -9,7 +9,7 @@ import report_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfulab.report.compare import Interval, compare, interval, main, verdict
+from mfulab.report.compare import STYLES, Compared, Interval, compare, interval, main, read, verdict, write
 
 
 def known(time: float, half: float) -> Interval:
@@ -105,6 +105,21 @@ def test_a_slower_run_fails_the_build_and_is_named(two, tmp_path, capsys):
         slower = [row for row in csv.DictReader(file) if row["verdict"] == "slower"]
     assert [row["run"] for row in slower] == [run]
     assert float(slower[0]["ratio"]) == pytest.approx(1.5)
+
+
+def test_what_was_written_is_read_in_the_terminals_order(tmp_path):
+    file = tmp_path / "comparison.csv"
+    written = [Compared("profile_step", f"{says}?", says, 1.0, 2.0, ratio=2.0) for says in reversed(STYLES)]
+    write([*written, Compared("profile_step", "twice", "slower")], file, tmp_path / "before", tmp_path / "after")
+    found = read(file)
+    assert list(found["run"]) == ["slower?", "twice", *(f"{says}?" for says in list(STYLES)[1:])]
+    assert dict(found.iloc[0]) | {"old_s": "1.0", "new_s": "2.0", "because": ""} == dict(found.iloc[0])
+    assert set(found["old"]) == {str(tmp_path / "before")}
+    file.write_text("run,verdict\na,unheard of\nb,same\n")
+    assert list(read(file)["run"]) == ["b", "a"]
+    assert list(read(file).columns) == list(read(tmp_path / "none.csv").columns)
+    file.write_text("run\na\n")
+    assert read(file).empty
 
 
 def test_a_run_of_one_set_alone_and_a_failed_one_say_so(two):

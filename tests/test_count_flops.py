@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from conftest import ROOT
 
 from mfulab.configs import CountFlopsStep
 from mfulab.rows import FlopsRow
 from mfulab.steps.count_flops import measure
 
-CONFIGS = Path(__file__).parent.parent / "config" / "model"
+CONFIGS = ROOT / "config" / "model"
 
 
 def run(name: str, folder: Path, batch_size: int = 1, **overrides: object) -> tuple[FlopsRow, list[dict]]:
@@ -25,6 +26,7 @@ def test_gpt2_is_counted_to_the_operation(tmp_path):
     assert row.counted_on == "meta"
     assert row.sequence_length == 1024
     assert row.parameters == 124_439_808
+    assert row.looked_up_parameters == 1024 * 768, "positions: the tokens' table is the output layer too"
     # nanoGPT's transformer_sizing: products of matrices and full attention.
     assert row.forward_flops == 291_648_307_200
     assert row.forward_flops + row.backward_flops == 874_944_921_600

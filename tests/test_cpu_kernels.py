@@ -1,10 +1,7 @@
-import importlib
-from pathlib import Path
-
 import pytest
 import torch
 import yaml
-from shape_classes import shape_classes
+from shape_classes import KERNELS, kernel_class, kernel_classes, shape_classes
 
 from mfulab.errors import UnsupportedError
 from mfulab.kernels.base import MatmulKernel, Shape
@@ -13,16 +10,10 @@ from mfulab.kernels.numba_cpu_blocked import NumbaCpuBlocked
 from mfulab.kernels.torch_compiled import TorchCompiled
 from mfulab.kernels.verification import check, exact_product, random_operands
 
-CONFIGS = sorted((Path(__file__).parents[1] / "config" / "kernel").glob("*.yaml"))
 SHAPES = shape_classes(64, 64) | {"single": Shape(1, 1, 1, 1), "wider_than_a_block": Shape(1, 64, 2050, 70)}
 
 
-def kernel_class(path):
-    module, _, name = yaml.safe_load(path.read_text())["_target_"].rpartition(".")
-    return getattr(importlib.import_module(module), name)
-
-
-CPU_CLASSES = [kind for path in CONFIGS if "cpu" in (kind := kernel_class(path)).devices and kind is not TorchCompiled]
+CPU_CLASSES = [kind for kind in kernel_classes().values() if "cpu" in kind.devices and kind is not TorchCompiled]
 
 
 def run(kernel, shape, seed=0):
@@ -35,7 +26,7 @@ def run(kernel, shape, seed=0):
     return check(c, exact_product(operands.a, operands.b), form, shape.k)
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", KERNELS, ids=lambda path: path.stem)
 def test_every_config_names_a_kernel(path):
     config = yaml.safe_load(path.read_text())
     assert config["name"] == path.stem

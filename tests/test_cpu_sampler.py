@@ -1,11 +1,13 @@
 """CPU utilization: the arithmetic by hand, and this very process."""
 
+import subprocess
+import sys
 import time
 from dataclasses import replace
 
 import pytest
 
-from mfulab.measurement.cpu_sampler import CpuCounters, CpuSampler, between
+from mfulab.measurement.cpu_sampler import CpuCounters, CpuSampler, between, children_seconds
 
 BEGIN = CpuCounters(10.0, 100.0, 500.0, 5.0, 1000.0, 10, 20)
 
@@ -29,6 +31,22 @@ def test_one_thread_a_core_is_fully_busy_where_two_logical_cpus_share_it():
     assert readings["utilization_percent"].value == pytest.approx(100)
     assert readings["system_utilization_percent"].value == pytest.approx(50)
     assert readings["others_percent"].value == 0
+
+
+def test_a_child_is_no_other_process():
+    end = CpuCounters(12.0, 101.0, 504.0, 5.0, 1008.0, 30, 21, children_s=3.0)
+    readings = between(BEGIN, end, cores=4.0)
+    assert readings["others_percent"].value == 0
+    assert readings["utilization_percent"].value == pytest.approx(100 * 1 / (2 * 4))
+
+
+def test_children_count_while_they_live_and_afterwards():
+    script = "import time\nwhile time.process_time() < 0.5: pass\nprint(flush=True)\ninput()"
+    before = children_seconds()
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        child.stdout.readline()
+        assert children_seconds() - before > 0.4
+    assert children_seconds() - before > 0.4
 
 
 def test_the_cgroups_share_and_what_its_quota_took():

@@ -1,11 +1,8 @@
 """Every implementation on a real GPU: right for every shape that it takes, and the timer's answers make sense."""
 
-import importlib
-from pathlib import Path
-
 import pytest
 import torch
-import yaml
+from shape_classes import KERNELS, kernel_class
 
 from mfulab.errors import UnsupportedError
 from mfulab.kernels.base import Shape
@@ -17,7 +14,6 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU: torch sees none"),
 ]
 
-CONFIGS = sorted((Path(__file__).parents[1] / "config" / "kernel").glob("*.yaml"))
 SHAPES = [
     (1, 1, 1, 1),
     (1, 128, 128, 128),
@@ -32,10 +28,9 @@ SHAPES = [
 
 
 def _cases():
-    for path in CONFIGS:
-        module, _, name = yaml.safe_load(path.read_text())["_target_"].rpartition(".")
+    for path in KERNELS:
         try:
-            kind = getattr(importlib.import_module(module), name)
+            kind = kernel_class(path)
         except ModuleNotFoundError as missing:
             yield pytest.param(
                 None, None, id=path.stem, marks=pytest.mark.skip(reason=f"{missing.name} is not installed")

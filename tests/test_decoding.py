@@ -52,6 +52,15 @@ def test_each_step_gives_the_last_token_of_the_whole_sequence(config, device):
 
 
 @torch.no_grad()
+def test_filling_the_cache_makes_no_logits_but_the_last():
+    model = build(GPT2).eval()
+    seen = []
+    model.lm_head.register_forward_hook(lambda layer, inputs, output: seen.append(output.shape[1]))
+    decoder(model, torch.randint(VOCABULARY, (BATCH, LENGTH)), model)()
+    assert seen == [1, 1]
+
+
+@torch.no_grad()
 def test_what_keeps_no_cache_is_unsupported():
     tokens = torch.randint(VOCABULARY, (BATCH, LENGTH))
     bert, linear = build(BERT).eval(), torch.nn.Linear(LENGTH, 1)

@@ -290,12 +290,16 @@ def test_odd_shapes_are_compared_with_the_cubes_beside_them(few):
 def test_a_rung_that_is_no_faster_than_the_one_below_is_said_with_the_reason(few):
     rows = kernel_ladder.rows(few).iloc[[0, 0]].reset_index(drop=True)
     rows = rows.assign(
-        family="CUDA C", kernel=["below", "above"], rung=[1, 2], share_of_reference_percent=[40.0, 30.0], message=""
+        family="CUDA C",
+        kernel=["below", "above"],
+        rung=[1, 2],
+        share_of_reference_percent=[40.0, 30.0],
+        verdict_flags="",
     )
     cases = [
         ({"spill_bytes": [0, 16], "occupancy_percent": [50.0, 50.0]}, "it spills 16 bytes"),
         ({"spill_bytes": [0, 0], "occupancy_percent": [50.0, 25.0]}, "its occupancy is 25 % against 50 %"),
-        ({"spill_bytes": [0, 0], "message": ["", "others computed beside it"]}, "others computed beside it"),
+        ({"spill_bytes": [0, 0], "verdict_flags": ["", "others computed beside it"]}, "others computed beside it"),
         ({"spill_bytes": [0, 0], "occupancy_percent": [50.0, 50.0]}, "nothing that was measured explains it"),
     ]
     for values, because in cases:

@@ -8,6 +8,7 @@ import torch
 
 from mfulab.hardware.identity import cuda_devices
 from mfulab.measurement.reading import Reading
+from mfulab.measurement.windows import Pace
 
 
 @pytest.fixture
@@ -47,6 +48,13 @@ def test_a_reading_is_its_value_or_its_reason(facts):
     }
     assert "650 W  (counter over 5.25 s)" in facts.describe(told)
     assert "-  (no GPM)" in facts.describe(told)
+
+
+def test_a_rate_is_of_the_product_that_was_timed(facts, monkeypatch):
+    monkeypatch.setattr(facts, "SIZE", 64)
+    found = facts.rate("fp32", Pace(windows=2, window_s=0.02, warm_up_s=0.02, tolerance=0.5))(torch.device("cpu"))
+    assert found["tflop_s"] > 0
+    assert found["share_of_peak_at_its_clock_percent"] is None, "a CPU tells no clock"
 
 
 @pytest.mark.gpu

@@ -8,7 +8,7 @@ import torch
 
 from mfulab.configs import DeviceConfig
 from mfulab.hardware import gpu, nvml
-from mfulab.hardware.compute import peak_of
+from mfulab.hardware.device_peak import peak_of
 from mfulab.hardware.identity import cuda_devices
 from mfulab.hardware.peaks import gpu_peak
 from mfulab.measurement.clocks import CudaClock

@@ -80,6 +80,10 @@ def test_mbu_is_of_inference():
         100 * 2.4 / 0.5 / 100
     )
     assert join.profile_columns(STEP, flops, COMPUTE, MEMORY, "cuda")["mbu_percent"] is None
+    looked_up = {**flops, "looked_up_parameters": 300_000_000}
+    assert join.profile_columns(row, looked_up, COMPUTE, MEMORY, "cuda")["mbu_percent"] == pytest.approx(
+        100 * 1.8 / 0.5 / 120
+    )
 
 
 def test_inference_takes_the_forward_pass_alone():

@@ -1,21 +1,23 @@
 """A sweep on one machine for real: on four pretend GPUs at a time, and interrupted as users and machines do."""
 
-import fcntl
 import os
 import signal
 import subprocess
-import termios
-import time
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
 import pretend
 import pytest
+from processes import is_running, until
 
 from mfulab.worker.devices import GPUS, JOBS, VISIBLE
 
-pytestmark = pytest.mark.workflow
+pytestmark = [
+    pytest.mark.workflow,
+    pytest.mark.skipif(sys.platform != "linux", reason="the worker is for Linux, and processes are found in /proc"),
+]
 FOUR = ["GPU-a", "GPU-b", "GPU-c", "GPU-d"]
 MARK = "MFULAB_TEST_MARK"
 
@@ -44,6 +46,18 @@ def test_four_gpus_measure_four_runs_at_a_time_each_its_own(tree: Path, monkeypa
     assert len({measurement.worker for measurement in made}) == 1  # all were forked by the one worker
 
 
+def test_no_rate_is_kept_that_no_one_asked_for(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `mends.keep_no_default_rate` does to a scheduler, the workflow has done before its first run."""
+    monkeypatch.setenv(GPUS, f"{pretend.HARDWARE}:GPU-f")
+    rules = tree / "workflow/rules/common.smk"
+    start = "    lifetime.start("
+    assert start in rules.read_text()
+    told = '    print(workflow.scheduler.job_rate_limiter, file=open("rate", "w"))'
+    rules.write_text(rules.read_text().replace(start, f"{told}\n{start}"))
+    pretend.finish(pretend.start(tree, "--cores=1", runs=pretend.RUNS[:1]))
+    assert (tree / "rate").read_text() == "None\n"
+
+
 @pytest.fixture
 def marked(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A mark in the environment of all that this test starts; what a failing test left running is ended."""
@@ -66,16 +80,14 @@ def test_an_interrupted_sweep_leaves_nothing_running_and_goes_on(
     terminal, of_the_process = os.openpty()
     with (tree / "output").open("w") as output:
         sweep = subprocess.Popen(
-            pretend.command(*options, runs=runs),
+            ["setsid", "--ctty", *pretend.command(*options, runs=runs)],  # as in a terminal of its own
             cwd=tree,
             env=pretend.environment(),
             stdin=of_the_process,
             stdout=output,
             stderr=output,
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )
-    until(lambda: begun(tree) == 2 and waiting(tree) == 2)
+    until(lambda: pretend.begun(tree) == 2 and waiting(tree) == 2, 120)
     if way == "Ctrl-C":
         os.write(terminal, b"\x03")
     else:
@@ -83,7 +95,7 @@ def test_an_interrupted_sweep_leaves_nothing_running_and_goes_on(
     assert sweep.wait(60) != 0
     os.close(of_the_process)
     os.close(terminal)
-    until(lambda: not still_running(marked))
+    until(lambda: not still_running(marked), 120)
     worker = pretend.told(tree)[0].worker
     assert worker is not None
     assert not Path(worker).parent.exists()
@@ -95,11 +107,6 @@ def test_an_interrupted_sweep_leaves_nothing_running_and_goes_on(
         pretend.finish(pretend.start(tree, "--unlock", runs=runs))
     pretend.finish(pretend.start(tree, *options, runs=runs))
     pretend.assert_all_measured_once(tree, runs)
-
-
-def begun(tree: Path) -> int:
-    """Runs that have begun, the finished ones among them."""
-    return len(list(tree.glob("results/*/*/*/began")))
 
 
 def waiting(tree: Path) -> int:
@@ -114,16 +121,8 @@ def still_running(mark: str) -> list[int]:
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             is_marked = f"{MARK}={mark}".encode() in (folder / "environ").read_bytes()
-            is_dead = (folder / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
-        if is_marked and not is_dead and int(folder.name) != os.getpid():
+        if is_marked and is_running(int(folder.name)) and int(folder.name) != os.getpid():
             found.append(int(folder.name))
     return found
-
-
-def until(condition: object, timeout_s: float = 120) -> None:
-    end = time.monotonic() + timeout_s
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.05)

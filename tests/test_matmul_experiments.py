@@ -1,7 +1,7 @@
 import importlib
-from pathlib import Path
 
 import pytest
+from conftest import ROOT
 
 from mfulab.configs import BenchMatmulStep
 from mfulab.errors import UnsupportedError
@@ -11,7 +11,7 @@ from mfulab.kernels.formats import format_of
 from mfulab.planning.composition import compose_experiments
 from mfulab.planning.runs import plan
 
-CONFIG = Path(__file__).parents[1] / "config"
+CONFIG = ROOT / "config"
 EXPERIMENTS = ("kernels", "matmul_sizes", "matmul_shapes", "matmul_precision", "block_sizes", "transfers")
 
 

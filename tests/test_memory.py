@@ -23,6 +23,24 @@ print(peak.read().value)
 """
 
 
+FORGETFUL = """
+from types import SimpleNamespace
+from mfulab.measurement.memory import PeakMemory
+
+peak = PeakMemory(SimpleNamespace(type="cpu"))
+kept = b"x" * (32 << 20)
+gone = b"x" * (96 << 20)
+del gone
+peak.forget()
+print(peak.read().value)
+"""
+
+
+def test_what_was_forgotten_does_not_count_and_what_is_held_does():
+    done = subprocess.run([sys.executable, "-c", FORGETFUL], capture_output=True, text=True, check=True)
+    assert float(done.stdout) == pytest.approx(32 << 20, rel=0.2)
+
+
 def test_a_peak_that_is_gone_still_counts():
     # In a process of its own: here the system may take back what other tests left while this one looks.
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)

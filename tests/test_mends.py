@@ -1,12 +1,20 @@
 """What is mended in Snakemake is still there to be mended, and only what no one asked for is taken back."""
 
+import gc
 from types import SimpleNamespace
 
 import pytest
 from snakemake.cli import get_argument_parser
 from snakemake.scheduling.job_scheduler import JobRateLimiter
 
-from mfulab.planning.mends import keep_no_default_rate
+from mfulab.planning.mends import OBJECTS_MADE, keep_no_default_rate, look_for_garbage_rarely
+
+
+@pytest.fixture
+def python_looks_as_it_does():
+    before = gc.get_threshold()
+    yield
+    gc.set_threshold(*before)
 
 
 @pytest.mark.parametrize(
@@ -18,3 +26,15 @@ def test_the_rate_that_no_one_asked_for_is_not_kept(arguments, is_kept):
     scheduler = SimpleNamespace(job_rate_limiter=limiter)
     keep_no_default_rate(scheduler)
     assert scheduler.job_rate_limiter is (limiter if is_kept else None)
+
+
+def test_thousands_of_jobs_that_live_on_are_not_walked_again_and_again(python_looks_as_it_does):
+    def looks():
+        gc.collect()
+        before = sum(generation["collections"] for generation in gc.get_stats())
+        jobs = [[number] for number in range(OBJECTS_MADE // 2)]
+        return len(jobs) and sum(generation["collections"] for generation in gc.get_stats()) - before
+
+    assert looks() > 10
+    look_for_garbage_rarely()
+    assert looks() == 0

@@ -1,16 +1,15 @@
 """Every model config builds the architecture that its publisher describes, and fails clearly where it cannot."""
 
-from pathlib import Path
-
 import pytest
 import torch
 import yaml
+from conftest import ROOT
 
 from mfulab.configs import ModelConfig
 from mfulab.flops.model import count_model
 from mfulab.models.build import ModelError, build, enable_checkpointing, first_tensor, loss, make_batch
 
-CONFIGS = Path(__file__).parent.parent / "config" / "model"
+CONFIGS = ROOT / "config" / "model"
 
 # The publishers' own numbers; where they round ("124M"), the sum over the published shapes.
 PARAMETERS = {

@@ -6,12 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import nbformat
 import pytest
 from conftest import ROOT
 
 from mfulab.report import figures
 
+NOT_INSTALLED = "the notebook's packages are not installed: pip install '.[notebook]'"
+nbformat = pytest.importorskip("nbformat", reason=NOT_INSTALLED)
 PLACE = Path("notebooks/seminar.ipynb")
 NOTEBOOK = nbformat.read(ROOT / PLACE, as_version=4)
 CODE = [cell for cell in NOTEBOOK.cells if cell.cell_type == "code"]
@@ -62,7 +63,7 @@ def test_in_a_checkout_it_sets_nothing_up(tmp_path, monkeypatch):
 
 @pytest.mark.workflow
 def test_it_runs_from_top_to_bottom(measured):
-    client = pytest.importorskip("nbclient", reason="nbclient is not installed: pip install 'mfulab[notebook]'")
+    client = pytest.importorskip("nbclient", reason=NOT_INSTALLED)
     notebook = nbformat.read(ROOT / PLACE, as_version=4)
     choice = next(cell for cell in notebook.cells if cell.source.startswith("REPOSITORY"))
     choice.source += '\nEXPERIMENT = "miniature"'

@@ -3,14 +3,12 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from conftest import ROOT
 
 from mfulab.configs import CountFlopsStep
 from mfulab.steps.count_flops import measure
-
-ROOT = Path(__file__).parent.parent
 
 
 def by_hand(batch_size: int, width: int = 64, depth: int = 4, classes: int = 10) -> int:

@@ -4,7 +4,8 @@ import pytest
 
 from mfulab.hardware.cpu import Cpu
 from mfulab.hardware.cpu_peaks import cpu_peak
-from mfulab.hardware.peaks import UNITS, GpuProperties, gpu_peak, memory_peak_gb_s, table
+from mfulab.hardware.gpu import GpuProperties
+from mfulab.hardware.peaks import UNITS, gpu_peak, memory_peak_gb_s, table
 
 H100 = GpuProperties("NVIDIA H100 80GB HBM3", "9.0", 132, 1980, 2619, 5120)
 

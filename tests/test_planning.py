@@ -1,8 +1,9 @@
 """From an experiment to runs: expansion, exclusion, names, and the messages for what cannot be planned."""
 
-from pathlib import Path
+import json
 
 import pytest
+from conftest import ROOT
 from hydra import compose, initialize_config_dir
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +18,7 @@ from mfulab.planning.mends import restore_commas
 from mfulab.planning.naming import LONGEST, run_name
 from mfulab.planning.runs import excluded_because, plan
 
-CONFIG = Path(__file__).parents[1] / "config"
+CONFIG = ROOT / "config"
 EXPERIMENTS = sorted(path.stem for path in (CONFIG / "experiment").glob("*.yaml"))
 
 
@@ -105,6 +106,13 @@ def test_the_reports_language_is_no_part_of_any_run():
     assert (english.language, korean.language) == ("en", "ko")
     assert {run.folder: run.text for run in english.runs} == {run.folder: run.text for run in korean.runs}
     assert english.manifest == korean.manifest
+
+
+def test_the_manifest_tells_what_the_user_gave():
+    manifest = json.loads(planned("experiment=miniature", "batch_size=2", "timing.windows=3").manifest)
+    assert manifest["overrides"] == ["batch_size=2", "timing.windows=3"]
+    [composition] = compose_experiments(["experiment=miniature", *manifest["overrides"]], CONFIG)
+    assert [run["run"] for run in manifest["runs"]] == [run.name for run in plan(composition, "test-4c", "cpu").runs]
 
 
 def test_an_exclusion_holds_for_the_steps_that_read_its_axes():

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import report_rows
+from conftest import ROOT
 
 from mfulab import record
 from mfulab.errors import ConfigurationError
@@ -58,6 +59,7 @@ def test_it_holds_one_machine_and_no_traces_or_logs(results, recording):
     about = json.loads((recording / "recording.json").read_text())
     assert about["commits"] == {"0123abc": sum(sum(each.values()) for each in about["rows"].values())}
     assert about["rows"]["profile"] == {"ok": 40, "out_of_memory": 2}
+    assert about["experiments"] == {"invented": ["timing.windows=9"]}
     assert check(recording) == []
 
 
@@ -151,6 +153,6 @@ def test_joined_columns_follow_a_corrected_value(recording, results):
 
 
 def test_every_recording_that_is_shipped_is_valid_and_small():
-    shipped = record.recordings(Path(__file__).parents[1] / "results", None)
+    shipped = record.recordings(ROOT / "results", None)
     assert [problem for folder in shipped for problem in check(folder)] == []
     assert all(sum(path.stat().st_size for path in folder.iterdir()) < 1_000_000 for folder in shipped)

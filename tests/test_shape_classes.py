@@ -1,9 +1,5 @@
-import importlib
-from pathlib import Path
-
 import pytest
-import yaml
-from shape_classes import shape_classes
+from shape_classes import kernel_classes, shape_classes
 from test_cpu_kernels import CPU_CLASSES
 from test_cuda_c import LADDER
 from test_numba_cuda import KINDS
@@ -27,15 +23,9 @@ REFUSED = {
 }
 
 
-def implementations():
-    for path in sorted((Path(__file__).parents[1] / "config" / "kernel").glob("*.yaml")):
-        module, _, name = yaml.safe_load(path.read_text())["_target_"].rpartition(".")
-        yield path.stem, getattr(importlib.import_module(module), name)
-
-
 ON_A_GPU = [
     (stem, kind, precision)
-    for stem, kind in implementations()
+    for stem, kind in kernel_classes().items()
     if "cuda" in kind.devices and stem != "cuda_elementwise"
     for precision in kind.precisions
 ]
@@ -87,5 +77,5 @@ def test_every_implementation_is_checked_somewhere_without_a_gpu_but_for_nvidia_
         *("torch_compiled", "cuda_elementwise", "cuda_hopper"),
         *("triton_plain", "triton_autotuned", "triton_persistent"),
     }
-    left = {stem for stem, kind in implementations() if kind not in checked} - elsewhere
+    left = {stem for stem, kind in kernel_classes().items() if kind not in checked} - elsewhere
     assert left == {"cublas", "cublaslt", "cublaslt_bias", "torch_scaled"}

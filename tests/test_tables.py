@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -164,9 +165,18 @@ def test_the_terminal_names_a_run_by_its_values():
     assert short("all") == "all"
 
 
-def test_the_terminal_shows_no_older_table_after_runs_alone(tmp_path, capsys):
-    import os
+def test_the_terminal_names_a_page_that_is_there_alone(planned, tmp_path, capsys):
+    from mfulab.report import summary
 
+    folder, page = make(planned), tmp_path / "report.html"
+    os.utime(folder / "profile.csv", (2**32, 2**32))  # newer than every row
+    for is_there in (False, True):
+        summary.main(["--tables", str(folder), "--page", str(page)])
+        assert (page.name in capsys.readouterr().out) == is_there
+        page.touch()
+
+
+def test_the_terminal_shows_no_older_table_after_runs_alone(tmp_path, capsys):
     from mfulab.report import summary
 
     row = tmp_path / "results" / "machine" / "profile_step" / "run" / "row.csv"

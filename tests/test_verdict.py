@@ -77,6 +77,35 @@ def test_causes_on_a_cpu(row, cause):
     assert judge(row).cause == cause
 
 
+@pytest.mark.parametrize(
+    ("products", "others", "mfu", "cause", "words"),
+    [
+        (40.0, 50.0, 20.0, "other operators", ["50 % of the step", "aten::sqrt alone 12 %", "run at 50 % of the best"]),
+        (40.0, 20.0, 20.0, "overhead", ["40 % of the step pass outside", "run at 50 % of the best"]),
+        (80.0, 15.0, 20.0, "slow products", ["take 80 % of the step", "run at 25.0 % of the best"]),
+    ],
+)
+def test_mfu_is_a_share_of_time_times_a_speed(products, others, mfu, cause, words):
+    row = {
+        "utilization_percent": 99.0,
+        "mfu_percent": mfu,
+        "mfu_measured_percent": mfu,
+        "product_percent": products,
+        "other_operators_percent": others,
+        "top_other_operators": '{"aten::sqrt": 12.0, "aten::div": 11.6}',
+    }
+    verdict = judge(row)
+    assert verdict.cause == cause
+    assert all(part in verdict.reason for part in words)
+    assert judge({**row, "utilization_percent": 30.0}).cause == "under-used"
+
+
+def test_products_are_a_rung_where_no_sm_is_seen():
+    row = {"utilization_percent": 99.0, "product_percent": 40.0, "mfu_percent": 35.0}
+    assert judge(row).rung == "utilization → in products"
+    assert judge({**row, "sm_active_percent": 90.0}).rung == "SM active → MFU"
+
+
 def test_the_rung_that_loses_most():
     assert judge(HEALTHY).rung == "SM active → tensor pipe active"
     assert (

@@ -5,12 +5,11 @@ import os
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
 
 import pytest
+from conftest import ROOT
 from packaging.requirements import Requirement
 
-ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "scripts" / "wheelhouse.py"
 LOCK = dict(line.split("==") for line in (ROOT / "requirements.lock").read_text().splitlines() if "==" in line)
 

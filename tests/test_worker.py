@@ -6,17 +6,17 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from processes import is_running, pid_in, until
 
 from mfulab.hardware.identity import hardware_slug
 from mfulab.worker import client, lifetime, processes
 
-linux = pytest.mark.skipif(sys.platform != "linux", reason="the worker is for Linux: elsewhere runs start directly")
-pytestmark = linux
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the worker is for Linux: elsewhere there is none")
 
 # A step whose measurement is told by the kernel's name; everything around it is the real app and runner.
 SCRIPT = """
@@ -129,25 +129,6 @@ def run(tree: Path, kernel: str, socket: str | None, **options: float) -> dict[s
     return row_of(tree, kernel)
 
 
-def until(condition: object, timeout_s: float = 20) -> None:
-    end = time.monotonic() + timeout_s
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def pid_in(path: Path) -> int:
-    until(lambda: path.exists() and path.read_text())
-    return int(path.read_text())
-
-
 @pytest.fixture(params=["worker", "directly"])
 def way(request: pytest.FixtureRequest) -> str | None:
     """The socket of a worker, and None: whatever holds must hold both ways."""
@@ -216,6 +197,9 @@ def test_a_run_out_of_time_is_ended_and_becomes_a_row(
     monkeypatch.setattr(client, "__file__", str(tree / "client.py"))
     row = run(tree, "hang", way, time_limit_s=2)
     assert (row["status"], row["message"]) == ("failed", "took longer than timing.time_limit_s=2")
+    assert float(row["process_s"]) >= 2
+    written = datetime.fromtimestamp((folder_of(tree, "hang") / "row.csv").stat().st_mtime, UTC)
+    assert datetime.fromisoformat(row["started_at"]) <= written - timedelta(seconds=2)
     assert not is_running(pid_in(folder_of(tree, "hang") / "pid"))
 
 
@@ -369,41 +353,3 @@ def test_a_run_whose_keeper_was_killed_is_made_again_directly(
     process.terminate()
     process.wait()
     until(lambda: not is_running(second))
-
-
-FAKE_DRIVER = """
-#include <stdio.h>
-#include <stdlib.h>
-static int told(const char *name) {
-    FILE *file = fopen(getenv("MFULAB_TEST_TOLD"), "a");
-    if (file) { fprintf(file, "%s\\n", name); fclose(file); }
-    return 100; /* CUDA_ERROR_NO_DEVICE */
-}
-int cuInit(unsigned flags) { return told("cuInit"); }
-int cuDriverGetVersion(int *version) { *version = 13000; told("cuDriverGetVersion"); return 0; }
-int cuGetProcAddress(const char *s, void **f, int v, unsigned long long g) { *f = 0; return told("lookup"); }
-int cuGetProcAddress_v2(const char *s, void **f, int v, unsigned long long g, int *q) { return told("lookup"); }
-"""
-
-
-def test_what_the_worker_imports_wakes_no_gpu(tmp_path: Path) -> None:
-    """A forked child cannot use CUDA once its parent has; the driver's library is replaced by one that tells."""
-    (tmp_path / "driver.c").write_text(FAKE_DRIVER)
-    library = tmp_path / "libcuda.so.1"
-    try:
-        compile_it = ["cc", "-shared", "-fPIC", "-o", str(library), str(tmp_path / "driver.c")]
-        subprocess.run(compile_it, check=True, capture_output=True)
-    except FileNotFoundError:
-        pytest.skip("no C compiler")
-    told = tmp_path / "told"
-    environment = os.environ | {
-        "LD_LIBRARY_PATH": str(tmp_path),
-        "MFULAB_TEST_TOLD": str(told),
-        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
-    }
-    preload = "import sys; from mfulab.worker import server; server.preload(); assert 'torch' in sys.modules"
-    subprocess.run([sys.executable, "-c", preload], env=environment, check=True)
-    assert not told.exists(), told.read_text()
-    # The library does tell: this is what must not happen.
-    subprocess.run([sys.executable, "-c", "import ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)"], env=environment)
-    assert told.read_text() == "cuInit\n"

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 
 import pytest
@@ -107,6 +108,43 @@ def test_an_edited_kernel_re_runs_exactly_the_runs_that_use_it(measured):
     paths = changed(measured)
     assert len(paths) == 2
     assert all("kernel=numpy" in path for path in paths)
+
+
+@pytest.mark.parametrize(
+    ("file", "again"),
+    [
+        ("hardware/datasheets.csv", {"ceilings", "tables", "page", "report"}),
+        ("language/catalogue/ko.yaml", {"tables", "page", "report"}),  # the tables' end tells which figures to draw
+        ("report/templates/report.css", {"page", "report"}),
+        ("report/figures/ceilings.py", {"figure", "page", "report"}),
+    ],
+)
+def test_an_edited_file_of_the_package_re_runs_exactly_what_reads_it(measured, file, again):
+    with (measured.folder / "src/mfulab" / file).open("a") as text:
+        text.write("\n")
+    done = measured.snakemake("report", *MINIATURE, "--dry-run")
+    assert set(re.findall(r"^(\w+) +\d+$", done.stdout, flags=re.MULTILINE)) - {"total"} == again
+
+
+def test_edited_cuda_c_re_runs_exactly_the_kernels_that_include_it(make_project):
+    project = make_project(with_source=True)
+    sweep = ["experiment=kernels", "hardware=nvidia-invented", "size=4096", "precision=fp32,bf16"]
+    sweep.append("kernel=cuda_naive,cuda_vectorised,cuda_warp_tile,cuda_hopper")
+
+    def kernels():
+        """Those of which a run would be measured."""
+        done = project.snakemake("rows", "--dry-run", "--config", *sweep)
+        return set(re.findall(r"Multiplying kernel=(\w+)", done.stdout))
+
+    assert kernels() == {"cuda_naive", "cuda_vectorised", "cuda_warp_tile", "cuda_hopper"}
+    for config in project.folder.glob("results/**/config.json"):
+        config.with_name("row.csv").write_text("status\nok\n")
+    assert kernels() == set()
+    for file, users in (("hopper.cuh", {"cuda_hopper"}), ("quads.cuh", {"cuda_vectorised", "cuda_warp_tile"})):
+        edit(project.folder / "src/mfulab/kernels/cuda" / file, "//", "// Edited.")
+        assert kernels() == users
+        for row in project.folder.glob("results/**/row.csv"):
+            row.touch()
 
 
 def test_a_new_batch_size_adds_only_its_runs(measured):

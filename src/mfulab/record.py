@@ -29,12 +29,22 @@ REFERENCE = "reference"
 
 def gather(results: Path, hardware: str) -> Collected:
     """The finished rows of one machine and of what it counted without a device, joined, in the order of its plans."""
-    plans = sorted((results / hardware / "plan").glob("*.json"))
+    plans = _plans(results, hardware)
     everything = tables.collect(also=plans, root=results.parent, results=None if plans else results)
     found = Collected(folders=everything.folders)
     for table, rows in everything.records.items():
         found.records[table] = [row for row in rows if row["hardware"] in (hardware, "")]
     return found
+
+
+def experiments(results: Path, hardware: str) -> dict[str, list[str]]:
+    """What was planned on one machine: each experiment, and the overrides that it was given the last time."""
+    plans = [json.loads(path.read_text(encoding="utf-8")) for path in _plans(results, hardware)]
+    return {plan["experiment"]: plan.get("overrides", []) for plan in plans}
+
+
+def _plans(results: Path, hardware: str) -> list[Path]:
+    return sorted((results / hardware / "plan").glob("*.json"))
 
 
 def record(results: Path, hardware: str, commit: str = "", allow_dirty: bool = False, replace: bool = False) -> Path:
@@ -58,7 +68,8 @@ def record(results: Path, hardware: str, commit: str = "", allow_dirty: bool = F
     partial = folder.with_name(f".{hardware}")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    _write(found, about(found.records, hardware, commit, allow_dirty), partial)
+    provenance = about(found.records, hardware, experiments(results, hardware), commit, allow_dirty)
+    _write(found, provenance, partial)
     shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)
     return folder
@@ -102,8 +113,12 @@ def _plain(row: Mapping[str, Any], table: str) -> Record:
     return {name: row.get(name) for name in columns(table)}
 
 
-def about(records: Records, hardware: str, stated_commit: str, dirty_allowed: bool) -> dict[str, Any]:
-    """Provenance: the machine, its driver, packages and GPUs (with power limit and clocks), commits and times."""
+def about(
+    records: Records, hardware: str, planned: Mapping[str, Sequence[str]], stated_commit: str, dirty_allowed: bool
+) -> dict[str, Any]:
+    """Provenance: the machine, its driver, packages and GPUs (with power limit and clocks), what was asked for, commits
+    and times.
+    """
     machine = records["environment"][0]
     rows = [row for table in records.values() for row in table]
     started = sorted(row["started_at"] for row in rows if row["started_at"])
@@ -116,6 +131,7 @@ def about(records: Records, hardware: str, stated_commit: str, dirty_allowed: bo
         "operating_system": machine["operating_system"],
         "packages": json.loads(machine["packages"] or "{}"),
         "gpus": json.loads(machine["gpus"] or "[]"),
+        "experiments": planned,
         "commits": dict(sorted(Counter(row["commit"] for row in rows).items())),
         "commit_was_stated": stated_commit or None,
         "dirty_allowed": dirty_allowed,

@@ -57,6 +57,7 @@ class CeilingRow(Row):
 
     ceiling: str = Field("", description="The name of a precision, or `memory`.")
     measured_tflop_s: float | None = Field(None, description="Best large matmul found on this device.")
+    measured_with: str | None = Field(None, description="The library that gave it: torch, on a CPU also numpy.")
     measured_shape: str | None = Field(None, description="The shape that gave it, MxNxK.")
     computed_tflop_s: float | None = Field(None, description="Dense peak from device properties.")
     computed_clock_mhz: float | None = Field(None, description="The clock in that peak; it scales with it.")
@@ -78,6 +79,9 @@ class FlopsRow(Row):
     sequence_length: int | None = None
     parameters: int | None = None
     trainable_parameters: int | None = None
+    looked_up_parameters: int | None = Field(
+        None, description="Of embedding tables that nothing multiplies by: a pass reads rows of them, not all."
+    )
     counted_on: Literal["meta", "fake", "cpu"] | None = Field(
         None, description="The meta device; fake tensors or real ones on the CPU where the model needs them."
     )
@@ -212,6 +216,13 @@ class ProfileRow(Row):
     top_kernels: str | None = Field(
         None, description="JSON: the five kernels with most time → share of device time, %."
     )
+    product_percent: Percent | None = Field(
+        None, description="Traced pass: time of operators that multiply ÷ wall time; a GPU's kernels, a CPU's calls."
+    )
+    other_operators_percent: Percent | None = Field(None, description="The same of all other operators.")
+    top_other_operators: str | None = Field(
+        None, description="JSON: the five other operators with most time → share of wall time, %."
+    )
     throttled_percent: Percent | None = Field(
         None, description="Held back: share of the windows (a GPU's clock), of the CPU time wanted (a CPU's quota)."
     )
@@ -284,14 +295,9 @@ class MatmulRow(Row):
     occupancy_percent: Percent | None = Field(None, description="Theoretical, from registers and shared memory.")
     clock_mhz: float | None = None
     threads: int | None = None
-    utilization_percent: Percent | None = Field(
-        None,
-        description="On a CPU, while timing: this process, 100 % where every core that it may fill worked.",
+    others_percent: Percent | None = Field(
+        None, description="On a CPU, while timing: what other processes took of the logical CPUs that this one may use."
     )
-    system_utilization_percent: Percent | None = Field(
-        None, description="On a CPU, while timing: every process on the logical CPUs that this one may use."
-    )
-    others_percent: Percent | None = Field(None, description="What other processes took of these CPUs' time.")
 
 
 class NumberFormatsRow(Row):

@@ -7,7 +7,7 @@ import subprocess
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -43,14 +43,17 @@ def run(step: str, config_path: Path) -> Row:
     return _finish(measured, folder, hardware, started_at)
 
 
-def record_failure(step: str, config_path: Path, message: str) -> Row:
-    """Writes the row of a run whose process was ended from outside: killed, crashed, or out of time."""
+def record_failure(step: str, config_path: Path, message: str, process_s: float | None = None) -> Row:
+    """Writes the row of a run whose process was ended from outside: killed, crashed, or out of time.
+
+    It ran for `process_s` until now, where that is known.
+    """
     config = read_config(step, config_path)
     folder = config_path.parent
     hardware = folder.parents[1].name if config.on_device else ""
     status: Status = "out_of_memory" if _is_memory(message) else "failed"
-    measured = Measured(ROWS[step](**_axes(step, config), status=status, message=message))
-    return _finish(measured, folder, hardware, datetime.now(UTC))
+    measured = Measured(ROWS[step](**_axes(step, config), status=status, message=message, process_s=process_s))
+    return _finish(measured, folder, hardware, datetime.now(UTC) - timedelta(seconds=process_s or 0))
 
 
 def read_config(step: str, path: Path) -> Step:

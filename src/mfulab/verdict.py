@@ -5,6 +5,7 @@ the numbers that it rests on, so that a reader can disagree. The sentences stand
 """
 
 import itertools
+import json
 import math
 import numbers
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ from mfulab.language import Texts
 RUNGS = (
     ("utilization_percent", "utilization"),
     ("kernel_busy_percent", "kernel-busy"),
+    ("product_percent", "in products"),
     ("sm_active_percent", "SM active"),
     ("tensor_active_percent", "tensor pipe active"),
     ("hfu_percent", "HFU"),
@@ -104,6 +106,11 @@ def columns(row: Mapping[str, object], language: str = "en") -> dict[str, str | 
     return dict(zip(COLUMNS, found, strict=True))
 
 
+def matmul_flags(row: Mapping[str, object], language: str = "en") -> str | None:
+    """The same of a row of the matmul table, which has no ladder to judge."""
+    return computed_beside(Facts(row, language)) or None
+
+
 def note(row: Mapping[str, object], uncounted: str | None = None, language: str = "en") -> str | None:
     """Why MFU is empty, or why it should be doubted; None where there is nothing to say.
 
@@ -126,6 +133,8 @@ def drop(facts: Facts) -> str | None:
     known = [(name, value) for column, name in RUNGS if (value := facts[column]) is not None]
     if facts.text("effective_precision") not in TENSOR_PRECISIONS:
         known = [(name, value) for name, value in known if name != "tensor pipe active"]
+    if facts["sm_active_percent"] is not None:  # other operators keep SMs active too: neither is below the other
+        known = [(name, value) for name, value in known if name != "in products"]
     falls = [(above[1] - below[1], f"{above[0]} → {below[0]}") for above, below in itertools.pairwise(known)]
     return max(falls)[1] if falls and max(falls)[0] > 0 else None
 
@@ -253,6 +262,36 @@ def _cpu_idle(facts: Facts) -> str:
     return facts.say("under_used", share=facts["utilization_percent"])
 
 
+def _products(facts: Facts) -> dict[str, float] | None:
+    """MFU taken apart, percent: the time in products, in other operators, outside of any; the products' own MFU."""
+    products, others, mfu = facts["product_percent"], facts["other_operators_percent"], facts["mfu_measured_percent"]
+    if not products or others is None or mfu is None:
+        return None
+    return {"products": products, "others": others, "outside": 100 - products - others, "speed": 100 * mfu / products}
+
+
+def _other_operators(facts: Facts) -> str:
+    parts = _products(facts)
+    if not parts or parts["products"] > parts["speed"] or parts["others"] < parts["outside"]:
+        return ""
+    longest = json.loads(facts.text("top_other_operators") or "{}")
+    for name, share in longest.items():
+        return facts.say("other_operators_most", name=name, share=share, **parts)
+    return facts.say("other_operators", **parts)
+
+
+def _overhead(facts: Facts) -> str:
+    parts = _products(facts)
+    if not parts or parts["products"] > parts["speed"]:
+        return ""
+    return facts.say("overhead", **parts)
+
+
+def _slow_products(facts: Facts) -> str:
+    parts = _products(facts)
+    return facts.say("slow_products", **parts) if parts else ""
+
+
 def _busy_not_useful(facts: Facts) -> str:
     if not (facts.at_least("utilization_percent", BUSY) and facts.below("mfu_percent", WASTED)):
         return ""
@@ -272,6 +311,9 @@ CAUSES: tuple[tuple[str, Callable[[Facts], str]], ...] = (
     ("low occupancy", _low_occupancy),
     ("shared", _shared),
     ("under-used", _cpu_idle),
+    ("other operators", _other_operators),
+    ("overhead", _overhead),
+    ("slow products", _slow_products),
     ("busy, not useful", _busy_not_useful),
 )
 

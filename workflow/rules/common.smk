@@ -1,15 +1,10 @@
-import gc
-
 from mfulab.planning import mends
 from mfulab.planning.workflow import Workflow
 from mfulab.worker import lifetime
 
-# The jobs of a workflow live as long as it does: to look for garbage among thousands of them, again and again, would take
-# a sixth of the time in which nothing is found to be done.
-gc.set_threshold(100_000)
-
-lab = Workflow(config, is_main=workflow.is_main_process)
+mends.look_for_garbage_rarely()
 mends.keep_commas(workflow)
+lab = Workflow(config, is_main=workflow.is_main_process)
 
 # `warm SCRIPT …` in a rule's shell command: in the warm worker, or directly where there is none.
 shell.prefix(lab.warm)

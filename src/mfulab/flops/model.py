@@ -134,3 +134,19 @@ def _first_line(error: Exception) -> str:
 def _sentence(failures: list[str]) -> str:
     reasons = {failure.split(": ", 1)[1] for failure in failures}
     return reasons.pop().rstrip(".") if len(reasons) == 1 else "; ".join(failures)
+
+
+def looked_up_parameters(model: torch.nn.Module) -> int:
+    """Parameters of embedding tables that no other layer holds: a pass reads a row a token, and not the table.
+
+    A table that is the output layer's matrix as well is multiplied by, and read whole.
+    """
+    tables, others = {}, set()
+    for module in model.modules():
+        is_table = isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag)
+        for parameter in module.parameters(recurse=False):
+            if is_table:
+                tables[id(parameter)] = parameter.numel()
+            else:
+                others.add(id(parameter))
+    return sum(numel for key, numel in tables.items() if key not in others)

@@ -1,12 +1,12 @@
-"""The torch device of a run, made ready: threads set, precision switches set, its peak known."""
+"""The torch device of a run, made ready: threads set, precision switches set."""
+
+import contextlib
+from collections.abc import Iterator
 
 import torch
 
 from mfulab.configs import FORMATS, DeviceConfig, PrecisionConfig
 from mfulab.hardware import cpu, identity
-from mfulab.hardware.cpu_peaks import cpu_peak
-from mfulab.hardware.gpu import properties_of
-from mfulab.hardware.peaks import Peak, gpu_peak
 
 
 def prepare(device: DeviceConfig) -> tuple[torch.device, int]:
@@ -53,8 +53,15 @@ def allow_tf32(allowed: bool) -> None:
     torch.backends.cudnn.allow_tf32 = allowed
 
 
-def peak_of(device: torch.device, threads: int, precision: str, config: DeviceConfig) -> Peak:
-    """The computed peak of `device` in an effective precision; a CPU's with as many cores as `threads` can fill."""
-    if device.type == "cuda":
-        return gpu_peak(properties_of(device), precision, config.peak_tflop_s)
-    return cpu_peak(cpu.cpu(), min(threads, cpu.usable_cores()), precision, config.peak_tflop_s)
+@contextlib.contextmanager
+def products_in(precision: str) -> Iterator[None]:
+    """float32 products are TF32 or not, as `precision` says; afterwards as somebody else's code had set it.
+
+    A network's convolutions may round to TF32, by a switch of their own, where its products do not.
+    """
+    switch = torch.backends.cuda.matmul
+    before, switch.fp32_precision = switch.fp32_precision, "tf32" if precision == "tf32" else "ieee"
+    try:
+        yield
+    finally:
+        switch.fp32_precision = before

@@ -97,11 +97,6 @@ def memory_limit_bytes(root: Path = _SYSTEM) -> int | None:
     return min(limits, default=None)
 
 
-def allowed_cpus(root: Path = _SYSTEM) -> float:
-    """CPUs' worth of time that this process can get: the affinity's, or fewer where a cgroup quota is tighter."""
-    return min(float(len(logical_cpus())), cpu_limit(root) or float("inf"))
-
-
 @dataclass(frozen=True)
 class SystemSeconds:
     """Running totals, in CPU seconds, of every process on the CPUs that this one may use."""

@@ -1,11 +1,24 @@
 """The GPU that torch computes on, matched to NVML's by UUID, and what it tells about itself."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import pynvml
 
 from mfulab.hardware import nvml
-from mfulab.hardware.peaks import GpuProperties
+
+
+@dataclass(frozen=True)
+class GpuProperties:
+    """What decides a GPU's peaks, as the driver tells it. Clocks in MHz; `bus_bits` is the width of its memory bus."""
+
+    name: str
+    compute_capability: str
+    sms: int
+    max_sm_clock_mhz: float | None
+    max_memory_clock_mhz: float | None = None
+    bus_bits: int | None = None
+    geforce: bool = False
 
 
 def uuid_of(device: Any) -> str:

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 
+from mfulab.hardware.gpu import GpuProperties
+
 # Which units compute a precision, best first; those marked tensor run at the tensor clock where the device has two.
 UNITS = {
     "fp64": ("fp64_tensor", "fp64"),
@@ -20,19 +22,6 @@ UNITS = {
     "fp8": ("fp8_tensor",),
     "int8": ("int8_tensor",),
 }
-
-
-@dataclass(frozen=True)
-class GpuProperties:
-    """What decides a GPU's peaks, as the driver tells it. Clocks in MHz; `bus_bits` is the width of its memory bus."""
-
-    name: str
-    compute_capability: str
-    sms: int
-    max_sm_clock_mhz: float | None
-    max_memory_clock_mhz: float | None = None
-    bus_bits: int | None = None
-    geforce: bool = False
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from string import Formatter
 from typing import Any
 
@@ -10,8 +10,8 @@ import yaml
 
 from mfulab.language.quantities import percent, quantity
 
-_CATALOGUES = resources.files("mfulab.language").joinpath("catalogue")
-LANGUAGES = tuple(sorted(file.name.removesuffix(".yaml") for file in _CATALOGUES.iterdir()))
+_CATALOGUES = {file.stem: file for file in sorted(Path(__file__).parent.glob("catalogue/*.yaml"))}
+LANGUAGES = tuple(_CATALOGUES)
 
 
 class Texts:
@@ -47,11 +47,11 @@ def catalogue(language: str) -> Mapping[str, Any]:
     """The whole catalogue of a language. Raises ValueError for one that does not exist."""
     if language not in LANGUAGES:
         raise ValueError(f"report.language={language}: choose one of {', '.join(LANGUAGES)}")
-    return yaml.safe_load(_CATALOGUES.joinpath(f"{language}.yaml").read_text(encoding="utf-8"))
+    return yaml.safe_load(_CATALOGUES[language].read_text(encoding="utf-8"))
 
 
 class _Words(Formatter):
-    """Adds format specifications: `{n:run|runs}` picks by number, `{t:quantity s}` gives an SI prefix, `{p:percent}`."""
+    """Adds specifications: `{n:run|runs}` picks by number, `{t:quantity s}` gives an SI prefix, `{p:percent}` digits."""
 
     def format_field(self, value: Any, format_spec: str) -> str:
         if "|" in format_spec:

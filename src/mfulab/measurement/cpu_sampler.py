@@ -2,6 +2,7 @@
 
 import resource
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 from mfulab.hardware.cpu import cgroup_cpu_seconds, system_seconds
@@ -25,6 +26,7 @@ class CpuCounters:
     involuntary: int
     cgroup_used_s: float | None = None
     cgroup_throttled_s: float | None = None
+    children_s: float = 0.0
 
 
 class CpuSampler:
@@ -52,17 +54,33 @@ class CpuSampler:
         system = system_seconds()
         own = resource.getrusage(resource.RUSAGE_SELF)
         used, throttled = cgroup_cpu_seconds()
+        wall_s = time.perf_counter()
         return CpuCounters(
-            wall_s=time.perf_counter(),
+            wall_s=wall_s,
             process_s=own.ru_utime + own.ru_stime,
             system_busy_s=system.busy,
             system_steal_s=system.steal,
             system_total_s=system.total,
             voluntary=own.ru_nvcsw,
             involuntary=own.ru_nivcsw,
+            children_s=children_seconds(),
             cgroup_used_s=used,
             cgroup_throttled_s=throttled,
         )
+
+
+def children_seconds() -> float:
+    """CPU seconds of this process's children and theirs, ended ones included: loaders, the poller, a compiler."""
+    import psutil
+
+    own = psutil.Process()
+    ended = own.cpu_times()
+    seconds = ended.children_user + ended.children_system
+    for child in own.children(recursive=True):
+        with suppress(psutil.Error):  # it has ended, or is another user's
+            times = child.cpu_times()
+            seconds += times.user + times.system + times.children_user + times.children_system
+    return seconds
 
 
 def between(begin: CpuCounters, end: CpuCounters, cores: float) -> Readings:
@@ -78,7 +96,8 @@ def between(begin: CpuCounters, end: CpuCounters, cores: float) -> Readings:
     }
     for name, part in (
         ("system_utilization_percent", busy),
-        ("others_percent", None if busy is None else max(0.0, busy - own)),  # its ticks are of 10 ms, ours finer
+        # Its ticks are of 10 ms, ours finer.
+        ("others_percent", None if busy is None else max(0.0, busy - own - (end.children_s - begin.children_s))),
         ("steal_percent", _difference(begin.system_steal_s, end.system_steal_s)),
     ):
         value = None if part is None or not total else 100 * part / total

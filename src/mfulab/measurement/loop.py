@@ -13,13 +13,14 @@ import torch
 from mfulab.configs import DeviceConfig
 from mfulab.denominators import mfu_columns
 from mfulab.errors import UnsupportedError
-from mfulab.hardware.compute import allowed_precision, peak_of
+from mfulab.hardware.compute import allowed_precision, products_in
+from mfulab.hardware.device_peak import peak_of
 from mfulab.measurement.calls import CallLog, UncountedError, count_calls
 from mfulab.measurement.clocks import clock_for
 from mfulab.measurement.ladder import per_step, restriction_of, samplers_for, strictest
 from mfulab.measurement.memory import PeakMemory
 from mfulab.measurement.operators import BlockTrace
-from mfulab.measurement.products import best_shape, sweep_products
+from mfulab.measurement.products import best_product, sweep_products
 from mfulab.measurement.reading import Reading, Readings, first_available
 from mfulab.measurement.series import Series
 from mfulab.measurement.show import show
@@ -212,12 +213,8 @@ def step_times(marks: list[str], intervals: list[float]) -> list[float]:
 def measured_ceiling(device: torch.device, precision: str, threads: int, limit_s: float) -> float | None:
     """The best matmul of this device in TFLOP/s, measured once a process; None where torch has none in the format."""
     del threads  # part of the key: the ceiling is that of as many threads
-    switch = torch.backends.cuda.matmul
-    # A network's convolutions may round to TF32, by a switch of their own, where its products do not.
-    before, switch.fp32_precision = switch.fp32_precision, "tf32" if precision == "tf32" else "ieee"
-    try:
-        return best_shape(sweep_products(precision, device, limit_s), device)[1]
-    except UnsupportedError:
-        return None
-    finally:
-        switch.fp32_precision = before
+    with products_in(precision):
+        try:
+            return best_product(sweep_products(precision, device, limit_s), device).tflop_s
+        except UnsupportedError:
+            return None

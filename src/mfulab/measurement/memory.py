@@ -16,15 +16,18 @@ class PeakMemory:
 
     def __init__(self, device: Any) -> None:
         self._device = device
-        self._baseline = 0
-        if device.type == "cuda":
+        self.forget()
+        self._baseline = 0 if device.type == "cuda" else psutil.Process().memory_info().rss
+
+    def forget(self) -> None:
+        """Leaves out what was held in between and is no longer: the peak is from now on."""
+        if self._device.type == "cuda":
             import torch
 
-            torch.cuda.reset_peak_memory_stats(device)
+            torch.cuda.reset_peak_memory_stats(self._device)
         else:
             with contextlib.suppress(OSError):  # without it the peak is that of the process's whole life
                 Path("/proc/self/clear_refs").write_text("5")
-            self._baseline = psutil.Process().memory_info().rss
 
     def read(self) -> Reading:
         """The peak in bytes so far."""

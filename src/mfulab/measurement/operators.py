@@ -11,6 +11,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from mfulab.measurement import trace
+from mfulab.measurement.attribution import UNITS, operator_readings
 from mfulab.measurement.reading import Reading, Readings, missing
 
 Row = dict[str, object]
@@ -31,6 +32,10 @@ class TracedPass:
     def export(self, path: Path) -> None:
         """Writes the Chrome / Perfetto trace, gzipped where `path` ends in .gz."""
         self.profiler.export_chrome_trace(str(path))
+
+    def operators(self, device: torch.device) -> tuple[Readings, str | None]:
+        """Where the time went by operator, as in `attribution.operator_readings`."""
+        return operator_readings(self.profiler.events(), self.steps, device.type == "cuda")
 
     def recorded(self) -> dict[str, Any]:
         """The trace's events."""
@@ -75,12 +80,12 @@ class BlockTrace:
         self._annotation.__enter__()
 
     def stop(self) -> Readings:
-        """Ends the trace, the device being idle, writes it, and reads kernel-busy from it."""
+        """Ends the trace, the device being idle, writes it, and reads from it where the time went."""
         self._annotation.__exit__(None, None, None)
         self._profiler.__exit__(None, None, None)
         traced = TracedPass(self._profiler, steps=1)
         traced.export(self._path)
-        return kernel_readings(traced, self._device)[0]
+        return {**kernel_readings(traced, self._device)[0], **traced.operators(self._device)[0]}
 
 
 def operator_table(traced: TracedPass) -> list[Row]:
@@ -131,5 +136,5 @@ def untraced() -> Readings:
     """Empty readings of a run that was asked not to be traced."""
     return {
         name: Reading(None, unit, trace.SOURCE, reason="not traced: profile.operators and profile.trace are off")
-        for name, unit in trace.UNITS.items()
+        for name, unit in {**trace.UNITS, **UNITS}.items()
     }

@@ -31,16 +31,19 @@ def cpu_probe(pid: int, cores: float) -> Probe:
             "wall": time.monotonic(),
             "own": own.user + own.system,
             "busy": system.busy,
-            "steal": system.steal or 0.0,
             "total": system.total,
+            **({} if system.steal is None else {"steal": system.steal}),
         }
         passed = {key: value - before[key] for key, value in now.items()} if before else {}
         before.update(now)
-        total = passed.get("total")
+
+        def share(part: str, whole: float | None) -> float | None:
+            return 100 * passed[part] / whole if part in passed and whole else None
+
         return {
-            "utilization_percent": 100 * passed["own"] / (passed["wall"] * cores) if passed else None,
-            "system_utilization_percent": 100 * passed["busy"] / total if passed and total else None,
-            "steal_percent": 100 * passed["steal"] / total if passed and total else None,
+            "utilization_percent": share("own", cores * passed.get("wall", 0.0)),
+            "system_utilization_percent": share("busy", passed.get("total")),
+            "steal_percent": share("steal", passed.get("total")),
             "process_memory_bytes": process.memory_info().rss,
         }
 

@@ -2,7 +2,10 @@
 
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
+import numpy as np
+import threadpoolctl
 import torch
 
 from mfulab.errors import UnsupportedError
@@ -17,10 +20,31 @@ LIMIT_S = {"cpu": 3.0, "cuda": 15.0}
 SAMPLE_S = {"cpu": 0.05, "cuda": 0.2}
 
 
+class Best(NamedTuple):
+    """The fastest product: by which library, of which shape (MxNxK), at how many TFLOP/s."""
+
+    library: str
+    shape: str
+    tflop_s: float
+
+
 def sweep_products(precision: str, device: torch.device, limit_s: float) -> list[dict[str, object]]:
-    """Samples of the rate of C = A·B over growing shapes within about `limit_s` seconds; rates in TFLOP/s."""
+    """Samples of the rate of C = A·B over growing shapes within about `limit_s` seconds a library; rates in TFLOP/s.
+
+    A CPU's float32 and float64 are multiplied by NumPy too, whose BLAS is another than torch's: MKL, which torch
+    brings along, reaches 70 % of OpenBLAS on an AMD CPU.
+    """
+    samples = _sweep("torch", precision, device, limit_s)
+    if device.type == "cpu" and precision in ("fp32", "fp64"):
+        with threadpoolctl.threadpool_limits(torch.get_num_threads()):
+            samples += _sweep("numpy", precision, device, limit_s)
+    return samples
+
+
+def _sweep(library: str, precision: str, device: torch.device, limit_s: float) -> list[dict[str, object]]:
     clock = clock_for(device)
     shapes = CPU_SHAPES if device.type == "cpu" else CUDA_SHAPES
+    made = numpy_product if library == "numpy" else product_of
     began = time.perf_counter()
     samples: list[dict[str, object]] = []
     slowest = 0.0  # seconds a FLOP, as the latest shape ran
@@ -31,13 +55,15 @@ def sweep_products(precision: str, device: torch.device, limit_s: float) -> list
         if samples and left < 4 * max(flops * slowest, SAMPLE_S[device.type]):
             continue
         try:
-            product = product_of(precision, m, n, k, device)
+            product = made(precision, m, n, k, device)
             seconds = _repeat(product, clock, SAMPLE_S[device.type], 4)
         except torch.OutOfMemoryError:
             continue
         slowest = Stats(seconds).median / flops
         shape = f"{m}x{n}x{k}"
-        samples += [{"shape": shape, "time_s": each, "tflop_s": flops / each / 1e12} for each in seconds]
+        samples += [
+            {"library": library, "shape": shape, "time_s": each, "tflop_s": flops / each / 1e12} for each in seconds
+        ]
     return samples
 
 
@@ -66,19 +92,26 @@ def product_of(precision: str, m: int, n: int, k: int, device: torch.device) -> 
         raise UnsupportedError(f"{precision} products on {device.type}: {str(error).splitlines()[0]}") from error
 
 
-def best_shape(samples: list[dict[str, object]], device: torch.device) -> tuple[str, float]:
-    """The shape with the highest rate, MxNxK, and that rate in TFLOP/s.
+def numpy_product(precision: str, m: int, n: int, k: int, device: torch.device) -> Callable[[], object]:
+    """The same by NumPy, which computes fp32 and fp64 on the CPU."""
+    dtype = {"fp32": torch.float32, "fp64": torch.float64}[precision]
+    left, right = (torch.randn(rows, columns, dtype=dtype).numpy() for rows, columns in ((m, k), (k, n)))
+    out = np.matmul(left, right)
+    return lambda: np.matmul(left, right, out=out)
+
+
+def best_product(samples: list[dict[str, object]], device: torch.device) -> Best:
+    """The library and shape with the highest rate.
 
     A shape's rate is its best sample on a CPU, whose neighbours can only slow samples down, and its median on a GPU,
     whose first samples run at a clock that it cannot hold.
     """
-    rates: dict[str, list[float]] = {}
+    rates: dict[tuple[str, str], list[float]] = {}
     for sample in samples:
-        rates.setdefault(str(sample["shape"]), []).append(float(str(sample["tflop_s"])))
+        product = str(sample["library"]), str(sample["shape"])
+        rates.setdefault(product, []).append(float(str(sample["tflop_s"])))
     typical = max if device.type == "cpu" else (lambda values: Stats(values).median)
-    by_shape = {shape: typical(values) for shape, values in rates.items()}
-    best = max(by_shape, key=lambda shape: by_shape[shape])
-    return best, by_shape[best]
+    return max((Best(*product, typical(values)) for product, values in rates.items()), key=lambda best: best.tflop_s)
 
 
 def best_bandwidth(samples: list[dict[str, object]], device: torch.device) -> float:

@@ -38,10 +38,14 @@ def time_transfers(inputs: Sequence[torch.Tensor], output: torch.Tensor, repetit
     )
 
 
-def median_wall_s(call: Callable[[], object], repetitions: int) -> float:
-    """Median seconds from calling to everything being done on the device; one call beforehand is not counted."""
-    times = []
-    for _ in range(repetitions + 1):
+def median_wall_s(call: Callable[[], object], least: int, time_s: float = 0.0) -> float:
+    """Median seconds from calling to everything being done on the device; one call beforehand is not counted.
+
+    It is of at least `least` calls, and of as many as `time_s` seconds hold.
+    """
+    times: list[float] = []
+    began = time.perf_counter()
+    while len(times) <= least or time.perf_counter() - began < time_s:
         synchronise()
         started = time.perf_counter()
         call()

@@ -25,11 +25,14 @@ def decoder(model: torch.nn.Module, tokens: torch.Tensor, call: Callable[..., An
     """
     name, length = type(model).__name__, tokens.shape[-1]
     none_kept = UnsupportedError(f"decoding: {name} keeps no cache of keys and values")
-    if not {"past_key_values", "use_cache"} <= signature(model.forward).parameters.keys():
+    accepted = signature(model.forward).parameters.keys()
+    if not {"past_key_values", "use_cache"} <= accepted:
         raise none_kept
     if length < 2:
         raise UnsupportedError(f"decoding: sequence_length={length} leaves no token for the cache; give 2 or more")
-    cache, last = model(tokens[:, :-1], use_cache=True).past_key_values, tokens[:, -1:]
+    # Generation needs no logits of the prompt but the last: [batch, sequence_length, vocabulary_size] may not fit.
+    only_last = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
+    cache, last = model(tokens[:, :-1], use_cache=True, **only_last).past_key_values, tokens[:, -1:]
     if cache is None:  # an encoder whose class can be a decoder too
         raise none_kept
 

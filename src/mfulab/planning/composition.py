@@ -40,6 +40,7 @@ class Composition:
     choices: Mapping[str, str]
     axes: Mapping[str, Sequence[Value]]
     fixed: Mapping[str, Any]  # dotted keys that the user set once for all runs
+    overrides: Sequence[str] = ()  # what the user gave for its runs, as Hydra is told it
 
 
 def compose_experiments(overrides: Sequence[str], folder: Path) -> list[Composition]:
@@ -143,7 +144,8 @@ def _compose_one(chosen: Sequence[str], overrides: Sequence[Override], folder: P
         for override in overrides
         if "." in override.get_key_element() and not override.is_sweep_override()
     }
-    return Composition(choices["experiment"], _plain(composed), choices, expanded, fixed)
+    given = [str(each.input_line) for each in overrides if not each.get_key_element().startswith("report.")]
+    return Composition(choices["experiment"], _plain(composed), choices, expanded, fixed, given)
 
 
 def _option(group: str, name: str, overrides: Sequence[str], folder: Path) -> Value:

@@ -1,10 +1,12 @@
-"""Two of Snakemake's own faults that thousands of runs with commas in their names meet, mended from the Snakefile."""
+"""What thousands of runs with commas in their names meet in Snakemake and Python, mended from the Snakefile."""
 
+import gc
 from collections.abc import Iterable
 from typing import Any
 
 WILDCARDS = ("hardware", "run", "figure")
 DEFAULT_RATE = (100, 1)  # jobs, seconds: what Snakemake 9 keeps to where no rate is asked for
+OBJECTS_MADE = 100_000  # between two looks for garbage; Python's own number is 700 to 2,000
 
 
 def keep_commas(workflow: Any) -> None:
@@ -32,6 +34,15 @@ def keep_no_default_rate(scheduler: Any) -> None:
     limiter = scheduler.job_rate_limiter
     if limiter is not None and (limiter.max_jobs, limiter.timespan) == DEFAULT_RATE:
         scheduler.job_rate_limiter = None
+
+
+def look_for_garbage_rarely() -> None:
+    """Lets Python look for garbage once in many more objects made.
+
+    The jobs of a workflow live as long as it does: to walk all of them again and again, thousands, took a sixth of the
+    time in which nothing is found to be done (docs/scale.md).
+    """
+    gc.set_threshold(OBJECTS_MADE)
 
 
 def restore_commas(targets: Iterable[dict[str, str]]) -> None:

@@ -64,12 +64,13 @@ class Plan:
     runs: Sequence[Run]
     excluded: Sequence[Mapping[str, str]]
     language: str = "en"  # of the report; no run reads it
+    overrides: Sequence[str] = ()  # what the user gave for these runs, beside the experiment
 
     @property
     def manifest(self) -> str:
         """JSON for the tables: where each run's row is, which config it belongs to, and what it is joined with.
 
-        A line for each run.
+        A line for each run. `overrides` is for recordings.
         """
         runs = [
             {
@@ -82,7 +83,11 @@ class Plan:
             for run in self.runs
         ]
         values = {"experiment": json.dumps(self.experiment), "hardware": json.dumps(self.hardware)}
-        values |= {"runs": _lines(runs), "excluded": _lines(self.excluded)}
+        values |= {
+            "overrides": json.dumps(list(self.overrides)),
+            "runs": _lines(runs),
+            "excluded": _lines(self.excluded),
+        }
         return "{" + ",\n".join(f'"{key}": {value}' for key, value in values.items()) + "}\n"
 
 
@@ -100,7 +105,8 @@ def plan(composition: Composition, hardware: str, device: str) -> Plan:
     if planner.runs:
         planner.add_environment()
     excluded = list(planner.excluded.values())
-    return Plan(composition.experiment, hardware, list(planner.runs.values()), excluded, _language(composition))
+    runs, language = list(planner.runs.values()), _language(composition)
+    return Plan(composition.experiment, hardware, runs, excluded, language, composition.overrides)
 
 
 def _language(composition: Composition) -> str:

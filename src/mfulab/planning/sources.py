@@ -1,15 +1,16 @@
-"""Which source files a measurement depends on, found by reading imports, never by importing.
+"""Which files a measurement depends on, found by reading imports and names of data files, never by importing.
 
-Snakemake tracks a script's own text but not the modules behind it; these files are declared as inputs, so that an
-edited kernel re-runs the runs that use it and nothing else.
+Snakemake tracks a script's own text but not the modules behind it, nor what these read: tables of facts, CUDA C,
+catalogues, templates. All are declared as inputs, so that an edited kernel re-runs its runs and nothing else.
 """
 
 import ast
 import hashlib
 import importlib.machinery
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -17,11 +18,12 @@ from mfulab.errors import ConfigurationError, unknown
 from mfulab.planning.store import write_if_changed
 
 PACKAGE = Path(__file__).resolve().parents[1]
+INCLUDE = re.compile(r'^#include "(.+)"', re.MULTILINE)
 
 
 @cache
 def step_sources(step: str) -> tuple[Path, ...]:
-    """The step's module and every module of this package that it imports, at any depth."""
+    """The step's module, every module of this package that it imports, at any depth, and the data that these read."""
     return closure(f"mfulab.steps.{step}")
 
 
@@ -34,17 +36,26 @@ def target_sources(target: str) -> tuple[Path, ...]:
 
 @cache
 def closure(module: str) -> tuple[Path, ...]:
-    """Files of `module` and of all local modules that it imports, directly or through others."""
-    found: dict[str, Path] = {}
+    """Files of `module` and of all local modules that it imports, directly or through others, and data they name."""
+    modules: dict[str, Path] = {}
+    data: set[Path] = set()
     waiting = [module]
     while waiting:
         name = waiting.pop()
         path = _file(name)
-        if name in found or path is None or not _is_local(name):
+        if name in modules or path is None or not _is_local(name):
             continue
-        found[name] = path
-        waiting += _imports(path, name)
-    return tuple(sorted(set(found.values())))
+        modules[name] = path
+        imports, strings = _read(path, name)
+        waiting += imports
+        data |= _data(path.parent, strings)
+    unread = list(data)
+    while unread:
+        file = unread.pop()
+        included = _data(file.parent, INCLUDE.findall(file.read_text(encoding="utf-8"))) - data
+        data |= included
+        unread += included
+    return tuple(sorted({*modules.values(), *data}))
 
 
 def write_digests(path: Path, files: Sequence[Path]) -> None:
@@ -66,18 +77,38 @@ def _name(file: Path) -> str:
 
 
 @cache
-def _imports(path: Path, module: str) -> tuple[str, ...]:
-    """What a file's imports name, functions and classes among the modules."""
+def _read(path: Path, module: str) -> tuple[tuple[str, ...], frozenset[str]]:
+    """The modules that a file imports (of `from package import module` the latter alone), and the strings in it."""
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    names: list[str] = []
+    imports: list[str] = []
+    strings: set[str] = set()
     for node in ast.walk(ast.parse(path.read_bytes())):
-        if isinstance(node, ast.Import):
-            names += (alias.name for alias in node.names)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            strings.add(node.value)
+        elif isinstance(node, ast.Import):
+            imports += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             parents = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
             base = ".".join([*parents, *([node.module] if node.module else [])])
-            names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
-    return tuple(names)
+            names = [f"{base}.{alias.name}" for alias in node.names]
+            imports += (name if _file(name) else base for name in names)
+    return tuple(imports), frozenset(strings)
+
+
+def _data(folder: Path, names: Iterable[str]) -> set[Path]:
+    """The package's data files below `folder` that one of `names` means: `x.csv`, or `y/*.yaml`, at any depth."""
+    alike = ((name, file) for name in names for file in _data_files().get(name.rpartition(".")[2], ()))
+    return {file for name, file in alike if file.is_relative_to(folder) and file.match(name)}
+
+
+@cache
+def _data_files() -> dict[str, list[Path]]:
+    """What this package holds besides Python, by the names' endings."""
+    found: dict[str, list[Path]] = {}
+    for path in PACKAGE.rglob("*.*"):
+        if path.suffix not in (".py", ".pyc", ".typed") and path.is_file():
+            found.setdefault(path.suffix[1:], []).append(path)
+    return found
 
 
 @cache
@@ -101,13 +132,11 @@ def _file(module: str) -> Path | None:
     search: Sequence[str] | None = [str(Path.cwd()), *sys.path]
     path = None
     for part in module.split("."):
-        spec = importlib.machinery.PathFinder.find_spec(part, search)
+        spec = None if search is None else importlib.machinery.PathFinder.find_spec(part, search)
         if spec is None:
             return None
         search = spec.submodule_search_locations
         path = spec.origin
-        if search is None and not module.endswith(part):
-            return None
     return Path(path).resolve() if path and path.endswith(".py") else None
 
 

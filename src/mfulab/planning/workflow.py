@@ -112,7 +112,7 @@ class Workflow:
     def page_sources(self, wildcards: Any) -> list[str]:
         """An input function: the page's module, what it imports, and every figure's, found by their being there."""
         figures = [f"mfulab.report.figures.{path.stem}" for path in (PACKAGE / "report/figures").glob("[!_]*.py")]
-        return _relative([path for module in ["mfulab.report.page", *figures] for path in closure(module)])
+        return _relative(path for module in ["mfulab.report.page", *figures] for path in closure(module))
 
     def category(self, wildcards: Any) -> str:
         """The figure's section in Snakemake's report: the page's. Its topic is read, as importing it imports pandas."""
@@ -129,8 +129,9 @@ class Workflow:
         return Texts(self.language, wildcards.figure)("reading")
 
     def figure_sources(self, wildcards: Any) -> list[str]:
-        """An input function: the figure's module and what it imports."""
-        return _relative(closure(f"mfulab.report.figures.{wildcards.figure}"))
+        """An input function: the figure's module, what draws and saves it, and what these import."""
+        modules = ("mfulab.report.figures", f"mfulab.report.figures.{wildcards.figure}")
+        return _relative(path for module in modules for path in closure(module))
 
     def gpus(self, wildcards: Any) -> int:
         """How many GPUs a run of this hardware takes."""

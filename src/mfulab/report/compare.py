@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+import pandas as pd
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -29,6 +30,7 @@ STEPS = ("profile_step", "bench_matmul")
 NOTICEABLE = 0.02  # relative: intervals that lie this close together are the same for every purpose
 IQR_OF_NORMAL = 1.349  # standard deviations
 LOGGED = 160  # columns of a file or a log, where no window bounds the lines
+# Verdicts in the order in which they are shown.
 STYLES = {"slower": "red", "faster": "green", "ambiguous": "yellow", "same": "dim", "not comparable": "dim"}
 
 
@@ -58,6 +60,9 @@ class Compared:
     ratio_low: float | None = None
     ratio_high: float | None = None
     because: str = ""
+
+
+COLUMNS = [*(field.name for field in fields(Compared)), "old", "new"]  # of the file, which also names both folders
 
 
 def verdict(old: Interval, new: Interval, noticeable: float = NOTICEABLE) -> tuple[str, str]:
@@ -180,10 +185,19 @@ def write(compared: Sequence[Compared], path: Path, old: Path, new: Path) -> Non
     """The comparison as CSV, with both folders; as results/tables/comparison.csv it becomes a section of the page."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as file:
-        names = [field.name for field in fields(Compared)]
-        writer = csv.DictWriter(file, [*names, "old", "new"], lineterminator="\n")
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows({**asdict(each), "old": str(old), "new": str(new)} for each in compared)
+
+
+def read(path: Path) -> pd.DataFrame:
+    """What `write` left, as texts and in the terminal's order; empty where nothing was compared."""
+    try:
+        found = pd.read_csv(path, dtype=str, keep_default_na=False)
+        order = found["verdict"].map({says: place for place, says in enumerate(STYLES)})
+    except (FileNotFoundError, ValueError, KeyError):
+        return pd.DataFrame(columns=COLUMNS, dtype=str)
+    return found.loc[order.sort_values(kind="stable").index].reindex(columns=COLUMNS, fill_value="")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

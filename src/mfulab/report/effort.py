@@ -1,8 +1,8 @@
-"""The duty cycle: how much of a sweep's wall time lay inside warm-up and measured windows."""
+"""The duty cycle: how much of the time that a sweep took lay inside warm-up and measured windows."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 
 PAUSE_S = 60.0  # a longer gap between two runs is the user's pause, not a cost of the sweep
@@ -11,42 +11,38 @@ CLOCK_S = 1.0  # starts are told in whole seconds
 
 @dataclass(frozen=True)
 class Effort:
-    """Of `runs` runs; `wall_s` counts each second once for every device that worked side by side."""
+    """Of `runs` runs; `total_s` counts each second that several ran side by side once for each of them."""
 
     runs: int
-    wall_s: float
+    total_s: float
     measured_s: float
 
     @property
     def duty_percent(self) -> float:
-        return 100 * self.measured_s / self.wall_s
+        return 100 * self.measured_s / self.total_s
 
 
 def effort(rows: pd.DataFrame) -> Effort | None:
-    """Of rows with `hardware`, `started_at`, `process_s` and `measured_s`; None where none has all of them.
+    """Of rows with `hardware`, `started_at`, `process_s` and `measured_s`; None where none tells when and for how long.
 
-    A machine's wall time runs from the start of its first run to the end of its last one, pauses left out: what happens
-    between runs (the pipeline's own work, counting, waiting) is in it, Snakemake's start and the drawing are not.
+    A run that ended without having measured, out of time or unsupported, took its time all the same. What happens
+    between the runs of a machine (the pipeline's own work, counting, waiting) is in the total, pauses left out;
+    Snakemake's start and the drawing are not.
     """
     begins = pd.to_datetime(rows["started_at"], utc=True, errors="coerce")
     timed = rows.assign(begin=(begins - pd.Timestamp(0, tz="UTC")).dt.total_seconds())
-    timed = timed.dropna(subset=["begin", "process_s", "measured_s"])
-    wall_s = sum(_wall_s(here["begin"], here["process_s"]) for _, here in timed.groupby("hardware"))
-    return Effort(len(timed), wall_s, timed["measured_s"].sum()) if wall_s > 0 else None
+    timed = timed.dropna(subset=["begin", "process_s"])
+    total_s = sum(_total_s(zip(here["begin"], here["process_s"], strict=True)) for _, here in timed.groupby("hardware"))
+    return Effort(len(timed), total_s, timed["measured_s"].sum()) if total_s > 0 else None
 
 
-def _wall_s(begin: pd.Series, length: pd.Series) -> float:
-    """Seconds of one machine's stretches of work, each times the most runs that were under way at once in it."""
-    order = np.argsort(begin.to_numpy(), kind="stable")
-    begins, ends = begin.to_numpy()[order], (begin + length).to_numpy()[order]
-    latest = np.maximum.accumulate(ends)
-    cuts = np.flatnonzero(begins[1:] > latest[:-1] + PAUSE_S) + 1
-    stretches = zip(np.split(begins, cuts), np.split(ends, cuts), strict=True)
-    return float(sum((ends.max() - begins.min()) * _side_by_side(begins, ends) for begins, ends in stretches))
-
-
-def _side_by_side(begins: np.ndarray, ends: np.ndarray) -> int:
-    """The most runs at once; of runs that overlap by less than the clock tells, one had ended."""
-    ended = np.sort(np.maximum(ends - CLOCK_S, begins))
-    begun = np.arange(1, len(begins) + 1)
-    return max(1, int((begun - np.searchsorted(ended, begins, side="right")).max()))
+def _total_s(runs: Iterable[tuple[float, float]]) -> float:
+    """Seconds of one machine's runs (start, length), and of the gaps in which none was under way."""
+    ordered = sorted(runs)
+    latest, between_s = ordered[0][0], 0.0
+    for told, length in ordered:
+        begin = latest if latest - CLOCK_S < told < latest else told  # in that second, once the one before had ended
+        if begin - latest <= PAUSE_S:
+            between_s += max(0.0, begin - latest)
+        latest = max(latest, begin + length)
+    return between_s + sum(length for _, length in ordered)

@@ -32,17 +32,6 @@ def excluded(folder: Path) -> pd.DataFrame:
         return pd.DataFrame(columns=["experiment", "step", "run", "because"], dtype=str)
 
 
-def comparison(folder: Path) -> pd.DataFrame:
-    """What scripts/compare.py found, runs that changed first; empty where nothing was compared."""
-    columns = ["run", "verdict", "old_s", "new_s", "ratio", "ratio_low", "ratio_high", "because", "old", "new"]
-    try:
-        found = pd.read_csv(folder / "comparison.csv", dtype=str, keep_default_na=False)
-        order = found["verdict"].map({"slower": 0, "faster": 1, "ambiguous": 2, "same": 3}).fillna(4)
-    except (FileNotFoundError, ValueError, KeyError):
-        return pd.DataFrame(columns=columns, dtype=str)
-    return found.loc[order.sort_values(kind="stable").index].reindex(columns=columns, fill_value="")
-
-
 def seminar(folder: Path) -> pd.DataFrame:
     """The seminar's numbers computed anew, as texts; empty where they were not computed or cannot be read."""
     columns = ["source", "case", "printed", "formula", "value", "answer", "agrees", "note"]
@@ -79,21 +68,26 @@ def one_each(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     return first.assign(**{name: medians[name] for name in numbers})
 
 
-def with_machine(tables: Tables, rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with a column `machine`: the name under which their device is shown, recorded machines marked.
+def own(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows that were measured here, or the recorded ones where none was."""
+    measured = rows[~rows["recorded"]]
+    return rows if measured.empty else measured
 
-    Where devices of one name are in several machines, the machine's own name stands behind it.
+
+def with_machine(tables: Tables, rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with two columns of their machine, as its environment tells them.
+
+    `machine` is the name under which its device is shown, a recorded one marked: where devices of one name are in
+    several machines, the machine's own name stands behind it. `device` is cpu or cuda, empty where it is not told.
     """
     known = tables["environment"].drop_duplicates(["hardware", "recorded"], keep="last")
-    devices = known.assign(device=known["device_name"].map(short_name))
-    shared = devices.groupby("device")["hardware"].transform("nunique") > 1
-    devices["device"] = devices["device"] + (" " + devices["hardware"]).where(shared, "")
-    names = devices.set_index(["hardware", "recorded"])["device"].to_dict()
-    shown = [
-        (names.get((hardware, recorded)) or hardware) + (" (recorded)" if recorded else "")
-        for hardware, recorded in zip(rows["hardware"], rows["recorded"], strict=True)
-    ]
-    return rows.assign(machine=shown)
+    known = known.assign(name=known["device_name"].map(short_name)).set_index(["hardware", "recorded"], drop=False)
+    shared = known.groupby("name")["hardware"].transform("nunique") > 1
+    names = (known["name"] + (" " + known["hardware"]).where(shared, "")).to_dict()
+    devices = known["device"].to_dict()
+    machines = list(zip(rows["hardware"], rows["recorded"], strict=True))
+    shown = [(names.get(machine) or machine[0]) + (" (recorded)" if machine[1] else "") for machine in machines]
+    return rows.assign(machine=shown, device=[devices.get(machine, "") for machine in machines])
 
 
 def short_name(device: str) -> str:

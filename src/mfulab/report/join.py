@@ -194,15 +194,17 @@ def matmul_columns(row: Values, compute: Values, device: str | None) -> dict[str
         "ceiling_tflop_s": ceiling,
         "peak_tflop_s": peak,
         "basis": default_basis(device),
+        "verdict_flags": verdict.matmul_flags(row),
     }
 
 
 def _mbu(row: Values, flops: Values, memory: Values, time: float | None, basis: str) -> float | None:
-    """MBU of inference, whose passes read every parameter, and of decoding, which reads the cache as well."""
+    """MBU of inference, whose passes read every parameter but embedding tables; decoding reads the cache as well."""
     if row.get("mode") not in ("inference", "decoding"):
         return None
     element_bytes = ELEMENT_BYTES.get(row.get("dtype") or "")
-    parameter_bytes = product(flops.get("parameters"), 4 if row.get("autocast") else element_bytes)
+    read = total(flops.get("parameters"), -(flops.get("looked_up_parameters") or 0))
+    parameter_bytes = product(read, 4 if row.get("autocast") else element_bytes)
     cached = flops.get("key_value_cache_bytes") if row["mode"] == "decoding" else 0
     cache_bytes = product(cached, ratio(element_bytes, BYTES_COUNTED_PER_ELEMENT))
     bandwidth = memory.get("computed_gb_s" if basis == "spec" else "measured_gb_s")

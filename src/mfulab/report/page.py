@@ -14,9 +14,8 @@ from markupsafe import Markup
 from mfulab import verdict
 from mfulab.language import Texts, catalogue
 from mfulab.language.quantities import duration, percent, quantity, significant
-from mfulab.report import figures, fonts, frames, payload, style, vector
+from mfulab.report import compare, figures, fonts, frames, payload, style, vector
 from mfulab.report.columns import TABLES
-from mfulab.report.compare import change
 from mfulab.report.effort import effort
 from mfulab.report.summary import short
 
@@ -43,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     """The page as text, from the tables in `folder` and figures in `drawn`, whatever is missing of them."""
     tables, problems = frames.read(folder)
-    tables["profile"] = _judged(tables, language)
+    tables = _judged(tables, language)
     text = Texts(language, "page")
     seminar = frames.seminar(folder)
     sections = _sections(tables, drawn, text)
@@ -72,18 +71,20 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     return content.replace(FONTS, fonts.faces(content + json.dumps(data, ensure_ascii=False)), 1)
 
 
-def _judged(tables: frames.Tables, language: str) -> pd.DataFrame:
-    """The profile table with its verdicts and notes in `language`; in the file they are English."""
-    profile = tables["profile"]
-    if language == "en" or profile.empty:
-        return profile
+def _judged(tables: frames.Tables, language: str) -> frames.Tables:
+    """The tables with their verdicts and notes in `language`; in the files they are English."""
+    if language == "en":
+        return tables
+    profile, matmul = tables["profile"], tables["matmul"]
     counts = dict(zip(tables["flops"]["run"], tables["flops"]["message"], strict=True))
     words = [
         verdict.columns(row, language) | {"mfu_note": verdict.note(row, counts.get(row["flops_run"]), language)}
         for row in profile.to_dict("records")
     ]
-    told = pd.DataFrame(words, index=profile.index)[["verdict", "verdict_reason", "verdict_flags", "mfu_note"]]
-    return profile.assign(**told.fillna(""))
+    names = ["verdict", "verdict_reason", "verdict_flags", "mfu_note"]
+    told = pd.DataFrame(words, index=profile.index, columns=names).fillna("")
+    flags = [verdict.matmul_flags(row, language) or "" for row in matmul.to_dict("records")]
+    return {**tables, "profile": profile.assign(**told), "matmul": matmul.assign(verdict_flags=flags)}
 
 
 def _file(name: str) -> str:
@@ -103,7 +104,7 @@ def _effort(tables: frames.Tables, text: Texts) -> str:
     found = effort(runs[~runs["recorded"]])
     if found is None:
         return ""
-    return text("effort", count=found.runs, total=duration(found.wall_s), share=percent(found.duty_percent))
+    return text("effort", count=found.runs, total=duration(found.total_s), share=percent(found.duty_percent))
 
 
 def _unmeasured(tables: frames.Tables, text: Texts) -> list[str]:
@@ -163,7 +164,7 @@ def _unbroken(words: str) -> str:
 
 def _comparison(folder: Path, text: Texts) -> dict[str, Any]:
     """What changed between two sets of results: a sentence, and a line a run."""
-    found = frames.comparison(folder)
+    found = compare.read(folder / "comparison.csv")
     if found.empty:
         return {}
     counts = found["verdict"].value_counts()
@@ -194,7 +195,7 @@ def _comparison(folder: Path, text: Texts) -> dict[str, Any]:
 
 def _change(ratio: str) -> str:
     number = _number(ratio)
-    return change(number) if number else ""
+    return compare.change(number) if number else ""
 
 
 def _number(text: str) -> float | None:

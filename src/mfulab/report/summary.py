@@ -69,4 +69,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
         console.print(measured)
     for problem in problems:
         console.print(Text(problem, style="yellow"))
-    console.print(Text(f"\n{options.page.resolve()}"), soft_wrap=True)
+    if options.page.exists():  # after one figure alone there may be none
+        console.print(Text(f"\n{options.page.resolve()}"), soft_wrap=True)

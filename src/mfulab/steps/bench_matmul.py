@@ -23,15 +23,16 @@ from mfulab.kernels.threads import use_threads
 from mfulab.kernels.verification import Check, Operands, check, exact_product, random_operands
 from mfulab.measurement.cpu_sampler import CpuSampler
 from mfulab.measurement.device_timer import DeviceTimer
-from mfulab.measurement.host_timer import HostTimer
+from mfulab.measurement.host_timer import LONGEST_SPIN_S, HostTimer
 from mfulab.measurement.repetitions import Budget, Call, Repetition, Timer, interleave, summarise
 from mfulab.measurement.transfers import median_wall_s, synchronise, time_transfers
 from mfulab.rows import MatmulRow
 from mfulab.steps.base import Measured
-from mfulab.verdict import Facts, computed_beside
 
 WINDOW_S = {"cpu": 0.2, "cuda": 0.1}
 WARM_UP_S = {"cpu": 0.6, "cuda": 0.3}
+# What goes around the product is repeated for so long: most of it after other libraries' threads have ceased to spin.
+AROUND_S = {"cpu": LONGEST_SPIN_S, "cuda": 0.0}
 
 
 def measure(config: BenchMatmulStep, folder: Path) -> Measured:
@@ -44,7 +45,7 @@ def measure(config: BenchMatmulStep, folder: Path) -> Measured:
     if threads is not None:
         use_threads(threads)
 
-    allocation_s = median_wall_s(lambda: _allocate(shape, form, device), 3)
+    allocation_s = median_wall_s(lambda: _allocate(shape, form, device), 3, AROUND_S[device])
     operands = random_operands(shape, form, device, config.seed)
     exact = exact_product(operands.a, operands.b)
     with _packages_of(config.kernel):
@@ -60,16 +61,9 @@ def measure(config: BenchMatmulStep, folder: Path) -> Measured:
         return Measured(_incorrect(row, before, "at the first call"))
 
     started = time.perf_counter()
-    watch = CpuSampler(min(threads or 1, usable_cores()))
-    watch.start()
-    with _launched_with(launch):
+    with _launched_with(launch), _others_noted(row):
         repetitions, reference = _time(config, kernel, call, operands, shape, device)
     row.measured_s = time.perf_counter() - started
-    if device == "cpu":
-        readings = watch.stop()
-        for name in ("utilization_percent", "system_utilization_percent", "others_percent"):
-            setattr(row, name, readings[name].value)
-        row.message = computed_beside(Facts(row.model_dump()))
     # What timing left in C; a call that returns its result is asked once more.
     after = check(_result(operands, None if returned is None else call()), exact, form, shape.k)
     samples = [asdict(repetition) for repetition in repetitions]
@@ -81,7 +75,9 @@ def measure(config: BenchMatmulStep, folder: Path) -> Measured:
     row.first_call_s, row.allocation_s = first_call_s, allocation_s
     inputs = (operands.a.cpu(), operands.b.cpu())
     repeated = 3 if (row.time_s or 0) < 1 else 1
-    row.end_to_end_s = median_wall_s(lambda: _end_to_end(kernel, inputs, shape, form, device), repeated)
+    row.end_to_end_s = median_wall_s(
+        lambda: _end_to_end(kernel, inputs, shape, form, device), repeated, AROUND_S[device]
+    )
     if device == "cuda":
         for name, value in asdict(time_transfers((operands.a, operands.b), operands.c)).items():
             setattr(row, name, value)
@@ -126,6 +122,18 @@ def _launched_with(launch: Launch) -> Iterator[None]:
         if launch.grid and str(launch) not in str(error):
             error.add_note(f"{name[0]}, {launch}" if name else str(launch))
         raise
+
+
+@contextlib.contextmanager
+def _others_noted(row: MatmulRow) -> Iterator[None]:
+    """Notes what others took of a CPU meanwhile; timed beside a reference, a kernel has no share of its own."""
+    if row.threads is None:
+        yield
+        return
+    sampler = CpuSampler(row.threads)
+    sampler.start()
+    yield
+    row.others_percent = sampler.stop()["others_percent"].value
 
 
 def _bind(kernel: MatmulKernel, operands: Operands, shape: Shape) -> tuple[Call, Launch]:

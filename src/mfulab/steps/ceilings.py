@@ -8,10 +8,11 @@ from pathlib import Path
 import torch
 
 from mfulab.configs import CeilingsStep, PrecisionConfig
-from mfulab.hardware.compute import allow_tf32, effective_precision, peak_of, prepare
+from mfulab.hardware.compute import allow_tf32, effective_precision, prepare
+from mfulab.hardware.device_peak import peak_of
 from mfulab.hardware.gpu import properties_of
 from mfulab.hardware.peaks import memory_peak_gb_s
-from mfulab.measurement.products import LIMIT_S, best_bandwidth, best_shape, sweep_products, sweep_triad
+from mfulab.measurement.products import LIMIT_S, best_bandwidth, best_product, sweep_products, sweep_triad
 from mfulab.measurement.series import Series
 from mfulab.rows import CeilingRow
 from mfulab.steps.base import Measured, UnsupportedError
@@ -40,7 +41,7 @@ def _products(
     with _clock(row, device, folder):
         samples = sweep_products(effective, device, LIMIT_S[device.type])
     peak = peak_of(device, threads, effective, config.device)
-    row.measured_shape, row.measured_tflop_s = best_shape(samples, device)
+    row.measured_with, row.measured_shape, row.measured_tflop_s = best_product(samples, device)
     row.computed_tflop_s, row.max_clock_tflop_s, row.datasheet_tflop_s = peak.spec, peak.max_clock, peak.datasheet
     row.computed_clock_mhz = peak.spec_clock_mhz
     row.computed_formula, row.computed_source = peak.formula or None, peak.source or None

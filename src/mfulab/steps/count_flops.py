@@ -8,10 +8,11 @@ from pathlib import Path
 from mfulab.configs import CountFlopsStep
 from mfulab.errors import UnsupportedError
 from mfulab.flops.compare import compare_formulas, transformer_shape
+from mfulab.flops.count import CountError
 from mfulab.flops.counter import Operations
 from mfulab.flops.formulas import TransformerShape
 from mfulab.flops.memory import key_value_cache_bytes, logits_bytes
-from mfulab.flops.model import ModelCount, count_model
+from mfulab.flops.model import ModelCount, count_model, looked_up_parameters
 from mfulab.flops.optimizers import optimizer_flops
 from mfulab.flops.parallel import plans
 from mfulab.flops.tree import layer_rows
@@ -74,6 +75,7 @@ def _row(config: CountFlopsStep, counted: ModelCount) -> FlopsRow:
         counted_on=counted.means,
         parameters=sum(parameter.numel() for parameter in parameters),
         trainable_parameters=trainable,
+        looked_up_parameters=looked_up_parameters(counted.model),
         forward_flops=forward.flops,
         backward_flops=backward.flops,
         forward_macs=forward.flops // 2,
@@ -135,10 +137,13 @@ def _add_checkpointed(row: FlopsRow, config: CountFlopsStep) -> None:
 
 
 def _add_decoding(row: FlopsRow, config: CountFlopsStep) -> None:
-    """Counts anew the step that decodes the last token; the columns stay empty where the model keeps no cache."""
+    """Counts anew the step that decodes the last token; the columns stay empty where that cannot be, and it is said."""
     try:
         counted = count_model(config.model, config.batch_size, config.sequence_length, mode="decoding")
-    except UnsupportedError:
+    except UnsupportedError:  # it keeps no cache
+        return
+    except CountError as error:
+        row.message = "; ".join(filter(None, [row.message, f"decoding was not counted: {error}"]))
         return
     total = counted.count.operations.sum("forward")
     row.decoding_flops, row.decoding_bytes = total.flops, BYTES * total.elements

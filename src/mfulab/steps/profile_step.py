@@ -53,6 +53,8 @@ def measure(config: ProfileStepStep, folder: Path) -> Measured:
     began = time.perf_counter()
     step, final_loss = make_step(config, device)
     made = time.perf_counter()
+    if config.workload.mode == "decoding":
+        memory.forget()  # filling the cache is not the step
     seen = _observe(config, step, device, folder)
     row = _row(config, seen, effective)
     row.measured_s = time.perf_counter() - made
@@ -63,6 +65,8 @@ def measure(config: ProfileStepStep, folder: Path) -> Measured:
         traced = trace_steps(step, device, _traced_steps(device, seen.time_s))
         kernels, table = kernel_readings(traced, device)
         row.top_kernels = top_kernels(table)
+        operators, row.top_other_operators = traced.operators(device)
+        kernels = {**kernels, **operators}
         write_tables(config.profile, traced, table, folder)
     else:
         kernels = untraced()

@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import sys
+import time
 
 if not __package__:  # run as a file: see the package, not this folder
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -58,6 +59,7 @@ def _measure(command: list[str], environment: dict[str, str]) -> int:
         config = json.load(file)
     limit = float((config.get("timing") or {}).get("time_limit_s") or DEFAULT_TIME_LIMIT_S)
     with devices.claim((config.get("device") or {}).get("type"), config_path, environment) as claimed:
+        began = time.monotonic()
         try:
             killed_before = processes.out_of_memory_kills()
             status = _execute(command, claimed, limit)
@@ -70,7 +72,7 @@ def _measure(command: list[str], environment: dict[str, str]) -> int:
     import subprocess
 
     print(failure, file=sys.stderr)
-    return subprocess.call([sys.executable, *command, "--failed", failure])
+    return subprocess.call([sys.executable, *command, "--failed", failure, "--after", str(time.monotonic() - began)])
 
 
 def _failure(status: int, is_out_of_memory: bool, row: str) -> str | None:
@@ -92,7 +94,6 @@ def _execute(command: list[str], environment: dict[str, str], limit: float | Non
 
 def _directly(command: list[str], environment: dict[str, str], limit: float | None) -> int:
     import subprocess
-    import time
     from contextlib import suppress
 
     # Unbuffered, so that its log can be read while it runs; the handler leaves a traceback where a library crashes.

@@ -83,8 +83,7 @@ def render(name: str, tables: frames.Tables, language: str = "en") -> Drawn | No
 
 def finding(module: ModuleType, rows: pd.DataFrame, text: Texts) -> str:
     """A figure's sentence: about what was measured here, and about recorded machines only where nothing was."""
-    measured = rows[~rows["recorded"]]
-    return module.finding(rows if measured.empty else measured, text)
+    return module.finding(frames.own(rows), text)
 
 
 def save(drawn: Drawn, path: Path) -> None:

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from mfulab.language import Texts
 from mfulab.language.quantities import quantity, significant
 from mfulab.report import style
-from mfulab.report.frames import Tables, ok, with_machine
+from mfulab.report.frames import Tables, ok, own, with_machine
 
 TABLES = ("matmul", "environment")
 TOPIC = "kernels"
@@ -25,9 +25,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     keys = ["machine", "kernel", "size", "precision"]
     if timed.empty:
         return timed
-    enough = timed[timed.groupby(["recorded", *keys])["block"].transform("nunique") >= FEWEST]
-    measured = enough[~enough["recorded"]]
-    enough = enough if measured.empty else measured
+    enough = own(timed[timed.groupby(["recorded", *keys])["block"].transform("nunique") >= FEWEST])
     if enough.empty:
         return enough
     most = enough.groupby(keys)["block"].nunique().idxmax()

@@ -30,7 +30,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
         computed=quantity(best["computed_tflop_s"] * 1e12, "FLOP/s"),
         share=percent(100 * best["measured_tflop_s"] / best["computed_tflop_s"]) if known else "",
     )
-    boosted = best["measured_tflop_s"] > best["computed_tflop_s"] and not best["hardware"].startswith("nvidia")
+    boosted = best["measured_tflop_s"] > best["computed_tflop_s"] and best["device"] == "cpu"
     return f"{words} {text('boosted')}" if boosted else words
 
 

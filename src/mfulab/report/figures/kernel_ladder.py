@@ -71,8 +71,8 @@ def out_of_order(here: pd.DataFrame) -> list[tuple[pd.Series, pd.Series]]:
 def _explained(rung: pd.Series, below: pd.Series, text: Texts) -> str:
     """What the measurement and the compiler tell of a rung that is not above the one below."""
     reasons = []
-    if rung["message"]:
-        reasons.append(str(rung["message"]))
+    if rung["verdict_flags"]:
+        reasons.append(str(rung["verdict_flags"]))
     if rung["spill_bytes"] > 0:
         reasons.append(text("spills", bytes=int(rung["spill_bytes"])))
     if rung["occupancy_percent"] < below["occupancy_percent"]:

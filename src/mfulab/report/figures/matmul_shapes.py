@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from mfulab.language import Texts
 from mfulab.language.quantities import percent
 from mfulab.report import matmuls, style
-from mfulab.report.frames import Tables, ok, with_machine
+from mfulab.report.frames import Tables, ok, own, with_machine
 
 TABLES = ("matmul", "environment")
 TOPIC = "kernels"
@@ -24,10 +24,10 @@ def rows(tables: Tables) -> pd.DataFrame:
     Measured machines go before recorded ones. Only implementations that were given odd shapes are there.
     """
     timed = matmuls.fastest(with_machine(tables, ok(tables["matmul"], "share_of_measured_percent", "m", "n", "k")))
+    # Measured or recorded machines, whichever have odd shapes; their cubes too.
+    timed = timed[timed["recorded"].isin(own(timed[odd(timed)])["recorded"])]
     if timed.empty:
         return timed
-    measured = timed[~timed["recorded"]]
-    timed = measured if odd(measured).any() else timed
     place = timed.groupby(["machine", "precision"])["size"].nunique().idxmax()
     here = timed[(timed["machine"] == place[0]) & (timed["precision"] == place[1])]
     strange = here[odd(here)]

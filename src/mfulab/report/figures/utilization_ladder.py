@@ -18,6 +18,7 @@ TOPIC = "ladder"
 RUNGS = (
     "utilization_percent",
     "kernel_busy_percent",
+    "product_percent",
     "sm_active_percent",
     "occupancy_percent",
     "tensor_active_percent",
@@ -31,6 +32,8 @@ MOST_LINES = 8  # of which more lie on one another
 def rows(tables: Tables) -> pd.DataFrame:
     """The busiest run of each model on each machine, with at least three rungs."""
     known = with_machine(tables, ok(tables["profile"], "mfu_percent", "utilization_percent"))
+    # Other operators keep SMs active too: of the two neither is below the other.
+    known["product_percent"] = known["product_percent"].where(known["sm_active_percent"].isna())
     known = known[known[list(RUNGS)].notna().sum(axis=1) >= 3]
     if known.empty:
         return known

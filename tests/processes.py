@@ -1,0 +1,31 @@
+"""Waiting for what other processes do, and whether they still run (from /proc: Linux)."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def until(condition: Callable[[], T], timeout_s: float = 20, failure: str = "waited in vain") -> T:
+    """What `condition()` gives once that is true. Raises TimeoutError, saying `failure`, where it does not in time."""
+    end = time.monotonic() + timeout_s
+    while not (answer := condition()):
+        if time.monotonic() > end:
+            raise TimeoutError(failure)
+        time.sleep(0.05)
+    return answer
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is such a process, and it has not ended yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def pid_in(path: Path) -> int:
+    """The process that a file names, once it does."""
+    return int(until(lambda: path.exists() and path.read_text()))

@@ -1,0 +1,53 @@
+"""Frames of the report: of which machine a row is, and which rows a sentence is about."""
+
+import pandas as pd
+import pytest
+
+from mfulab.language import Texts
+from mfulab.report.figures import ceilings
+from mfulab.report.frames import own, with_machine
+
+
+def table(columns, *rows):
+    return pd.DataFrame(rows, columns=columns.split())
+
+
+ENVIRONMENT = table(
+    "hardware recorded device device_name",
+    ("epyc-4c", False, "cpu", "AMD EPYC Processor"),
+    ("epyc-8c", False, "cpu", "AMD EPYC Processor"),
+    ("slug-80gb", True, "cuda", "NVIDIA(R) H100"),
+)
+
+
+def test_rows_tell_their_machine_and_its_device():
+    keys = [("epyc-4c", False), ("epyc-8c", False), ("slug-80gb", True), ("slug-80gb", False), ("unheard-of", False)]
+    found = with_machine({"environment": ENVIRONMENT}, table("hardware recorded", *keys))
+    assert list(found["machine"]) == [
+        "AMD EPYC epyc-4c",
+        "AMD EPYC epyc-8c",
+        "NVIDIA H100 (recorded)",
+        "slug-80gb",
+        "unheard-of",
+    ]
+    assert list(found["device"]) == ["cpu", "cpu", "cuda", "", ""]
+
+
+def test_without_an_environment_a_machine_has_its_own_name():
+    found = with_machine({"environment": ENVIRONMENT.iloc[:0]}, table("hardware recorded", ("epyc-4c", False)))
+    assert (list(found["machine"]), list(found["device"])) == (["epyc-4c"], [""])
+
+
+def test_recorded_rows_count_where_nothing_was_measured():
+    both = table("run recorded", ("a", True), ("b", False), ("c", True))
+    assert list(own(both)["run"]) == ["b"]
+    assert list(own(both[both["recorded"]])["run"]) == ["a", "c"]
+
+
+@pytest.mark.parametrize(
+    ("device", "computed", "is_said"), [("cpu", 0.8, True), ("cpu", 2.0, False), ("cuda", 0.8, False)]
+)
+def test_a_cpu_above_its_computed_peak_was_boosted_and_a_gpu_was_not(device, computed, is_said):
+    text = Texts("en", "ceilings")
+    row = table("machine ceiling measured_tflop_s computed_tflop_s device", ("M", "fp32", 1.0, computed, device))
+    assert (text("boosted") in ceilings.finding(row, text)) == is_said

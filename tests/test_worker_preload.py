@@ -1,0 +1,47 @@
+"""What the worker imports once for all runs leaves every GPU alone, so that each run may use one."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the worker is for Linux: elsewhere there is none")
+
+FAKE_DRIVER = """
+#include <stdio.h>
+#include <stdlib.h>
+static int told(const char *name) {
+    FILE *file = fopen(getenv("MFULAB_TEST_TOLD"), "a");
+    if (file) { fprintf(file, "%s\\n", name); fclose(file); }
+    return 100; /* CUDA_ERROR_NO_DEVICE */
+}
+int cuInit(unsigned flags) { return told("cuInit"); }
+int cuDriverGetVersion(int *version) { *version = 13000; told("cuDriverGetVersion"); return 0; }
+int cuGetProcAddress(const char *s, void **f, int v, unsigned long long g) { *f = 0; return told("lookup"); }
+int cuGetProcAddress_v2(const char *s, void **f, int v, unsigned long long g, int *q) { return told("lookup"); }
+"""
+
+
+def test_what_the_worker_imports_wakes_no_gpu(tmp_path: Path) -> None:
+    """A forked child cannot use CUDA once its parent has; the driver's library is replaced by one that tells."""
+    (tmp_path / "driver.c").write_text(FAKE_DRIVER)
+    library = tmp_path / "libcuda.so.1"
+    try:
+        compile_it = ["cc", "-shared", "-fPIC", "-o", str(library), str(tmp_path / "driver.c")]
+        subprocess.run(compile_it, check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("no C compiler")
+    told = tmp_path / "told"
+    environment = os.environ | {
+        "LD_LIBRARY_PATH": str(tmp_path),
+        "MFULAB_TEST_TOLD": str(told),
+        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+    }
+    preload = "import sys; from mfulab.worker import server; server.preload(); assert 'torch' in sys.modules"
+    subprocess.run([sys.executable, "-c", preload], env=environment, check=True)
+    assert not told.exists(), told.read_text()
+    # The library does tell: this is what must not happen.
+    subprocess.run([sys.executable, "-c", "import ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)"], env=environment)
+    assert told.read_text() == "cuInit\n"
