@@ -51,7 +51,7 @@ def catalogue(language: str) -> Mapping[str, Any]:
 
 
 class _Words(Formatter):
-    """Adds specifications: `{n:run|runs}` picks by number, `{t:quantity s}` gives an SI prefix, `{p:percent}` digits."""
+    """Adds formats: `{n:run|runs}` picks by number, `{t:quantity s}` has an SI prefix, `{p:percent}` is never 0.0."""
 
     def format_field(self, value: Any, format_spec: str) -> str:
         if "|" in format_spec:
