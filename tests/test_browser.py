@@ -180,8 +180,9 @@ def test_a_phone_shows_figures_whole_and_enlarges_them_at_a_touch(opened):
     drawing = opened.locator(".drawing").first
     hidden = "drawing => drawing.scrollWidth - drawing.clientWidth"
     assert drawing.evaluate(hidden) == 0
-    drawing.click()
+    drawing.click(position={"x": 300, "y": 60})
     assert drawing.evaluate(hidden) > 300
+    assert drawing.evaluate("drawing => drawing.scrollLeft") > 300  # what was touched is in view
     drawing.press("Enter")
     assert drawing.evaluate(hidden) == 0
 

@@ -134,6 +134,8 @@ def test_verdicts_are_told_in_every_language(language):
         assert told[name]
         assert (told[name] == english[name]) is (language == "en")
     assert "99 %" in told["verdict_reason"]
+    nearly_none = verdict.columns({**row, "mfu_percent": 0.0092}, language)
+    assert "0.0092 %" in nearly_none["verdict_reason"]
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

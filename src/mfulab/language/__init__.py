@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from mfulab.language.quantities import quantity
+from mfulab.language.quantities import percent, quantity
 
 _CATALOGUES = {file.stem: file for file in sorted(Path(__file__).parent.glob("catalogue/*.yaml"))}
 LANGUAGES = tuple(_CATALOGUES)
@@ -51,7 +51,7 @@ def catalogue(language: str) -> Mapping[str, Any]:
 
 
 class _Words(Formatter):
-    """Adds two format specifications: `{n:run|runs}` picks by number, `{t:quantity s}` gives a value its SI prefix."""
+    """Adds formats: `{n:run|runs}` picks by number, `{t:quantity s}` has an SI prefix, `{p:percent}` is never 0.0."""
 
     def format_field(self, value: Any, format_spec: str) -> str:
         if "|" in format_spec:
@@ -60,6 +60,8 @@ class _Words(Formatter):
         kind, _, unit = format_spec.partition(" ")
         if kind == "quantity":
             return quantity(value, unit)
+        if kind == "percent":
+            return percent(value)
         return super().format_field(value, format_spec)
 
 

@@ -35,9 +35,12 @@ for (const button of document.querySelectorAll(".copy")) {
 // ---- figures: whole on a narrow screen, and legible at a touch
 
 for (const drawing of document.querySelectorAll(".drawing")) {
-  const enlarge = () => drawing.classList.toggle("large");
-  drawing.addEventListener("click", enlarge);
-  drawing.addEventListener("keydown", (event) => { if (event.key === "Enter") enlarge(); });
+  const enlarge = (share) => {
+    drawing.classList.toggle("large");
+    drawing.scrollLeft = share * drawing.scrollWidth - drawing.clientWidth / 2; // what was touched stays in view
+  };
+  drawing.addEventListener("click", (event) => enlarge((event.clientX - drawing.getBoundingClientRect().left) / drawing.clientWidth));
+  drawing.addEventListener("keydown", (event) => { if (event.key === "Enter") enlarge(0.5); });
 }
 
 // ---- data: gzip in base64, because a sweep's rows repeat themselves
