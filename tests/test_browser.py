@@ -189,13 +189,13 @@ def test_a_phone_shows_figures_whole_and_enlarges_them_at_a_touch(opened):
 
 def test_the_name_of_a_row_stays_in_view(opened):
     opened.set_viewport_size({"width": 375, "height": 700})
-    name = opened.locator("#grid tbody tr[data-row] td").first
-    sides = "cell => [cell.getBoundingClientRect().left, cell.getBoundingClientRect().right]"
-    before = name.evaluate(sides)
+    first = "document.querySelector('#grid tbody tr[data-row] td')"  # asked for anew: rows are repainted
+    sides = f"(({{ left, right }}) => [left, right])({first}.getBoundingClientRect())"
+    before = opened.evaluate(sides)
     opened.locator("#scroll").evaluate("scroll => { scroll.scrollLeft = 400; }")
-    assert name.evaluate(sides) == before
+    assert opened.evaluate(sides) == before
     assert before[1] < 375 / 2
-    assert name.text_content() in report_rows.MODELS
+    assert opened.evaluate(f"{first}.textContent") in report_rows.MODELS
 
 
 def test_figures_say_their_finding_to_those_who_do_not_see_them(opened):
