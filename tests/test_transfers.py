@@ -50,3 +50,31 @@ def test_a_gpu_wins_from_where_it_does_not_lose_again():
     again = rows("gpu", {64: (1.0, 9.0), 128: (1.0, 2.0)}, copies=1.0)
     assert "CPU" not in transfers.finding(again, TEXT)
     assert "CPU" not in transfers.finding(gpu[gpu["n"] == 512], TEXT)
+
+
+def test_sizes_are_compared_in_one_precision():
+    """A bf16 product is the fastest of its size, and stands beside no fp32 one."""
+    products = [("numpy", "fp32", 64, 2.0), ("numpy", "fp32", 128, 3.0), ("torch", "bf16", 128, 1.0)]
+    lines = [
+        {
+            "hardware": "cpu",
+            "recorded": False,
+            "status": "ok",
+            "kernel": kernel,
+            "family": "CPU",
+            "size": str(n),
+            "precision": precision,
+            "batch": 1,
+            **dict.fromkeys(("m", "n", "k"), float(n)),
+            "time_s": time,
+            "allocation_s": 1.0,
+            "host_to_device_s": None,
+        }
+        for kernel, precision, n, time in products
+    ]
+    environment = pd.DataFrame([{"hardware": "cpu", "recorded": False, "device_name": "CPU", "device": "cpu"}])
+    chosen = transfers.rows({"matmul": pd.DataFrame(lines), "environment": environment})
+    assert list(zip(chosen["n"], chosen["precision"], chosen["time_s"], strict=True)) == [
+        (64.0, "fp32", 2.0),
+        (128.0, "fp32", 3.0),
+    ]

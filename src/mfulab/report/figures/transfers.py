@@ -16,10 +16,14 @@ COLORS = (3, 0, 2, 1)
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """The fastest kernel of each size on each machine, and the best CPU time of that size beside a GPU's."""
+    """The fastest kernel of each size on each machine, and the best CPU time of that size beside a GPU's.
+
+    All in the precision that most products were made in: another one moves other bytes.
+    """
     timed = matmuls.square(with_machine(tables, ok(tables["matmul"], "time_s", "allocation_s")))
     if timed.empty:
         return timed
+    timed = timed[timed["precision"] == timed["precision"].value_counts().idxmax()].copy()
     timed["host_s"] = timed["allocation_s"] + timed["time_s"]
     on_host = timed["host_to_device_s"].isna()
     best = timed.loc[timed.groupby(["machine", "n"])["time_s"].idxmin()].sort_values("n")
@@ -57,9 +61,11 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine; bars are shares of each part, stacked to 100 %, the total time above each."""
     machines = style.machines(rows)
-    grid = style.panels(figure, [""], machines, sharey=True)
+    precision = text.name("precision", rows["precision"].iloc[0])
+    titles = {machine: f"{machine} · {precision}" for machine in machines}
+    grid = style.panels(figure, [""], list(titles.values()), sharey=True)
     for machine in machines:
-        axes, here = grid["", machine], rows[rows["machine"] == machine]
+        axes, here = grid["", titles[machine]], rows[rows["machine"] == machine]
         total = here[list(PARTS)].sum(axis=1)
         base = pd.Series(0.0, index=here.index)
         names = [f"{n:g}" for n in here["n"]]
@@ -71,6 +77,6 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
             axes.text(place, 102, text("total", time=seconds), ha="center", fontsize=9)
         axes.set(xlabel=text("size"), ylim=(0, 110))
         axes.grid(axis="x", visible=False)
-    grid["", machines[0]].set_ylabel(text("share_of_time"))
+    grid["", titles[machines[0]]].set_ylabel(text("share_of_time"))
     present = [(color, part) for color, part in zip(COLORS, PARTS, strict=True) if rows[part].notna().any()]
     style.legend(figure, [style.dot(style.PALETTE[color], text(part), "s") for color, part in present])
