@@ -1,6 +1,9 @@
 """What is mended in Snakemake is still there to be mended, and only what no one asked for is taken back."""
 
+import atexit
 import gc
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +18,7 @@ def python_looks_as_it_does():
     before = gc.get_threshold()
     yield
     gc.set_threshold(*before)
+    atexit.unregister(gc.freeze)
 
 
 @pytest.mark.parametrize(
@@ -38,3 +42,22 @@ def test_thousands_of_jobs_that_live_on_are_not_walked_again_and_again(python_lo
     assert looks() > 10
     look_for_garbage_rarely()
     assert looks() == 0
+
+
+@pytest.mark.parametrize(("mended", "told"), [("", "taken apart"), ("mends.look_for_garbage_rarely()", "")])
+def test_what_lives_as_long_as_the_workflow_is_not_taken_apart_at_its_end(mended, told):
+    script = f"""
+from mfulab.planning import mends
+
+class Job:
+    def __init__(self):
+        self.dag = [self]
+
+    def __del__(self):
+        print("taken apart", end="")
+
+{mended}
+job = Job()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == told

@@ -1,5 +1,6 @@
 """What thousands of runs with commas in their names meet in Snakemake and Python, mended from the Snakefile."""
 
+import atexit
 import gc
 from collections.abc import Iterable
 from typing import Any
@@ -37,12 +38,13 @@ def keep_no_default_rate(scheduler: Any) -> None:
 
 
 def look_for_garbage_rarely() -> None:
-    """Lets Python look for garbage once in many more objects made.
+    """Lets Python look for garbage once in many more objects made, and no more at its end.
 
     The jobs of a workflow live as long as it does: to walk all of them again and again, thousands, took a sixth of the
-    time in which nothing is found to be done (docs/scale.md).
+    time in which nothing is found to be done, and to take them apart one by one at the end a quarter (docs/scale.md).
     """
     gc.set_threshold(OBJECTS_MADE)
+    atexit.register(gc.freeze)
 
 
 def restore_commas(targets: Iterable[dict[str, str]]) -> None:
