@@ -319,7 +319,7 @@ def test_a_hundred_thousand_points_are_one_picture(few):
 
 
 def test_figures_are_written_alone_and_stale_ones_removed_with_the_reason(few, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(frames, "read", lambda folder: (few, ["profile.csv: 3 columns are missing"]))
+    monkeypatch.setattr(frames, "read", lambda folder, wanted: (few, ["profile.csv: 3 columns are missing"]))
     (tmp_path / "execution_speed.svg").write_text("stale")
     with pytest.raises(SystemExit) as stopped:
         figures.main(["--out", str(tmp_path), "--only", "ceilings", "execution_speed"])
@@ -367,3 +367,9 @@ def test_labels_are_pushed_apart_in_order(wanted, height):
     assert all(later - earlier >= height - 1e-9 for earlier, later in itertools.pairwise(placed))
     assert min(placed) >= -1e-9
     assert max(placed) <= 1 + 1e-9
+
+
+def test_a_figure_reads_no_table_that_it_does_not_name(few):
+    for name, module in figures.modules().items():
+        named = {table: few[table] for table in module.TABLES}
+        assert module.rows(named).equals(module.rows(few)), name

@@ -1,7 +1,7 @@
 """The tables as pandas frames with the types that `mfulab.rows` gives their columns, however broken the files are."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from types import NoneType
 from typing import get_args
@@ -15,11 +15,12 @@ from mfulab.rows import ROWS
 Tables = dict[str, pd.DataFrame]
 
 
-def read(folder: Path) -> tuple[Tables, list[str]]:
-    """Every table, empty where it cannot be read, and what was wrong with the files, in words."""
+def read(folder: Path, wanted: Collection[str] = (*TABLES, "series")) -> tuple[Tables, list[str]]:
+    """The wanted tables, empty where one cannot be read, and what was wrong with the files, in words."""
     problems: list[str] = []
-    tables = {table: _read(folder / f"{table}.csv", table, problems) for table in TABLES}
-    tables["series"] = series.read(folder / "series.csv")
+    tables = {table: _read(folder / f"{table}.csv", table, problems) for table in TABLES if table in wanted}
+    if "series" in wanted:
+        tables["series"] = series.read(folder / "series.csv")
     problems.extend(_texts(folder / "problems.csv", "problem"))
     return tables, problems
 

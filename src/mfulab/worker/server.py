@@ -20,6 +20,7 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -31,16 +32,22 @@ from mfulab.worker.client import STARTED, WORKFLOW_ENDED
 # What runs spend their start on, the measurements' first: a run that is already there waits for all of it.
 PRELOADED = ("numpy", "numba", "torch", "torch._dynamo", "mfulab.app", "mfulab.runner")
 PACKAGES = ("steps", "models")  # every module of these, for all that they import
-REPORT = ("mfulab.report.tables", "mfulab.report.figures", "mfulab.report.page", "mfulab.flops.seminar")
+REPORT = ("mfulab.report.tables", "mfulab.report.figures", "mfulab.report.page")
+# What the seminar's numbers need, in portions: a run that comes meanwhile waits for one.
+SEMINAR = ("torch", "torch._dynamo", "transformers.modeling_utils", "mfulab.flops.seminar")
 LIFELINE = 0
 
 
 def serve(listener: socket.socket, measures: bool) -> None:
     """Answers requests until standard input ends."""
-    preload(measures)
+    preload(everything() if measures else REPORT)
+    later = [] if measures else list(SEMINAR)  # imported while runs work: where nothing is measured nobody minds
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers are not waited for
     while True:
-        ready, _, _ = select.select([listener.fileno(), LIFELINE], [], [])
+        ready, _, _ = select.select([listener.fileno(), LIFELINE], [], [], 0 if later else None)
+        if not ready:
+            preload([later.pop(0)])
+            continue
         if LIFELINE in ready:
             return _dismiss(listener)
         connection, _ = listener.accept()
@@ -55,14 +62,16 @@ def serve(listener: socket.socket, measures: bool) -> None:
         connection.close()
 
 
-def preload(measures: bool = True) -> None:
-    """Imports what runs need, or where nothing is measured what the report needs.
-
-    A module that cannot be imported is left to the runs, whose rows say why.
-    """
+def everything() -> list[str]:
+    """The modules that a workflow which measures needs, the measurements' first."""
     root = Path(__file__).parents[1]
     modules = [f"mfulab.{name}.{path.stem}" for name in PACKAGES for path in sorted((root / name).glob("[!_]*.py"))]
-    for name in (*PRELOADED, *modules, *REPORT) if measures else REPORT:
+    return [*PRELOADED, *modules, *REPORT, *SEMINAR]
+
+
+def preload(modules: Iterable[str]) -> None:
+    """Imports what runs need. A module that cannot be imported is left to the runs, whose rows say why."""
+    for name in modules:
         with suppress(Exception):
             importlib.import_module(name)
     with suppress(Exception):

@@ -111,7 +111,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--language", default="en")
     parser.add_argument("--list", type=Path, metavar="FILE", help="draw nothing: list the figures that have data")
     options = parser.parse_args(arguments)
-    tables, problems = frames.read(options.tables)
+    wanted = {table for name in options.only or modules() for table in modules()[name].TABLES}
+    tables, problems = frames.read(options.tables, wanted)
     if options.list:
         with_data = [name for name, module in modules().items() if not module.rows(tables).empty]
         options.list.write_text("".join(f"{name}\n" for name in with_data), encoding="utf-8")
