@@ -108,3 +108,11 @@ def test_a_compiled_region_is_an_operator_and_the_products_in_it_are_products():
     readings, others = operator_readings(events, 1, on_gpu=False)
     assert readings["product_percent"].value == pytest.approx(30)
     assert json.loads(others) == {FUSED: 60.0}
+
+
+def test_compiled_code_that_hides_its_products_tells_no_share():
+    events = numbered(tree(trace.STEPS, 5, tree("## Call CompiledFxGraph f1 ##", 60, tree("aten::empty", 1))))
+    readings, others = operator_readings(events, 1, on_gpu=False)
+    assert readings["product_percent"].value is None
+    assert "no operator tells them apart" in readings["other_operators_percent"].reason
+    assert others is None

@@ -275,9 +275,10 @@ def _other_operators(facts: Facts) -> str:
     if not parts or parts["products"] > parts["speed"] or parts["others"] < parts["outside"]:
         return ""
     longest = json.loads(facts.text("top_other_operators") or "{}")
-    for name, share in longest.items():
-        return facts.say("other_operators_most", name=name, share=share, **parts)
-    return facts.say("other_operators", **parts)
+    if not longest:
+        return facts.say("other_operators", **parts)
+    name, share = next(iter(longest.items()))
+    return facts.say("other_operators_most", name=name, share=share, **parts)
 
 
 def _overhead(facts: Facts) -> str:

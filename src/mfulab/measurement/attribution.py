@@ -39,7 +39,7 @@ def operator_readings(events: Iterable[Any], steps: int, on_gpu: bool) -> tuple[
 
     Returns:
         `product_percent` and `other_operators_percent`, and JSON of the five longest others: name → share in percent.
-        The longest way round is taken for an operator's name: batch_norm, and not what it is made of.
+        An operator goes by its outermost name: batch_norm, and not what it is made of.
     """
     events = [event for event in events if event.device_type == DeviceType.CPU]
     wall = sum(event.cpu_time_total for event in events if event.name == trace.STEPS)
@@ -56,6 +56,8 @@ def operator_readings(events: Iterable[Any], steps: int, on_gpu: bool) -> tuple[
     attributed = 1 - times.pop(None, 0) / whole
     if on_gpu and attributed < LEAST_ATTRIBUTED:
         return missing(UNITS, SOURCE, "kernels were launched by a graph, and belong to no operator"), None
+    if times[FUSED] and not times[PRODUCT]:
+        return missing(UNITS, SOURCE, "compiled code holds its products itself, and no operator tells them apart"), None
     products = times.pop(PRODUCT, 0)
     shares = {"product_percent": 100 * products / wall, "other_operators_percent": 100 * sum(times.values()) / wall}
     longest = {str(name): round(100 * time / wall, 1) for name, time in times.most_common(5) if time}
