@@ -9,9 +9,10 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
+import mfulab.flops.fused  # noqa: F401 (its operators)
 from mfulab.flops.count import Count, count
 from mfulab.flops.counter import Totals
-from mfulab.flops.operators import FORMULAS, Cost, register
+from mfulab.flops.operators import ATTENTION_CAUSAL, FORMULAS, Cost, register
 
 
 class Call(nn.Module):
@@ -317,3 +318,11 @@ def test_elementwise_operators_are_counted_apart():
     assert forward.flops == backward.flops == 0
     assert forward.other_flops == 24 * (1 + 3 + 1)  # relu, softmax, and the sum that stands for a loss
     assert forward.other_elements > 4 * 24
+
+
+def test_attention_reads_its_causal_flag_where_torch_puts_it() -> None:
+    for name, places in ATTENTION_CAUSAL.items():
+        namespace, _, short = name.partition("::")
+        for operator, place in zip((short, f"{short}_backward"), places, strict=True):
+            arguments = getattr(getattr(torch.ops, namespace), operator).default._schema.arguments
+            assert [argument.name for argument in arguments].index("is_causal") == place
