@@ -50,7 +50,7 @@ def asked_in(path: Path, asking: tuple[str, ...] = ASKING, constants: tuple[str,
 
 def used() -> set[str]:
     """Every key that code or template asks for."""
-    template = (PACKAGE / "templates/report.html").read_text()
+    template = (PACKAGE / "page/templates/report.html").read_text()
     asked = set(re.findall(r"text\([\"'](\w+)[\"']", template))
     return asked.union(*(asked_in(path) for path in PACKAGE.rglob("*.py")), asked_in(VERDICT, ("say",), ()))
 

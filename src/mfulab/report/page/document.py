@@ -90,7 +90,7 @@ def _judged(tables: frames.Tables, language: str) -> frames.Tables:
 
 
 def _file(name: str) -> str:
-    return resources.files("mfulab.report").joinpath(f"templates/{name}").read_text(encoding="utf-8")
+    return resources.files("mfulab.report.page").joinpath(f"templates/{name}").read_text(encoding="utf-8")
 
 
 def _runs(tables: frames.Tables) -> pd.DataFrame:
