@@ -7,7 +7,8 @@ against the measured ceiling, with this beside it.
 from collections.abc import Mapping
 
 from mfulab.hardware.cpu import Cpu
-from mfulab.hardware.peaks import Peak, how_to_give, table
+from mfulab.hardware.datasheets import table
+from mfulab.hardware.peaks import Peak, how_to_give
 
 # Bits an element occupies, and the flag without which the CPU converts instead of computing in that format.
 _BITS = {"fp64": (64, None), "fp32": (32, None), "fp16": (16, "avx512_fp16")}
