@@ -23,7 +23,7 @@ def cpu_peak(cpu: Cpu, cores: int, precision: str, given: Mapping[str, float] | 
     if given and precision in given:
         return Peak(given[precision], formula=f"{given[precision]} TFLOP/s", source="device.peak_tflop_s")
     how = how_to_give(precision)
-    if precision in ("tf32", "fp8"):
+    if precision in ("tf32", "fp8", "fp4"):
         return Peak(None, reason=f"{precision} is a GPU format")
     if cpu.clock_mhz is None:
         return Peak(None, reason=f"the clock of {cpu.name} is not told; {how}")

@@ -142,7 +142,7 @@ def _peak(
         )
     unit = next((unit for unit in UNITS[precision] if computed(sheet, unit) or printed(sheet, unit)), None)
     if unit is None:
-        note = f" ({sheet.note})" if sheet.note else ""
+        note = f" ({sheet.note})" if sheet.note and sheet.rate == "printed" else ""
         return Peak(None, reason=f"neither the datasheet of {sheet.device} nor its architecture has {precision}{note}")
     product, figure, rate = computed(sheet, unit), printed(sheet, unit), _rates(sheet)
     share = units / sheet.units if units and sheet.units else 1.0
