@@ -3,6 +3,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 from support.machine_code import resource_usage

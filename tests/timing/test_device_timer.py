@@ -6,7 +6,6 @@ import torch
 from mfulab.timing import device_timer
 from mfulab.timing.device_timer import DeviceTimer
 
-
 CYCLES_PER_S = 1e9
 
 
