@@ -1,31 +1,46 @@
 """CUDA C for Hopper: tiles by the bulk copy engine (TMA), warpgroup products (wgmma), warps with different jobs."""
 
 import ctypes
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 from mfulab.kernels.base import Launch, Shape, ceil_div
 from mfulab.kernels.cuda_c import CudaC, LaunchError, check, handle_of
 from mfulab.schema.errors import UnsupportedError
 
-TILE_M, TILE_N, TILE_K, STAGES = 128, 256, 64, 4
-BOX = 64  # elements of 2 bytes in the widest swizzle
+TILE_M, TILE_N, STAGES = 128, 256, 4
+BOX = 64  # columns of B, and of C, in one box
+ROW_BYTES = 128  # of a box: the widest swizzle
 THREADS = 3 * 128
-SHARED_MEMORY_BYTES = STAGES * (TILE_M + TILE_N) * TILE_K * 2 + 2 * STAGES * 8 + 1024  # stages, barriers, alignment
+RING_BYTES = STAGES * (TILE_M + TILE_N) * ROW_BYTES
+ALIGNMENT = 1024  # a swizzle repeats after as many bytes
+PATCH_BYTES = BOX * ROW_BYTES  # of C on its way out
+
+
+class View(NamedTuple):
+    """How the copy engine sees a contiguous tensor; extents and box innermost first."""
+
+    tensor: Any
+    extents: tuple[int, int, int]
+    box: tuple[int, int, int]
 
 
 class CudaHopper(CudaC):
     """fp16 and bf16 with float32 accumulation. Rows of A and B must be multiples of 16 bytes."""
 
-    rung, adds = 10, "Hopper: bulk copies by one warp, products by two warpgroups, blocks that stay for tile after tile"
+    rung, adds = 13, "Hopper: bulk copies by one warp, products by two warpgroups, blocks that stay for tile after tile"
     precisions = ("fp16", "bf16")
     source = "hopper.cu"
     least_capability = (9, 0)
+    cluster: ClassVar[int] = 1  # blocks, one tile above the other
+    shared_memory_bytes: ClassVar[int] = RING_BYTES + 2 * STAGES * 8 + ALIGNMENT
+    item_bytes: ClassVar[int] = 2
 
     def architecture(self, capability: tuple[int, int]) -> str:
         return "sm_90a"  # wgmma exists for this one target only
 
     def defines(self) -> dict[str, str]:
-        return {"TYPE": {"fp16": "f16", "bf16": "bf16"}[self.precision]}
+        name = {"fp16": "f16", "bf16": "bf16"}[self.precision]
+        return {"TYPE": name, "RESULT": name, "OPERAND_BYTES": str(self.item_bytes)}
 
     def require(self, device: str, shape: Shape) -> None:
         super().require(device, shape)
@@ -34,29 +49,39 @@ class CudaHopper(CudaC):
 
             if torch.cuda.get_device_capability()[0] != 9:
                 raise UnsupportedError(f"{self}: wgmma exists on compute capability 9.0 only")
-        if shape.n % 8 or shape.k % 8:
-            raise UnsupportedError(f"{self}: the copy engine needs n and k to be multiples of 8, not {shape}")
+        step = 16 // self.item_bytes
+        if shape.n % 8 or shape.k % step:
+            sides = "n and k to be multiples of 8" if step == 8 else f"n to be a multiple of 8 and k of {step}"
+            raise UnsupportedError(f"{self}: the copy engine needs {sides}, not {shape}")
 
     def launch(self, shape: Shape) -> Launch:
-        tiles = shape.batch * ceil_div(shape.m, TILE_M) * ceil_div(shape.n, TILE_N)
-        return Launch((THREADS, 1, 1), (min(tiles, _multiprocessors()), 1, 1), SHARED_MEMORY_BYTES)
+        tiles = shape.batch * ceil_div(shape.m, self.cluster * TILE_M) * ceil_div(shape.n, TILE_N)
+        blocks = self.cluster * min(tiles, _multiprocessors() // self.cluster)
+        return Launch((THREADS, 1, 1), (blocks, 1, 1), self.shared_memory_bytes)
+
+    def views(self, a: Any, b: Any, c: Any) -> list[View]:
+        """What the copy engine loads and stores, in the order of the kernel's arguments."""
+        batch, m, k = a.shape
+        depth = ROW_BYTES // self.item_bytes
+        return [View(a, (k, m, batch), (depth, TILE_M, 1)), View(b, (b.shape[-1], k, batch), (BOX, depth, 1))]
+
+    def pointers(self, c: Any) -> list[Any]:
+        """Tensors that the kernel takes by their address, behind the views."""
+        return [c]
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
-        batch, m, k = a.shape
-        n = b.shape[-1]
-        map_a = tensor_map(a, (k, m, batch), (BOX, TILE_M, 1))
-        map_b = tensor_map(b, (n, k, batch), (BOX, TILE_K, 1))
-        return map_a, map_b, c, Shape(batch, m, n, k)
+        views, pointers = self.views(a, b, c), self.pointers(c)
+        sides = (a.shape[0], a.shape[1], c.shape[2], a.shape[2])
+        maps = [tensor_map(view) for view in views]
+        values = [*(ctypes.c_void_p(one.data_ptr()) for one in pointers), *map(ctypes.c_int, sides)]
+        addresses = [*(one.address for one in maps), *map(ctypes.addressof, values)]
+        return (ctypes.c_void_p * len(addresses))(*addresses), (views, pointers, maps, values)
 
     def run(self, *operands: Any, launch: Launch) -> None:
         import torch
         from cuda.bindings import driver
 
-        map_a, map_b, c, shape = operands
-        sides = [ctypes.c_int(side) for side in shape]
-        pointer = ctypes.c_void_p(c.data_ptr())
-        addresses = [map_a.address, map_b.address, *(ctypes.addressof(one) for one in (pointer, *sides))]
-        arguments = (ctypes.c_void_p * len(addresses))(*addresses)
+        arguments, _ = operands
         kernel = self.loaded(launch)
         # cuda.core's launch takes no tensor map by value; the driver's does, and takes a CUkernel for a CUfunction.
         function = driver.CUfunction(handle_of(kernel))
@@ -88,25 +113,26 @@ class TensorMap:
         self.address = (ctypes.addressof(self._memory) + 63) // 64 * 64
 
 
-def tensor_map(matrix: Any, extents: tuple[int, int, int], box: tuple[int, int, int], library: Any = None) -> TensorMap:
-    """How the copy engine sees a contiguous 3-D tensor of 2-byte elements; extents and box innermost first.
+def tensor_map(view: View, library: Any = None) -> TensorMap:
+    """A view as the driver encodes it.
 
     Outside the extents it reads zeros; the 128-byte swizzle is the one that `descriptor` in hopper.cuh names.
     """
     from cuda.bindings import driver
 
     library = library or ctypes.CDLL("libcuda.so.1")
-    kind = "BFLOAT16" if "bfloat16" in str(matrix.dtype) else "FLOAT16"
-    row, plane = 2 * extents[0], 2 * extents[0] * extents[1]
+    dtype, item = str(view.tensor.dtype), view.tensor.element_size()
+    kind = "UINT8" if item == 1 else "BFLOAT16" if "bfloat16" in dtype else "FLOAT16"
+    row, plane = item * view.extents[0], item * view.extents[0] * view.extents[1]
     made = TensorMap()
     error = library.cuTensorMapEncodeTiled(
         ctypes.c_void_p(made.address),
         ctypes.c_int(getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{kind}")),
         ctypes.c_uint32(3),
-        ctypes.c_void_p(matrix.data_ptr()),
-        (ctypes.c_uint64 * 3)(*extents),
+        ctypes.c_void_p(view.tensor.data_ptr()),
+        (ctypes.c_uint64 * 3)(*view.extents),
         (ctypes.c_uint64 * 2)(row, plane),
-        (ctypes.c_uint32 * 3)(*box),
+        (ctypes.c_uint32 * 3)(*view.box),
         (ctypes.c_uint32 * 3)(1, 1, 1),
         ctypes.c_int(driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE),
         ctypes.c_int(driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B),
