@@ -11,12 +11,13 @@ from support.machine_code import disassembled, instructions, main_loops, needs_n
 from support.shape_classes import shape_classes
 
 from mfulab.kernels.base import Shape
-from mfulab.kernels.cuda_hopper import BOX, ROW_BYTES, STAGES, TILE_M, TILE_N, CudaHopper, View, tensor_map
+from mfulab.kernels.cuda_hopper import CudaHopper
 from mfulab.kernels.cuda_hopper_cluster import CudaHopperCluster
 from mfulab.kernels.cuda_hopper_fp8 import CudaHopperFp8
 from mfulab.kernels.cuda_hopper_hilbert import CudaHopperHilbert, hilbert_order
 from mfulab.kernels.cuda_hopper_stores import CudaHopperStores
 from mfulab.kernels.formats import FORMATS
+from mfulab.kernels.hopper import BOX, ROW_BYTES, STAGES, TILE_M, TILE_N, View, tensor_map
 from mfulab.kernels.nvrtc import SOURCES
 from mfulab.kernels.verification import check, exact_product, random_operands
 from mfulab.schema.errors import UnsupportedError

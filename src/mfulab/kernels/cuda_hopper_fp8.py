@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from mfulab.kernels.cuda_hopper import BOX, ROW_BYTES, View
 from mfulab.kernels.cuda_hopper_hilbert import CudaHopperHilbert
+from mfulab.kernels.hopper import BOX, ROW_BYTES, View
 
 
 class CudaHopperFp8(CudaHopperHilbert):

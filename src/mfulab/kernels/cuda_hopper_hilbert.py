@@ -5,15 +5,15 @@ from typing import Any
 import numpy as np
 
 from mfulab.kernels.base import ceil_div
-from mfulab.kernels.cuda_hopper import TILE_M, TILE_N
-from mfulab.kernels.cuda_hopper_cluster import CudaHopperCluster
+from mfulab.kernels.hopper import TILE_M, TILE_N, HopperStores
 
 
-class CudaHopperHilbert(CudaHopperCluster):
+class CudaHopperHilbert(HopperStores):
     """The order is a table on the device, made beforehand: that is in the end-to-end time only."""
 
     rung, adds = 16, "tiles along a Hilbert curve: the L2 cache serves most loads, whatever the size"
     source = "hopper_hilbert.cu"
+    cluster = 2
 
     def pointers(self, c: Any) -> list[Any]:
         import torch

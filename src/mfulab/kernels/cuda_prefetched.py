@@ -1,10 +1,10 @@
 """CUDA C, prefetched fragments: the next values come from shared memory while these are multiplied."""
 
-from mfulab.kernels.cuda_async_copies import CudaAsyncCopies
+from mfulab.kernels.cuda_tiled import AsyncTiles
 
 
-class CudaPrefetched(CudaAsyncCopies):
-    """BK must be even: fragments alternate between two sets of registers."""
+class CudaPrefetched(AsyncTiles):
+    """Fragments alternate between two sets of registers, so BK must be even, as the loads of four demand anyway."""
 
     rung, adds = 10, "the next fragments are read while these are multiplied, also across the barrier"
     source = "prefetched.cu"
