@@ -14,8 +14,8 @@ from mfulab.planning.runs import Plan, Run
 from mfulab.planning.sources import PACKAGE, closure, step_sources, target_sources, write_digests
 from mfulab.runtime import client
 from mfulab.schema.errors import ConfigurationError
+from mfulab.schema.measurements import TABLES, Measurement
 
-TABLES = ("environment", "ceilings", "flops", "counters", "profile", "matmul", "formats")
 
 
 class Workflow:
@@ -69,7 +69,7 @@ class Workflow:
     @property
     def tables(self) -> tuple[str, ...]:
         """The tables that every experiment makes, some of them perhaps with a header alone."""
-        return TABLES
+        return tuple(TABLES)
 
     @property
     def language(self) -> str:

@@ -14,9 +14,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from mfulab.schema.configs import STEPS, Step
+from mfulab.schema.configs import Step
 from mfulab.schema.errors import ConfigurationError, UnsupportedError
-from mfulab.schema.rows import ROWS, Row, Status
+from mfulab.schema.measurements import MEASUREMENTS
+from mfulab.schema.rows import Row, Status
 from mfulab.steps.base import Measured
 
 # What the allocators of torch and NumPy say; torch raises a plain RuntimeError for host memory.
@@ -38,7 +39,7 @@ def measure(step: str, config_path: Path) -> Row:
         measured = importlib.import_module(f"mfulab.steps.{step}").measure(config, folder)
     except Exception as error:
         traceback.print_exc()
-        measured = Measured(ROWS[step](**_axes(step, config), status=_status(error), message=_message(error)))
+        measured = Measured(MEASUREMENTS[step].row(**_axes(step, config), status=_status(error), message=_message(error)))
     measured.row.process_s = time.perf_counter() - started
     return _finish(measured, folder, hardware, started_at)
 
@@ -52,14 +53,14 @@ def record_failure(step: str, config_path: Path, message: str, process_s: float 
     folder = config_path.parent
     hardware = folder.parents[1].name if config.on_device else ""
     status: Status = "out_of_memory" if _is_memory(message) else "failed"
-    measured = Measured(ROWS[step](**_axes(step, config), status=status, message=message, process_s=process_s))
+    measured = Measured(MEASUREMENTS[step].row(**_axes(step, config), status=status, message=message, process_s=process_s))
     return _finish(measured, folder, hardware, datetime.now(UTC) - timedelta(seconds=process_s or 0))
 
 
 def read_config(step: str, path: Path) -> Step:
     """The validated config of a run. Raises ConfigurationError."""
     try:
-        return STEPS[step].model_validate_json(path.read_text(encoding="utf-8"))
+        return MEASUREMENTS[step].config.model_validate_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ConfigurationError(f"--config={path}: no such file.") from error
     except ValidationError as error:
@@ -84,7 +85,7 @@ def check_device(config: Step, folder: Path) -> str:
 
 def _axes(step: str, config: Step) -> dict[str, Any]:
     """The run's identity for a row without measurements."""
-    columns = ROWS[step].model_fields
+    columns = MEASUREMENTS[step].row.model_fields
     values = {axis: getattr(config, axis) for axis in config.axes if axis in columns}
     return {axis: getattr(value, "name", value) for axis, value in values.items()}
 

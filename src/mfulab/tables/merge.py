@@ -16,12 +16,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from mfulab.planning.store import is_complete, write_if_changed
-from mfulab.schema.configs import STEPS
 from mfulab.schema.errors import ConfigurationError
-from mfulab.schema.rows import ROWS
+from mfulab.schema.measurements import MEASUREMENTS, NO_MACHINE
 
-COUNTS = "count_flops"
-OTHERS = {"plan", "tables", "reference", "superseded"}  # made anew from runs, or no runs
 OF_THE_DAY = {"commit", "started_at", "process_s", "measured_s"}  # columns in which the same result differs
 
 
@@ -62,7 +59,7 @@ def _runs(results: Path) -> Iterator[tuple[str, Path]]:
     for config in sorted([*results.glob(f"{COUNTS}/*/config.json"), *results.glob("*/*/*/config.json")]):
         top, *_ = config.relative_to(results).parts
         step = config.parent.parent.name
-        if top not in OTHERS and step in STEPS:
+        if top not in OTHERS and step in MEASUREMENTS:
             yield step, config.parent
 
 
@@ -86,12 +83,12 @@ def _why_bad(step: str, run: Path) -> str | None:
     if not is_complete(run / "row.csv"):
         return "its row is incomplete"
     row = _row(run)
-    hardware = run.parents[1].name if STEPS[step].on_device else ""
+    hardware = run.parents[1].name if MEASUREMENTS[step].on_device else ""
     if (row.get("run"), row.get("hardware")) != (run.name, hardware):
         return f"its row is of run={row.get('run')} on hardware={row.get('hardware')}"
     try:
-        STEPS[step].model_validate_json((run / "config.json").read_text(encoding="utf-8"))
-        ROWS[step].model_validate({key: value for key, value in row.items() if value != ""})
+        MEASUREMENTS[step].config.model_validate_json((run / "config.json").read_text(encoding="utf-8"))
+        MEASUREMENTS[step].row.model_validate({key: value for key, value in row.items() if value != ""})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
