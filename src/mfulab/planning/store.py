@@ -9,6 +9,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Sequence
+from enum import Enum
 from pathlib import Path
 
 from mfulab.errors import ConfigurationError
@@ -17,40 +18,70 @@ from mfulab.planning.runs import Plan, Run
 SUPERSEDED = "superseded"
 
 
-def write(plan: Plan, results: Path, sources: Sequence[Path] = ()) -> None:
-    """Writes every run's config and the experiment's manifest. `sources` are the files that results depend on.
+class State(Enum):
+    """What a run's folder is to a plan."""
 
-    Raises ConfigurationError where `results` cannot be written, before anything is changed.
-    """
-    check_writable(results)
-    newest = max((path.stat().st_mtime for path in sources), default=0.0)
+    KEPT = "its config is there as planned, its row too or not yet"
+    NEW = "there is no config, or one without a finished row"
+    CUT = "its config is there as planned, with a row that was cut off"
+    CHANGED = "another config has a finished row, which is moved aside"
+    RESTED = "a finished row of this config was moved aside and comes back"
+
+
+def write(plan: Plan, results: Path, sources: Sequence[Path] = ()) -> None:
+    """Writes every run's config and the experiment's manifest. `sources` are the files that results depend on."""
+    newest = newest_of(sources)
     for run in plan.runs:
         write_run(run, results, newest)
-    write_if_changed(results / plan.hardware / "plan" / f"{plan.experiment}.json", plan.manifest)
+    write_if_changed(results / plan.manifest_path, plan.manifest)
 
 
-def write_run(run: Run, results: Path, newest_source: float = 0.0) -> None:
-    """Writes one run's config where it changed, after its finished results were moved aside or came back.
+def newest_of(sources: Sequence[Path]) -> float:
+    """The latest modification time of `sources`; 0 without any."""
+    return max((path.stat().st_mtime for path in sources), default=0.0)
+
+
+def state(run: Run, results: Path, newest_source: float = 0.0) -> State:
+    """What `write_run` would find, without changing anything.
 
     A result at rest comes back only if it is as new as `newest_source`, a modification time.
     """
     folder = results / run.folder
-    config = folder / "config.json"
     row = folder / "row.csv"
-    text = run.text
-    old = _read(config)
-    if old == text:
-        if row.exists() and not is_complete(row):
-            row.unlink()  # left by a crash; a row that says something always ends in a line
+    old = _read(folder / "config.json")
+    if old == run.text:
+        return State.CUT if row.exists() and not is_complete(row) else State.KEPT
+    resting = _resting_place(results, run, run.text) / "row.csv"
+    if is_complete(resting) and resting.stat().st_mtime >= newest_source:
+        return State.RESTED
+    return State.CHANGED if is_complete(row) else State.NEW
+
+
+def write_run(run: Run, results: Path, newest_source: float = 0.0) -> None:
+    """Writes one run's config where it changed, after its finished results were moved aside or came back."""
+    folder = results / run.folder
+    found = state(run, results, newest_source)
+    if found is State.KEPT:
         return
-    if old is not None and row.exists() and is_complete(row):
-        _move(folder, _resting_place(results, run, old))
-    resting = _resting_place(results, run, text)
-    if resting.exists() and (resting / "row.csv").stat().st_mtime >= newest_source:
-        shutil.rmtree(folder, ignore_errors=True)
-        _move(resting, folder)
+    if found is State.CUT:
+        remove(folder / "row.csv")  # left by a crash; a row that says something always ends in a line
+        return
+    old = _read(folder / "config.json")
+    if is_complete(folder / "row.csv"):
+        _move(folder, _resting_place(results, run, old or ""))
+    if found is State.RESTED:
+        remove(folder)
+        _move(_resting_place(results, run, run.text), folder)
     else:
-        write_if_changed(config, text)
+        write_if_changed(folder / "config.json", run.text)
+
+
+def remove(path: Path) -> None:
+    """Removes a file or a folder, whatever stands there; nothing where nothing does."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _resting_place(results: Path, run: Run, text: str) -> Path:
@@ -58,8 +89,7 @@ def _resting_place(results: Path, run: Run, text: str) -> Path:
 
 
 def _move(source: Path, target: Path) -> None:
-    if target.exists():
-        shutil.rmtree(target)
+    remove(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     source.rename(target)
 
