@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 
-from mfulab.errors import ConfigurationError
 from mfulab.planning.runs import Plan, Run
+from mfulab.schema.errors import ConfigurationError
 
 SUPERSEDED = "superseded"
 
