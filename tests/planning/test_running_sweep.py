@@ -1,17 +1,17 @@
 """Planning leaves a running sweep alone: a dry run writes nothing, a second sweep is refused before it plans."""
 
 import csv
-import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
-import pretend
 import pytest
-from processes import until
+from support import pretend
+from support.processes import until
 
-from mfulab.worker.devices import GPUS, JOBS, VISIBLE
+from mfulab.runtime.client import SOCKET
+from mfulab.runtime.devices import GPUS, JOBS, VISIBLE
 
 pytestmark = [
     pytest.mark.workflow,
@@ -38,7 +38,7 @@ def start(tree: Path, *options: str, **config: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         command(*options, **config),
         cwd=tree,
-        env=pretend.environment(),
+        env=pretend.environment(**{SOCKET: ""}),  # no worker: these runs import little
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -108,7 +108,7 @@ def test_a_sweep_that_was_killed_goes_on_with_the_same_command(tree: Path) -> No
     until(lambda: pretend.begun(tree) == 2, 60, "the sweep did not begin")
     sweep.send_signal(signal.SIGKILL)
     sweep.communicate()
-    assert os.listdir(tree / ".snakemake/locks")
+    assert list((tree / ".snakemake/locks").iterdir())
     (tree / "hold").unlink()
     pretend.finish(start(tree))
     pretend.assert_all_measured_once(tree)

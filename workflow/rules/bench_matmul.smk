@@ -1,6 +1,6 @@
 rule bench_matmul:
     input:
-        config="results/{hardware}/bench_matmul/{run}/config.json",
+        config=lab.config("bench_matmul"),
         sources=lab.sources("bench_matmul"),
     output:
         row="results/{hardware}/bench_matmul/{run}/row.csv",

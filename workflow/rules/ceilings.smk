@@ -1,6 +1,6 @@
 rule ceilings:
     input:
-        config="results/{hardware}/ceilings/{run}/config.json",
+        config=lab.config("ceilings"),
         sources=lab.sources("ceilings"),
     output:
         row="results/{hardware}/ceilings/{run}/row.csv",

@@ -1,6 +1,6 @@
 rule compare_counters:
     input:
-        config="results/compare_counters/{run}/config.json",
+        config=lab.config("compare_counters"),
         sources=lab.sources("compare_counters"),
     output:
         row="results/compare_counters/{run}/row.csv",

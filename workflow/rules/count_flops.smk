@@ -1,6 +1,6 @@
 rule count_flops:
     input:
-        config="results/count_flops/{run}/config.json",
+        config=lab.config("count_flops"),
         sources=lab.sources("count_flops"),
     output:
         row="results/count_flops/{run}/row.csv",

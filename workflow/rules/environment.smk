@@ -1,6 +1,6 @@
 rule environment:
     input:
-        config="results/{hardware}/environment/{run}/config.json",
+        config=lab.config("environment"),
         sources=lab.sources("environment"),
     output:
         row="results/{hardware}/environment/{run}/row.csv",

@@ -1,6 +1,6 @@
 rule number_formats:
     input:
-        config="results/number_formats/{run}/config.json",
+        config=lab.config("number_formats"),
         sources=lab.sources("number_formats"),
     output:
         row="results/number_formats/{run}/row.csv",

@@ -1,6 +1,6 @@
 rule profile_step:
     input:
-        config="results/{hardware}/profile_step/{run}/config.json",
+        config=lab.config("profile_step"),
         sources=lab.sources("profile_step"),
     output:
         row="results/{hardware}/profile_step/{run}/row.csv",

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from mfulab.errors import ConfigurationError
+from mfulab.schema.errors import ConfigurationError
 
 NAME = ".lock"
 LONGEST_COMMAND = 200  # characters of a command that a message quotes
@@ -85,10 +85,8 @@ def _read(descriptor: int) -> dict[str, Any]:
 
 def _told(holder: Mapping[str, Any]) -> str:
     process, host = holder.get("process", "?"), holder.get("host", "this machine")
-    command, since = holder.get("command"), str(holder.get("since", ""))[:16].replace("T", " ")
-    return f"process {process} on {host} began a sweep" + (f" at {since} UTC" if since else "") + f" ({command})" * bool(
-        command
-    )
+    since, command = str(holder.get("since", "?"))[:16].replace("T", " "), holder.get("command", "?")
+    return f"process {process} on {host} began a sweep at {since} UTC ({command})"
 
 
 def _this_process() -> dict[str, Any]:

@@ -1,12 +1,9 @@
 """One planned run, from its config to its row: whatever happens becomes a row, written whole or not at all."""
 
-import csv
 import importlib
-import json
 import subprocess
 import time
 import traceback
-from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -16,6 +13,7 @@ from pydantic import ValidationError
 
 from mfulab.schema.configs import STEPS, Step
 from mfulab.schema.errors import ConfigurationError, UnsupportedError
+from mfulab.schema.files import write_csv
 from mfulab.schema.rows import ROWS, Row, Status
 from mfulab.steps.base import Measured
 
@@ -115,17 +113,6 @@ def _finish(measured: Measured, folder: Path, hardware: str, started_at: datetim
     write_csv(folder / "samples.csv", samples, list(samples[0]) if samples else [])
     write_csv(folder / "row.csv", [row.model_dump()], list(type(row).model_fields))
     return row
-
-
-def write_csv(path: Path, rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
-    """Writes a CSV file by renaming a finished one; None becomes an empty cell."""
-    temporary = path.with_name(f"{path.name}.partial")
-    with temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
-        writer.writeheader()
-        for row in rows:
-            writer.writerow({key: json.dumps(v) if isinstance(v, dict | list) else v for key, v in row.items()})
-    temporary.replace(path)
 
 
 @cache

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from mfulab.hardware.identity import hardware_slug
-from mfulab.runtime.run import write_csv
 from mfulab.schema.errors import ConfigurationError
+from mfulab.schema.files import write_csv
 from mfulab.tables import build, series
 from mfulab.tables.columns import TABLES, Record, Records, columns
 from mfulab.tables.recording_check import ABOUT, CONFIGS, DIRTY, SERIES, check
