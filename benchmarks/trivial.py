@@ -28,9 +28,12 @@ step.measure = lambda config, folder: Measured(ROWS[name](measured_s=0.0))
 main(name)
 """
 STEPS = ("environment", "ceilings", "count_flops", "profile_step", "bench_matmul")
-PLAN = (
-    "import sys; from mfulab.planning.workflow import Workflow; Workflow(dict(a.split('=', 1) for a in sys.argv[1:]))"
-)
+PLAN = """
+import sys
+from mfulab.planning.workflow import Workflow
+
+Workflow(dict(each.split("=", 1) for each in sys.argv[1:])).begin()
+"""
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,11 @@ class Plan:
     overrides: Sequence[str] = ()  # what the user gave for these runs, beside the experiment
 
     @property
+    def manifest_path(self) -> str:
+        """Where the manifest is, below the results."""
+        return f"{self.hardware}/plan/{self.experiment}.json"
+
+    @property
     def manifest(self) -> str:
         """JSON for the tables: where each run's row is, which config it belongs to, and what it is joined with.
 

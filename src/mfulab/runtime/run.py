@@ -1,12 +1,9 @@
 """One planned run, from its config to its row: whatever happens becomes a row, written whole or not at all."""
 
-import csv
 import importlib
-import json
 import subprocess
 import time
 import traceback
-from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -16,6 +13,7 @@ from pydantic import ValidationError
 
 from mfulab.schema.configs import Step
 from mfulab.schema.errors import ConfigurationError, UnsupportedError
+from mfulab.schema.files import write_csv
 from mfulab.schema.measurements import MEASUREMENTS
 from mfulab.schema.rows import Row, Status
 from mfulab.steps.base import Measured
@@ -39,7 +37,9 @@ def measure(step: str, config_path: Path) -> Row:
         measured = importlib.import_module(f"mfulab.steps.{step}").measure(config, folder)
     except Exception as error:
         traceback.print_exc()
-        measured = Measured(MEASUREMENTS[step].row(**_axes(step, config), status=_status(error), message=_message(error)))
+        measured = Measured(
+            MEASUREMENTS[step].row(**_axes(step, config), status=_status(error), message=_message(error))
+        )
     measured.row.process_s = time.perf_counter() - started
     return _finish(measured, folder, hardware, started_at)
 
@@ -53,7 +53,9 @@ def record_failure(step: str, config_path: Path, message: str, process_s: float 
     folder = config_path.parent
     hardware = folder.parents[1].name if config.on_device else ""
     status: Status = "out_of_memory" if _is_memory(message) else "failed"
-    measured = Measured(MEASUREMENTS[step].row(**_axes(step, config), status=status, message=message, process_s=process_s))
+    measured = Measured(
+        MEASUREMENTS[step].row(**_axes(step, config), status=status, message=message, process_s=process_s)
+    )
     return _finish(measured, folder, hardware, datetime.now(UTC) - timedelta(seconds=process_s or 0))
 
 
@@ -116,17 +118,6 @@ def _finish(measured: Measured, folder: Path, hardware: str, started_at: datetim
     write_csv(folder / "samples.csv", samples, list(samples[0]) if samples else [])
     write_csv(folder / "row.csv", [row.model_dump()], list(type(row).model_fields))
     return row
-
-
-def write_csv(path: Path, rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
-    """Writes a CSV file by renaming a finished one; None becomes an empty cell."""
-    temporary = path.with_name(f"{path.name}.partial")
-    with temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
-        writer.writeheader()
-        for row in rows:
-            writer.writerow({key: json.dumps(v) if isinstance(v, dict | list) else v for key, v in row.items()})
-    temporary.replace(path)
 
 
 @cache

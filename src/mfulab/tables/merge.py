@@ -56,11 +56,11 @@ def _results_of(source: Path) -> Path:
 
 def _runs(results: Path) -> Iterator[tuple[str, Path]]:
     """Each run's step and folder."""
-    for config in sorted([*results.glob(f"{COUNTS}/*/config.json"), *results.glob("*/*/*/config.json")]):
-        top, *_ = config.relative_to(results).parts
-        step = config.parent.parent.name
-        if top not in OTHERS and step in MEASUREMENTS:
-            yield step, config.parent
+    for measurement in MEASUREMENTS.values():
+        place = f"*/{measurement.step}" if measurement.on_device else measurement.step
+        for config in sorted(results.glob(f"{place}/*/config.json")):
+            if not measurement.on_device or config.relative_to(results).parts[0] not in NO_MACHINE:
+                yield measurement.step, config.parent
 
 
 def _merge_run(step: str, theirs: Path, ours: Path, merged: Merged) -> None:
@@ -103,7 +103,7 @@ def _row(run: Path) -> dict[str, str]:
 def _says(run: Path) -> tuple[Any, dict[str, str]]:
     """A run's config and what its row says, to be compared: a FLOP count of another day is the same count."""
     config = json.loads((run / "config.json").read_text(encoding="utf-8"))
-    ignored = OF_THE_DAY if run.parent.name == COUNTS else set()
+    ignored = set() if MEASUREMENTS[run.parent.name].on_device else OF_THE_DAY
     return config, {key: value for key, value in _row(run).items() if key not in ignored}
 
 

@@ -13,6 +13,7 @@ import pandas as pd
 from mfulab.report import frames
 from mfulab.schema.measurements import TABLES
 
+
 def read(tables: frames.Tables, folder: Path) -> dict[str, Any]:
     """The tables and the details of their runs, from details.json in `folder`; none where it cannot be read."""
     return {"tables": compact(tables), "details": _details(folder / "details.json")}
