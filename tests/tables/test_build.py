@@ -9,8 +9,9 @@ import pytest
 from support import report_rows
 
 from mfulab.report import frames
+from mfulab.schema.measurements import TABLES
 from mfulab.tables import build
-from mfulab.tables.columns import TABLES, columns
+from mfulab.tables.columns import columns
 
 
 @pytest.fixture

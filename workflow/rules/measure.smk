@@ -20,4 +20,4 @@ for each in MEASUREMENTS.values():
         message:
             each.message
         shell:
-            f"warm scripts/{each.step}.py --config {{input.config:q}} > {{log:q}} 2>&1"
+            "warm scripts/{rule}.py --config {input.config:q} > {log:q} 2>&1"

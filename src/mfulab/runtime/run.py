@@ -7,7 +7,6 @@ import traceback
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -37,9 +36,7 @@ def measure(step: str, config_path: Path) -> Row:
         measured = importlib.import_module(f"mfulab.steps.{step}").measure(config, folder)
     except Exception as error:
         traceback.print_exc()
-        measured = Measured(
-            MEASUREMENTS[step].row(**_axes(step, config), status=_status(error), message=_message(error))
-        )
+        measured = Measured(_unmeasured(step, config, _status(error), _message(error)))
     measured.row.process_s = time.perf_counter() - started
     return _finish(measured, folder, hardware, started_at)
 
@@ -53,9 +50,8 @@ def record_failure(step: str, config_path: Path, message: str, process_s: float 
     folder = config_path.parent
     hardware = folder.parents[1].name if config.on_device else ""
     status: Status = "out_of_memory" if _is_memory(message) else "failed"
-    measured = Measured(
-        MEASUREMENTS[step].row(**_axes(step, config), status=status, message=message, process_s=process_s)
-    )
+    measured = Measured(_unmeasured(step, config, status, message))
+    measured.row.process_s = process_s
     return _finish(measured, folder, hardware, datetime.now(UTC) - timedelta(seconds=process_s or 0))
 
 
@@ -85,11 +81,11 @@ def check_device(config: Step, folder: Path) -> str:
     return claimed
 
 
-def _axes(step: str, config: Step) -> dict[str, Any]:
-    """The run's identity for a row without measurements."""
-    columns = MEASUREMENTS[step].row.model_fields
-    values = {axis: getattr(config, axis) for axis in config.axes if axis in columns}
-    return {axis: getattr(value, "name", value) for axis, value in values.items()}
+def _unmeasured(step: str, config: Step, status: Status, message: str) -> Row:
+    """A row that holds the run's axes and why nothing else."""
+    kind = MEASUREMENTS[step].row
+    axes = {axis: getattr(config, axis) for axis in config.axes if axis in kind.model_fields}
+    return kind(**{axis: getattr(value, "name", value) for axis, value in axes.items()}, status=status, message=message)
 
 
 def _status(error: Exception) -> Status:

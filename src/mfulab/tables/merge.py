@@ -19,6 +19,7 @@ from mfulab.planning.store import is_complete, write_if_changed
 from mfulab.schema.errors import ConfigurationError
 from mfulab.schema.measurements import MEASUREMENTS, NO_MACHINE
 
+COLLECTED = "+collected"
 OF_THE_DAY = {"commit", "started_at", "process_s", "measured_s"}  # columns in which the same result differs
 
 
@@ -43,7 +44,7 @@ def collect(sources: Sequence[Path], results: Path) -> Merged:
         for step, run in _runs(folder):
             _merge_run(step, run, results / run.relative_to(folder), merged)
         for plan in sorted(folder.glob("*/plan/*.json")):
-            _merge_plan(plan, results / plan.relative_to(folder), merged)
+            _merge_plan(plan, _collected(results / plan.relative_to(folder)), merged)
     return merged
 
 
@@ -116,6 +117,11 @@ def _copy(theirs: Path, ours: Path) -> None:
             partial = ours / f".{path.name}.{os.getpid()}"
             shutil.copyfile(path, partial)
             partial.replace(ours / path.name)
+
+
+def _collected(plan: Path) -> Path:
+    """The file of a plan that came from elsewhere: not the one that the next sweep here writes."""
+    return plan if plan.stem.endswith(COLLECTED) else plan.with_stem(plan.stem + COLLECTED)
 
 
 def _merge_plan(theirs: Path, ours: Path, merged: Merged) -> None:
