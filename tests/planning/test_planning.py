@@ -62,7 +62,7 @@ def test_the_config_tree_names_every_key_of_the_configs():
     with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG)):
         config = OmegaConf.to_container(compose("config"), resolve=True)
     for step in MEASUREMENTS.values():
-        for name, field in step.model_fields.items():
+        for name, field in step.config.model_fields.items():
             nested = getattr(field.annotation, "model_fields", None)
             if name in config and nested:
                 assert {inner.alias or key for key, inner in nested.items()} <= set(config[name]), name

@@ -1,7 +1,7 @@
 """The registry of measurements: each step with its config, row, table, rule and first columns, once.
 
-Planning, the rules in workflow/rules/measure.smk, tables, merging, recordings and the page derive from it. A step is the
-module `mfulab.steps.<step>`, the script `scripts/<step>.py` and the rule `<step>`.
+Planning, the rules in workflow/rules/measure.smk, tables, merging, recordings and the page derive from it. A step is a
+module `mfulab.steps.<step>`, a script `scripts/<step>.py` and a rule `<step>`.
 """
 
 from dataclasses import dataclass
