@@ -19,8 +19,10 @@ from torch.utils.flop_counter import flop_registry
 
 from mfulab.flops.elementwise import other_flops
 from mfulab.flops.layers import LayerTracker, Pass
-from mfulab.flops.operators import FORMULAS, Cost, operator_name
+from mfulab.flops.operators import ATTENTION_CAUSAL, FORMULAS, Cost, operator_name
 from mfulab.flops.tensors import LiveTensors
+
+ATTENTION_BACKWARD = frozenset(f"{name}_backward" for name in ATTENTION_CAUSAL if name.startswith("aten::"))
 
 
 @dataclass(frozen=True)
@@ -196,7 +198,9 @@ class _Dispatch(TorchDispatchMode):
 
     def _only_tries_shapes(self, arguments: Any) -> bool:
         """Says whether the tensors are fake ones of something inside the step: DTensor asks so for global shapes."""
-        return any(isinstance(leaf, FakeTensor) and leaf.fake_mode not in self._fake_modes for leaf in tree_leaves(arguments))
+        return any(
+            isinstance(leaf, FakeTensor) and leaf.fake_mode not in self._fake_modes for leaf in tree_leaves(arguments)
+        )
 
 
 def _nested(args: Any) -> bool:
@@ -207,15 +211,21 @@ def _nested(args: Any) -> bool:
 def _cost(operator: Any, name: str, out: Any, args: Any, kwargs: Any) -> Cost | None:
     if name in FORMULAS:
         # Where the result goes to is no operand.
-        cost = FORMULAS[name](*args, out=out, **{key: value for key, value in kwargs.items() if key != "out"})
+        given = {key: value for key, value in kwargs.items() if key != "out"} | _needed(name)
+        cost = FORMULAS[name](*args, out=out, **given)
     elif operator in flop_registry:
         cost = flop_registry[operator](*args, out_val=out, **kwargs)
     else:
         return None
-    cost = cost if isinstance(cost, Cost) else Cost(int(cost), int(cost), int(cost))
-    if any(isinstance(arg, torch.Tensor) and arg._is_zerotensor() for arg in args):
-        return Cost(0, 0, cost.executed_flops)  # the derivative of a constant in forward mode: multiplied all the same
-    return cost
+    return cost if isinstance(cost, Cost) else Cost(int(cost), int(cost), int(cost))
+
+
+def _needed(name: str) -> dict[str, Any]:
+    """Which gradients autograd asks a fused attention's backward for: the kernel computes all of them regardless."""
+    node = torch._C._current_autograd_node() if name in ATTENTION_BACKWARD else None
+    if node is None or len(node.next_functions) < 3:
+        return {}
+    return {"needs_gradient": [into is not None for into, _ in node.next_functions[:3]]}
 
 
 def elements(tensors: list[torch.Tensor]) -> int:

@@ -140,8 +140,11 @@ def _flops_per_element(packet: Any) -> int | None:
     name = getattr(packet, "__name__", "")
     if not isinstance(packet, torch._ops.OpOverloadPacket):
         return None
-    if name in FREE or packet._qualified_op_name.partition("::")[0] in FREE_NAMESPACES:
+    namespace = packet._qualified_op_name.partition("::")[0]
+    if name in FREE or namespace in FREE_NAMESPACES:
         return 0
+    if namespace == "prims":
+        packet = getattr(torch.ops.aten, name, packet)
     for known in (name, name.removesuffix("_")):
         if known in PER_ELEMENT or known in ONE_PER_ELEMENT:
             return PER_ELEMENT.get(known, 1)

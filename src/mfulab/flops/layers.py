@@ -2,6 +2,7 @@
 
 import sys
 import threading
+import warnings
 from bisect import bisect_right
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -104,6 +105,9 @@ class LayerTracker:
                 optimizer_hooks.register_optimizer_step_post_hook(self._leave_optimizer),
             ):
                 undo.callback(handle.remove)
+            undo.enter_context(warnings.catch_warnings())
+            # These hooks are meant to see a compiled model's layers.
+            warnings.filterwarnings("ignore", "Using `torch.compile")
             undo.enter_context(patch.object(torch.autograd, "_engine_run_backward", self._engine()))
             self._open = undo.pop_all()
         return self
