@@ -60,7 +60,8 @@ def test_snakemake_still_has_what_its_workarounds_touch():
     from snakemake.workflow import Workflow
 
     assert {"executor_plugin"} <= set(inspect.signature(Workflow.execute).parameters)
-    assert callable(Workflow.unlock) and callable(Workflow.get_rule)
+    assert callable(Workflow.unlock)
+    assert callable(Workflow.get_rule)
     assert "job_rate_limiter" in inspect.getsource(JobScheduler.__init__)
     assert callable(PersistenceBase._unmark_incomplete)
 
