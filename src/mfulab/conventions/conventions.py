@@ -6,7 +6,7 @@ from typing import Literal, get_args
 from mfulab.conventions.work import Work
 
 Attention = Literal["full", "half", "none"]
-Recomputation = Literal["none", "attention", "blocks"]
+Recomputation = Literal["none", "attention", "blocks", "everything"]
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,8 @@ class Choices:
         unmultiplied: 2 FLOPs a token and pass for each norm and bias, as 6·N does.
         looked_up: the same for each embedding that is only looked up.
         attention: scores and their product with the values: in full, the causal half, or left out.
-        recomputation: what the backward pass does again: nothing, attention's scores (fused attention), every block.
+        recomputation: what the backward pass does again: nothing, attention's scores (fused attention), every block
+            (by the rule of four forward passes for three), or both, as the device executes it.
         multiply_add: FLOPs of a multiply-add; 1 where multiply-adds are called FLOPs.
     """
 
@@ -107,6 +108,11 @@ CONVENTIONS = (
         Choices(recomputation="blocks"),
         "arXiv:2205.05198: one more forward pass",
     ),
+    Convention(
+        "HFU with every block recomputed and fused attention",
+        Choices(recomputation="everything"),
+        "both; mosaicml/llm-foundry scripts/train/benchmarking/README.md names it the actual HFU",
+    ),
     Convention("multiply-adds called FLOPs", Choices(multiply_add=1), "fvcore, ptflops, thop"),
 )
 
@@ -133,10 +139,16 @@ def flops(work: Work, choices: Choices) -> float:
         "half": work.flops("attention", "causal_flops"),
         "none": 0.0,
     }[choices.attention]
-    total = products + attention
-    if choices.recomputation == "blocks" and work.mode == "training":
-        total *= 4 / 3
-    elif choices.recomputation == "attention" and attention:
-        share = attention / work.flops("attention")
-        total += share * (work.flops("attention", "executed_flops") - work.flops("attention"))
+    total = products + attention + _recomputed(work, choices, products, attention)
     return total * choices.multiply_add / 2
+
+
+def _recomputed(work: Work, choices: Choices, products: float, attention: float) -> float:
+    """What a training step executes beyond what the model needs; nothing in inference."""
+    if choices.recomputation == "none" or work.mode != "training":
+        return 0.0
+    if choices.recomputation == "blocks":
+        return (products + attention) / 3
+    counted = work.flops("attention")
+    again = attention / counted * (work.flops("attention", "executed_flops") - counted) if counted else 0.0
+    return again if choices.recomputation == "attention" else again + (products + attention) / 3

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from mfulab.conventions.conventions import CONVENTIONS, ORDER, OURS, POSSIBLE, Choices, flops
 from mfulab.conventions.models import model_config
@@ -16,6 +16,15 @@ from mfulab.schema.errors import ConfigurationError, unknown
 
 FALLBACK_TFLOP_S = 312.0
 """What tools that do not know a device take instead: an A100's dense peak in bf16."""
+MISTAKEN = {
+    "fp32": {"tf32", "fp16", "bf16"},
+    "tf32": {"fp32", "bf16"},
+    "fp16": {"fp32", "fp8"},
+    "bf16": {"fp32", "tf32", "fp8", "fp4"},
+    "fp8": {"bf16", "fp4"},
+    "fp4": {"bf16", "fp8"},
+}
+"""Formats whose peak stands under an MFU of another: by mistake, or because a part of the products runs in them."""
 TOLERANCE = 0.3
 """Points of MFU within which a convention gives a reported number."""
 
@@ -52,8 +61,8 @@ class Row:
 
     @property
     def changes(self) -> int:
-        """How many choices differ from ours."""
-        return sum(1 for points in self.steps.values() if abs(points) > 1e-9)
+        """How many choices change our number visibly."""
+        return sum(1 for points in self.steps.values() if abs(points) >= 0.05)
 
 
 @dataclass(frozen=True)
@@ -124,8 +133,13 @@ def explain(
     config = model_config(model)
     sheet_name, denominators = denominators_of(device, precision, peak_tflop_s)
     rate = _samples_per_s(config, sequence_length, batch_size, tokens_per_s, samples_per_s, time_s)
+    if mode not in get_args(Mode):
+        raise unknown("mode", mode, get_args(Mode))
     if devices < 1:
         raise ConfigurationError(f"devices={devices}: give 1 or more")
+    if sequence_length is not None and (sequence_length < 1 or config.vocabulary_size is None):
+        why = "give 1 or more" if config.vocabulary_size else f"model={config.name} takes no tokens"
+        raise ConfigurationError(f"sequence_length={sequence_length}: {why}")
     counted = work(config, sequence_length, mode=mode)
     return explained(config.name, sheet_name, counted, rate / devices, denominators, reported)
 
@@ -140,7 +154,7 @@ def explained(
 ) -> Explanation:
     """The same from counted work of one sample and a speed of each device in samples a second."""
     ours = _row("mfulab", OURS, denominators[0], counted, samples_per_s, denominators[0])
-    named = [
+    conventions = [
         _row(each.name, each.choices, denominators[0], counted, samples_per_s, denominators[0], each.source)
         for each in CONVENTIONS
         if _matters(each.choices, counted)
@@ -153,9 +167,12 @@ def explained(
             for row in _everything(counted, samples_per_s, denominators)
             if abs(row.mfu_percent - reported) <= TOLERANCE
         ]
-        matches = sorted(near, key=lambda row: (row.changes, abs(row.mfu_percent - reported)))
+        named = {each.name for each in CONVENTIONS}
+        near.sort(key=lambda row: (row.changes, row.convention not in named, abs(row.mfu_percent - reported)))
+        alike = {(round(row.mfu_percent, 1), row.denominator, row.changes): row for row in reversed(near)}
+        matches = [row for row in near if row in alike.values()]
     tflop_s = flops(counted, OURS) * samples_per_s / 1e12
-    return Explanation(model, device, ours, tflop_s, named, others, matches, reported)
+    return Explanation(model, device, ours, tflop_s, conventions, others, matches, reported)
 
 
 def denominators_of(device: str, precision: str, given: float | None = None) -> tuple[str, list[Denominator]]:
@@ -185,16 +202,17 @@ def denominators_of(device: str, precision: str, given: float | None = None) -> 
                 f"{precision} dense at {sheet.boost_mhz:.0f} MHz", dense.spec * sheet.boost_mhz / dense.spec_clock_mhz
             )
         )
-    for other in UNITS:
+    for other in sorted(MISTAKEN.get(precision, ())):
         value = peak(device, other).spec
-        if other != precision and value:
+        if value:
             found.append(Denominator(f"{other} dense", value))
     if not any(abs(each.tflop_s / FALLBACK_TFLOP_S - 1) < 0.01 for each in found):
         found.append(Denominator("A100 bf16, for an unknown device", FALLBACK_TFLOP_S))
-    unique: dict[float, Denominator] = {}
+    names: dict[float, list[str]] = {}
     for each in found:
-        unique.setdefault(round(each.tflop_s, 3), each)
-    return sheet.device, list(unique.values())
+        names.setdefault(round(each.tflop_s, 3), []).append(each.name)
+    first = {round(each.tflop_s, 3): each.tflop_s for each in reversed(found)}
+    return sheet.device, [Denominator(" = ".join(of), first[key]) for key, of in names.items()]
 
 
 def as_record(row: Row) -> dict[str, object]:
@@ -239,6 +257,8 @@ def _row(
 
 def _matters(choices: Choices, counted: Work) -> bool:
     """Whether a convention's every choice changes something for this model; ours always does."""
+    if choices.unmultiplied and not counted.flops("attention"):
+        return False  # formulas in N are those of transformers
     return all(
         abs(flops(counted, replace(OURS, **{choice: getattr(choices, choice)})) - flops(counted, OURS)) > 0
         for choice in ORDER

@@ -140,9 +140,9 @@ def _extended(one: Work, two: Work, layers: int) -> Work:
             for name, value in asdict(each).items()
             if not isinstance(value, str)
         }
-        operations.append(replace(each, **sums))
+        operations.append(replace(each, **sums))  # type: ignore[arg-type]
     extended = {name: affine(getattr(one, name), getattr(two, name)) for name in numbers}
-    return replace(two, operations=tuple(operations), **extended)
+    return replace(two, operations=tuple(operations), **extended)  # type: ignore[arg-type]
 
 
 def _counted(config: ModelConfig, sequence_length: int | None, batch_size: int, mode: Mode) -> Work:
@@ -150,8 +150,6 @@ def _counted(config: ModelConfig, sequence_length: int | None, batch_size: int, 
     from mfulab.flops.memory import key_value_cache_bytes
     from mfulab.flops.model import count_model, looked_up_parameters
 
-    if config.vocabulary_size is None and sequence_length:
-        raise ConfigurationError(f"sequence_length={sequence_length}: model={config.name} takes no tokens")
     length = (sequence_length or config.sequence_length) if config.vocabulary_size else None
     counted = count_model(config, batch_size, length, mode=mode)
     shape = transformer_shape(counted.model) if length else None
@@ -212,9 +210,7 @@ def main() -> int:
     """Answers one question on standard input; the last line on standard error says what went wrong."""
     asked: Mapping[str, Any] = json.load(sys.stdin)
     try:
-        counted = count(
-            ModelConfig(**asked["config"]), asked["sequence_length"], asked["batch_size"], asked["mode"]
-        )
+        counted = count(ModelConfig(**asked["config"]), asked["sequence_length"], asked["batch_size"], asked["mode"])
     except Exception as error:
         print(" ".join(str(error).split()), file=sys.stderr)
         return 1
