@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from workflow_copy import ROOT, copy_workflow
+from support.workflow_copy import MINIATURE, ROOT, copy_workflow
 
-pytest.register_assert_rewrite("pretend")  # its assertions tell what they compared
-MINIATURE = ("--config", "experiment=miniature", "device=cpu")
+pytest.register_assert_rewrite("support.pretend")  # its assertions tell what they compared
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -108,5 +107,6 @@ def measured(project: Project, tmp_path: Path) -> Project:
 
 @pytest.fixture
 def benchmark_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes the scripts in benchmarks/ importable, as they are to one another when run."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    """Makes the scripts in benchmarks/ and validation/ importable, as they are to one another when run."""
+    for folder in ("benchmarks", "validation"):
+        monkeypatch.syspath_prepend(str(ROOT / folder))

@@ -1,16 +1,20 @@
 """FLOPs of the operators that count towards MFU: products of matrices, convolutions, attention, recurrent layers.
 
 One multiply-add is 2 FLOPs. torch's own formulas are the base; an entry here corrects or adds one. Names are those of
-torch's operators, so that an operator that this version of torch does not have does no harm.
+torch's operators, so that an operator that this version of torch does not have does no harm. Formulas read shapes
+alone, so that an operator recorded in a trace is counted by them too, without torch.
 """
+
+from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -54,8 +58,8 @@ def operator_name(operator: Any) -> str:
     if isinstance(operator, str):
         return operator
     operator = getattr(operator, "_opoverload", operator)
-    if isinstance(operator, torch._ops.OpOverload):
-        return operator._schema.name
+    if schema := getattr(operator, "_schema", None):
+        return str(schema.name)
     name = getattr(operator, "_qualified_op_name", None) or getattr(operator, "__name__", None)
     if not isinstance(name, str):
         raise TypeError(f"{operator!r} is no operator: give torch.ops.<namespace>.<name> or its name as text")
@@ -172,36 +176,39 @@ def attention_cost(query: Shape, key: Shape, value: Shape, is_causal: bool, prod
     return Cost(int(full * products), int(causal * products), int(full * executed))
 
 
-def _attention_arguments(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    namespace, _, short = name.partition("::")
-    schema = getattr(getattr(torch.ops, namespace), short).default._schema
-    return {**{argument.name: value for argument, value in zip(schema.arguments, args, strict=False)}, **kwargs}
+def _attention(name: str, causal_at: int, backward: bool) -> None:
+    first = 1 if backward else 0  # the gradient of the output comes first
 
-
-def _attention(name: str, backward: bool) -> None:
     def formula(*args: Any, out: Any, **kwargs: Any) -> Cost:
-        given = _attention_arguments(name, args, kwargs)
-        query, key, value = (given[name].shape for name in ("query", "key", "value"))
-        causal = bool(given.get("is_causal", False))
+        given: dict[int | str, Any] = {**dict(enumerate(args)), **kwargs}
+        query, key, value = (
+            (given[word] if word in given else given[first + place]).shape
+            for place, word in enumerate(("query", "key", "value"))
+        )
+        causal = bool(given.get("is_causal", given.get(causal_at, False)))
         if not backward:
             return attention_cost(query, key, value, causal, products=2, executed=2)
-        for_query, for_key, for_value = given.get("needs_gradient", (True, True, True))
+        asked = given.get("needs_gradient") or (own and given.get(8)) or (True,) * 3
+        for_query, for_key, for_value = asked
         products = (for_query or for_key) + for_query + for_key + for_value
         return attention_cost(query, key, value, causal, products=products, executed=5)
 
+    own = name.startswith("mfulab::")
     FORMULAS[name] = formula
 
 
-for _name in (
-    "mfulab::attention",
-    "aten::_scaled_dot_product_flash_attention",
-    "aten::_scaled_dot_product_flash_attention_for_cpu",
-    "aten::_scaled_dot_product_efficient_attention",
-    "aten::_scaled_dot_product_cudnn_attention",
-    "aten::_scaled_dot_product_fused_attention_overrideable",
-):
-    _attention(_name, backward=False)
-    _attention(f"{_name}_backward", backward=True)
+# Where `is_causal` stands among the arguments of each operator and of its backward.
+ATTENTION_CAUSAL = {
+    "mfulab::attention": (4, 7),
+    "aten::_scaled_dot_product_flash_attention": (4, 11),
+    "aten::_scaled_dot_product_flash_attention_for_cpu": (4, 7),
+    "aten::_scaled_dot_product_efficient_attention": (6, 11),
+    "aten::_scaled_dot_product_cudnn_attention": (6, 14),
+    "aten::_scaled_dot_product_fused_attention_overrideable": (5, 13),
+}
+for _name, (_forward, _backward) in ATTENTION_CAUSAL.items():
+    _attention(_name, _forward, backward=False)
+    _attention(f"{_name}_backward", _backward, backward=True)
 
 
 # ---------------------------------------------------------------------------------------------- recurrent, fused layers
@@ -210,6 +217,10 @@ for _name in (
 def _recurrent(inputs: torch.Tensor, weights: Sequence[torch.Tensor]) -> int:
     """Each token meets each weight matrix once; [steps, batch, width], or [tokens, width] where packed."""
     return 2 * inputs.numel() // inputs.shape[-1] * sum(weight.numel() for weight in weights if weight.ndim == 2)
+
+
+def _matrix_elements(arguments: Sequence[Any]) -> int:
+    return sum(tensor.numel() for tensor in arguments if getattr(tensor, "ndim", None) == 2)
 
 
 @_formula("aten::mkldnn_rnn_layer")
@@ -242,7 +253,7 @@ def cudnn_recurrent_backward(
 def encoder_layer(src: torch.Tensor, embed_dim: int, num_heads: int, *args: Any, out: Any, **kwargs: Any) -> int:
     """TransformerEncoderLayer's fused inference path: every weight matrix for every token, and full attention."""
     batch, tokens, width = src.shape
-    weights = sum(tensor.numel() for tensor in args if isinstance(tensor, torch.Tensor) and tensor.ndim == 2)
+    weights = _matrix_elements(args)
     return 2 * batch * tokens * weights + 4 * batch * tokens**2 * width
 
 
@@ -252,5 +263,5 @@ def multi_head_attention(
 ) -> int:
     """MultiheadAttention's fused inference path: the projections of all inputs and of the output, and attention."""
     tokens = query.shape[0] * query.shape[1]
-    weights = sum(tensor.numel() for tensor in rest[:5] if isinstance(tensor, torch.Tensor) and tensor.ndim == 2)
+    weights = _matrix_elements(rest[:5])
     return 2 * tokens * weights + 4 * tokens * key.shape[1] * embed_dim

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from mfulab.errors import UnsupportedError
 from mfulab.kernels.base import Launch, Shape, ceil_div
 from mfulab.kernels.cuda_c import CudaC
 from mfulab.kernels.devices import require_shared_memory, require_shares, require_threads
+from mfulab.schema.errors import UnsupportedError
 
 _TYPES = {
     "fp16": {"OPERAND": "__half", "FRAGMENT": "__half", "SUM": "float", "RESULT": "__half", "DEPTH": "16"},
@@ -15,6 +15,7 @@ _TYPES = {
         "SUM": "float",
         "RESULT": "__nv_bfloat16",
         "DEPTH": "16",
+        "SHARED_LOAD": "m16n16k16.shared.bf16",
     },
     "tf32": {
         "OPERAND": "float",
@@ -23,6 +24,7 @@ _TYPES = {
         "RESULT": "float",
         "DEPTH": "8",
         "ROUND_TO_TF32": "1",
+        "SHARED_LOAD": "m16n16k8.shared.tf32",
     },
     "int8": {"OPERAND": "signed char", "FRAGMENT": "signed char", "SUM": "int", "RESULT": "int", "DEPTH": "16"},
 }

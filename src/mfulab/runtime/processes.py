@@ -1,0 +1,81 @@
+"""What the operating system does to a run's processes, and is asked to do; nothing breaks where it has no answer."""
+
+import errno
+import os
+import select
+import signal
+from collections.abc import Mapping
+from contextlib import suppress
+
+WORKFLOW = "MFULAB_WORKFLOW"  # the process of the workflow, where it runs on this machine
+
+
+class WorkflowEndedError(Exception):
+    """Nobody waits for the run's row any more."""
+
+
+def check_workflow(environment: Mapping[str, str]) -> None:
+    """Raises WorkflowEndedError where the process that `environment` names as the workflow has ended.
+
+    A shell stands between the workflow and its runs and outlives it, so that these cannot tell by their parent.
+    """
+    if WORKFLOW in environment and not is_alive(int(environment[WORKFLOW])):
+        raise WorkflowEndedError
+
+
+def is_alive(process: int) -> bool:
+    """Whether a process goes on; one that has ended and that nobody has waited for does not (Linux)."""
+    try:
+        descriptor = _pidfd(process)
+        if descriptor is None:
+            os.kill(process, 0)
+            return True
+    except ProcessLookupError:
+        return False
+    try:
+        return not select.select([descriptor], [], [], 0)[0]
+    finally:
+        os.close(descriptor)
+
+
+def _pidfd(process: int) -> int | None:
+    """A file descriptor of a process; None where the system has none to give (before Linux 5.3, in some sandboxes)."""
+    if not hasattr(os, "pidfd_open"):
+        return None
+    try:
+        return os.pidfd_open(process)
+    except OSError as error:
+        if error.errno in (errno.ENOSYS, errno.EPERM):
+            return None
+        raise
+
+
+def out_of_memory_kills() -> int:
+    """How many processes this machine has killed for want of memory since it started; 0 where it does not tell."""
+    with suppress(OSError), open("/proc/vmstat", encoding="ascii") as file:
+        for line in file:
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0
+
+
+def prefer_to_kill(process: int) -> None:
+    """Where memory runs out, `process` is to go first, and not the workflow or the worker."""
+    with suppress(OSError), open(f"/proc/{process}/oom_score_adj", "w", encoding="ascii") as file:
+        file.write("1000")
+
+
+def kill_group(group: int) -> None:
+    """Ends every process of a process group; nothing where none is left."""
+    with suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def end_with_parent(parent: int) -> None:
+    """This process is killed when `parent`, which forked it, ends however that ends (Linux)."""
+    import ctypes
+
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    if os.getppid() != parent:  # it had ended before
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,237 @@
+"""What a run's config may hold: closed and typed, every field with its unit and meaning.
+
+A run's config is the part of the composed Hydra config that its step reads, so that runs which differ only in what a
+step does not read share one measurement.
+"""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from mfulab.schema.formats import BY_DTYPE
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$")]
+
+
+class Closed(BaseModel):
+    """A model that refuses keys it does not know."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+
+class ModelConfig(Closed):
+    """One model: how to build it and what it eats."""
+
+    name: Name
+    target: str = Field(alias="_target_", description="Dotted path of a callable that returns a torch.nn.Module.")
+    arguments: dict[str, Any] = Field({}, description="Keyword arguments of the callable.")
+    task: Literal["classification", "language_modeling"] = Field(
+        "classification", description="Decides inputs, targets and loss."
+    )
+    input_shape: list[Annotated[int, Field(gt=0)]] | None = Field(
+        None,
+        description="Shape of one sample of a float input, without the batch: [channels, height, width] for images.",
+    )
+    sequence_length: int | None = Field(None, gt=0, description="Tokens a sample where none is asked for.")
+    vocabulary_size: int | None = Field(None, gt=0, description="Token ids are drawn below it.")
+
+    @model_validator(mode="after")
+    def _has_an_input(self) -> "ModelConfig":
+        if (self.input_shape is None) == (self.vocabulary_size is None):
+            raise ValueError("give input_shape (float inputs) or vocabulary_size with sequence_length (token inputs)")
+        if self.vocabulary_size is not None and self.sequence_length is None:
+            raise ValueError("token inputs need sequence_length")
+        return self
+
+
+class WorkloadConfig(Closed):
+    """What one step does with the model."""
+
+    name: Name
+    mode: Literal["training", "inference", "decoding"] = Field(
+        "training", description="What a step is; decoding: one more token of each sequence, from a key-value cache."
+    )
+    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    learning_rate: float = Field(1e-3, gt=0)
+    gradient_accumulation: int = Field(1, ge=1, description="Micro-batches of batch_size a step.")
+    gradient_clipping: float | None = Field(None, gt=0, description="Maximum gradient norm; none where empty.")
+    checkpointing: bool = Field(False, description="Recompute activations in the backward pass.")
+    input: Literal["device", "host"] = Field(
+        "device", description="One batch that lies on the device, or a new one each time from a DataLoader on the host."
+    )
+    loader_workers: int = Field(0, ge=0, description="The DataLoader's processes; 0 draws batches in the loop itself.")
+
+    @model_validator(mode="after")
+    def _decoding_makes_its_own_input(self) -> "WorkloadConfig":
+        if self.mode == "decoding" and self.input == "host":
+            raise ValueError(
+                "input=host with mode=decoding: the next token comes from the model, not from a DataLoader"
+            )
+        return self
+
+
+class PrecisionConfig(Closed):
+    """The number format that multiplications are asked to use."""
+
+    name: Name
+    dtype: Literal[*BY_DTYPE]  # type: ignore[valid-type]
+    tf32: bool = Field(False, description="Allow TF32 tensor cores for float32 products (GPU).")
+    autocast: bool = Field(False, description="Keep float32 parameters; cast inside torch.autocast.")
+
+
+class ExecutionConfig(Closed):
+    """How the model's operations are issued."""
+
+    name: Name
+    mode: Literal["eager", "trace", "script", "compile", "cuda_graph"] = "eager"
+    compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = "default"
+    channels_last: bool = False
+
+
+class KernelConfig(Closed):
+    """One matmul implementation."""
+
+    name: Name
+    target: str = Field(alias="_target_", description="Dotted path of a mfulab.kernels.base.MatmulKernel.")
+    block: list[Annotated[int, Field(gt=0)]] | None = Field(
+        None, description="Thread block or tile; chosen from device properties where empty."
+    )
+
+
+class DeviceConfig(Closed):
+    """Where to measure."""
+
+    name: Name = "auto"
+    type: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: int | None = Field(None, ge=1, description="CPU threads; one for each allowed physical core where empty.")
+    peak_tflop_s: dict[str, Annotated[float, Field(gt=0)]] = Field(
+        {}, description="Dense spec peak by precision for a device that is not known here."
+    )
+
+
+class TimingConfig(Closed):
+    """How long to look. None takes the device's default: short windows on a CPU, 5 s in all where energy is read."""
+
+    windows: int = Field(
+        5, ge=2, description="Independent windows; the confidence interval is over these, five or more."
+    )
+    window_time_s: float | None = Field(None, gt=0, description="Shortest measured window.")
+    warm_up_time_s: float | None = Field(None, gt=0, description="Longest warm-up; it ends earlier once steady.")
+    time_limit_s: float = Field(600, gt=0, description="A run that takes longer becomes a failed row.")
+
+
+class ProfileConfig(Closed):
+    """What is recorded beside the timing, in passes of its own."""
+
+    operators: bool = Field(True, description="Operator table from a separate traced pass.")
+    trace: bool = Field(False, description="Keep the Chrome / Perfetto trace of that pass.")
+
+
+class Step(Closed):
+    """The config of one step; its `axes` make a run's name; what is measured `on_device` stands below the device."""
+
+    axes: ClassVar[tuple[str, ...]] = ()
+    on_device: ClassVar[bool] = True
+
+
+class EnvironmentStep(Step):
+    """What the machine is."""
+
+    device: DeviceConfig = DeviceConfig()
+
+
+class CeilingsStep(Step):
+    """One ceiling: the best GEMM in one precision, or the memory bandwidth."""
+
+    axes: ClassVar[tuple[str, ...]] = ("ceiling",)
+    ceiling: Name = Field(description="The name of a precision, or `memory`.")
+    precision: PrecisionConfig | None = Field(None, description="Empty for `memory`.")
+    device: DeviceConfig = DeviceConfig()
+
+
+class CountFlopsStep(Step):
+    """FLOPs of a model's step, counted once for every precision, workload, execution and device."""
+
+    axes: ClassVar[tuple[str, ...]] = ("model", "batch_size", "sequence_length")
+    on_device: ClassVar[bool] = False
+    model: ModelConfig
+    batch_size: int = Field(ge=1)
+    sequence_length: int | None = Field(None, ge=1)
+
+    @model_validator(mode="after")
+    def _sequence_only_for_tokens(self) -> "CountFlopsStep":
+        length = None if self.model.vocabulary_size is None else self.sequence_length or self.model.sequence_length
+        self.sequence_length = length
+        return self
+
+
+class CompareCountersStep(CountFlopsStep):
+    """A model's forward pass counted by another tool."""
+
+    axes: ClassVar[tuple[str, ...]] = ("model", "batch_size", "sequence_length", "counter")
+    counter: Literal["torch", "fvcore", "calflops", "ptflops", "thop", "deepspeed"]
+
+
+class ProfileStepStep(CountFlopsStep):
+    """One step of a model: of training, inference or decoding."""
+
+    on_device: ClassVar[bool] = True
+    axes: ClassVar[tuple[str, ...]] = (
+        "model",
+        "workload",
+        "batch_size",
+        "sequence_length",
+        "precision",
+        "execution",
+    )
+    workload: WorkloadConfig
+    precision: PrecisionConfig
+    execution: ExecutionConfig
+    device: DeviceConfig = DeviceConfig()
+    timing: TimingConfig = TimingConfig()
+    profile: ProfileConfig = ProfileConfig()
+    seed: int = Field(0, ge=0)
+
+
+class BenchMatmulStep(Step):
+    """One matmul by one implementation."""
+
+    axes: ClassVar[tuple[str, ...]] = ("kernel", "size", "precision")
+    kernel: KernelConfig
+    size: Annotated[str, Field(pattern=r"^[1-9]\d*(x[1-9]\d*){0,3}$")] = Field(
+        description="`N` for N×N×N, `MxNxK` for C[M,N] = A[M,K]·B[K,N], `BxMxNxK` for a batch of B."
+    )
+    precision: PrecisionConfig
+    device: DeviceConfig = DeviceConfig()
+    timing: TimingConfig = TimingConfig()
+    seed: int = Field(0, ge=0)
+
+    @field_validator("size", mode="before")
+    @classmethod
+    def _size_is_text(cls, value: object) -> object:
+        return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """(batch, m, n, k)."""
+        sides = [int(side) for side in self.size.split("x")]
+        match sides:
+            case [n]:
+                return (1, n, n, n)
+            case [m, n, k]:
+                return (1, m, n, k)
+            case [batch, m, n, k]:
+                return (batch, m, n, k)
+        raise ValueError(f"size={self.size}: give N, MxNxK or BxMxNxK")
+
+
+class NumberFormatsStep(Step):
+    """One number format: its parts, and what rounding does in it."""
+
+    axes: ClassVar[tuple[str, ...]] = ("precision",)
+    on_device: ClassVar[bool] = False
+    precision: PrecisionConfig
+    sum_length: int = Field(
+        4096, ge=2, description="Numbers a sum; fewer where their sum would leave the format's range."
+    )
+    seed: int = Field(0, ge=0)

@@ -1,0 +1,38 @@
+"""What the tables hold: their step's row, what the join needs of the run's config, and what the join gives."""
+
+from typing import Any
+
+from mfulab.schema.measurements import TABLES
+from mfulab.tables import join, verdict
+
+LEADING = ("hardware", "experiment", "run", "recorded", "status", "message")
+
+# What the join gives, behind a table's row and links.
+JOINED: dict[str, tuple[str, ...]] = {
+    "profile": tuple(join.profile_columns({}, {}, {}, {}, None)),
+    "matmul": tuple(join.matmul_columns({}, {}, None)),
+}
+FLAGS = {"recorded", "checkpointing", "autocast"}
+TEXT = {
+    "experiment",
+    "flops_run",
+    "ceiling",
+    "mode",
+    "optimizer",
+    "dtype",
+    "format",
+    "mfu_basis",
+    "mfu_note",
+    "basis",
+    *verdict.COLUMNS,
+} - {"expected_mfu_percent"}
+
+Record = dict[str, Any]
+Records = dict[str, list[Record]]
+
+
+def columns(table: str) -> list[str]:
+    """The columns of a final table, in order: who, then the row, then links and joined values."""
+    measured = [name for name in TABLES[table].row.model_fields if name not in LEADING]
+    more = [*TABLES[table].linked, *JOINED.get(table, ())]
+    return [*LEADING, *measured, *(name for name in more if name not in measured)]

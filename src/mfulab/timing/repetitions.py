@@ -1,0 +1,165 @@
+"""Times short calls, hot and cold, contestants interleaved so that drift hits all alike, until the spread settles.
+
+The stopping rule is nvbench's: a contestant is done once its noise is under 0.5 %, or no longer falls. One repetition
+is a group of calls long enough for its clock; a cold one is a single call after the caches were flushed.
+"""
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+Call = Callable[[], Any]
+
+
+class Timed(NamedTuple):
+    """Seconds that one call took, the device's clock meanwhile, and whether no launch waited for the host."""
+
+    time_s: float
+    clock_mhz: float | None = None
+    held: bool = True
+
+
+class Timer(Protocol):
+    """A device's clock."""
+
+    resolution_s: float  # a group of calls shorter than this is not worth timing
+    most_calls: int  # in one group
+
+    def time(self, call: Call, calls: int) -> Timed | None:
+        """One of `calls` back-to-back calls; None where this repetition is void."""
+
+    def cold(self, call: Call) -> Timed | None:
+        """One call after the caches were flushed."""
+
+    def settle(self, call: Call, calls: int, best_s: float) -> None:
+        """Brings the device to the state in which it does nothing but this call; `best_s` is its best so far."""
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """One timed repetition; `time_s` is seconds a call."""
+
+    implementation: str
+    temperature: str  # "hot" or "cold"
+    round: int
+    time_s: float
+    calls: int
+    clock_mhz: float | None
+    held: bool = True
+
+
+@dataclass
+class Settling:
+    """nvbench's rule: noise (relative standard deviation) under `noise`, or its history flat to within `flat`."""
+
+    noise: float = 0.005
+    flat: float = 0.05
+    history: int = 10
+    least: int = 5
+    _times: list[float] = field(default_factory=list)
+    _noises: list[float] = field(default_factory=list)
+
+    def add(self, time_s: float) -> None:
+        """Takes one repetition's time in seconds."""
+        self._times.append(time_s)
+        if len(self._times) > 1:
+            self._noises.append(statistics.stdev(self._times) / statistics.fmean(self._times))
+
+    @property
+    def settled(self) -> bool:
+        if len(self._times) < self.least:
+            return False
+        if self._noises[-1] < self.noise:
+            return True
+        recent = self._noises[-self.history :]
+        return len(recent) == self.history and statistics.stdev(recent) < self.flat * recent[-1]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How long to look, in seconds of wall time over all contestants.
+
+    Rounds go on until everything has settled or `time_s` is over, but at least `least_rounds` of them unless they take
+    longer than `limit_s`.
+    """
+
+    warm_up_s: float
+    time_s: float
+    limit_s: float
+    least_rounds: int = 5
+
+
+def interleave(
+    contestants: Mapping[str, Call], timer: Timer, budget: Budget, refresh: Callable[[], None] = lambda: None
+) -> list[Repetition]:
+    """Warms every contestant up, then times one hot and one cold repetition of each a round.
+
+    `refresh` is called before each round, untimed: it gives the contestants other inputs.
+    """
+    calls, best_s = {}, {}
+    for name, call in contestants.items():
+        calls[name], best_s[name] = _warm_up(call, timer, budget.warm_up_s / len(contestants))
+    settling = {(name, temperature): Settling() for name in contestants for temperature in ("hot", "cold")}
+    repetitions: list[Repetition] = []
+    started = time.perf_counter()
+    finished = 0
+    while True:
+        refresh()
+        for name, call in contestants.items():
+            timer.settle(call, calls[name], best_s[name])
+            for temperature in ("hot", "cold"):
+                hot = temperature == "hot"
+                timed = timer.time(call, calls[name]) if hot else timer.cold(call)
+                if timed is not None:
+                    best_s[name] = min(best_s[name], timed.time_s)
+                    settling[name, temperature].add(timed.time_s)
+                    made = calls[name] if hot else 1
+                    repetitions.append(
+                        Repetition(name, temperature, finished, timed.time_s, made, timed.clock_mhz, timed.held)
+                    )
+        finished += 1
+        elapsed = time.perf_counter() - started
+        enough = elapsed > budget.time_s or all(one.settled for one in settling.values())
+        if (enough and finished >= budget.least_rounds) or elapsed > budget.limit_s:
+            return drop_slow_clocks(repetitions)
+
+
+def _warm_up(call: Call, timer: Timer, warm_up_s: float) -> tuple[int, float]:
+    """Calls until the time is over; returns how many calls make one hot repetition, and the best call's seconds."""
+    started = time.perf_counter()
+    best_s = math.inf
+    while True:
+        timed = timer.time(call, 1)
+        best_s = min(best_s, timed.time_s if timed else math.inf)
+        if time.perf_counter() - started >= warm_up_s:
+            return max(1, min(timer.most_calls, math.ceil(timer.resolution_s / best_s))), best_s
+
+
+def drop_slow_clocks(repetitions: Sequence[Repetition], share: float = 0.75) -> list[Repetition]:
+    """Without those taken while the clock stood under a share of its median; all of them where no clock can be read."""
+    clocks = [one.clock_mhz for one in repetitions if one.clock_mhz]
+    if not clocks:
+        return list(repetitions)
+    least = share * statistics.median(clocks)
+    return [one for one in repetitions if one.clock_mhz is None or one.clock_mhz >= least]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Median and interquartile range in seconds; None where there are too few repetitions."""
+
+    median_s: float | None
+    iqr_s: float | None
+    count: int
+
+
+def summarise(repetitions: Sequence[Repetition], implementation: str, temperature: str) -> Summary:
+    """Of one contestant at one temperature."""
+    times = [r.time_s for r in repetitions if (r.implementation, r.temperature) == (implementation, temperature)]
+    if not times:
+        return Summary(None, None, 0)
+    quartiles = statistics.quantiles(times, n=4, method="inclusive") if len(times) > 1 else None
+    return Summary(statistics.median(times), quartiles[2] - quartiles[0] if quartiles else None, len(times))

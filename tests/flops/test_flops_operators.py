@@ -1,0 +1,328 @@
+"""Each correction to torch's counter, against a number worked out by hand."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
+
+import mfulab.flops.fused  # noqa: F401 (its operators)
+from mfulab.flops.count import Count, count
+from mfulab.flops.counter import Totals
+from mfulab.flops.operators import ATTENTION_CAUSAL, FORMULAS, Cost, register
+
+
+class Call(nn.Module):
+    """A function as a model, its parameters those tensors that it is given."""
+
+    def __init__(self, function: Callable[..., torch.Tensor], *shapes: tuple[int, ...]) -> None:
+        super().__init__()
+        self.function = function
+        self.tensors = nn.ParameterList(nn.Parameter(torch.randn(shape)) for shape in shapes)
+
+    def forward(self) -> torch.Tensor:
+        return self.function(*self.tensors)
+
+
+def on_meta(module: nn.Module, *inputs: torch.Tensor, **options: bool) -> Count:
+    return count(module, lambda: module(*inputs).sum(), **options)
+
+
+def counted(function: Callable[..., torch.Tensor], *shapes: tuple[int, ...]) -> tuple[Totals, Totals]:
+    with torch.device("meta"):
+        operations = on_meta(Call(function, *shapes)).operations
+    assert not operations.uncounted
+    return operations.sum("forward"), operations.sum("backward")
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "flops"),
+    [
+        (torch.mm, [(3, 4), (4, 5)], 2 * 3 * 4 * 5),
+        (torch.mv, [(3, 4), (4,)], 2 * 3 * 4),
+        (torch.dot, [(7,), (7,)], 2 * 7),
+        (torch.bmm, [(2, 3, 4), (2, 4, 5)], 2 * 2 * 3 * 4 * 5),
+        (torch.baddbmm, [(2, 3, 5), (2, 3, 4), (2, 4, 5)], 2 * 2 * 3 * 4 * 5),
+        (torch.addmm, [(5,), (3, 4), (4, 5)], 2 * 3 * 4 * 5),
+        (torch.addmv, [(3,), (3, 4), (4,)], 2 * 3 * 4),
+        (torch.matmul, [(2, 6, 3, 4), (4, 5)], 2 * 12 * 3 * 4 * 5),
+        (lambda a, b: torch.einsum("bij,bkj->bik", a, b), [(2, 3, 4), (2, 5, 4)], 2 * 2 * 3 * 5 * 4),
+        (functional.linear, [(6, 3, 4), (5, 4), (5,)], 2 * 18 * 4 * 5),
+    ],
+)
+def test_products(function, shapes, flops):
+    forward, backward = counted(function, *shapes)
+    assert forward.flops == flops
+    # An outer product is elementwise: those of vectors have fewer products of matrices to do backward.
+    assert backward.flops == 2 * flops or min(len(shape) for shape in shapes[-2:]) == 1
+
+
+@pytest.mark.parametrize(("operator", "dtype"), [(torch._int_mm, torch.int8), (torch._scaled_mm, torch.float8_e4m3fn)])
+def test_products_of_small_formats(operator, dtype):
+    with torch.device("meta"):
+        a = torch.empty(32, 64, dtype=dtype)
+        b = torch.empty(48, 64, dtype=dtype).t()
+        scales = [torch.ones(()), torch.ones(())] if operator is torch._scaled_mm else []
+        operations = count(
+            nn.Identity(), lambda: operator(a, b, *scales, *([None, None, torch.bfloat16] if scales else []))
+        ).operations
+    assert operations.sum().flops == 2 * 32 * 64 * 48
+
+
+# Convolutions: input gradient and weight gradient each cost what the forward pass costs, grouped or not.
+@pytest.mark.parametrize("groups", [1, 2, 4, 8])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("dimensions", [1, 2, 3])
+def test_convolutions(groups, transposed, dimensions):
+    kind = getattr(functional, f"conv{'_transpose' if transposed else ''}{dimensions}d")
+    shapes = [(2, 8, *[9] * dimensions), (8, 8 // groups, *[3] * dimensions)]
+    forward, backward = counted(lambda x, w: kind(x, w, stride=2, padding=1, groups=groups), *shapes)
+    places = 9 if transposed else 5
+    assert forward.flops == 2 * 2 * 8 * places**dimensions * (8 // groups) * 3**dimensions
+    assert backward.flops == 2 * forward.flops
+
+
+def test_torch_overcounts_the_backward_pass_of_depthwise_convolution():
+    """The reason for the correction: should torch be repaired, this says so."""
+    with torch.device("meta"):
+        convolution = nn.Conv2d(32, 32, 3, groups=32)
+        images = torch.randn(1, 32, 8, 8, requires_grad=True)
+        output = convolution(images)
+        with FlopCounterMode(display=False) as torchs:
+            output.sum().backward()
+        ours = on_meta(convolution, images).operations
+    assert ours.sum("backward").flops == 2 * ours.sum("forward").flops
+    assert torchs.get_total_flops() == 16.5 * ours.sum("backward").flops
+
+
+def test_attention_is_counted_full_and_causal_and_as_executed():
+    shape = (2, 3, 16, 8)
+    full = 4 * 2 * 3 * 16 * 16 * 8
+    for causal in (False, True):
+        forward, backward = counted(
+            lambda q, k, v, causal=causal: functional.scaled_dot_product_attention(q, k, v, is_causal=causal),
+            *[shape] * 3,
+        )
+        assert forward.flops == forward.executed_flops == full
+        assert backward.flops == 2 * full
+        assert backward.executed_flops == 2.5 * full
+        assert forward.causal_flops == (full // 2 if causal else full)
+        assert backward.causal_flops == 2 * forward.causal_flops
+
+
+def test_attention_counts_the_heads_of_the_queries_and_the_width_of_the_values():
+    forward, _ = counted(
+        lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, enable_gqa=True),
+        (1, 8, 5, 16), (1, 2, 7, 16), (1, 2, 7, 4),
+    )  # fmt: skip
+    assert forward.flops == 2 * 8 * 5 * 7 * (16 + 4)
+
+
+def test_causal_attention_to_fewer_keys_than_queries():
+    forward, _ = counted(
+        lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, is_causal=True),
+        (1, 1, 6, 2), (1, 1, 4, 2), (1, 1, 4, 2),
+    )  # fmt: skip
+    # Four queries see half of four keys, the two beyond see all of them.
+    assert forward.causal_flops == 4 * 2 * (4 * 4 / 2 + 2 * 4)
+
+
+@pytest.mark.parametrize("frozen", [(), (0,), (1,), (2,), (0, 1), (0, 1, 2)])
+def test_fused_attention_with_frozen_inputs_costs_what_eager_attention_does(frozen):
+    def eager(q, k, v):
+        return torch.softmax(q @ k.mT, -1) @ v
+
+    totals = []
+    for function in (eager, functional.scaled_dot_product_attention):
+        with torch.device("meta"):
+            module = Call(function, *[(2, 3, 16, 8)] * 3)
+        for index in frozen:
+            module.tensors[index].requires_grad_(False)
+        operations = on_meta(module).operations
+        totals.append((operations.sum("forward").flops, operations.sum("backward").flops))
+    assert totals[0] == totals[1]
+
+
+def test_attention_is_counted_on_a_real_cpu_too():
+    module = Call(
+        lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, is_causal=True), *[(2, 3, 16, 8)] * 3
+    )
+    operations = on_meta(module, fused=False).operations
+    full = 4 * 2 * 3 * 16 * 16 * 8
+    assert operations.sum("forward").flops == full
+    assert operations.sum("forward").causal_flops == full // 2
+    assert operations.sum("backward").flops == 2 * full
+    assert not operations.uncounted
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+@pytest.mark.parametrize(("kind", "gates"), [(nn.LSTM, 4), (nn.GRU, 3), (nn.RNN, 1)])
+def test_recurrent_layers(device, kind, gates):
+    with torch.device(device):
+        network = kind(8, 6, num_layers=2, batch_first=True, bidirectional=True)
+        tokens = torch.randn(3, 5, 8)
+    operations = count(network, lambda: network(tokens)[0].sum(), fused=device == "meta").operations
+    # Two directions each: the first layer reads 8 values, the second 2·6, both the state's 6.
+    assert operations.sum("forward").flops == 3 * 5 * 2 * 2 * gates * 6 * ((8 + 6) + (12 + 6))
+    assert operations.sum("backward").flops > 1.6 * operations.sum("forward").flops
+    assert not operations.uncounted
+
+
+def test_the_encoder_layers_fast_path_is_counted():
+    layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
+    tokens = torch.randn(2, 5, 32)
+    by_hand = 2 * 10 * (4 * 32 * 32 + 2 * 32 * 64) + 4 * 2 * 5 * 5 * 32
+    with torch.inference_mode():
+        fast = on_meta(layer.eval(), tokens, backward=False, fused=False).operations
+    assert {"aten::_transformer_encoder_layer_fwd", "aten::_native_multi_head_attention"} & {
+        key.operator for key in fast.totals
+    }
+    slow = on_meta(layer.train().to("meta"), tokens.to("meta")).operations
+    assert fast.sum("forward").flops == slow.sum("forward").flops == by_hand
+
+
+def test_an_embedding_costs_nothing_and_is_known():
+    with torch.device("meta"):
+        table = nn.Embedding(100, 8)
+        operations = on_meta(table, torch.zeros(2, 3, dtype=torch.long)).operations
+    assert operations.sum().flops == 0
+    assert operations.sum("forward").other_flops == 2 * 3 * 8  # the sum that stands for a loss
+    assert not operations.uncounted
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_recomputation_is_told_apart(use_reentrant):
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU())
+        inputs = torch.randn(4, 8, requires_grad=True)
+        plain = on_meta(model, inputs).operations
+        again = count(model, lambda: checkpoint(model, inputs, use_reentrant=use_reentrant).sum()).operations
+    assert plain.sum("recomputed").calls == 0
+    assert again.sum("recomputed").flops == 2 * 2 * 4 * 8 * 8
+    for direction in ("forward", "backward"):
+        assert again.sum(direction).flops == plain.sum(direction).flops
+
+
+def test_recomputed_attention_is_not_taken_for_backward():
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.project, self.out = nn.Linear(16, 16), nn.Linear(16, 16)
+
+        def forward(self, x):
+            x = self.project(x)
+            return self.out(functional.scaled_dot_product_attention(x, x, x))
+
+    with torch.device("meta"):
+        model = nn.Sequential(Block())
+        tokens = torch.randn(2, 8, 16)
+    operations = count(model, lambda: checkpoint(model, tokens, use_reentrant=False).sum()).operations
+    attention = 4 * 2 * 8 * 8 * 16
+    for direction, flops in (("forward", attention), ("recomputed", attention), ("backward", 2 * attention)):
+        of_attention = [
+            total.flops for key, total in operations.totals.items()
+            if key.direction == direction and "attention" in key.operator
+        ]  # fmt: skip
+        assert sum(of_attention) == flops
+
+
+def test_what_is_frozen_is_not_counted_backward():
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    inputs = torch.randn(4, 8, device="meta")
+    one = 2 * 4 * 8 * 8
+    assert on_meta(model, inputs).operations.sum("backward").flops == 3 * one
+    model[0].requires_grad_(False)
+    assert on_meta(model, inputs).operations.sum("backward").flops == one
+    model.requires_grad_(False)
+    assert on_meta(model, inputs).operations.sum("backward").flops == 0
+
+
+def test_a_low_rank_adapter_pays_for_the_way_back_but_not_for_the_weights():
+    class Adapted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.frozen = nn.Linear(64, 64, bias=False).requires_grad_(False)
+            self.down, self.up = nn.Linear(64, 4, bias=False), nn.Linear(4, 64, bias=False)
+
+        def forward(self, x):
+            return self.frozen(x) + self.up(self.down(x))
+
+    with torch.device("meta"):
+        model = nn.Sequential(Adapted(), Adapted())
+        operations = on_meta(model, torch.randn(10, 64)).operations
+    frozen, adapter = 2 * 10 * 64 * 64, 2 * 10 * 64 * 4
+    assert operations.sum("forward").flops == 2 * (frozen + 2 * adapter)
+    # Second layer: gradient of its input through both ways. Both: weight gradients, and the way into `down`.
+    assert operations.sum("backward").flops == (frozen + adapter) + 2 * (2 * adapter + adapter)
+
+
+def test_grouped_products_cost_what_the_active_experts_cost():
+    def experts(rows, weights):
+        ends = torch.empty(8, dtype=torch.int32, device="meta")
+        return torch._grouped_mm(rows, weights, offs=ends)
+
+    forward, backward = counted(experts, (24, 16), (8, 16, 32))
+    assert forward.flops == 2 * 24 * 16 * 32
+    assert backward.flops == 2 * forward.flops
+
+
+def test_an_operator_without_a_formula_is_named_and_can_be_registered_in_one_line():
+    @torch.library.custom_op("mfulab_test::shifted_product", mutates_args=())
+    def shifted_product(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return x @ w + 1
+
+    @shifted_product.register_fake
+    def _(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return x.new_empty(x.shape[0], w.shape[1])
+
+    with torch.device("meta"):
+        model = Call(lambda x, w: shifted_product(shifted_product(x, w), w), (3, 4), (4, 4))
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    before = on_meta(model).operations
+    assert before.uncounted == {"mfulab_test::shifted_product": 2}
+    assert before.sum().flops == 0
+
+    try:
+        for operator in (shifted_product, torch.ops.mfulab_test.shifted_product, "mfulab_test::shifted_product"):
+            register(operator, lambda x, w: 2 * x.numel() * w.shape[1])
+            assert on_meta(model).operations.sum().flops == 2 * 2 * 3 * 4 * 4
+        register(shifted_product, lambda x, w, out: Cost(out.numel(), 1, 2))
+        after = on_meta(model).operations
+        assert (after.sum().flops, after.sum().causal_flops, after.sum().executed_flops) == (24, 2, 4)
+        assert not after.uncounted
+    finally:
+        del FORMULAS["mfulab_test::shifted_product"]
+
+
+def test_only_operators_have_names():
+    with pytest.raises(TypeError, match="is no operator"):
+        register(3, lambda: 0)
+
+
+def test_bytes_are_of_what_a_kernel_reads_and_writes():
+    forward, backward = counted(torch.mm, (3, 4), (4, 5))
+    assert forward.elements == 12 + 20 + 15
+    # The sum's gradient is one number, repeated: 1 + 20 + 12 and 12 + 1 + 20.
+    assert backward.elements == 33 + 33
+    attention, _ = counted(functional.scaled_dot_product_attention, *[(1, 2, 16, 8)] * 3)
+    assert attention.elements == 4 * 2 * 16 * 8 + 2 * 16
+
+
+def test_elementwise_operators_are_counted_apart():
+    forward, backward = counted(lambda x: torch.softmax(torch.relu(x), -1), (4, 6))
+    assert forward.flops == backward.flops == 0
+    assert forward.other_flops == 24 * (1 + 3 + 1)  # relu, softmax, and the sum that stands for a loss
+    assert forward.other_elements > 4 * 24
+
+
+def test_attention_reads_its_causal_flag_where_torch_puts_it() -> None:
+    for name, places in ATTENTION_CAUSAL.items():
+        namespace, _, short = name.partition("::")
+        for operator, place in zip((short, f"{short}_backward"), places, strict=True):
+            arguments = getattr(getattr(torch.ops, namespace), operator).default._schema.arguments
+            assert [argument.name for argument in arguments].index("is_causal") == place

@@ -1,0 +1,82 @@
+"""Compiles CUDA C by the C++ compiler and runs it on the host: its index arithmetic, masks and barriers."""
+
+import ctypes
+import functools
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from mfulab.kernels.cuda_c import CudaC
+from mfulab.kernels.nvrtc import SOURCES
+
+HERE = Path(__file__).parent / "cuda_on_host"
+ENTRY = """
+#include "device.h"
+#include "{source}"
+typedef {operand} Operand;
+typedef {result} Result;
+extern "C" const char* run(const int* grid, const int* block, const Operand* a, const Operand* b, Result* c,
+                           int batch, int m, int n, int k) {{
+    return host::launch({{grid[0], grid[1], grid[2]}}, {{block[0], block[1], block[2]}}, [=] {{ {call}; }});
+}}
+"""
+
+
+class HostError(RuntimeError):
+    """What the hardware would hang on or forbid: a deadlock, an unaligned access, a barrier's misuse."""
+
+
+def build(entry: str, defines: Mapping[str, str], folder: Path):
+    """The function `run` of a C++ source, whose includes may lie in `folder`; a call raises HostError."""
+    compiler = shutil.which("g++") or shutil.which("c++")
+    if compiler is None:
+        pytest.skip("no C++ compiler to run CUDA C on the host with")
+    (folder / "entry.cpp").write_text(entry)
+    command = [
+        compiler,
+        "-std=c++17",
+        "-O2",
+        "-shared",
+        "-fPIC",
+        "-w",
+        "-fno-strict-aliasing",
+        f"-I{folder}",
+        f"-I{HERE}",
+        f"-I{SOURCES}",
+    ]
+    command += [f"-D{key}={value}" for key, value in defines.items()]
+    subprocess.run([*command, str(folder / "entry.cpp"), "-o", str(folder / "entry.so")], check=True)
+    run = ctypes.CDLL(str(folder / "entry.so")).run
+    run.restype, run.errcheck = ctypes.c_char_p, _raise_fault
+    return run
+
+
+def _raise_fault(fault: bytes | None, *_) -> None:
+    if fault is not None:
+        raise HostError(fault.decode())
+
+
+@functools.cache
+def _rung(source: str, call: str, defines: tuple[tuple[str, str], ...]):
+    names = dict(defines)
+    operand = names.get("OPERAND") or names.get("REAL") or "float"
+    types = {"operand": operand, "result": names.get("RESULT", operand)}
+    return build(ENTRY.format(source=SOURCES / source, call=call, **types), names, Path(tempfile.mkdtemp()))
+
+
+def run_on_host(kernel: CudaC, a, b, c, shape) -> None:
+    """Writes A·B into C; torch CPU tensors. Raises HostError."""
+    launch = kernel.launch(shape)
+    call = f"{kernel.entry}(a, b, c, {'m, n, k' if kernel.entry == 'matmul' else 'batch'})"
+    run = _rung(kernel.source, call, tuple(sorted(kernel.defines().items())) + launch.defines)
+    three = ctypes.c_int * 3
+
+    def filled(sides):
+        return three(*sides, *[1] * (3 - len(sides)))
+
+    pointers = [ctypes.c_void_p(tensor.data_ptr()) for tensor in (a, b, c)]
+    run(filled(launch.grid), filled(launch.block), *pointers, *shape)

@@ -1,0 +1,100 @@
+"""What the project says of itself in several places agrees."""
+
+import re
+import tomllib
+
+import pytest
+import yaml
+from packaging.markers import default_environment
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from support.workflow_copy import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+LOCKS = {path.stem: path.read_text() for path in (ROOT / "requirements").glob("*.lock")}
+LOCKS["base"] = (ROOT / "requirements.lock").read_text()
+EXTRAS = PROJECT["optional-dependencies"]
+MACHINES = [
+    {**default_environment(), "python_version": python, "python_full_version": f"{python}.1"} | system
+    for python in ("3.11", "3.13")
+    for system in (
+        {"platform_system": "Linux", "sys_platform": "linux", "platform_machine": "x86_64"},
+        {"platform_system": "Darwin", "sys_platform": "darwin", "platform_machine": "arm64"},
+    )
+]
+
+
+def needed(texts):
+    """Requirements, followed through the project's own extras."""
+    for requirement in map(Requirement, texts):
+        if requirement.name == "mfulab":
+            yield from needed(text for extra in requirement.extras for text in EXTRAS[extra])
+        else:
+            yield requirement
+
+
+def pins(name, machine):
+    """Each package's version that `requirements.lock` and the lock `name` give `machine`."""
+    lines = [line.removesuffix("\\") for line in (LOCKS["base"] + LOCKS[name]).splitlines() if line[0] not in "# "]
+    locked = [one for one in map(Requirement, lines) if one.marker is None or one.marker.evaluate(machine)]
+    return {canonicalize_name(one.name): str(one.specifier).removeprefix("==") for one in locked}
+
+
+@pytest.mark.parametrize("extra", ["base", *EXTRAS])
+def test_the_lock_pins_a_version_that_each_requirement_allows(extra):
+    for machine in MACHINES:
+        pinned = pins(extra, machine)
+        for requirement in needed(PROJECT["dependencies"] if extra == "base" else EXTRAS[extra]):
+            if requirement.marker is None or requirement.marker.evaluate(machine):
+                assert requirement.specifier.contains(pinned[canonicalize_name(requirement.name)]), requirement
+
+
+def test_all_locks_agree_on_each_version_and_every_pin_has_a_hash():
+    for machine in MACHINES:
+        base = pins("base", machine)
+        everything = {name: pins(name, machine) for name in LOCKS}
+        for name, one in everything.items():
+            assert base.items() <= one.items(), name
+            assert not {
+                key for other in everything.values() for key in one.keys() & other.keys() if one[key] != other[key]
+            }
+    for text in LOCKS.values():
+        packages = re.split(r"\n(?=\S)", text.strip())[1:]
+        assert packages
+        assert all("--hash=sha256:" in package for package in packages)
+        assert "://" not in text
+
+
+def test_conda_users_get_a_python_that_the_project_allows():
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    [python] = [entry for entry in environment["dependencies"] if str(entry).startswith("python=")]
+    assert Requirement(f"python{PROJECT['requires-python']}").specifier.contains(python.removeprefix("python="))
+
+
+def test_the_base_install_brings_no_library_that_only_a_gpu_can_use():
+    base = {canonicalize_name(Requirement(text).name) for text in PROJECT["dependencies"]}
+    locked = {name for machine in MACHINES for name in pins("base", machine)}
+    named = {name for name in base | locked if name.startswith(("nvidia-", "nvmath", "triton", "cuda-toolkit"))}
+    assert named == {"nvidia-ml-py"}  # pure Python
+
+
+def test_every_rule_has_its_script_and_every_step_its_rule_and_module():
+    from mfulab.schema.measurements import MEASUREMENTS
+
+    rules = "".join(path.read_text() for path in (ROOT / "workflow/rules").glob("*.smk"))
+    for step in MEASUREMENTS:
+        assert f"rule {step}:" in rules
+        assert (ROOT / "scripts" / f"{step}.py").exists()
+        assert (ROOT / "src/mfulab/steps" / f"{step}.py").exists()
+
+
+def test_config_readme_names_every_top_level_key():
+    keys = yaml.safe_load((ROOT / "config/config.yaml").read_text()).keys() - {"defaults", "hydra"}
+    text = (ROOT / "config/README.md").read_text()
+    assert not {key for key in keys if f"`{key}" not in text}
+
+
+def test_every_shipped_experiment_is_listed_in_the_readme():
+    text = (ROOT / "README.md").read_text()
+    names = {path.stem for path in (ROOT / "config/experiment").glob("*.yaml")}
+    assert not {name for name in names if f"`{name}`" not in text}
