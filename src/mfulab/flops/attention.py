@@ -185,7 +185,8 @@ def sdpa_cost(given: dict[str, Any], backward: bool) -> Cost:
     alike = prod(query[:-2])
     mask = given.get("mask")
     if known := given.get("pairs"):
-        pairs = Pairs(*known[:4], bound=bool(known[4])).times(alike)
+        full, attended, executed, rectangle, bound = known
+        pairs = Pairs(full, attended, executed, rectangle, bool(bound)).times(alike)
     elif mask is None:
         pairs = dense_pairs(query[-2], key[-2], bool(given.get("is_causal"))).times(alike)
     else:

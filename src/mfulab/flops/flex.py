@@ -75,7 +75,8 @@ def block_mask_pairs(query: Tensor, key: Tensor, block_mask: tuple[Any, ...]) ->
     try:
         with torch.device("cpu"):
             device = query.device.type if has_data(query) else "cpu"
-            mask = module.create_mask(mask_function, *partial.shape[:2], queries, keys, device=device)
+            batch, heads = partial.shape[:2]
+            mask = module.create_mask(mask_function, batch, heads, queries, keys, device)
     except Exception:  # a function of tensors without data
         return Pairs(executed, executed, executed, whole.rectangle, bound=True)
     pairs = mask_pairs(mask, queries, keys)
