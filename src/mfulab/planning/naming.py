@@ -29,9 +29,19 @@ def run_name(config: BaseModel, axes: tuple[str, ...], dotted: Mapping[str, Any]
             values |= _differences(key, getattr(config, key), fields[key].get_default())
     name = ",".join(f"{key}={_text(value)}" for key, value in values.items() if key not in UNNAMED)
     if len(name.encode()) > LONGEST:
-        kept = name[: LONGEST - 13].rpartition(",")[0]  # each part between commas stays key=value: cluster.py
+        kept = name[: LONGEST - 13].rpartition(",")[0]  # each part between commas stays key=value: keep_commas
         name = f"{kept}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
     return name or "all"
+
+
+def short(run: str) -> str:
+    """A run's name without its keys, which its values make plain: `gpt2 training 4 64 bf16 eager`.
+
+    >>> short("kernel=torch,size=64,timing.windows=2")
+    'torch 64 timing.windows=2'
+    """
+    parts = (part.partition("=") for part in run.split(","))
+    return " ".join(f"{key}={value}" if "." in key else value or key for key, _, value in parts)
 
 
 def _differences(key: str, value: Any, default: Any) -> dict[str, Any]:

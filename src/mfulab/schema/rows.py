@@ -328,14 +328,3 @@ class NumberFormatsRow(Row):
     dot_error_own: float | None = Field(None, description="Accumulated in the format itself.")
     dot_error_fp16: float | None = Field(None, description="Accumulated in fp16.")
     dot_error_fp32: float | None = Field(None, description="Accumulated in fp32.")
-
-
-ROWS: dict[str, type[Row]] = {
-    "environment": EnvironmentRow,
-    "ceilings": CeilingRow,
-    "count_flops": FlopsRow,
-    "compare_counters": CounterRow,
-    "profile_step": ProfileRow,
-    "bench_matmul": MatmulRow,
-    "number_formats": NumberFormatsRow,
-}
