@@ -51,8 +51,8 @@ lock: ## Pin what each target installs, in requirements.lock and requirements/ (
 lock-check: ## Resolve every lock from the package index, for each Python and platform
 	$(PYTHON) scripts/lock.py --check
 
-wheelhouse: ## Collect every wheel for an air-gapped machine: docs/clusters.md
-	$(PYTHON) scripts/wheelhouse.py $(WHEELHOUSE)
+wheelhouse: ## Collect every wheel for an air-gapped machine: docs/clusters.md (TARGET=py312: what a bare GPU machine lacks)
+	$(PYTHON) scripts/wheelhouse.py $(if $(TARGET),--python $(TARGET:py3%=3.%) --extras cuda --without validation/recording/present.txt) $(WHEELHOUSE)
 
 clean: ## Remove the environment and the figures; results stay
 	rm -rf $(VENV) reports/figures reports/report.html
