@@ -56,7 +56,9 @@ class DoubleBlock(torch.nn.Module):
         ]
         attended = _attend(torch.cat(projected, dim=1), self.heads).split([text.shape[1], image.shape[1]], dim=1)
         results = []
-        for (stream, tokens), part, (_, _, gate, shift, scale, last) in zip(streams, attended, modulations, strict=True):
+        for (stream, tokens), part, (_, _, gate, shift, scale, last) in zip(
+            streams, attended, modulations, strict=True
+        ):
             tokens = tokens + gate * stream.projection(part)
             results.append(tokens + last * stream.mlp(stream.norms[1](tokens) * (1 + scale) + shift))
         return results[1], results[0]
@@ -74,7 +76,9 @@ class SingleBlock(torch.nn.Module):
 
     def forward(self, tokens: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
         shift, scale, gate = self.modulation(vector)
-        qkv, hidden = self.enter(self.norm(tokens) * (1 + scale) + shift).split([3 * self.width, 4 * self.width], dim=-1)
+        qkv, hidden = self.enter(self.norm(tokens) * (1 + scale) + shift).split(
+            [3 * self.width, 4 * self.width], dim=-1
+        )
         hidden = torch.nn.functional.gelu(hidden, approximate="tanh")
         return tokens + gate * self.leave(torch.cat([_attend(qkv, self.heads), hidden], dim=-1))
 

@@ -35,7 +35,9 @@ def build(rank: int, adapted: Sequence[str], **arguments: Any) -> torch.nn.Modul
         if name in adapted and isinstance(child, torch.nn.Linear)
     ]
     if not found:
-        raise ModelError(f"model.arguments.adapted={list(adapted)}: {type(model).__name__} has no linear layer so named")
+        raise ModelError(
+            f"model.arguments.adapted={list(adapted)}: {type(model).__name__} has no linear layer so named"
+        )
     for parent, name, child in found:
         setattr(parent, name, LowRankLinear(child, rank))
     return model
