@@ -341,6 +341,9 @@ class PublishedRow(Row):
     parameters: int | None = None
     sequence_length: int | None = None
     accelerator: str | None = Field(None, description="The datasheet's name of the device.")
+    architecture: str | None = Field(
+        None, description="Compute capability, gfx name or family, as the datasheet has it."
+    )
     accelerators: int | None = None
     precision: str | None = Field(None, description="As published; empty where it is not said.")
     batch_size: int | None = Field(None, description="Samples a step, of all devices together.")

@@ -40,7 +40,8 @@ def _row(published: str, line: Mapping[str, str | None]) -> PublishedRow:
     row = PublishedRow.model_validate({**said, "published": published})
     problems: list[str] = []
     try:
-        row.accelerator = find(row.accelerator or "").device
+        sheet = find(row.accelerator or "")
+        row.accelerator, row.architecture = sheet.device, sheet.architecture or sheet.device
     except UnknownDeviceError as error:
         problems.append(str(error))
     try:
@@ -48,6 +49,8 @@ def _row(published: str, line: Mapping[str, str | None]) -> PublishedRow:
     except ConfigurationError as error:
         problems.append(f"model={row.model}: no model here has its shapes" if "unknown" in str(error) else str(error))
         counted = None
+    if line.get("model_arguments") and row.system:
+        row.model = row.system.partition(",")[0]  # shapes that no file in config/model/ has
     _add_speed(row, line, counted)
     if row.tflop_s_per_device is None and counted is not None:
         problems.append("no speed is published")
