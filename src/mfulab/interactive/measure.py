@@ -16,11 +16,11 @@ from mfulab.interactive.calls import CallLog, UncountedError, count_calls
 from mfulab.interactive.show import show
 from mfulab.samplers.memory import PeakMemory
 from mfulab.samplers.reading import Reading, Readings, first_available
-from mfulab.samplers.selection import per_step, restriction_of, samplers_for, strictest
+from mfulab.samplers.selection import per_step, restriction_of, samplers_for, sources_answered
 from mfulab.samplers.series import Series
 from mfulab.schema.configs import DeviceConfig
 from mfulab.schema.errors import UnsupportedError
-from mfulab.tables.mfu import mfu_columns
+from mfulab.tables.mfu import utilization
 from mfulab.tables.verdict import Verdict, judge
 from mfulab.timing.best_matmul import best_product, sweep_products
 from mfulab.timing.clocks import clock_for
@@ -144,7 +144,7 @@ class Window:
             "time_ci_low_s": interval[0],
             "time_ci_high_s": interval[1],
             "samples_per_s": None if samples is None else samples / length_s,
-            "ladder": strictest(self.readings),
+            "sources_answered": sources_answered(self.readings),
             "restriction": restriction_of(self.device) or None,
         }
 
@@ -158,13 +158,12 @@ class Window:
         except UncountedError as error:
             self.readings["flops"] = Reading(None, "", "counted on the meta device", reason=str(error))
             precision = allowed_precision(dtype, self.device, convolutions=False)
-            mfu = mfu_columns(None, {}, None, self.device.type == "cuda")
-            return {"effective_precision": precision, "flops": None, **mfu}
+            unknown = utilization(None, device=self.device.type, flops=None, compute={}, memory={})
+            return {"effective_precision": precision, "flops": None, **unknown}
         precision = allowed_precision(dtype, self.device, convolutions=2 * flops.convolutions > flops.model)
         columns: dict[str, float | str | None] = {"effective_precision": precision}
         if flops.uncounted:
             columns["uncounted_operators"] = ", ".join(flops.uncounted)
-        rate = flops.model / steps / mean_step_s / 1e12
         threads = torch.get_num_threads()
         peak = peak_of(self.device, threads, precision, self._given)
         measured = measured_ceiling(self.device, precision, threads, self._ceiling_s) if self._ceiling_s else None
@@ -177,19 +176,25 @@ class Window:
         if peak.reason:
             self.readings["peak_tflop_s"] = Reading(None, "TFLOP/s", "computed peak", reason=peak.reason)
         clock = self.row.get("clock_mhz")
-        mfu = mfu_columns(rate, ceiling, clock if isinstance(clock, float) else None, self.device.type == "cuda")
-        basis = ceiling["computed_tflop_s" if self.device.type == "cuda" else "measured_tflop_s"]
+        needed, executed = flops.model / steps, flops.executed / steps
+        shares = utilization(
+            mean_step_s,
+            device=self.device.type,
+            flops=needed,
+            executed_flops=executed,
+            clock_mhz=clock if isinstance(clock, float) else None,
+            compute=ceiling,
+            memory={},
+        )
         return {
             **columns,
-            "flops": flops.model / steps,
-            "executed_flops": flops.executed / steps,
+            "flops": needed,
+            "executed_flops": executed,
             "bytes_moved": dtype.itemsize * flops.elements / steps,
-            "tflop_s": rate,
             "peak_tflop_s": peak.spec,
             "peak_clock_mhz": peak.spec_clock_mhz,
             "ceiling_tflop_s": measured,
-            **mfu,
-            "hfu_percent": 100 * rate * flops.executed / flops.model / basis if basis and flops.model else None,
+            **shares,
         }
 
     def _dtype(self) -> torch.dtype:
