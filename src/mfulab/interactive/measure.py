@@ -4,6 +4,7 @@ import functools
 import itertools
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -15,7 +16,7 @@ from mfulab.hardware.device_peak import peak_of
 from mfulab.interactive.calls import CallLog, UncountedError, count_calls
 from mfulab.interactive.show import show
 from mfulab.samplers.memory import PeakMemory
-from mfulab.samplers.reading import Reading, Readings, first_available
+from mfulab.samplers.reading import Reading, Readings, first_available, sampling
 from mfulab.samplers.selection import per_step, restriction_of, samplers_for, sources_answered
 from mfulab.samplers.series import Series
 from mfulab.schema.configs import DeviceConfig
@@ -75,21 +76,26 @@ class Window:
         self._clock = clock_for(self.device)
         self._calls = CallLog(model, lambda: self._mark("forward"))
         self._marks: list[str] = []
+        self._traced: Readings = {}
         self.row: dict[str, float | str | None] = {}
         self.readings: Readings = {}
         self.verdict: Verdict | None = None
 
     def __enter__(self) -> "Window":
-        self._folder = tempfile.TemporaryDirectory(prefix="mfulab-")
-        self._series = Series(self.device, self._keep or Path(self._folder.name) / "series.csv").open()
-        self._samplers = samplers_for(self.device, [self._series])
-        self._memory = PeakMemory(self.device)
-        self._clock.synchronise()
-        if self._trace:
-            self._trace.start()
-        for sampler in self._samplers:
-            sampler.start()
-        self._calls.open()
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mfulab-")))
+            series = Series(self.device, self._keep or folder / "series.csv").open()
+            stack.callback(series.close)
+            samplers = samplers_for(self.device, [series])
+            self._memory = PeakMemory(self.device)
+            self._clock.synchronise()
+            if self._trace:
+                self._trace.start()
+                stack.callback(lambda: self._traced.update(self._trace.stop() if self._trace else {}))
+            self._sampled = stack.enter_context(sampling(samplers))
+            stack.callback(self._calls.close)
+            self._calls.open()
+            self._ending = stack.pop_all()
         self._began = time.perf_counter()
         self._mark("begin")
         return self
@@ -105,16 +111,13 @@ class Window:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._calls.close()
-        self._mark("end")
-        self._clock.synchronise()
-        length_s = time.perf_counter() - self._began
-        readings = [sampler.stop() for sampler in reversed(self._samplers)]
-        traced = self._trace.stop() if self._trace else {}
-        self._series.close()
-        self._folder.cleanup()
+        with self._ending:
+            self._calls.close()
+            self._mark("end")
+            self._clock.synchronise()
+            length_s = time.perf_counter() - self._began
         if error is None:
-            self._finish({**first_available(reversed(readings)), **traced}, length_s)
+            self._finish({**first_available(self._sampled), **self._traced}, length_s)
 
     def _finish(self, readings: Readings, length_s: float) -> None:
         times = step_times(self._marks, self._clock.intervals())

@@ -287,6 +287,9 @@ class MatmulRow(Row):
     max_absolute_error: float | None = None
     tolerance: float | None = Field(None, description="relative_error above it makes the row `incorrect`.")
     repetitions: int | None = Field(None, description="Hot repetitions; each is a group of back-to-back calls.")
+    unheld_repetitions: int | None = Field(
+        None, description="Of these, on a GPU: launches may have waited for the host, as a call that synchronises does."
+    )
     block: str | None = None
     grid: str | None = None
     registers: int | None = Field(None, description="Per thread, from the compiler.")
@@ -325,14 +328,3 @@ class NumberFormatsRow(Row):
     dot_error_own: float | None = Field(None, description="Accumulated in the format itself.")
     dot_error_fp16: float | None = Field(None, description="Accumulated in fp16.")
     dot_error_fp32: float | None = Field(None, description="Accumulated in fp32.")
-
-
-ROWS: dict[str, type[Row]] = {
-    "environment": EnvironmentRow,
-    "ceilings": CeilingRow,
-    "count_flops": FlopsRow,
-    "compare_counters": CounterRow,
-    "profile_step": ProfileRow,
-    "bench_matmul": MatmulRow,
-    "number_formats": NumberFormatsRow,
-}

@@ -1,11 +1,10 @@
 """Every number that the seminar's material prints, computed anew by this project's own code."""
 
 import argparse
-import csv
 import importlib.util
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -17,6 +16,7 @@ from mfulab.flops.counter import Operations
 from mfulab.flops.model import count_model
 from mfulab.models.convolutional import DigitCNN, SimpleCNN
 from mfulab.schema.configs import ModelConfig
+from mfulab.schema.files import write_csv
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("results/tables/seminar.csv"))
     path = parser.parse_args(arguments).out
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [field.name for field in fields(Recomputed)])
-        writer.writeheader()
-        writer.writerows(asdict(row) for row in recompute())
+    write_csv(path, map(asdict, recompute()))
 
 
 def _operations(model: nn.Module, *shape: int) -> Operations:

@@ -10,8 +10,10 @@ import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mfulab.schema.formats import FORMATS
+
 GPU, ANY = ("cuda",), ("cpu", "cuda")
-TENSOR_PRECISIONS = ("fp16", "bf16", "tf32", "fp8", "int8")
+TENSOR_PRECISIONS = tuple(form.name for form in FORMATS.values() if form.on_tensor_cores)
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,9 @@ from mfulab.report.drawing import fonts, style, vector
 from mfulab.report.duty_cycle import effort
 from mfulab.report.page import payload
 from mfulab.report.summary import short
+from mfulab.schema.files import write_text
+from mfulab.schema.measurements import TABLES
 from mfulab.tables import compare
-from mfulab.tables.columns import TABLES
 
 FONTS = "/* fonts */"  # in the style sheet, where the letters that the page needs are put once they are known
 COMPARED = 200  # lines of a comparison; the file has all
@@ -35,10 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("reports/report.html"))
     parser.add_argument("--language", default="en")
     options = parser.parse_args(arguments)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    partial = options.out.with_name(f".{options.out.name}")
-    partial.write_text(build(options.tables, options.figures, options.language), encoding="utf-8")
-    partial.replace(options.out)
+    write_text(options.out, build(options.tables, options.figures, options.language))
 
 
 def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
