@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 
 from mfulab.hardware.compute import products_in
-from mfulab.samplers.reading import first_available
+from mfulab.samplers.reading import first_available, sampling
 from mfulab.samplers.selection import samplers_for
 from mfulab.schema.errors import UnsupportedError
 from mfulab.tables.verdict import OTHERS
@@ -47,15 +47,11 @@ def measured_ceiling(device: torch.device, precision: str, threads: int, limit_s
 
 
 def _measure(device: torch.device, precision: str, limit_s: float) -> Ceiling:
-    samplers = samplers_for(device)
-    for sampler in samplers:
-        sampler.start()
     try:
-        with products_in(precision):
+        with sampling(samplers_for(device)) as sampled, products_in(precision):
             rate = best_product(sweep_products(precision, device, limit_s), device).tflop_s
     except UnsupportedError:
         return Ceiling(None)
-    finally:
-        readings = first_available(reversed([sampler.stop() for sampler in reversed(samplers)]))
+    readings = first_available(sampled)
     values = {name: reading.value for name, reading in readings.items()}
     return Ceiling(rate, values.get("others_percent"), values.get("other_processes"))

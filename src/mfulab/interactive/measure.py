@@ -18,11 +18,11 @@ from mfulab.interactive.phases import Phases
 from mfulab.interactive.show import show
 from mfulab.interactive.steps import Mark, Step, What, known, samples_of, stretches, timed
 from mfulab.samplers.memory import PeakMemory
-from mfulab.samplers.reading import Reading, Readings, Sampler, first_available
-from mfulab.samplers.selection import per_step, restriction_of, samplers_for, strictest
+from mfulab.samplers.reading import Reading, Readings, first_available, sampling
+from mfulab.samplers.selection import per_step, restriction_of, samplers_for, sources_answered
 from mfulab.samplers.series import Series
 from mfulab.schema.configs import DeviceConfig
-from mfulab.tables.mfu import mfu_columns
+from mfulab.tables.mfu import utilization
 from mfulab.tables.verdict import Verdict, judge
 from mfulab.timing.clocks import clock_for
 from mfulab.timing.statistics import Stats, median_interval
@@ -134,8 +134,8 @@ class Window:
         self._samplers = samplers_for(self.device, [series])
         self._clock.synchronise()
         self._marks = []
-        for sampler in self._samplers:
-            sampler.start()
+        self._watching = undo.enter_context(ExitStack())
+        self._watch()
         self._memory = PeakMemory(self.device)
         self._phases.open()
         undo.callback(self._phases.close)
@@ -150,12 +150,14 @@ class Window:
         self._settled = True
         self._clock.synchronise()
         if self._phases.done:
-            _stop(self._samplers)
-            for sampler in self._samplers:
-                sampler.start()
+            self._watching.close()
+            self._watch()
         if self._trace_path:
             self._trace = BlockTrace(self.device, self._trace_path)
             self._trace.start()
+
+    def _watch(self) -> None:
+        self._sampled = self._watching.enter_context(sampling(self._samplers))
 
     def step(self, batch: Any = None) -> None:
         """Marks the end of a step; then steps are counted by these calls alone.
@@ -202,7 +204,8 @@ class Window:
         self._phases.close()
         self._mark("end")
         self._clock.synchronise()
-        readings = _stop(self._samplers)
+        self._watching.close()
+        readings = first_available(self._sampled)
         traced: Readings = self._trace.stop() if self._trace else {}
         if not whole:
             return
@@ -249,7 +252,7 @@ class Window:
             "time_ci_low_s": interval[0],
             "time_ci_high_s": interval[1],
             "samples_per_s": sum(told) / sum(times) if len(told) == len(steps) and any(told) else None,
-            "ladder": strictest(self.readings),
+            "ladder": sources_answered(self.readings),
             "restriction": restriction_of(self.device) or None,
         }
 
@@ -259,11 +262,11 @@ class Window:
         if found is None:
             self.readings["flops"] = Reading(None, "", "counted", reason=reason)
             precision = allowed_precision(self._dtype(), self.device, convolutions=False)
-            return {"effective_precision": precision, "flops": None, **mfu_columns(None, {}, None, self._on_gpu)}
+            unknown = utilization(None, device=self.device.type, flops=None, compute={}, memory={})
+            return {"effective_precision": precision, "flops": None, **unknown}
         total, count, seconds = found
         dtype, convolutions = max(total.formats, key=lambda name: total.formats[name], default=(self._dtype(), False))
         precision = allowed_precision(dtype, self.device, convolutions)
-        rate = total.model / seconds / 1e12
         threads = torch.get_num_threads()
         peak = peak_of(self.device, threads, precision, self._given)
         measured = measured_ceiling(self.device, precision, threads, ceiling_s) if ceiling_s else None
@@ -281,21 +284,27 @@ class Window:
             self.readings["mfu_percent"] = Reading(None, "%", "counted", reason=reason)
             ceiling = {}
         clock = self.row.get("clock_mhz")
-        mfu = mfu_columns(rate, ceiling, clock if isinstance(clock, float) else None, self._on_gpu)
-        basis = ceiling.get("computed_tflop_s" if self._on_gpu else "measured_tflop_s")
+        needed, executed = total.model / count, total.executed / count
+        shares = utilization(
+            seconds / count,
+            device=self.device.type,
+            flops=needed,
+            executed_flops=executed,
+            clock_mhz=clock if isinstance(clock, float) else None,
+            compute=ceiling,
+            memory={},
+        )
         return {
             "effective_precision": precision,
             "uncounted_operators": ", ".join(sorted(total.uncounted)) or None,
-            "flops": total.model / count,
-            "executed_flops": total.executed / count,
+            "flops": needed,
+            "executed_flops": executed,
             "bytes_moved": total.moved_bytes / count or None,
-            "tflop_s": rate,
             "peak_tflop_s": peak.spec,
             "peak_clock_mhz": peak.spec_clock_mhz,
             "ceiling_tflop_s": measured.tflop_s if measured else None,
             "ceiling_others_percent": measured.others_percent if measured and measured.disturbed else None,
-            **mfu,
-            "hfu_percent": 100 * total.executed / seconds / 1e12 / basis if basis else None,
+            **shares,
         }
 
     def _cost(self, steps: Sequence[Step]) -> tuple[tuple[Cost, int, float] | None, str]:
@@ -339,10 +348,6 @@ class Window:
             parts.append(f"{steps - sure} of {steps} steps are of kinds that were not counted and left out of MFU")
         return "; ".join(parts)
 
-    @property
-    def _on_gpu(self) -> bool:
-        return self.device.type == "cuda"
-
     def _dtype(self) -> torch.dtype:
         parameters = (parameter.dtype for model in self.models for parameter in model.parameters())
         return next(parameters, torch.get_default_dtype())
@@ -368,11 +373,6 @@ def _next_phase(batch: Any) -> tuple[Any, ...]:
         return ()
     kind = describe(batch)
     return kind._replace(words=("forward", *kind.words)), first_dimension(batch)
-
-
-def _stop(samplers: Sequence[Sampler]) -> Readings:
-    """What the samplers read, the first in their order preferred; they are stopped as they nest."""
-    return first_available(reversed([sampler.stop() for sampler in reversed(samplers)]))
 
 
 def _warn(message: str) -> None:
