@@ -93,7 +93,7 @@ def write_csv(path: Path, rows: Iterable[Mapping[str, object]], columns: Iterabl
     Without `columns` they are those of the first row.
     """
     rows = list(rows)
-    names = list(rows[0] if columns is None else columns)
+    names = list(columns if columns is not None else rows[0] if rows else ())
 
     def write(temporary: Path) -> None:
         with temporary.open("w", newline="", encoding="utf-8", errors="replace") as file:
