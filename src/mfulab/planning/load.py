@@ -12,8 +12,9 @@ from mfulab.hardware.identity import NoDeviceError, hardware_slug, resolve
 from mfulab.planning.overrides import from_snakemake
 from mfulab.planning.runs import Plan, Run, plan
 from mfulab.planning.sources import PACKAGE, locate
+from mfulab.schema.configs import PUBLISHED
 from mfulab.schema.errors import ConfigurationError
-from mfulab.schema.files import read_text, write_text
+from mfulab.schema.files import read_text, write_json
 
 CONFIG = Path("config")
 RESULTS = Path("results")
@@ -30,7 +31,7 @@ class Planned:
         """Writes the plans where the next command, and a cluster's jobs, find them."""
         if not _recall(self.memory):
             told = [{**vars(plan), "runs": [vars(run) for run in plan.runs]} for plan in self.plans]
-            write_text(self.memory, json.dumps(told))
+            write_json(self.memory, told)
 
 
 def load(config: Mapping[str, Any], folder: Path = CONFIG, results: Path = RESULTS) -> Planned:
@@ -74,7 +75,7 @@ def _fingerprint(overrides: Sequence[str], folder: Path) -> str:
     digest = hashlib.sha256(json.dumps([*overrides, *machine]).encode())
     rooms = [sorted((PACKAGE / room).glob("*.py")) for room in ("planning", "schema")]
     code = [PACKAGE / "language/__init__.py", *itertools.chain(*rooms)]
-    for path in [*sorted(folder.rglob("*.yaml")), *code]:
+    for path in [*sorted(folder.rglob("*.yaml")), *sorted(PUBLISHED.glob("*.csv")), *code]:
         digest.update(str(path).encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mfulab.schema.files import write_csv
+from mfulab.schema.files import write_csv, write_json
 from mfulab.schema.measurements import NO_MACHINE, TABLES
 from mfulab.tables import details, join, series
 from mfulab.tables.columns import Record, Records, columns
@@ -40,7 +40,8 @@ def collect(
                 _extend(everything, from_folder(results, folder.name))
     if reference is not None and reference.is_dir():
         measured = {row["hardware"] for rows in everything.records.values() for row in rows}
-        for folder in sorted(path for path in reference.iterdir() if path.is_dir() and path.name not in measured):
+        machines = (path for path in reference.iterdir() if path.is_dir() and path.name not in measured | NO_MACHINE)
+        for folder in sorted(machines):
             found = from_recorded(folder)
             # Beside one's own machine a recorded GPU is what one lacks; a CPU is what one has.
             if not measured or any(row.get("device") == "cuda" for row in found.records["environment"]):
@@ -108,7 +109,7 @@ def write(collected: Collected, folder: Path) -> None:
     profiled = ((row, collected.folders.get(identity("profile", row))) for row in collected.records["profile"])
     polled = [*series.collect((row, path) for row, path in profiled if path), *collected.series]
     write_csv(folder / "series.csv", polled, series.columns(polled))
-    details.write(details.collect(collected.folders), folder / "details.json")
+    write_json(folder / "details.json", details.collect(collected.folders))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
