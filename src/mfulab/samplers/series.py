@@ -56,10 +56,10 @@ class Series:
         return self
 
     def start(self) -> None:
-        self._began_s = time.time()
+        self._began_s = time.monotonic()  # one clock for all processes, which nobody sets
 
     def stop(self) -> Readings:
-        self._ended_s = time.time()
+        self._ended_s = time.monotonic()
         return means(read_series(self._path), self._began_s, self._ended_s, self._device.type)
 
     def close(self) -> None:
@@ -79,10 +79,10 @@ class Series:
             self._path.unlink(missing_ok=True)
             return
         with self._path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, ["time_s", "in_window", *(key for key in lines[0] if key != "unix_s")])
+            writer = csv.DictWriter(file, ["time_s", "in_window", *(key for key in lines[0] if key != "monotonic_s")])
             writer.writeheader()
             for line in lines:
-                stamp = line.pop("unix_s") or 0.0
+                stamp = line.pop("monotonic_s") or 0.0
                 inside = self._began_s <= stamp <= self._ended_s
                 writer.writerow({"time_s": f"{stamp - self._began_s:.3f}", "in_window": inside, **line})
 
@@ -100,7 +100,7 @@ def means(lines: list[dict[str, float | None]], begin_s: float, end_s: float, de
     """Means over the lines inside the window, and the most other processes seen in one of them."""
     if device != "cuda":
         return {}
-    inside = [line for line in lines if begin_s <= (line["unix_s"] or 0.0) <= end_s]
+    inside = [line for line in lines if begin_s <= (line["monotonic_s"] or 0.0) <= end_s]
     window_s = end_s - begin_s
     few = f"only {len(inside)} polls in the window" if len(inside) < MINIMUM_SAMPLES else ""
     readings: Readings = {}
