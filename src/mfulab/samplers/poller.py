@@ -81,7 +81,7 @@ def cuda_probe(uuid: str, own: int | None) -> Probe:
 
 
 def poll(probe: Probe, wait: Callable[[], bool], output: TextIO, now: Callable[[], float] = time.monotonic) -> None:
-    """Writes a line of `probe` after each `wait`, until `wait` says that it is over; times are of the monotonic clock, which no process sets."""
+    """Writes a line of `probe` after each `wait`, until `wait` says that it is over, by the monotonic clock."""
     writer = None
     while not wait():
         line = {"monotonic_s": f"{now():.3f}", **probe()}
