@@ -161,7 +161,7 @@ def _clock(facts: dict[str, str]) -> tuple[float | None, str]:
 def _last_level_cache() -> int | None:
     units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
     sizes = []
-    for path in (system.ROOT / "sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+    for path in Path(system.ROOT, "sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         text = system.text(path) or ""
         if text and text[-1] in units and text[:-1].isdigit():
             sizes.append(int(text[:-1]) * units[text[-1]])
@@ -180,7 +180,7 @@ def _cgroup_folders(controller: str) -> list[Path]:
         else:
             continue
         own = Path(path.lstrip("/"))
-        folders += [system.ROOT / top / below for top in tops for below in (own, *own.parents)]
+        folders += [Path(system.ROOT, top, below) for top in tops for below in (own, *own.parents)]
     return folders
 
 

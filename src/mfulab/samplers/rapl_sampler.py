@@ -16,7 +16,7 @@ class RaplSampler:
 
     def __init__(self, root: Path | None = None, now: Callable[[], float] = time.perf_counter) -> None:
         self._now = now
-        root = root or system.ROOT / "sys/class/powercap"
+        root = root or Path(system.ROOT, "sys/class/powercap")
         # Sub-domains (cores, DRAM) have a second colon and are part of, or beside, their package.
         self._packages = sorted(path for path in root.glob("intel-rapl:*") if path.name.count(":") == 1)
         self._begin: list[int] = []
