@@ -14,10 +14,10 @@ help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
 report: $(VENV)/installed ## Measure this machine and write reports/report.html (CONFIG="experiment=kernels size=1024")
-	$(BIN)/snakemake --cores 1 report $(if $(CONFIG),--config $(CONFIG))
+	$(BIN)/python -m snakemake --cores 1 report $(if $(CONFIG),--config $(CONFIG))
 
 figures: $(VENV)/installed ## Draw the figures alone, into reports/figures/
-	$(BIN)/snakemake --cores 1 figures $(if $(CONFIG),--config $(CONFIG))
+	$(BIN)/python -m snakemake --cores 1 figures $(if $(CONFIG),--config $(CONFIG))
 
 test: lint types unit workflow ## Everything that .ci/run checks
 
