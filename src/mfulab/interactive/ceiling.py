@@ -4,12 +4,12 @@ from typing import NamedTuple
 
 import torch
 
-from mfulab.hardware.compute import products_in
+from mfulab.hardware.compute import matmuls_in
 from mfulab.samplers.reading import first_available, sampling
 from mfulab.samplers.selection import samplers_for
 from mfulab.schema.errors import UnsupportedError
 from mfulab.tables.verdict import OTHERS
-from mfulab.timing.best_matmul import best_product, sweep_products
+from mfulab.timing.best_matmul import fastest_matmul, sweep_matmuls
 
 
 class Ceiling(NamedTuple):
@@ -48,8 +48,8 @@ def measured_ceiling(device: torch.device, precision: str, threads: int, limit_s
 
 def _measure(device: torch.device, precision: str, limit_s: float) -> Ceiling:
     try:
-        with sampling(samplers_for(device)) as sampled, products_in(precision):
-            rate = best_product(sweep_products(precision, device, limit_s), device).tflop_s
+        with sampling(samplers_for(device)) as sampled, matmuls_in(precision):
+            rate = fastest_matmul(sweep_matmuls(precision, device, limit_s), device).tflop_s
     except UnsupportedError:
         return Ceiling(None)
     readings = first_available(sampled)

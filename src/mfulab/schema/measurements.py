@@ -27,7 +27,7 @@ class Measurement:
 
     step: str
     table: str
-    config: type[configs.Step]
+    config: type[configs.StepConfig]
     row: type[rows.Row]
     message: str
     shown: str
@@ -52,7 +52,7 @@ MEASUREMENTS = {
         Measurement(
             "environment",
             "environment",
-            configs.EnvironmentStep,
+            configs.EnvironmentConfig,
             rows.EnvironmentRow,
             "What this machine is: {wildcards.hardware}",
             "hardware recorded device device_name python operating_system",
@@ -62,7 +62,7 @@ MEASUREMENTS = {
         Measurement(
             "ceilings",
             "ceilings",
-            configs.CeilingsStep,
+            configs.CeilingsConfig,
             rows.CeilingRow,
             "What {wildcards.hardware} can do at best: {wildcards.run}",
             "ceiling hardware status measured_tflop_s computed_tflop_s datasheet_tflop_s measured_gb_s computed_gb_s",
@@ -72,7 +72,7 @@ MEASUREMENTS = {
         Measurement(
             "count_flops",
             "flops",
-            configs.CountFlopsStep,
+            configs.CountFlopsConfig,
             rows.FlopsRow,
             "Counting FLOPs of {wildcards.run}",
             "model batch_size sequence_length status parameters forward_flops backward_flops uncounted_operators",
@@ -81,7 +81,7 @@ MEASUREMENTS = {
         Measurement(
             "compare_counters",
             "counters",
-            configs.CompareCountersStep,
+            configs.CompareCountersConfig,
             rows.CounterRow,
             "Counting {wildcards.run}",
             "model counter version status printed printed_unit flops deviation_percent explanation",
@@ -90,7 +90,7 @@ MEASUREMENTS = {
         Measurement(
             "profile_step",
             "profile",
-            configs.ProfileStepStep,
+            configs.ProfileStepConfig,
             rows.ProfileRow,
             "Profiling {wildcards.run}",
             "model mode batch_size precision execution hardware status time_s mfu_percent utilization_percent"
@@ -110,7 +110,7 @@ MEASUREMENTS = {
         Measurement(
             "bench_matmul",
             "matmul",
-            configs.BenchMatmulStep,
+            configs.BenchMatmulConfig,
             rows.MatmulRow,
             "Multiplying {wildcards.run}",
             "kernel size precision hardware status time_s tflop_s share_of_measured_percent share_of_reference_percent"
@@ -121,7 +121,7 @@ MEASUREMENTS = {
         Measurement(
             "number_formats",
             "formats",
-            configs.NumberFormatsStep,
+            configs.NumberFormatsConfig,
             rows.NumberFormatsRow,
             "Rounding in {wildcards.run}",
             "precision status bits exponent_bits mantissa_bits epsilon largest smallest_normal naive_sum_error"
