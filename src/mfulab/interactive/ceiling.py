@@ -13,16 +13,16 @@ from mfulab.timing.best_matmul import fastest_matmul, sweep_matmuls
 
 
 class Ceiling(NamedTuple):
-    """TFLOP/s of the best matmul, None without one in the format; `others_percent` of the CPUs that others took."""
+    """TFLOP/s of the best matmul, None without one in the format; the share of the CPUs that others took meanwhile."""
 
     tflop_s: float | None
-    others_percent: float | None = None
+    other_processes_percent: float | None = None
     other_processes: float | None = None
 
     @property
     def disturbed(self) -> bool:
         """Says whether others slowed it down, so that it reads too low, and MFU of it too high."""
-        return (self.others_percent or 0) >= OTHERS or (self.other_processes or 0) >= 1
+        return (self.other_processes_percent or 0) >= OTHERS or (self.other_processes or 0) >= 1
 
 
 _known: dict[tuple[str, str, int], Ceiling] = {}
@@ -54,4 +54,4 @@ def _measure(device: torch.device, precision: str, limit_s: float) -> Ceiling:
         return Ceiling(None)
     readings = first_available(sampled)
     values = {name: reading.value for name, reading in readings.items()}
-    return Ceiling(rate, values.get("others_percent"), values.get("other_processes"))
+    return Ceiling(rate, values.get("other_processes_percent"), values.get("other_processes"))

@@ -243,7 +243,7 @@ PUBLISHED = Path("results/reference/published")
 """Public runs, one CSV a collection, one line a run with its source."""
 
 
-class PublishedStep(Step):
+class PublishedConfig(StepConfig):
     """One collection of public runs, their FLOPs counted here."""
 
     axes: ClassVar[tuple[str, ...]] = ("published",)
@@ -252,7 +252,7 @@ class PublishedStep(Step):
     digest: str = Field("", description="Of that file, so that edited lines are computed anew.")
 
     @model_validator(mode="after")
-    def _knows_its_file(self) -> "PublishedStep":
+    def _knows_its_file(self) -> "PublishedConfig":
         path = PUBLISHED / f"{self.published}.csv"
         if not path.exists():
             choices = ", ".join(sorted(each.stem for each in PUBLISHED.glob("*.csv")))

@@ -133,7 +133,7 @@ MEASUREMENTS = {
         Measurement(
             "published",
             "published",
-            configs.PublishedStep,
+            configs.PublishedConfig,
             rows.PublishedRow,
             "Counting the models of {wildcards.run}",
             "submitter system model accelerator accelerators precision status mfu_percent mfu_format"
