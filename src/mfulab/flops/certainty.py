@@ -44,9 +44,7 @@ class Certainty:
         parts = [f"by formulas for {kinds}" if kinds else "no products"]
         if self.deviation is not None:
             where = f", most in {self.worst_layer}" if self.worst_layer else ""
-            parts.append(
-                f"second count of {self.second_share:.1%} by layers: deviation {self.deviation:+.2%}{where}"
-            )
+            parts.append(f"second count of {self.second_share:.1%} by layers: deviation {self.deviation:+.2%}{where}")
         if self.bound_share:
             parts.append(f"{self.bound_share:.1%} an upper bound (a mask or lengths without values)")
         calls = ", ".join(f"{name} ({count} calls)" for name, count in self.uncounted.items())

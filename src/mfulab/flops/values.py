@@ -17,7 +17,7 @@ LARGEST = 4096
 _aten = torch.ops.aten
 
 
-class _Unknown(Exception):
+class _UnknownError(Exception):
     pass
 
 
@@ -46,7 +46,7 @@ class KnownValues(TorchDispatchMode):
         try:
             on_cpu = {key: torch.device("cpu") if key == "device" and value else value for key, value in kwargs.items()}
             known = operator(*self._known(args), **self._known(on_cpu))
-        except (_Unknown, NotImplementedError, RuntimeError, IndexError, ValueError):
+        except (_UnknownError, NotImplementedError, RuntimeError, IndexError, ValueError):
             self._forget(operator, args)
             return
         for result, value in zip(results, tree_flatten(known)[0], strict=False):
@@ -57,7 +57,7 @@ class KnownValues(TorchDispatchMode):
             if not tensor.is_meta:
                 return tensor
             if tensor not in self._values:
-                raise _Unknown
+                raise _UnknownError
             return self._values[tensor]
 
         return tree_map_only(torch.Tensor, value, arguments)
