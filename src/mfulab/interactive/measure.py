@@ -354,7 +354,9 @@ class Window:
             "peak_tflop_s": peak.spec,
             "peak_clock_mhz": peak.spec_clock_mhz,
             "ceiling_tflop_s": measured.tflop_s if measured else None,
-            "ceiling_others_percent": measured.others_percent if measured and measured.disturbed else None,
+            "ceiling_other_processes_percent": measured.other_processes_percent
+            if measured and measured.disturbed
+            else None,
             **shares,
         }
 
