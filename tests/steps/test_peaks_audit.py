@@ -7,7 +7,7 @@ import pytest
 
 from mfulab.hardware import other_peaks
 from mfulab.hardware.other_peaks import LIBRARIES, Library
-from mfulab.schema.configs import PeaksAuditStep
+from mfulab.schema.configs import PeaksAuditConfig
 from mfulab.schema.errors import UnsupportedError
 from mfulab.schema.rows import PeaksAuditRow
 from mfulab.steps import peaks_audit
@@ -21,7 +21,7 @@ def audited(tmp_path, monkeypatch):
         library = Library(lambda name, sheet, precision: answers.get((name, precision), anything))
         monkeypatch.setitem(LIBRARIES, "torchtitan", library)
         monkeypatch.setattr(peaks_audit, "installed_version", lambda library: "1.0")
-        found = measure(PeaksAuditStep(library="torchtitan"), tmp_path).samples
+        found = measure(PeaksAuditConfig(library="torchtitan"), tmp_path).samples
         return {(row.device, row.precision): row for row in map(PeaksAuditRow.model_validate, found)}
 
     return rows
@@ -63,13 +63,12 @@ def test_a_device_without_an_answer_is_one_row(audited):
 def test_a_library_that_is_not_there_says_how_to_install_it(tmp_path, monkeypatch):
     monkeypatch.setattr(peaks_audit, "installed_version", lambda library: None)
     with pytest.raises(UnsupportedError, match="library=composer is not installed: pip install mosaicml"):
-        measure(PeaksAuditStep(library="composer"), tmp_path)
+        measure(PeaksAuditConfig(library="composer"), tmp_path)
 
 
 def test_torch_is_asked_by_its_own_lookup(tmp_path):
-    found = [
-        PeaksAuditRow.model_validate(row) for row in measure(PeaksAuditStep(library="torch_inductor"), tmp_path).samples
-    ]
+    samples = measure(PeaksAuditConfig(library="torch_inductor"), tmp_path).samples
+    found = [PeaksAuditRow.model_validate(row) for row in samples]
     assert {row.device for row in found if row.verdict == "agreed"}, "some of its figures are the datasheets'"
     assert all(row.theirs is not None or row.verdict == "missing" for row in found)
 

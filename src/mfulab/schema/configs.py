@@ -280,7 +280,7 @@ def installed_version(library: str) -> str | None:
     return None
 
 
-class PeaksAuditStep(Step):
+class PeaksAuditConfig(StepConfig):
     """The peaks that one other library takes, held against ours."""
 
     axes: ClassVar[tuple[str, ...]] = ("library",)
@@ -289,6 +289,6 @@ class PeaksAuditStep(Step):
     installed: str = Field("", description="Its version, so that the next release is audited anew.")
 
     @model_validator(mode="after")
-    def _knows_its_version(self) -> "PeaksAuditStep":
+    def _knows_its_version(self) -> "PeaksAuditConfig":
         self.installed = self.installed or installed_version(self.library) or "none"
         return self

@@ -133,7 +133,7 @@ MEASUREMENTS = {
         Measurement(
             "peaks_audit",
             "peaks",
-            configs.PeaksAuditStep,
+            configs.PeaksAuditConfig,
             rows.PeaksAuditRow,
             "Asking {wildcards.run} for its peaks",
             "library version device precision theirs ours ratio verdict explanation status",

@@ -7,7 +7,7 @@ from pathlib import Path
 from mfulab.hardware.datasheets import Datasheet, datasheets, find
 from mfulab.hardware.other_peaks import LIBRARIES, MEMORY, Library
 from mfulab.hardware.peaks import UNITS, computed, peak
-from mfulab.schema.configs import AUDITED, PeaksAuditStep, installed_version
+from mfulab.schema.configs import AUDITED, PeaksAuditConfig, installed_version
 from mfulab.schema.errors import UnsupportedError
 from mfulab.schema.rows import PeaksAuditRow, PeakVerdict
 from mfulab.steps.base import Measured
@@ -19,7 +19,7 @@ NOBODY = "NVIDIA Nonesuch 9000"
 VENDORS = ("NVIDIA", "AMD")
 
 
-def measure(config: PeaksAuditStep, folder: Path) -> Measured:
+def measure(config: PeaksAuditConfig, folder: Path) -> Measured:
     """A row for each device and format that the library answers for, one for each device that it does not know.
 
     Raises UnsupportedError where the library is not installed.
