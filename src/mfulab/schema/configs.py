@@ -4,7 +4,9 @@ A run's config is the part of the composed Hydra config that its step reads, so 
 step does not read share one measurement.
 """
 
+import contextlib
 import hashlib
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -258,4 +260,35 @@ class PublishedConfig(StepConfig):
             choices = ", ".join(sorted(each.stem for each in PUBLISHED.glob("*.csv")))
             raise ValueError(f"published={self.published}: unknown. Choices: {choices or f'none in {PUBLISHED}/'}")
         self.digest = self.digest or hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+        return self
+
+
+AUDITED = {  # libraries with a table of peaks, each by what pip calls it, here or as part of another
+    "torch_inductor": ("torch",),
+    "lightning": ("pytorch-lightning", "lightning-fabric", "lightning"),
+    "triton_proton": ("triton",),
+    "torchtitan": ("torchtitan",),
+    "composer": ("mosaicml",),
+}
+
+
+def installed_version(library: str) -> str | None:
+    """The version of an audited library, without importing it; None where it is not installed."""
+    for distribution in AUDITED[library]:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(distribution)
+    return None
+
+
+class PeaksAuditConfig(StepConfig):
+    """The peaks that one other library takes, held against ours."""
+
+    axes: ClassVar[tuple[str, ...]] = ("library",)
+    on_device: ClassVar[bool] = False
+    library: Literal["torch_inductor", "lightning", "triton_proton", "torchtitan", "composer"]
+    installed: str = Field("", description="Its version, so that the next release is audited anew.")
+
+    @model_validator(mode="after")
+    def _knows_its_version(self) -> "PeaksAuditConfig":
+        self.installed = self.installed or installed_version(self.library) or "none"
         return self

@@ -131,6 +131,15 @@ MEASUREMENTS = {
             priority=10,
         ),
         Measurement(
+            "peaks_audit",
+            "peaks",
+            configs.PeaksAuditConfig,
+            rows.PeaksAuditRow,
+            "Asking {wildcards.run} for its peaks",
+            "library version device precision theirs ours ratio verdict explanation status",
+            lines=True,
+        ),
+        Measurement(
             "published",
             "published",
             configs.PublishedConfig,

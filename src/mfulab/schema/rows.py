@@ -330,6 +330,28 @@ class NumberFormatsRow(Row):
     dot_error_fp32: float | None = Field(None, description="Accumulated in fp32.")
 
 
+PeakVerdict = Literal[
+    "agreed", "sparse for dense", "another format", "halved", "another device", "guessed", "different", "missing"
+]
+
+
+class PeaksAuditRow(Row):
+    """What another library takes for one device's peak in one format, beside ours."""
+
+    library: str = ""
+    version: str | None = None
+    device: str | None = Field(None, description="The datasheet's name.")
+    asked: str | None = Field(None, description="The name that a driver tells, by which it was asked.")
+    precision: str | None = Field(
+        None, description="A format, or `memory`; empty where it knows no format of a device."
+    )
+    theirs: float | None = Field(None, description="Dense TFLOP/s as it uses them; memory: 10⁹ byte/s.")
+    ours: float | None = Field(None, description="The same by the datasheet.")
+    ratio: float | None = Field(None, description="Theirs ÷ ours.")
+    verdict: PeakVerdict | None = None
+    explanation: str | None = Field(None, description="Whose number it is, where it is not this device's.")
+
+
 class PublishedRow(Row):
     """A public run with the FLOPs that its model needs, as counted here; MFU is derived, never the publisher's."""
 
