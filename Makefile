@@ -56,8 +56,8 @@ audit: ## Look for known vulnerabilities of the locked versions
 	$(VENV)/audit/bin/pip install --quiet pip-audit
 	$(VENV)/audit/bin/pip-audit --strict --disable-pip --require-hashes $(addprefix --requirement ,$(wildcard requirements.lock requirements/*.lock))
 
-wheelhouse: ## Collect every wheel for an air-gapped machine: docs/clusters.md
-	$(PYTHON) scripts/wheelhouse.py $(WHEELHOUSE)
+wheelhouse: ## Collect every wheel for an air-gapped machine: docs/clusters.md (TARGET=py312: what a bare GPU machine lacks)
+	$(PYTHON) scripts/wheelhouse.py $(if $(TARGET),--python $(TARGET:py3%=3.%) --extras cuda --without validation/recording/present.txt) $(WHEELHOUSE)
 
 clean: ## Remove the environment and the figures; results stay
 	rm -rf $(VENV) reports/figures reports/report.html

@@ -48,7 +48,8 @@ def test_a_step_does_not_depend_on_other_steps():
 @pytest.mark.parametrize(
     ("kernel", "files"),
     [
-        ("cuda_hopper", {"hopper.cu", "hopper.cuh"}),
+        ("cuda_hopper", {"hopper.cu", "hopper_tiles.cuh", "grouped.cuh", "hopper.cuh"}),
+        ("cuda_grouped", {"prefetched.cu", "async_tiles.cuh", "async.cuh", "quads.cuh"}),
         ("cuda_vectorised", {"vectorised.cu", "quads.cuh"}),
         ("cuda_naive", {"naive.cu"}),
         ("cuda_tiled", set()),

@@ -60,13 +60,13 @@ def real_tokens(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> RealTo
         tokens = next((one for one in arguments if getattr(one, "ndim", 0) >= 2 and not one.is_nested), None)
     if tokens is None:
         return None
-    shape = tuple(tokens.shape[:2])
+    shape = (int(tokens.shape[0]), int(tokens.shape[1]))
     for names, read in _READERS:
         for name in names:
             value = given.get(name)
             lengths = read(value, shape) if value is not None and has_data(value) else None
             if lengths is not None:
-                return RealTokens(tuple(length for length in lengths if length), *shape, source=name)
+                return RealTokens(tuple(length for length in lengths if length), shape[0], shape[1], name)
     return None
 
 

@@ -129,20 +129,20 @@ class ProfileConfig(Closed):
     trace: bool = Field(False, description="Keep the Chrome / Perfetto trace of that pass.")
 
 
-class Step(Closed):
+class StepConfig(Closed):
     """The config of one step; its `axes` make a run's name; what is measured `on_device` stands below the device."""
 
     axes: ClassVar[tuple[str, ...]] = ()
     on_device: ClassVar[bool] = True
 
 
-class EnvironmentStep(Step):
+class EnvironmentConfig(StepConfig):
     """What the machine is."""
 
     device: DeviceConfig = DeviceConfig()
 
 
-class CeilingsStep(Step):
+class CeilingsConfig(StepConfig):
     """One ceiling: the best GEMM in one precision, or the memory bandwidth."""
 
     axes: ClassVar[tuple[str, ...]] = ("ceiling",)
@@ -151,7 +151,7 @@ class CeilingsStep(Step):
     device: DeviceConfig = DeviceConfig()
 
 
-class CountFlopsStep(Step):
+class CountFlopsConfig(StepConfig):
     """FLOPs of a model's step, counted once for every precision, workload, execution and device."""
 
     axes: ClassVar[tuple[str, ...]] = ("model", "batch_size", "sequence_length")
@@ -161,20 +161,20 @@ class CountFlopsStep(Step):
     sequence_length: int | None = Field(None, ge=1)
 
     @model_validator(mode="after")
-    def _sequence_only_for_tokens(self) -> "CountFlopsStep":
+    def _sequence_only_for_tokens(self) -> "CountFlopsConfig":
         length = None if self.model.vocabulary_size is None else self.sequence_length or self.model.sequence_length
         self.sequence_length = length
         return self
 
 
-class CompareCountersStep(CountFlopsStep):
+class CompareCountersConfig(CountFlopsConfig):
     """A model's forward pass counted by another tool."""
 
     axes: ClassVar[tuple[str, ...]] = ("model", "batch_size", "sequence_length", "counter")
     counter: Literal["torch", "fvcore", "calflops", "ptflops", "thop", "deepspeed"]
 
 
-class ProfileStepStep(CountFlopsStep):
+class ProfileStepConfig(CountFlopsConfig):
     """One step of a model: of training, inference or decoding."""
 
     on_device: ClassVar[bool] = True
@@ -195,7 +195,7 @@ class ProfileStepStep(CountFlopsStep):
     seed: int = Field(0, ge=0)
 
 
-class BenchMatmulStep(Step):
+class BenchMatmulConfig(StepConfig):
     """One matmul by one implementation."""
 
     axes: ClassVar[tuple[str, ...]] = ("kernel", "size", "precision")
@@ -227,7 +227,7 @@ class BenchMatmulStep(Step):
         raise ValueError(f"size={self.size}: give N, MxNxK or BxMxNxK")
 
 
-class NumberFormatsStep(Step):
+class NumberFormatsConfig(StepConfig):
     """One number format: its parts, and what rounding does in it."""
 
     axes: ClassVar[tuple[str, ...]] = ("precision",)
@@ -243,7 +243,7 @@ PUBLISHED = Path("results/reference/published")
 """Public runs, one CSV a collection, one line a run with its source."""
 
 
-class PublishedStep(Step):
+class PublishedConfig(StepConfig):
     """One collection of public runs, their FLOPs counted here."""
 
     axes: ClassVar[tuple[str, ...]] = ("published",)
@@ -252,7 +252,7 @@ class PublishedStep(Step):
     digest: str = Field("", description="Of that file, so that edited lines are computed anew.")
 
     @model_validator(mode="after")
-    def _knows_its_file(self) -> "PublishedStep":
+    def _knows_its_file(self) -> "PublishedConfig":
         path = PUBLISHED / f"{self.published}.csv"
         if not path.exists():
             choices = ", ".join(sorted(each.stem for each in PUBLISHED.glob("*.csv")))

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from mfulab.schema.configs import CountFlopsStep
+from mfulab.schema.configs import CountFlopsConfig
 from mfulab.schema.formats import format_name
 from mfulab.schema.measurements import MEASUREMENTS, TABLES
 from mfulab.schema.rows import Row
@@ -174,8 +174,8 @@ def _format(config: Mapping[str, Any]) -> tuple[str | None, bool] | None:
 def _key(config: Mapping[str, Any]) -> str:
     """What counting FLOPs depends on, as text: equal for two runs that share a count."""
     try:
-        wanted = {name: config[name] for name in CountFlopsStep.model_fields if name in config}
-        return CountFlopsStep.model_validate(wanted).model_dump_json()
+        wanted = {name: config[name] for name in CountFlopsConfig.model_fields if name in config}
+        return CountFlopsConfig.model_validate(wanted).model_dump_json()
     except ValidationError:
         return ""
 
