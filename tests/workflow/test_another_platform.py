@@ -1,9 +1,11 @@
-"""A sweep where nothing is there that only Linux has: what cannot be told is empty and says why, all else is measured."""
+"""A sweep without anything that only Linux has: what cannot be told is empty and says why, all else is measured."""
 
 import csv
 import json
 
 import pytest
+from conftest import Project
+from support.workflow_copy import copy_workflow
 
 pytestmark = pytest.mark.workflow
 
@@ -33,6 +35,15 @@ def test_a_sweep_without_proc_sys_and_a_worker(make_project):
     for column in ("throttled_percent", "cgroup_utilization_percent", "energy_j"):
         assert profile[column] == ""
         assert reasons[column]
+
+
+def test_braces_in_the_checkouts_path_are_refused_in_one_line(tmp_path):
+    folder = tmp_path / "a {b}"
+    folder.mkdir()
+    done = Project(copy_workflow(folder)).snakemake("-n", check=False)
+    assert done.returncode != 0
+    assert "Snakemake allows no braces in a path" in done.stdout
+    assert "Traceback" not in done.stdout
 
 
 def row_of(project, step):
