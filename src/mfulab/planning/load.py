@@ -1,4 +1,4 @@
-"""What the Snakefile calls while it is parsed: the plans of the experiments asked for, composed once and remembered."""
+"""Plans of the experiments asked for, composed once and remembered; the Snakefile calls this while it is parsed."""
 
 import hashlib
 import itertools

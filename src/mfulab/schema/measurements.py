@@ -39,7 +39,7 @@ class Measurement:
 
     @property
     def on_device(self) -> bool:
-        """Whether its runs belong to one machine; others are kept once for all."""
+        """True if its runs belong to one machine; others are kept once for all."""
         return self.config.on_device
 
     @property

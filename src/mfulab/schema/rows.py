@@ -1,4 +1,4 @@
-"""What a run's row may hold: closed and typed, every column with its unit and meaning.
+"""Rows of runs: closed and typed, every column with its unit and meaning.
 
 A row is what a step measured; None stands for "not measured" and becomes an empty cell.
 """
@@ -14,7 +14,7 @@ Status = Literal["ok", "out_of_memory", "unsupported", "incorrect", "failed"]
 
 
 class Row(Closed):
-    """What every row begins with. Units stand in the column names; an empty cell was not measured."""
+    """Columns with which every row begins. Units stand in the names; an empty cell was not measured."""
 
     hardware: str = Field("", description="Slug of the device; empty where none is needed.")
     run: str = ""
@@ -53,7 +53,7 @@ class EnvironmentRow(Row):
 
 
 class CeilingRow(Row):
-    """What the device can do at best, in one precision or in bytes."""
+    """Ceiling of the device, in one precision or in bytes."""
 
     ceiling: str = Field("", description="The name of a precision, or `memory`.")
     measured_tflop_s: float | None = Field(None, description="Best large matmul found on this device.")
@@ -135,7 +135,7 @@ class FlopsRow(Row):
 
 
 class CounterRow(Row):
-    """What another tool says of one forward pass, beside our own count."""
+    """Another tool's count of one forward pass, beside our own."""
 
     model: str = ""
     batch_size: int | None = None
