@@ -1,4 +1,4 @@
-"""Linux alone has these facts; each has its stand-in on macOS here, and no other module asks which system it runs on.
+"""Features that Linux alone has, each with its stand-in on macOS; no other module asks which system it is.
 
 How a run's processes are watched and ended is in `runtime/processes.py`, with the same rule. Every function answers
 None, or does nothing, where the system has no answer, and the reader's cell then says so. It imports little: each
@@ -15,7 +15,7 @@ ROOT = "/"  # /proc and /sys stand below it
 
 
 def can_fork_after_imports() -> bool:
-    """Whether a process may fork once it has imported torch, as the warm worker does.
+    """True if a process may fork once it has imported torch, as the warm worker does.
 
     macOS's frameworks start threads when they are loaded; a fork of such a process may hang or be ended by the system.
     Without the worker each run starts a process of its own: some seconds slower, the same measurement.
