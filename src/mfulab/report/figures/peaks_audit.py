@@ -68,4 +68,4 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     axes.set_xlabel(text("answers"))
     axes.grid(axis="y", visible=False)
     axes.set_xlim(0, 1.03 * left.max())
-    style.legend(figure, [style.dot(looks[verdict], text(verdict.replace(" ", "_")), "s") for verdict in shown])
+    style.legend(figure, [style.dot(looks[verdict], text.name("peak_verdict", verdict), "s") for verdict in shown])
