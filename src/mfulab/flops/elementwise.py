@@ -100,7 +100,7 @@ FREE = frozenset(
 
 
 def other_flops(packet: Any, tensors: list[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
-    """FLOPs of one call of an operator that does not count towards MFU; None where there is no formula.
+    """FLOPs of one call of an operator that does not count towards MFU; None if there is no formula.
 
     Args:
         packet: the operator, a `torch.ops` overload packet.
