@@ -1,4 +1,4 @@
-"""What Linux alone has, each with what stands in for it on macOS; nothing outside this module asks which system it is.
+"""Features that Linux alone has, each with its stand-in on macOS; no other module asks which system it is.
 
 Every function answers None, or does nothing, where the system has no answer, and the reader's cell then says so. It
 imports little: each run's client starts with it, and pathlib would be a third of that start.
@@ -15,7 +15,7 @@ ROOT = "/"  # /proc and /sys stand below it
 
 
 def can_fork_after_imports() -> bool:
-    """Whether a process may fork once it has imported torch, as the warm worker does.
+    """True if a process may fork once it has imported torch, as the warm worker does.
 
     macOS's frameworks start threads when they are loaded; a fork of such a process may hang or be ended by the system.
     Without the worker each run starts a process of its own: some seconds slower, the same measurement.
