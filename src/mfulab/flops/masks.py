@@ -48,7 +48,7 @@ def mask_pairs(mask: Any, queries: int, keys: int) -> Pairs:
 
 
 def _kept(mask: Any) -> Any:
-    """What a mask on the meta device holds, where its values were kept."""
+    """Values of a mask on the meta device, where they were kept."""
     import sys
 
     values = sys.modules.get("mfulab.flops.values")  # nothing keeps values where nobody imported what does
