@@ -37,7 +37,7 @@ def watched_window(step: Step, device: torch.device, seconds: float, estimate_s:
 
 
 def product(device: torch.device) -> Step:
-    """A step of some milliseconds: one product on the CPU, many small ones, bound by launches, on a GPU."""
+    """A step of some milliseconds: one matmul on the CPU, many small ones, bound by launches, on a GPU."""
     size, repeats = (512, 1) if device.type == "cpu" else (256, 200)
     a = torch.randn(size, size, device=device)
 

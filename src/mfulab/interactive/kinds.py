@@ -48,7 +48,7 @@ class Cost:
 
 
 def cost_of(operations: Operations) -> Cost:
-    """The cost of what was counted; the optimiser's products are no part of it."""
+    """The cost of what was counted; the optimiser's matmuls are no part of it."""
     moved = sum(
         key.dtype.itemsize * totals.elements
         for key, totals in operations.totals.items()
