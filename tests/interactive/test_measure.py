@@ -299,4 +299,4 @@ def test_a_ceiling_knows_what_others_took_meanwhile(monkeypatch):
     monkeypatch.setattr(ceiling, "_known", {})
     found = ceiling._measure(torch.device("cpu"), "fp32", 0.2)
     assert found.tflop_s > 0
-    assert found.others_percent is not None
+    assert found.other_processes_percent is not None

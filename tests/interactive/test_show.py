@@ -42,7 +42,7 @@ def test_a_quiet_block_begins_with_its_numbers_and_ends_with_what_to_try():
         ({"throttled_percent": 30.0}, "held back"),
         ({"steps": 4}, "only 4 steps were timed"),
         ({"steps": 1, "counted_steps": 1, "only_counted": True}, "the counter slows down"),
-        ({"ceiling_others_percent": 80.0}, "MFU reads too high"),
+        ({"ceiling_other_processes_percent": 80.0}, "MFU reads too high"),
     ],
 )
 def test_what_disturbed_a_block_is_its_first_line(change, said):

@@ -51,7 +51,7 @@ def disturbances(values: Mapping[str, Any], verdict: Verdict | None, language: s
         found.append(text("only_counted"))
     if steps < FEWEST_WINDOWS:
         found.append(text("few_steps", count=steps))
-    if values.get("ceiling_others_percent") is not None:
+    if values.get("ceiling_other_processes_percent") is not None:
         found.append(text("ceiling_beside"))
     return found
 
