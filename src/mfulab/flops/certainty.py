@@ -1,4 +1,4 @@
-"""How sure a count is: by which kind of formula its FLOPs came, and a second count that knows layers, not operators."""
+"""Certainty of a count: the kinds of formulas behind its FLOPs, and a second count by layers, not operators."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -21,7 +21,7 @@ _LIBRARIES = ("aten::", "mfulab::", "transformers::", "torch_attn::", "flash_att
 
 @dataclass(frozen=True)
 class Certainty:
-    """What a count stands on.
+    """Basis of a count.
 
     Attributes:
         shares: part of the FLOPs of forward and backward by kind of formula.

@@ -133,7 +133,7 @@ def useful_flops(operations: Operations, real: RealTokens) -> float:
 
 
 def flops_per_accepted_token(operations: Operations, accepted: int) -> float:
-    """What a token that was kept cost, drafts that were rejected included: speculative and ordinary decoding alike."""
+    """FLOPs of a kept token, rejected drafts included: of speculative and ordinary decoding alike."""
     if accepted < 1:
         raise ValueError(f"accepted={accepted}: at least one token must have been kept")
     return operations.hardware_flops / accepted

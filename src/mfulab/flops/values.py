@@ -63,7 +63,7 @@ class KnownValues(TorchDispatchMode):
         return tree_map_only(torch.Tensor, value, arguments)
 
     def _forget(self, operator: Any, args: Any) -> None:
-        """What is written over by what is not known is known no more, nor are its views."""
+        """Forgets what unknown values overwrite, and its views."""
         if not operator._schema.is_mutable:
             return
         for written in tree_flatten(args[:1])[0]:

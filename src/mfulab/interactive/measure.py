@@ -312,7 +312,7 @@ class Window:
         }
 
     def _useful(self, steps: Sequence[Step]) -> dict[str, float | str | None]:
-        """What the model's own arithmetic makes of the time; the mean step counts, since every step's FLOPs do."""
+        """Columns of MFU and HFU; they take the mean step, since every step's FLOPs count."""
         found, reason = self._cost(steps)
         if found is None:
             self.readings["flops"] = Reading(None, "", "counted", reason=reason)

@@ -77,7 +77,7 @@ def facts_line(values: Mapping[str, Any], language: str = "en") -> str:
 
 
 def basis_line(values: Mapping[str, Any], language: str = "en") -> str:
-    """What MFU stands on, with the other denominators beside it; empty without MFU."""
+    """MFU by each denominator; empty without one."""
     text = Texts(language, "measured")
     shares = (
         (text("of_spec"), values.get("mfu_spec_percent")),

@@ -39,7 +39,7 @@ class Measurement:
 
     @property
     def on_device(self) -> bool:
-        """Whether its runs belong to one machine; others are kept once for all."""
+        """True if its runs belong to one machine; others are kept once for all."""
         return self.config.on_device
 
     @property
@@ -129,6 +129,15 @@ MEASUREMENTS = {
             "precision status bits exponent_bits mantissa_bits epsilon largest smallest_normal naive_sum_error"
             " pairwise_sum_error kahan_sum_error",
             priority=10,
+        ),
+        Measurement(
+            "peaks_audit",
+            "peaks",
+            configs.PeaksAuditConfig,
+            rows.PeaksAuditRow,
+            "Asking {wildcards.run} for its peaks",
+            "library version device precision theirs ours ratio verdict explanation status",
+            lines=True,
         ),
         Measurement(
             "published",
