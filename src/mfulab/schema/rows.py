@@ -336,7 +336,7 @@ PeakVerdict = Literal[
 
 
 class PeaksAuditRow(Row):
-    """What another library takes for one device's peak in one format, beside ours."""
+    """A peak that another library takes for one device in one format, beside ours."""
 
     library: str = ""
     version: str | None = None

@@ -60,7 +60,7 @@ def _device(library: Library, name: str, sheet: Datasheet) -> Iterator[PeaksAudi
 def _verdict(
     library: Library, sheet: Datasheet, precision: str, theirs: float, ours: dict[str, float | None]
 ) -> tuple[PeakVerdict, str]:
-    """What explains their number: ours, a known mistake, or nothing."""
+    """Explains their number: ours, a known mistake, or nothing."""
     own = ours[precision]
     if own is None:
         return "guessed", f"neither the datasheet nor the architecture has {precision}"
