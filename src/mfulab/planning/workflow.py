@@ -30,6 +30,7 @@ class Workflow:
 
     def __init__(self, config: Mapping[str, Any], is_main: bool = True) -> None:
         with _told_in_one_line():
+            _check_place(Path.cwd())
             self._planned = load(config)
         self.plans: Sequence[Plan] = self._planned.plans
         self._is_read_only = is_main  # a cluster's job finds all that the main process wrote
@@ -58,7 +59,7 @@ class Workflow:
 
     @property
     def warm(self) -> str:
-        """A shell function that runs a script in the warm worker, or directly where there is none."""
+        """A shell function that runs a script in the warm worker, or directly without one."""
         command = shlex.join([sys.executable, "-S", "-E", client.__file__])
         return f'warm() {{{{ {command} "$@"; }}}}; '  # Snakemake formats a prefix: braces are doubled
 
@@ -225,6 +226,12 @@ def _told_in_one_line() -> Iterator[None]:
         yield
     except ConfigurationError as error:
         sys.exit(f"mfulab: {error}")
+
+
+def _check_place(folder: Path) -> None:
+    """Raises ConfigurationError if Snakemake could not work: it takes braces in any path for a wildcard."""
+    if {"{", "}"} & set(str(folder)):
+        raise ConfigurationError(f"{folder}: Snakemake allows no braces in a path. Move or rename this folder.")
 
 
 def _folder(step: str, wildcards: Any) -> str:
