@@ -60,7 +60,7 @@ class Cost:
 
 
 def cost_of(operations: Operations, real: RealTokens | None = None) -> Cost:
-    """The cost of what was counted, and its useful part if `real` tokens are known; without the optimiser's products."""
+    """The cost of what was counted, its useful part if `real` tokens are known; the optimiser is no part of it."""
     moved = sum(
         key.dtype.itemsize * totals.elements
         for key, totals in operations.totals.items()
