@@ -101,7 +101,7 @@ def first_dimension(value: Any) -> int | None:
 
 
 def derive(known: Mapping[Kind, Cost], kind: Kind) -> Cost | None:
-    """The cost of a kind from counted ones that differ in one length alone; None where it does not follow.
+    """The cost of a kind from counted ones that differ in one length alone; None if it does not follow.
 
     Costs are polynomials of a length (tokens, batch) of degree two at most: three points give the polynomial, and
     every further one must lie on it.

@@ -60,7 +60,7 @@ class Window:
 
     Args:
         model: the module that the loop calls, or a list or dictionary of them; a model in a compiled or parallel form
-            is given in that form. None where the loop calls no module: then call `window.step()`.
+            is given in that form. None if the loop calls no module: then call `window.step()`.
         batch: what one step eats, for loops that do not call the model itself (a replayed CUDA graph): the model's
             arguments as a tensor, a tuple or a dict. Each step is then one forward and, where the model is in
             training mode, one backward pass of it, counted on tensors without data.
@@ -76,9 +76,9 @@ class Window:
         language: what to print in, `en` or `ko`.
 
     Attributes (after the block):
-        row: every value by its column's name, in the units of the profile table; None where it was not measured.
+        row: every value by its column's name, in the units of the profile table; None if it was not measured.
         readings: the measured ones with source, window and reason.
-        verdict: the likely cause, with numbers; None where no step was seen.
+        verdict: the likely cause, with numbers; None if no step was seen.
     """
 
     _running: "Window | None" = None
@@ -217,7 +217,7 @@ class Window:
         Window._running = None
 
     def lap(self) -> dict[str, float]:
-        """Numbers for a logger over the steps since the last lap, after `step()`; empty where there are none.
+        """Numbers for a logger over the steps since the last lap, after `step()`; empty without one.
 
         The keys are those that training frameworks log: `mfu`, `hfu` and `utilization` in percent, `tflops` in TFLOP/s,
         `step_time` in s, `samples_per_second`, and the verdict as `verdict/<cause>` = 1. `row` and `verdict` hold the
