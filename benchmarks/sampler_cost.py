@@ -52,7 +52,7 @@ def product(device: torch.device) -> Step:
 
 def training(device: torch.device) -> tuple[torch.nn.Module, Step]:
     """A model and its training step of some 20 ms on four cores: many layers, so that hooks and parameters count."""
-    width, rows = (512, 256) if device.type == "cpu" else (2048, 4096)
+    width, rows = (512, 128) if device.type == "cpu" else (2048, 4096)
     model = torch.nn.Sequential(*(torch.nn.Linear(width, width, device=device) for _ in range(24)))
     inputs = torch.randn(rows, width, device=device)
 
