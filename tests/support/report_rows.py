@@ -355,12 +355,12 @@ def lay_out(
         return folder
 
     add("environment", environment(hardware), {})
-    for step, name, lines in (
-        ("published", "published=papers", published()),
-        ("peaks_audit", "library=invented", peaks_audit()),
+    for step, name, config, lines in (
+        ("published", "published=papers", {"published": "papers"}, published()),
+        ("peaks_audit", "library=invented", {"library": "lightning"}, peaks_audit()),
     ):
         kind = MEASUREMENTS[step].row
-        folder = root / add(step, kind(**common("", name)), {})
+        folder = root / add(step, kind(**common("", name)), config)
         samples = [row.model_dump(exclude={"hardware", "run"}) for row in lines]
         write_csv(folder / "samples.csv", samples, list(samples[0]))
     for row in number_formats():
