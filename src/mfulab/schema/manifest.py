@@ -8,7 +8,8 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from mfulab.schema.configs import STEPS
 from mfulab.schema.files import UnreadableError, read_json
 
-Slug = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,99}$")]
+SLUG = r"[a-z0-9][a-z0-9-]{0,99}"  # the name of a device's folder
+Slug = Annotated[str, Field(pattern=f"^{SLUG}$")]
 Text = Annotated[str, Field(pattern=r"^[^\x00/]+$", max_length=255)]
 
 

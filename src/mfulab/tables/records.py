@@ -42,7 +42,7 @@ def identity(table: str, record: Mapping[str, Any]) -> str:
 
 
 def parse(model: type[Row], cells: Mapping[str, str | None]) -> Record:
-    """A CSV line as its row's typed values; empty cells, NaN and infinity are None. ValueError where a cell does not fit."""
+    """A CSV line as its row's typed values; empty cells, NaN and infinity are None. Raises ValueError for bad cells."""
     known = {name: text for name, text in cells.items() if name in model.model_fields and text not in (None, "")}
     row = model.model_validate(known)
     problem = impossible(row, datetime.now(UTC))
