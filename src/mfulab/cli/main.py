@@ -1,0 +1,49 @@
+"""The `mfulab` command: its subcommands, their arguments and messages. What they run is imported when it runs."""
+
+from collections.abc import Sequence
+
+import click
+
+import mfulab
+
+
+@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(mfulab.__version__, prog_name="mfulab")
+@click.pass_context
+def cli(context: click.Context) -> None:
+    """Model FLOPs utilization beside device utilization."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+@cli.command()
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto")
+@click.option("--pid", type=int, help="On a CPU: watch this process instead of the whole machine.")
+@click.option("--interval", type=float, default=1.0, show_default=True, help="Seconds between refreshes.")
+@click.option("--count", type=click.IntRange(min=1), help="Stop after as many refreshes.")
+def watch(device: str, pid: int | None, interval: float, count: int | None) -> int:
+    """Show the utilization ladder of a running device, once a second."""
+    from mfulab.cli import watch
+
+    return watch.run(device, pid=pid, interval_s=interval, count=count)
+
+
+@cli.command()
+@click.argument("device", required=False)
+@click.argument("precision", required=False)
+def peak(device: str | None, precision: str | None) -> int:
+    """Print dense peaks of DEVICE (a name or PCI id; without one: the device at hand), in PRECISION or in all."""
+    from mfulab.cli import peak
+
+    return peak.show(device, precision)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the subcommand; returns the exit status, 2 after a mistake in the arguments."""
+    try:
+        return cli.main(arguments, prog_name="mfulab", standalone_mode=False) or 0
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.Abort:
+        return 130
