@@ -160,6 +160,7 @@ def test_edited_cuda_c_re_runs_exactly_the_kernels_that_include_it(make_project)
     for file, users in (("hopper.cuh", {"cuda_hopper"}), ("quads.cuh", {"cuda_vectorised", "cuda_warp_tile"})):
         edit(project.folder / "src/mfulab/kernels/cuda" / file, "//", "// Edited.")
         assert kernels() == users
+        project.run("python", "-c", BEGIN, *sweep)
         for row in project.folder.glob("results/**/row.csv"):
             row.touch()
 

@@ -68,13 +68,13 @@ def _measure(step: str, composition: Composition, done: set[str]) -> None:
 
 def _show(plan: Plan, run: Run) -> None:
     """Prints what the run's row holds, joined with its counts and ceilings; for a count, its layers."""
+    from mfulab.schema.measurements import MEASUREMENTS
     from mfulab.tables import build
-    from mfulab.tables.columns import TABLE_OF
 
     with tempfile.TemporaryDirectory() as folder:
         manifest = Path(folder, "plan.json")
         manifest.write_text(plan.manifest, encoding="utf-8")
-        records = build.collect([manifest]).records[TABLE_OF[run.step]]
+        records = build.collect([manifest]).records[MEASUREMENTS[run.step].table]
     row = next(record for record in records if record["run"] == run.name)
     console = Console()
     layers = RESULTS / run.folder / "layers.csv"

@@ -18,8 +18,9 @@ from pydantic import ValidationError
 
 from mfulab.language import LANGUAGES
 from mfulab.planning.naming import run_name
-from mfulab.schema.configs import STEPS, CeilingsStep, CountFlopsStep, EnvironmentStep, ProfileStepStep, Step
+from mfulab.schema.configs import CeilingsStep, CountFlopsStep, EnvironmentStep, ProfileStepStep, Step
 from mfulab.schema.errors import ConfigurationError, unknown
+from mfulab.schema.measurements import MEASUREMENTS
 
 if TYPE_CHECKING:  # composing imports Hydra, which a remembered plan does without
     from mfulab.planning.composition import Composition
@@ -146,13 +147,13 @@ class _Planner:
 
     def steps(self) -> list[str]:
         for step in self.base["steps"]:
-            if step not in STEPS:
-                raise unknown("steps", step, STEPS)
+            if step not in MEASUREMENTS:
+                raise unknown("steps", step, MEASUREMENTS)
         return self.base["steps"]
 
     def combinations(self, step: str) -> Iterator[_Combination]:
         """Every combination of the axes that `step` reads."""
-        fields = STEPS[step].model_fields
+        fields = MEASUREMENTS[step].config.model_fields
         axes = {key: values for key, values in self.composition.axes.items() if key.split(".")[0] in fields}
         chosen = {key: value for key, value in self.composition.choices.items() if key in fields}
         base = {key: self.base[key] for key in fields if key in self.base}
@@ -170,7 +171,7 @@ class _Planner:
 
     def add(self, step: str, combination: _Combination) -> None:
         labels, dotted, content = combination.labels, combination.dotted, combination.content
-        config = _validated(STEPS[step], content)
+        config = _validated(MEASUREMENTS[step].config, content)
         name = run_name(config, config.axes, dotted)
         because = excluded_because(labels, self.base["exclude"])
         if because:

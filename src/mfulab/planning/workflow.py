@@ -18,8 +18,7 @@ from mfulab.planning.sources import PACKAGE, closure, digests, run_sources, writ
 from mfulab.runtime import client
 from mfulab.schema.errors import ConfigurationError
 from mfulab.schema.files import write_text
-
-TABLES = ("environment", "ceilings", "flops", "counters", "profile", "matmul", "formats")
+from mfulab.schema.measurements import TABLES, Measurement
 
 
 class Workflow:
@@ -118,7 +117,7 @@ class Workflow:
     @property
     def tables(self) -> tuple[str, ...]:
         """The tables that every experiment makes, some of them perhaps with a header alone."""
-        return TABLES
+        return tuple(TABLES)
 
     @property
     def language(self) -> str:
@@ -206,13 +205,17 @@ class Workflow:
         modules = ("mfulab.report.figures", f"mfulab.report.figures.{wildcards.figure}")
         return _relative(path for module in modules for path in closure(module))
 
-    def gpus(self, wildcards: Any) -> int:
-        """How many GPUs a run of this hardware takes."""
-        return int(wildcards.hardware.startswith("nvidia"))
+    def resources(self, measurement: Measurement) -> dict[str, Any]:
+        """What a run takes: a GPU, or the CPU for itself, if it measures one; time for a cluster to reserve."""
+        reserved = {"runtime": f"{measurement.runtime_min}m"}
+        if not measurement.on_device:
+            return reserved
+        return {**reserved, "gpu": _gpus, "cpu_measurement": lambda wildcards: 1 - _gpus(wildcards)}
 
-    def cpus(self, wildcards: Any) -> int:
-        """1 where a run measures the CPU, so that no two of these overlap."""
-        return 1 - self.gpus(wildcards)
+
+def _gpus(wildcards: Any) -> int:
+    """GPUs that a run of this hardware takes."""
+    return int(wildcards.hardware.startswith("nvidia"))
 
 
 @contextmanager

@@ -8,9 +8,9 @@ from typing import get_args
 
 import pandas as pd
 
-from mfulab.schema.rows import ROWS
+from mfulab.schema.measurements import TABLES
 from mfulab.tables import series
-from mfulab.tables.columns import FLAGS, TABLES, TEXT, columns
+from mfulab.tables.columns import FLAGS, TEXT, columns
 
 Tables = dict[str, pd.DataFrame]
 
@@ -99,7 +99,7 @@ def short_name(device: str) -> str:
 
 def kinds(table: str) -> Iterator[tuple[str, type]]:
     """Each column with its type: str, bool or float (integers too: a missing one has no integer)."""
-    fields = ROWS[TABLES[table]].model_fields
+    fields = TABLES[table].row.model_fields
     for name in columns(table):
         if name in FLAGS or (name in fields and bool in _types(fields[name].annotation)):
             yield name, bool

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from mfulab.schema.configs import STEPS
 from mfulab.schema.files import UnreadableError, read_json
+from mfulab.schema.measurements import MEASUREMENTS
 
 SLUG = r"[a-z0-9][a-z0-9-]{0,99}"  # the name of a device's folder
 Slug = Annotated[str, Field(pattern=f"^{SLUG}$")]
@@ -16,7 +16,7 @@ Text = Annotated[str, Field(pattern=r"^[^\x00/]+$", max_length=255)]
 class PlannedRun(BaseModel):
     """One run of an experiment, and the folders of the runs that its row is joined with."""
 
-    step: Literal[tuple(STEPS)]  # type: ignore[valid-type]
+    step: Literal[tuple(MEASUREMENTS)]  # type: ignore[valid-type]
     run: Text
     folder: str
     config_digest: str | None = None
@@ -39,7 +39,7 @@ class Manifest(BaseModel):
         for run in self.runs:
             named = [(run.step, run.folder), *(("ceilings", folder) for folder in run.ceilings.values())]
             for step, folder in [*named, *([("count_flops", run.flops_folder)] if run.flops_folder else ())]:
-                place = f"results/{self.hardware}/{step}" if STEPS[step].on_device else f"results/{step}"
+                place = f"results/{self.hardware}/{step}" if MEASUREMENTS[step].on_device else f"results/{step}"
                 parent, _, name = folder.rpartition("/")
                 if parent != place or name in ("", ".", "..") or "\0" in name:
                     raise ValueError(f"folder={folder!r} is not one of {place}/")

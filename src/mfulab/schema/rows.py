@@ -356,14 +356,3 @@ def impossible(row: Row, now: datetime) -> str | None:
         return f"started_at={row.started_at[:40]}: no date"
     at = at if at.tzinfo else at.replace(tzinfo=UTC)
     return f"started_at={row.started_at}: a date to come" if at > now + timedelta(days=1) else None
-
-
-ROWS: dict[str, type[Row]] = {
-    "environment": EnvironmentRow,
-    "ceilings": CeilingRow,
-    "count_flops": FlopsRow,
-    "compare_counters": CounterRow,
-    "profile_step": ProfileRow,
-    "bench_matmul": MatmulRow,
-    "number_formats": NumberFormatsRow,
-}

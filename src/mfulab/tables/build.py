@@ -5,13 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mfulab.schema.configs import STEPS
 from mfulab.schema.files import is_inside, write_csv
+from mfulab.schema.measurements import NO_MACHINE, TABLES
 from mfulab.tables import details, join, series
-from mfulab.tables.columns import TABLES, Record, Records, columns
+from mfulab.tables.columns import Record, Records, columns
 from mfulab.tables.records import Collected, from_folder, from_manifest, from_recorded, identity
-
-NO_MACHINE = {"plan", "tables", "reference", "superseded", *(step for step in STEPS if not STEPS[step].on_device)}
 
 
 def collect(
@@ -66,7 +64,7 @@ def _extend(everything: Collected, more: Collected) -> None:
 
 def _double(table: str, row: Record) -> str:
     """Equal for two rows of which one is enough: counts need no device, so a recorded one says what ours does."""
-    return identity(table, row) if STEPS[TABLES[table]].on_device else row["run"]
+    return identity(table, row) if TABLES[table].on_device else row["run"]
 
 
 def joined(records: Records) -> Records:

@@ -20,8 +20,9 @@ from mfulab.hardware.identity import hardware_slug
 from mfulab.schema import manifest
 from mfulab.schema.errors import ConfigurationError
 from mfulab.schema.files import UnreadableError, cannot_be_written, is_inside, read_csv, write_csv, write_text
+from mfulab.schema.measurements import TABLES
 from mfulab.tables import build, series
-from mfulab.tables.columns import TABLES, Record, Records, columns
+from mfulab.tables.columns import Record, Records, columns
 from mfulab.tables.recording_check import ABOUT, CONFIGS, DIRTY, SERIES, check
 from mfulab.tables.records import Collected, from_recorded, identity, read_config
 

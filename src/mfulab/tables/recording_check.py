@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mfulab.schema.configs import STEPS
 from mfulab.schema.files import UnreadableError, read_csv, read_json, read_text
+from mfulab.schema.measurements import TABLES
 from mfulab.tables import build
-from mfulab.tables.columns import JOINED, TABLES, Record, columns
+from mfulab.tables.columns import JOINED, Record, columns
 from mfulab.tables.records import Collected, from_recorded
 
 CONFIGS, SERIES, ABOUT = "configs.jsonl", "series.csv", "recording.json"
@@ -106,7 +106,7 @@ def _configs(found: Collected, folder: Path) -> Iterator[str]:
             line = json.loads(text)
             table, run = str(line["table"]), str(line["run"])
             there.add((table, run))
-            STEPS[TABLES[table]].model_validate(line["config"])
+            TABLES[table].config.model_validate(line["config"])
         except (ValueError, KeyError, TypeError) as error:
             yield f"{CONFIGS}: line {number}: {str(error).splitlines()[0]}"
     wanted = {(table, row["run"]) for table, rows in found.records.items() for row in rows}

@@ -11,10 +11,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from mfulab.schema import manifest
-from mfulab.schema.configs import FORMATS, STEPS, CountFlopsStep
+from mfulab.schema.configs import CountFlopsStep
 from mfulab.schema.files import UnreadableError, is_inside, read_csv, read_json, read_text
-from mfulab.schema.rows import LONGEST_MESSAGE, ROWS, Row, impossible
-from mfulab.tables.columns import FLAGS, FROM_CONFIG, TABLE_OF, TABLES, TEXT, Record, Records
+from mfulab.schema.formats import format_name
+from mfulab.schema.measurements import MEASUREMENTS, TABLES
+from mfulab.schema.rows import LONGEST_MESSAGE, Row, impossible
+from mfulab.tables.columns import FLAGS, TEXT, Record, Records
 
 AGAIN = "Remove its folder and give the command again: it is measured anew."
 
@@ -63,13 +65,14 @@ def read_row(folder: Path, step: str) -> Record:
         lines = read_csv(path)
         if len(lines) != 1:
             raise UnreadableError(f"{path}: {len(lines)} lines instead of one")
-        return parse(ROWS[step], lines[0])
+        return parse(MEASUREMENTS[step].row, lines[0])
     except FileNotFoundError:
         message = f"no row: {path} does not exist"
     except ValueError as error:
         says = str(error) if isinstance(error, UnreadableError) else f"{path}: {_first_line(error)}"
         message = f"unreadable row: {says}. {AGAIN}"
-    return {**ROWS[step]().model_dump(), "run": folder.name, "status": "failed", "message": message[:LONGEST_MESSAGE]}
+    empty = MEASUREMENTS[step].row().model_dump()
+    return {**empty, "run": folder.name, "status": "failed", "message": message[:LONGEST_MESSAGE]}
 
 
 def read_config(folder: Path, problems: list[str] | None = None) -> Record:
@@ -105,10 +108,11 @@ def from_manifest(path: Path, root: Path = Path(), *, finished: bool = False) ->
         if not is_inside(place, root / "results"):
             collected.problems.append(f"{place}: leads out of the results and is not read.")
             return
-        known = from_config(TABLE_OF[step], read_config(place, collected.problems), links)
-        where = plan.hardware if STEPS[step].on_device else ""
+        measurement = MEASUREMENTS[step]
+        known = from_config(measurement.table, read_config(place, collected.problems), links)
+        where = plan.hardware if measurement.on_device else ""
         who = {"hardware": where, "experiment": plan.experiment, "recorded": False, "run": place.name}
-        collected.add(TABLE_OF[step], {**read_row(place, step), **known, **who}, place)
+        collected.add(measurement.table, {**read_row(place, step), **known, **who}, place)
 
     for run in plan.runs:
         if finished and _changed(root / run.folder, run.config_digest):
@@ -149,9 +153,9 @@ def from_config(table: str, config: Mapping[str, Any], links: Mapping[str, str |
         "optimizer": given("workload", "optimizer", str),
         "autocast": given("precision", "autocast", bool),
         "dtype": dtype,
-        "format": "tf32" if given("precision", "tf32", bool) else FORMATS.get(dtype or ""),
+        "format": format_name(dtype or "", bool(given("precision", "tf32", bool))),
     }
-    return {name: known[name] for name in FROM_CONFIG.get(table, ())}
+    return {name: known[name] for name in TABLES[table].linked}
 
 
 def from_folder(results: Path, hardware: str) -> Collected:
@@ -160,7 +164,8 @@ def from_folder(results: Path, hardware: str) -> Collected:
     ceilings = {_format(config): folder for folder, config in _runs(results / hardware / "ceilings")}
     collected = Collected()
     used: set[Path] = set()
-    for step, table in TABLE_OF.items():
+    for step, measurement in MEASUREMENTS.items():
+        table = measurement.table
         for folder, config in _runs(results / hardware / step, collected.problems):
             flops = counted.get(_key(config)) if step == "profile_step" else None
             used |= {flops} if flops else set()
@@ -196,15 +201,15 @@ def _key(config: Mapping[str, Any]) -> str:
 def from_recorded(folder: Path) -> Collected:
     """The rows of one recorded machine: its tables, whose joined columns are dropped to be joined anew."""
     collected = Collected()
-    for table, step in TABLES.items():
+    for table, measurement in TABLES.items():
         for number, cells in enumerate(_lines(folder / f"{table}.csv", collected.problems), start=2):
             try:
-                row = parse(ROWS[step], cells)
-                known = {name: _typed(name, cells.get(name)) for name in FROM_CONFIG.get(table, ())}
+                row = parse(measurement.row, cells)
+                known = {name: _typed(name, cells.get(name)) for name in measurement.linked}
             except ValueError as error:
                 collected.problems.append(f"{folder / table}.csv, line {number}: {_first_line(error)}")
                 continue
-            where = (row["hardware"] or folder.name) if STEPS[step].on_device else ""
+            where = (row["hardware"] or folder.name) if measurement.on_device else ""
             who = {"hardware": where, "experiment": cells.get("experiment") or "", "recorded": True}
             collected.add(table, {**row, **known, **who})
     collected.series = [{**line, "recorded": "True"} for line in _lines(folder / "series.csv", collected.problems)]
