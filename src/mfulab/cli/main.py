@@ -38,6 +38,21 @@ def peak(device: str | None, precision: str | None) -> int:
     return peak.show(device, precision)
 
 
+@cli.command(no_args_is_help=True)
+@click.argument("words", nargs=-1, metavar="KEY=VALUE …")
+def explain(words: tuple[str, ...]) -> int:
+    """Give a speed as MFU by every convention of the field, and find the one behind a reported number.
+
+    mfulab explain model=llama_3_1_8b sequence_length=8192 device="NVIDIA H100 80GB HBM3" precision=bf16
+    tokens_per_s=5762 reported=46.4
+
+    Speeds are of all devices together: tokens_per_s, samples_per_s, or time_s of a step of batch_size samples.
+    """
+    from mfulab.cli import explain
+
+    return explain.show(words)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the subcommand; returns the exit status, 2 after a mistake in the arguments."""
     try:
