@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from mfulab.language import LANGUAGES
 from mfulab.planning.naming import run_name
 from mfulab.schema.configs import CeilingsStep, CountFlopsStep, EnvironmentStep, ProfileStepStep, Step
-from mfulab.schema.errors import ConfigurationError, unknown
+from mfulab.schema.errors import unknown
 from mfulab.schema.measurements import MEASUREMENTS
 
 if TYPE_CHECKING:  # composing imports Hydra, which a remembered plan does without
@@ -106,7 +106,7 @@ def _lines(items: Iterable[Any]) -> str:
 def plan(composition: Composition, hardware: str, device: str) -> Plan:
     """Expands a composed experiment into validated runs; `device` is `cpu` or `cuda`. Raises ConfigurationError."""
     planner = _Planner(composition, hardware, device)
-    for step in planner.steps():
+    for step in composition.base["steps"]:
         for combination in planner.combinations(step):
             planner.add(step, combination)
     if planner.runs:
@@ -148,12 +148,6 @@ class _Planner:
         self.peaks = {**self.base["device"], "name": device, "type": device}
         self.base["device"] = {**self.peaks, "peak_tflop_s": {}}
 
-    def steps(self) -> list[str]:
-        for step in self.base["steps"]:
-            if step not in MEASUREMENTS:
-                raise unknown("steps", step, MEASUREMENTS)
-        return self.base["steps"]
-
     def combinations(self, step: str) -> Iterator[_Combination]:
         """Every combination of the axes that `step` reads."""
         fields = MEASUREMENTS[step].config.model_fields
@@ -167,7 +161,7 @@ class _Planner:
             )
             for key, value in zip(axes, values, strict=True):
                 combination.labels[key] = value.label
-                _put(combination.content, key, value.content)
+                put(combination.content, key, value.content)
                 if "." in key:
                     combination.dotted[key] = value.content
             yield combination
@@ -218,8 +212,6 @@ def excluded_because(labels: Mapping[str, str], rules: Sequence[Mapping[str, Any
     """
     for rule in rules:
         conditions = {key: value for key, value in rule.items() if key != "because"}
-        if "because" not in rule or not conditions:
-            raise ConfigurationError(f"exclude={dict(rule)}: give axes and, as `because`, the reason.")
         if all(key in labels and _matches(labels[key], value) for key, value in conditions.items()):
             return str(rule["because"])
     return None
@@ -230,7 +222,7 @@ def _matches(label: str, pattern: Any) -> bool:
     return any(fnmatchcase(label, str(alternative)) for alternative in alternatives)
 
 
-def _put(content: dict[str, Any], key: str, value: Any) -> None:
+def put(content: dict[str, Any], key: str, value: Any) -> None:
     """Sets a dotted key on copies of the mappings it passes, which other combinations share."""
     *path, last = key.split(".")
     for part in path:
@@ -243,11 +235,6 @@ def _validated(step: type[Step], content: Mapping[str, Any]) -> Any:
     try:
         return step.model_validate(content)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"]) or "config"
-        given = first["input"] if not isinstance(first["input"], Mapping) else "…"
-        says = first["msg"].removeprefix("Value error, ")
-        field = step.model_fields.get(key)
-        if first["type"] == "string_pattern_mismatch" and field is not None and field.description:
-            says = f"give {field.description.rstrip('.')}"  # a reader of regular expressions is not presumed
-        raise ConfigurationError(f"{key}={given}: {says}.") from error
+        from mfulab.planning.checks import told  # with Hydra, which a remembered plan does without
+
+        raise told(error, step) from error

@@ -4,9 +4,17 @@ A run's config is the part of the composed Hydra config that its step reads, so 
 step does not read share one measurement.
 """
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from mfulab.schema.formats import BY_DTYPE
 
@@ -14,9 +22,30 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$")]
 
 
 class Closed(BaseModel):
-    """A model that refuses keys it does not know."""
+    """A model that refuses keys it does not know, numbers without bounds, and true where a number belongs."""
 
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", populate_by_name=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _true_is_no_number(cls, value: object, info: ValidationInfo) -> object:
+        if isinstance(value, bool) and bool not in _kinds(cls.model_fields[info.field_name or ""].annotation):
+            raise ValueError("give a value, not true or false")
+        return value
+
+
+def _kinds(annotation: object) -> set[object]:
+    """The types that an annotation is made of."""
+    return {annotation}.union(*map(_kinds, get_args(annotation)))
+
+
+SIZE = "`N` for N×N×N, `MxNxK` for C[M,N] = A[M,K]·B[K,N], `BxMxNxK` for a batch of B."
+Size = Annotated[
+    str,
+    BeforeValidator(lambda value: str(value) if type(value) is int else value),
+    Field(pattern=r"^[1-9]\d*(x[1-9]\d*){0,3}$"),
+]
+SLUG = r"[a-z0-9][a-z0-9-]{0,99}"  # the name of a device's folder
 
 
 class ModelConfig(Closed):
@@ -30,6 +59,7 @@ class ModelConfig(Closed):
     )
     input_shape: list[Annotated[int, Field(gt=0)]] | None = Field(
         None,
+        min_length=1,
         description="Shape of one sample of a float input, without the batch: [channels, height, width] for images.",
     )
     sequence_length: int | None = Field(None, gt=0, description="Tokens a sample where none is asked for.")
@@ -94,7 +124,7 @@ class KernelConfig(Closed):
     name: Name
     target: str = Field(alias="_target_", description="Dotted path of a mfulab.kernels.base.MatmulKernel.")
     block: list[Annotated[int, Field(gt=0)]] | None = Field(
-        None, description="Thread block or tile; chosen from device properties where empty."
+        None, min_length=1, description="Thread block or tile; chosen from device properties where empty."
     )
 
 
@@ -198,18 +228,11 @@ class BenchMatmulStep(Step):
 
     axes: ClassVar[tuple[str, ...]] = ("kernel", "size", "precision")
     kernel: KernelConfig
-    size: Annotated[str, Field(pattern=r"^[1-9]\d*(x[1-9]\d*){0,3}$")] = Field(
-        description="`N` for N×N×N, `MxNxK` for C[M,N] = A[M,K]·B[K,N], `BxMxNxK` for a batch of B."
-    )
+    size: Size = Field(description=SIZE)
     precision: PrecisionConfig
     device: DeviceConfig = DeviceConfig()
     timing: TimingConfig = TimingConfig()
     seed: int = Field(0, ge=0)
-
-    @field_validator("size", mode="before")
-    @classmethod
-    def _size_is_text(cls, value: object) -> object:
-        return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
     @property
     def shape(self) -> tuple[int, int, int, int]:

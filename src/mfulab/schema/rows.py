@@ -7,9 +7,7 @@ import math
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Literal
 
-from pydantic import Field
-
-from mfulab.schema.configs import Closed
+from pydantic import BaseModel, ConfigDict, Field
 
 Percent = Annotated[float, Field(ge=0)]
 Status = Literal["ok", "out_of_memory", "unsupported", "incorrect", "failed"]
@@ -22,8 +20,10 @@ LARGEST = 1e30  # of any quantity; more is a broken file
 LONGEST_MESSAGE = 2000  # characters; a log has the rest
 
 
-class Row(Closed):
+class Row(BaseModel):
     """What every row begins with. Units stand in the column names; an empty cell was not measured."""
+
+    model_config = ConfigDict(extra="forbid")
 
     hardware: str = Field("", description="Slug of the device; empty where none is needed.")
     run: str = ""

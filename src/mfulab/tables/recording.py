@@ -18,6 +18,7 @@ from typing import Any
 
 from mfulab.hardware.identity import hardware_slug
 from mfulab.schema import manifest
+from mfulab.schema.configs import SLUG
 from mfulab.schema.errors import ConfigurationError
 from mfulab.schema.files import UnreadableError, cannot_be_written, is_inside, read_csv, write_csv, write_text
 from mfulab.schema.measurements import TABLES
@@ -89,7 +90,7 @@ def record(results: Path, hardware: str, commit: str = "", allow_dirty: bool = F
 
 def folder_of(results: Path, hardware: str) -> Path:
     """Where a machine's recording is. Raises ConfigurationError for a name that is none, and for a link elsewhere."""
-    if not re.fullmatch(manifest.SLUG, hardware):
+    if not re.fullmatch(SLUG, hardware):
         raise ConfigurationError(f"hardware={hardware}: no name of a device; see the folders in {results}/.")
     folder = results / REFERENCE / hardware
     if not is_inside(folder, results):
