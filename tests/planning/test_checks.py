@@ -20,7 +20,7 @@ from mfulab.planning.runs import plan
 from mfulab.schema.errors import ConfigurationError
 
 CONFIG = ROOT / "config"
-EXAMPLES = int(os.environ.get("MFULAB_EXAMPLES", "200"))  # `make faults` takes 2,000
+EXAMPLES = int(os.environ.get("MFULAB_EXAMPLES", "100"))  # `make faults` takes 2,000
 
 
 def planned(config, folder=CONFIG):
@@ -144,9 +144,7 @@ bad = st.one_of(
     st.tuples(st.just("size"), words | st.sampled_from([0, -4, "4x", "1x2x3x4x5", "x4", "0x4x4"])),
     st.tuples(st.just("steps"), words | st.integers() | st.lists(words)),
     st.tuples(st.just("hardware"), st.sampled_from(["..", "../x", "/etc", "A100", "a b", "a/b", "-x", "a,b", 7])),
-    st.tuples(
-        st.sampled_from(NUMBERS[:4]), st.sampled_from(["range(1,1e9)", "interval(1,2)", "range(1,9,0)", "glob(x*)"])
-    ),
+    st.tuples(st.sampled_from(NUMBERS[:4]), st.sampled_from(["range(1,1e9)", "interval(1,2)", "range(1,9,0)"])),
     st.tuples(st.sampled_from(["report.language", "exclude"]), words | st.integers()),
     st.tuples(st.sampled_from(["profile.trace", "workload.checkpointing"]), words | st.integers(2)),
 )
@@ -171,4 +169,5 @@ def test_any_text_is_planned_or_gets_one_sentence(compose_once, key, text):
         for each in planned({"experiment": "miniature", key: text}):
             assert all(re.fullmatch(r"[^/\0]+", run.name) and ".." not in Path(run.folder).parts for run in each.runs)
     except ConfigurationError as error:
-        assert "\n" not in str(error)
+        is_one_line = str(error).isprintable()
+        assert is_one_line
