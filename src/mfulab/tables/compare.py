@@ -22,7 +22,7 @@ from rich.text import Text
 from mfulab.language.quantities import ABSENT, percent, quantity, significant
 from mfulab.planning.naming import short
 from mfulab.schema.errors import ConfigurationError
-from mfulab.schema.files import write_csv
+from mfulab.schema.files import unquoted, write_csv
 from mfulab.tables.records import read_row
 from mfulab.timing.statistics import median_half_width
 
@@ -189,7 +189,7 @@ def write(compared: Sequence[Compared], path: Path, old: Path, new: Path) -> Non
 def read(path: Path) -> pd.DataFrame:
     """What `write` left, as texts and in the terminal's order; empty where nothing was compared."""
     try:
-        found = pd.read_csv(path, dtype=str, keep_default_na=False)
+        found = pd.read_csv(path, dtype=str, keep_default_na=False).map(unquoted)
         order = found["verdict"].map({says: place for place, says in enumerate(STYLES)})
     except (FileNotFoundError, ValueError, KeyError):
         return pd.DataFrame(columns=COLUMNS, dtype=str)
