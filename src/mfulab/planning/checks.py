@@ -198,7 +198,9 @@ def _adapter(key: str) -> TypeAdapter[Any] | None:
     for part in key.split("."):
         field = next((f for name, f in model.model_fields.items() if part in (name, f.alias)), None) if model else None
         model = _field_model(model, part) if model else None
-    return TypeAdapter(Annotated[field.annotation, *field.metadata]) if field else None  # type: ignore[arg-type]
+    if field is None:
+        return None
+    return TypeAdapter(Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation)  # type: ignore[arg-type]
 
 
 def told(error: ValidationError, model: type[BaseModel], *prefix: str) -> ConfigurationError:
