@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from mfulab.language import LANGUAGES
 from mfulab.planning.naming import run_name
-from mfulab.schema.configs import CeilingsStep, CountFlopsStep, EnvironmentStep, ProfileStepStep, Step
+from mfulab.schema.configs import CeilingsConfig, CountFlopsConfig, EnvironmentConfig, ProfileStepConfig, StepConfig
 from mfulab.schema.errors import unknown
 from mfulab.schema.measurements import MEASUREMENTS
 
@@ -175,24 +175,24 @@ class _Planner:
             self.excluded[f"{step}/{name}"] = {"step": step, "run": name, "because": because}
             return
         needs = {}
-        if isinstance(config, ProfileStepStep):
-            counted = {key: content[key] for key in CountFlopsStep.model_fields}
-            needs["flops"] = self._append("count_flops", _validated(CountFlopsStep, counted), dotted)
+        if isinstance(config, ProfileStepConfig):
+            counted = {key: content[key] for key in CountFlopsConfig.model_fields}
+            needs["flops"] = self._append("count_flops", _validated(CountFlopsConfig, counted), dotted)
         if config.on_device and "precision" in content:
             needs["compute"] = self._add_ceiling(content["precision"])
             needs["memory"] = self._add_ceiling(None)
         self._append(step, config, dotted, needs)
 
     def add_environment(self) -> None:
-        self._append("environment", _validated(EnvironmentStep, {"device": self.base["device"]}), {})
+        self._append("environment", _validated(EnvironmentConfig, {"device": self.base["device"]}), {})
 
     def _add_ceiling(self, precision: Mapping[str, Any] | None) -> str:
         ceiling = precision["name"] if precision else MEMORY
         content = {"ceiling": ceiling, "precision": precision, "device": self.peaks}
-        return self._append("ceilings", _validated(CeilingsStep, content), {})
+        return self._append("ceilings", _validated(CeilingsConfig, content), {})
 
     def _append(
-        self, step: str, config: Step, dotted: Mapping[str, Any], needs: Mapping[str, str] | None = None
+        self, step: str, config: StepConfig, dotted: Mapping[str, Any], needs: Mapping[str, str] | None = None
     ) -> str:
         name = run_name(config, config.axes, dotted)
         place = [self.hardware, step, name] if config.on_device else [step, name]
@@ -231,7 +231,7 @@ def put(content: dict[str, Any], key: str, value: Any) -> None:
     content[last] = value
 
 
-def _validated(step: type[Step], content: Mapping[str, Any]) -> Any:
+def _validated(step: type[StepConfig], content: Mapping[str, Any]) -> Any:
     try:
         return step.model_validate(content)
     except ValidationError as error:

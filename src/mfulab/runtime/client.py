@@ -183,7 +183,7 @@ def _become(command: list[str], environment: dict[str, str]) -> None:
         os.setsid()
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         # Unbuffered, so that its log can be read while it runs; the handler leaves a traceback where a library crashes.
-        os.execve(sys.executable, [sys.executable, "-u", "-X", "faulthandler", *command], environment)
+        os.execve(sys.executable, [sys.executable, "-u", "-X", "faulthandler", *command], environment)  # noqa: S606
     finally:
         os._exit(ABANDONED)
 

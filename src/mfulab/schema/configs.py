@@ -4,6 +4,10 @@ A run's config is the part of the composed Hydra config that its step reads, so 
 step does not read share one measurement.
 """
 
+import contextlib
+import hashlib
+from importlib import metadata
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import (
@@ -157,20 +161,20 @@ class ProfileConfig(Closed):
     trace: bool = Field(False, description="Keep the Chrome / Perfetto trace of that pass.")
 
 
-class Step(Closed):
+class StepConfig(Closed):
     """The config of one step; its `axes` make a run's name; what is measured `on_device` stands below the device."""
 
     axes: ClassVar[tuple[str, ...]] = ()
     on_device: ClassVar[bool] = True
 
 
-class EnvironmentStep(Step):
+class EnvironmentConfig(StepConfig):
     """What the machine is."""
 
     device: DeviceConfig = DeviceConfig()
 
 
-class CeilingsStep(Step):
+class CeilingsConfig(StepConfig):
     """One ceiling: the best GEMM in one precision, or the memory bandwidth."""
 
     axes: ClassVar[tuple[str, ...]] = ("ceiling",)
@@ -179,7 +183,7 @@ class CeilingsStep(Step):
     device: DeviceConfig = DeviceConfig()
 
 
-class CountFlopsStep(Step):
+class CountFlopsConfig(StepConfig):
     """FLOPs of a model's step, counted once for every precision, workload, execution and device."""
 
     axes: ClassVar[tuple[str, ...]] = ("model", "batch_size", "sequence_length")
@@ -189,20 +193,20 @@ class CountFlopsStep(Step):
     sequence_length: int | None = Field(None, ge=1)
 
     @model_validator(mode="after")
-    def _sequence_only_for_tokens(self) -> "CountFlopsStep":
+    def _sequence_only_for_tokens(self) -> "CountFlopsConfig":
         length = None if self.model.vocabulary_size is None else self.sequence_length or self.model.sequence_length
         self.sequence_length = length
         return self
 
 
-class CompareCountersStep(CountFlopsStep):
+class CompareCountersConfig(CountFlopsConfig):
     """A model's forward pass counted by another tool."""
 
     axes: ClassVar[tuple[str, ...]] = ("model", "batch_size", "sequence_length", "counter")
     counter: Literal["torch", "fvcore", "calflops", "ptflops", "thop", "deepspeed"]
 
 
-class ProfileStepStep(CountFlopsStep):
+class ProfileStepConfig(CountFlopsConfig):
     """One step of a model: of training, inference or decoding."""
 
     on_device: ClassVar[bool] = True
@@ -223,7 +227,7 @@ class ProfileStepStep(CountFlopsStep):
     seed: int = Field(0, ge=0)
 
 
-class BenchMatmulStep(Step):
+class BenchMatmulConfig(StepConfig):
     """One matmul by one implementation."""
 
     axes: ClassVar[tuple[str, ...]] = ("kernel", "size", "precision")
@@ -248,7 +252,7 @@ class BenchMatmulStep(Step):
         raise ValueError(f"size={self.size}: give N, MxNxK or BxMxNxK")
 
 
-class NumberFormatsStep(Step):
+class NumberFormatsConfig(StepConfig):
     """One number format: its parts, and what rounding does in it."""
 
     axes: ClassVar[tuple[str, ...]] = ("precision",)
@@ -258,3 +262,56 @@ class NumberFormatsStep(Step):
         4096, ge=2, description="Numbers a sum; fewer where their sum would leave the format's range."
     )
     seed: int = Field(0, ge=0)
+
+
+PUBLISHED = Path("results/reference/published")
+"""Public runs, one CSV a collection, one line a run with its source."""
+
+
+class PublishedConfig(StepConfig):
+    """One collection of public runs, their FLOPs counted here."""
+
+    axes: ClassVar[tuple[str, ...]] = ("published",)
+    on_device: ClassVar[bool] = False
+    published: Name = Field(description="A collection: the name of a file in results/reference/published/.")
+    digest: str = Field("", description="Of that file, so that edited lines are computed anew.")
+
+    @model_validator(mode="after")
+    def _knows_its_file(self) -> "PublishedConfig":
+        path = PUBLISHED / f"{self.published}.csv"
+        if not path.exists():
+            choices = ", ".join(sorted(each.stem for each in PUBLISHED.glob("*.csv")))
+            raise ValueError(f"published={self.published}: unknown. Choices: {choices or f'none in {PUBLISHED}/'}")
+        self.digest = self.digest or hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+        return self
+
+
+AUDITED = {  # libraries with a table of peaks, each by what pip calls it, here or as part of another
+    "torch_inductor": ("torch",),
+    "lightning": ("pytorch-lightning", "lightning-fabric", "lightning"),
+    "triton_proton": ("triton",),
+    "torchtitan": ("torchtitan",),
+    "composer": ("mosaicml",),
+}
+
+
+def installed_version(library: str) -> str | None:
+    """The version of an audited library, without importing it; None where it is not installed."""
+    for distribution in AUDITED[library]:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(distribution)
+    return None
+
+
+class PeaksAuditConfig(StepConfig):
+    """The peaks that one other library takes, held against ours."""
+
+    axes: ClassVar[tuple[str, ...]] = ("library",)
+    on_device: ClassVar[bool] = False
+    library: Literal["torch_inductor", "lightning", "triton_proton", "torchtitan", "composer"]
+    installed: str = Field("", description="Its version, so that the next release is audited anew.")
+
+    @model_validator(mode="after")
+    def _knows_its_version(self) -> "PeaksAuditConfig":
+        self.installed = self.installed or installed_version(self.library) or "none"
+        return self

@@ -14,7 +14,7 @@ Status = Literal["ok", "out_of_memory", "unsupported", "incorrect", "failed"]
 
 
 # Columns that may be below zero; those that may be infinite, where a format overflows, and are then shown empty.
-SIGNED = {"deviation_percent", "loss", "temperature_c"}
+SIGNED = {"deviation_percent", "difference_points", "loss", "temperature_c"}
 UNBOUNDED = {"loss", "max_absolute_error", "printed", "flops", "deviation_percent"}
 LARGEST = 1e30  # of any quantity; more is a broken file
 LONGEST_MESSAGE = 2000  # characters; a log has the rest
@@ -356,3 +356,60 @@ def impossible(row: Row, now: datetime) -> str | None:
         return f"started_at={row.started_at[:40]}: no date"
     at = at if at.tzinfo else at.replace(tzinfo=UTC)
     return f"started_at={row.started_at}: a date to come" if at > now + timedelta(days=1) else None
+
+
+PeakVerdict = Literal[
+    "agreed", "sparse for dense", "another format", "halved", "another device", "guessed", "different", "missing"
+]
+
+
+class PeaksAuditRow(Row):
+    """What another library takes for one device's peak in one format, beside ours."""
+
+    library: str = ""
+    version: str | None = None
+    device: str | None = Field(None, description="The datasheet's name.")
+    asked: str | None = Field(None, description="The name that a driver tells, by which it was asked.")
+    precision: str | None = Field(
+        None, description="A format, or `memory`; empty where it knows no format of a device."
+    )
+    theirs: float | None = Field(None, description="Dense TFLOP/s as it uses them; memory: 10⁹ byte/s.")
+    ours: float | None = Field(None, description="The same by the datasheet.")
+    ratio: float | None = Field(None, description="Theirs ÷ ours.")
+    verdict: PeakVerdict | None = None
+    explanation: str | None = Field(None, description="Whose number it is, where it is not this device's.")
+
+
+class PublishedRow(Row):
+    """A public run with the FLOPs that its model needs, as counted here; MFU is derived, never the publisher's."""
+
+    published: str = Field("", description="The collection: a file in results/reference/published/.")
+    submitter: str | None = None
+    system: str | None = Field(None, description="What ran, in the publisher's words.")
+    framework: str | None = None
+    model: str = ""
+    parameters: int | None = None
+    sequence_length: int | None = None
+    accelerator: str | None = Field(None, description="The datasheet's name of the device.")
+    architecture: str | None = Field(
+        None, description="Compute capability, gfx name or family, as the datasheet has it."
+    )
+    accelerators: int | None = None
+    precision: str | None = Field(None, description="As published; empty where it is not said.")
+    batch_size: int | None = Field(None, description="Samples a step, of all devices together.")
+    samples_per_s: float | None = Field(None, description="Of all devices together.")
+    tokens_per_s_per_device: float | None = None
+    flops_per_sample: float | None = Field(None, description="Forward and backward, attention full.")
+    tflop_s_per_device: float | None = Field(None, description="FLOPs that the model needs; else as published.")
+    mfu_bf16_percent: Percent | None = Field(None, description="Of the dense 16-bit peak.")
+    mfu_fp8_percent: Percent | None = None
+    mfu_fp4_percent: Percent | None = None
+    mfu_percent: Percent | None = Field(None, description="Of the dense peak of the published precision, else 16 bits.")
+    mfu_format: str | None = Field(None, description="Whose peak stands under mfu_percent.")
+    slowest_format: str | None = Field(None, description="The slowest format whose peak the speed does not exceed.")
+    printed_mfu_percent: Percent | None = Field(None, description="What the publisher prints.")
+    convention: str | None = Field(None, description="The convention that the publisher names.")
+    convention_mfu_percent: Percent | None = Field(None, description="MFU by that convention.")
+    difference_points: float | None = Field(None, description="Printed MFU − MFU by that convention.")
+    explanation: str | None = Field(None, description="Points that its choices add to our MFU.")
+    source: str | None = None

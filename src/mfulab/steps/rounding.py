@@ -41,7 +41,7 @@ def _to_tf32(values: torch.Tensor) -> torch.Tensor:
     return torch.where(values.isfinite(), kept.view(torch.float32), values.to(torch.float32)).to(torch.float64)
 
 
-FORMATS = {
+ROUNDED = {
     form.name: NumberFormat(form.name, form.bits, _to_tf32 if form.name == "tf32" else _through(form.operand))
     for form in formats.FORMATS.values()
     if form.is_floating

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from mfulab.schema import manifest
-from mfulab.schema.configs import CountFlopsStep
+from mfulab.schema.configs import CountFlopsConfig
 from mfulab.schema.files import UnreadableError, is_inside, read_csv, read_json, read_text
 from mfulab.schema.formats import format_name
 from mfulab.schema.measurements import MEASUREMENTS, TABLES
@@ -75,6 +75,20 @@ def read_row(folder: Path, step: str) -> Record:
     return {**empty, "run": folder.name, "status": "failed", "message": message[:LONGEST_MESSAGE]}
 
 
+def read_rows(folder: Path, step: str) -> list[Record]:
+    """The rows that one run reports: its own, or the lines of its samples where its step reports many and it is ok."""
+    row = {**read_row(folder, step), "run": folder.name}
+    if not MEASUREMENTS[step].lines or row["status"] != "ok":
+        return [row]
+    try:
+        found = [parse(MEASUREMENTS[step].row, cells) for cells in read_csv(folder / "samples.csv")]
+    except (FileNotFoundError, ValueError) as error:
+        message = f"unreadable samples: {folder / 'samples.csv'}: {_first_line(error)}. {AGAIN}"
+        return [{**row, "status": "failed", "message": message[:LONGEST_MESSAGE]}]
+    same = {name: row[name] for name in ("commit", "started_at")}
+    return [{**each, **same, "run": f"{folder.name},line={number}"} for number, each in enumerate(found, 1)]
+
+
 def read_config(folder: Path, problems: list[str] | None = None) -> Record:
     """A run's config, empty where there is none to read; why not is added to `problems`."""
     try:
@@ -111,8 +125,9 @@ def from_manifest(path: Path, root: Path = Path(), *, finished: bool = False) ->
         measurement = MEASUREMENTS[step]
         known = from_config(measurement.table, read_config(place, collected.problems), links)
         where = plan.hardware if measurement.on_device else ""
-        who = {"hardware": where, "experiment": plan.experiment, "recorded": False, "run": place.name}
-        collected.add(measurement.table, {**read_row(place, step), **known, **who}, place)
+        who = {"hardware": where, "experiment": plan.experiment, "recorded": False}
+        for row in read_rows(place, step):
+            collected.add(measurement.table, {**row, **known, **who}, place)
 
     for run in plan.runs:
         if finished and _changed(root / run.folder, run.config_digest):
@@ -171,7 +186,8 @@ def from_folder(results: Path, hardware: str) -> Collected:
             used |= {flops} if flops else set()
             links = {"flops": str(flops) if flops else None, "compute": str(ceilings.get(_format(config), "")) or None}
             who = {"hardware": hardware, "experiment": "", "recorded": False, "run": folder.name}
-            collected.add(table, {**read_row(folder, step), **from_config(table, config, links), **who}, folder)
+            for row in read_rows(folder, step):
+                collected.add(table, {**row, **from_config(table, config, links), **who, "run": row["run"]}, folder)
     for folder in sorted(used):
         who = {"hardware": "", "experiment": "", "recorded": False, "run": folder.name}
         collected.add("flops", {**read_row(folder, "count_flops"), **who}, folder)
@@ -192,8 +208,8 @@ def _format(config: Mapping[str, Any]) -> tuple[str | None, bool] | None:
 def _key(config: Mapping[str, Any]) -> str:
     """What counting FLOPs depends on, as text: equal for two runs that share a count."""
     try:
-        wanted = {name: config[name] for name in CountFlopsStep.model_fields if name in config}
-        return CountFlopsStep.model_validate(wanted).model_dump_json()
+        wanted = {name: config[name] for name in CountFlopsConfig.model_fields if name in config}
+        return CountFlopsConfig.model_validate(wanted).model_dump_json()
     except ValidationError:
         return ""
 
