@@ -29,6 +29,7 @@ NOISE = (
     "Execute ",
     "Select jobs",
     "Singularity containers: ignored",
+    "Unlocked working directory",
     "Using shell",
     "host:",
 )

@@ -82,7 +82,7 @@ def unpack(archive: Path, folder: Path) -> None:
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as file:
                 _check_size(archive, (entry.file_size for entry in file.infolist()))
-                file.extractall(folder)  # noqa: S202: leaves out `..` and leading slashes, makes no links
+                file.extractall(folder)  # noqa: S202 (drops `..` and leading slashes, makes no links)
         elif hasattr(tarfile, "data_filter"):  # Python 3.11.4
             with tarfile.open(archive) as file:
                 _check_size(archive, (entry.size for entry in file))
