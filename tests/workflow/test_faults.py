@@ -1,8 +1,7 @@
 """What is done to a sweep, and what it must come through: its rows complete, none measured twice, nothing left running.
 
-Each fault is done MFULAB_FAULTS times at random moments: `make faults` does all of them as often as docs/reliability.md
-says, the tests a part of them once. The workflow, planning, client, worker, runner and tables are the real ones; only what is
-measured is a pause.
+`make faults` does each fault as often as docs/reliability.md says, at random moments; the tests do a part of them once.
+The workflow, planning, client, worker, runner and tables are the real ones; only what is measured is a pause.
 """
 
 import csv
