@@ -83,7 +83,7 @@ def software(device: torch.device) -> Facts:
 
 
 def properties(device: torch.device) -> Facts:
-    """What the driver says of the GPU, and the peak that follows for each precision."""
+    """The GPU as the driver reports it, and the peak that follows for each precision."""
     peaks = {name: peak_of(device, 1, name, DeviceConfig()) for name in ("fp64", "fp32", "tf32", "bf16", "fp8", "int8")}
     return {
         "slug": hardware_slug("cuda"),
@@ -137,14 +137,14 @@ def copies(device: torch.device) -> Facts:
 
 
 def profiler(device: torch.device) -> Facts:
-    """Whether torch.profiler sees kernels."""
+    """True if torch.profiler sees kernels."""
     step = matmul_of("bf16", 2048, 2048, 2048, device)
     readings, kernels = kernel_readings(trace_steps(step, device, 10), device)
     return {"kernels": [row["kernel"] for row in kernels], **told(readings)}
 
 
 def counters(device: torch.device) -> Facts:
-    """Whether Nsight Compute reads the tensor cores' counters: one product, counted and executed."""
+    """Result of Nsight Compute's tensor-core counters for one matmul, counted and executed."""
     found = executed_operations.compare("product")
     where = executed_operations.find_ncu() if found["executed_operations"] else None
     version = subprocess.run([where, "--version"], capture_output=True, text=True).stdout if where else ""
@@ -183,7 +183,7 @@ def _words(value: Any) -> str:
 
 
 def on_cpu(device: torch.device) -> Facts:
-    """What a machine without a GPU can tell: the rate of one product and the CPU's readings."""
+    """Facts of a machine without a GPU: the rate of one matmul and the CPU's readings."""
     seen = watched(matmul_of("fp32", 1024, 1024, 1024, device), device, CPU_PACE)
     return {"fp32_1024_tflop_s": 2 * 1024**3 / seen.time_s / 1e12, **told(seen.readings)}
 

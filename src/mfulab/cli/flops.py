@@ -57,7 +57,7 @@ def _config(model: str, changes: dict[str, Any], sequence_length: int | None) ->
 
 
 def _published(path: Path, sequence_length: int | None) -> dict[str, Any]:
-    """What a config.json of transformers says, in this project's words."""
+    """Facts of a model, read from a config.json of transformers."""
     if not path.is_file():
         raise ConfigurationError(f"{path}: there is no such file")
     try:

@@ -1,4 +1,4 @@
-"""How sure a count is: by which kind of formula its FLOPs came, and a second count that knows layers, not operators."""
+"""Certainty of a count: the kinds of formulas behind its FLOPs, and a second count by layers, not operators."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -21,15 +21,15 @@ _LIBRARIES = ("aten::", "mfulab::", "transformers::", "torch_attn::", "flash_att
 
 @dataclass(frozen=True)
 class Certainty:
-    """What a count stands on.
+    """Basis of a count.
 
     Attributes:
         shares: part of the FLOPs of forward and backward by kind of formula.
         bound_share: part that is an upper bound: attention whose mask or lengths had no data.
         uncounted: calls of operators without a formula, which may hide FLOPs.
         second_share: part of the forward FLOPs that the second count knows as well.
-        deviation: of the second count from the first, over the layers that both know; None where there are none.
-        worst_layer: where it is largest; empty where the two agree.
+        deviation: of the second count from the first, over the layers that both know; None without one.
+        worst_layer: where it is largest; empty if the two agree.
     """
 
     shares: dict[Kind, float]

@@ -35,7 +35,7 @@ class Count:
 
     @property
     def certainty(self) -> Certainty:
-        """How sure the count is."""
+        """Certainty of the count."""
         return certainty(self.operations, self.by_layers)
 
 

@@ -44,7 +44,7 @@ class RealTokens:
 
 
 def real_tokens(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> RealTokens | None:
-    """Reads a model call's arguments: where its documents begin and end, None where nothing says so.
+    """Reads a model call's arguments: where its documents begin and end, None if nothing says so.
 
     In this order: `cu_seqlens` (and transformers' `cu_seq_lens_q`), an `attention_mask` [rows, width] of zeros and ones
     or of the documents' numbers, `key_padding_mask` (true where padding), `position_ids` that begin anew with each
@@ -133,7 +133,7 @@ def useful_flops(operations: Operations, real: RealTokens) -> float:
 
 
 def flops_per_accepted_token(operations: Operations, accepted: int) -> float:
-    """What a token that was kept cost, drafts that were rejected included: speculative and ordinary decoding alike."""
+    """FLOPs of a kept token, rejected drafts included: of speculative and ordinary decoding alike."""
     if accepted < 1:
         raise ValueError(f"accepted={accepted}: at least one token must have been kept")
     return operations.hardware_flops / accepted

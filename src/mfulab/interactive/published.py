@@ -22,7 +22,7 @@ STALE_S = 30.0
 
 @dataclass(frozen=True)
 class Rate:
-    """What a process computed lately: model and executed FLOPs a second, over steps that ended before `unix_s`."""
+    """Recent rate of a process: model and executed FLOPs a second, over steps that ended before `unix_s`."""
 
     pid: int
     name: str
@@ -35,7 +35,7 @@ class Rate:
 
 
 def folder() -> Path:
-    """Where processes of this user publish."""
+    """Folder in which processes of this user publish."""
     return Path(tempfile.gettempdir()) / f"mfulab-{os.getuid()}"
 
 

@@ -1,4 +1,4 @@
-"""What the Snakefile calls while it is parsed: the plans of the experiments asked for, composed once and remembered."""
+"""Plans of the experiments asked for, composed once and remembered; the Snakefile calls this while it is parsed."""
 
 import hashlib
 import itertools
@@ -83,7 +83,7 @@ def _fingerprint(overrides: Sequence[str], folder: Path) -> str:
 
 
 def _recall(path: Path) -> list[Plan]:
-    """The remembered plans; none where there are none, or none that can be read."""
+    """The remembered plans; none if nothing readable is remembered."""
     try:
         plans = json.loads(read_text(path))
         return [Plan(**{**each, "runs": [Run(**run) for run in each["runs"]]}) for each in plans]

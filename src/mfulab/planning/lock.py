@@ -43,7 +43,7 @@ def take(results: Path) -> bool:
 
 
 def clear(results: Path) -> None:
-    """Forgets a holder that was killed, here or elsewhere. Raises ConfigurationError where one lives here."""
+    """Forgets a holder that was killed, here or elsewhere. Raises ConfigurationError if one lives here."""
     path = results.resolve() / NAME
     if path.exists():
         descriptor = _open(path)
@@ -62,7 +62,7 @@ def _open(path: Path) -> int:
 
 
 def _lock(descriptor: int, path: Path) -> dict[str, Any]:
-    """Locks the file, and gives what its last holder left in it. Raises ConfigurationError where one lives."""
+    """Locks the file, and gives what its last holder left in it. Raises ConfigurationError if one lives."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -101,7 +101,7 @@ def _this_process() -> dict[str, Any]:
 
 
 def _is_here(holder: Mapping[str, Any]) -> bool:
-    """Whether the lock tells of this holder: it ran on this kernel, or on this machine before it was started anew."""
+    """True if the lock's holder ran on this kernel, or on this machine before it was started anew."""
     return holder.get("host") == socket.gethostname() or holder.get("boot") == system.boot() != ""
 
 

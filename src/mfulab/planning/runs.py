@@ -1,4 +1,4 @@
-"""Which runs an experiment consists of: combinations, exclusions, validation, and what each run is joined with.
+"""Runs of an experiment: combinations, exclusions, validation, and the rows that each run is joined with.
 
 A run is one step with the part of the config that this step reads. Combinations which differ only in what a step does
 not read are one run of it, so that a product of models and kernels costs neither a kernel a model nor a model a kernel.
@@ -45,12 +45,12 @@ class Run:
 
     @property
     def config(self) -> dict[str, Any]:
-        """What the run reads."""
+        """Files that the run reads."""
         return json.loads(self.text)
 
     @property
     def joined(self) -> dict[str, Any]:
-        """What the row is joined with, as the manifest says it."""
+        """Rows that this one is joined with, as in the manifest."""
         folders = {key: f"results/{folder}" for key, folder in self.needs.items()}
         flops = {"flops_folder": folders.pop("flops")} if "flops" in folders else {}
         return {**flops, "ceilings": folders} if folders else flops
@@ -70,7 +70,7 @@ class Plan:
 
     @property
     def manifest_path(self) -> str:
-        """Where the manifest is, below the results."""
+        """Path of the manifest, below the results."""
         return f"{self.hardware}/plan/{self.experiment}.json"
 
     @property

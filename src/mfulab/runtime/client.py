@@ -130,7 +130,7 @@ def _fail(command: list[str], failure: str, *more: str) -> int:
 
 
 def _failure(status: int, is_out_of_memory: bool) -> str:
-    """What to say of a run that ended with `status` (negative: a signal) and without a row."""
+    """Message for a run that ended with `status` (negative: a signal) without a row."""
     if status == -signal.SIGKILL and is_out_of_memory:
         return "the kernel killed the run's process: out of memory"
     if status < 0:
@@ -189,7 +189,7 @@ def _become(command: list[str], environment: dict[str, str]) -> None:
 
 
 def _in_worker(command: list[str], environment: dict[str, str], limit: float | None) -> int | None:
-    """As `_execute`, or None where no worker answers."""
+    """As `_execute`, or None if no worker answers."""
     connection = _connect()
     if connection is None:
         return None

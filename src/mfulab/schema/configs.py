@@ -1,4 +1,4 @@
-"""What a run's config may hold: closed and typed, every field with its unit and meaning.
+"""Configs of runs: closed and typed, every field with its unit and meaning.
 
 A run's config is the part of the composed Hydra config that its step reads, so that runs which differ only in what a
 step does not read share one measurement.
@@ -79,7 +79,7 @@ class ModelConfig(Closed):
 
 
 class WorkloadConfig(Closed):
-    """What one step does with the model."""
+    """Work that one step does with the model."""
 
     name: Name
     mode: Literal["training", "inference", "decoding"] = Field(
@@ -114,7 +114,7 @@ class PrecisionConfig(Closed):
 
 
 class ExecutionConfig(Closed):
-    """How the model's operations are issued."""
+    """Execution mode of the model's operations."""
 
     name: Name
     mode: Literal["eager", "trace", "script", "compile", "cuda_graph"] = "eager"
@@ -133,7 +133,7 @@ class KernelConfig(Closed):
 
 
 class DeviceConfig(Closed):
-    """Where to measure."""
+    """Device to measure."""
 
     name: Name = "auto"
     type: Literal["auto", "cpu", "cuda"] = "auto"
@@ -144,7 +144,7 @@ class DeviceConfig(Closed):
 
 
 class TimingConfig(Closed):
-    """How long to look. None takes the device's default: short windows on a CPU, 5 s in all where energy is read."""
+    """Length of the measurement. None takes the device's default: short on a CPU, 5 s in all if energy is read."""
 
     windows: int = Field(
         5, ge=2, description="Independent windows; the confidence interval is over these, five or more."
@@ -155,7 +155,7 @@ class TimingConfig(Closed):
 
 
 class ProfileConfig(Closed):
-    """What is recorded beside the timing, in passes of its own."""
+    """Recordings beside the timing, in passes of their own."""
 
     operators: bool = Field(True, description="Operator table from a separate traced pass.")
     trace: bool = Field(False, description="Keep the Chrome / Perfetto trace of that pass.")
@@ -169,7 +169,7 @@ class StepConfig(Closed):
 
 
 class EnvironmentConfig(StepConfig):
-    """What the machine is."""
+    """The machine: device, system and packages."""
 
     device: DeviceConfig = DeviceConfig()
 
@@ -296,7 +296,7 @@ AUDITED = {  # libraries with a table of peaks, each by what pip calls it, here 
 
 
 def installed_version(library: str) -> str | None:
-    """The version of an audited library, without importing it; None where it is not installed."""
+    """The version of an audited library, without importing it; None if it is not installed."""
     for distribution in AUDITED[library]:
         with contextlib.suppress(metadata.PackageNotFoundError):
             return metadata.version(distribution)

@@ -1,4 +1,4 @@
-"""What a run's row may hold: closed and typed, every column with its unit and meaning.
+"""Rows of runs: closed and typed, every column with its unit and meaning.
 
 A row is what a step measured; None stands for "not measured" and becomes an empty cell.
 """
@@ -21,11 +21,11 @@ LONGEST_MESSAGE = 2000  # characters; a log has the rest
 
 
 class Row(BaseModel):
-    """What every row begins with. Units stand in the column names; an empty cell was not measured."""
+    """Columns with which every row begins. Units stand in the names; an empty cell was not measured."""
 
     model_config = ConfigDict(extra="forbid")
 
-    hardware: str = Field("", description="Slug of the device; empty where none is needed.")
+    hardware: str = Field("", description="Slug of the device; empty if none is needed.")
     run: str = ""
     status: Status = "ok"
     message: str = Field("", description="Why the status is not ok, or which values are empty for what reason.")
@@ -62,7 +62,7 @@ class EnvironmentRow(Row):
 
 
 class CeilingRow(Row):
-    """What the device can do at best, in one precision or in bytes."""
+    """Ceiling of the device, in one precision or in bytes."""
 
     ceiling: str = Field("", description="The name of a precision, or `memory`.")
     measured_tflop_s: float | None = Field(None, description="Best large matmul found on this device.")
@@ -75,7 +75,7 @@ class CeilingRow(Row):
     datasheet_tflop_s: float | None = None
     max_clock_tflop_s: float | None = Field(None, description="The same at the highest clock that the device allows.")
     measured_gb_s: float | None = Field(None, description="Triad a[i] = b[i] + s·c[i], three streams counted.")
-    computed_gb_s: float | None = Field(None, description="Memory clock × bus width × 2, where the device tells them.")
+    computed_gb_s: float | None = Field(None, description="Memory clock × bus width × 2, if the device reports them.")
     clock_mhz: float | None = Field(None, description="Mean SM clock while measuring.")
     threads: int | None = Field(None, description="CPU threads used.")
 
@@ -144,7 +144,7 @@ class FlopsRow(Row):
 
 
 class CounterRow(Row):
-    """What another tool says of one forward pass, beside our own count."""
+    """Another tool's count of one forward pass, beside our own."""
 
     model: str = ""
     batch_size: int | None = None
@@ -193,7 +193,7 @@ class ProfileRow(Row):
     memory_source: str | None = None
     energy_j: float | None = Field(None, description="Per step.")
     power_w: float | None = Field(None, description="Mean over the windows.")
-    clock_mhz: float | None = Field(None, description="Mean SM clock over the windows; a CPU tells none.")
+    clock_mhz: float | None = Field(None, description="Mean SM clock over the windows; a CPU reports none.")
     loss: float | None = Field(None, description="After the last step; finite in a row that is ok.")
     kernel_busy_percent: Percent | None = Field(None, description="Union of kernel intervals ÷ wall time, traced pass.")
     sm_active_percent: Percent | None = None
@@ -213,10 +213,10 @@ class ProfileRow(Row):
     integer_active_percent: Percent | None = None
     compute_busy_percent: Percent | None = Field(None, description="Traced pass: compute kernels.")
     communication_percent: Percent | None = Field(
-        None, description="Traced pass: communication that compute hides not."
+        None, description="Traced pass: communication not overlapped by compute."
     )
     copy_percent: Percent | None = Field(
-        None, description="Traced pass: copies that compute and communication hide not."
+        None, description="Traced pass: copies not overlapped by compute or communication."
     )
     idle_percent: Percent | None = Field(None, description="Traced pass: nothing on the GPU.")
     input_wait_percent: Percent | None = Field(None, description="The loop waited for its DataLoader's next batch.")
@@ -313,7 +313,7 @@ class MatmulRow(Row):
 
 
 class NumberFormatsRow(Row):
-    """Errors are relative, medians over independent sequences; empty where a sum left the format's range."""
+    """Errors are relative, medians over independent sequences; empty if a sum left the format's range."""
 
     precision: str = ""
     bits: int | None = Field(None, description="That carry information; tf32 is stored in 32.")
@@ -364,15 +364,13 @@ PeakVerdict = Literal[
 
 
 class PeaksAuditRow(Row):
-    """What another library takes for one device's peak in one format, beside ours."""
+    """Another library's peak for one device in one format, beside ours."""
 
     library: str = ""
     version: str | None = None
     device: str | None = Field(None, description="The datasheet's name.")
-    asked: str | None = Field(None, description="The name that a driver tells, by which it was asked.")
-    precision: str | None = Field(
-        None, description="A format, or `memory`; empty where it knows no format of a device."
-    )
+    asked: str | None = Field(None, description="The name that a driver reports, by which it was asked.")
+    precision: str | None = Field(None, description="A format, or `memory`; empty if it knows no format of a device.")
     theirs: float | None = Field(None, description="Dense TFLOP/s as it uses them; memory: 10⁹ byte/s.")
     ours: float | None = Field(None, description="The same by the datasheet.")
     ratio: float | None = Field(None, description="Theirs ÷ ours.")
@@ -395,7 +393,7 @@ class PublishedRow(Row):
         None, description="Compute capability, gfx name or family, as the datasheet has it."
     )
     accelerators: int | None = None
-    precision: str | None = Field(None, description="As published; empty where it is not said.")
+    precision: str | None = Field(None, description="As published; empty if it is not said.")
     batch_size: int | None = Field(None, description="Samples a step, of all devices together.")
     samples_per_s: float | None = Field(None, description="Of all devices together.")
     tokens_per_s_per_device: float | None = None

@@ -115,7 +115,7 @@ def _packages_of(config: KernelConfig) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _launched_with(launch: Launch) -> Iterator[None]:
-    """Notes a CUDA error's name and the launch configuration that met it, where the error itself does not tell them."""
+    """Notes a CUDA error's name and the launch configuration that met it, if the error itself lacks them."""
     try:
         yield
     except UnsupportedError:
@@ -246,7 +246,7 @@ def _fill_times(row: MatmulRow, repetitions: list[Repetition], kernel: str, refe
 def _end_to_end(
     kernel: MatmulKernel, inputs: tuple[torch.Tensor, torch.Tensor], shape: Shape, form: Format, device: str
 ) -> torch.Tensor:
-    """What a user with arrays on the host sees: copies in, conversions, product, copy out."""
+    """End-to-end time for arrays on the host: copies in, conversions, matmul, copy out."""
     a, b = (tensor.to(device) for tensor in inputs)
     operands = Operands(
         a, b, torch.empty(shape.batch, shape.m, shape.n, dtype=getattr(torch, form.output), device=device)

@@ -18,7 +18,7 @@ from mfulab.schema.rows import PublishedRow
 from mfulab.steps.base import Measured
 
 FORMATS = ("bf16", "fp8", "fp4")
-"""What a public training run may have computed in, the slowest first."""
+"""Number formats of public training runs, the slowest first."""
 
 
 def measure(config: PublishedConfig, folder: Path) -> Measured:

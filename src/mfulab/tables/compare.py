@@ -48,7 +48,7 @@ class Interval:
 class Compared:
     """One run in both sets. `ratio` is new ÷ old: below 1 is faster; its bounds are the intervals' at their worst.
 
-    Times are None where there is none in one set, bounds also where a time has no interval.
+    Times are None if a set lacks them, bounds also if a time has no interval.
     """
 
     step: str
@@ -105,7 +105,7 @@ def interval(row: Mapping[str, object]) -> Interval | None:
 
 
 def compare(old: Path, new: Path, noticeable: float = NOTICEABLE) -> list[Compared]:
-    """Every run of two folders of one machine each, matched by step and run name; runs of one alone are told so."""
+    """Every run of two folders of one machine each, matched by step and run name."""
     compared = []
     for step in STEPS:
         before, after = _rows(old, step), _rows(new, step)
@@ -138,7 +138,7 @@ def _one(
 def machine_folder(path: Path) -> Path:
     """The folder results/<hardware> that `path` is or, as a results folder or a project, holds.
 
-    Raises ConfigurationError where there is none, or several to choose from.
+    Raises ConfigurationError if there is none, or more than one.
     """
     if any((path / step).is_dir() for step in STEPS):
         return path
@@ -173,7 +173,7 @@ def table(compared: Sequence[Compared]) -> Table:
 
 
 def change(ratio: float) -> str:
-    """What a factor of time means: `−3.1 %`, `+12 %`; from a factor of two on `×2.3`, `÷250`."""
+    """A factor of time in words: `−3.1 %`, `+12 %`; from a factor of two on `×2.3`, `÷250`."""
     if ratio >= 2:
         return f"×{significant(ratio, 2)}"
     if ratio <= 0.5:
@@ -187,7 +187,7 @@ def write(compared: Sequence[Compared], path: Path, old: Path, new: Path) -> Non
 
 
 def read(path: Path) -> pd.DataFrame:
-    """What `write` left, as texts and in the terminal's order; empty where nothing was compared."""
+    """The comparison that `write` left, as texts and in the terminal's order; empty without one."""
     try:
         found = pd.read_csv(path, dtype=str, keep_default_na=False).map(unquoted)
         order = found["verdict"].map({says: place for place, says in enumerate(STYLES)})

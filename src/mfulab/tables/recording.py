@@ -50,7 +50,7 @@ def gather(results: Path, hardware: str) -> Collected:
 
 
 def experiments(results: Path, hardware: str) -> dict[str, list[str]]:
-    """What was planned on one machine: each experiment, and the overrides that it was given the last time."""
+    """Experiments planned on one machine, each with its latest overrides."""
     plans = []
     for path in _plans(results, hardware):
         with suppress(UnreadableError):  # the tables have named it
@@ -218,7 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def recordings(results: Path, hardware: str | None) -> list[Path]:
-    """The folders of all recordings, or of one. Raises ConfigurationError where that one is not there."""
+    """The folders of all recordings, or of one. Raises ConfigurationError if that one is not there."""
     if hardware is None:
         found = sorted(path for path in (results / REFERENCE).glob("[!.]*") if path.is_dir())
         return [folder_of(results, path.name) for path in found]

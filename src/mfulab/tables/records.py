@@ -1,4 +1,4 @@
-"""Where rows lie and how they are read: a planned experiment, another machine's copied folder, a recorded machine."""
+"""Reads rows: of a planned experiment, another machine's copied folder, or a recorded machine."""
 
 import hashlib
 import math
@@ -90,7 +90,7 @@ def read_rows(folder: Path, step: str) -> list[Record]:
 
 
 def read_config(folder: Path, problems: list[str] | None = None) -> Record:
-    """A run's config, empty where there is none to read; why not is added to `problems`."""
+    """A run's config, empty if it cannot be read; the reason is added to `problems`."""
     try:
         return read_json(folder / "config.json")
     except (FileNotFoundError, UnreadableError) as error:
@@ -149,10 +149,10 @@ def _changed(folder: Path, digest: str | None) -> bool:
 
 
 def from_config(table: str, config: Mapping[str, Any], links: Mapping[str, str | None]) -> Record:
-    """What the join needs of a run that its row does not say; `links` are folders of the runs it is joined with."""
+    """Values that the join needs besides a run's row; `links` are folders of the runs it is joined with."""
 
     def given(group: str, key: str, kind: type) -> Any:
-        """A nested value, where it is there and of its type."""
+        """A nested value, if it is there and of its type."""
         content = config.get(group)
         value = content.get(key) if isinstance(content, Mapping) else None
         return value if type(value) is kind else None
@@ -206,7 +206,7 @@ def _format(config: Mapping[str, Any]) -> tuple[str | None, bool] | None:
 
 
 def _key(config: Mapping[str, Any]) -> str:
-    """What counting FLOPs depends on, as text: equal for two runs that share a count."""
+    """The config on which counting FLOPs depends, as text: equal for two runs that share a count."""
     try:
         wanted = {name: config[name] for name in CountFlopsConfig.model_fields if name in config}
         return CountFlopsConfig.model_validate(wanted).model_dump_json()

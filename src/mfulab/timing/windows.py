@@ -18,7 +18,7 @@ Step = Callable[[], object]
 
 @dataclass(frozen=True)
 class Pace:
-    """How long to look, in seconds; `tolerance` is the relative spread of step times at which they are steady."""
+    """Length of a measurement, in seconds; `tolerance` is the relative spread at which step times are steady."""
 
     windows: int
     window_s: float
@@ -36,7 +36,7 @@ CUDA_PACE = Pace(windows=5, window_s=1.1, warm_up_s=5.0, tolerance=0.02)
 
 @dataclass(frozen=True)
 class WarmUp:
-    """What came before: `first_call_s` holds compilation and autotuning, `chunks_s` the step time of later chunks."""
+    """The warm-up: `first_call_s` holds compilation and autotuning, `chunks_s` the step time of later chunks."""
 
     first_call_s: float
     total_s: float
@@ -154,6 +154,6 @@ def _flat(values: Sequence[float], wanted: int, tolerance: float) -> bool:
 
 
 def _flat_clock(values: Sequence[float | None]) -> bool:
-    """Whether the device's clock stood still; a device that does not tell it is judged by time alone."""
+    """True if the device's clock stood still; a device that does not report it is judged by time alone."""
     known = [value for value in values if value]
     return not known or _flat(known, 1, CLOCK_TOLERANCE)

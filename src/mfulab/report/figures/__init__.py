@@ -68,7 +68,7 @@ def modules() -> dict[str, ModuleType]:
 
 
 def render(name: str, tables: frames.Tables, language: str = "en") -> Drawn | None:
-    """Draws one figure; None where the tables hold nothing for it."""
+    """Draws one figure; None if the tables hold nothing for it."""
     module, text = modules()[name], Texts(language, name)
     rows: pd.DataFrame = module.rows(tables)
     if rows.empty:
@@ -98,7 +98,7 @@ def save(drawn: Drawn, path: Path) -> None:
 
 
 def command(name: str, experiments: Sequence[str] = (), language: str = "en") -> str:
-    """What makes the figure anew, typed in the project's folder."""
+    """Command that makes the figure anew, in the project's folder."""
     chosen = [f"experiment={','.join(experiments)}"] if experiments else []
     chosen += [f"overrides=report.language={language}"] if language != "en" else []
     return " ".join([f"snakemake --cores 1 reports/figures/{name}.svg", *(["--config"] if chosen else []), *chosen])

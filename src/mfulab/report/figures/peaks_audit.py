@@ -28,7 +28,7 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """How many answers agree, and the one that is furthest too high for a device that the library knows."""
+    """Number of answers that agree, and the one that is furthest too high for a device that the library knows."""
     given = rows[rows["theirs"].notna()]
     if given.empty:
         return text("none", count=len(rows))
@@ -68,4 +68,4 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     axes.set_xlabel(text("answers"))
     axes.grid(axis="y", visible=False)
     axes.set_xlim(0, 1.03 * left.max())
-    style.legend(figure, [style.dot(looks[verdict], text(verdict.replace(" ", "_")), "s") for verdict in shown])
+    style.legend(figure, [style.dot(looks[verdict], text.name("peak_verdict", verdict), "s") for verdict in shown])

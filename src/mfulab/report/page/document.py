@@ -106,7 +106,7 @@ def _duty_cycle(tables: frames.Tables, text: Texts) -> str:
 
 
 def _unmeasured(tables: frames.Tables, text: Texts) -> list[str]:
-    """What was asked for and has no speed, and what has one that is to be doubted, in words."""
+    """Rows that were not measured, and those with a suspicious MFU, in words."""
     lines = []
     for name in TABLES:
         table = tables[name]
@@ -122,7 +122,7 @@ def _unmeasured(tables: frames.Tables, text: Texts) -> list[str]:
 
 
 def _of_runs(runs: pd.Series, note: str, text: Texts) -> str:
-    """What is to be said of one run, or alike of several."""
+    """A note on one run, or the same note on several."""
     example = runs.iloc[0]
     return f"{example}: {note}" if len(runs) == 1 else text("note", count=len(runs), example=example, note=note)
 
@@ -161,7 +161,7 @@ def _unbroken(words: str) -> str:
 
 
 def _comparison(folder: Path, text: Texts) -> dict[str, Any]:
-    """What changed between two sets of results: a sentence, and a line a run."""
+    """Comparison of two sets of results: a sentence, and a line a run."""
     found = compare.read(folder / "comparison.csv")
     if found.empty:
         return {}
