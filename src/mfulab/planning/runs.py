@@ -66,6 +66,7 @@ class Plan:
     excluded: Sequence[Mapping[str, str]]
     language: str = "en"  # of the report; no run reads it
     overrides: Sequence[str] = ()  # what the user gave for these runs, beside the experiment
+    time_limit_s: float = 0  # of runs that need no device, where it is no part of what they are; 0: the default
 
     @property
     def manifest_path(self) -> str:
@@ -112,7 +113,9 @@ def plan(composition: Composition, hardware: str, device: str) -> Plan:
         planner.add_environment()
     excluded = list(planner.excluded.values())
     runs, language = list(planner.runs.values()), _language(composition)
-    return Plan(composition.experiment, hardware, runs, excluded, language, composition.overrides)
+    swept = [value.content for value in composition.axes.get("timing.time_limit_s", ())]
+    limit = max(swept or [composition.base.get("timing", {}).get("time_limit_s", 0)])
+    return Plan(composition.experiment, hardware, runs, excluded, language, composition.overrides, limit)
 
 
 def _language(composition: Composition) -> str:

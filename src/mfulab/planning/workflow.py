@@ -60,7 +60,10 @@ class Workflow:
     def warm(self) -> str:
         """A shell function that runs a script in the warm worker, or directly where there is none."""
         command = shlex.join([sys.executable, "-S", "-E", client.__file__])
-        return f'warm() {{{{ {command} "$@"; }}}}; '  # Snakemake formats a prefix: braces are doubled
+        limit = max((plan.time_limit_s for plan in self.plans), default=0)
+        # 137: killed by SIGKILL. Snakemake formats a prefix: braces are doubled.
+        again = f'{{{{ [ $? = 137 ] && {command} {client.KILLED} "$@"; }}}}'
+        return f'export {client.TIME_LIMIT}={limit:g}; warm() {{{{ {command} "$@" || {again}; }}}}; '
 
     @property
     def complete_rows(self) -> list[str]:

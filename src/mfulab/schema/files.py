@@ -6,6 +6,7 @@ import io
 import json
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -33,15 +34,39 @@ class UnreadableError(ValueError):
 def read_text(path: Path) -> str:
     """The text of a UTF-8 file. Raises FileNotFoundError, and UnreadableError for anything else that is there."""
     try:
-        if path.stat().st_size > LARGEST:
-            raise UnreadableError(f"{path}: larger than {LARGEST >> 20} MiB")
-        return path.read_text(encoding="utf-8")
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise FileNotFoundError(f"{path}: no such file") from error
+        return _read(path, LARGEST + 1).decode("utf-8")
     except UnicodeDecodeError as error:
         raise UnreadableError(f"{path}: not UTF-8 text (byte {error.start})") from error
+
+
+def read_tail(path: Path, most: int) -> str:
+    """The last `most` bytes of a text file, however large; what is not UTF-8 is replaced. Raises as `read_text`."""
+    return _read(path, -most).decode("utf-8", errors="replace")
+
+
+def _read(path: Path, most: int) -> bytes:
+    """The first `most` bytes of a file, or the last where that is negative. A link might lead to another's secrets, and
+    a pipe or a device would never end: neither is read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                raise UnreadableError(f"{path}: not a regular file")
+            if found.st_size > most > 0:
+                raise UnreadableError(f"{path}: larger than {LARGEST >> 20} MiB")
+            file.seek(0 if most > 0 else max(0, found.st_size + most))
+            return file.read()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise FileNotFoundError(f"{path}: no such file") from error
     except OSError as error:
-        raise UnreadableError(f"{path}: {error.strerror or error}") from error
+        says = "a link, which is not followed" if error.errno == errno.ELOOP else error.strerror or error
+        raise UnreadableError(f"{path}: {says}") from error
+
+
+def is_inside(path: Path, folder: Path) -> bool:
+    """Whether a path, its links followed, lies in a folder."""
+    return path.resolve().is_relative_to(folder.resolve())
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 A row is what a step measured; None stands for "not measured" and becomes an empty cell.
 """
 
+import math
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -11,6 +13,13 @@ from mfulab.schema.configs import Closed
 
 Percent = Annotated[float, Field(ge=0)]
 Status = Literal["ok", "out_of_memory", "unsupported", "incorrect", "failed"]
+
+
+# Columns that may be below zero; those that may be infinite, where a format overflows, and are then shown empty.
+SIGNED = {"deviation_percent", "loss", "temperature_c"}
+UNBOUNDED = {"loss", "max_absolute_error", "printed", "flops", "deviation_percent"}
+LARGEST = 1e30  # of any quantity; more is a broken file
+LONGEST_MESSAGE = 2000  # characters; a log has the rest
 
 
 class Row(Closed):
@@ -328,3 +337,22 @@ class NumberFormatsRow(Row):
     dot_error_own: float | None = Field(None, description="Accumulated in the format itself.")
     dot_error_fp16: float | None = Field(None, description="Accumulated in fp16.")
     dot_error_fp32: float | None = Field(None, description="Accumulated in fp32.")
+
+
+def impossible(row: Row, now: datetime) -> str | None:
+    """What no measurement can have written: a number out of range, a date to come; None where there is nothing."""
+    for name, value in row.model_dump(exclude_none=True).items():
+        if not isinstance(value, int | float) or isinstance(value, bool) or math.isnan(value):
+            continue
+        if math.isinf(value) and (name in UNBOUNDED or name.endswith("_error")):
+            continue
+        if abs(value) > LARGEST and not name.startswith(("largest", "last")):
+            return f"{name}={value:g}: out of range"
+        if value < 0 and name not in SIGNED:
+            return f"{name}={value:g}: below zero"
+    try:
+        at = datetime.fromisoformat(row.started_at) if row.started_at else now
+    except ValueError:
+        return f"started_at={row.started_at[:40]}: no date"
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    return f"started_at={row.started_at}: a date to come" if at > now + timedelta(days=1) else None

@@ -1,12 +1,12 @@
 """The time series of all runs in one table: what the device reported while each of them ran."""
 
-import csv
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from mfulab.schema.files import UnreadableError, read_csv
 from mfulab.tables.details import thin
 
 IDENTITY = ("hardware", "recorded", "run")
@@ -19,11 +19,10 @@ def collect(runs: Iterable[tuple[Mapping[str, Any], Path]]) -> list[dict[str, An
     found = 0
     for row, folder in runs:
         try:
-            with (folder / "series.csv").open(newline="", encoding="utf-8") as file:
-                polled = list(csv.DictReader(file))
-        except (OSError, csv.Error, UnicodeDecodeError):
+            polled = read_csv(folder / "series.csv")
+        except (FileNotFoundError, UnreadableError):
             continue
-        lines += [{**{name: row[name] for name in IDENTITY}, **polled[at]} for at in thin(len(polled), MOST_POINTS)]
+        lines += [{**polled[at], **{name: row[name] for name in IDENTITY}} for at in thin(len(polled), MOST_POINTS)]
         found += 1
         if found == MOST_RUNS:
             break
