@@ -112,9 +112,7 @@ class DeviceConfig(Closed):
 class TimingConfig(Closed):
     """How long to look. None takes the device's default: short windows on a CPU, 5 s in all where energy is read."""
 
-    windows: int = Field(
-        5, ge=2, description="Independent windows; the confidence interval is over these, five or more."
-    )
+    windows: int | None = Field(None, ge=2, description="Measured windows of each process.")
     window_time_s: float | None = Field(None, gt=0, description="Shortest measured window.")
     warm_up_time_s: float | None = Field(None, gt=0, description="Longest warm-up; it ends earlier once steady.")
     time_limit_s: float = Field(600, gt=0, description="A run that takes longer becomes a failed row.")
@@ -125,6 +123,9 @@ class ProfileConfig(Closed):
 
     operators: bool = Field(True, description="Operator table from a separate traced pass.")
     trace: bool = Field(False, description="Keep the Chrome / Perfetto trace of that pass.")
+
+
+REPLICATE = Field(1, ge=1, description="Which of the processes that measure the run, apart in time; planning sets it.")
 
 
 class Step(Closed):
@@ -191,6 +192,7 @@ class ProfileStepStep(CountFlopsStep):
     timing: TimingConfig = TimingConfig()
     profile: ProfileConfig = ProfileConfig()
     seed: int = Field(0, ge=0)
+    replicate: int = REPLICATE
 
 
 class BenchMatmulStep(Step):
@@ -205,6 +207,7 @@ class BenchMatmulStep(Step):
     device: DeviceConfig = DeviceConfig()
     timing: TimingConfig = TimingConfig()
     seed: int = Field(0, ge=0)
+    replicate: int = REPLICATE
 
     @field_validator("size", mode="before")
     @classmethod
