@@ -7,13 +7,15 @@ import traceback
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
+from typing import cast
 
 from pydantic import ValidationError
 
 from mfulab.schema.configs import Step
 from mfulab.schema.errors import ConfigurationError, UnsupportedError
-from mfulab.schema.files import UnreadableError, read_json, write_csv
+from mfulab.schema.files import UnreadableError, read_csv, read_json, write_csv
 from mfulab.schema.measurements import MEASUREMENTS
+from mfulab.schema.replicates import previous
 from mfulab.schema.rows import LONGEST_MESSAGE, Row, Status
 from mfulab.steps.base import Measured
 
