@@ -101,7 +101,7 @@ def measure_nothing(folder: Path, sweep: list[str], cores: str) -> Cost:
 
 
 def _rows(sweep: list[str], cores: str) -> list[str]:
-    return ["-m", "snakemake", "rows", "--cores", cores, "--config", *sweep]
+    return ["-m", "snakemake", "rows", "--cores", cores, "--config", "replicates=1", *sweep]
 
 
 def machine() -> str:

@@ -69,7 +69,8 @@ def test_the_config_tree_names_every_key_of_the_configs():
 
 
 def test_a_product_of_models_and_kernels_costs_neither_a_kernel_a_model_nor_a_model_a_kernel():
-    result = planned("experiment=quickstart", "model=resnet18,gpt2", "kernel=numpy,torch", "batch_size=1", "size=64")
+    narrow = ("model=resnet18,gpt2", "kernel=numpy,torch", "batch_size=1", "size=64")
+    result = planned("experiment=quickstart", "replicates=1", *narrow)
     assert len(by_step(result, "bench_matmul")) == 3  # NumPy has no bf16
     assert len(by_step(result, "profile_step")) == 2 * 2 * 2
     assert len(by_step(result, "count_flops")) == 2  # shared by workloads and precisions
