@@ -1,11 +1,10 @@
 """Every number that the seminar's material prints, computed anew by this project's own code."""
 
 import argparse
-import csv
 import importlib.util
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -20,6 +19,7 @@ from mfulab.hardware.peaks import peak
 from mfulab.models.build import build
 from mfulab.models.convolutional import DigitCNN, SimpleCNN
 from mfulab.schema.configs import ModelConfig
+from mfulab.schema.files import write_csv
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("results/tables/seminar.csv"))
     path = parser.parse_args(arguments).out
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [field.name for field in fields(Recomputed)])
-        writer.writeheader()
-        writer.writerows(asdict(row) for row in recompute())
+    write_csv(path, map(asdict, recompute()))
 
 
 def _operations(model: nn.Module, *shape: int) -> Operations:
@@ -150,7 +146,7 @@ def _simple_cnn() -> Iterator[Recomputed]:
     )  # fmt: skip
     operations = _operations(SimpleCNN(), 32, 3, 224, 224)
     step = operations.sum("forward").flops + operations.sum("backward").flops
-    percent = formulas.mfu_percent(step, 0.0231, 19.5e12)
+    percent = 100 * step / 0.0231 / 19.5e12
     yield Recomputed(
         "lab", "SimpleCNN on an A100, a step of 32 images in 0.0231 s", "MFU 0.01 %",
         f"{step:,} ÷ 0.0231 s ÷ 19.5 TFLOP/s", percent, f"{percent:.2f} %", round(percent, 2) == 0.01,

@@ -1,11 +1,10 @@
 """What the page shows of one run beyond its row: config, samples, series, operators and the log's last lines."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mfulab.schema.files import UnreadableError, read_csv, read_tail, write_text
+from mfulab.schema.files import UnreadableError, read_csv, read_tail
 from mfulab.tables.records import read_config
 
 MOST_RUNS = 2000  # beyond it a page would grow past what a browser opens at once
@@ -66,11 +65,6 @@ def log_tail(path: Path) -> str:
     except (FileNotFoundError, UnreadableError):
         return ""
     return "\n".join(text.splitlines()[-LOG_LINES:])[-LOG_CHARACTERS:]
-
-
-def write(details: Mapping[str, Any], path: Path) -> None:
-    """Writes details as JSON by renaming a finished file."""
-    write_text(path, json.dumps(details, ensure_ascii=False).encode(errors="replace").decode())
 
 
 def _lines(path: Path) -> Sequence[dict[str, str]]:

@@ -19,7 +19,15 @@ from typing import Any
 from mfulab.hardware.identity import hardware_slug
 from mfulab.schema import manifest
 from mfulab.schema.errors import ConfigurationError
-from mfulab.schema.files import UnreadableError, cannot_be_written, is_inside, read_csv, write_csv, write_text
+from mfulab.schema.files import (
+    UnreadableError,
+    cannot_be_written,
+    is_inside,
+    read_csv,
+    write_csv,
+    write_json,
+    write_text,
+)
 from mfulab.schema.measurements import TABLES
 from mfulab.tables import build, series
 from mfulab.tables.columns import Record, Records, columns
@@ -127,8 +135,7 @@ def _write(found: Collected, provenance: dict[str, Any], folder: Path) -> None:
     write_text(folder / CONFIGS, "".join(f"{line}\n" for line in lines))
     polled = series.collect((row, folders["profile", row["run"]]) for row in found.records["profile"])
     write_csv(folder / SERIES, polled, series.columns(polled))
-    text = json.dumps(provenance, indent=1, ensure_ascii=False)
-    write_text(folder / ABOUT, text + "\n")
+    write_json(folder / ABOUT, provenance, indent=1)
 
 
 def _plain(row: Mapping[str, Any], table: str) -> Record:

@@ -16,7 +16,7 @@ from mfulab.samplers.reading import Reading, Readings, missing
 from mfulab.tracing import trace
 
 SOURCE = "torch.profiler operators"
-UNITS = {"product_percent": "%", "other_operators_percent": "%"}
+UNITS = {"matmul_percent": "%", "other_operators_percent": "%"}
 # What torch.compile makes of products on a CPU; the counter sees the model before it is compiled.
 COMPILED_PRODUCTS = (
     *("mkldnn::_linear_pointwise", "mkldnn::_convolution_pointwise", "mkldnn::_convolution_pointwise_"),
@@ -38,7 +38,7 @@ def operator_readings(events: Iterable[Any], steps: int, on_gpu: bool) -> tuple[
         on_gpu: whose time.
 
     Returns:
-        `product_percent` and `other_operators_percent`, and JSON of the five longest others: name → share in percent.
+        `matmul_percent` and `other_operators_percent`, and JSON of the five longest others: name → share in percent.
         An operator goes by its outermost name: batch_norm, and not what it is made of.
     """
     events = [event for event in events if event.device_type == DeviceType.CPU]
@@ -59,7 +59,7 @@ def operator_readings(events: Iterable[Any], steps: int, on_gpu: bool) -> tuple[
     if times[FUSED] and not times[PRODUCT]:
         return missing(UNITS, SOURCE, "compiled code holds its products itself, and no operator tells them apart"), None
     products = times.pop(PRODUCT, 0)
-    shares = {"product_percent": 100 * products / wall, "other_operators_percent": 100 * sum(times.values()) / wall}
+    shares = {"matmul_percent": 100 * products / wall, "other_operators_percent": 100 * sum(times.values()) / wall}
     longest = {str(name): round(100 * time / wall, 1) for name, time in times.most_common(5) if time}
     readings = {name: Reading(share, "%", f"{SOURCE}, {steps} steps", wall / 1e6) for name, share in shares.items()}
     return readings, json.dumps(longest) if longest else None
