@@ -46,12 +46,15 @@ def merge_rows(rows: Sequence[Record], time: str = "time_s") -> list[Record]:
             row
         )
     merged = [_one(group) for group in groups.values()]
-    spreads = {key: _log_spread(group, time) for key, group in groups.items() if not key[1]}
+    spreads: dict[str, list[tuple[float, int]]] = {}  # by machine
+    for key, group in groups.items():
+        spread = None if key[1] else _log_spread(group, time)
+        spreads.setdefault(key[0], []).extend([spread] if spread else [])
+    usual = {hardware: usual_variance(found) for hardware, found in spreads.items()}
     for (key, group), row in zip(groups.items(), merged, strict=True):
-        if key[1]:  # recorded: it brings its own interval
+        if key[1] or row.get("replicates"):  # recorded or merged before: it brings its own interval
             continue
-        machine = [spread for other, spread in spreads.items() if other[0] == key[0] and spread is not None]
-        row |= interval_columns([each[time] for each in _timed(group, time)], usual_variance(machine))
+        row |= interval_columns([each[time] for each in _timed(group, time)], usual[key[0]])
     return merged
 
 
