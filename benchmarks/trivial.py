@@ -71,7 +71,7 @@ def run(folder: Path, *command: str, **environment: str) -> Cost:
 
 def matmuls(count: int) -> list[str]:
     """The sweep of `count` runs that measure the device, one at a time."""
-    return ["steps=[bench_matmul]", "kernel=torch", "precision=fp32", f"size=range(1,{count + 1})"]
+    return ["steps=[bench_matmul]", "kernel=torch", "precision=fp32", f"size=range(1,{count + 1})", "replicates=1"]
 
 
 def counts(count: int) -> list[str]:
@@ -101,7 +101,7 @@ def measure_nothing(folder: Path, sweep: list[str], cores: str) -> Cost:
 
 
 def _rows(sweep: list[str], cores: str) -> list[str]:
-    return ["-m", "snakemake", "rows", "--cores", cores, "--config", "replicates=1", *sweep]
+    return ["-m", "snakemake", "rows", "--cores", cores, "--config", *sweep]
 
 
 def machine() -> str:
