@@ -8,16 +8,16 @@ CPU_TORCH ?= https://download.pytorch.org/whl/cpu
 CONFIG ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help report figures install test lint format types unit workflow bench lock lock-check wheelhouse clean
+.PHONY: help report figures install test lint format types unit workflow bench faults unlock lock lock-check audit wheelhouse clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
 report: $(VENV)/installed ## Measure this machine and write reports/report.html (CONFIG="experiment=kernels size=1024")
-	$(BIN)/snakemake --cores 1 report $(if $(CONFIG),--config $(CONFIG))
+	$(BIN)/python -m snakemake --cores 1 report $(if $(CONFIG),--config $(CONFIG))
 
 figures: $(VENV)/installed ## Draw the figures alone, into reports/figures/
-	$(BIN)/snakemake --cores 1 figures $(if $(CONFIG),--config $(CONFIG))
+	$(BIN)/python -m snakemake --cores 1 figures $(if $(CONFIG),--config $(CONFIG))
 
 test: lint types unit workflow ## Everything that .ci/run checks
 
@@ -45,14 +45,25 @@ bench: $(VENV)/installed ## Each target beside what was got, in two minutes (ALL
 	@missed=0; for each in "pipeline.py $(if $(ALL),--all)" cpu_matmul.py sampler_cost.py; do \
 	    $(BIN)/python benchmarks/$$each || missed=1; done; exit $$missed
 
+faults: $(VENV)/tested ## Sweeps that are killed, cut off and lied to: ten minutes (docs/reliability.md)
+	MFULAB_FAULTS=5 MFULAB_EXAMPLES=2000 $(BIN)/pytest -n auto tests/workflow/test_faults.py tests/planning/test_checks.py
+
+unlock: $(VENV)/installed ## Forget a sweep that was killed on another machine; refused while one runs here
+	$(BIN)/snakemake --unlock
+
 lock: ## Pin what each target installs, in requirements.lock and requirements/ (UPGRADE=1: the newest that fits)
 	$(PYTHON) scripts/lock.py $(if $(UPGRADE),--upgrade)
 
 lock-check: ## Resolve every lock from the package index, for each Python and platform
 	$(PYTHON) scripts/lock.py --check
 
-wheelhouse: ## Collect every wheel for an air-gapped machine: docs/clusters.md
-	$(PYTHON) scripts/wheelhouse.py $(WHEELHOUSE)
+audit: ## Look for known vulnerabilities of the locked versions
+	$(PYTHON) -m venv $(VENV)/audit
+	$(VENV)/audit/bin/pip install --quiet pip-audit
+	$(VENV)/audit/bin/pip-audit --strict --disable-pip --require-hashes $(addprefix --requirement ,$(wildcard requirements.lock requirements/*.lock))
+
+wheelhouse: ## Collect every wheel for an air-gapped machine: docs/clusters.md (TARGET=py312: what a bare GPU machine lacks)
+	$(PYTHON) scripts/wheelhouse.py $(if $(TARGET),--python $(TARGET:py3%=3.%) --extras cuda --without validation/recording/present.txt) $(WHEELHOUSE)
 
 clean: ## Remove the environment and the figures; results stay
 	rm -rf $(VENV) reports/figures reports/report.html
@@ -70,11 +81,18 @@ install: ## Install the locked versions into an environment of yours, the one of
 	for extra in $(EXTRAS); do $(LOCKED) requirements/$$extra.lock || exit; done
 	$(PIP) --editable .
 
+# An environment holds the path that it was made at: a checkout that was moved makes it anew.
+HERE = [ "$$(cat $(VENV)/installed 2> /dev/null)" = "$$(pwd -P)" ]
+ifneq ($(shell $(HERE) && echo here),here)
+.PHONY: $(VENV)/installed
+endif
+
 $(VENV)/installed: requirements.lock requirements/build.lock requirements/cuda.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mfulab needs Python 3.11 or later: make report PYTHON=python3.12")'
+	[ ! -s $@ ] || $(HERE) || rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV)
 	$(MAKE) --no-print-directory install PYTHON=$(BIN)/python
-	touch $@
+	pwd -P > $@
 
 $(VENV)/tested: $(VENV)/installed requirements/test.lock
 	$(MAKE) --no-print-directory install PYTHON=$(BIN)/python EXTRAS=test

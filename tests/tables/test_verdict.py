@@ -93,7 +93,7 @@ def test_causes_on_a_cpu(row, cause):
     ("products", "others", "mfu", "cause", "words"),
     [
         (40.0, 50.0, 20.0, "other_operators", ["50 % of the step", "aten::sqrt alone 12 %", "run at 50 % of the best"]),
-        (40.0, 20.0, 20.0, "overhead", ["40 % of the step pass outside", "run at 50 % of the best"]),
+        (40.0, 20.0, 20.0, "overhead", ["40 % of the step is spent outside", "run at 50 % of the best"]),
         (80.0, 15.0, 20.0, "slow_matmuls", ["take 80 % of the step", "run at 25.0 % of the best"]),
     ],
 )
@@ -114,7 +114,7 @@ def test_mfu_is_a_share_of_time_times_a_speed(products, others, mfu, cause, word
 
 def test_matmuls_are_a_rung_if_no_sm_is_seen():
     row = {"utilization_percent": 99.0, "matmul_percent": 40.0, "mfu_percent": 35.0}
-    assert neighbours(row) == ("utilization", "product")
+    assert neighbours(row) == ("utilization", "matmul")
     assert neighbours({**row, "sm_active_percent": 90.0}) == ("sm_active", "mfu")
 
 

@@ -57,7 +57,7 @@ def test_a_joined_column_is_a_line_and_a_language_a_catalogue(make_project):
     replace(join, line, f'{line}\n        "flops_per_byte": ratio(row.get("flops"), row.get("bytes_moved")),')
     catalogues = project.folder / "src/mfulab/language/catalogue"
     english = (catalogues / "en.yaml").read_text(encoding="utf-8")
-    (catalogues / "xx.yaml").write_text(english.replace("One matrix product", "Xne xatrix xroduct"), encoding="utf-8")
+    (catalogues / "xx.yaml").write_text(english.replace("One matmul", "Xne xatrix xroduct"), encoding="utf-8")
     project.snakemake("report", "--config", "experiment=recorded", "overrides=report.language=xx")
     with (project.folder / "results/tables/matmul.csv").open(newline="", encoding="utf-8") as file:
         assert "flops_per_byte" in next(csv.reader(file))
@@ -72,7 +72,7 @@ def test_a_step_is_its_entry_config_row_and_module(make_project):
         config.read_text()
         + '''
 
-class CountLettersStep(Step):
+class CountLettersConfig(StepConfig):
     """Letters of a model's name."""
 
     axes: ClassVar[tuple[str, ...]] = ("model",)
@@ -97,7 +97,7 @@ class LettersRow(Row):
         "    for each in (\n",
         """    for each in (
         Measurement(
-            "count_letters", "letters", configs.CountLettersStep, rows.LettersRow, "Reading {wildcards.run}",
+            "count_letters", "letters", configs.CountLettersConfig, rows.LettersRow, "Reading {wildcards.run}",
             "model status letters",
         ),
 """,

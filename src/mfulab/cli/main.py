@@ -21,11 +21,20 @@ def cli(context: click.Context) -> None:
 @click.option("--pid", type=int, help="On a CPU: watch this process instead of the whole machine.")
 @click.option("--interval", type=float, default=1.0, show_default=True, help="Seconds between refreshes.")
 @click.option("--count", type=click.IntRange(min=1), help="Stop after as many refreshes.")
-def watch(device: str, pid: int | None, interval: float, count: int | None) -> int:
-    """Show the utilization ladder of a running device, once a second."""
+@click.option("--json", "as_json", is_flag=True, help="Print a line of JSON each time instead of the ladder.")
+@click.option(
+    "--prometheus",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Serve 127.0.0.1:PORT/metrics; 0: any port.",
+)
+def watch(
+    device: str, pid: int | None, interval: float, count: int | None, as_json: bool, prometheus: int | None
+) -> int:
+    """Show the utilization ladder of a running device, and MFU of processes that mfulab.measure measures."""
     from mfulab.cli import watch
 
-    return watch.run(device, pid=pid, interval_s=interval, count=count)
+    return watch.run(device, pid=pid, interval_s=interval, count=count, as_json=as_json, prometheus=prometheus)
 
 
 @cli.command()
@@ -36,6 +45,23 @@ def peak(device: str | None, precision: str | None) -> int:
     from mfulab.cli import peak
 
     return peak.show(device, precision)
+
+
+@cli.command()
+@click.argument("model")
+@click.argument("words", nargs=-1, metavar="[KEY=VALUE …]")
+@click.option("--batch-size", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--sequence-length", type=click.IntRange(min=1), help="Tokens a sample; the model's own where not given.")
+@click.option("--depth", type=click.IntRange(min=0), default=3, show_default=True, help="Levels of layers shown.")
+def flops(model: str, words: tuple[str, ...], batch_size: int, sequence_length: int | None, depth: int) -> int:
+    """Count MODEL's FLOPs by layer, forward and backward, without a device.
+
+    MODEL is a name of config/model/, a YAML file, a config.json of transformers (or its folder), or a dotted path to a
+    function that returns a torch.nn.Module, followed by what it eats: my_model.build input_shape=[3,64,64].
+    """
+    from mfulab.cli import flops
+
+    return flops.show(model, words, batch_size, sequence_length, depth)
 
 
 @cli.command(no_args_is_help=True)

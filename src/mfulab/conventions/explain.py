@@ -15,7 +15,7 @@ from mfulab.schema.configs import ModelConfig
 from mfulab.schema.errors import ConfigurationError, unknown
 
 FALLBACK_TFLOP_S = 312.0
-"""What tools that do not know a device take instead: an A100's dense peak in bf16."""
+"""Peak that tools take for a device they do not know: an A100's dense peak in bf16."""
 MISTAKEN = {
     "fp32": {"tf32", "fp16", "bf16"},
     "tf32": {"fp32", "bf16"},
@@ -61,13 +61,13 @@ class Row:
 
     @property
     def changes(self) -> int:
-        """How many choices change our number visibly."""
+        """Number of choices that change our number visibly."""
         return sum(1 for points in self.steps.values() if abs(points) >= 0.05)
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a speed means.
+    """Explanation of a speed.
 
     Attributes:
         model: its name.
@@ -76,7 +76,7 @@ class Explanation:
         tflop_s: of each device, by this project's convention.
         conventions: a row for each named convention, over the device's dense peak.
         denominators: a row for each other peak, under this project's FLOPs.
-        matches: rows that give the reported number to 0.3 points, the simplest first; empty where none was reported.
+        matches: rows that give the reported number to 0.3 points, the simplest first; empty if none was reported.
         reported: that number, in percent.
     """
 
@@ -114,7 +114,7 @@ def explain(
 
     Args:
         model: a name in `config/model/`, a YAML file like those, or what stands in one.
-        device: its name as a driver tells it, or its PCI id.
+        device: its name as a driver reports it, or its PCI id.
         precision: the format of its products: fp64, fp32, tf32, fp16, bf16, fp8, fp4 or int8.
         sequence_length: tokens a sample; the model's own where not given.
         batch_size: samples of the step that `time_s` is the time of, on all devices together.
@@ -153,13 +153,13 @@ def explained(
     reported: float | None = None,
 ) -> Explanation:
     """The same from counted work of one sample and a speed of each device in samples a second."""
-    ours = _row("mfulab", OURS, denominators[0], counted, samples_per_s, denominators[0])
+    ours = change("mfulab", OURS, denominators[0], counted, samples_per_s, denominators[0])
     conventions = [
-        _row(each.name, each.choices, denominators[0], counted, samples_per_s, denominators[0], each.source)
+        change(each.name, each.choices, denominators[0], counted, samples_per_s, denominators[0], each.source)
         for each in CONVENTIONS
         if _matters(each.choices, counted)
     ]
-    others = [_row("mfulab", OURS, other, counted, samples_per_s, denominators[0]) for other in denominators[1:]]
+    others = [change("mfulab", OURS, other, counted, samples_per_s, denominators[0]) for other in denominators[1:]]
     matches: list[Row] = []
     if reported is not None:
         near = [
@@ -178,7 +178,7 @@ def explained(
 def denominators_of(device: str, precision: str, given: float | None = None) -> tuple[str, list[Denominator]]:
     """The device's name and every peak that could be meant, its dense one in `precision` first.
 
-    Raises ConfigurationError where the device, the precision or the peak is unknown.
+    Raises ConfigurationError if the device, the precision or the peak is unknown.
     """
     if precision not in UNITS:
         raise unknown("precision", precision, UNITS)
@@ -228,7 +228,7 @@ def as_record(row: Row) -> dict[str, object]:
     return record | {"source": row.source}
 
 
-def _row(
+def change(
     name: str,
     choices: Choices,
     denominator: Denominator,
@@ -237,7 +237,10 @@ def _row(
     first: Denominator,
     source: str = "",
 ) -> Row:
-    """Changes one choice after another from ours to `choices`, then the peak; each difference is a step."""
+    """A row of `choices` over `denominator`, changed to from ours over `first`, one choice after another.
+
+    Each change is a step, in points of MFU; `samples_per_s` is of one device.
+    """
     samples = counted.batch_size
     scale = 100 * samples_per_s / samples / 1e12
 
@@ -256,7 +259,7 @@ def _row(
 
 
 def _matters(choices: Choices, counted: Work) -> bool:
-    """Whether a convention's every choice changes something for this model; ours always does."""
+    """True if every choice of a convention changes something for this model; ours always does."""
     if choices.unmultiplied and not counted.flops("attention"):
         return False  # formulas in N are those of transformers
     return all(
@@ -277,7 +280,7 @@ def _everything(counted: Work, samples_per_s: float, denominators: Sequence[Deno
         for denominator in denominators:
             name = named.name if named else described(choices)
             source = named.source if named else ""
-            yield _row(name, choices, denominator, counted, samples_per_s, denominators[0], source)
+            yield change(name, choices, denominator, counted, samples_per_s, denominators[0], source)
 
 
 def described(choices: Choices) -> str:

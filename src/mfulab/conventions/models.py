@@ -11,14 +11,14 @@ from mfulab.schema.configs import ModelConfig
 from mfulab.schema.errors import ConfigurationError, unknown
 
 FOLDERS = (Path("config/model"), Path(__file__).resolve().parents[3] / "config" / "model")
-"""Where named models stand: in this folder's project, else in the checkout that this package lies in."""
+"""Folder of the named models: in this folder's project, else in the checkout that holds this package."""
 
 
 def model_config(model: str | Path | Mapping[str, Any] | ModelConfig, changes: Mapping[str, Any] = {}) -> ModelConfig:
     """The config of a model by its name in `config/model/`, a YAML file, or what stands in one.
 
     Args:
-        model: name, file or content; empty where `changes` say it all.
+        model: name, file or content; empty if `changes` say it all.
         changes: dotted keys and their values, such as `arguments.num_hidden_layers: 80`.
 
     Raises ConfigurationError for an unknown name and for content that is no model's.

@@ -50,7 +50,7 @@ class Work:
         unmultiplied: of norms and biases.
         inactive: of experts that a token does not pass through.
         saved_elements: floats kept for the backward pass.
-        cache_elements: keys and values of all tokens; 0 where the model keeps none.
+        cache_elements: keys and values of all tokens; 0 if the model keeps none.
         operations: what was counted.
         message: how it was counted where not on the meta device.
     """

@@ -16,7 +16,7 @@ PEERS: tuple[Peer, ...] = get_args(Peer)
 
 @dataclass(frozen=True)
 class PeerCount:
-    """What a tool says of one forward pass.
+    """Result of a tool for one forward pass.
 
     Attributes:
         printed: its own number.
@@ -32,7 +32,7 @@ class PeerCount:
 
 
 def peer_version(peer: Peer) -> str | None:
-    """The installed version; None where the tool is not installed."""
+    """The installed version; None if the tool is not installed."""
     try:
         return version(peer)
     except PackageNotFoundError:

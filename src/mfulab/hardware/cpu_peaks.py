@@ -1,4 +1,4 @@
-"""What a CPU can do at best: physical cores × clock × vector units × lanes × 2, each factor with its source.
+"""Peak of a CPU: physical cores × clock × vector units × lanes × 2, each factor with its source.
 
 In virtual machines the turbo clock is invisible, so a thread may exceed this by a fifth: MFU on a CPU is reported
 against the measured ceiling, with this beside it.
@@ -26,7 +26,7 @@ def cpu_peak(cpu: Cpu, cores: int, precision: str, given: Mapping[str, float] | 
     if precision in ("tf32", "fp8", "fp4"):
         return Peak(None, reason=f"{precision} is a GPU format")
     if cpu.clock_mhz is None:
-        return Peak(None, reason=f"the clock of {cpu.name} is not told; {how}")
+        return Peak(None, reason=f"the clock of {cpu.name} is not reported; {how}")
     row = _vector_row(cpu)
     if row is None:
         return Peak(None, reason=f"the vector units of {cpu.name} are in no table here; {how}")

@@ -1,4 +1,4 @@
-"""Which device this is: the slug that names its results, and the GPUs that CUDA would see. Planning imports it."""
+"""Identity of the device: the slug that names its results, and the GPUs that CUDA would see. Planning imports it."""
 
 import os
 import re
@@ -12,7 +12,7 @@ DeviceType = Literal["auto", "cpu", "cuda"]
 
 
 class NoDeviceError(ValueError):
-    """The device that was asked for cannot be told or is not there; its message says what to do."""
+    """The device that was asked for is ambiguous or missing; the message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ def slug(name: str) -> str:
 
 
 def cuda_devices(environment: Mapping[str, str] | None = None) -> list[CudaDevice]:
-    """The devices that CUDA would see, in its order; empty where no driver answers or CUDA_VISIBLE_DEVICES hides all.
+    """The devices that CUDA would see, in its order; empty if no driver answers or CUDA_VISIBLE_DEVICES hides all.
 
-    Asks NVML only, so no CUDA context is made. Raises NoDeviceError where several different GPUs are numbered by CUDA's
+    Asks NVML only, so no CUDA context is made. Raises NoDeviceError if several different GPUs are numbered by CUDA's
     own "fastest first" order, which NVML does not know.
     """
     environment = os.environ if environment is None else environment
@@ -118,7 +118,7 @@ def _describe(handle: object) -> CudaDevice:
 
 
 def _why_no_torch_cuda() -> str:
-    """Why the torch that is installed cannot use a GPU, from its version alone: importing it takes seconds."""
+    """Reason why the installed torch cannot use a GPU, from its version alone: importing it takes seconds."""
     from importlib import metadata
 
     try:

@@ -14,7 +14,7 @@ from mfulab.flops.counter import Operations
 ENOUGH_POINTS = 4
 
 Format = tuple[torch.dtype, bool]
-"""What was multiplied, and whether by convolutions."""
+"""The format that multiplied, and if convolutions did."""
 
 
 class Kind(NamedTuple):
@@ -101,7 +101,7 @@ def first_dimension(value: Any) -> int | None:
 
 
 def derive(known: Mapping[Kind, Cost], kind: Kind) -> Cost | None:
-    """The cost of a kind from counted ones that differ in one length alone; None where it does not follow.
+    """The cost of a kind from counted ones that differ in one length alone; None if it does not follow.
 
     Costs are polynomials of a length (tokens, batch) of degree two at most: three points give the polynomial, and
     every further one must lie on it.
@@ -119,7 +119,7 @@ def derive(known: Mapping[Kind, Cost], kind: Kind) -> Cost | None:
 
 
 def _place(start: tuple[int, ...], end: tuple[int, ...], point: tuple[int, ...]) -> Fraction | None:
-    """Where `point` lies on the line from `start` (0) to `end` (1); None beside it."""
+    """Place of `point` on the line from `start` (0) to `end` (1); None beside it."""
     if len(start) != len(end) or len(point) != len(end):
         return None
     place = None

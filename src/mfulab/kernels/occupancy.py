@@ -13,7 +13,7 @@ SHARED_RESERVED = 1024  # bytes that the system keeps of each block from compute
 
 @dataclass(frozen=True)
 class Multiprocessor:
-    """What one SM has; from the device's properties."""
+    """Resources of one SM, from the device's properties."""
 
     threads: int
     blocks: int
@@ -26,7 +26,7 @@ _BLOCKS = {(7, 5): 16, (8, 6): 16, (8, 7): 16, (8, 9): 24, (11, 0): 24, (12, 0):
 
 
 def multiprocessor() -> Multiprocessor | None:
-    """The current GPU's; None where there is none."""
+    """The current GPU's; None without one."""
     import torch
 
     if not torch.cuda.is_available():
@@ -41,7 +41,7 @@ def multiprocessor() -> Multiprocessor | None:
 
 
 def occupancy_percent(resources: Resources, launch: Launch, sm: Multiprocessor | None = None) -> float | None:
-    """Percent of an SM's warps that can be resident at once; None where the compiler reports no registers."""
+    """Percent of an SM's warps that can be resident at once; None if the compiler reports no registers."""
     if resources.registers is None or not (launch.block or resources.threads):
         return None
     sm = sm or multiprocessor()

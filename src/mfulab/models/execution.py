@@ -1,4 +1,4 @@
-"""How a model's operations are issued: eager, traced, scripted, compiled, or replayed as one CUDA graph."""
+"""Execution modes of a model: eager, traced, scripted, compiled, or replayed as one CUDA graph."""
 
 import warnings
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def arrange(model: torch.nn.Module, batch: Batch, execution: ExecutionConfig) ->
 def issue(model: torch.nn.Module, batch: Batch, execution: ExecutionConfig) -> Callable[[Any], Any]:
     """The model as a callable in the mode asked for; compilation itself happens in its first calls.
 
-    Raises UnsupportedError where the model cannot be traced or scripted.
+    Raises UnsupportedError if the model cannot be traced or scripted.
     """
     match execution.mode:
         case "trace":

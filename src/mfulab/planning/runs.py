@@ -1,4 +1,4 @@
-"""Which runs an experiment consists of: combinations, exclusions, validation, and what each run is joined with.
+"""Runs of an experiment: combinations, exclusions, validation, and the rows that each run is joined with.
 
 A run is one step with the part of the config that this step reads. Combinations which differ only in what a step does
 not read are one run of it, so that a product of models and kernels costs neither a kernel a model nor a model a kernel.
@@ -18,8 +18,8 @@ from pydantic import ValidationError
 
 from mfulab.language import LANGUAGES
 from mfulab.planning.naming import run_name
-from mfulab.schema.configs import CeilingsStep, CountFlopsStep, EnvironmentStep, ProfileStepStep, Step
-from mfulab.schema.errors import ConfigurationError, unknown
+from mfulab.schema.configs import CeilingsConfig, CountFlopsConfig, EnvironmentConfig, ProfileStepConfig, StepConfig
+from mfulab.schema.errors import unknown
 from mfulab.schema.measurements import MEASUREMENTS
 
 if TYPE_CHECKING:  # composing imports Hydra, which a remembered plan does without
@@ -47,12 +47,12 @@ class Run:
 
     @property
     def config(self) -> dict[str, Any]:
-        """What the run reads."""
+        """Files that the run reads."""
         return json.loads(self.text)
 
     @property
     def joined(self) -> dict[str, Any]:
-        """What the row is joined with, as the manifest says it."""
+        """Rows that this one is joined with, as in the manifest."""
         folders = {key: f"results/{folder}" for key, folder in self.needs.items()}
         flops = {"flops_folder": folders.pop("flops")} if "flops" in folders else {}
         return {**flops, "ceilings": folders} if folders else flops
@@ -72,7 +72,7 @@ class Plan:
 
     @property
     def manifest_path(self) -> str:
-        """Where the manifest is, below the results."""
+        """Path of the manifest, below the results."""
         return f"{self.hardware}/plan/{self.experiment}.json"
 
     @property
@@ -108,7 +108,7 @@ def _lines(items: Iterable[Any]) -> str:
 def plan(composition: Composition, hardware: str, device: str) -> Plan:
     """Expands a composed experiment into validated runs; `device` is `cpu` or `cuda`. Raises ConfigurationError."""
     planner = _Planner(composition, hardware, device)
-    for step in planner.steps():
+    for step in composition.base["steps"]:
         for combination in planner.combinations(step):
             planner.add(step, combination)
     if planner.runs:
@@ -150,12 +150,6 @@ class _Planner:
         self.peaks = {**self.base["device"], "name": device, "type": device}
         self.base["device"] = {**self.peaks, "peak_tflop_s": {}}
 
-    def steps(self) -> list[str]:
-        for step in self.base["steps"]:
-            if step not in MEASUREMENTS:
-                raise unknown("steps", step, MEASUREMENTS)
-        return self.base["steps"]
-
     def combinations(self, step: str) -> Iterator[_Combination]:
         """Every combination of the axes that `step` reads."""
         fields = MEASUREMENTS[step].config.model_fields
@@ -169,7 +163,7 @@ class _Planner:
             )
             for key, value in zip(axes, values, strict=True):
                 combination.labels[key] = value.label
-                _put(combination.content, key, value.content)
+                put(combination.content, key, value.content)
                 if "." in key:
                     combination.dotted[key] = value.content
             yield combination
@@ -183,9 +177,9 @@ class _Planner:
             self.excluded[f"{step}/{name}"] = {"step": step, "run": name, "because": because}
             return
         needs = {}
-        if isinstance(config, ProfileStepStep):
-            counted = {key: content[key] for key in CountFlopsStep.model_fields}
-            needs["flops"] = self._append("count_flops", _validated(CountFlopsStep, counted), dotted)
+        if isinstance(config, ProfileStepConfig):
+            counted = {key: content[key] for key in CountFlopsConfig.model_fields}
+            needs["flops"] = self._append("count_flops", _validated(CountFlopsConfig, counted), dotted)
         if config.on_device and "precision" in content:
             needs["compute"] = self._add_ceiling(content["precision"])
             needs["memory"] = self._add_ceiling(None)
@@ -204,15 +198,15 @@ class _Planner:
         return given
 
     def add_environment(self) -> None:
-        self._append("environment", _validated(EnvironmentStep, {"device": self.base["device"]}), {})
+        self._append("environment", _validated(EnvironmentConfig, {"device": self.base["device"]}), {})
 
     def _add_ceiling(self, precision: Mapping[str, Any] | None) -> str:
         ceiling = precision["name"] if precision else MEMORY
         content = {"ceiling": ceiling, "precision": precision, "device": self.peaks}
-        return self._append("ceilings", _validated(CeilingsStep, content), {})
+        return self._append("ceilings", _validated(CeilingsConfig, content), {})
 
     def _append(
-        self, step: str, config: Step, dotted: Mapping[str, Any], needs: Mapping[str, str] | None = None
+        self, step: str, config: StepConfig, dotted: Mapping[str, Any], needs: Mapping[str, str] | None = None
     ) -> str:
         name = run_name(config, config.axes, dotted)
         place = [self.hardware, step, name] if config.on_device else [step, name]
@@ -232,8 +226,6 @@ def excluded_because(labels: Mapping[str, str], rules: Sequence[Mapping[str, Any
     """
     for rule in rules:
         conditions = {key: value for key, value in rule.items() if key != "because"}
-        if "because" not in rule or not conditions:
-            raise ConfigurationError(f"exclude={dict(rule)}: give axes and, as `because`, the reason.")
         if all(key in labels and _matches(labels[key], value) for key, value in conditions.items()):
             return str(rule["because"])
     return None
@@ -244,7 +236,7 @@ def _matches(label: str, pattern: Any) -> bool:
     return any(fnmatchcase(label, str(alternative)) for alternative in alternatives)
 
 
-def _put(content: dict[str, Any], key: str, value: Any) -> None:
+def put(content: dict[str, Any], key: str, value: Any) -> None:
     """Sets a dotted key on copies of the mappings it passes, which other combinations share."""
     *path, last = key.split(".")
     for part in path:
@@ -253,15 +245,10 @@ def _put(content: dict[str, Any], key: str, value: Any) -> None:
     content[last] = value
 
 
-def _validated(step: type[Step], content: Mapping[str, Any]) -> Any:
+def _validated(step: type[StepConfig], content: Mapping[str, Any]) -> Any:
     try:
         return step.model_validate(content)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"]) or "config"
-        given = first["input"] if not isinstance(first["input"], Mapping) else "…"
-        says = first["msg"].removeprefix("Value error, ")
-        field = step.model_fields.get(key)
-        if first["type"] == "string_pattern_mismatch" and field is not None and field.description:
-            says = f"give {field.description.rstrip('.')}"  # a reader of regular expressions is not presumed
-        raise ConfigurationError(f"{key}={given}: {says}.") from error
+        from mfulab.planning.checks import told  # with Hydra, which a remembered plan does without
+
+        raise told(error, step) from error

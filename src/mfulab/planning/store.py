@@ -7,6 +7,7 @@ untouched when its config does, so that reverting a change measures nothing agai
 import hashlib
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 
@@ -18,7 +19,7 @@ Newest = Callable[[Run], float]  # modification time of the newest source file o
 
 
 class State(Enum):
-    """What a run's folder is to a plan."""
+    """State of a run's folder, compared with a plan."""
 
     KEPT = "its config is there as planned, its row too or not yet"
     NEW = "there is no config, or one without a finished row"
@@ -28,7 +29,7 @@ class State(Enum):
 
 
 def write(plan: Plan, results: Path, newest: Newest = lambda run: 0.0) -> None:
-    """Writes every run's config and the experiment's manifest. Raises ConfigurationError where it cannot."""
+    """Writes every run's config and the experiment's manifest. Raises ConfigurationError if it cannot."""
     try:
         for run in plan.runs:
             write_run(run, results, newest)
@@ -43,12 +44,12 @@ def newest_of(files: Iterable[Path]) -> float:
 
 
 def holds(path: Path, text: str) -> bool:
-    """Whether a file holds exactly this text."""
+    """True if a file holds exactly this text."""
     return _read(path) == text
 
 
 def state(run: Run, results: Path, newest: Newest = lambda run: 0.0) -> State:
-    """What `write_run` would find, without changing anything.
+    """State that `write_run` would find; changes nothing.
 
     A result at rest comes back only if it is as new as `newest`, the run's sources.
     """
@@ -90,7 +91,7 @@ def _move(source: Path, target: Path) -> None:
 
 
 def is_complete(row: Path) -> bool:
-    """Whether a row file holds a header and one row of as many cells, ended by a newline."""
+    """True if a row file holds a header and one row of as many cells, ended by a newline."""
     text = _read(row) or ""
     try:
         return text.endswith("\n") and len(parse_csv(text, row)) == 1
@@ -99,13 +100,15 @@ def is_complete(row: Path) -> bool:
 
 
 def check_writable(results: Path) -> None:
-    """Raises ConfigurationError where `results` is no folder in which files can be made."""
+    """Raises ConfigurationError if `results` is no folder in which files can be made."""
     probe = results / f".writable-{os.getpid()}"
     try:
         results.mkdir(parents=True, exist_ok=True)
-        probe.write_bytes(b"\n")
+        probe.write_bytes(bytes(1 << 16))  # a full disk takes an empty file
         probe.unlink(missing_ok=True)  # another node's process may bear the same number
     except OSError as error:
+        with suppress(OSError):
+            probe.unlink(missing_ok=True)
         raise cannot_be_written(f"{results}/", error) from error
 
 
@@ -118,7 +121,7 @@ def write_if_changed(path: Path, text: str) -> bool:
 
 
 def _read(path: Path) -> str | None:
-    """The text of a file; None where it is missing or cannot be read, which is to be written anew."""
+    """The text of a file; None if it is missing or cannot be read, which is to be written anew."""
     try:
         return read_text(path)
     except (FileNotFoundError, UnreadableError):

@@ -1,5 +1,6 @@
 """The planned sweep as the rules see it: paths, and functions of wildcards; imports neither torch nor pandas."""
 
+import os
 import re
 import shlex
 import sys
@@ -15,7 +16,7 @@ from mfulab.planning import lock, store
 from mfulab.planning.load import RESULTS, load
 from mfulab.planning.runs import Plan, Run
 from mfulab.planning.sources import PACKAGE, closure, digests, run_sources, write_digests
-from mfulab.runtime import client
+from mfulab.runtime import client, devices
 from mfulab.schema.errors import ConfigurationError
 from mfulab.schema.files import write_text
 from mfulab.schema.measurements import TABLES, Measurement
@@ -23,7 +24,7 @@ from mfulab.schema.replicates import previous
 
 
 class Workflow:
-    """What Snakemake's `--config` plans; a mistake in it ends the process with one message.
+    """Plans of Snakemake's `--config`; a mistake in it ends the process with one message.
 
     Nothing is written before `begin`. Until then files that `begin` would write are told to Snakemake as scratch files
     of now, so that a dry run lists exactly the runs that would be measured.
@@ -31,6 +32,7 @@ class Workflow:
 
     def __init__(self, config: Mapping[str, Any], is_main: bool = True) -> None:
         with _told_in_one_line():
+            _check_place(Path.cwd())
             self._planned = load(config)
         self.plans: Sequence[Plan] = self._planned.plans
         self._is_read_only = is_main  # a cluster's job finds all that the main process wrote
@@ -45,12 +47,27 @@ class Workflow:
         """
         with _told_in_one_line():
             store.check_writable(RESULTS)
+            self._check_device_lock()
             is_left_over = lock.take(RESULTS)
             for plan in self.plans:
                 store.write(plan, RESULTS, _newest)
             self._planned.remember()
         self._is_read_only = False
         return is_left_over
+
+    def _check_device_lock(self) -> None:
+        """Raises ConfigurationError where no run could lock the CPU, before the first of them fails."""
+        try:
+            os.close(devices.open_lock(devices.lock_path("cpu", os.environ)))
+        except RuntimeError as error:
+            raise ConfigurationError(str(error)) from error
+
+    def say_what_failed(self) -> None:
+        """Names a full disk, a used quota or a lost permission where that is why a sweep failed."""
+        try:
+            store.check_writable(RESULTS)
+        except ConfigurationError as error:
+            print(f"mfulab: {error}", file=sys.stderr)
 
     def clear_lock(self) -> None:
         """Forgets the holder of the results' lock; ends the process with one message where it lives."""
@@ -59,7 +76,7 @@ class Workflow:
 
     @property
     def warm(self) -> str:
-        """A shell function that runs a script in the warm worker, or directly where there is none."""
+        """A shell function that runs a script in the warm worker, or directly without one."""
         command = shlex.join([sys.executable, "-S", "-E", client.__file__])
         limit = max((plan.time_limit_s for plan in self.plans), default=0)
         # 137: killed by SIGKILL. Snakemake formats a prefix: braces are doubled.
@@ -96,7 +113,7 @@ class Workflow:
 
     @property
     def planned_manifests(self) -> list[str]:
-        """Where each planned experiment lists its runs."""
+        """Manifests of the planned experiments."""
         return [f"{RESULTS}/{plan.manifest_path}" for plan in self.plans]
 
     def manifests(self, wildcards: Any) -> list[str]:
@@ -119,7 +136,7 @@ class Workflow:
 
     @property
     def measures(self) -> bool:
-        """Whether anything is to be measured: recorded machines alone need a report."""
+        """True if anything is to be measured: recorded machines alone need a report."""
         return bool(self._runs)
 
     @property
@@ -139,7 +156,7 @@ class Workflow:
 
     @property
     def comparison(self) -> list[str]:
-        """What scripts/compare.py left for the page, if it did."""
+        """File that scripts/compare.py left for the page, if any."""
         return [str(path) for path in [RESULTS / "tables/comparison.csv"] if path.exists()]
 
     def figures(self, listed: str) -> list[str]:
@@ -170,7 +187,7 @@ class Workflow:
         return files
 
     def _state(self, folder: str) -> store.State:
-        """What the folder of a run is to this plan; as planned once that is written."""
+        """State of a run's folder for this plan; `as planned` once that is written."""
         if not self._is_read_only or folder not in self._runs:
             return store.State.KEPT
         if folder not in self._states:
@@ -206,11 +223,11 @@ class Workflow:
         return Texts(self.language, "page")(f"topic_{found[1]}") if found else wildcards.figure
 
     def labels(self, wildcards: Any) -> dict[str, str]:
-        """What the figure is listed as in Snakemake's report: its title and its name."""
+        """Labels of the figure in Snakemake's report: its title and its name."""
         return {"figure": Texts(self.language, wildcards.figure)("title"), "name": wildcards.figure}
 
     def reading(self, wildcards: Any) -> str:
-        """How the figure is read: its caption in Snakemake's report, as on the page."""
+        """Caption of the figure in Snakemake's report, as on the page."""
         return Texts(self.language, wildcards.figure)("reading")
 
     def figure_sources(self, wildcards: Any) -> list[str]:
@@ -219,7 +236,7 @@ class Workflow:
         return _relative(path for module in modules for path in closure(module))
 
     def resources(self, measurement: Measurement) -> dict[str, Any]:
-        """What a run takes: a GPU, or the CPU for itself, if it measures one; time for a cluster to reserve."""
+        """Resources of a run: a GPU, or the CPU for itself, if it measures one; time for a cluster to reserve."""
         reserved = {"runtime": f"{measurement.runtime_min}m"}
         if not measurement.on_device:
             return reserved
@@ -238,6 +255,12 @@ def _told_in_one_line() -> Iterator[None]:
         yield
     except ConfigurationError as error:
         sys.exit(f"mfulab: {error}")
+
+
+def _check_place(folder: Path) -> None:
+    """Raises ConfigurationError if Snakemake could not work: it takes braces in any path for a wildcard."""
+    if {"{", "}"} & set(str(folder)):
+        raise ConfigurationError(f"{folder}: Snakemake allows no braces in a path. Move or rename this folder.")
 
 
 def _folder(step: str, wildcards: Any) -> str:

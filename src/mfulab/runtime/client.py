@@ -130,7 +130,7 @@ def _fail(command: list[str], failure: str, *more: str) -> int:
 
 
 def _failure(status: int, is_out_of_memory: bool) -> str:
-    """What to say of a run that ended with `status` (negative: a signal) and without a row."""
+    """Message for a run that ended with `status` (negative: a signal) without a row."""
     if status == -signal.SIGKILL and is_out_of_memory:
         return "the kernel killed the run's process: out of memory"
     if status < 0:
@@ -183,13 +183,13 @@ def _become(command: list[str], environment: dict[str, str]) -> None:
         os.setsid()
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         # Unbuffered, so that its log can be read while it runs; the handler leaves a traceback where a library crashes.
-        os.execve(sys.executable, [sys.executable, "-u", "-X", "faulthandler", *command], environment)
+        os.execve(sys.executable, [sys.executable, "-u", "-X", "faulthandler", *command], environment)  # noqa: S606
     finally:
         os._exit(ABANDONED)
 
 
 def _in_worker(command: list[str], environment: dict[str, str], limit: float | None) -> int | None:
-    """As `_execute`, or None where no worker answers."""
+    """As `_execute`, or None if no worker answers."""
     connection = _connect()
     if connection is None:
         return None

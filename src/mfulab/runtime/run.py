@@ -11,7 +11,7 @@ from typing import cast
 
 from pydantic import ValidationError
 
-from mfulab.schema.configs import Step
+from mfulab.schema.configs import StepConfig
 from mfulab.schema.errors import ConfigurationError, UnsupportedError
 from mfulab.schema.files import UnreadableError, read_csv, read_json, write_csv
 from mfulab.schema.measurements import MEASUREMENTS
@@ -60,7 +60,7 @@ def record_failure(step: str, config_path: Path, message: str, process_s: float 
     return _finish(measured, folder, hardware, datetime.now(UTC) - timedelta(seconds=process_s or 0))
 
 
-def read_config(step: str, path: Path) -> Step:
+def read_config(step: str, path: Path) -> StepConfig:
     """The validated config of a run. Raises ConfigurationError."""
     try:
         return MEASUREMENTS[step].config.model_validate(read_json(path))
@@ -72,8 +72,8 @@ def read_config(step: str, path: Path) -> Step:
         raise ConfigurationError(f"--config={path}: not a config of {step}: {error.errors()[0]['msg']}.") from error
 
 
-def check_device(config: Step, folder: Path) -> str:
-    """The hardware that the run's folder claims. Raises ConfigurationError where this machine is another one."""
+def check_device(config: StepConfig, folder: Path) -> str:
+    """The hardware that the run's folder claims. Raises ConfigurationError if this machine is another one."""
     if not config.on_device:
         return ""
     from mfulab.hardware.identity import NoDeviceError, hardware_slug
@@ -88,7 +88,7 @@ def check_device(config: Step, folder: Path) -> str:
     return claimed
 
 
-def _as_before(step: str, config: Step, folder: Path) -> Measured | None:
+def _as_before(step: str, config: StepConfig, folder: Path) -> Measured | None:
     """What the replicate before ended with, if that was no measurement: the next one would end the same."""
     before = previous(folder.name)
     try:
@@ -100,7 +100,7 @@ def _as_before(step: str, config: Step, folder: Path) -> Measured | None:
     return Measured(_unmeasured(step, config, cast(Status, row["status"]), row.get("message", "")))
 
 
-def _unmeasured(step: str, config: Step, status: Status, message: str) -> Row:
+def _unmeasured(step: str, config: StepConfig, status: Status, message: str) -> Row:
     """A row that holds the run's axes and why nothing else."""
     kind = MEASUREMENTS[step].row
     axes = {axis: getattr(config, axis) for axis in config.axes if axis in kind.model_fields}

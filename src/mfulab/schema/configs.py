@@ -1,12 +1,24 @@
-"""What a run's config may hold: closed and typed, every field with its unit and meaning.
+"""Configs of runs: closed and typed, every field with its unit and meaning.
 
 A run's config is the part of the composed Hydra config that its step reads, so that runs which differ only in what a
 step does not read share one measurement.
 """
 
-from typing import Annotated, Any, ClassVar, Literal
+import contextlib
+import hashlib
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from mfulab.schema.formats import BY_DTYPE
 
@@ -14,9 +26,30 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$")]
 
 
 class Closed(BaseModel):
-    """A model that refuses keys it does not know."""
+    """A model that refuses keys it does not know, numbers without bounds, and true where a number belongs."""
 
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", populate_by_name=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _true_is_no_number(cls, value: object, info: ValidationInfo) -> object:
+        if isinstance(value, bool) and bool not in _kinds(cls.model_fields[info.field_name or ""].annotation):
+            raise ValueError("give a value, not true or false")
+        return value
+
+
+def _kinds(annotation: object) -> set[object]:
+    """The types that an annotation is made of."""
+    return {annotation}.union(*map(_kinds, get_args(annotation)))
+
+
+SIZE = "`N` for N×N×N, `MxNxK` for C[M,N] = A[M,K]·B[K,N], `BxMxNxK` for a batch of B."
+Size = Annotated[
+    str,
+    BeforeValidator(lambda value: str(value) if type(value) is int else value),
+    Field(pattern=r"^[1-9]\d*(x[1-9]\d*){0,3}$"),
+]
+SLUG = r"[a-z0-9][a-z0-9-]{0,99}"  # the name of a device's folder
 
 
 class ModelConfig(Closed):
@@ -30,6 +63,7 @@ class ModelConfig(Closed):
     )
     input_shape: list[Annotated[int, Field(gt=0)]] | None = Field(
         None,
+        min_length=1,
         description="Shape of one sample of a float input, without the batch: [channels, height, width] for images.",
     )
     sequence_length: int | None = Field(None, gt=0, description="Tokens a sample where none is asked for.")
@@ -45,7 +79,7 @@ class ModelConfig(Closed):
 
 
 class WorkloadConfig(Closed):
-    """What one step does with the model."""
+    """Work that one step does with the model."""
 
     name: Name
     mode: Literal["training", "inference", "decoding"] = Field(
@@ -80,7 +114,7 @@ class PrecisionConfig(Closed):
 
 
 class ExecutionConfig(Closed):
-    """How the model's operations are issued."""
+    """Execution mode of the model's operations."""
 
     name: Name
     mode: Literal["eager", "trace", "script", "compile", "cuda_graph"] = "eager"
@@ -94,12 +128,12 @@ class KernelConfig(Closed):
     name: Name
     target: str = Field(alias="_target_", description="Dotted path of a mfulab.kernels.base.MatmulKernel.")
     block: list[Annotated[int, Field(gt=0)]] | None = Field(
-        None, description="Thread block or tile; chosen from device properties where empty."
+        None, min_length=1, description="Thread block or tile; chosen from device properties where empty."
     )
 
 
 class DeviceConfig(Closed):
-    """Where to measure."""
+    """Device to measure."""
 
     name: Name = "auto"
     type: Literal["auto", "cpu", "cuda"] = "auto"
@@ -110,7 +144,7 @@ class DeviceConfig(Closed):
 
 
 class TimingConfig(Closed):
-    """How long to look. None takes the device's default: short windows on a CPU, 5 s in all where energy is read."""
+    """Length of the measurement. None takes the device's default: short on a CPU, 5 s in all if energy is read."""
 
     windows: int | None = Field(None, ge=2, description="Measured windows of each process.")
     window_time_s: float | None = Field(None, gt=0, description="Shortest measured window.")
@@ -119,7 +153,7 @@ class TimingConfig(Closed):
 
 
 class ProfileConfig(Closed):
-    """What is recorded beside the timing, in passes of its own."""
+    """Recordings beside the timing, in passes of their own."""
 
     operators: bool = Field(True, description="Operator table from a separate traced pass.")
     trace: bool = Field(False, description="Keep the Chrome / Perfetto trace of that pass.")
@@ -128,20 +162,20 @@ class ProfileConfig(Closed):
 REPLICATE = Field(1, ge=1, description="Which of the processes that measure the run, apart in time; planning sets it.")
 
 
-class Step(Closed):
+class StepConfig(Closed):
     """The config of one step; its `axes` make a run's name; what is measured `on_device` stands below the device."""
 
     axes: ClassVar[tuple[str, ...]] = ()
     on_device: ClassVar[bool] = True
 
 
-class EnvironmentStep(Step):
-    """What the machine is."""
+class EnvironmentConfig(StepConfig):
+    """The machine: device, system and packages."""
 
     device: DeviceConfig = DeviceConfig()
 
 
-class CeilingsStep(Step):
+class CeilingsConfig(StepConfig):
     """One ceiling: the best GEMM in one precision, or the memory bandwidth."""
 
     axes: ClassVar[tuple[str, ...]] = ("ceiling",)
@@ -150,7 +184,7 @@ class CeilingsStep(Step):
     device: DeviceConfig = DeviceConfig()
 
 
-class CountFlopsStep(Step):
+class CountFlopsConfig(StepConfig):
     """FLOPs of a model's step, counted once for every precision, workload, execution and device."""
 
     axes: ClassVar[tuple[str, ...]] = ("model", "batch_size", "sequence_length")
@@ -160,20 +194,20 @@ class CountFlopsStep(Step):
     sequence_length: int | None = Field(None, ge=1)
 
     @model_validator(mode="after")
-    def _sequence_only_for_tokens(self) -> "CountFlopsStep":
+    def _sequence_only_for_tokens(self) -> "CountFlopsConfig":
         length = None if self.model.vocabulary_size is None else self.sequence_length or self.model.sequence_length
         self.sequence_length = length
         return self
 
 
-class CompareCountersStep(CountFlopsStep):
+class CompareCountersConfig(CountFlopsConfig):
     """A model's forward pass counted by another tool."""
 
     axes: ClassVar[tuple[str, ...]] = ("model", "batch_size", "sequence_length", "counter")
     counter: Literal["torch", "fvcore", "calflops", "ptflops", "thop", "deepspeed"]
 
 
-class ProfileStepStep(CountFlopsStep):
+class ProfileStepConfig(CountFlopsConfig):
     """One step of a model: of training, inference or decoding."""
 
     on_device: ClassVar[bool] = True
@@ -195,24 +229,17 @@ class ProfileStepStep(CountFlopsStep):
     replicate: int = REPLICATE
 
 
-class BenchMatmulStep(Step):
+class BenchMatmulConfig(StepConfig):
     """One matmul by one implementation."""
 
     axes: ClassVar[tuple[str, ...]] = ("kernel", "size", "precision")
     kernel: KernelConfig
-    size: Annotated[str, Field(pattern=r"^[1-9]\d*(x[1-9]\d*){0,3}$")] = Field(
-        description="`N` for N×N×N, `MxNxK` for C[M,N] = A[M,K]·B[K,N], `BxMxNxK` for a batch of B."
-    )
+    size: Size = Field(description=SIZE)
     precision: PrecisionConfig
     device: DeviceConfig = DeviceConfig()
     timing: TimingConfig = TimingConfig()
     seed: int = Field(0, ge=0)
     replicate: int = REPLICATE
-
-    @field_validator("size", mode="before")
-    @classmethod
-    def _size_is_text(cls, value: object) -> object:
-        return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -228,7 +255,7 @@ class BenchMatmulStep(Step):
         raise ValueError(f"size={self.size}: give N, MxNxK or BxMxNxK")
 
 
-class NumberFormatsStep(Step):
+class NumberFormatsConfig(StepConfig):
     """One number format: its parts, and what rounding does in it."""
 
     axes: ClassVar[tuple[str, ...]] = ("precision",)
@@ -238,3 +265,56 @@ class NumberFormatsStep(Step):
         4096, ge=2, description="Numbers a sum; fewer where their sum would leave the format's range."
     )
     seed: int = Field(0, ge=0)
+
+
+PUBLISHED = Path("results/reference/published")
+"""Public runs, one CSV a collection, one line a run with its source."""
+
+
+class PublishedConfig(StepConfig):
+    """One collection of public runs, their FLOPs counted here."""
+
+    axes: ClassVar[tuple[str, ...]] = ("published",)
+    on_device: ClassVar[bool] = False
+    published: Name = Field(description="A collection: the name of a file in results/reference/published/.")
+    digest: str = Field("", description="Of that file, so that edited lines are computed anew.")
+
+    @model_validator(mode="after")
+    def _knows_its_file(self) -> "PublishedConfig":
+        path = PUBLISHED / f"{self.published}.csv"
+        if not path.exists():
+            choices = ", ".join(sorted(each.stem for each in PUBLISHED.glob("*.csv")))
+            raise ValueError(f"published={self.published}: unknown. Choices: {choices or f'none in {PUBLISHED}/'}")
+        self.digest = self.digest or hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+        return self
+
+
+AUDITED = {  # libraries with a table of peaks, each by what pip calls it, here or as part of another
+    "torch_inductor": ("torch",),
+    "lightning": ("pytorch-lightning", "lightning-fabric", "lightning"),
+    "triton_proton": ("triton",),
+    "torchtitan": ("torchtitan",),
+    "composer": ("mosaicml",),
+}
+
+
+def installed_version(library: str) -> str | None:
+    """The version of an audited library, without importing it; None if it is not installed."""
+    for distribution in AUDITED[library]:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(distribution)
+    return None
+
+
+class PeaksAuditConfig(StepConfig):
+    """The peaks that one other library takes, held against ours."""
+
+    axes: ClassVar[tuple[str, ...]] = ("library",)
+    on_device: ClassVar[bool] = False
+    library: Literal["torch_inductor", "lightning", "triton_proton", "torchtitan", "composer"]
+    installed: str = Field("", description="Its version, so that the next release is audited anew.")
+
+    @model_validator(mode="after")
+    def _knows_its_version(self) -> "PeaksAuditConfig":
+        self.installed = self.installed or installed_version(self.library) or "none"
+        return self

@@ -5,6 +5,7 @@ import errno
 import io
 import json
 import os
+import re
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Mapping
@@ -24,6 +25,7 @@ REMEDIES = {
     errno.EACCES: "permission denied. Give it write permission",
     errno.EPERM: "not permitted. Give it write permission",
 }
+FORMULA = re.compile(r"'*[=+\-@\t\r]")
 LARGEST = 1 << 28  # bytes of a file that is read whole; the tables of 20,000 runs take a tenth
 
 
@@ -99,12 +101,17 @@ def parse_csv(text: str, path: Path) -> list[dict[str, str]]:
     for number, cells in enumerate(lines[1:], start=2):
         if len(cells) != len(header):
             raise UnreadableError(f"{path}: line {number} has {len(cells)} cells, the header {len(header)}")
-    return [dict(zip(header, cells, strict=True)) for cells in lines[1:]]
+    return [dict(zip(header, map(unquoted, cells), strict=True)) for cells in lines[1:]]
+
+
+def unquoted(cell: str) -> str:
+    """A cell without the quote that keeps a text from being a formula."""
+    return cell[1:] if cell[:1] == "'" and FORMULA.match(cell) else cell
 
 
 def write_text(path: Path, text: str) -> None:
     """Writes a file by renaming a finished one. Raises ConfigurationError, leaving nothing partial, where it cannot."""
-    _write(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    _write(path, lambda temporary: temporary.write_text(text, encoding="utf-8", errors="replace"))
 
 
 def write_json(path: Path, value: object, indent: int | None = None) -> None:
@@ -126,9 +133,22 @@ def write_csv(path: Path, rows: Iterable[Mapping[str, object]], columns: Iterabl
             writer = csv.DictWriter(file, names, restval="", extrasaction="ignore", lineterminator="\n")
             writer.writeheader()
             for row in rows:
-                writer.writerow({key: json.dumps(v) if isinstance(v, dict | list) else v for key, v in row.items()})
+                writer.writerow({key: _cell(value) for key, value in row.items()})
 
     _write(path, write)
+
+
+def _cell(value: object) -> object:
+    """A value as it is written. A spreadsheet runs a text that begins like a formula: one quote keeps it a text."""
+    if isinstance(value, dict | list):
+        return json.dumps(value)
+    if not isinstance(value, str) or not FORMULA.match(value):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value
 
 
 def _write(path: Path, write: Callable[[Path], object]) -> None:
@@ -159,7 +179,7 @@ def cannot_be_written(path: Path | str, error: OSError) -> ConfigurationError:
 
 
 def remove(path: Path) -> None:
-    """Removes a file or a folder, whatever stands there; nothing where nothing does."""
+    """Removes a file or a folder, whatever stands there; nothing if nothing does."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

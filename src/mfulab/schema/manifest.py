@@ -5,10 +5,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from mfulab.schema.configs import SLUG
 from mfulab.schema.files import UnreadableError, read_json
 from mfulab.schema.measurements import MEASUREMENTS
 
-SLUG = r"[a-z0-9][a-z0-9-]{0,99}"  # the name of a device's folder
 Slug = Annotated[str, Field(pattern=f"^{SLUG}$")]
 Text = Annotated[str, Field(pattern=r"^[^\x00/]+$", max_length=255)]
 

@@ -16,28 +16,30 @@ class Measurement:
     Attributes:
         step: name of the rule, the script and the module.
         table: name of the table that holds its rows.
-        config: what a run of it may be told.
+        config: the keys that a run of it may have.
         row: what a run of it reports.
         message: what Snakemake says when a run starts; `{wildcards.run}` is the run's name.
         shown: columns that the page shows first, in order; the others appear on request.
         linked: columns that the table takes from a run's config and links, for the join.
         priority: runs of a higher one start first: what others are joined with comes before them.
         runtime_min: minutes that a cluster is asked for.
+        lines: whether a run reports many rows, the lines of its `samples.csv`; its own row says how it went.
     """
 
     step: str
     table: str
-    config: type[configs.Step]
+    config: type[configs.StepConfig]
     row: type[rows.Row]
     message: str
     shown: str
     linked: tuple[str, ...] = ()
     priority: int = 0
     runtime_min: int = 10
+    lines: bool = False
 
     @property
     def on_device(self) -> bool:
-        """Whether its runs belong to one machine; others are kept once for all."""
+        """True if its runs belong to one machine; others are kept once for all."""
         return self.config.on_device
 
     @property
@@ -52,7 +54,7 @@ MEASUREMENTS = {
         Measurement(
             "environment",
             "environment",
-            configs.EnvironmentStep,
+            configs.EnvironmentConfig,
             rows.EnvironmentRow,
             "What this machine is: {wildcards.hardware}",
             "hardware recorded device device_name python operating_system",
@@ -62,7 +64,7 @@ MEASUREMENTS = {
         Measurement(
             "ceilings",
             "ceilings",
-            configs.CeilingsStep,
+            configs.CeilingsConfig,
             rows.CeilingRow,
             "What {wildcards.hardware} can do at best: {wildcards.run}",
             "ceiling hardware status measured_tflop_s computed_tflop_s datasheet_tflop_s measured_gb_s computed_gb_s",
@@ -72,7 +74,7 @@ MEASUREMENTS = {
         Measurement(
             "count_flops",
             "flops",
-            configs.CountFlopsStep,
+            configs.CountFlopsConfig,
             rows.FlopsRow,
             "Counting FLOPs of {wildcards.run}",
             "model batch_size sequence_length status parameters forward_flops backward_flops uncounted_operators",
@@ -81,7 +83,7 @@ MEASUREMENTS = {
         Measurement(
             "compare_counters",
             "counters",
-            configs.CompareCountersStep,
+            configs.CompareCountersConfig,
             rows.CounterRow,
             "Counting {wildcards.run}",
             "model counter version status printed printed_unit flops deviation_percent explanation",
@@ -90,7 +92,7 @@ MEASUREMENTS = {
         Measurement(
             "profile_step",
             "profile",
-            configs.ProfileStepStep,
+            configs.ProfileStepConfig,
             rows.ProfileRow,
             "Profiling {wildcards.run}",
             "model mode batch_size precision execution hardware status time_s mfu_percent utilization_percent"
@@ -110,7 +112,7 @@ MEASUREMENTS = {
         Measurement(
             "bench_matmul",
             "matmul",
-            configs.BenchMatmulStep,
+            configs.BenchMatmulConfig,
             rows.MatmulRow,
             "Multiplying {wildcards.run}",
             "kernel size precision hardware status time_s tflop_s share_of_measured_percent share_of_reference_percent"
@@ -121,12 +123,31 @@ MEASUREMENTS = {
         Measurement(
             "number_formats",
             "formats",
-            configs.NumberFormatsStep,
+            configs.NumberFormatsConfig,
             rows.NumberFormatsRow,
             "Rounding in {wildcards.run}",
             "precision status bits exponent_bits mantissa_bits epsilon largest smallest_normal naive_sum_error"
             " pairwise_sum_error kahan_sum_error",
             priority=10,
+        ),
+        Measurement(
+            "peaks_audit",
+            "peaks",
+            configs.PeaksAuditConfig,
+            rows.PeaksAuditRow,
+            "Asking {wildcards.run} for its peaks",
+            "library version device precision theirs ours ratio verdict explanation status",
+            lines=True,
+        ),
+        Measurement(
+            "published",
+            "published",
+            configs.PublishedConfig,
+            rows.PublishedRow,
+            "Counting the models of {wildcards.run}",
+            "submitter system model accelerator accelerators precision status mfu_percent mfu_format"
+            " printed_mfu_percent difference_points explanation source",
+            lines=True,
         ),
     )
 }

@@ -1,4 +1,4 @@
-"""What a run's row may hold: closed and typed, every column with its unit and meaning.
+"""Rows of runs: closed and typed, every column with its unit and meaning.
 
 A row is what a step measured; None stands for "not measured" and becomes an empty cell.
 """
@@ -7,9 +7,7 @@ import math
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Literal
 
-from pydantic import Field
-
-from mfulab.schema.configs import Closed
+from pydantic import BaseModel, ConfigDict, Field
 
 Percent = Annotated[float, Field(ge=0)]
 TIME_CI_LOW = Field(None, description="95 % confidence interval of `time_s`, from the spread between processes.")
@@ -19,16 +17,18 @@ Status = Literal["ok", "out_of_memory", "unsupported", "incorrect", "failed"]
 
 
 # Columns that may be below zero; those that may be infinite, where a format overflows, and are then shown empty.
-SIGNED = {"deviation_percent", "loss", "temperature_c"}
+SIGNED = {"deviation_percent", "difference_points", "loss", "temperature_c"}
 UNBOUNDED = {"loss", "max_absolute_error", "printed", "flops", "deviation_percent"}
 LARGEST = 1e30  # of any quantity; more is a broken file
 LONGEST_MESSAGE = 2000  # characters; a log has the rest
 
 
-class Row(Closed):
-    """What every row begins with. Units stand in the column names; an empty cell was not measured."""
+class Row(BaseModel):
+    """Columns with which every row begins. Units stand in the names; an empty cell was not measured."""
 
-    hardware: str = Field("", description="Slug of the device; empty where none is needed.")
+    model_config = ConfigDict(extra="forbid")
+
+    hardware: str = Field("", description="Slug of the device; empty if none is needed.")
     run: str = ""
     status: Status = "ok"
     message: str = Field("", description="Why the status is not ok, or which values are empty for what reason.")
@@ -65,7 +65,7 @@ class EnvironmentRow(Row):
 
 
 class CeilingRow(Row):
-    """What the device can do at best, in one precision or in bytes."""
+    """Ceiling of the device, in one precision or in bytes."""
 
     ceiling: str = Field("", description="The name of a precision, or `memory`.")
     measured_tflop_s: float | None = Field(None, description="Best large matmul found on this device.")
@@ -78,7 +78,7 @@ class CeilingRow(Row):
     datasheet_tflop_s: float | None = None
     max_clock_tflop_s: float | None = Field(None, description="The same at the highest clock that the device allows.")
     measured_gb_s: float | None = Field(None, description="Triad a[i] = b[i] + s·c[i], three streams counted.")
-    computed_gb_s: float | None = Field(None, description="Memory clock × bus width × 2, where the device tells them.")
+    computed_gb_s: float | None = Field(None, description="Memory clock × bus width × 2, if the device reports them.")
     clock_mhz: float | None = Field(None, description="Mean SM clock while measuring.")
     threads: int | None = Field(None, description="CPU threads used.")
 
@@ -147,7 +147,7 @@ class FlopsRow(Row):
 
 
 class CounterRow(Row):
-    """What another tool says of one forward pass, beside our own count."""
+    """Another tool's count of one forward pass, beside our own."""
 
     model: str = ""
     batch_size: int | None = None
@@ -201,7 +201,7 @@ class ProfileRow(Row):
     memory_source: str | None = None
     energy_j: float | None = Field(None, description="Per step.")
     power_w: float | None = Field(None, description="Mean over the windows.")
-    clock_mhz: float | None = Field(None, description="Mean SM clock over the windows; a CPU tells none.")
+    clock_mhz: float | None = Field(None, description="Mean SM clock over the windows; a CPU reports none.")
     loss: float | None = Field(None, description="After the last step; finite in a row that is ok.")
     kernel_busy_percent: Percent | None = Field(None, description="Union of kernel intervals ÷ wall time, traced pass.")
     sm_active_percent: Percent | None = None
@@ -221,10 +221,10 @@ class ProfileRow(Row):
     integer_active_percent: Percent | None = None
     compute_busy_percent: Percent | None = Field(None, description="Traced pass: compute kernels.")
     communication_percent: Percent | None = Field(
-        None, description="Traced pass: communication that compute hides not."
+        None, description="Traced pass: communication not overlapped by compute."
     )
     copy_percent: Percent | None = Field(
-        None, description="Traced pass: copies that compute and communication hide not."
+        None, description="Traced pass: copies not overlapped by compute or communication."
     )
     idle_percent: Percent | None = Field(None, description="Traced pass: nothing on the GPU.")
     input_wait_percent: Percent | None = Field(None, description="The loop waited for its DataLoader's next batch.")
@@ -325,7 +325,7 @@ class MatmulRow(Row):
 
 
 class NumberFormatsRow(Row):
-    """Errors are relative, medians over independent sequences; empty where a sum left the format's range."""
+    """Errors are relative, medians over independent sequences; empty if a sum left the format's range."""
 
     precision: str = ""
     bits: int | None = Field(None, description="That carry information; tf32 is stored in 32.")
@@ -368,3 +368,58 @@ def impossible(row: Row, now: datetime) -> str | None:
         return f"started_at={row.started_at[:40]}: no date"
     at = at if at.tzinfo else at.replace(tzinfo=UTC)
     return f"started_at={row.started_at}: a date to come" if at > now + timedelta(days=1) else None
+
+
+PeakVerdict = Literal[
+    "agreed", "sparse for dense", "another format", "halved", "another device", "guessed", "different", "missing"
+]
+
+
+class PeaksAuditRow(Row):
+    """Another library's peak for one device in one format, beside ours."""
+
+    library: str = ""
+    version: str | None = None
+    device: str | None = Field(None, description="The datasheet's name.")
+    asked: str | None = Field(None, description="The name that a driver reports, by which it was asked.")
+    precision: str | None = Field(None, description="A format, or `memory`; empty if it knows no format of a device.")
+    theirs: float | None = Field(None, description="Dense TFLOP/s as it uses them; memory: 10⁹ byte/s.")
+    ours: float | None = Field(None, description="The same by the datasheet.")
+    ratio: float | None = Field(None, description="Theirs ÷ ours.")
+    verdict: PeakVerdict | None = None
+    explanation: str | None = Field(None, description="Whose number it is, where it is not this device's.")
+
+
+class PublishedRow(Row):
+    """A public run with the FLOPs that its model needs, as counted here; MFU is derived, never the publisher's."""
+
+    published: str = Field("", description="The collection: a file in results/reference/published/.")
+    submitter: str | None = None
+    system: str | None = Field(None, description="What ran, in the publisher's words.")
+    framework: str | None = None
+    model: str = ""
+    parameters: int | None = None
+    sequence_length: int | None = None
+    accelerator: str | None = Field(None, description="The datasheet's name of the device.")
+    architecture: str | None = Field(
+        None, description="Compute capability, gfx name or family, as the datasheet has it."
+    )
+    accelerators: int | None = None
+    precision: str | None = Field(None, description="As published; empty if it is not said.")
+    batch_size: int | None = Field(None, description="Samples a step, of all devices together.")
+    samples_per_s: float | None = Field(None, description="Of all devices together.")
+    tokens_per_s_per_device: float | None = None
+    flops_per_sample: float | None = Field(None, description="Forward and backward, attention full.")
+    tflop_s_per_device: float | None = Field(None, description="FLOPs that the model needs; else as published.")
+    mfu_bf16_percent: Percent | None = Field(None, description="Of the dense 16-bit peak.")
+    mfu_fp8_percent: Percent | None = None
+    mfu_fp4_percent: Percent | None = None
+    mfu_percent: Percent | None = Field(None, description="Of the dense peak of the published precision, else 16 bits.")
+    mfu_format: str | None = Field(None, description="Whose peak stands under mfu_percent.")
+    slowest_format: str | None = Field(None, description="The slowest format whose peak the speed does not exceed.")
+    printed_mfu_percent: Percent | None = Field(None, description="What the publisher prints.")
+    convention: str | None = Field(None, description="The convention that the publisher names.")
+    convention_mfu_percent: Percent | None = Field(None, description="MFU by that convention.")
+    difference_points: float | None = Field(None, description="Printed MFU − MFU by that convention.")
+    explanation: str | None = Field(None, description="Points that its choices add to our MFU.")
+    source: str | None = None

@@ -32,7 +32,7 @@ class Recomputed:
         case: what the number is of.
         printed: as the source prints it; empty for a number of ours.
         formula: how it comes about.
-        value: what the code computes; None where the answer is no number.
+        value: what the code computes; None if the answer is no number.
         answer: the same for a reader, with its unit.
         agrees: whether the source is right, to the digits that it prints.
         note: why not, or what is left out.
@@ -287,7 +287,7 @@ def _bindings() -> Iterator[Recomputed]:
 
 
 def _definitions() -> Iterator[Recomputed]:
-    """What the material says in words, held against the definition or against what the code does."""
+    """Statements of the material, checked against the definition or against the code."""
     gpt2 = ModelConfig.model_validate(
         {
             "name": "gpt2",

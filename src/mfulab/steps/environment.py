@@ -11,7 +11,7 @@ import torch
 
 from mfulab.hardware import cpu, gpu, nvml
 from mfulab.hardware.compute import prepare
-from mfulab.schema.configs import EnvironmentStep
+from mfulab.schema.configs import EnvironmentConfig
 from mfulab.schema.rows import EnvironmentRow
 from mfulab.steps.base import Measured
 
@@ -22,8 +22,8 @@ PACKAGES = (
 )
 
 
-def measure(config: EnvironmentStep, folder: Path) -> Measured:
-    """One row; what this machine does not tell stays None."""
+def measure(config: EnvironmentConfig, folder: Path) -> Measured:
+    """One row; None for what this machine does not report."""
     device, _ = prepare(config.device)
     here, logical = cpu.cpu(), cpu.logical_cpus()
     gpus = [gpu.describe(handle) for handle in nvml.handles()]

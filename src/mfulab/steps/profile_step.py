@@ -16,7 +16,7 @@ from mfulab.models.build import build, enable_checkpointing, loss, make_batch, r
 from mfulab.samplers.memory import PeakMemory
 from mfulab.samplers.selection import clock_reader, restriction_of, samplers_for, set_readings
 from mfulab.samplers.series import Series
-from mfulab.schema.configs import ProfileConfig, ProfileStepStep, TimingConfig
+from mfulab.schema.configs import ProfileConfig, ProfileStepConfig, TimingConfig
 from mfulab.schema.files import write_csv
 from mfulab.schema.rows import ProfileRow
 from mfulab.steps.base import Measured, UnsupportedError
@@ -37,7 +37,7 @@ from mfulab.tracing.operators import (
 TRACED_S = 0.3
 
 
-def measure(config: ProfileStepStep, folder: Path) -> Measured:
+def measure(config: ProfileStepConfig, folder: Path) -> Measured:
     """One row for one model, workload, batch size, precision and execution mode.
 
     Leaves in `folder`: series.csv, operators.csv, on a GPU kernels.csv, and where asked for trace.json.gz.
@@ -78,7 +78,7 @@ def measure(config: ProfileStepStep, folder: Path) -> Measured:
     return Measured(row, _samples(seen))
 
 
-def make_step(config: ProfileStepStep, device: torch.device) -> tuple[Callable[[], Any], Callable[[], float]]:
+def make_step(config: ProfileStepConfig, device: torch.device) -> tuple[Callable[[], Any], Callable[[], float]]:
     """The step as a function, and a function that gives the loss: of the last training step, or of one output."""
     dtype = workload.parameter_dtype(config.precision)
     with device:
@@ -133,7 +133,7 @@ def pace_for(device: torch.device, timing: TimingConfig) -> Pace:
     )
 
 
-def _row(config: ProfileStepStep, seen: Observation, effective: str) -> ProfileRow:
+def _row(config: ProfileStepConfig, seen: Observation, effective: str) -> ProfileRow:
     steps = Stats(seen.step_times_s)
     return ProfileRow(
         model=config.model.name,
@@ -162,7 +162,7 @@ def _within_spread(seen: Observation) -> float | None:
     return None if spread is None else 100 * spread / medians.median
 
 
-def _observe(config: ProfileStepStep, step: Callable[[], Any], device: torch.device, folder: Path) -> Observation:
+def _observe(config: ProfileStepConfig, step: Callable[[], Any], device: torch.device, folder: Path) -> Observation:
     series = Series(device, folder / "series.csv").open()
     try:
         samplers = samplers_for(device, [series])

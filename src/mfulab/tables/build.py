@@ -40,7 +40,8 @@ def collect(
                 _extend(everything, from_folder(results, folder.name))
     if reference is not None and reference.is_dir():
         measured = {row["hardware"] for rows in everything.records.values() for row in rows}
-        for folder in sorted(path for path in reference.iterdir() if path.is_dir() and path.name not in measured):
+        machines = (path for path in reference.iterdir() if path.is_dir() and path.name not in measured | NO_MACHINE)
+        for folder in sorted(machines):
             if not is_inside(folder, reference):
                 everything.problems.append(f"{folder}: leads out of the recordings and is not read.")
                 continue
@@ -87,7 +88,10 @@ def joined(records: Records) -> Records:
         counted = flops.get(row["flops_run"], {})
         row |= join.profile_columns(row, counted, compute(row), memory, devices.get(_machine(row)))
     for row in records["matmul"]:
-        row |= join.matmul_columns(row, compute(row), devices.get(_machine(row)))
+        ceiling, device = compute(row), devices.get(_machine(row))
+        if impossible := join.faster_than_possible(row, ceiling, device):
+            row |= {"status": "incorrect", "message": impossible}
+        row |= join.matmul_columns(row, ceiling, device)
     return records
 
 

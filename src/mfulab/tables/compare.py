@@ -22,7 +22,7 @@ from rich.text import Text
 from mfulab.language.quantities import ABSENT, percent, quantity, significant
 from mfulab.planning.naming import short
 from mfulab.schema.errors import ConfigurationError
-from mfulab.schema.files import write_csv
+from mfulab.schema.files import unquoted, write_csv
 from mfulab.tables import replicates
 from mfulab.tables.records import read_row
 
@@ -47,7 +47,7 @@ class Interval:
 class Compared:
     """One run in both sets. `ratio` is new ÷ old: below 1 is faster; its bounds are the intervals' at their worst.
 
-    Times are None where there is none in one set, bounds also where a time has no interval.
+    Times are None if a set lacks them, bounds also if a time has no interval.
     """
 
     step: str
@@ -96,7 +96,7 @@ def interval(row: Mapping[str, object]) -> Interval | None:
 
 
 def compare(old: Path, new: Path, noticeable: float = NOTICEABLE) -> list[Compared]:
-    """Every run of two folders of one machine each, matched by step and run name; runs of one alone are told so."""
+    """Every run of two folders of one machine each, matched by step and run name."""
     compared = []
     for step in STEPS:
         before, after = _rows(old, step), _rows(new, step)
@@ -132,7 +132,7 @@ def _one(
 def machine_folder(path: Path) -> Path:
     """The folder results/<hardware> that `path` is or, as a results folder or a project, holds.
 
-    Raises ConfigurationError where there is none, or several to choose from.
+    Raises ConfigurationError if there is none, or more than one.
     """
     if any((path / step).is_dir() for step in STEPS):
         return path
@@ -167,7 +167,7 @@ def table(compared: Sequence[Compared]) -> Table:
 
 
 def change(ratio: float) -> str:
-    """What a factor of time means: `−3.1 %`, `+12 %`; from a factor of two on `×2.3`, `÷250`."""
+    """A factor of time in words: `−3.1 %`, `+12 %`; from a factor of two on `×2.3`, `÷250`."""
     if ratio >= 2:
         return f"×{significant(ratio, 2)}"
     if ratio <= 0.5:
@@ -181,9 +181,9 @@ def write(compared: Sequence[Compared], path: Path, old: Path, new: Path) -> Non
 
 
 def read(path: Path) -> pd.DataFrame:
-    """What `write` left, as texts and in the terminal's order; empty where nothing was compared."""
+    """The comparison that `write` left, as texts and in the terminal's order; empty without one."""
     try:
-        found = pd.read_csv(path, dtype=str, keep_default_na=False)
+        found = pd.read_csv(path, dtype=str, keep_default_na=False).map(unquoted)
         order = found["verdict"].map({says: place for place, says in enumerate(STYLES)})
     except (FileNotFoundError, ValueError, KeyError):
         return pd.DataFrame(columns=COLUMNS, dtype=str)

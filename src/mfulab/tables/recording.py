@@ -18,6 +18,7 @@ from typing import Any
 
 from mfulab.hardware.identity import hardware_slug
 from mfulab.schema import manifest
+from mfulab.schema.configs import SLUG
 from mfulab.schema.errors import ConfigurationError
 from mfulab.schema.files import (
     UnreadableError,
@@ -49,7 +50,7 @@ def gather(results: Path, hardware: str) -> Collected:
 
 
 def experiments(results: Path, hardware: str) -> dict[str, list[str]]:
-    """What was planned on one machine: each experiment, and the overrides that it was given the last time."""
+    """Experiments planned on one machine, each with its latest overrides."""
     plans = []
     for path in _plans(results, hardware):
         with suppress(UnreadableError):  # the tables have named it
@@ -97,7 +98,7 @@ def record(results: Path, hardware: str, commit: str = "", allow_dirty: bool = F
 
 def folder_of(results: Path, hardware: str) -> Path:
     """Where a machine's recording is. Raises ConfigurationError for a name that is none, and for a link elsewhere."""
-    if not re.fullmatch(manifest.SLUG, hardware):
+    if not re.fullmatch(SLUG, hardware):
         raise ConfigurationError(f"hardware={hardware}: no name of a device; see the folders in {results}/.")
     folder = results / REFERENCE / hardware
     if not is_inside(folder, results):
@@ -217,7 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def recordings(results: Path, hardware: str | None) -> list[Path]:
-    """The folders of all recordings, or of one. Raises ConfigurationError where that one is not there."""
+    """The folders of all recordings, or of one. Raises ConfigurationError if that one is not there."""
     if hardware is None:
         found = sorted(path for path in (results / REFERENCE).glob("[!.]*") if path.is_dir())
         return [folder_of(results, path.name) for path in found]

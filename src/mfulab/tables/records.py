@@ -1,4 +1,4 @@
-"""Where rows lie and how they are read: a planned experiment, another machine's copied folder, a recorded machine."""
+"""Reads rows: of a planned experiment, another machine's copied folder, or a recorded machine."""
 
 import hashlib
 import math
@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from mfulab.schema import manifest
-from mfulab.schema.configs import CountFlopsStep
+from mfulab.schema.configs import CountFlopsConfig
 from mfulab.schema.files import UnreadableError, is_inside, read_csv, read_json, read_text
 from mfulab.schema.formats import format_name
 from mfulab.schema.measurements import MEASUREMENTS, TABLES
@@ -75,8 +75,22 @@ def read_row(folder: Path, step: str) -> Record:
     return {**empty, "run": folder.name, "status": "failed", "message": message[:LONGEST_MESSAGE]}
 
 
+def read_rows(folder: Path, step: str) -> list[Record]:
+    """The rows that one run reports: its own, or the lines of its samples where its step reports many and it is ok."""
+    row = {**read_row(folder, step), "run": folder.name}
+    if not MEASUREMENTS[step].lines or row["status"] != "ok":
+        return [row]
+    try:
+        found = [parse(MEASUREMENTS[step].row, cells) for cells in read_csv(folder / "samples.csv")]
+    except (FileNotFoundError, ValueError) as error:
+        message = f"unreadable samples: {folder / 'samples.csv'}: {_first_line(error)}. {AGAIN}"
+        return [{**row, "status": "failed", "message": message[:LONGEST_MESSAGE]}]
+    same = {name: row[name] for name in ("commit", "started_at")}
+    return [{**each, **same, "run": f"{folder.name},line={number}"} for number, each in enumerate(found, 1)]
+
+
 def read_config(folder: Path, problems: list[str] | None = None) -> Record:
-    """A run's config, empty where there is none to read; why not is added to `problems`."""
+    """A run's config, empty if it cannot be read; the reason is added to `problems`."""
     try:
         return read_json(folder / "config.json")
     except (FileNotFoundError, UnreadableError) as error:
@@ -111,8 +125,9 @@ def from_manifest(path: Path, root: Path = Path(), *, finished: bool = False) ->
         measurement = MEASUREMENTS[step]
         known = from_config(measurement.table, read_config(place, collected.problems), links)
         where = plan.hardware if measurement.on_device else ""
-        who = {"hardware": where, "experiment": plan.experiment, "recorded": False, "run": place.name}
-        collected.add(measurement.table, {**read_row(place, step), **known, **who}, place)
+        who = {"hardware": where, "experiment": plan.experiment, "recorded": False}
+        for row in read_rows(place, step):
+            collected.add(measurement.table, {**row, **known, **who}, place)
 
     for run in plan.runs:
         if finished and _changed(root / run.folder, run.config_digest):
@@ -134,10 +149,10 @@ def _changed(folder: Path, digest: str | None) -> bool:
 
 
 def from_config(table: str, config: Mapping[str, Any], links: Mapping[str, str | None]) -> Record:
-    """What the join needs of a run that its row does not say; `links` are folders of the runs it is joined with."""
+    """Values that the join needs besides a run's row; `links` are folders of the runs it is joined with."""
 
     def given(group: str, key: str, kind: type) -> Any:
-        """A nested value, where it is there and of its type."""
+        """A nested value, if it is there and of its type."""
         content = config.get(group)
         value = content.get(key) if isinstance(content, Mapping) else None
         return value if type(value) is kind else None
@@ -171,7 +186,8 @@ def from_folder(results: Path, hardware: str) -> Collected:
             used |= {flops} if flops else set()
             links = {"flops": str(flops) if flops else None, "compute": str(ceilings.get(_format(config), "")) or None}
             who = {"hardware": hardware, "experiment": "", "recorded": False, "run": folder.name}
-            collected.add(table, {**read_row(folder, step), **from_config(table, config, links), **who}, folder)
+            for row in read_rows(folder, step):
+                collected.add(table, {**row, **from_config(table, config, links), **who, "run": row["run"]}, folder)
     for folder in sorted(used):
         who = {"hardware": "", "experiment": "", "recorded": False, "run": folder.name}
         collected.add("flops", {**read_row(folder, "count_flops"), **who}, folder)
@@ -190,10 +206,10 @@ def _format(config: Mapping[str, Any]) -> tuple[str | None, bool] | None:
 
 
 def _key(config: Mapping[str, Any]) -> str:
-    """What counting FLOPs depends on, as text: equal for two runs that share a count."""
+    """The config on which counting FLOPs depends, as text: equal for two runs that share a count."""
     try:
-        wanted = {name: config[name] for name in CountFlopsStep.model_fields if name in config}
-        return CountFlopsStep.model_validate(wanted).model_dump_json()
+        wanted = {name: config[name] for name in CountFlopsConfig.model_fields if name in config}
+        return CountFlopsConfig.model_validate(wanted).model_dump_json()
     except ValidationError:
         return ""
 

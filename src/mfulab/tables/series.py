@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from mfulab.schema.files import UnreadableError, read_csv
+from mfulab.schema.files import UnreadableError, read_csv, unquoted
 from mfulab.tables.details import thin
 
 IDENTITY = ("hardware", "recorded", "run")
@@ -36,16 +36,18 @@ def columns(lines: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def read(path: Path) -> pd.DataFrame:
-    """The table with its types: numbers, but for the run's identity and `in_window`; empty where there is none."""
+    """The table with its types: numbers, but for the run's identity and `in_window`; empty without one."""
     try:
         frame = pd.read_csv(path, dtype=str, keep_default_na=False, encoding_errors="replace")
-    except (FileNotFoundError, ValueError):
+    except (OSError, ValueError):
         frame = pd.DataFrame()
     for name in (*IDENTITY, "time_s", "in_window"):
         frame[name] = frame[name] if name in frame else pd.Series(dtype=str)
     for name in frame.columns:
         if name in ("recorded", "in_window"):
             frame[name] = frame[name] == "True"
-        elif name not in IDENTITY:
+        elif name in IDENTITY:
+            frame[name] = frame[name].map(unquoted)
+        else:
             frame[name] = pd.to_numeric(frame[name], errors="coerce")
     return frame

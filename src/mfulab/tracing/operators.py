@@ -38,7 +38,7 @@ class TracedPass:
             shutil.copyfileobj(source, to)
 
     def operators(self, device: torch.device) -> tuple[Readings, str | None]:
-        """Where the time went by operator, as in `attribution.operator_readings`."""
+        """Time by operator, as in `attribution.operator_readings`."""
         return operator_readings(self.profiler.events(), self.steps, device.type == "cuda")
 
     def recorded(self) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class BlockTrace:
 def operator_table(traced: TracedPass) -> list[Row]:
     """A row for each operator and input shapes, most self time first; times, FLOPs and bytes of all traced steps.
 
-    FLOPs are torch.profiler's own formulas (products, convolutions, element-wise sums), empty where it has none.
+    FLOPs are torch.profiler's own formulas (products, convolutions, element-wise sums), empty if it has none.
     """
     rows: list[Row] = []
     for event in traced.profiler.key_averages(group_by_input_shape=True):
