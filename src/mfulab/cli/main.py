@@ -73,6 +73,7 @@ def explain(words: tuple[str, ...]) -> int:
     tokens_per_s=5762 reported=46.4
 
     Speeds are of all devices together: tokens_per_s, samples_per_s, or time_s of a step of batch_size samples.
+    Without a speed: the time that the device's roofline allows, and the memory that a step needs.
     """
     from mfulab.cli import explain
 
