@@ -1,6 +1,7 @@
 """From an experiment to runs: expansion, exclusion, names, and the messages for what cannot be planned."""
 
 import json
+import re
 
 import pytest
 from hydra import compose, initialize_config_dir
@@ -226,3 +227,18 @@ def test_a_cluster_job_understands_the_name_of_its_run() -> None:
     assert target.wildcards_dict == {"hardware": "nvidia-a", "run": name}
     restore_commas([target.wildcards_dict])
     assert target.wildcards_dict == {"hardware": "nvidia-a", "run": name}
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("0", "replicates=0: must be greater than or equal to 1."),
+        ("100", "replicates=100: must be less than or equal to 99."),
+        ("1.5", "replicates=1.5: must be a valid integer"),
+        ("true", "replicates=True: give a value, not true or false."),
+        ("2,3", "replicates=2,3: one value for all runs."),
+    ],
+)
+def test_a_wrong_number_of_replicates_is_one_sentence(value, says):
+    with pytest.raises(ConfigurationError, match=f"^{re.escape(says)}"):
+        planned("experiment=miniature", f"replicates={value}")

@@ -35,10 +35,3 @@ def test_a_run_that_cannot_be_done_is_not_tried_again(make_project):
     with (project.folder / "results/tables/profile.csv").open(newline="", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["recorded"] == "False"]
     assert [(row["status"], row["replicates"]) for row in rows] == [("unsupported", "")], done.stdout
-
-
-@pytest.mark.parametrize("value", ["0", "100", "two", "1.5", "true"])
-def test_a_wrong_number_is_one_sentence(make_project, value):
-    done = make_project().snakemake("rows", "--config", "experiment=miniature", f"replicates={value}", check=False)
-    assert done.returncode != 0
-    assert f"replicates={'True' if value == 'true' else value}: give a whole number from 1 to 99." in done.stdout

@@ -190,12 +190,7 @@ class _Planner:
         """Processes that measure each run of `step`: 1 of a step whose result no machine disturbs."""
         if "replicate" not in MEASUREMENTS[step].config.model_fields:
             return 1
-        given = self.base["replicates"]
-        if given is None:
-            return REPLICATES[self.device]
-        if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MOST_REPLICATES:
-            raise ConfigurationError(f"replicates={given}: give a whole number from 1 to {MOST_REPLICATES}.")
-        return given
+        return self.base["replicates"] or REPLICATES[self.device]
 
     def add_environment(self) -> None:
         self._append("environment", _validated(EnvironmentConfig, {"device": self.base["device"]}), {})
