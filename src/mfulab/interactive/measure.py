@@ -298,6 +298,7 @@ class Window:
         self.row["only_counted"] = all(step.counted for step in steps)
         self.row |= self._useful(chosen)
         self.verdict = judge(self.row)
+        self.row["expected_mfu_percent"] = self.verdict.expected_mfu_percent
 
     def _times(self, steps: Sequence[Step]) -> dict[str, float | str | None]:
         times = [step.seconds for step in steps]

@@ -79,7 +79,7 @@ class PrecisionConfig(Closed):
 
     name: Name
     dtype: Literal[*BY_DTYPE]  # type: ignore[valid-type]
-    tf32: bool = Field(False, description="Allow TF32 tensor cores for float32 products (GPU).")
+    tf32: bool = Field(False, description="Allow TF32 tensor cores for float32 matmuls (GPU).")
     autocast: bool = Field(False, description="Keep float32 parameters; cast inside torch.autocast.")
 
 

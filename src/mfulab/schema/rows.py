@@ -160,7 +160,7 @@ class ProfileRow(Row):
     sequence_length: int | None = None
     precision: str = ""
     execution: str = ""
-    effective_precision: str | None = Field(None, description="The format that products really used.")
+    effective_precision: str | None = Field(None, description="The format that matmuls really used.")
     time_s: float | None = Field(None, description="Median step.")
     time_p5_s: float | None = None
     time_p95_s: float | None = None
@@ -194,9 +194,9 @@ class ProfileRow(Row):
     sources_answered: str | None = Field(None, description="The sources that answered, strictest first.")
     restriction: str | None = Field(None, description="`MIG instance` or `vGPU`: why some values cannot be had.")
     graphics_active_percent: Percent | None = Field(None, description="Any context of the GPU had work.")
-    hmma_tensor_active_percent: Percent | None = Field(None, description="Tensor pipe on 16-bit and TF32 products.")
-    imma_tensor_active_percent: Percent | None = Field(None, description="Tensor pipe on integer products.")
-    dmma_tensor_active_percent: Percent | None = Field(None, description="Tensor pipe on FP64 products.")
+    hmma_tensor_active_percent: Percent | None = Field(None, description="Tensor pipe on 16-bit and TF32 matmuls.")
+    imma_tensor_active_percent: Percent | None = Field(None, description="Tensor pipe on integer matmuls.")
+    dmma_tensor_active_percent: Percent | None = Field(None, description="Tensor pipe on FP64 matmuls.")
     dfma_tensor_active_percent: Percent | None = None
     fp64_active_percent: Percent | None = Field(None, description="FP64 pipe, no tensor cores.")
     fp32_active_percent: Percent | None = Field(None, description="FP32 pipe, no tensor cores.")
