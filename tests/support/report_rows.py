@@ -414,7 +414,8 @@ def lay_out(
             row = matmul(hardware, list(KERNELS[hardware])[1], str(sizes[-1])).model_copy(
                 update={"run": f"block={x}x{y}", "block": f"[{x}, {y}]"}
             )
-            row.time_s = row.time_s and row.time_s * (1 + 8 / x + y / 30)
+            for name in ("time_s", "time_ci_low_s", "time_ci_high_s"):
+                setattr(row, name, getattr(row, name) and getattr(row, name) * (1 + 8 / x + y / 30))
             add("bench_matmul", row, config, ceilings=links("fp32"))
     manifest = root / "results" / hardware / "plan/invented.json"
     manifest.parent.mkdir(parents=True, exist_ok=True)
