@@ -32,7 +32,7 @@ def platforms(platform: str) -> list[str]:
 
 
 def markers(python: str, platform: str) -> dict[str, str]:
-    """What conditions of the locks are told about the machine over there."""
+    """Markers of the target machine, by which the locks' conditions are evaluated."""
     system, sys_platform = next(
         (names for start, names in SYSTEMS.items() if platform.startswith(start)), ("Linux", "linux")
     )

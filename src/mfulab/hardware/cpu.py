@@ -1,4 +1,4 @@
-"""What CPU this is and how much of it this process may use, read from the system without importing anything heavy."""
+"""The CPU and the part of it that this process may use, read from the system without heavy imports."""
 
 import functools
 import os
@@ -105,7 +105,7 @@ class SystemSeconds:
 
 
 def system_seconds() -> SystemSeconds:
-    """What the system counted until now; `steal` is None where it is not told."""
+    """Counters of the system until now; `steal` is None if it is not reported."""
     import psutil
 
     every = psutil.cpu_times(percpu=True)

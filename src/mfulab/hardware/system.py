@@ -1,10 +1,10 @@
-"""What Linux alone has, each with what stands in for it on macOS; nothing outside this module asks which system it is.
+"""Features that Linux alone has, each with its stand-in on macOS; no other module asks which system it is.
 
-Every function answers None, or does nothing, where the system has no answer, and the reader's cell then says so. It
-imports little: each run's client starts with it, and pathlib would be a third of that start.
+How a run's processes are watched and ended is in `runtime/processes.py`, with the same rule. Every function answers
+None, or does nothing, where the system has no answer, and the reader's cell then says so. It imports little: each
+run's client starts with it, and pathlib would be a third of that start.
 """
 
-import errno
 import os
 import sys
 from contextlib import suppress
@@ -15,7 +15,7 @@ ROOT = "/"  # /proc and /sys stand below it
 
 
 def can_fork_after_imports() -> bool:
-    """Whether a process may fork once it has imported torch, as the warm worker does.
+    """True if a process may fork once it has imported torch, as the warm worker does.
 
     macOS's frameworks start threads when they are loaded; a fork of such a process may hang or be ended by the system.
     Without the worker each run starts a process of its own: some seconds slower, the same measurement.
@@ -41,30 +41,6 @@ def write(path: str, content: str) -> None:
 def affinity() -> frozenset[int] | None:
     """The logical CPUs that this process may use; None where a process cannot be bound to some (macOS)."""
     return frozenset(os.sched_getaffinity(0)) if IS_LINUX else None
-
-
-def process_descriptor(process: int) -> int | None:
-    """A descriptor that is readable once `process` has ended; None before Linux 5.3, in some sandboxes, and on macOS.
-
-    Raises ProcessLookupError where there is no such process.
-    """
-    if not IS_LINUX or not hasattr(os, "pidfd_open"):
-        return None
-    try:
-        return os.pidfd_open(process)
-    except OSError as error:
-        if error.errno in (errno.ENOSYS, errno.EPERM):
-            return None
-        raise
-
-
-def end_with_parent(signal_number: int) -> None:
-    """Asks the kernel to send this process a signal when the thread that forked it ends."""
-    if IS_LINUX:
-        import ctypes
-
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal_number)
 
 
 def boot() -> str:

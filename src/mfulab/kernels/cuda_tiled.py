@@ -1,4 +1,4 @@
-"""What the tiled CUDA C rungs share: a block of threads computes BM×BN of C, BK of the inner dimension at a time."""
+"""Base of the tiled CUDA C rungs: a block of threads computes BM×BN of C, BK of the inner dimension at a time."""
 
 from collections.abc import Sequence
 from dataclasses import replace

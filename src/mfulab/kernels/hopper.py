@@ -1,4 +1,4 @@
-"""What the Hopper rungs share: their views of the matrices for the bulk copy engine (TMA), and their launch."""
+"""Base of the Hopper rungs: views of the matrices for the bulk copy engine (TMA), and the launch."""
 
 import ctypes
 from typing import Any, ClassVar, NamedTuple
@@ -17,7 +17,7 @@ PATCH_BYTES = BOX * ROW_BYTES  # of C on its way out
 
 
 class View(NamedTuple):
-    """How the copy engine sees a contiguous tensor; extents and box innermost first."""
+    """Descriptor of a contiguous tensor for the copy engine; extents and box innermost first."""
 
     tensor: Any
     extents: tuple[int, int, int]
@@ -58,7 +58,7 @@ class Hopper(CudaC):
         return Launch((THREADS, 1, 1), (blocks, 1, 1), self.shared_memory_bytes)
 
     def views(self, a: Any, b: Any, c: Any) -> list[View]:
-        """What the copy engine loads and stores, in the order of the kernel's arguments."""
+        """Tensors that the copy engine loads and stores, in the order of the kernel's arguments."""
         batch, m, k = a.shape
         depth = ROW_BYTES // self.item_bytes
         return [View(a, (k, m, batch), (depth, TILE_M, 1)), View(b, (b.shape[-1], k, batch), (BOX, depth, 1))]

@@ -101,7 +101,7 @@ def _this_process() -> dict[str, Any]:
 
 
 def _is_here(holder: Mapping[str, Any]) -> bool:
-    """Whether the lock tells of this holder: it ran on this kernel, or on this machine before it was started anew."""
+    """True if the lock's holder ran on this kernel, or on this machine before it was started anew."""
     return holder.get("host") == socket.gethostname() or holder.get("boot") == system.boot() != ""
 
 

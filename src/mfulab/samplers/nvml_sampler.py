@@ -1,4 +1,4 @@
-"""What NVML says of a GPU between two moments: utilization, energy, throttling, temperature and other processes."""
+"""NVML's readings of a GPU between two moments: utilization, energy, throttling, temperature, other processes."""
 
 import os
 import time
@@ -128,7 +128,7 @@ class NvmlSampler:
 
 
 class NvmlAtEnd:
-    """What NVML tells when the window ends, for want of means over it."""
+    """NVML's values at the end of the window, for lack of means over it."""
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle
@@ -157,7 +157,7 @@ def within(samples: Iterable[tuple[float, float]], begin_s: float, end_s: float)
 
 
 def difference(before: Counter, after: Counter) -> tuple[int | None, str]:
-    """How far a counter ran, a 32-bit one at most once around, or None and why."""
+    """Increase of a counter, which may wrap once if it has 32 bits, or None with the reason."""
     if before.value is None or after.value is None:
         return None, before.reason or after.reason
     if after.value >= before.value:
@@ -213,7 +213,7 @@ def other_processes(handle: Any, own: int | None) -> tuple[int | None, str]:
 
 
 def count_others(pids: Sequence[int], own: int | None) -> int:
-    """How many of `pids` are not `own`, which is one of them even where it goes by another number."""
+    """Number of `pids` other than `own`, which is one of them even if it goes by another number."""
     return len(pids) if own is None else max(0, len(pids) - 1)
 
 

@@ -1,4 +1,4 @@
-"""Where the time of traced steps goes: into operators that multiply, into others, or outside of any.
+"""Attribution of traced time: to operators that multiply, to others, or to none.
 
 MFU against the measured ceiling is the share of time that products take, times how fast they are while they run: the
 two say whether to look at the other operators or at the products' shapes.

@@ -38,7 +38,7 @@ class TracedPass:
             shutil.copyfileobj(source, to)
 
     def operators(self, device: torch.device) -> tuple[Readings, str | None]:
-        """Where the time went by operator, as in `attribution.operator_readings`."""
+        """Time by operator, as in `attribution.operator_readings`."""
         return operator_readings(self.profiler.events(), self.steps, device.type == "cuda")
 
     def recorded(self) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def activities(trace: Mapping[str, Any]) -> list[Activity]:
-    """What the GPU executed: kernels, copies and memory sets; the GPU's echoes of host annotations are left out."""
+    """Work that the GPU executed: kernels, copies and memory sets, without its echoes of host annotations."""
     found = []
     for event in trace["traceEvents"]:
         category, name = event.get("cat"), str(event.get("name", ""))
