@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 from mfulab.kernels.devices import require_capability, require_grid
 from mfulab.schema.errors import UnsupportedError
 
-FP8_CAPABILITY = (8, 9)  # the first GPUs with fp8 products
+FP8_CAPABILITY = (8, 9)  # the first GPUs with fp8 matmuls
 
 
 class Shape(NamedTuple):
@@ -86,7 +86,7 @@ class MatmulKernel(ABC):
         return type(self).__name__
 
     def require(self, device: str, shape: Shape) -> None:
-        """Raises UnsupportedError where this cannot be done on the device ("cpu" or "cuda") or for the shape."""
+        """Raises UnsupportedError if this cannot be done on the device ("cpu" or "cuda") or for the shape."""
         if device not in self.devices:
             raise UnsupportedError(f"{self} runs on {' and '.join(self.devices)}, not on {device}")
         if device == "cuda":

@@ -79,7 +79,7 @@ class PrecisionConfig(Closed):
 
     name: Name
     dtype: Literal[*BY_DTYPE]  # type: ignore[valid-type]
-    tf32: bool = Field(False, description="Allow TF32 tensor cores for float32 products (GPU).")
+    tf32: bool = Field(False, description="Allow TF32 tensor cores for float32 matmuls (GPU).")
     autocast: bool = Field(False, description="Keep float32 parameters; cast inside torch.autocast.")
 
 
@@ -273,7 +273,7 @@ AUDITED = {  # libraries with a table of peaks, each by what pip calls it, here 
 
 
 def installed_version(library: str) -> str | None:
-    """The version of an audited library, without importing it; None where it is not installed."""
+    """The version of an audited library, without importing it; None if it is not installed."""
     for distribution in AUDITED[library]:
         with contextlib.suppress(metadata.PackageNotFoundError):
             return metadata.version(distribution)

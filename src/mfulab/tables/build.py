@@ -75,7 +75,7 @@ def joined(records: Records) -> Records:
     flops = {row["run"]: row for row in sorted(records["flops"], key=lambda row: not row["recorded"])}
 
     def compute(row: Record) -> Record:
-        # The format that the products really used decides, where it is known: never the peak of another one.
+        # The format that the matmuls really used decides, where it is known: never the peak of another one.
         planned = by_name.get((_machine(row), row.get("ceiling")), {})
         used = row.get("effective_precision")
         return planned if used in (None, planned.get("format")) else by_format.get((_machine(row), used), {})
