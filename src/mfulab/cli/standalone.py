@@ -42,7 +42,7 @@ def main(step: str, arguments: Sequence[str]) -> None:
 
 def _measure(step: str, composition: Composition, done: set[str]) -> None:
     """Measures one composed run of `step`, after what its numbers are joined with where that is not there yet."""
-    composition = replace(composition, base={**composition.base, "steps": [step]})
+    composition = replace(composition, base={**composition.base, "steps": [step], "replicates": 1})
     plan = runs.plan(composition, *place(composition.base))
     for excluded in plan.excluded:
         print(f"left out: {excluded['run']}: {excluded['because']}")

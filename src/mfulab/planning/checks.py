@@ -12,7 +12,7 @@ from hydra.core.override_parser.types import Override
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError, create_model
 
 from mfulab.planning.overrides import OPEN
-from mfulab.planning.runs import put
+from mfulab.planning.runs import MOST_REPLICATES, put
 from mfulab.schema.configs import SLUG, Closed
 from mfulab.schema.errors import ConfigurationError, unknown
 from mfulab.schema.files import UnreadableError, read_text
@@ -36,6 +36,9 @@ class Asked(Closed):
     hardware: Annotated[str, Field(pattern=f"^{SLUG}$")] | None = Field(
         description="the device's slug, as its folder in results/ is called: letters a to z, digits and hyphens"
     )
+    replicates: Annotated[int, Field(ge=1, le=MOST_REPLICATES)] | None = Field(
+        description=f"processes that measure each run, a whole number from 1 to {MOST_REPLICATES}"
+    )
     report: Report
     exclude: list[dict[str, Any]]
 
@@ -51,7 +54,7 @@ Experiment = create_model(
         if name != "ceiling"
     },
 )  # type: ignore[call-overload]
-ONE = ("steps", "hardware", "exclude", "device", "device.name", "device.type")  # one value for all runs
+ONE = ("steps", "replicates", "hardware", "exclude", "device", "device.name", "device.type")  # one value for all runs
 
 
 def experiment_file(path: Path) -> None:

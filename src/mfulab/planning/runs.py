@@ -26,6 +26,8 @@ if TYPE_CHECKING:  # composing imports Hydra, which a remembered plan does witho
     from mfulab.planning.composition import Composition
 
 MEMORY = "memory"
+REPLICATES = {"cpu": 3, "cuda": 2}
+MOST_REPLICATES = 99
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,14 @@ class _Planner:
         if config.on_device and "precision" in content:
             needs["compute"] = self._add_ceiling(content["precision"])
             needs["memory"] = self._add_ceiling(None)
-        self._append(step, config, dotted, needs)
+        for replicate in range(1, self.replicates(step) + 1):
+            self._append(step, config.model_copy(update={"replicate": replicate}), dotted, needs)
+
+    def replicates(self, step: str) -> int:
+        """Processes that measure each run of `step`: 1 of a step whose result no machine disturbs."""
+        if "replicate" not in MEASUREMENTS[step].config.model_fields:
+            return 1
+        return self.base["replicates"] or REPLICATES[self.device]
 
     def add_environment(self) -> None:
         self._append("environment", _validated(EnvironmentConfig, {"device": self.base["device"]}), {})

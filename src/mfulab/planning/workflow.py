@@ -20,6 +20,7 @@ from mfulab.runtime import client, devices
 from mfulab.schema.errors import ConfigurationError
 from mfulab.schema.files import write_text
 from mfulab.schema.measurements import TABLES, Measurement
+from mfulab.schema.replicates import previous
 
 
 class Workflow:
@@ -100,6 +101,15 @@ class Workflow:
             return f"{RESULTS}/{folder}/config.json" if is_there else self._scratch("config.json", "")
 
         return file
+
+    def previous(self, step: str) -> Callable[[Any], list[str]]:
+        """An input function: for a replicate, the row of the one before, so that a run that failed is not repeated."""
+
+        def rows(wildcards: Any) -> list[str]:
+            before = previous(wildcards.run)
+            return [f"{RESULTS}/{wildcards.hardware}/{step}/{before}/row.csv"] if before else []
+
+        return rows
 
     @property
     def planned_manifests(self) -> list[str]:

@@ -7,13 +7,15 @@ import traceback
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
+from typing import cast
 
 from pydantic import ValidationError
 
 from mfulab.schema.configs import StepConfig
 from mfulab.schema.errors import ConfigurationError, UnsupportedError
-from mfulab.schema.files import UnreadableError, read_json, write_csv
+from mfulab.schema.files import UnreadableError, read_csv, read_json, write_csv
 from mfulab.schema.measurements import MEASUREMENTS
+from mfulab.schema.replicates import previous
 from mfulab.schema.rows import LONGEST_MESSAGE, Row, Status
 from mfulab.steps.base import Measured
 
@@ -34,7 +36,9 @@ def measure(step: str, config_path: Path) -> Row:
     folder = config_path.parent
     hardware = check_device(config, folder)
     try:
-        measured = importlib.import_module(f"mfulab.steps.{step}").measure(config, folder)
+        measured = _as_before(step, config, folder) or importlib.import_module(f"mfulab.steps.{step}").measure(
+            config, folder
+        )
     except (Exception, SystemExit) as error:  # argparse in a model's module ends the process
         traceback.print_exc()
         measured = Measured(_unmeasured(step, config, _status(error), _message(error)))
@@ -82,6 +86,18 @@ def check_device(config: StepConfig, folder: Path) -> str:
     if found != claimed:
         raise ConfigurationError(f"hardware={claimed}: this run was planned for it, but here is {found}. Not measured.")
     return claimed
+
+
+def _as_before(step: str, config: StepConfig, folder: Path) -> Measured | None:
+    """What the replicate before ended with, if that was no measurement: the next one would end the same."""
+    before = previous(folder.name)
+    try:
+        row = read_csv(folder.with_name(before) / "row.csv")[0] if before else {}
+    except (FileNotFoundError, UnreadableError, IndexError):
+        row = {}
+    if row.get("status", "ok") == "ok":
+        return None
+    return Measured(_unmeasured(step, config, cast(Status, row["status"]), row.get("message", "")))
 
 
 def _unmeasured(step: str, config: StepConfig, status: Status, message: str) -> Row:

@@ -146,9 +146,7 @@ class DeviceConfig(Closed):
 class TimingConfig(Closed):
     """Length of the measurement. None takes the device's default: short on a CPU, 5 s in all if energy is read."""
 
-    windows: int = Field(
-        5, ge=2, description="Independent windows; the confidence interval is over these, five or more."
-    )
+    windows: int | None = Field(None, ge=2, description="Measured windows of each process.")
     window_time_s: float | None = Field(None, gt=0, description="Shortest measured window.")
     warm_up_time_s: float | None = Field(None, gt=0, description="Longest warm-up; it ends earlier once steady.")
     time_limit_s: float = Field(600, gt=0, description="A run that takes longer becomes a failed row.")
@@ -159,6 +157,9 @@ class ProfileConfig(Closed):
 
     operators: bool = Field(True, description="Operator table from a separate traced pass.")
     trace: bool = Field(False, description="Keep the Chrome / Perfetto trace of that pass.")
+
+
+REPLICATE = Field(1, ge=1, description="Which of the processes that measure the run, apart in time; planning sets it.")
 
 
 class StepConfig(Closed):
@@ -225,6 +226,7 @@ class ProfileStepConfig(CountFlopsConfig):
     timing: TimingConfig = TimingConfig()
     profile: ProfileConfig = ProfileConfig()
     seed: int = Field(0, ge=0)
+    replicate: int = REPLICATE
 
 
 class BenchMatmulConfig(StepConfig):
@@ -237,6 +239,7 @@ class BenchMatmulConfig(StepConfig):
     device: DeviceConfig = DeviceConfig()
     timing: TimingConfig = TimingConfig()
     seed: int = Field(0, ge=0)
+    replicate: int = REPLICATE
 
     @property
     def shape(self) -> tuple[int, int, int, int]:

@@ -10,6 +10,9 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 Percent = Annotated[float, Field(ge=0)]
+TIME_CI_LOW = Field(None, description="95 % confidence interval of `time_s`, from the spread between processes.")
+REPLICATES = Field(None, description="Processes that measured the run, apart in time; the tables make them one row.")
+BETWEEN = Field(None, description="Standard deviation of the processes' medians, relative.")
 Status = Literal["ok", "out_of_memory", "unsupported", "incorrect", "failed"]
 
 
@@ -173,8 +176,13 @@ class ProfileRow(Row):
     time_s: float | None = Field(None, description="Median step.")
     time_p5_s: float | None = None
     time_p95_s: float | None = None
-    time_ci_low_s: float | None = Field(None, description="95 % confidence interval of the median over windows.")
+    time_ci_low_s: float | None = TIME_CI_LOW
     time_ci_high_s: float | None = None
+    replicates: int | None = REPLICATES
+    between_spread_percent: float | None = BETWEEN
+    within_spread_percent: float | None = Field(
+        None, description="Standard deviation of the windows' medians inside a process, relative."
+    )
     windows: int | None = None
     steps: int | None = Field(None, description="Measured steps over all windows.")
     window_s: float | None = Field(None, description="Total length of the measured windows.")
@@ -265,7 +273,7 @@ class MatmulRow(Row):
     """One measured matmul."""
 
     kernel: str = ""
-    family: str = Field("", description="CPU, Numba CUDA, CUDA C, Triton or library.")
+    family: str = Field("", description="CPU, Numba CUDA, CUDA C, Triton, tile language or library.")
     rung: int | None = Field(None, description="Position on the ladder of its family, from the simplest up.")
     adds: str = Field("", description="What this rung does that the one below does not.")
     size: str = ""
@@ -276,6 +284,10 @@ class MatmulRow(Row):
     k: int | None = None
     effective_precision: str | None = Field(None, description="The format whose rounding the error shows.")
     time_s: float | None = Field(None, description="Median of `hot_time_s`: launches back to back.")
+    time_ci_low_s: float | None = TIME_CI_LOW
+    time_ci_high_s: float | None = None
+    replicates: int | None = REPLICATES
+    between_spread_percent: float | None = BETWEEN
     hot_time_s: float | None = None
     hot_iqr_s: float | None = None
     cold_time_s: float | None = Field(None, description="Caches flushed before each launch.")

@@ -7,7 +7,7 @@ from typing import Any
 
 from mfulab.schema.files import is_inside, write_csv, write_json
 from mfulab.schema.measurements import NO_MACHINE, TABLES
-from mfulab.tables import details, join, series
+from mfulab.tables import details, join, replicates, series
 from mfulab.tables.columns import Record, Records, columns
 from mfulab.tables.records import Collected, from_folder, from_manifest, from_recorded, identity
 
@@ -49,7 +49,7 @@ def collect(
             # Beside one's own machine a recorded GPU is what one lacks; a CPU is what one has.
             if not measured or any(row.get("device") == "cuda" for row in found.records["environment"]):
                 _extend(everything, found)
-    joined(everything.records)
+    joined(replicates.merge(everything.records))
     return everything
 
 
