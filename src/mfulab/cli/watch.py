@@ -59,7 +59,7 @@ def sample_of(name: str, uuid: str, readings: Readings, rates: Sequence[Rate], n
     """Current readings as one mapping: the device's columns, MFU by hardware counters, and its processes."""
     values: dict[str, Any] = {key: reading.value for key, reading in readings.items()}
     clock = peak_at_hand("bf16").spec_clock_mhz if uuid else None
-    # Which format the tensor pipe worked in it does not tell; all of them have one clock.
+    # Which format the tensor pipe worked in it does not report; all of them have one clock.
     known = {**values, "effective_precision": "bf16", "peak_clock_mhz": clock}
     values["expected_mfu_percent"] = expected_mfu(Facts(known))
     processes = [process_of(rate, "cuda" if uuid else "cpu") for rate in rates if rate.device == (uuid or "cpu")]

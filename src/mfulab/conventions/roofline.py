@@ -31,7 +31,7 @@ class Expectation:
         compute_bound_percent: share of `products_s` that FLOPs decide, not bytes.
         tokens_per_s: with every other operator fused away; samples where the input is none of tokens.
         memory_bytes: weights, gradients, Adam's state and saved activations; in inference weights and cache.
-        fits: whether the device holds that; None where its memory is not known.
+        fits: whether the device holds that; None if its memory is not known.
     """
 
     mode: Mode
@@ -59,7 +59,7 @@ def expect(
 
     Args:
         model: a name in `config/model/`, a YAML file like those, or what stands in one.
-        device: its name as a driver tells it, or its PCI id.
+        device: its name as a driver reports it, or its PCI id.
         precision: the format of products and of everything kept.
         sequence_length: tokens a sample, in decoding those of the context; the model's own where not given.
         batch_size: samples of the step.

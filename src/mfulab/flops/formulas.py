@@ -88,7 +88,7 @@ def weighted_peak_flop_s(flops: Mapping[str, float], peaks: Mapping[str, float])
         flops: by number format.
         peaks: FLOP/s by number format.
 
-    None where there are no FLOPs, or where a format in use has no peak.
+    None if there are no FLOPs, or where a format in use has no peak.
     """
     used = {name: count for name, count in flops.items() if count}
     if not used or any(not peaks.get(name) for name in used):

@@ -38,7 +38,7 @@ def pretended_ranks(world_size: int, rank: int = 0) -> Iterator[None]:
     Device meshes, DTensor and FSDP2 can be set up as for the real job, and the step counted: collectives return at
     once, without values. On the meta device no memory is needed.
 
-    Raises RuntimeError where the process already belongs to a job.
+    Raises RuntimeError if the process already belongs to a job.
     """
     if dist.is_initialized():
         raise RuntimeError("this process already belongs to a job; count its own steps instead")

@@ -1,4 +1,4 @@
-"""What Helion compiles: its kernels may refer to names of their module alone."""
+"""Helion's kernels, which may refer to names of their module alone."""
 
 import helion.language as hl
 import torch

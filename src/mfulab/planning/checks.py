@@ -24,13 +24,13 @@ SHOWN = 80  # characters of a value in a message
 
 
 class Report(Closed):
-    """What the report is told; no run reads it."""
+    """Options of the report; no run reads them."""
 
     language: str
 
 
 class Asked(Closed):
-    """What planning itself is told."""
+    """Options of planning itself."""
 
     steps: list[str]
     hardware: Annotated[str, Field(pattern=f"^{SLUG}$")] | None = Field(
@@ -58,7 +58,7 @@ ONE = ("steps", "replicates", "hardware", "exclude", "device", "device.name", "d
 
 
 def experiment_file(path: Path) -> None:
-    """Raises ConfigurationError where an experiment's file is none: for the first thing that is wrong with it."""
+    """Raises ConfigurationError if an experiment's file is none: for the first thing that is wrong with it."""
     try:
         text = read_text(path)
         content = yaml.safe_load(text)
@@ -121,7 +121,7 @@ def overrides(parsed: Iterable[Override], config: Mapping[str, Any], folder: Pat
 
 
 def values_of(override: Override) -> list[str]:
-    """The values that an override gives, as text. Raises ConfigurationError where they are none or no end of them."""
+    """The values that an override gives, as text. Raises ConfigurationError if they are none or no end of them."""
     if not override.is_sweep_override():
         return [override.get_value_element_as_str()]
     if not override.is_discrete_sweep():
@@ -151,7 +151,7 @@ def plain(text: str) -> Any:
 
 
 def check_choice(group: str, choice: str, folder: Path, where: str = "") -> None:
-    """Raises ConfigurationError where `choice` is no option of `group`."""
+    """Raises ConfigurationError if `choice` is no option of `group`."""
     options = [path.stem for path in (folder / group).glob("*.yaml")]
     if choice not in options:
         raise unknown(f"{where}{group}", _short(choice), options)
@@ -182,7 +182,7 @@ def whole(base: Mapping[str, Any], swept: Mapping[str, Any]) -> None:
 
 
 def value(key: str, content: Any) -> None:
-    """Raises ConfigurationError where `content` is no value of `key`; how keys go together is not looked at."""
+    """Raises ConfigurationError if `content` is no value of `key`; how keys go together is not looked at."""
     adapter = _adapter(key)
     try:
         if adapter is not None:
@@ -195,7 +195,7 @@ def value(key: str, content: Any) -> None:
 
 @cache
 def _adapter(key: str) -> TypeAdapter[Any] | None:
-    """What a key takes; None for the user's own keys."""
+    """Type of a key's values; None for the user's own keys."""
     model: type[BaseModel] | None = Experiment
     field = None
     for part in key.split("."):
@@ -266,7 +266,7 @@ def _short(content: object) -> str:
 
 
 def runs(steps: Iterable[str], axes: Mapping[str, Sequence[Any]]) -> None:
-    """Raises ConfigurationError where a step's axes multiply to more runs than anyone means."""
+    """Raises ConfigurationError if a step's axes multiply to more runs than anyone means."""
     for step in steps:
         read = [key for key in axes if key.split(".")[0] in MEASUREMENTS[step].config.model_fields]
         count = math.prod(len(axes[key]) for key in read)

@@ -52,7 +52,7 @@ def begin_before_executing(workflow: Any, lab: Any) -> None:
 
 
 def _is_any_incomplete() -> bool:
-    """Whether Snakemake has noted a job that it did not see end."""
+    """True if Snakemake has noted a job that it did not see end."""
     folder = Path(".snakemake/incomplete")
     return folder.is_dir() and any(folder.iterdir())
 

@@ -56,7 +56,7 @@ class Workflow:
         return is_left_over
 
     def _check_device_lock(self) -> None:
-        """Raises ConfigurationError where no run could lock the CPU, before the first of them fails."""
+        """Raises ConfigurationError if no run could lock the CPU, before the first of them fails."""
         try:
             os.close(devices.open_lock(devices.lock_path("cpu", os.environ)))
         except RuntimeError as error:

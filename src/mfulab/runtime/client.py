@@ -113,7 +113,7 @@ def _row_of(command: list[str]) -> str:
 
 
 def _stamp(path: str) -> tuple[int, int] | None:
-    """What tells a file from one that was written later under its name; None where there is none."""
+    """Identity of a file, unlike that of one written later under its name; None without a file."""
     try:
         found = os.stat(path)
     except OSError:
@@ -213,7 +213,7 @@ def _in_worker(command: list[str], environment: dict[str, str], limit: float | N
 
 
 def _answer(descriptor: int, limit: float | None, environment: dict[str, str]) -> bytes:
-    """One line; empty where the other end was closed. Raises TimeoutError after `limit` seconds, WorkflowEndedError."""
+    """One line; empty if the other end was closed. Raises TimeoutError after `limit` seconds, WorkflowEndedError."""
     end = time.monotonic() + (limit or math.inf)
     line = b""
     while not line.endswith(b"\n"):
@@ -238,7 +238,7 @@ def _append_to_log() -> None:
 
 
 def _log_size() -> int | None:
-    """Bytes of the file that this process's standard output goes to; None where it goes elsewhere."""
+    """Bytes of the file that this process's standard output goes to; None if it goes elsewhere."""
     try:
         found = os.fstat(1)
     except OSError:

@@ -123,7 +123,7 @@ def end(run: int) -> int:
 
 
 def _has_ended(child: int) -> bool:
-    """Whether a child has ended. Where the system can, it stays unreaped, so that no other group takes its number."""
+    """True if a child has ended. If the system can, it stays unreaped, so that no other group takes its number."""
     if hasattr(os, "waitid"):
         return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     found, status = os.waitpid(child, os.WNOHANG)  # macOS
@@ -133,7 +133,7 @@ def _has_ended(child: int) -> bool:
 
 
 def _children() -> list[int]:
-    """This process's children; none where the system does not tell."""
+    """This process's children; none where the system does not report."""
     with suppress(OSError), open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
         return [int(child) for child in file.read().split()]
     return []

@@ -89,7 +89,7 @@ def check_device(config: StepConfig, folder: Path) -> str:
 
 
 def _as_before(step: str, config: StepConfig, folder: Path) -> Measured | None:
-    """What the replicate before ended with, if that was no measurement: the next one would end the same."""
+    """Outcome of the previous replicate, if that was no measurement: the next one would end the same."""
     before = previous(folder.name)
     try:
         row = read_csv(folder.with_name(before) / "row.csv")[0] if before else {}

@@ -67,7 +67,7 @@ def _read(path: Path, most: int) -> bytes:
 
 
 def is_inside(path: Path, folder: Path) -> bool:
-    """Whether a path, its links followed, lies in a folder."""
+    """True if a path, its links followed, lies in a folder."""
     return path.resolve().is_relative_to(folder.resolve())
 
 

@@ -352,7 +352,7 @@ class NumberFormatsRow(Row):
 
 
 def impossible(row: Row, now: datetime) -> str | None:
-    """What no measurement can have written: a number out of range, a date to come; None where there is nothing."""
+    """A value that no measurement can have written: a number out of range, a date to come; None without one."""
     for name, value in row.model_dump(exclude_none=True).items():
         if not isinstance(value, int | float) or isinstance(value, bool) or math.isnan(value):
             continue

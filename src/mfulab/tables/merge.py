@@ -77,7 +77,7 @@ def _results_of(source: Path, unpacked: ExitStack) -> Path:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpacks a tar or zip file, nothing of it outside `folder`. Raises ConfigurationError where that is impossible."""
+    """Unpacks a tar or zip file, nothing of it outside `folder`. Raises ConfigurationError if that is impossible."""
     try:
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as file:

@@ -97,7 +97,7 @@ def record(results: Path, hardware: str, commit: str = "", allow_dirty: bool = F
 
 
 def folder_of(results: Path, hardware: str) -> Path:
-    """Where a machine's recording is. Raises ConfigurationError for a name that is none, and for a link elsewhere."""
+    """Folder of a machine's recording. Raises ConfigurationError for a name that is none, and for a link elsewhere."""
     if not re.fullmatch(SLUG, hardware):
         raise ConfigurationError(f"hardware={hardware}: no name of a device; see the folders in {results}/.")
     folder = results / REFERENCE / hardware

@@ -54,7 +54,7 @@ def parse(model: type[Row], cells: Mapping[str, str | None]) -> Record:
 
 
 def is_finite(value: object) -> bool:
-    """Whether a value is anything but NaN and infinity."""
+    """True if a value is anything but NaN and infinity."""
     return not isinstance(value, float) or math.isfinite(value)
 
 

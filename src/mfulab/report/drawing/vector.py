@@ -45,7 +45,7 @@ def inline(svg: str, name: str) -> str:
 
 
 def saved(folder: Path | None, name: str) -> str | None:
-    """The figure's SVG as it was drawn before; None where it was not, or where the file holds more than a drawing."""
+    """The figure's SVG as it was drawn before; None if it was not, or where the file holds more than a drawing."""
     try:
         svg = read_text(folder / f"{name}.svg") if folder else ""
     except (FileNotFoundError, UnreadableError):
@@ -54,7 +54,7 @@ def saved(folder: Path | None, name: str) -> str | None:
 
 
 def is_drawing(svg: str) -> bool:
-    """Whether a text is SVG that only draws: shapes and texts that refer to nothing but one another.
+    """True if a text is SVG that only draws: shapes and texts that refer to nothing but one another.
 
     What XML and HTML read differently, processing instructions and CDATA sections, is none; comments are to be removed.
     """
@@ -74,7 +74,7 @@ def is_drawing(svg: str) -> bool:
 
 
 def _is_harmless(key: str, value: str) -> bool:
-    """Whether an attribute neither runs nor loads anything."""
+    """True if an attribute neither runs nor loads anything."""
     if key.lower().startswith("on"):
         return False
     if key in ("href", "src"):
