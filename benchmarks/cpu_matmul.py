@@ -9,9 +9,9 @@ from pathlib import Path
 
 from targets import HEADER, Target, report
 
-from mfulab.configs import BenchMatmulStep
-from mfulab.errors import UnsupportedError
-from mfulab.rows import MatmulRow
+from mfulab.schema.configs import BenchMatmulStep
+from mfulab.schema.errors import UnsupportedError
+from mfulab.schema.rows import MatmulRow
 from mfulab.steps.bench_matmul import measure
 
 TARGET = Target("the best Numba rung on the CPU, share of torch", 30, "%", is_least=True)

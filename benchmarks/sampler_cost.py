@@ -11,13 +11,13 @@ from pathlib import Path
 
 import torch
 
-from mfulab.configs import DeviceConfig
 from mfulab.hardware.compute import prepare
-from mfulab.measurement.clocks import clock_for
-from mfulab.measurement.ladder import samplers_for
-from mfulab.measurement.series import Series
-from mfulab.measurement.statistics import FEWEST_WINDOWS, Stats, median_interval
-from mfulab.measurement.windows import CPU_PACE, CUDA_PACE, Step, measure_window, warm_up
+from mfulab.samplers.selection import samplers_for
+from mfulab.samplers.series import Series
+from mfulab.schema.configs import DeviceConfig
+from mfulab.timing.clocks import clock_for
+from mfulab.timing.statistics import FEWEST_WINDOWS, Stats, median_interval
+from mfulab.timing.windows import CPU_PACE, CUDA_PACE, Step, measure_window, warm_up
 
 
 def watched_window(step: Step, device: torch.device, seconds: float, estimate_s: float) -> float:

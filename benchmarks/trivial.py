@@ -12,14 +12,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from workflow_copy import ROOT, copy_workflow
+from support.workflow_copy import ROOT, copy_workflow
 
 # The real app, runner and imports of the step; only its measurement returns at once.
 SCRIPT = """
 from pathlib import Path
 import importlib
-from mfulab.app import main
-from mfulab.rows import ROWS
+from mfulab.cli.step import main
+from mfulab.schema.rows import ROWS
 from mfulab.steps.base import Measured
 
 name = Path(__file__).stem

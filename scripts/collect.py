@@ -2,7 +2,7 @@
 
 import sys
 
-from mfulab.collect import main
+from mfulab.tables.merge import main
 
 if __name__ == "__main__":
     sys.exit(main())

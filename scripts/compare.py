@@ -2,7 +2,7 @@
 
 import sys
 
-from mfulab.report.compare import main
+from mfulab.tables.compare import main
 
 if __name__ == "__main__":
     sys.exit(main())

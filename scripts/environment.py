@@ -1,6 +1,6 @@
 """Describes the machine: `python scripts/environment.py`."""
 
-from mfulab.app import main
+from mfulab.cli.step import main
 
 if __name__ == "__main__":
     main("environment")

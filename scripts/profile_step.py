@@ -1,6 +1,6 @@
 """Measures a training or inference step: `python scripts/profile_step.py model=gpt2 batch_size=8 precision=bf16`."""
 
-from mfulab.app import main
+from mfulab.cli.step import main
 
 if __name__ == "__main__":
     main("profile_step")

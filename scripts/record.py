@@ -2,7 +2,7 @@
 
 import sys
 
-from mfulab.record import main
+from mfulab.tables.recording import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,6 +1,6 @@
 """Joins rows into results/tables/*.csv."""
 
-from mfulab.report.tables import main
+from mfulab.tables.build import main
 
 if __name__ == "__main__":
     main()

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from workflow_copy import ROOT, copy_workflow
+from support.workflow_copy import MINIATURE, ROOT, copy_workflow
 
-pytest.register_assert_rewrite("pretend")  # its assertions tell what they compared
-MINIATURE = ("--config", "experiment=miniature", "device=cpu")
+pytest.register_assert_rewrite("support.pretend")  # its assertions tell what they compared
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -8,7 +8,7 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     """`mfulab.measure`, imported at its first use, so that planning does not wait for torch."""
     if name == "measure":
-        from mfulab.measurement.loop import Window
+        from mfulab.interactive.measure import Window
 
         return Window
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

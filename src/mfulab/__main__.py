@@ -10,7 +10,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the subcommand; returns the exit status."""
     match list(sys.argv[1:] if arguments is None else arguments):
         case ["watch", *rest]:
-            from mfulab import watch
+            from mfulab.cli import watch
 
             return watch.main(rest)
         case ["-h" | "--help"]:

@@ -1,9 +1,9 @@
-from mfulab.planning import mends
+from mfulab.planning import snakemake_workarounds
 from mfulab.planning.workflow import Workflow
-from mfulab.worker import lifetime
+from mfulab.runtime import lifetime
 
-mends.look_for_garbage_rarely()
-mends.keep_commas(workflow)
+snakemake_workarounds.look_for_garbage_rarely()
+snakemake_workarounds.keep_commas(workflow)
 lab = Workflow(config, is_main=workflow.is_main_process)
 
 # `warm SCRIPT …` in a rule's shell command: in the warm worker, or directly where there is none.
@@ -16,7 +16,7 @@ wildcard_constraints:
 
 
 onstart:
-    mends.keep_no_default_rate(workflow.scheduler)
+    snakemake_workarounds.keep_no_default_rate(workflow.scheduler)
     lifetime.start(workflow.local_exec, measures=lab.measures)
 
 

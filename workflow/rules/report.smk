@@ -16,7 +16,7 @@ checkpoint tables:
         others=lab.other_manifests,
         recorded=lab.recorded,
         rows=lab.rows,
-        sources=lab.module_sources("mfulab.report.tables"),
+        sources=lab.module_sources("mfulab.tables.build"),
     output:
         expand("results/tables/{table}.csv", table=lab.tables),
         figures="results/tables/figures.txt",
@@ -65,7 +65,7 @@ rule figure:
 # Numbers that need no measuring: computed once, and anew where the counting changed.
 rule seminar:
     input:
-        sources=lab.module_sources("mfulab.flops.seminar"),
+        sources=lab.module_sources("mfulab.seminar.claims"),
     output:
         "results/tables/seminar.csv",
     log:

@@ -9,8 +9,6 @@ import psutil
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from mfulab.configs import ModelConfig
-from mfulab.errors import UnsupportedError
 from mfulab.flops.count import Count, CountError, count
 from mfulab.models.build import (
     ModelError,
@@ -22,6 +20,8 @@ from mfulab.models.build import (
     require_positions,
 )
 from mfulab.models.decoding import decoder
+from mfulab.schema.configs import ModelConfig
+from mfulab.schema.errors import UnsupportedError
 
 Means = Literal["meta", "fake", "cpu"]
 Mode = Literal["training", "inference", "decoding"]

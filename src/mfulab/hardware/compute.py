@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import torch
 
-from mfulab.configs import FORMATS, DeviceConfig, PrecisionConfig
 from mfulab.hardware import cpu, identity
+from mfulab.schema.configs import FORMATS, DeviceConfig, PrecisionConfig
 
 
 def prepare(device: DeviceConfig) -> tuple[torch.device, int]:

@@ -3,9 +3,9 @@
 import ctypes
 from typing import Any
 
-from mfulab.errors import UnsupportedError
 from mfulab.kernels.base import Launch, Shape, ceil_div
 from mfulab.kernels.cuda_c import CudaC, LaunchError, check, handle_of
+from mfulab.schema.errors import UnsupportedError
 
 TILE_M, TILE_N, TILE_K, STAGES = 128, 256, 64, 4
 BOX = 64  # elements of 2 bytes in the widest swizzle

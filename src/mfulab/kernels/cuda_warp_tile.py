@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from mfulab.errors import UnsupportedError
 from mfulab.kernels.cuda_tiled import Quads
+from mfulab.schema.errors import UnsupportedError
 
 
 class CudaWarpTile(Quads):

@@ -9,7 +9,7 @@ round their output once.
 import math
 from dataclasses import dataclass
 
-from mfulab.configs import PrecisionConfig
+from mfulab.schema.configs import PrecisionConfig
 
 
 @dataclass(frozen=True)

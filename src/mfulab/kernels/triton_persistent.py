@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from mfulab.errors import UnsupportedError
 from mfulab.kernels.base import Launch, Shape, ceil_div
 from mfulab.kernels.triton_kernels import ITEM_BYTES, TritonKernel, matmul_persistent, multiprocessors
+from mfulab.schema.errors import UnsupportedError
 
 
 class TritonPersistent(TritonKernel):

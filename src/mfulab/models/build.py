@@ -10,7 +10,7 @@ import torch
 from torch.nn.parameter import UninitializedParameter
 from torch.utils.checkpoint import checkpoint
 
-from mfulab.configs import ModelConfig
+from mfulab.schema.configs import ModelConfig
 
 Task = Literal["classification", "language_modeling"]
 

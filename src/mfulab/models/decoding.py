@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from mfulab.errors import UnsupportedError
+from mfulab.schema.errors import UnsupportedError
 
 
 def decoder(model: torch.nn.Module, tokens: torch.Tensor, call: Callable[..., Any]) -> Callable[[], Any]:

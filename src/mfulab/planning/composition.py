@@ -19,8 +19,8 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from mfulab.errors import ConfigurationError
 from mfulab.planning.overrides import check_choice, check_keys, complete
+from mfulab.schema.errors import ConfigurationError
 
 
 @dataclass(frozen=True)

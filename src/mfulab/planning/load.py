@@ -1,17 +1,18 @@
 """What the Snakefile calls while it is parsed: the plans of the experiments asked for, composed once and remembered."""
 
 import hashlib
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mfulab.errors import ConfigurationError
 from mfulab.hardware.identity import NoDeviceError, hardware_slug, resolve
 from mfulab.planning import store
 from mfulab.planning.overrides import from_snakemake
 from mfulab.planning.runs import Plan, Run, plan
 from mfulab.planning.sources import PACKAGE, locate
+from mfulab.schema.errors import ConfigurationError
 
 CONFIG = Path("config")
 RESULTS = Path("results")
@@ -65,7 +66,8 @@ def _fingerprint(overrides: Sequence[str], folder: Path) -> str:
     is_given = any(override.startswith("hardware=") for override in overrides)
     machine = [] if is_given else [hardware_slug("cpu"), resolve("auto"), hardware_slug("auto")]
     digest = hashlib.sha256(json.dumps([*overrides, *machine]).encode())
-    code = [*sorted((PACKAGE / "planning").glob("*.py")), PACKAGE / "configs.py", PACKAGE / "language/__init__.py"]
+    rooms = [sorted((PACKAGE / room).glob("*.py")) for room in ("planning", "schema")]
+    code = [PACKAGE / "language/__init__.py", *itertools.chain(*rooms)]
     for path in [*sorted(folder.rglob("*.yaml")), *code]:
         digest.update(str(path).encode())
         digest.update(path.read_bytes())

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mfulab.errors import ConfigurationError, unknown
+from mfulab.schema.errors import ConfigurationError, unknown
 
 # Keys of these mappings are the user's own, so Hydra is told to add what is not there.
 OPEN = ("model.arguments", "device.peak_tflop_s")

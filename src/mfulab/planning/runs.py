@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from mfulab.configs import STEPS, CeilingsStep, CountFlopsStep, EnvironmentStep, ProfileStepStep, Step
-from mfulab.errors import ConfigurationError, unknown
 from mfulab.language import LANGUAGES
 from mfulab.planning.naming import run_name
+from mfulab.schema.configs import STEPS, CeilingsStep, CountFlopsStep, EnvironmentStep, ProfileStepStep, Step
+from mfulab.schema.errors import ConfigurationError, unknown
 
 if TYPE_CHECKING:  # composing imports Hydra, which a remembered plan does without
     from mfulab.planning.composition import Composition

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
-from mfulab.errors import ConfigurationError, unknown
 from mfulab.planning.store import write_if_changed
+from mfulab.schema.errors import ConfigurationError, unknown
 
 PACKAGE = Path(__file__).resolve().parents[1]
 INCLUDE = re.compile(r'^#include "(.+)"', re.MULTILINE)

@@ -11,8 +11,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from mfulab.errors import ConfigurationError
 from mfulab.planning.runs import Plan, Run
+from mfulab.schema.errors import ConfigurationError
 
 SUPERSEDED = "superseded"
 

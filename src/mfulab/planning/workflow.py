@@ -8,12 +8,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from mfulab.errors import ConfigurationError
 from mfulab.language import Texts
 from mfulab.planning.load import RESULTS, load
 from mfulab.planning.runs import Plan, Run
 from mfulab.planning.sources import PACKAGE, closure, step_sources, target_sources, write_digests
-from mfulab.worker import client
+from mfulab.runtime import client
+from mfulab.schema.errors import ConfigurationError
 
 TABLES = ("environment", "ceilings", "flops", "counters", "profile", "matmul", "formats")
 
@@ -112,7 +112,7 @@ class Workflow:
     def page_sources(self, wildcards: Any) -> list[str]:
         """An input function: the page's module, what it imports, and every figure's, found by their being there."""
         figures = [f"mfulab.report.figures.{path.stem}" for path in (PACKAGE / "report/figures").glob("[!_]*.py")]
-        return _relative(path for module in ["mfulab.report.page", *figures] for path in closure(module))
+        return _relative(path for module in ["mfulab.report.page.document", *figures] for path in closure(module))
 
     def category(self, wildcards: Any) -> str:
         """The figure's section in Snakemake's report: the page's. Its topic is read, as importing it imports pandas."""

@@ -1,4 +1,4 @@
-"""The tables as pandas frames with the types that `mfulab.rows` gives their columns, however broken the files are."""
+"""Tables as pandas frames, typed as `mfulab.schema.rows` says, however broken the files are."""
 
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -8,9 +8,9 @@ from typing import get_args
 
 import pandas as pd
 
-from mfulab.report import series
-from mfulab.report.columns import FLAGS, TABLES, TEXT, columns
-from mfulab.rows import ROWS
+from mfulab.schema.rows import ROWS
+from mfulab.tables import series
+from mfulab.tables.columns import FLAGS, TABLES, TEXT, columns
 
 Tables = dict[str, pd.DataFrame]
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mfulab.errors import UnsupportedError
-from mfulab.rows import Row
+from mfulab.schema.errors import UnsupportedError
+from mfulab.schema.rows import Row
 
 __all__ = ["Measured", "Step", "UnsupportedError"]
 
@@ -19,7 +19,7 @@ class Measured:
     samples: Sequence[Mapping[str, object]] = field(default=())
 
 
-# A step module defines `measure(config, folder)`: `config` is the step's model in `mfulab.configs.STEPS`, `folder` the
-# run's own folder, where the step may leave further files (series, operator table, trace). It raises UnsupportedError
-# where the run cannot be done; out of memory and other exceptions are turned into rows by the runner.
+# A step module defines `measure(config, folder)`: `config` is the step's model in `mfulab.schema.configs.STEPS`,
+# `folder` the run's own folder, where the step may leave further files (series, operator table, trace). It raises
+# UnsupportedError if the run cannot be done; out of memory and other exceptions become rows in runtime/run.py.
 Step = Callable[[Any, Path], Measured]

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import torch
 
-from mfulab.configs import BenchMatmulStep, KernelConfig, TimingConfig
-from mfulab.errors import UnsupportedError
 from mfulab.hardware.cpu import cpu, usable_cores
 from mfulab.kernels.base import Launch, MatmulKernel, Resources, Shape
 from mfulab.kernels.formats import Format, format_of
@@ -21,13 +19,15 @@ from mfulab.kernels.occupancy import occupancy_percent
 from mfulab.kernels.reference import reference_for
 from mfulab.kernels.threads import use_threads
 from mfulab.kernels.verification import Check, Operands, check, exact_product, random_operands
-from mfulab.measurement.cpu_sampler import CpuSampler
-from mfulab.measurement.device_timer import DeviceTimer
-from mfulab.measurement.host_timer import LONGEST_SPIN_S, HostTimer
-from mfulab.measurement.repetitions import Budget, Call, Repetition, Timer, interleave, summarise
-from mfulab.measurement.transfers import median_wall_s, synchronise, time_transfers
-from mfulab.rows import MatmulRow
+from mfulab.samplers.cpu_sampler import CpuSampler
+from mfulab.schema.configs import BenchMatmulStep, KernelConfig, TimingConfig
+from mfulab.schema.errors import UnsupportedError
+from mfulab.schema.rows import MatmulRow
 from mfulab.steps.base import Measured
+from mfulab.timing.device_timer import DeviceTimer
+from mfulab.timing.host_timer import LONGEST_SPIN_S, HostTimer
+from mfulab.timing.repetitions import Budget, Call, Repetition, Timer, interleave, summarise
+from mfulab.timing.transfers import median_wall_s, synchronise, time_transfers
 
 WINDOW_S = {"cpu": 0.2, "cuda": 0.1}
 WARM_UP_S = {"cpu": 0.6, "cuda": 0.3}

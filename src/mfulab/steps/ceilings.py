@@ -7,15 +7,15 @@ from pathlib import Path
 
 import torch
 
-from mfulab.configs import CeilingsStep, PrecisionConfig
 from mfulab.hardware.compute import allow_tf32, effective_precision, prepare
 from mfulab.hardware.device_peak import peak_of
 from mfulab.hardware.gpu import properties_of
 from mfulab.hardware.peaks import memory_peak_gb_s
-from mfulab.measurement.products import LIMIT_S, best_bandwidth, best_product, sweep_products, sweep_triad
-from mfulab.measurement.series import Series
-from mfulab.rows import CeilingRow
+from mfulab.samplers.series import Series
+from mfulab.schema.configs import CeilingsStep, PrecisionConfig
+from mfulab.schema.rows import CeilingRow
 from mfulab.steps.base import Measured, UnsupportedError
+from mfulab.timing.best_matmul import LIMIT_S, best_bandwidth, best_product, sweep_products, sweep_triad
 
 
 def measure(config: CeilingsStep, folder: Path) -> Measured:

@@ -3,12 +3,12 @@
 import json
 from pathlib import Path
 
-from mfulab.configs import CompareCountersStep
 from mfulab.flops.explain import explain, kinds_of_layers
 from mfulab.flops.model import count_model
-from mfulab.flops.peers import count_by, peer_version
+from mfulab.flops.other_counters import count_by, peer_version
 from mfulab.models.build import LogitsOnly, build, make_batch
-from mfulab.rows import CounterRow
+from mfulab.schema.configs import CompareCountersStep
+from mfulab.schema.rows import CounterRow
 from mfulab.steps.base import Measured, UnsupportedError
 
 

@@ -5,8 +5,6 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mfulab.configs import CountFlopsStep
-from mfulab.errors import UnsupportedError
 from mfulab.flops.compare import compare_formulas, transformer_shape
 from mfulab.flops.count import CountError
 from mfulab.flops.counter import Operations
@@ -17,7 +15,9 @@ from mfulab.flops.optimizers import optimizer_flops
 from mfulab.flops.parallel import plans
 from mfulab.flops.tree import layer_rows
 from mfulab.models.build import ModelError
-from mfulab.rows import FlopsRow
+from mfulab.schema.configs import CountFlopsStep
+from mfulab.schema.errors import UnsupportedError
+from mfulab.schema.rows import FlopsRow
 from mfulab.steps.base import Measured
 
 BYTES = 4

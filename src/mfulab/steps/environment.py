@@ -9,10 +9,10 @@ import psutil
 import threadpoolctl
 import torch
 
-from mfulab.configs import EnvironmentStep
 from mfulab.hardware import cpu, gpu, nvml
 from mfulab.hardware.compute import prepare
-from mfulab.rows import EnvironmentRow
+from mfulab.schema.configs import EnvironmentStep
+from mfulab.schema.rows import EnvironmentRow
 from mfulab.steps.base import Measured
 
 # Those that a measured number depends on.

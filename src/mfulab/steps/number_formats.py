@@ -5,43 +5,43 @@ from pathlib import Path
 
 import torch
 
-from mfulab import numerics
-from mfulab.configs import NumberFormatsStep
-from mfulab.errors import UnsupportedError
 from mfulab.kernels.formats import format_of
-from mfulab.rows import NumberFormatsRow
+from mfulab.schema.configs import NumberFormatsStep
+from mfulab.schema.errors import UnsupportedError
+from mfulab.schema.rows import NumberFormatsRow
+from mfulab.steps import rounding
 from mfulab.steps.base import Measured
 
 
 def measure(config: NumberFormatsStep, folder: Path) -> Measured:
     """A row with the format's parts and errors; needs no device."""
     name = format_of(config.precision).name
-    if name not in numerics.FORMATS:
+    if name not in rounding.FORMATS:
         raise UnsupportedError(f"{name} is no floating-point format")
-    form = numerics.FORMATS[name]
-    length = min(config.sum_length, int(numerics.largest(form)))
-    values = numerics.terms(form, length, config.seed)
-    exact = numerics.exact_sum(values)
+    form = rounding.FORMATS[name]
+    length = min(config.sum_length, int(rounding.largest(form)))
+    values = rounding.terms(form, length, config.seed)
+    exact = rounding.exact_sum(values)
     ascending = values.sort(dim=1).values
-    squared, factored = numerics.difference_of_squares(form, config.seed)
+    squared, factored = rounding.difference_of_squares(form, config.seed)
     row = NumberFormatsRow(
         precision=config.precision.name,
         bits=form.bits,
-        exponent_bits=numerics.exponent_bits(form),
-        mantissa_bits=numerics.mantissa_bits(form),
-        bias=numerics.bias(form),
-        epsilon=numerics.epsilon(form),
-        largest=numerics.largest(form),
-        smallest_normal=numerics.smallest_normal(form),
-        smallest_subnormal=numerics.smallest_subnormal(form),
+        exponent_bits=rounding.exponent_bits(form),
+        mantissa_bits=rounding.mantissa_bits(form),
+        bias=rounding.bias(form),
+        epsilon=rounding.epsilon(form),
+        largest=rounding.largest(form),
+        smallest_normal=rounding.smallest_normal(form),
+        smallest_subnormal=rounding.smallest_subnormal(form),
         tenths_add_up=form.of(form.of(0.1) + form.of(0.2)) == form.of(0.3),
-        last_counted=numerics.last_counted(form),
+        last_counted=rounding.last_counted(form),
         sum_length=length,
-        naive_sum_error=_error(numerics.naive_sum(form, values), exact),
-        ascending_sum_error=_error(numerics.naive_sum(form, ascending), exact),
-        descending_sum_error=_error(numerics.naive_sum(form, ascending.flip(1)), exact),
-        pairwise_sum_error=_error(numerics.pairwise_sum(form, values), exact),
-        kahan_sum_error=_error(numerics.kahan_sum(form, values), exact),
+        naive_sum_error=_error(rounding.naive_sum(form, values), exact),
+        ascending_sum_error=_error(rounding.naive_sum(form, ascending), exact),
+        descending_sum_error=_error(rounding.naive_sum(form, ascending.flip(1)), exact),
+        pairwise_sum_error=_error(rounding.pairwise_sum(form, values), exact),
+        kahan_sum_error=_error(rounding.kahan_sum(form, values), exact),
         squares_difference_error=squared,
         factored_difference_error=factored,
         **_dot_errors(form, length, config.seed),
@@ -49,18 +49,18 @@ def measure(config: NumberFormatsStep, folder: Path) -> Measured:
     return Measured(row)
 
 
-def _dot_errors(form: numerics.NumberFormat, length: int, seed: int) -> dict[str, float | None]:
+def _dot_errors(form: rounding.NumberFormat, length: int, seed: int) -> dict[str, float | None]:
     """Of the same dot products accumulated in the format itself, in fp16 and in fp32."""
-    x, y = (numerics.terms(form, length, seed + step) for step in (1, 2))
-    exact = numerics.exact_sum(x * y)
-    own, half, single = form, numerics.FORMATS["fp16"], numerics.FORMATS["fp32"]
+    x, y = (rounding.terms(form, length, seed + step) for step in (1, 2))
+    exact = rounding.exact_sum(x * y)
+    own, half, single = form, rounding.FORMATS["fp16"], rounding.FORMATS["fp32"]
     return {
-        f"dot_error_{label}": _error(numerics.dot(form, accumulator, x, y), exact)
+        f"dot_error_{label}": _error(rounding.dot(form, accumulator, x, y), exact)
         for label, accumulator in (("own", own), ("fp16", half), ("fp32", single))
     }
 
 
 def _error(computed: torch.Tensor, exact: torch.Tensor) -> float | None:
     """None where a sum left the range of the format: an overflow has no relative error."""
-    error = numerics.relative_error(computed, exact)
+    error = rounding.relative_error(computed, exact)
     return error if math.isfinite(error) else None

@@ -11,13 +11,20 @@ from typing import Any
 
 import torch
 
-from mfulab.configs import ProfileConfig, ProfileStepStep, TimingConfig
 from mfulab.hardware.compute import allow_tf32, effective_precision, prepare
-from mfulab.measurement import execution, workload
-from mfulab.measurement.clocks import clock_for
-from mfulab.measurement.ladder import clock_reader, restriction_of, samplers_for, set_readings
-from mfulab.measurement.memory import PeakMemory
-from mfulab.measurement.operators import (
+from mfulab.models import execution, workload
+from mfulab.models.build import build, enable_checkpointing, loss, make_batch, require_positions
+from mfulab.samplers.memory import PeakMemory
+from mfulab.samplers.reading import Reading, Readings
+from mfulab.samplers.selection import clock_reader, restriction_of, samplers_for, set_readings
+from mfulab.samplers.series import Series
+from mfulab.schema.configs import ProfileConfig, ProfileStepStep, TimingConfig
+from mfulab.schema.rows import ProfileRow
+from mfulab.steps.base import Measured, UnsupportedError
+from mfulab.timing.clocks import clock_for
+from mfulab.timing.statistics import FEWEST_WINDOWS, Stats, median_interval
+from mfulab.timing.windows import CPU_PACE, CUDA_PACE, Observation, Pace, observe
+from mfulab.tracing.operators import (
     KERNEL_COLUMNS,
     OPERATOR_COLUMNS,
     TracedPass,
@@ -27,13 +34,6 @@ from mfulab.measurement.operators import (
     trace_steps,
     untraced,
 )
-from mfulab.measurement.reading import Reading, Readings
-from mfulab.measurement.series import Series
-from mfulab.measurement.statistics import FEWEST_WINDOWS, Stats, median_interval
-from mfulab.measurement.windows import CPU_PACE, CUDA_PACE, Observation, Pace, observe
-from mfulab.models.build import build, enable_checkpointing, loss, make_batch, require_positions
-from mfulab.rows import ProfileRow
-from mfulab.steps.base import Measured, UnsupportedError
 
 TRACED_S = 0.3
 

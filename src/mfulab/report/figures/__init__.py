@@ -22,7 +22,8 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
 from mfulab.language import Texts
-from mfulab.report import frames, style
+from mfulab.report import frames
+from mfulab.report.drawing import style
 
 TOPICS = (
     "headline",

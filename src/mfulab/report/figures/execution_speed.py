@@ -4,7 +4,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.language import Texts
-from mfulab.report import relative
+from mfulab.report.drawing import relative
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("profile", "environment")

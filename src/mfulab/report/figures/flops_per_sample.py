@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from mfulab.language import Texts
 from mfulab.language.quantities import quantity, significant
-from mfulab.report import style
+from mfulab.report.drawing import style
 from mfulab.report.frames import Tables, ok
 
 TABLES = ("flops",)

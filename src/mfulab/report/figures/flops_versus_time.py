@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from mfulab.language import Texts
 from mfulab.language.quantities import significant
-from mfulab.report import labels, points, style, ticks
+from mfulab.report.drawing import labels, points, style, ticks
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("profile", "environment")

@@ -9,7 +9,7 @@ from matplotlib.ticker import NullLocator
 
 from mfulab.language import Texts
 from mfulab.language.quantities import percent, significant
-from mfulab.report import matmuls, style
+from mfulab.report.drawing import matmuls, style
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("matmul", "environment")

@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from mfulab.language import Texts
 from mfulab.language.quantities import quantity
-from mfulab.report import labels, matmuls, style, ticks
+from mfulab.report.drawing import labels, matmuls, style, ticks
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("matmul", "environment")

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from mfulab.language import Texts
 from mfulab.language.quantities import percent
-from mfulab.report import matmuls, style
+from mfulab.report.drawing import matmuls, style
 from mfulab.report.frames import Tables, ok, own, with_machine
 
 TABLES = ("matmul", "environment")

@@ -6,7 +6,7 @@ from matplotlib.ticker import NullFormatter
 
 from mfulab.language import Texts
 from mfulab.language.quantities import significant
-from mfulab.report import style
+from mfulab.report.drawing import style
 from mfulab.report.frames import Tables, ok
 
 TABLES = ("formats",)

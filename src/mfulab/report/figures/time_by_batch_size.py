@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from mfulab.language import Texts
 from mfulab.language.quantities import significant
-from mfulab.report import curves
+from mfulab.report.drawing import curves
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("profile", "environment")

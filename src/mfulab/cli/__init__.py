@@ -1,0 +1,1 @@
+"""The `mfulab` command and the entry points of scripts/."""

@@ -1,0 +1,1 @@
+"""`mfulab.measure` around a user's own loop."""

@@ -1,1 +1,0 @@
-"""Clocks, windows, samplers and statistics: what a step measures with."""

@@ -1,0 +1,83 @@
+"""How a model's operations are issued: eager, traced, scripted, compiled, or replayed as one CUDA graph."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from mfulab.models.build import Batch, LogitsOnly
+from mfulab.schema.configs import ExecutionConfig
+from mfulab.schema.errors import UnsupportedError
+
+# Steps before capture: lazy initialisation and the optimiser's state must not become part of the graph.
+_STEPS_BEFORE_CAPTURE = 3
+
+
+def arrange(model: torch.nn.Module, batch: Batch, execution: ExecutionConfig) -> tuple[torch.nn.Module, Batch]:
+    """The model and its batch in channels-last memory format where asked for, which only images have."""
+    if not execution.channels_last:
+        return model, batch
+    if batch.inputs.ndim != 4:
+        raise UnsupportedError("execution.channels_last: only [batch, channels, height, width] inputs have channels")
+    return (
+        model.to(memory_format=torch.channels_last),  # type: ignore[call-overload]
+        Batch(batch.inputs.contiguous(memory_format=torch.channels_last), batch.targets),
+    )
+
+
+def issue(model: torch.nn.Module, batch: Batch, execution: ExecutionConfig) -> Callable[[Any], Any]:
+    """The model as a callable in the mode asked for; compilation itself happens in its first calls.
+
+    Raises UnsupportedError where the model cannot be traced or scripted.
+    """
+    match execution.mode:
+        case "trace":
+            return _torchscript(lambda: torch.jit.trace(LogitsOnly(model), (batch.inputs,), check_trace=False), "trace")
+        case "script":
+            return _torchscript(lambda: torch.jit.script(model), "script")
+        case "compile":
+            return torch.compile(model, mode=execution.compile_mode)
+    return model
+
+
+def _torchscript(make: Callable[[], Any], mode: str) -> Callable[[Any], Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TorchScript is deprecated; it is measured as the past that it is
+        try:
+            return make()
+        except Exception as error:
+            # TorchScript refuses a model's Python with many kinds of error; none of them is about this device.
+            line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+            raise UnsupportedError(f"execution={mode}: torch.jit cannot {mode} this model: {line}") from error
+
+
+def capture(step: Callable[[], torch.Tensor], device: torch.device) -> Callable[[], torch.Tensor]:
+    """`step` captured once as a CUDA graph and replayed: one launch for all of its kernels.
+
+    Its result is the tensor that every replay overwrites. Follows torch's notes on whole-network capture: first on a
+    side stream, then recorded.
+    """
+    if device.type != "cuda":
+        raise UnsupportedError("execution=cuda_graph needs an NVIDIA GPU")
+    side = torch.cuda.Stream(device)
+    side.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(side):
+        for _ in range(_STEPS_BEFORE_CAPTURE):
+            step()
+    torch.cuda.current_stream(device).wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            result = step()
+    except RuntimeError as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        line = str(error).splitlines()[0]
+        raise UnsupportedError(f"execution=cuda_graph: this step cannot be captured: {line}") from error
+
+    def replay() -> torch.Tensor:
+        graph.replay()
+        return result
+
+    return replay

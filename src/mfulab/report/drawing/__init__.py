@@ -1,0 +1,1 @@
+"""What figures share: style, labels, ticks, fonts."""

@@ -1,0 +1,180 @@
+"""Labels that stand beside what they name and never on one another."""
+
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
+from matplotlib.text import Annotation
+
+from mfulab.report.drawing.style import INK, MUTED, PAPER
+
+GAP = 1.5  # points between two labels
+ALIGNED = {"left": 0.0, "center": 0.5, "right": 1.0}
+NEAR = 20  # points from which on a label needs a leader
+SMALLEST = 6  # font size in points; where even these do not fit, the lowest lines go unnamed
+
+
+def settle(figure: Figure) -> None:
+    """Lays the figure out, so that labels know where things are. Call it when panels, limits and legend are final."""
+    figure.draw_without_rendering()
+
+
+def at_line_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]], size: float = 10) -> list[Annotation]:
+    """Names lines in the right margin: (x, y, name, colour) of each line's last point, in data units.
+
+    Labels keep the order of the lines' ends and are pushed apart until none touches another; a thin leader ties each to
+    its line. Call it after `settle`.
+    """
+    room = axes.get_window_extent().height * 72 / axes.figure.dpi
+    size = max(SMALLEST, min(size, (room / max(len(ends), 1) - GAP) / 1.25))
+    ends = sorted(ends, key=lambda end: end[1])[-int(room / (SMALLEST * 1.25 + GAP)) :]
+    height = (size * 1.25 + GAP) / room
+    to_fraction = axes.transData + axes.transAxes.inverted()
+    wanted = sorted(((to_fraction.transform((x, y))[1], (x, y), name, color) for x, y, name, color in ends))
+    top = 1 - height / 2  # a label's centre: its upper half stays under the panel's title
+    placed = [top * place for place in _apart([want / top for want, *_ in wanted], height / top)]
+    return [
+        axes.annotate(
+            name,
+            end,
+            (1.03, place),
+            textcoords="axes fraction",
+            fontsize=size,
+            color=INK,
+            va="center",
+            annotation_clip=False,
+            arrowprops={
+                "arrowstyle": "-",
+                "color": color,
+                "linewidth": 0.8,
+                "shrinkA": 1,
+                "shrinkB": 4,
+                "relpos": (0, 0.5),
+            },
+        )
+        for (_, end, name, color), place in zip(wanted, placed, strict=True)
+    ]
+
+
+def _apart(wanted: Sequence[float], height: float) -> list[float]:
+    """Positions near the wanted ones (ascending), `height` apart or more and within [0, 1] where that many fit.
+
+    Neighbours that touch become a block centred on the mean of what its members want (pool adjacent violators).
+    """
+    blocks: list[tuple[float, int]] = []  # (start, members)
+    for want in wanted:
+        block = (want, 1)
+        while blocks and blocks[-1][0] + blocks[-1][1] * height > block[0]:
+            start, members = blocks.pop()
+            count = members + block[1]
+            block = ((start * members + (block[0] - members * height) * block[1]) / count, count)
+        blocks.append(block)
+    positions = [start + index * height for start, members in blocks for index in range(members)]
+    for index in range(len(positions) - 1, -1, -1):
+        limit = positions[index + 1] - height if index + 1 < len(positions) else 1.0
+        positions[index] = min(positions[index], limit)
+    for index, position in enumerate(positions):
+        limit = positions[index - 1] + height if index else 0.0
+        positions[index] = max(position, limit)
+    return positions
+
+
+def beside_points(
+    axes: Axes,
+    points: Sequence[tuple[float, float, str]],
+    obstacles: Sequence[tuple[float, float]] = (),
+    lines: Sequence[tuple[float, float]] = (),
+    size: float = 10,
+) -> list[Annotation]:
+    """Names points of a scatter: (x, y, name) in data units. Each label takes the nearest free place around its point.
+
+    `obstacles` are points that no label may cover, `lines` points of lines on which one stands only where it finds no
+    other place. Call it after `settle`; a label that finds none is left out rather than drawn over another.
+    """
+    renderer = axes.figure.canvas.get_renderer()
+    inside = axes.get_window_extent(renderer).extents
+    scale = axes.figure.dpi / 72
+    taken = _around(axes, [*obstacles, *(point[:2] for point in points)], 4 * scale)
+    crossed = _around(axes, lines, 2 * scale)
+    labels = []
+    for x, y, name in points:
+        label = axes.annotate(name, (x, y), (0, 0), textcoords="offset points", fontsize=size, color=INK, va="center")
+        label.set_path_effects([withStroke(linewidth=2.5, foreground=PAPER)])
+        center = axes.transData.transform((x, y))
+        extent = label.get_window_extent(renderer).size + 2 * GAP * scale
+        free = _free(center, extent, inside, np.vstack([taken, crossed]), scale) or _free(
+            center, extent, inside, taken, scale
+        )
+        if free is None:
+            label.remove()
+            continue
+        (dx, dy, align), boxes = free
+        taken = np.vstack([taken, boxes])
+        label.set(ha=align, position=(dx, dy))
+        labels.append(label)
+        if _is_far(dx, dy):
+            _draw_leader(axes, x, y, dx, dy)
+    return labels
+
+
+def _around(axes: Axes, points: Sequence[tuple[float, float]], reach: float) -> np.ndarray:
+    """Squares about points given in data units: x0, y0, x1, y1 in pixels."""
+    places = axes.transData.transform(np.asarray(points, dtype=float).reshape(-1, 2))
+    return np.hstack([places - reach, places + reach])
+
+
+def _free(
+    center: np.ndarray, size: np.ndarray, inside: np.ndarray, taken: np.ndarray, scale: float
+) -> tuple[tuple[float, float, str], np.ndarray] | None:
+    """The nearest place about `center` where a label of `size` pixels is free, with the boxes that it takes there."""
+    width, height = size
+    for dx, dy, align in _places():
+        left, middle = center + np.array([dx, dy]) * scale - (width * ALIGNED[align], 0)
+        extent = (left, middle - height / 2, left + width, middle + height / 2)
+        boxes = np.array([extent, *(_leader_boxes(center, dx * scale, dy * scale) if _is_far(dx, dy) else ())])
+        if _within(extent, inside) and not _overlap(boxes, taken):
+            return (dx, dy, align), boxes
+    return None
+
+
+def _is_far(dx: float, dy: float) -> bool:
+    return abs(dx) + abs(dy) > NEAR
+
+
+def _overlap(some: np.ndarray, others: np.ndarray) -> bool:
+    a, b = some[:, None], others[None]
+    return bool(((a[..., :2] < b[..., 2:]) & (b[..., :2] < a[..., 2:])).all(axis=-1).any())
+
+
+def _within(inner: Sequence[float], outer: np.ndarray) -> bool:
+    return inner[0] >= outer[0] and inner[1] >= outer[1] and inner[2] <= outer[2] and inner[3] <= outer[3]
+
+
+def _leader_boxes(center: np.ndarray, dx: float, dy: float) -> list[tuple[float, float, float, float]]:
+    """Small boxes along the leader, from where it has left its point, so that nothing else is put on it."""
+    places = [(center[0] + dx * step / 10, center[1] + dy * step / 10) for step in range(3, 10)]
+    return [(x - 1, y - 1, x + 1, y + 1) for x, y in places]
+
+
+def _draw_leader(axes: Axes, x: float, y: float, dx: float, dy: float) -> None:
+    axes.annotate(
+        "",
+        (x, y),
+        (dx * 0.92, dy * 0.85),
+        textcoords="offset points",
+        arrowprops={"arrowstyle": "-", "color": MUTED, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 4},
+    )
+
+
+@cache
+def _places() -> list[tuple[float, float, str]]:
+    """Offsets in points with alignment, nearest first."""
+    places: list[tuple[float, float, str]] = []
+    for reach in (8, 14, 22, 32, 44):
+        places += [(reach, 0, "left"), (-reach, 0, "right"), (0, reach + 3, "center"), (0, -reach - 3, "center")]
+        places += [(0.8 * reach, up * reach, "left") for up in (1, -1)]
+        places += [(-0.8 * reach, up * reach, "right") for up in (1, -1)]
+    return places

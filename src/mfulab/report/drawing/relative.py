@@ -1,0 +1,87 @@
+"""Runs relative to the same run at a baseline of one axis: which pairs there are, and how they are drawn."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mfulab.language import Texts
+from mfulab.language.quantities import significant
+from mfulab.report import frames
+from mfulab.report.drawing import style, ticks
+
+KEYS = ("machine", "model", "workload", "mode", "precision", "execution", "sequence_length", "batch_size")
+MOST = 24  # models a panel
+
+
+def against(rows: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
+    """Each run that has a partner at `axis == baseline`, at the largest batch where it has one, with its `speedup`.
+
+    `speedup_low` and `speedup_high` bound it by the two confidence intervals at their worst.
+    """
+    keys = [key for key in KEYS if key != axis]
+    filled = frames.one_each(rows.assign(sequence_length=rows["sequence_length"].fillna(0)), KEYS)
+    partners = filled[filled[axis] == baseline].drop_duplicates(keys)
+    values = ["samples_per_s", "time_s", "time_ci_low_s", "time_ci_high_s"]
+    paired = filled[filled[axis] != baseline].merge(partners[keys + values], on=keys, suffixes=("", "_base"))
+    if paired.empty:
+        return paired.assign(speedup=pd.Series(dtype=float))
+    paired["speedup"] = paired["samples_per_s"] / paired["samples_per_s_base"]
+    paired["speedup_low"] = paired["time_ci_low_s_base"] / paired["time_ci_high_s"]
+    paired["speedup_high"] = paired["time_ci_high_s_base"] / paired["time_ci_low_s"]
+    largest = paired.groupby([key for key in KEYS if key != "batch_size"])["batch_size"].transform("max")
+    return paired[paired["batch_size"] == largest]
+
+
+def finding(rows: pd.DataFrame, text: Texts, axis: str) -> str:
+    """The largest gain and the largest loss, or the smallest gain where nothing loses."""
+    best, worst = rows.loc[rows["speedup"].idxmax()], rows.loc[rows["speedup"].idxmin()]
+    return text(
+        "finding",
+        best=text.name(axis, best[axis]),
+        best_model=best["model"],
+        best_mode=text.name("mode", best["mode"]),
+        best_speedup=significant(best["speedup"]),
+        best_machine=best["machine"],
+        worst=text.name(axis, worst[axis]),
+        worst_model=worst["model"],
+        worst_mode=text.name("mode", worst["mode"]),
+        worst_speedup=significant(worst["speedup"]),
+        worst_machine=worst["machine"],
+    )
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> None:
+    """A panel a machine and mode, a line of dots a model, models ordered by their best gain."""
+    machines, titles = style.machines(rows), style.modes(rows, text)
+    grid = style.panels(figure, machines, list(titles.values()), sharey=True, sharex=True)
+    if len(machines) == 1:
+        style.fit(figure, min(MOST, rows["model"].nunique()))
+    low, high = min(1.0, rows["speedup"].min()) / 1.4, max(1.0, rows["speedup"].max()) * 1.4
+    values = rows[axis].unique()
+    colors = style.precision_colors(values) if axis == "precision" else style.colors(sorted(values))
+    order = rows.groupby("model")["speedup"].max().nlargest(MOST).sort_values().index
+    heights = {model: height for height, model in enumerate(order)}
+    for machine, mode in ((machine, mode) for machine in machines for mode in titles):
+        axes = grid[machine, titles[mode]]
+        here = rows[(rows["machine"] == machine) & (rows["mode"] == mode) & rows["model"].isin(order)]
+        axes.axvline(1, color=style.MUTED, linewidth=1.2)
+        offsets = dict(zip(colors, np.linspace(-0.2, 0.2, len(colors)) if len(colors) > 1 else [0], strict=True))
+        for value, group in here.groupby(axis, sort=False):
+            axes.errorbar(
+                group["speedup"],
+                group["model"].map(heights) + offsets[value],
+                xerr=[
+                    (group["speedup"] - group["speedup_low"]).clip(lower=0).fillna(0),
+                    (group["speedup_high"] - group["speedup"]).clip(lower=0).fillna(0),
+                ],
+                fmt="o",
+                color=colors[value],
+                elinewidth=1.4,
+            )
+        ticks.doublings(axes, (2.0**power for power in range(-10, 11)), "×")
+        axes.set_yticks(range(len(order)), order, fontsize=min(11, (240 if len(machines) == 1 else 145) / len(order)))
+        axes.set_ylim(-0.6, len(order) - 0.4)
+        axes.set_xlim(low, high)
+        if machine == machines[-1]:
+            axes.set_xlabel(text("speedup"))
+    style.legend(figure, [style.dot(color, text.name(axis, value)) for value, color in colors.items()])

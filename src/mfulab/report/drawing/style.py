@@ -1,0 +1,214 @@
+"""The look that all figures share: sizes for a projector, colours that everyone can tell apart, who measured when."""
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Any, get_args
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from mfulab.language import Texts
+from mfulab.report.drawing import fonts
+from mfulab.schema.configs import WorkloadConfig
+
+INK, MUTED, GRID, PAPER = "#1f2933", "#5f6b7a", "#dde2e8", "#ffffff"
+# seaborn's "colorblind" without its yellow, its pale pink and one of two near blues: readable on white and on black.
+PALETTE = tuple(sns.color_palette("colorblind").as_hex()[index] for index in (0, 1, 2, 3, 4, 5, 9, 7))
+SIZE = (10.0, 5.625)  # inches: 16:9, 1920 × 1080 at DPI
+DPI = 192
+MANY = 1500  # points beyond which an SVG holds them as one picture
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+
+
+def theme() -> rc_context:
+    """A context in which figures are drawn; nothing leaks into the caller's matplotlib."""
+    sns_style = sns.axes_style("whitegrid")
+    return rc_context(
+        {
+            **sns_style,
+            "font.family": fonts.families(),
+            "font.size": 12,
+            "axes.titlesize": 12,
+            "axes.titleweight": "bold",
+            "axes.titlelocation": "left",
+            "axes.labelsize": 12,
+            "axes.labelcolor": INK,
+            "axes.edgecolor": MUTED,
+            "axes.linewidth": 0.8,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.axisbelow": True,
+            "grid.color": GRID,
+            "grid.linewidth": 0.8,
+            "text.color": INK,
+            "xtick.color": MUTED,
+            "ytick.color": MUTED,
+            "xtick.labelcolor": INK,
+            "ytick.labelcolor": INK,
+            "xtick.labelsize": 11,
+            "ytick.labelsize": 11,
+            "legend.frameon": False,
+            "legend.fontsize": 11,
+            "lines.linewidth": 2,
+            "lines.markersize": 7,
+            "figure.facecolor": PAPER,
+            "savefig.facecolor": PAPER,
+            "svg.fonttype": "path",
+            "svg.hashsalt": "mfulab",
+            "pdf.fonttype": 42,
+        }
+    )
+
+
+def machines(rows: pd.DataFrame, most: int = 3) -> list[str]:
+    """The machines that get a panel: those measured here before recorded ones, then by name."""
+    return list(dict.fromkeys(rows.sort_values(["recorded", "machine"])["machine"]))[:most]
+
+
+def modes(rows: pd.DataFrame, text: Texts) -> dict[str, str]:
+    """The modes that there are, each with its word, in one order for the panels and legends of all figures."""
+    usual = get_args(WorkloadConfig.model_fields["mode"].annotation)
+    present = [*(mode for mode in usual if mode in set(rows["mode"])), *sorted(set(rows["mode"]) - set(usual))]
+    return {mode: text.name("mode", mode) for mode in present}
+
+
+def precision_colors(values: Iterable[str]) -> dict[str, str]:
+    """A colour for each precision, the same one in all figures as long as no more than eight meet."""
+    usual = ("fp32", "bf16", "fp16", "tf32", "fp8", "fp64", "amp_bf16", "amp_fp16", "int8")
+    return _usual_first(usual, values)
+
+
+def family_colors(values: Iterable[str]) -> dict[str, str]:
+    """A colour for each family of kernels, the same one in all figures."""
+    return _usual_first(("library", "CPU", "Numba CUDA", "CUDA C", "Triton"), values)
+
+
+def shades(rows: pd.DataFrame, column: str, colors: pd.Series) -> dict[str, str]:
+    """For each value of `column` a shade of the colour of its rows, from pale to full in the order of the rows."""
+    first = rows.assign(color=colors).drop_duplicates(column)
+    found: dict[str, str] = {}
+    for color, here in first.groupby("color"):
+        pale = sns.blend_palette([PAPER, color], 100).as_hex()[40]
+        shades_of_it = sns.blend_palette([pale, color], len(here)).as_hex() if len(here) > 1 else [color]
+        found |= dict(zip(here[column], shades_of_it, strict=True))
+    return found
+
+
+def _usual_first(usual: Sequence[str], values: Iterable[str]) -> dict[str, str]:
+    present = set(values)
+    places = {value: usual.index(value) for value in usual if value in present}
+    free = (place for place in range(len(usual), len(usual) + len(present)))
+    places |= {value: next(free) for value in sorted(present - set(usual))}
+    return {value: PALETTE[place % len(PALETTE)] for value, place in places.items()}
+
+
+def colors(values: Iterable[str]) -> dict[str, str]:
+    """A colour for each distinct value, in the order given; they repeat beyond eight, so label directly as well."""
+    return {value: PALETTE[index % len(PALETTE)] for index, value in enumerate(dict.fromkeys(values))}
+
+
+def dashes(values: Iterable[str]) -> dict[str, str | tuple[int, tuple[float, ...]]]:
+    """A line style for each distinct value, in the order given."""
+    patterns: tuple[str | tuple[int, tuple[float, ...]], ...] = (
+        "-",
+        (0, (5, 2)),
+        (0, (1, 1.5)),
+        (0, (6, 2, 1, 2)),
+        (0, (3, 1, 1, 1, 1, 1)),
+    )
+    return {value: patterns[index % len(patterns)] for index, value in enumerate(dict.fromkeys(values))}
+
+
+def blank(title: str, footer: str) -> Figure:
+    """A figure with its title above and its provenance below; panels go between them."""
+    figure = Figure(figsize=SIZE, dpi=100, layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.get_layout_engine().set(hspace=0.06, wspace=0.04)
+    figure.text(0.015, 1, title, ha="left", va="top", fontsize=17, fontweight="bold", gid="title")
+    figure.text(0.015, 0, footer, fontsize=9, color=MUTED, gid="provenance")
+    _arrange(figure)
+    return figure
+
+
+def _arrange(figure: Figure) -> None:
+    """Puts title, legend and provenance at their distances from the edges, in inches, and the panels between them."""
+    height = figure.get_figheight()
+    title, footer = figure.texts[:2]
+    title.set_y(1 - 0.14 / height)
+    footer.set_y(0.07 / height)
+    for row in figure.legends:
+        row.set_bbox_to_anchor((0.003, 1 - 0.39 / height), transform=figure.transFigure)
+    top, bottom = (0.76 if figure.legends else 0.45) / height, 0.25 / height
+    figure.get_layout_engine().set(rect=(0.01, bottom, 0.98, 1 - top - bottom))
+
+
+def panels(figure: Figure, rows: Sequence[str], columns: Sequence[str], **shared: Any) -> dict[tuple[str, str], Axes]:
+    """A grid of axes by row and column name, titled by whichever of the two varies; more rows make a higher figure."""
+    figure.set_size_inches(SIZE[0], SIZE[1] * (1 + 0.5 * (len(rows) - 1)))
+    _arrange(figure)
+    grid = figure.subplots(len(rows), len(columns), squeeze=False, **shared)
+    named = {}
+    for i, row in enumerate(rows):
+        for j, column in enumerate(columns):
+            parts = [row] if len(rows) > 1 or not column else []
+            parts = [textwrap.fill(part, 96 // len(columns)) for part in [*parts, column] if part]
+            grid[i][j].set_title((" · " if len(columns) < 3 else "\n").join(parts))
+            named[row, column] = grid[i][j]
+    return named
+
+
+def fit(figure: Figure, lines: int) -> None:
+    """Makes a figure of few lines (bars, models) as low as they need; call it after `panels` or before `subplots`."""
+    figure.set_figheight(min(figure.get_figheight(), 2.2 + 0.55 * max(3, lines)))
+    _arrange(figure)
+
+
+def batch_area(batch_size: pd.Series) -> pd.Series:
+    """Marker areas in points² that grow with the batch size's number of doublings."""
+    return 36 + 16 * np.log2(batch_size.fillna(1).clip(lower=1))
+
+
+def dot(color: str, label: str, marker: str = "o", fill: str = "full") -> Line2D:
+    """A legend's entry for points."""
+    return Line2D([], [], color=color, label=label, marker=marker, linestyle="", fillstyle=fill, markeredgewidth=2)
+
+
+def line(color: str, label: str, linestyle: str | tuple[int, tuple[float, ...]] = "-") -> Line2D:
+    """A legend's entry for lines."""
+    return Line2D([], [], color=color, label=label, linestyle=linestyle)
+
+
+def dot_size(batch_size: pd.Series, text: Texts) -> list[Line2D]:
+    """A legend's entry for `batch_area`; none where all batches are of one size."""
+    return [dot(MUTED, text("dot_size"), fill="none")] if batch_size.nunique() > 1 else []
+
+
+def legend(figure: Figure, entries: Sequence[Line2D]) -> None:
+    """One row under the title: what direct labels do not say."""
+    if entries:
+        figure.legend(
+            handles=list(entries),
+            loc="upper left",
+            ncols=len(entries),
+            handletextpad=0.4,
+            columnspacing=1.4,
+            fontsize=min(11, 88 / len(entries)),
+        ).set_in_layout(False)
+        _arrange(figure)
+
+
+def provenance(rows: pd.DataFrame) -> str:
+    """Who measured, when, with which code: the line under every figure."""
+    shown = machines(rows) if "machine" in rows else []
+    dates = sorted({started[:10] for started in rows.get("started_at", pd.Series(dtype=str)) if started})
+    commits = sorted({commit for commit in rows.get("commit", pd.Series(dtype=str)) if commit})
+    span = dates[0] if len(dates) == 1 else f"{dates[0]} … {dates[-1]}" if dates else ""
+    commit = ", ".join(commit[:7] + ("-dirty" if commit.endswith("-dirty") else "") for commit in commits[:2])
+    code = f"mfulab {commit}{'…' if len(commits) > 2 else ''}" if commits else ""
+    return " · ".join(filter(None, [", ".join(shown[:3]), span, code]))

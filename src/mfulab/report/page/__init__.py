@@ -1,0 +1,1 @@
+"""The page: one HTML file from tables and figures."""

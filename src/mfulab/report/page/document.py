@@ -1,0 +1,242 @@
+"""One self-contained page: findings first, then figures, rows, environment and definitions; it needs no network."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from jinja2 import Environment
+from markupsafe import Markup
+
+from mfulab.language import Texts, catalogue
+from mfulab.language.quantities import duration, percent, quantity, significant
+from mfulab.report import figures, frames
+from mfulab.report.drawing import fonts, style, vector
+from mfulab.report.duty_cycle import effort
+from mfulab.report.page import payload
+from mfulab.report.summary import short
+from mfulab.tables import compare, verdict
+from mfulab.tables.columns import TABLES
+
+FONTS = "/* fonts */"  # in the style sheet, where the letters that the page needs are put once they are known
+COMPARED = 200  # lines of a comparison; the file has all
+LISTED = 5  # reasons of one status that are told; runs with others are counted
+WORDS = ("copy", "copied", "count", "row", "config", "log", "folder", "operators", "samples", "series")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """`python scripts/page.py --tables results/tables --figures reports/figures --out reports/report.html`."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tables", type=Path, default=Path("results/tables"))
+    parser.add_argument("--figures", type=Path, help="where figures were drawn already; those that are not are drawn")
+    parser.add_argument("--out", type=Path, default=Path("reports/report.html"))
+    parser.add_argument("--language", default="en")
+    options = parser.parse_args(arguments)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    partial = options.out.with_name(f".{options.out.name}")
+    partial.write_text(build(options.tables, options.figures, options.language), encoding="utf-8")
+    partial.replace(options.out)
+
+
+def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
+    """The page as text, from the tables in `folder` and figures in `drawn`, whatever is missing of them."""
+    tables, problems = frames.read(folder)
+    tables = _judged(tables, language)
+    text = Texts(language, "page")
+    seminar = frames.seminar(folder)
+    sections = _sections(tables, drawn, text)
+    template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(_file("report.html"))
+    data = payload.read(tables, folder)
+    content = template.render(
+        text=text,
+        headline=next((figure["finding"] for section in sections for figure in section["figures"]), None),
+        provenance=style.provenance(_runs(tables)),
+        effort=_effort(tables, text),
+        unmeasured=_unmeasured(tables, text),
+        problems=[*([] if len(_runs(tables)) else [text("no_rows")]), *problems],
+        excluded=frames.excluded(folder).to_dict("records"),
+        comparison=_comparison(folder, text),
+        seminar=seminar.to_dict("records"),
+        wrong_in_seminar=int((seminar["agrees"] != "True").sum()),
+        sections=sections,
+        has_rows=any(len(tables[name]) for name in TABLES),
+        environment=_environment(tables),
+        definitions=catalogue(language)["definitions"].items(),
+        words={key: text(key) for key in WORDS},
+        data=payload.packed(data),
+        css=Markup(_file("report.css")),
+        javascript=Markup(_file("report.js")),
+    )
+    return content.replace(FONTS, fonts.faces(content + json.dumps(data, ensure_ascii=False)), 1)
+
+
+def _judged(tables: frames.Tables, language: str) -> frames.Tables:
+    """The tables with their verdicts and notes in `language`; in the files they are English."""
+    if language == "en":
+        return tables
+    profile, matmul = tables["profile"], tables["matmul"]
+    counts = dict(zip(tables["flops"]["run"], tables["flops"]["message"], strict=True))
+    words = [
+        verdict.columns(row, language) | {"mfu_note": verdict.note(row, counts.get(row["flops_run"]), language)}
+        for row in profile.to_dict("records")
+    ]
+    names = ["verdict", "verdict_reason", "verdict_flags", "mfu_note"]
+    told = pd.DataFrame(words, index=profile.index, columns=names).fillna("")
+    flags = [verdict.matmul_flags(row, language) or "" for row in matmul.to_dict("records")]
+    return {**tables, "profile": profile.assign(**told), "matmul": matmul.assign(verdict_flags=flags)}
+
+
+def _file(name: str) -> str:
+    return resources.files("mfulab.report.page").joinpath(f"templates/{name}").read_text(encoding="utf-8")
+
+
+def _runs(tables: frames.Tables) -> pd.DataFrame:
+    """Every row that was measured on a machine, with what all tables share."""
+    shared = ["hardware", "recorded", "experiment", "status", "started_at", "commit", "process_s", "measured_s"]
+    wanted = [tables[name][shared] for name in ("profile", "matmul", "ceilings")]
+    return frames.with_machine(tables, pd.concat(wanted, ignore_index=True))
+
+
+def _effort(tables: frames.Tables, text: Texts) -> str:
+    """The duty cycle of what was measured here."""
+    runs = _runs(tables)
+    found = effort(runs[~runs["recorded"]])
+    if found is None:
+        return ""
+    return text("effort", count=found.runs, total=duration(found.total_s), share=percent(found.duty_percent))
+
+
+def _unmeasured(tables: frames.Tables, text: Texts) -> list[str]:
+    """What was asked for and has no speed, and what has one that is to be doubted, in words."""
+    lines = []
+    for name in TABLES:
+        table = tables[name]
+        for status, rows in table[table["status"] != "ok"].groupby("status", sort=False):
+            word = text.name("status", str(status))
+            alike = list(rows.groupby("message", sort=False)["run"])
+            lines += [_of_runs(runs, f"{word}. {message}".strip(), text) for message, runs in alike[:LISTED]]
+            more = sum(len(runs) for _, runs in alike[LISTED:])
+            if more:
+                lines.append(text("more_unmeasured", count=more, status=word, table=name))
+    noted = tables["profile"][tables["profile"]["mfu_note"] != ""]
+    return lines + [_of_runs(runs, str(note), text) for note, runs in noted.groupby("mfu_note", sort=False)["run"]]
+
+
+def _of_runs(runs: pd.Series, note: str, text: Texts) -> str:
+    """What is to be said of one run, or alike of several."""
+    example = runs.iloc[0]
+    return f"{example}: {note}" if len(runs) == 1 else text("note", count=len(runs), example=example, note=note)
+
+
+def _sections(tables: frames.Tables, drawn: Path | None, text: Texts) -> list[dict[str, Any]]:
+    """The topics that have figures, in the page's order; each figure with its sentence and its command."""
+    runs = _runs(tables)
+    measured = runs[~runs["recorded"]]
+    # A recorded machine's experiments are not to be measured here: its figures come from experiment=recorded.
+    experiments = list(dict.fromkeys(filter(None, measured["experiment"]))) or ["recorded"] * (len(runs) > 0)
+    sections: dict[str, list[dict[str, Any]]] = {}
+    for name, module in figures.modules().items():
+        rows = module.rows(tables)
+        if rows.empty:
+            continue
+        words = text.within(name)
+        svg = vector.saved(drawn, name)
+        if svg is None:
+            found = figures.render(name, tables, text.language)
+            svg = vector.svg_of(found) if found else ""
+        shown = {
+            "name": name,
+            "title": words("title"),
+            "finding": _unbroken(figures.finding(module, rows, words)),
+            "reading": _unbroken(words("reading")),
+            "svg": Markup(vector.inline(svg, name)),
+            "command": figures.command(name, experiments, text.language),
+        }
+        sections.setdefault(module.TOPIC, []).append(shown)
+    return [{"topic": topic, "title": text(f"topic_{topic}"), "figures": shown} for topic, shown in sections.items()]
+
+
+def _unbroken(words: str) -> str:
+    """The words with each percent sign bound to its number."""
+    return words.replace(" %", "\N{NO-BREAK SPACE}%")
+
+
+def _comparison(folder: Path, text: Texts) -> dict[str, Any]:
+    """What changed between two sets of results: a sentence, and a line a run."""
+    found = compare.read(folder / "comparison.csv")
+    if found.empty:
+        return {}
+    counts = found["verdict"].value_counts()
+    words = ", ".join(f"{text.name('compared', str(says))} {count}" for says, count in counts.items())
+    lines = [
+        {
+            "run": row["run"],
+            "short": short(row["run"]),
+            "verdict": row["verdict"],
+            "word": text.name("compared", row["verdict"]),
+            "because": text.name("because", row["because"]),
+            "ratio": _change(row["ratio"]),
+            "bounds": " … ".join(filter(None, (_change(row[name]) for name in ("ratio_low", "ratio_high")))),
+            **{name: quantity(_number(row[f"{name}_s"]), "s") for name in ("old", "new")},
+        }
+        for _, row in found[found["ratio"] != ""].head(COMPARED).iterrows()
+    ]
+    others = found.loc[found["ratio"] == "", "because"].value_counts()
+    without = [text("incomparable", count=n, because=text.name("because", str(why))) for why, n in others.items()]
+    folders = list(filter(None, found[["old", "new"]].iloc[0]))
+    return {
+        "says": text("compared", count=len(found), counts=words),
+        "folders": folders,
+        "lines": lines,
+        "others": without,
+    }
+
+
+def _change(ratio: str) -> str:
+    number = _number(ratio)
+    return compare.change(number) if number else ""
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _environment(tables: frames.Tables) -> dict[str, Any]:
+    """A column a machine, a line a fact that at least one of them has."""
+    rows = frames.with_machine(tables, tables["environment"]).drop_duplicates("machine", keep="last")
+    skipped = {"experiment", "run", "recorded", "status", "machine", "process_s", "measured_s"}
+    facts = []
+    for name in (name for name in rows.columns if name not in skipped):
+        cells = [_fact(str(name), value) for value in rows[name]]
+        if any(cells):
+            facts.append((name, cells))
+    return {"machines": list(rows["machine"]), "facts": facts}
+
+
+def _fact(name: str, value: Any) -> str:
+    """A value as a person reads it: bytes with a unit, JSON as lines."""
+    if pd.isna(value) or value == "":
+        return ""
+    if isinstance(value, str):
+        return _lines(value)
+    if name.endswith("_bytes"):
+        return f"{significant(value / 2**30)} GiB"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _lines(value: str) -> str:
+    try:
+        found = json.loads(value)
+    except ValueError:
+        return value
+    if isinstance(found, dict):
+        return "\n".join(f"{name} {each}" for name, each in found.items())
+    if isinstance(found, list) and found and all(isinstance(each, dict) for each in found):
+        return "\n\n".join(_lines(json.dumps(each, ensure_ascii=False)) for each in found)
+    return value

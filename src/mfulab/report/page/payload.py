@@ -1,0 +1,93 @@
+"""The page's data: tables by column and details of runs, gzipped because the rows of a sweep repeat themselves."""
+
+import base64
+import gzip
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from mfulab.report import frames
+from mfulab.schema.rows import ROWS
+from mfulab.tables.columns import TABLES
+
+# The columns shown at first, of which the first stays in view; the rest appear on request and are always exported.
+MAIN = {
+    "profile": (
+        "model mode batch_size precision execution hardware status time_s mfu_percent utilization_percent hfu_percent"
+        " samples_per_s tokens_per_s memory_bytes energy_j verdict"
+    ),
+    "matmul": (
+        "kernel size precision hardware status time_s tflop_s share_of_measured_percent share_of_reference_percent"
+        " relative_error end_to_end_s"
+    ),
+    "ceilings": (
+        "ceiling hardware status measured_tflop_s computed_tflop_s datasheet_tflop_s measured_gb_s computed_gb_s"
+    ),
+    "flops": "model batch_size sequence_length status parameters forward_flops backward_flops uncounted_operators",
+    "counters": "model counter version status printed printed_unit flops deviation_percent explanation",
+    "formats": (
+        "precision status bits exponent_bits mantissa_bits epsilon largest smallest_normal naive_sum_error"
+        " pairwise_sum_error kahan_sum_error"
+    ),
+    "environment": "hardware recorded device device_name python operating_system",
+}
+
+
+def read(tables: frames.Tables, folder: Path) -> dict[str, Any]:
+    """The tables and the details of their runs, from details.json in `folder`; none where it cannot be read."""
+    return {"tables": compact(tables), "details": _details(folder / "details.json")}
+
+
+def packed(data: Mapping[str, Any]) -> str:
+    """Base64 of gzipped JSON: text that no page can mistake for its own."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return base64.b64encode(gzip.compress(text.encode("utf-8", errors="replace"), mtime=0)).decode()
+
+
+def compact(tables: frames.Tables) -> dict[str, Any]:
+    """Tables by column, texts that repeat as numbers into a dictionary; empty tables and columns are left out."""
+    compacted = {}
+    for name in MAIN:
+        table, kinds = tables[name], dict(frames.kinds(name))
+        if table.empty:
+            continue
+        fields, main = ROWS[TABLES[name]].model_fields, MAIN[name].split()
+        columns, values = [], []
+        for column in [*main, *(column for column in table.columns if column not in main)]:
+            if _is_empty(table[column], kinds[column]) and column not in main:
+                continue
+            described = fields[column].description if column in fields else None
+            entry: dict[str, Any] = {"name": column, "main": column in main, "description": described or ""}
+            if kinds[column] is str:
+                codes, distinct = pd.factorize(table[column])
+                entry["dictionary"] = list(distinct)
+                values.append(codes.tolist())
+            else:
+                entry["number"] = kinds[column] is float
+                values.append([plain(value) for value in table[column].tolist()])
+            columns.append(entry)
+        compacted[name] = {"columns": columns, "values": values, "length": len(table)}
+    return compacted
+
+
+def plain(value: object) -> object:
+    """A cell as JSON can say it: whole numbers without a fraction, what is missing or infinite as None."""
+    if value is pd.NA or (isinstance(value, float) and not math.isfinite(value)):
+        return None
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
+
+
+def _is_empty(column: pd.Series, kind: type) -> bool:
+    return bool((column == "").all() if kind is str else column.isna().all())
+
+
+def _details(path: Path) -> Mapping[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

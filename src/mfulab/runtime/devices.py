@@ -1,0 +1,74 @@
+"""One device for one run: a run of a GPU takes a free one and hides the others from itself; the CPU is measured by one.
+
+Devices are held by locks on files, which the kernel drops when their holder dies. Snakemake's resources keep runs from
+waiting here; the locks hold where the user changes these, where two workflows share a machine, and inside a job of a
+cluster that holds several GPUs.
+"""
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from mfulab.runtime.processes import check_workflow
+
+GPUS = "MFULAB_GPUS"  # SLUG:UUID,…: the devices of this machine, where the workflow runs on it
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+# A scheduler's jobs have devices of their own, which may bear the same numbers as another job's.
+JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
+LOCKS = "MFULAB_LOCKS"  # the folder of the locks, the same for all who share the machine; /tmp where it is not set
+POLL_S = 0.1
+
+
+@contextmanager
+def claim(device: str | None, config_path: str, environment: dict[str, str]) -> Iterator[dict[str, str]]:
+    """Holds a device of type `device` for the run of `config_path`, waiting for one; yields the run's environment.
+
+    Raises WorkflowEndedError where the workflow ends meanwhile.
+
+    `device` is `cuda`, `cpu`, or None for a run that needs none. Where it is not known which GPUs there are, the run
+    sees what it would see anyway.
+    """
+    candidates = ["cpu"] if device == "cpu" else []
+    if device == "cuda":
+        candidates = _gpus(config_path, environment)
+    if not candidates:
+        yield environment
+        return
+    chosen, lock = _first_free(candidates, environment)
+    try:
+        yield environment | {VISIBLE: chosen} if device == "cuda" else environment
+    finally:
+        os.close(lock)
+
+
+def _gpus(config_path: str, environment: dict[str, str]) -> list[str]:
+    """The GPUs that the run may take: those of the hardware that its folder, results/<hardware>/…, names."""
+    known = [entry.split(":", 1) for entry in environment.get(GPUS, "").split(",") if entry]
+    if not known:
+        return [entry for entry in environment.get(VISIBLE, "").split(",") if entry]
+    hardware = os.path.abspath(config_path).split(os.sep)[-4]
+    return [uuid for slug, uuid in known if slug == hardware]
+
+
+def _first_free(candidates: Sequence[str], environment: dict[str, str]) -> tuple[str, int]:
+    """The first candidate that nobody holds and the descriptor of its lock; always in the same order, so that runs
+    which do not compete all measure the same device."""
+    scope = next((environment[key] for key in JOBS if key in environment), "local")
+    folder = environment.get(LOCKS, "/tmp")
+    is_told = False
+    while True:
+        for candidate in candidates:
+            path = f"{folder}/mfulab-{os.getuid()}-{scope}-{candidate.replace('/', '-')}.lock"
+            descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return candidate, descriptor
+            except BlockingIOError:
+                os.close(descriptor)
+        if not is_told:
+            print(f"waiting for {' or '.join(candidates)}: another run measures there", flush=True)
+            is_told = True
+        time.sleep(POLL_S)
+        check_workflow(environment)

@@ -1,0 +1,139 @@
+"""One planned run, from its config to its row: whatever happens becomes a row, written whole or not at all."""
+
+import csv
+import importlib
+import json
+import subprocess
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from mfulab.schema.configs import STEPS, Step
+from mfulab.schema.errors import ConfigurationError, UnsupportedError
+from mfulab.schema.rows import ROWS, Row, Status
+from mfulab.steps.base import Measured
+
+# What the allocators of torch and NumPy say; torch raises a plain RuntimeError for host memory.
+OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "unable to allocate", "defaultcpuallocator")
+
+
+def measure(step: str, config_path: Path) -> Row:
+    """Measures the run whose config is `config_path` and leaves `row.csv` and `samples.csv` beside it.
+
+    Raises ConfigurationError, and writes nothing, where the config is not one of this step or the run was planned for
+    another device than this one.
+    """
+    started = time.perf_counter()
+    started_at = datetime.now(UTC)
+    config = read_config(step, config_path)
+    folder = config_path.parent
+    hardware = check_device(config, folder)
+    try:
+        measured = importlib.import_module(f"mfulab.steps.{step}").measure(config, folder)
+    except Exception as error:
+        traceback.print_exc()
+        measured = Measured(ROWS[step](**_axes(step, config), status=_status(error), message=_message(error)))
+    measured.row.process_s = time.perf_counter() - started
+    return _finish(measured, folder, hardware, started_at)
+
+
+def record_failure(step: str, config_path: Path, message: str, process_s: float | None = None) -> Row:
+    """Writes the row of a run whose process was ended from outside: killed, crashed, or out of time.
+
+    It ran for `process_s` until now, where that is known.
+    """
+    config = read_config(step, config_path)
+    folder = config_path.parent
+    hardware = folder.parents[1].name if config.on_device else ""
+    status: Status = "out_of_memory" if _is_memory(message) else "failed"
+    measured = Measured(ROWS[step](**_axes(step, config), status=status, message=message, process_s=process_s))
+    return _finish(measured, folder, hardware, datetime.now(UTC) - timedelta(seconds=process_s or 0))
+
+
+def read_config(step: str, path: Path) -> Step:
+    """The validated config of a run. Raises ConfigurationError."""
+    try:
+        return STEPS[step].model_validate_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigurationError(f"--config={path}: no such file.") from error
+    except ValidationError as error:
+        raise ConfigurationError(f"--config={path}: not a config of {step}: {error.errors()[0]['msg']}.") from error
+
+
+def check_device(config: Step, folder: Path) -> str:
+    """The hardware that the run's folder claims. Raises ConfigurationError where this machine is another one."""
+    if not config.on_device:
+        return ""
+    from mfulab.hardware.identity import NoDeviceError, hardware_slug
+
+    claimed = folder.parents[1].name
+    try:
+        found = hardware_slug(config.device.type)  # type: ignore[attr-defined]
+    except NoDeviceError as error:
+        raise ConfigurationError(f"hardware={claimed}: {error}") from error
+    if found != claimed:
+        raise ConfigurationError(f"hardware={claimed}: this run was planned for it, but here is {found}. Not measured.")
+    return claimed
+
+
+def _axes(step: str, config: Step) -> dict[str, Any]:
+    """The run's identity for a row without measurements."""
+    columns = ROWS[step].model_fields
+    values = {axis: getattr(config, axis) for axis in config.axes if axis in columns}
+    return {axis: getattr(value, "name", value) for axis, value in values.items()}
+
+
+def _status(error: Exception) -> Status:
+    if isinstance(error, UnsupportedError):
+        return "unsupported"
+    return "out_of_memory" if isinstance(error, MemoryError) or _is_memory(str(error)) else "failed"
+
+
+def _is_memory(message: str) -> bool:
+    return any(words in message.lower() for words in OUT_OF_MEMORY)
+
+
+def _message(error: Exception) -> str:
+    first = str(error).strip().splitlines()[:1]
+    text = "; ".join([*first, *getattr(error, "__notes__", ())])
+    return text if isinstance(error, UnsupportedError) else f"{type(error).__name__}: {text}"
+
+
+def _finish(measured: Measured, folder: Path, hardware: str, started_at: datetime) -> Row:
+    row = measured.row
+    row.hardware = hardware
+    row.run = folder.name
+    row.commit = commit()
+    row.started_at = started_at.isoformat(timespec="seconds")
+    samples = list(measured.samples)
+    write_csv(folder / "samples.csv", samples, list(samples[0]) if samples else [])
+    write_csv(folder / "row.csv", [row.model_dump()], list(type(row).model_fields))
+    return row
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
+    """Writes a CSV file by renaming a finished one; None becomes an empty cell."""
+    temporary = path.with_name(f"{path.name}.partial")
+    with temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer.writeheader()
+        for row in rows:
+            writer.writerow({key: json.dumps(v) if isinstance(v, dict | list) else v for key, v in row.items()})
+    temporary.replace(path)
+
+
+@cache
+def commit() -> str:
+    """The short git commit of the code that runs, with `-dirty` where tracked files were changed; empty outside git."""
+    command = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
+    try:
+        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return done.stdout.strip()

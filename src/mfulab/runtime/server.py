@@ -1,0 +1,180 @@
+"""The warm worker: imports once, touches no device, forks a child for each run, ends when the workflow does.
+
+    python -m mfulab.runtime.server LISTENER FOLDER
+
+LISTENER is the descriptor of a listening Unix socket in FOLDER, standard input the lifeline: its end is the worker's.
+For each request two processes are forked from the pristine worker: a keeper, and from it the run. The keeper tells how
+the run ended, and ends it when the client or the workflow is gone. Runs share imported code and nothing else.
+"""
+
+import ctypes
+import faulthandler
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import shutil
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+from mfulab.runtime import processes
+from mfulab.runtime.client import STARTED, WORKFLOW_ENDED
+from mfulab.runtime.run import commit
+
+# What runs spend their start on, the measurements' first: a run that is already there waits for all of it.
+PRELOADED = ("numpy", "numba", "torch", "torch._dynamo", "mfulab.cli.step", "mfulab.runtime.run")
+PACKAGES = ("steps", "models")  # every module of these, for all that they import
+REPORT = ("mfulab.tables.build", "mfulab.report.figures", "mfulab.report.page.document")
+# What the seminar's numbers need, in portions: a run that comes meanwhile waits for one.
+SEMINAR = ("torch", "torch._dynamo", "transformers.modeling_utils", "mfulab.seminar.claims")
+LIFELINE = 0
+
+
+def serve(listener: socket.socket, measures: bool) -> None:
+    """Answers requests until standard input ends."""
+    preload(everything() if measures else REPORT)
+    later = [] if measures else list(SEMINAR)  # imported while runs work: where nothing is measured nobody minds
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers are not waited for
+    while True:
+        ready, _, _ = select.select([listener.fileno(), LIFELINE], [], [], 0 if later else None)
+        if not ready:
+            preload([later.pop(0)])
+            continue
+        if LIFELINE in ready:
+            return _dismiss(listener)
+        connection, _ = listener.accept()
+        if os.fork() == 0:
+            listener.close()
+            try:
+                _keep(connection)
+            except Exception:
+                traceback.print_exc()
+            finally:
+                os._exit(0)
+        connection.close()
+
+
+def everything() -> list[str]:
+    """The modules that a workflow which measures needs, the measurements' first."""
+    root = Path(__file__).parents[1]
+    modules = [f"mfulab.{name}.{path.stem}" for name in PACKAGES for path in sorted((root / name).glob("[!_]*.py"))]
+    return [*PRELOADED, *modules, *REPORT, *SEMINAR]
+
+
+def preload(modules: Iterable[str]) -> None:
+    """Imports what runs need. A module that cannot be imported is left to the runs, whose rows say why."""
+    for name in modules:
+        with suppress(Exception):
+            importlib.import_module(name)
+    with suppress(Exception):
+        commit()  # of the code that is imported now; remembered for every run
+    gc.collect()
+    gc.freeze()  # a child's collector leaves the shared pages alone
+
+
+def _dismiss(listener: socket.socket) -> None:
+    listener.setblocking(False)
+    with suppress(BlockingIOError):
+        while True:
+            connection, _ = listener.accept()
+            _tell(connection, WORKFLOW_ENDED)
+
+
+def _keep(connection: socket.socket) -> None:
+    """Forks the run, waits, and tells its exit status (negative: a signal); kills it when nobody waits any more."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    request, outputs = _receive(connection)
+    if request is None:
+        return
+    keeper = os.getpid()
+    run = os.fork()
+    if run == 0:
+        connection.close()
+        processes.end_with_parent(keeper)
+        _run(request, outputs)
+    with suppress(OSError):  # whoever is first, this process or the run
+        os.setpgid(run, run)
+    processes.prefer_to_kill(run)
+    for descriptor in outputs:
+        os.close(descriptor)
+    _tell(connection, STARTED)
+    is_workflow_alive = _wait(run, connection)
+    processes.kill_group(run)  # the run, or what it left behind
+    _, status = os.waitpid(run, 0)
+    _tell(connection, b"%d\n" % os.waitstatus_to_exitcode(status) if is_workflow_alive else WORKFLOW_ENDED)
+
+
+def _receive(connection: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
+    """A request and the descriptors of its standard output and error; None where the client is gone."""
+    data, descriptors, _, _ = socket.recv_fds(connection, 1 << 20, 2)
+    while not data.endswith(b"\n"):
+        more = connection.recv(1 << 20)
+        if not more:
+            return None, descriptors
+        data += more
+    return json.loads(data), descriptors
+
+
+def _wait(run: int, connection: socket.socket) -> bool:
+    """Waits until the run (not reaped yet), the client or the workflow has ended; whether the workflow lives."""
+    wake, woken = os.pipe()
+    os.set_blocking(woken, False)
+    signal.set_wakeup_fd(woken)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    while os.waitid(os.P_PID, run, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        ready, _, _ = select.select([wake, connection.fileno(), LIFELINE], [], [])
+        if wake not in ready:
+            return LIFELINE not in ready
+        os.read(wake, 64)
+    return True
+
+
+def _tell(connection: socket.socket, answer: bytes) -> None:
+    with suppress(OSError):  # the client may be gone
+        connection.sendall(answer)
+
+
+def _run(request: dict[str, Any], outputs: list[int]) -> NoReturn:
+    """Becomes the run: its folder, environment, arguments and output are the client's."""
+    status = 1
+    try:
+        os.setpgid(0, 0)
+        for descriptor, standard in zip([os.open(os.devnull, os.O_RDONLY), *outputs], (0, 1, 2), strict=True):
+            os.dup2(descriptor, standard)
+            os.close(descriptor)
+        os.chdir(request["folder"])
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        faulthandler.enable()
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        sys.argv = request["command"]
+        sys.path[0] = str(Path(sys.argv[0]).resolve().parent)
+        runpy.run_path(sys.argv[0], run_name="__main__")
+        status = 0
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+            ctypes.CDLL(None).fflush(None)  # what libraries printed
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    try:
+        serve(socket.socket(fileno=int(sys.argv[1])), measures=sys.argv[3] == "measures")
+    finally:
+        shutil.rmtree(sys.argv[2], ignore_errors=True)

@@ -1,0 +1,55 @@
+"""Peak memory of a stretch of work: the CUDA allocator's, or the process's resident set on a CPU."""
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from mfulab.samplers.reading import Reading
+
+_STATUS = Path("/proc/self/status")
+
+
+class PeakMemory:
+    """The most memory held since it was made, beyond what was held then (nothing, for CUDA's allocator)."""
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
+        self.forget()
+        self._baseline = 0 if device.type == "cuda" else psutil.Process().memory_info().rss
+
+    def forget(self) -> None:
+        """Leaves out what was held in between and is no longer: the peak is from now on."""
+        if self._device.type == "cuda":
+            import torch
+
+            torch.cuda.reset_peak_memory_stats(self._device)
+        else:
+            with contextlib.suppress(OSError):  # without it the peak is that of the process's whole life
+                Path("/proc/self/clear_refs").write_text("5")
+
+    def read(self) -> Reading:
+        """The peak in bytes so far."""
+        if self._device.type == "cuda":
+            import torch
+
+            return Reading(torch.cuda.max_memory_allocated(self._device), "B", "CUDA caching allocator, peak allocated")
+        peak = _status_bytes("VmHWM")
+        if peak is None:
+            return Reading(None, "B", "peak RSS", reason="this system does not tell the peak resident set (no /proc)")
+        source = "peak RSS (VmHWM) above the RSS before the model was built"
+        if peak <= self._baseline:
+            return Reading(
+                None, "B", source, reason="the process grew by nothing: it reused memory that it held before"
+            )
+        return Reading(peak - self._baseline, "B", source)
+
+
+def _status_bytes(key: str) -> int | None:
+    if not _STATUS.exists():
+        return None
+    for line in _STATUS.read_text().splitlines():
+        if line.startswith(f"{key}:"):
+            return int(line.split()[1]) << 10
+    return None

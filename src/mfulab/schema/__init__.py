@@ -1,0 +1,1 @@
+"""Configs, rows, number formats and the registry of measurements: each fact of the data once."""

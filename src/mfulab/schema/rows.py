@@ -1,0 +1,338 @@
+"""What a run's row may hold: closed and typed, every column with its unit and meaning.
+
+A row is what a step measured; None stands for "not measured" and becomes an empty cell.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from mfulab.schema.configs import Closed
+
+Percent = Annotated[float, Field(ge=0)]
+Status = Literal["ok", "out_of_memory", "unsupported", "incorrect", "failed"]
+
+
+class Row(Closed):
+    """What every row begins with. Units stand in the column names; an empty cell was not measured."""
+
+    hardware: str = Field("", description="Slug of the device; empty where none is needed.")
+    run: str = ""
+    status: Status = "ok"
+    message: str = Field("", description="Why the status is not ok, or which values are empty for what reason.")
+    commit: str = Field("", description="Git commit of the measuring code, with `-dirty` where the tree was changed.")
+    started_at: str = Field("", description="ISO 8601, UTC.")
+    process_s: float | None = Field(None, description="Wall time of the run's process, imports included.")
+    measured_s: float | None = Field(None, description="Of that, time inside warm-up and measured windows.")
+
+
+class EnvironmentRow(Row):
+    """One row a machine. Lists and mappings are JSON text."""
+
+    device: str | None = Field(None, description="cpu or cuda.")
+    device_name: str | None = None
+    python: str | None = None
+    packages: str | None = Field(None, description="JSON: name → version of the packages that matter to a measurement.")
+    operating_system: str | None = None
+    cpu_name: str | None = None
+    cpu_physical_cores: int | None = Field(None, description="Physical cores that this process may use.")
+    cpu_logical_cores: int | None = Field(None, description="Logical cores that this process may use.")
+    cpu_machine_cores: int | None = Field(None, description="Logical cores of the machine.")
+    cpu_limit: float | None = Field(None, description="CPUs granted by the cgroup quota.")
+    cpu_mhz: float | None = None
+    cpu_vector_flags: str | None = Field(None, description="Space-separated vector extensions.")
+    memory_total_bytes: int | None = None
+    memory_limit_bytes: int | None = Field(None, description="Granted by the cgroup.")
+    virtual_machine: bool | None = None
+    blas_threads: str | None = Field(None, description="JSON: library → threads of every BLAS or OpenMP pool.")
+    gpus: str | None = Field(
+        None, description="JSON list: name, uuid, compute capability, SMs, clocks, memory, power limit of each GPU."
+    )
+    driver: str | None = None
+    cuda: str | None = Field(None, description="CUDA version that torch was built for.")
+
+
+class CeilingRow(Row):
+    """What the device can do at best, in one precision or in bytes."""
+
+    ceiling: str = Field("", description="The name of a precision, or `memory`.")
+    measured_tflop_s: float | None = Field(None, description="Best large matmul found on this device.")
+    measured_with: str | None = Field(None, description="The library that gave it: torch, on a CPU also numpy.")
+    measured_shape: str | None = Field(None, description="The shape that gave it, MxNxK.")
+    computed_tflop_s: float | None = Field(None, description="Dense peak from device properties.")
+    computed_clock_mhz: float | None = Field(None, description="The clock in that peak; it scales with it.")
+    computed_formula: str | None = Field(None, description="The factors of that peak.")
+    computed_source: str | None = Field(None, description="Where each factor comes from.")
+    datasheet_tflop_s: float | None = None
+    max_clock_tflop_s: float | None = Field(None, description="The same at the highest clock that the device allows.")
+    measured_gb_s: float | None = Field(None, description="Triad a[i] = b[i] + s·c[i], three streams counted.")
+    computed_gb_s: float | None = Field(None, description="Memory clock × bus width × 2, where the device tells them.")
+    clock_mhz: float | None = Field(None, description="Mean SM clock while measuring.")
+    threads: int | None = Field(None, description="CPU threads used.")
+
+
+class FlopsRow(Row):
+    """Per step of `batch_size` samples. 1 multiply-add = 2 FLOPs; matmul, convolution and attention count."""
+
+    model: str = ""
+    batch_size: int | None = None
+    sequence_length: int | None = None
+    parameters: int | None = None
+    trainable_parameters: int | None = None
+    looked_up_parameters: int | None = Field(
+        None, description="Of embedding tables that nothing multiplies by: a pass reads rows of them, not all."
+    )
+    counted_on: Literal["meta", "fake", "cpu"] | None = Field(
+        None, description="The meta device; fake tensors or real ones on the CPU where the model needs them."
+    )
+    forward_flops: int | None = Field(None, description="Attention counted full.")
+    backward_flops: int | None = Field(None, description="Without recomputation.")
+    forward_macs: int | None = Field(None, description="forward_flops / 2.")
+    forward_causal_flops: int | None = Field(None, description="Causal attention counted by its half.")
+    backward_causal_flops: int | None = None
+    executed_backward_flops: int | None = Field(
+        None, description="As the kernels do it, flash attention's recomputation included."
+    )
+    recomputed_flops: int | None = Field(None, description="Executed in addition with activation checkpointing.")
+    optimizer_flops: int | None = Field(None, description="Of Adam; of others: mfulab.flops.optimizers.")
+    other_flops: int | None = Field(None, description="Norms, activations, softmax, loss, forward.")
+    other_backward_flops: int | None = None
+    uncounted_operators: str | None = Field(None, description="JSON: operator without a formula → calls.")
+    forward_bytes: int | None = Field(
+        None, description="Read and written by the counted operators, 4 bytes an element."
+    )
+    backward_bytes: int | None = None
+    other_bytes: int | None = Field(None, description="The same of all other operators, forward.")
+    other_backward_bytes: int | None = None
+    activation_bytes: int | None = Field(
+        None, description="Floats saved for the backward pass, 4 bytes an element; fused attention saves no scores."
+    )
+    activation_fixed_bytes: int | None = Field(
+        None, description="Integers and masks saved for it, the same in every precision."
+    )
+    checkpointed_activation_bytes: int | None = Field(
+        None, description="Floats saved with activation checkpointing, 4 bytes an element."
+    )
+    logits_bytes: int | None = Field(None, description="A language model's output, 4 bytes an element.")
+    key_value_cache_bytes: int | None = Field(
+        None, description="Keys and values of all layers and tokens, 4 bytes an element; causal transformers only."
+    )
+    step_peak_bytes: int | None = Field(
+        None, description="Floats alive at once beside the weights, 4 bytes each: activations, gradients, in passing."
+    )
+    step_peak_fixed_bytes: int | None = Field(None, description="Integers and masks alive at the same time.")
+    checkpointed_peak_bytes: int | None = Field(None, description="step_peak_bytes with activation checkpointing.")
+    inference_flops: int | None = Field(None, description="Forward in evaluation mode.")
+    inference_causal_flops: int | None = Field(None, description="The same, causal attention counted by its half.")
+    inference_other_flops: int | None = None
+    inference_bytes: int | None = Field(None, description="Read and written by its counted operators, 4 bytes each.")
+    inference_peak_bytes: int | None = Field(None, description="Floats alive at once beside the weights, 4 bytes each.")
+    inference_peak_fixed_bytes: int | None = None
+    decoding_flops: int | None = Field(
+        None, description="Of the last token of each sequence, those before it in a cache; causal transformers only."
+    )
+    decoding_bytes: int | None = Field(None, description="Read and written by its counted operators, 4 bytes each.")
+
+
+class CounterRow(Row):
+    """What another tool says of one forward pass, beside our own count."""
+
+    model: str = ""
+    batch_size: int | None = None
+    sequence_length: int | None = None
+    counter: str = ""
+    version: str | None = Field(None, description="Of the tool.")
+    printed: float | None = Field(None, description="The tool's own number.")
+    printed_unit: str | None = Field(None, description="FLOP, MAC, `MAC a sample`, or `MAC, called FLOP`.")
+    flops: float | None = Field(None, description="The same in FLOPs of two a multiply-add.")
+    reference_flops: int | None = Field(None, description="Our count, forward in evaluation mode.")
+    deviation_percent: float | None = Field(None, description="Of flops from reference_flops.")
+    explanation: str | None = Field(None, description="Kinds of layers whose absence explains the number.")
+    uncounted_operators: str | None = Field(None, description="JSON: what the tool says it passed over → calls.")
+
+
+class ProfileRow(Row):
+    """One profiled step of a model; what it shares with its FLOP count and ceilings is joined in the table."""
+
+    model: str = ""
+    workload: str = ""
+    batch_size: int | None = None
+    sequence_length: int | None = None
+    precision: str = ""
+    execution: str = ""
+    effective_precision: str | None = Field(None, description="The format that products really used.")
+    time_s: float | None = Field(None, description="Median step.")
+    time_p5_s: float | None = None
+    time_p95_s: float | None = None
+    time_ci_low_s: float | None = Field(None, description="95 % confidence interval of the median over windows.")
+    time_ci_high_s: float | None = None
+    windows: int | None = None
+    steps: int | None = Field(None, description="Measured steps over all windows.")
+    window_s: float | None = Field(None, description="Total length of the measured windows.")
+    warm_up_s: float | None = None
+    steady: bool | None = Field(None, description="Whether warm-up ended because the step time was steady.")
+    first_call_s: float | None = Field(
+        None, description="The first step: lazy initialisation, autotuning, compilation."
+    )
+    compile_s: float | None = Field(
+        None,
+        description="Making and first calling a traced, scripted, compiled or captured model, beyond a steady step.",
+    )
+    utilization_percent: Percent | None = Field(None, description="The device's own measure of being busy.")
+    utilization_source: str | None = None
+    memory_bytes: int | None = Field(None, description="Peak: CUDA allocator, or peak RSS above the baseline on a CPU.")
+    memory_source: str | None = None
+    energy_j: float | None = Field(None, description="Per step.")
+    power_w: float | None = Field(None, description="Mean over the windows.")
+    clock_mhz: float | None = Field(None, description="Mean SM clock over the windows; a CPU tells none.")
+    loss: float | None = Field(None, description="After the last step; finite in a row that is ok.")
+    kernel_busy_percent: Percent | None = Field(None, description="Union of kernel intervals ÷ wall time, traced pass.")
+    sm_active_percent: Percent | None = None
+    occupancy_percent: Percent | None = None
+    tensor_active_percent: Percent | None = None
+    dram_active_percent: Percent | None = None
+    ladder: str | None = Field(None, description="The strictest source that answered; what stands behind the rungs.")
+    restriction: str | None = Field(None, description="`MIG instance` or `vGPU`: why some values cannot be had.")
+    graphics_active_percent: Percent | None = Field(None, description="Any context of the GPU had work.")
+    hmma_tensor_active_percent: Percent | None = Field(None, description="Tensor pipe on 16-bit and TF32 products.")
+    imma_tensor_active_percent: Percent | None = Field(None, description="Tensor pipe on integer products.")
+    dmma_tensor_active_percent: Percent | None = Field(None, description="Tensor pipe on FP64 products.")
+    dfma_tensor_active_percent: Percent | None = None
+    fp64_active_percent: Percent | None = Field(None, description="FP64 pipe, no tensor cores.")
+    fp32_active_percent: Percent | None = Field(None, description="FP32 pipe, no tensor cores.")
+    fp16_active_percent: Percent | None = Field(None, description="FP16 pipe, no tensor cores.")
+    integer_active_percent: Percent | None = None
+    compute_busy_percent: Percent | None = Field(None, description="Traced pass: compute kernels.")
+    communication_percent: Percent | None = Field(
+        None, description="Traced pass: communication that compute hides not."
+    )
+    copy_percent: Percent | None = Field(
+        None, description="Traced pass: copies that compute and communication hide not."
+    )
+    idle_percent: Percent | None = Field(None, description="Traced pass: nothing on the GPU.")
+    input_wait_percent: Percent | None = Field(None, description="The loop waited for its DataLoader's next batch.")
+    launch_gaps_per_step: float | None = None
+    launch_gap_s: float | None = Field(None, description="Median gap in which the GPU had nothing to do.")
+    top_kernels: str | None = Field(
+        None, description="JSON: the five kernels with most time → share of device time, %."
+    )
+    product_percent: Percent | None = Field(
+        None, description="Traced pass: time of operators that multiply ÷ wall time; a GPU's kernels, a CPU's calls."
+    )
+    other_operators_percent: Percent | None = Field(None, description="The same of all other operators.")
+    top_other_operators: str | None = Field(
+        None, description="JSON: the five other operators with most time → share of wall time, %."
+    )
+    throttled_percent: Percent | None = Field(
+        None, description="Held back: share of the windows (a GPU's clock), of the CPU time wanted (a CPU's quota)."
+    )
+    power_capped_percent: Percent | None = Field(None, description="Of that, by the power limit.")
+    software_thermal_percent: Percent | None = None
+    hardware_thermal_percent: Percent | None = None
+    power_brake_percent: Percent | None = None
+    memory_clock_mhz: float | None = None
+    temperature_c: float | None = Field(None, description="Mean over the windows.")
+    device_memory_bytes: float | None = Field(None, description="In use on the device, by all processes.")
+    other_processes: int | None = Field(None, description="Other processes that used the GPU meanwhile; flags the row.")
+    pcie_transmitted_gb_s: float | None = None
+    pcie_received_gb_s: float | None = None
+    nvlink_transmitted_gb_s: float | None = None
+    nvlink_received_gb_s: float | None = None
+    system_utilization_percent: Percent | None = Field(
+        None, description="Every process on the logical CPUs that this one may use."
+    )
+    others_percent: Percent | None = Field(None, description="What other processes took of these CPUs' time.")
+    cgroup_utilization_percent: Percent | None = Field(None, description="CPU time of this process's cgroup.")
+    steal_percent: Percent | None = Field(None, description="CPU time that the hypervisor gave to others.")
+    voluntary_switches_per_s: float | None = Field(None, description="This process's threads gave up their CPU.")
+    involuntary_switches_per_s: float | None = Field(
+        None, description="This process's threads were taken off their CPU."
+    )
+    sources: str | None = Field(None, description="JSON: column → where its value comes from, over how many seconds.")
+    reasons: str | None = Field(None, description="JSON: column → why it is empty.")
+
+
+class MatmulRow(Row):
+    """One measured matmul."""
+
+    kernel: str = ""
+    family: str = Field("", description="CPU, Numba CUDA, CUDA C, Triton or library.")
+    rung: int | None = Field(None, description="Position on the ladder of its family, from the simplest up.")
+    adds: str = Field("", description="What this rung does that the one below does not.")
+    size: str = ""
+    precision: str = ""
+    batch: int | None = None
+    m: int | None = None
+    n: int | None = None
+    k: int | None = None
+    effective_precision: str | None = Field(None, description="The format whose rounding the error shows.")
+    time_s: float | None = Field(None, description="Median of `hot_time_s`: launches back to back.")
+    hot_time_s: float | None = None
+    hot_iqr_s: float | None = None
+    cold_time_s: float | None = Field(None, description="Caches flushed before each launch.")
+    cold_iqr_s: float | None = None
+    first_call_s: float | None = Field(None, description="JIT compilation included.")
+    allocation_s: float | None = Field(None, description="A, B and C; on a CPU their pages are touched.")
+    host_to_device_s: float | None = Field(None, description="A and B from pageable memory.")
+    device_to_host_s: float | None = None
+    host_to_device_pinned_s: float | None = None
+    device_to_host_pinned_s: float | None = None
+    end_to_end_s: float | None = Field(None, description="NumPy arrays in, NumPy array out.")
+    reference_time_s: float | None = Field(None, description="cuBLAS (CPU: torch) interleaved in the same run.")
+    reference_name: str | None = None
+    reference_cold_time_s: float | None = None
+    flops: int | None = Field(None, description="2·batch·m·n·k.")
+    bytes_moved: int | None = Field(None, description="A and B read once, C written once.")
+    relative_error: float | None = Field(None, description="‖C−R‖F / ‖R‖F against float64 of the quantised inputs.")
+    max_absolute_error: float | None = None
+    tolerance: float | None = Field(None, description="relative_error above it makes the row `incorrect`.")
+    repetitions: int | None = Field(None, description="Hot repetitions; each is a group of back-to-back calls.")
+    block: str | None = None
+    grid: str | None = None
+    registers: int | None = Field(None, description="Per thread, from the compiler.")
+    shared_memory_bytes: int | None = None
+    spill_bytes: int | None = None
+    occupancy_percent: Percent | None = Field(None, description="Theoretical, from registers and shared memory.")
+    clock_mhz: float | None = None
+    threads: int | None = None
+    others_percent: Percent | None = Field(
+        None, description="On a CPU, while timing: what other processes took of the logical CPUs that this one may use."
+    )
+
+
+class NumberFormatsRow(Row):
+    """Errors are relative, medians over independent sequences; empty where a sum left the format's range."""
+
+    precision: str = ""
+    bits: int | None = Field(None, description="That carry information; tf32 is stored in 32.")
+    exponent_bits: int | None = None
+    mantissa_bits: int | None = Field(None, description="Explicit bits of the significand.")
+    bias: int | None = None
+    epsilon: float | None = Field(None, description="Distance from 1 to the next larger number.")
+    largest: float | None = None
+    smallest_normal: float | None = None
+    smallest_subnormal: float | None = None
+    tenths_add_up: bool | None = Field(None, description="Whether 0.1 + 0.2 == 0.3.")
+    last_counted: float | None = Field(None, description="Where counting by ones stops.")
+    sum_length: int | None = Field(None, description="Numbers in (0, 1) a sum and a dot product.")
+    naive_sum_error: float | None = None
+    ascending_sum_error: float | None = Field(None, description="Naive, smallest number first.")
+    descending_sum_error: float | None = Field(None, description="Naive, largest number first.")
+    pairwise_sum_error: float | None = None
+    kahan_sum_error: float | None = None
+    squares_difference_error: float | None = Field(None, description="a·a − b·b for a, b near 1: cancellation.")
+    factored_difference_error: float | None = Field(None, description="(a − b)·(a + b) for the same.")
+    dot_error_own: float | None = Field(None, description="Accumulated in the format itself.")
+    dot_error_fp16: float | None = Field(None, description="Accumulated in fp16.")
+    dot_error_fp32: float | None = Field(None, description="Accumulated in fp32.")
+
+
+ROWS: dict[str, type[Row]] = {
+    "environment": EnvironmentRow,
+    "ceilings": CeilingRow,
+    "count_flops": FlopsRow,
+    "compare_counters": CounterRow,
+    "profile_step": ProfileRow,
+    "bench_matmul": MatmulRow,
+    "number_formats": NumberFormatsRow,
+}

@@ -1,0 +1,1 @@
+"""The seminar's printed numbers, computed again."""

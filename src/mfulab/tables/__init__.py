@@ -1,0 +1,1 @@
+"""Rows of runs joined into tables: MFU, the ladder, verdicts, recordings, comparisons."""

@@ -1,0 +1,137 @@
+"""Rows of many runs, on one machine or several, become the tables that everything later reads."""
+
+import argparse
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mfulab.schema.configs import STEPS
+from mfulab.tables import details, join, series
+from mfulab.tables.columns import TABLES, Record, Records, columns
+from mfulab.tables.records import Collected, from_folder, from_manifest, from_recorded, identity
+
+NO_MACHINE = {"plan", "tables", "reference", "superseded", *(step for step in STEPS if not STEPS[step].on_device)}
+
+
+def collect(
+    manifests: Iterable[Path] = (),
+    root: Path = Path(),
+    *,
+    also: Iterable[Path] = (),
+    results: Path | None = None,
+    reference: Path | None = None,
+) -> Collected:
+    """Everything to be reported, joined.
+
+    `manifests` are the experiments asked for: a run of theirs without a row becomes a failed row. `also` are other
+    plans, which add the rows that they have. Under `results`, machines without any plan are read folder by folder;
+    under `reference`, recorded machines: all where nothing was measured here, else the GPUs but for the kind measured
+    here, whose every run would be there twice. A run that was found is not replaced by a later one.
+    """
+    everything, plans = Collected(), [*map(Path, manifests)]
+    for manifest in plans:
+        _extend(everything, from_manifest(manifest, root))
+    for manifest in also:
+        if manifest not in plans:
+            _extend(everything, from_manifest(manifest, root, finished=True))
+    if results is not None:
+        planned = {row["hardware"] for rows in everything.records.values() for row in rows}
+        for folder in sorted(results.iterdir()):
+            if folder.is_dir() and folder.name not in NO_MACHINE | planned:
+                _extend(everything, from_folder(results, folder.name))
+    if reference is not None and reference.is_dir():
+        measured = {row["hardware"] for rows in everything.records.values() for row in rows}
+        for folder in sorted(path for path in reference.iterdir() if path.is_dir() and path.name not in measured):
+            found = from_recorded(folder)
+            # Beside one's own machine a recorded GPU is what one lacks; a CPU is what one has.
+            if not measured or any(row.get("device") == "cuda" for row in found.records["environment"]):
+                _extend(everything, found)
+    joined(everything.records)
+    return everything
+
+
+def _extend(everything: Collected, more: Collected) -> None:
+    everything.problems.extend(more.problems)
+    everything.excluded.extend(more.excluded)
+    everything.series.extend(more.series)
+    for table, rows in more.records.items():
+        known = {_double(table, row) for row in everything.records[table]}
+        everything.records[table].extend(row for row in rows if _double(table, row) not in known)
+    everything.folders = {**more.folders, **everything.folders}
+
+
+def _double(table: str, row: Record) -> str:
+    """Equal for two rows of which one is enough: counts need no device, so a recorded one says what ours does."""
+    return identity(table, row) if STEPS[TABLES[table]].on_device else row["run"]
+
+
+def joined(records: Records) -> Records:
+    """The same rows with the joined columns; every lookup stays within one machine, recorded apart from measured."""
+    devices = {_machine(row): row.get("device") for row in records["environment"]}
+    measured = [row for row in records["ceilings"] if row["status"] == "ok"]
+    by_name = {(_machine(row), row["ceiling"]): row for row in measured}
+    by_format = {(_machine(row), row.get("format")): row for row in measured}
+    # FLOP counts have no hardware: measured ones serve every machine, recorded ones those that were not counted here.
+    flops = {row["run"]: row for row in sorted(records["flops"], key=lambda row: not row["recorded"])}
+
+    def compute(row: Record) -> Record:
+        # The format that the products really used decides, where it is known: never the peak of another one.
+        planned = by_name.get((_machine(row), row.get("ceiling")), {})
+        used = row.get("effective_precision")
+        return planned if used in (None, planned.get("format")) else by_format.get((_machine(row), used), {})
+
+    for row in records["profile"]:
+        memory = by_name.get((_machine(row), "memory"), {})
+        counted = flops.get(row["flops_run"], {})
+        row |= join.profile_columns(row, counted, compute(row), memory, devices.get(_machine(row)))
+    for row in records["matmul"]:
+        row |= join.matmul_columns(row, compute(row), devices.get(_machine(row)))
+    return records
+
+
+def _machine(row: Mapping[str, Any]) -> tuple[str, bool]:
+    return row["hardware"], bool(row["recorded"])
+
+
+def write(collected: Collected, folder: Path) -> None:
+    """Writes the tables and what the page shows beside them.
+
+    A table without rows has its header alone, so that readers need no special case.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for table, rows in collected.records.items():
+        _write_csv(folder / f"{table}.csv", columns(table), rows)
+    _write_csv(folder / "excluded.csv", ["experiment", "step", "run", "because"], collected.excluded)
+    _write_csv(folder / "problems.csv", ["problem"], [{"problem": line} for line in collected.problems])
+    profiled = ((row, collected.folders.get(identity("profile", row))) for row in collected.records["profile"])
+    polled = [*series.collect((row, path) for row, path in profiled if path), *collected.series]
+    _write_csv(folder / "series.csv", series.columns(polled), polled)
+    details.write(details.collect(collected.folders), folder / "details.json")
+
+
+def _write_csv(path: Path, names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    partial = path.with_name(f".{path.name}")
+    with partial.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, names, extrasaction="ignore", restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    partial.replace(path)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """`python scripts/tables.py --manifest results/xeon-4c/plan/quickstart.json --out results/tables`."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--manifest", type=Path, nargs="*", default=[], help="the experiments to report")
+    parser.add_argument(
+        "--also", type=Path, nargs="*", default=[], help="other plans, of which finished rows are shown"
+    )
+    parser.add_argument("--root", type=Path, default=Path(), help="what the manifests' folders are relative to")
+    parser.add_argument("--results", type=Path, help="also report folders found here that have no plan")
+    parser.add_argument("--reference", type=Path, help="also report the recorded machines found here")
+    parser.add_argument("--out", type=Path, default=Path("results/tables"))
+    options = parser.parse_args(arguments)
+    collected = collect(
+        options.manifest, options.root, also=options.also, results=options.results, reference=options.reference
+    )
+    write(collected, options.out)

@@ -1,0 +1,230 @@
+"""Two sets of results run by run: faster, slower, same or ambiguous, by confidence intervals, never by a bare ratio.
+
+python scripts/compare.py before/results results                                        two commits on one machine
+python scripts/compare.py results/xeon-4c results/amd-epyc-4c                           two machines
+python scripts/compare.py before/results results --out results/tables/comparison.csv    and a section on the page
+
+The exit code is 1 where a run is slower, 2 where nothing can be compared, otherwise 0.
+"""
+
+import argparse
+import csv
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mfulab.language.quantities import ABSENT, percent, quantity, significant
+from mfulab.report.summary import short
+from mfulab.schema.errors import ConfigurationError
+from mfulab.tables.records import read_row
+from mfulab.timing.statistics import median_half_width
+
+STEPS = ("profile_step", "bench_matmul")
+NOTICEABLE = 0.02  # relative: intervals that lie this close together are the same for every purpose
+IQR_OF_NORMAL = 1.349  # standard deviations
+LOGGED = 160  # columns of a file or a log, where no window bounds the lines
+# Verdicts in the order in which they are shown.
+STYLES = {"slower": "red", "faster": "green", "ambiguous": "yellow", "same": "dim", "not comparable": "dim"}
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A time in seconds with its 95 % confidence interval; an interval of a single value where none was measured."""
+
+    time_s: float
+    low_s: float
+    high_s: float
+    known: bool
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One run in both sets. `ratio` is new ÷ old: below 1 is faster; its bounds are the intervals' at their worst.
+
+    Times are None where there is none in one set, bounds also where a time has no interval.
+    """
+
+    step: str
+    run: str
+    verdict: str
+    old_s: float | None = None
+    new_s: float | None = None
+    ratio: float | None = None
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+    because: str = ""
+
+
+COLUMNS = [*(field.name for field in fields(Compared)), "old", "new"]  # of the file, which also names both folders
+
+
+def verdict(old: Interval, new: Interval, noticeable: float = NOTICEABLE) -> tuple[str, str]:
+    """(verdict, reason) of two times.
+
+    `faster` or `slower` where the intervals are disjoint and even their nearest ends are further apart than
+    `noticeable`; `same` where even their furthest ends are not; `ambiguous` where the intervals allow either, or one
+    is missing.
+    """
+    if not (old.known and new.known):
+        which = " and ".join(name for name, each in (("old", old), ("new", new)) if not each.known)
+        return "ambiguous", f"no confidence interval ({which}): too few windows"
+    low, high = new.low_s / old.high_s, new.high_s / old.low_s
+    if high < 1 / (1 + noticeable):
+        return "faster", ""
+    if low > 1 + noticeable:
+        return "slower", ""
+    if low >= 1 / (1 + noticeable) and high <= 1 + noticeable:
+        return "same", ""
+    return "ambiguous", "the confidence intervals allow both a difference and none"
+
+
+def interval(row: Mapping[str, object]) -> Interval | None:
+    """The interval of a row's `time_s`: measured over windows, or for a matmul over its repetitions.
+
+    The latter takes the interquartile range for 1.35 standard deviations, as it is of normal values. (McGill's notches,
+    1.57·IQR/√n, are narrower on purpose: two of them that do not overlap differ at 95 %.) None without a time.
+    """
+    time = row.get("time_s")
+    if row.get("status") != "ok" or not isinstance(time, float):
+        return None
+    low, high = row.get("time_ci_low_s"), row.get("time_ci_high_s")
+    spread, count = row.get("hot_iqr_s"), row.get("repetitions")
+    if isinstance(spread, float) and isinstance(count, int) and count > 1:
+        half = median_half_width(spread / IQR_OF_NORMAL, count)
+        low, high = time - half, time + half
+    if isinstance(low, float) and isinstance(high, float) and low > 0:
+        return Interval(time, low, high, True)
+    return Interval(time, time, time, False)
+
+
+def compare(old: Path, new: Path, noticeable: float = NOTICEABLE) -> list[Compared]:
+    """Every run of two folders of one machine each, matched by step and run name; runs of one alone are told so."""
+    compared = []
+    for step in STEPS:
+        before, after = _rows(old, step), _rows(new, step)
+        for run in dict.fromkeys([*before, *after]):
+            compared.append(_one(step, run, before.get(run), after.get(run), noticeable))
+    return compared
+
+
+def _rows(folder: Path, step: str) -> dict[str, Mapping[str, object]]:
+    return {path.parent.name: read_row(path.parent, step) for path in sorted((folder / step).glob("*/row.csv"))}
+
+
+def _one(
+    step: str, run: str, old: Mapping[str, object] | None, new: Mapping[str, object] | None, noticeable: float
+) -> Compared:
+    if old is None or new is None:
+        return Compared(step, run, "not comparable", because=f"only in {'new' if old is None else 'old'}")
+    before, after = interval(old), interval(new)
+    if before is None or after is None:
+        which, row = ("old", old) if before is None else ("new", new)
+        return Compared(step, run, "not comparable", because=f"{which} is {row['status']}: {row['message']}")
+    says, because = verdict(before, after, noticeable)
+    bounds: tuple[float | None, float | None] = (None, None)
+    if before.known and after.known:
+        bounds = (after.low_s / before.high_s, after.high_s / before.low_s)
+    ratio = after.time_s / before.time_s
+    return Compared(step, run, says, before.time_s, after.time_s, ratio, *bounds, because)
+
+
+def machine_folder(path: Path) -> Path:
+    """The folder results/<hardware> that `path` is or, as a results folder or a project, holds.
+
+    Raises ConfigurationError where there is none, or several to choose from.
+    """
+    if any((path / step).is_dir() for step in STEPS):
+        return path
+    found = sorted(
+        {each.parent for pattern in ("*/", "results/*/") for step in STEPS for each in path.glob(pattern + step)}
+    )
+    found = [each for each in found if each.name != "superseded"]
+    if not found:
+        raise ConfigurationError(f"{path}: no results here (no <hardware>/{STEPS[0]}/<run>/row.csv).")
+    if len(found) > 1:
+        raise ConfigurationError(f"{path}: results of several machines; choose one of {', '.join(map(str, found))}.")
+    return found[0]
+
+
+def table(compared: Sequence[Compared]) -> Table:
+    """The comparison as the terminal shows it: runs that are in both sets, slower ones first."""
+    shown = Table(box=None, header_style="bold", pad_edge=False)
+    shown.add_column("run", overflow="fold")
+    for name in ("old", "new", "change", "95 % interval"):
+        shown.add_column(name, justify="right", no_wrap=True)
+    shown.add_column("verdict")
+    order = list(STYLES)
+    for each in sorted(compared, key=lambda each: order.index(each.verdict)):
+        if each.ratio is None:
+            continue
+        relative, bounds = change(each.ratio), ABSENT
+        if each.ratio_low is not None and each.ratio_high is not None:
+            bounds = f"{change(each.ratio_low)} … {change(each.ratio_high)}"
+        cells = (short(each.run), quantity(each.old_s, "s"), quantity(each.new_s, "s"), relative, bounds, each.verdict)
+        shown.add_row(*(Text(cell) for cell in cells), style=STYLES[each.verdict])
+    return shown
+
+
+def change(ratio: float) -> str:
+    """What a factor of time means: `−3.1 %`, `+12 %`; from a factor of two on `×2.3`, `÷250`."""
+    if ratio >= 2:
+        return f"×{significant(ratio, 2)}"
+    if ratio <= 0.5:
+        return f"÷{significant(1 / ratio, 2)}"
+    return f"{'+' if ratio >= 1 else '−'}{percent(abs(100 * (ratio - 1)))} %"
+
+
+def write(compared: Sequence[Compared], path: Path, old: Path, new: Path) -> None:
+    """The comparison as CSV, with both folders; as results/tables/comparison.csv it becomes a section of the page."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({**asdict(each), "old": str(old), "new": str(new)} for each in compared)
+
+
+def read(path: Path) -> pd.DataFrame:
+    """What `write` left, as texts and in the terminal's order; empty where nothing was compared."""
+    try:
+        found = pd.read_csv(path, dtype=str, keep_default_na=False)
+        order = found["verdict"].map({says: place for place, says in enumerate(STYLES)})
+    except (FileNotFoundError, ValueError, KeyError):
+        return pd.DataFrame(columns=COLUMNS, dtype=str)
+    return found.loc[order.sort_values(kind="stable").index].reindex(columns=COLUMNS, fill_value="")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`python scripts/compare.py OLD NEW`; the exit code is 1 where a run is slower, 2 where nothing is comparable."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("old", type=Path, help="results, or results/<hardware>, of another commit or machine")
+    parser.add_argument("new", type=Path, help="the results to judge")
+    parser.add_argument(
+        "--noticeable", type=float, default=NOTICEABLE, help="the relative difference that matters (0.02)"
+    )
+    parser.add_argument("--out", type=Path, help="also write CSV; the page shows results/tables/comparison.csv")
+    options = parser.parse_args(arguments)
+    try:
+        old, new = machine_folder(options.old), machine_folder(options.new)
+    except ConfigurationError as error:
+        parser.error(str(error))
+    compared = compare(old, new, options.noticeable)
+    console = Console(width=None if sys.stdout.isatty() else LOGGED)
+    console.print(Text(f"{new} against {old}"), soft_wrap=True)
+    console.print(table(compared))
+    counts = {says: sum(each.verdict == says for each in compared) for says in STYLES}
+    console.print(Text(", ".join(f"{count} {says}" for says, count in counts.items() if count)))
+    for (says, because), count in Counter((each.verdict, each.because) for each in compared if each.because).items():
+        console.print(Text(f"  {count} {says}: {because}", style="dim"), soft_wrap=True)
+    if options.out:
+        write(compared, options.out, old, new)
+    if counts["not comparable"] == len(compared):
+        print("nothing could be compared: no run is in both folders with a time", file=sys.stderr)
+        return 2
+    return int(counts["slower"] > 0)

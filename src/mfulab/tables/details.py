@@ -1,0 +1,91 @@
+"""What the page shows of one run beyond its row: config, samples, series, operators and the log's last lines."""
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mfulab.tables.records import read_config
+
+MOST_RUNS = 2000  # beyond it a page would grow past what a browser opens at once
+MOST_POINTS = 120
+LOG_LINES = 15
+LOG_CHARACTERS = 2000
+OPERATORS = 12
+SKIPPED = {"window", "sample", "step", "repetition", "round"}
+
+
+def collect(folders: Mapping[str, Path]) -> dict[str, Any]:
+    """Details by run identity, of the first MOST_RUNS runs."""
+    return {name: describe(folder) for name, folder in list(folders.items())[:MOST_RUNS]}
+
+
+def describe(folder: Path) -> dict[str, Any]:
+    """All that is there of one run's folder; what is absent has no key."""
+    found = {
+        "folder": folder.as_posix(),
+        "config": read_config(folder),
+        "samples": curves(folder / "samples.csv"),
+        "series": curves(folder / "series.csv"),
+        "operators": operators(folder / "operators.csv"),
+        "log": log_tail(folder / "log"),
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def curves(path: Path) -> dict[str, list[float | None]]:
+    """The numeric columns of a CSV file, thinned evenly to MOST_POINTS points that keep the first and the last."""
+    lines = _lines(path)
+    if not lines:
+        return {}
+    kept = [lines[index] for index in thin(len(lines), MOST_POINTS)]
+    numeric = [
+        name for name in lines[0] if name not in SKIPPED and any(_number(line[name]) is not None for line in kept)
+    ]
+    return {name: [_number(line[name]) for line in kept] for name in numeric}
+
+
+def thin(count: int, most: int) -> list[int]:
+    """At most `most` indices below `count`, evenly spread, the first and the last among them."""
+    if count <= most:
+        return list(range(count))
+    return [round(index * (count - 1) / (most - 1)) for index in range(most)]
+
+
+def operators(path: Path) -> list[dict[str, str]]:
+    """The operators that took longest, as the traced pass wrote them."""
+    wanted = ("operator", "input_shapes", "calls", "self_cpu_time_s", "self_device_time_s", "flops")
+    return [{name: line[name] for name in wanted if line.get(name)} for line in _lines(path)[:OPERATORS]]
+
+
+def log_tail(path: Path) -> str:
+    """The last lines of a log, which may hold anything."""
+    try:
+        text = path.read_bytes()[-4 * LOG_CHARACTERS :].decode("utf-8", errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-LOG_LINES:])[-LOG_CHARACTERS:]
+
+
+def write(details: Mapping[str, Any], path: Path) -> None:
+    """Writes details as JSON by renaming a finished file."""
+    partial = path.with_name(f".{path.name}")
+    partial.write_text(json.dumps(details, ensure_ascii=False), encoding="utf-8")
+    partial.replace(path)
+
+
+def _lines(path: Path) -> Sequence[dict[str, str]]:
+    try:
+        with path.open(newline="", encoding="utf-8", errors="replace") as file:
+            return list(csv.DictReader(file))
+    except (OSError, csv.Error):
+        return []
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return float(f"{value:.6g}") if abs(value) < float("inf") else None

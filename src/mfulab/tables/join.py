@@ -1,0 +1,215 @@
+"""The join that the project exists for: FLOPs that were counted ÷ time that was measured ÷ peak that is known.
+
+Pure functions over numbers, in base units (seconds, FLOP, bytes, joules) but for ceilings, in TFLOP/s as in their rows.
+None is "not measured" and makes every value that would need it None; no ratio is ever clipped.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from mfulab.flops.memory import inference_peak_bytes, training_peak_bytes
+from mfulab.tables import verdict
+from mfulab.tables.mfu import mbu_percent, mfu_columns
+
+TERA = 1e12
+BYTES_COUNTED_PER_ELEMENT = 4  # count_flops gives bytes for float32 operands
+ELEMENT_BYTES = {
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "float8_e4m3fn": 1,
+    "int8": 1,
+}
+
+Values = Mapping[str, Any]
+
+
+def product(*factors: float | None) -> float | None:
+    """The product, or None where a factor was not measured."""
+    result: float = 1
+    for factor in factors:
+        if factor is None:
+            return None
+        result *= factor
+    return result
+
+
+def total(*terms: float | None) -> float | None:
+    """The sum, or None where a term was not measured."""
+    return None if any(term is None for term in terms) else sum(term for term in terms if term is not None)
+
+
+def ratio(numerator: float | None, denominator: float | None) -> float | None:
+    """numerator ÷ denominator, or None where one was not measured or the denominator is not positive."""
+    if numerator is None or denominator is None or denominator <= 0:
+        return None
+    return numerator / denominator
+
+
+def percent(part: float | None, whole: float | None) -> float | None:
+    """100 · part ÷ whole; above 100 where the part is larger, on purpose."""
+    return product(100, ratio(part, whole))
+
+
+def step_flops(flops: Values, mode: str, micro_batches: int) -> dict[str, float | None]:
+    """FLOPs of one whole step: what the model needs, the same with causal attention halved, and what is executed.
+
+    MFU (Chowdhery et al. 2022, PaLM, appendix B) takes the model's own forward and backward; HFU takes what runs,
+    recomputation included. `executed_flops` is without activation checkpointing; `recomputed_flops` is what that adds.
+    Micro-batches are training's alone: other steps call the model once.
+    """
+    if mode == "decoding":  # one token attends to all before it: nothing to halve, nothing computed again
+        decoded = flops.get("decoding_flops")
+        return {"flops": decoded, "causal_flops": decoded, "executed_flops": decoded, "recomputed_flops": 0}
+    if mode == "inference":
+        evaluated = _evaluated(flops, "flops")
+        causal = _evaluated(flops, "causal_flops")
+        return {"flops": evaluated, "causal_flops": causal, "executed_flops": evaluated, "recomputed_flops": 0}
+    forward = flops.get("forward_flops")
+    return {
+        "flops": product(micro_batches, total(forward, flops.get("backward_flops"))),
+        "causal_flops": product(
+            micro_batches, total(flops.get("forward_causal_flops"), flops.get("backward_causal_flops"))
+        ),
+        "executed_flops": product(micro_batches, total(forward, flops.get("executed_backward_flops"))),
+        "recomputed_flops": product(micro_batches, flops.get("recomputed_flops")),
+    }
+
+
+def _evaluated(flops: Values, what: str) -> float | None:
+    """A count of the forward pass in evaluation mode; training's, which may have more heads, where there is none."""
+    counted = flops.get(f"inference_{what}")
+    return flops.get(f"forward_{what}") if counted is None else counted
+
+
+def step_bytes(flops: Values, mode: str, micro_batches: int, dtype: str | None) -> float | None:
+    """Bytes that the counted operators of one step read and write, each operand once, in the precision's own format."""
+    if mode == "decoding":
+        counted = flops.get("decoding_bytes")
+    elif mode == "inference":
+        counted = _evaluated(flops, "bytes")
+    else:
+        counted = product(micro_batches, total(flops.get("forward_bytes"), flops.get("backward_bytes")))
+    return product(counted, ratio(ELEMENT_BYTES.get(dtype or ""), BYTES_COUNTED_PER_ELEMENT))
+
+
+def predicted_memory(row: Values, flops: Values, device: str | None) -> float | None:
+    """Bytes that a step needs at its peak, as a pretended allocator saw its tensors; None where it was not counted.
+
+    An allocator's rounding and the libraries' workspaces come on top; on a CPU also the interpreter and its libraries.
+    """
+    element_bytes, parameters = ELEMENT_BYTES.get(row.get("dtype") or ""), flops.get("parameters")
+    training, again = row.get("mode") == "training", bool(row.get("checkpointing"))
+    if row.get("mode") == "decoding":  # its cache, which each step copies, is not in the counted peaks
+        return None
+    which = "inference" if not training else "checkpointed" if again else "step"
+    peak = flops.get(f"{which}_peak_bytes")
+    if element_bytes is None or parameters is None or peak is None:
+        return None
+    autocast = bool(row.get("autocast"))
+    if not training:
+        fixed = flops.get("inference_peak_fixed_bytes") or 0
+        return inference_peak_bytes(parameters, peak, fixed, element_bytes=element_bytes, autocast=autocast)
+    optimizer: Any = row.get("optimizer") or "sgd"
+    return training_peak_bytes(
+        parameters,
+        flops.get("trainable_parameters") or 0,
+        peak,
+        flops.get("step_peak_fixed_bytes") or 0,
+        element_bytes=element_bytes,
+        autocast=autocast,
+        optimizer=optimizer,
+        # torch's default for Adam on a GPU updates all parameters at once, and holds a temporary for each.
+        optimizer_copies=int(device == "cuda" and optimizer != "sgd"),
+        accumulated=(row.get("gradient_accumulation") or 1) > 1,
+    )
+
+
+def default_basis(device: str | None) -> str:
+    """`spec` on a GPU; `measured` on a CPU, whose computed peak is no limit: virtual machines hide turbo clocks."""
+    return "spec" if device == "cuda" else "measured"
+
+
+def profile_columns(row: Values, flops: Values, compute: Values, memory: Values, device: str | None) -> dict[str, Any]:
+    """Joined columns of one profiled step.
+
+    `row` is a profile_step row with its config's `mode`, `gradient_accumulation`, `checkpointing` and `dtype`; `flops`,
+    `compute` and `memory` are the count_flops row and the two ceilings rows, empty mappings where there are none.
+    `device` is cpu or cuda.
+    """
+    mode = row.get("mode") or "training"
+    micro_batches = (row.get("gradient_accumulation") or 1) if mode == "training" else 1
+    counted = step_flops(flops, mode, micro_batches)
+    recomputed = counted.pop("recomputed_flops")
+    executed = total(counted["executed_flops"], recomputed if row.get("checkpointing") else 0)
+    bytes_moved = step_bytes(flops, mode, micro_batches, row.get("dtype"))
+    time = row.get("time_s") if row.get("status") == "ok" else None
+    energy = row.get("energy_j") if row.get("status") == "ok" else None
+    samples = product(micro_batches, row.get("batch_size"))
+    peak, ceiling = compute.get("computed_tflop_s"), compute.get("measured_tflop_s")
+    basis = default_basis(device)
+    denominator = peak if basis == "spec" else ceiling
+    speed = ratio(ratio(counted["flops"], time), TERA)
+    joined = {
+        **counted,
+        "executed_flops": executed,
+        "tflop_s": speed,
+        **mfu_columns(speed, compute, row.get("clock_mhz"), device == "cuda"),
+        "mfu_ci_low_percent": _mfu(counted["flops"], row.get("time_ci_high_s") if time else None, denominator),
+        "mfu_ci_high_percent": _mfu(counted["flops"], row.get("time_ci_low_s") if time else None, denominator),
+        "mfu_causal_percent": _mfu(counted["causal_flops"], time, denominator),
+        "hfu_percent": _mfu(executed, time, denominator),
+        "samples_per_s": ratio(samples, time),
+        "tokens_per_s": ratio(product(samples, 1 if mode == "decoding" else row.get("sequence_length")), time),
+        "bytes_moved": bytes_moved,
+        "arithmetic_intensity": ratio(counted["flops"], bytes_moved),
+        "ceiling_tflop_s": ceiling,
+        "peak_tflop_s": peak,
+        "peak_clock_mhz": compute.get("computed_clock_mhz"),
+        "ceiling_gb_s": memory.get("measured_gb_s"),
+        "peak_gb_s": memory.get("computed_gb_s"),
+        "samples_per_j": ratio(samples, energy),
+        "flops_per_j": ratio(counted["flops"], energy),
+        "mbu_percent": _mbu(row, flops, memory, time, basis),
+        "predicted_memory_bytes": predicted_memory(row, flops, device),
+    }
+    joined["mfu_note"] = verdict.note({**row, **joined}, flops.get("message"))
+    return joined | verdict.columns({**row, **joined, "time_s": time})
+
+
+def matmul_columns(row: Values, compute: Values, device: str | None) -> dict[str, Any]:
+    """Joined columns of one matmul; `compute` is the ceilings row of its precision, empty where there is none."""
+    time = row.get("time_s") if row.get("status") == "ok" else None
+    speed = ratio(ratio(row.get("flops"), time), TERA)
+    peak, ceiling = compute.get("computed_tflop_s"), compute.get("measured_tflop_s")
+    return {
+        "tflop_s": speed,
+        "cold_tflop_s": ratio(ratio(row.get("flops"), row.get("cold_time_s") if time else None), TERA),
+        "end_to_end_tflop_s": ratio(ratio(row.get("flops"), row.get("end_to_end_s") if time else None), TERA),
+        "share_of_spec_percent": percent(speed, peak),
+        "share_of_measured_percent": percent(speed, ceiling),
+        "share_of_reference_percent": percent(row.get("reference_time_s"), time),
+        "arithmetic_intensity": ratio(row.get("flops"), row.get("bytes_moved")),
+        "ceiling_tflop_s": ceiling,
+        "peak_tflop_s": peak,
+        "basis": default_basis(device),
+        "verdict_flags": verdict.matmul_flags(row),
+    }
+
+
+def _mbu(row: Values, flops: Values, memory: Values, time: float | None, basis: str) -> float | None:
+    """MBU of inference, whose passes read every parameter but embedding tables; decoding reads the cache as well."""
+    if row.get("mode") not in ("inference", "decoding"):
+        return None
+    element_bytes = ELEMENT_BYTES.get(row.get("dtype") or "")
+    read = total(flops.get("parameters"), -(flops.get("looked_up_parameters") or 0))
+    parameter_bytes = product(read, 4 if row.get("autocast") else element_bytes)
+    cached = flops.get("key_value_cache_bytes") if row["mode"] == "decoding" else 0
+    cache_bytes = product(cached, ratio(element_bytes, BYTES_COUNTED_PER_ELEMENT))
+    bandwidth = memory.get("computed_gb_s" if basis == "spec" else "measured_gb_s")
+    return mbu_percent(parameter_bytes, cache_bytes, time, bandwidth)
+
+
+def _mfu(flops: float | None, time: float | None, denominator_tflop_s: float | None) -> float | None:
+    return percent(ratio(ratio(flops, time), TERA), denominator_tflop_s)

@@ -1,0 +1,152 @@
+"""Merges results folders of several machines into one: checks every row, copies what is new, overwrites nothing.
+
+python scripts/collect.py /mnt/h100/mfulab /mnt/laptop/results     then: snakemake --cores 1 report
+"""
+
+import argparse
+import csv
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from mfulab.planning.store import is_complete, write_if_changed
+from mfulab.schema.configs import STEPS
+from mfulab.schema.errors import ConfigurationError
+from mfulab.schema.rows import ROWS
+
+COUNTS = "count_flops"
+OTHERS = {"plan", "tables", "reference", "superseded"}  # made anew from runs, or no runs
+OF_THE_DAY = {"commit", "started_at", "process_s", "measured_s"}  # columns in which the same result differs
+
+
+@dataclass
+class Merged:
+    """What became of every run and plan that was found."""
+
+    copied: list[str] = field(default_factory=list)
+    known: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def collect(sources: Sequence[Path], results: Path) -> Merged:
+    """Copies runs and plans of each of `sources` (a results folder, or a project with one) into `results`.
+
+    A run that is here already stays as it is; where theirs says something else, that is a problem and not copied.
+    Raises ConfigurationError, before anything is copied, for a source without results.
+    """
+    folders = [_results_of(source) for source in sources]
+    merged = Merged()
+    for folder in folders:
+        for step, run in _runs(folder):
+            _merge_run(step, run, results / run.relative_to(folder), merged)
+        for plan in sorted(folder.glob("*/plan/*.json")):
+            _merge_plan(plan, results / plan.relative_to(folder), merged)
+    return merged
+
+
+def _results_of(source: Path) -> Path:
+    folder = source / "results" if (source / "results").is_dir() else source
+    if not any(_runs(folder)):
+        raise ConfigurationError(f"{source}: no results here (no <hardware>/<step>/<run>/config.json).")
+    return folder
+
+
+def _runs(results: Path) -> Iterator[tuple[str, Path]]:
+    """Each run's step and folder."""
+    for config in sorted([*results.glob(f"{COUNTS}/*/config.json"), *results.glob("*/*/*/config.json")]):
+        top, *_ = config.relative_to(results).parts
+        step = config.parent.parent.name
+        if top not in OTHERS and step in STEPS:
+            yield step, config.parent
+
+
+def _merge_run(step: str, theirs: Path, ours: Path, merged: Merged) -> None:
+    if not (theirs / "row.csv").exists():
+        return  # planned there, not measured
+    problem = _why_bad(step, theirs)
+    if problem:
+        merged.problems.append(f"{theirs}: {problem}; not copied")
+    elif not (ours / "row.csv").exists() or not is_complete(ours / "row.csv"):
+        _copy(theirs, ours)
+        merged.copied.append(str(ours))
+    elif _says(theirs) == _says(ours):
+        merged.known.append(str(ours))
+    else:
+        merged.problems.append(f"{theirs}: {ours} holds another result of this run; ours is kept")
+
+
+def _why_bad(step: str, run: Path) -> str | None:
+    """Why a run cannot be taken over: its row is cut off, does not fit its columns, or is not this run's."""
+    if not is_complete(run / "row.csv"):
+        return "its row is incomplete"
+    row = _row(run)
+    hardware = run.parents[1].name if STEPS[step].on_device else ""
+    if (row.get("run"), row.get("hardware")) != (run.name, hardware):
+        return f"its row is of run={row.get('run')} on hardware={row.get('hardware')}"
+    try:
+        STEPS[step].model_validate_json((run / "config.json").read_text(encoding="utf-8"))
+        ROWS[step].model_validate({key: value for key, value in row.items() if value != ""})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return None
+
+
+def _row(run: Path) -> dict[str, str]:
+    with (run / "row.csv").open(newline="", encoding="utf-8") as file:
+        return next(csv.DictReader(file))
+
+
+def _says(run: Path) -> tuple[Any, dict[str, str]]:
+    """A run's config and what its row says, to be compared: a FLOP count of another day is the same count."""
+    config = json.loads((run / "config.json").read_text(encoding="utf-8"))
+    ignored = OF_THE_DAY if run.parent.name == COUNTS else set()
+    return config, {key: value for key, value in _row(run).items() if key not in ignored}
+
+
+def _copy(theirs: Path, ours: Path) -> None:
+    """Copies a run, its config first, whose age is kept, and its row last: Snakemake then sees nothing to do again."""
+    ours.mkdir(parents=True, exist_ok=True)
+    shutil.copy2(theirs / "config.json", ours / "config.json")
+    for path in sorted(theirs.iterdir(), key=lambda path: path.name == "row.csv"):
+        if path.is_file() and path.name != "config.json":
+            partial = ours / f".{path.name}.{os.getpid()}"
+            shutil.copyfile(path, partial)
+            partial.replace(ours / path.name)
+
+
+def _merge_plan(theirs: Path, ours: Path, merged: Merged) -> None:
+    """Two plans of one experiment on one kind of device become one that lists the runs of both."""
+    plan = json.loads(theirs.read_text(encoding="utf-8"))
+    if ours.exists():
+        here = json.loads(ours.read_text(encoding="utf-8"))
+        for part in ("runs", "excluded"):
+            known = {(entry["step"], entry["run"]): entry for entry in here[part]}
+            new = [entry for entry in plan[part] if (entry["step"], entry["run"]) not in known]
+            changed = [entry["run"] for entry in plan[part] if known.get((entry["step"], entry["run"]), entry) != entry]
+            merged.problems += [f"{theirs}: {run} was planned with another config; ours is kept" for run in changed]
+            here[part] += new
+        plan = here
+    write_if_changed(ours, json.dumps(plan, indent=1) + "\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`python scripts/collect.py DIR…`; exit status 1 where something was not taken over."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sources", nargs="+", type=Path, metavar="DIR", help="a results folder, or a project with one")
+    parser.add_argument("--into", type=Path, default=Path("results"), help="where to; results/ where not given")
+    given = parser.parse_args(arguments)
+    try:
+        merged = collect(given.sources, given.into)
+    except ConfigurationError as error:
+        parser.error(str(error))
+    print(f"{len(merged.copied)} runs copied, {len(merged.known)} here already, {len(merged.problems)} problems")
+    for problem in merged.problems:
+        print(f"  {problem}")
+    return int(bool(merged.problems))

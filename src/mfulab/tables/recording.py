@@ -1,0 +1,202 @@
+"""Keeps one machine's finished results for everyone, in results/reference/<hardware>/, as the report reads them back.
+
+python scripts/record.py                          this machine's results
+python scripts/record.py nvidia-h100-80gb-hbm3    those of a machine whose results/<hardware>/ was copied here
+python scripts/record.py --check                  every recording: complete, of a known commit, ratios that add up
+"""
+
+import argparse
+import csv
+import json
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mfulab.hardware.identity import hardware_slug
+from mfulab.runtime.run import write_csv
+from mfulab.schema.errors import ConfigurationError
+from mfulab.tables import build, series
+from mfulab.tables.columns import TABLES, Record, Records, columns
+from mfulab.tables.recording_check import ABOUT, CONFIGS, DIRTY, SERIES, check
+from mfulab.tables.records import Collected, from_recorded, identity, read_config
+
+RESULTS = Path("results")
+REFERENCE = "reference"
+
+
+def gather(results: Path, hardware: str) -> Collected:
+    """The finished rows of one machine and of what it counted without a device, joined, in the order of its plans."""
+    plans = _plans(results, hardware)
+    everything = build.collect(also=plans, root=results.parent, results=None if plans else results)
+    found = Collected(folders=everything.folders)
+    for table, rows in everything.records.items():
+        found.records[table] = [row for row in rows if row["hardware"] in (hardware, "")]
+    return found
+
+
+def experiments(results: Path, hardware: str) -> dict[str, list[str]]:
+    """What was planned on one machine: each experiment, and the overrides that it was given the last time."""
+    plans = [json.loads(path.read_text(encoding="utf-8")) for path in _plans(results, hardware)]
+    return {plan["experiment"]: plan.get("overrides", []) for plan in plans}
+
+
+def _plans(results: Path, hardware: str) -> list[Path]:
+    return sorted((results / hardware / "plan").glob("*.json"))
+
+
+def record(results: Path, hardware: str, commit: str = "", allow_dirty: bool = False, replace: bool = False) -> Path:
+    """Writes the recording of `hardware` and gives its folder. Raises ConfigurationError, and writes nothing, where the
+    results are not fit for it: no rows, no commit, a changed tree, or a recording that is there already.
+
+    `commit` is that of the measuring code where it was copied without its repository, so that rows have none.
+    """
+    found = gather(results, hardware)
+    folder = results / REFERENCE / hardware
+    rows = [row for table in found.records.values() for row in table]
+    if not found.records["environment"] or len(rows) == 1:
+        raise ConfigurationError(f"{results / hardware}/: holds no finished runs. Measure first: snakemake report.")
+    for row in rows:
+        row["commit"] = row["commit"] or commit
+        row["recorded"] = True
+    _refuse(rows, allow_dirty)
+    if folder.exists() and not replace:
+        raise ConfigurationError(f"{folder}/: is there already. Give --replace to write it anew.")
+
+    partial = folder.with_name(f".{hardware}")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    provenance = about(found.records, hardware, experiments(results, hardware), commit, allow_dirty)
+    _write(found, provenance, partial)
+    shutil.rmtree(folder, ignore_errors=True)
+    partial.rename(folder)
+    return folder
+
+
+def _refuse(rows: Sequence[Record], allow_dirty: bool) -> None:
+    """Raises ConfigurationError for rows whose measuring code nobody could look up."""
+    without = [row["run"] for row in rows if not row["commit"]]
+    if without:
+        raise ConfigurationError(
+            f"{len(without)} rows name no commit ({without[0]}, …): give --commit of the code that measured them."
+        )
+    dirty = [row["run"] for row in rows if row["commit"].endswith(DIRTY)]
+    if dirty and not allow_dirty:
+        raise ConfigurationError(
+            f"{len(dirty)} rows were measured by changed code ({dirty[0]}, …): measure again from a clean tree, "
+            "or give --allow-dirty."
+        )
+
+
+def _write(found: Collected, provenance: dict[str, Any], folder: Path) -> None:
+    folders = {
+        (table, row["run"]): found.folders[identity(table, {**row, "recorded": False})]
+        for table, rows in found.records.items()
+        for row in rows
+    }
+    for table, rows in found.records.items():
+        write_csv(folder / f"{table}.csv", [_plain(row, table) for row in rows], columns(table))
+    lines = [
+        json.dumps({"table": table, "run": run, "config": read_config(path)}, sort_keys=True)
+        for (table, run), path in folders.items()
+    ]
+    (folder / CONFIGS).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    polled = series.collect((row, folders["profile", row["run"]]) for row in found.records["profile"])
+    write_csv(folder / SERIES, polled, series.columns(polled))
+    text = json.dumps(provenance, indent=1, ensure_ascii=False)
+    (folder / ABOUT).write_text(text + "\n", encoding="utf-8")
+
+
+def _plain(row: Mapping[str, Any], table: str) -> Record:
+    return {name: row.get(name) for name in columns(table)}
+
+
+def about(
+    records: Records, hardware: str, planned: Mapping[str, Sequence[str]], stated_commit: str, dirty_allowed: bool
+) -> dict[str, Any]:
+    """Provenance: the machine, its driver, packages and GPUs (with power limit and clocks), what was asked for, commits
+    and times.
+    """
+    machine = records["environment"][0]
+    rows = [row for table in records.values() for row in table]
+    started = sorted(row["started_at"] for row in rows if row["started_at"])
+    return {
+        "hardware": hardware,
+        "device_name": machine["device_name"],
+        "driver": machine["driver"],
+        "cuda": machine["cuda"],
+        "python": machine["python"],
+        "operating_system": machine["operating_system"],
+        "packages": json.loads(machine["packages"] or "{}"),
+        "gpus": json.loads(machine["gpus"] or "[]"),
+        "experiments": planned,
+        "commits": dict(sorted(Counter(row["commit"] for row in rows).items())),
+        "commit_was_stated": stated_commit or None,
+        "dirty_allowed": dirty_allowed,
+        "first_started_at": started[0] if started else None,
+        "last_started_at": started[-1] if started else None,
+        "rows": {
+            table: dict(sorted(Counter(row["status"] for row in kept).items())) for table, kept in records.items()
+        },
+    }
+
+
+def rejoin(folder: Path) -> None:
+    """Writes a recording's tables with their joined columns computed anew, after a formula was corrected."""
+    for table, rows in build.joined(from_recorded(folder).records).items():
+        write_csv(folder / f"{table}.csv", [_plain(row, table) for row in rows], columns(table))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; 1 where a recording is not valid, 2 where nothing could be recorded."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("hardware", nargs="?", help="a folder in results/; this machine's where none is named")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--commit", default="", help="of the code, for rows measured from a copy without repository")
+    parser.add_argument("--allow-dirty", action="store_true", help="also record what changed code has measured")
+    parser.add_argument("--replace", action="store_true", help="overwrite the recording that is there")
+    parser.add_argument("--check", action="store_true", help="record nothing: validate what is recorded")
+    parser.add_argument("--rejoin", action="store_true", help="record nothing: compute joined columns anew")
+    options = parser.parse_args(arguments)
+    try:
+        if options.check or options.rejoin:
+            folders = recordings(options.results, options.hardware)
+            for folder in folders if options.rejoin else ():
+                rejoin(folder)
+        else:
+            hardware = options.hardware or hardware_slug()
+            folders = [record(options.results, hardware, options.commit, options.allow_dirty, options.replace)]
+    except ConfigurationError as error:
+        print(f"mfulab: {error}", file=sys.stderr)
+        return 2
+    problems = [f"{folder}: {problem}" for folder in folders for problem in check(folder)]
+    for folder in folders:
+        print(f"{folder}: {_summary(folder)}")
+    print("".join(f"{problem}\n" for problem in problems), end="", file=sys.stderr)
+    return 1 if problems else 0
+
+
+def recordings(results: Path, hardware: str | None) -> list[Path]:
+    """The folders of all recordings, or of one. Raises ConfigurationError where that one is not there."""
+    if hardware is None:
+        return sorted(path for path in (results / REFERENCE).glob("[!.]*") if path.is_dir())
+    folder = results / REFERENCE / hardware
+    if not folder.is_dir():
+        raise ConfigurationError(f"{folder}/: there is no such recording.")
+    return [folder]
+
+
+def _summary(folder: Path) -> str:
+    rows = {table: _count(folder / f"{table}.csv") for table in TABLES}
+    size = sum(path.stat().st_size for path in folder.iterdir())
+    return ", ".join(f"{count} {table}" for table, count in rows.items()) + f" rows, {size / 1e3:.0f} kB"
+
+
+def _count(path: Path) -> int:
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            return sum(1 for _ in csv.DictReader(file))
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,52 @@
+"""The time series of all runs in one table: what the device reported while each of them ran."""
+
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from mfulab.tables.details import thin
+
+IDENTITY = ("hardware", "recorded", "run")
+MOST_RUNS, MOST_POINTS = 200, 400
+
+
+def collect(runs: Iterable[tuple[Mapping[str, Any], Path]]) -> list[dict[str, Any]]:
+    """The lines of each run's series.csv with the run's identity, thinned; runs without one are passed over."""
+    lines: list[dict[str, Any]] = []
+    found = 0
+    for row, folder in runs:
+        try:
+            with (folder / "series.csv").open(newline="", encoding="utf-8") as file:
+                polled = list(csv.DictReader(file))
+        except (OSError, csv.Error, UnicodeDecodeError):
+            continue
+        lines += [{**{name: row[name] for name in IDENTITY}, **polled[at]} for at in thin(len(polled), MOST_POINTS)]
+        found += 1
+        if found == MOST_RUNS:
+            break
+    return lines
+
+
+def columns(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Identity first, then every quantity that any run polled."""
+    polled = dict.fromkeys(name for line in lines for name in line if name not in IDENTITY)
+    return [*IDENTITY, *({"time_s": None, "in_window": None} | polled)]
+
+
+def read(path: Path) -> pd.DataFrame:
+    """The table with its types: numbers, but for the run's identity and `in_window`; empty where there is none."""
+    try:
+        frame = pd.read_csv(path, dtype=str, keep_default_na=False, encoding_errors="replace")
+    except (FileNotFoundError, ValueError):
+        frame = pd.DataFrame()
+    for name in (*IDENTITY, "time_s", "in_window"):
+        frame[name] = frame[name] if name in frame else pd.Series(dtype=str)
+    for name in frame.columns:
+        if name in ("recorded", "in_window"):
+            frame[name] = frame[name] == "True"
+        elif name not in IDENTITY:
+            frame[name] = pd.to_numeric(frame[name], errors="coerce")
+    return frame

@@ -1,0 +1,1 @@
+"""Windows, repetitions, clocks and statistics of timed work."""

@@ -1,0 +1,1 @@
+"""Profiler traces: intervals, kernels, operators, and what time goes to."""

@@ -1,0 +1,140 @@
+"""The traced pass: which operators a step calls, how often, where its time and memory go, and how busy the GPU was."""
+
+import json
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function, schedule
+
+from mfulab.samplers.reading import Reading, Readings, missing
+from mfulab.tracing import trace
+from mfulab.tracing.attribution import UNITS, operator_readings
+
+Row = dict[str, object]
+OPERATOR_COLUMNS = (
+    *("operator", "input_shapes", "calls", "self_cpu_time_s", "self_device_time_s"),
+    *("flops", "self_cpu_memory_bytes", "self_device_memory_bytes"),
+)
+KERNEL_COLUMNS = ("kernel", "kind", "calls", "time_s", "share_percent")
+
+
+@dataclass(frozen=True)
+class TracedPass:
+    """`steps` steps under torch.profiler; slower than measured steps, so its times serve as shares."""
+
+    profiler: Any
+    steps: int
+
+    def export(self, path: Path) -> None:
+        """Writes the Chrome / Perfetto trace, gzipped where `path` ends in .gz."""
+        self.profiler.export_chrome_trace(str(path))
+
+    def operators(self, device: torch.device) -> tuple[Readings, str | None]:
+        """Where the time went by operator, as in `attribution.operator_readings`."""
+        return operator_readings(self.profiler.events(), self.steps, device.type == "cuda")
+
+    def recorded(self) -> dict[str, Any]:
+        """The trace's events."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "trace.json"
+            self.export(path)
+            return trace.load(path)
+
+
+def trace_steps(step: Callable[[], object], device: torch.device, steps: int) -> TracedPass:
+    """Runs `steps` steps under torch.profiler with shapes, memory, FLOPs; on a GPU after one whose trace is dropped."""
+    options: dict[str, Any] = {"record_shapes": True, "profile_memory": True, "with_flops": True}
+    activities = [ProfilerActivity.CPU]
+    if device.type == "cuda":
+        activities.append(ProfilerActivity.CUDA)
+        options["schedule"] = schedule(wait=0, warmup=1, active=1)
+    with profile(activities=activities, **options) as profiler:
+        if device.type == "cuda":
+            step()
+            torch.cuda.synchronize(device)
+            profiler.step()
+        with record_function(trace.STEPS):
+            for _ in range(steps):
+                step()
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+    return TracedPass(profiler, steps)
+
+
+class BlockTrace:
+    """torch.profiler around a block of somebody else's code, without the shapes and memory that cost the most."""
+
+    def __init__(self, device: torch.device, path: Path) -> None:
+        self._device, self._path = device, path
+        cuda = [ProfilerActivity.CUDA] if device.type == "cuda" else []
+        self._profiler = profile(activities=[ProfilerActivity.CPU, *cuda])
+        self._annotation = record_function(trace.STEPS)
+
+    def start(self) -> None:
+        """Begins to trace."""
+        self._profiler.__enter__()
+        self._annotation.__enter__()
+
+    def stop(self) -> Readings:
+        """Ends the trace, the device being idle, writes it, and reads from it where the time went."""
+        self._annotation.__exit__(None, None, None)
+        self._profiler.__exit__(None, None, None)
+        traced = TracedPass(self._profiler, steps=1)
+        traced.export(self._path)
+        return {**kernel_readings(traced, self._device)[0], **traced.operators(self._device)[0]}
+
+
+def operator_table(traced: TracedPass) -> list[Row]:
+    """A row for each operator and input shapes, most self time first; times, FLOPs and bytes of all traced steps.
+
+    FLOPs are torch.profiler's own formulas (products, convolutions, element-wise sums), empty where it has none.
+    """
+    rows: list[Row] = []
+    for event in traced.profiler.key_averages(group_by_input_shape=True):
+        if event.key == trace.STEPS or event.key.startswith("ProfilerStep"):
+            continue
+        rows.append(
+            {
+                "operator": event.key,
+                "input_shapes": str(event.input_shapes) if event.input_shapes else None,
+                "calls": event.count,
+                "self_cpu_time_s": event.self_cpu_time_total / 1e6,
+                "self_device_time_s": event.self_device_time_total / 1e6,
+                "flops": event.flops or None,
+                "self_cpu_memory_bytes": event.self_cpu_memory_usage,
+                "self_device_memory_bytes": event.self_device_memory_usage,
+            }
+        )
+    return sorted(rows, key=lambda row: -float(str(row["self_device_time_s"])) - float(str(row["self_cpu_time_s"])))
+
+
+def kernel_readings(traced: TracedPass, device: torch.device) -> tuple[Readings, list[Row]]:
+    """The GPU's busy shares over the traced steps and the table of its kernels; a CPU has no kernels."""
+    if device.type != "cuda":
+        busy = {"kernel_busy_percent": trace.UNITS["kernel_busy_percent"]}
+        return missing(busy, trace.SOURCE, "a CPU runs operators, not kernels: see operators.csv"), []
+    recorded = traced.recorded()
+    found, span = trace.activities(recorded), trace.traced_span(recorded)
+    if span is None or not found:
+        return missing(trace.UNITS, trace.SOURCE, "the trace holds no kernel: CUPTI was refused or is missing"), []
+    table = trace.kernel_table(found)
+    return trace.shares(found, span, traced.steps), table
+
+
+def top_kernels(table: list[Row]) -> str | None:
+    """The five longest kernels as JSON: name → share of device time in percent."""
+    if not table:
+        return None
+    return json.dumps({str(row["kernel"]): round(float(str(row["share_percent"])), 1) for row in table[:5]})
+
+
+def untraced() -> Readings:
+    """Empty readings of a run that was asked not to be traced."""
+    return {
+        name: Reading(None, unit, trace.SOURCE, reason="not traced: profile.operators and profile.trace are off")
+        for name, unit in {**trace.UNITS, **UNITS}.items()
+    }

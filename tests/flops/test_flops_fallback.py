@@ -1,0 +1,104 @@
+"""Models that the meta device cannot run, and models that nothing can: what is counted, and what is said."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from mfulab.flops.count import CountError
+from mfulab.flops.model import count_model
+from mfulab.models.build import ModelError
+from mfulab.schema.configs import ModelConfig
+
+LINEAR = 2 * 3 * 8 * 8
+
+
+class ReadsData(nn.Linear):
+    """Its control flow depends on values, which only real tensors have."""
+
+    def forward(self, x):
+        return super().forward(x) if x.sum().item() > -1e9 else x
+
+
+class NamesTheCPU(nn.Linear):
+    """It makes a tensor on the CPU, whatever device it is on itself, which fake tensors allow."""
+
+    def forward(self, x):
+        return super().forward(x + torch.ones(8, 8, device="cpu")[0])
+
+
+class HasNoMetaKernel(nn.Linear):
+    """It calls an operator that knows how to run and not which shape it returns."""
+
+    def forward(self, x):
+        return super().forward(torch.ops.mfulab_test.doubled(x))
+
+
+@torch.library.custom_op("mfulab_test::doubled", mutates_args=())
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return 2 * x
+
+
+class TwoInputs(nn.Linear):
+    def forward(self, x, y):
+        return super().forward(x) + y
+
+
+def config(module: type[nn.Module], **arguments: int) -> ModelConfig:
+    return ModelConfig(
+        name=module.__name__,
+        _target_=f"{__name__}.{module.__name__}",
+        arguments={"in_features": 8, "out_features": 8, **arguments},
+        input_shape=[8],
+    )
+
+
+@pytest.mark.parametrize(
+    ("module", "means", "reason"),
+    [
+        (nn.Linear, "meta", ""),
+        (NamesTheCPU, "fake", "not on the meta device"),
+        (ReadsData, "cpu", "not on fake tensors"),
+        (HasNoMetaKernel, "cpu", "not on the meta device"),
+    ],
+)
+def test_the_next_means_is_tried_and_the_reason_kept(module, means, reason):
+    target = f"{__name__}.{module.__name__}" if module is not nn.Linear else "torch.nn.Linear"
+    counted = count_model(config(module).model_copy(update={"target": target}), 3)
+    assert counted.means == means
+    assert reason in counted.message
+    assert counted.count.operations.sum("forward").flops == LINEAR
+
+
+def test_what_a_custom_operator_costs_is_unknown_and_said_so():
+    counted = count_model(config(HasNoMetaKernel), 3)
+    assert counted.count.operations.uncounted == {"mfulab_test::doubled": 1}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (
+            config(nn.Linear, in_features=9).model_copy(update={"target": "torch.nn.Linear"}),
+            ["its own forward", "[3, 8]"],
+        ),
+        (config(TwoInputs), ["missing 1 required positional argument", "wrap it in a module"]),
+    ],
+)
+def test_what_nothing_can_run_names_the_input_and_the_way_out(wrong, words):
+    with pytest.raises(CountError) as raised:
+        count_model(wrong, 3)
+    for word in [*words, "model.input_shape", wrong.name]:
+        assert word in str(raised.value)
+
+
+def test_a_model_larger_than_memory_is_not_tried_on_the_cpu(monkeypatch):
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=100))
+    with pytest.raises(CountError, match="weights and gradients need"):
+        count_model(config(ReadsData), 3)
+
+
+def test_a_target_that_cannot_be_built_is_not_tried_twice():
+    with pytest.raises(ModelError, match="unexpected keyword argument"):
+        count_model(config(ReadsData, wrong=1), 3)

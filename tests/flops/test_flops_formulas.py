@@ -1,0 +1,94 @@
+"""The field's formulas against their sources' numbers and against the count."""
+
+import pytest
+import torch
+from support.models import read
+
+from mfulab.flops import formulas
+from mfulab.flops.compare import compare_formulas, transformer_shape
+from mfulab.flops.counter import OperatorCounter
+from mfulab.flops.formulas import TransformerShape
+from mfulab.flops.layers import LayerTracker
+from mfulab.flops.model import count_model
+from mfulab.flops.optimizers import optimizer_flops
+
+# nanoGPT's transformer_sizing: parameters without biases and without the table of positions.
+NANOGPT = TransformerShape(
+    parameters=123_551_232,
+    layers=12,
+    heads=12,
+    head_width=64,
+    width=768,
+    vocabulary_size=50257,
+    key_value_heads=12,
+    causal=True,
+)
+
+
+def test_palm_formula_gives_nanogpts_number():
+    assert formulas.palm_flops(NANOGPT, tokens=1024, context=1024) == 875_062_886_400
+
+
+def test_megatron_formula_is_exact_for_gpt():
+    counted = count_model(read("gpt2"), 1).count.operations
+    flops = counted.sum("forward").flops + counted.sum("backward").flops
+    assert formulas.megatron_flops(NANOGPT, tokens=1024, context=1024) == pytest.approx(flops, rel=1e-12)
+
+
+def test_shape_is_read_from_the_model():
+    shape = transformer_shape(count_model(read("gpt2"), 1, 8).model)
+    # Positions are left out; biases and norms are kept: that is all that differs from nanoGPT's.
+    assert shape == TransformerShape(124_439_808 - 1024 * 768, 12, 12, 64, 768, 50257, 12, True)
+    llama = transformer_shape(count_model(read("llama_3_1_8b"), 1, 8).model)
+    assert llama == TransformerShape(8_030_261_248 - 128256 * 4096, 32, 32, 128, 4096, 128256, 8, True)
+    assert not transformer_shape(count_model(read("bert_base"), 1, 8).model).causal
+    assert transformer_shape(count_model(read("resnet18"), 1).model) is None
+
+
+def test_formulas_are_compared_with_the_count():
+    rows = compare_formulas(count_model(read("gpt2"), 2, 512), 2, 512)
+    deviations = [row["deviation_percent"] for row in rows]
+    assert deviations[0] < -5  # no attention
+    assert 0 < deviations[1] < 0.2  # biases and norms
+    assert deviations[2] == pytest.approx(0, abs=1e-9)
+    assert compare_formulas(count_model(read("resnet18"), 1), 1, 1) == []
+
+
+def test_palm_formula_holds_for_grouped_query_attention():
+    rows = compare_formulas(count_model(read("llama_3_1_8b"), 1), 1, 1024)
+    assert 0 < rows[1]["deviation_percent"] < 0.01
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (formulas.linear_flops(4, 3), 24),
+        (formulas.linear_flops(4096, 1000), 2 * 4_096_000),
+        (formulas.matmul_flops(1024, 1024, 1024), 2_147_483_648),
+        (formulas.convolution_flops(3, 16, 3, 32, 32), 2 * 442_368),
+        (formulas.convolution_flops(32, 32, 3, 8, 8, groups=32), 2 * 9 * 32 * 64),
+        (formulas.attention_flops(1024, 768), 4 * 1024**2 * 768),
+        (formulas.attention_flops(1024, 768, batch=3, causal=True), 6 * 1024**2 * 768),
+        (formulas.mfu_percent(1e12, 0.01, 1e15), 10),
+        (formulas.hfu_percent(2e12, 0.01, 1e15), 20),
+    ],
+)
+def test_small_formulas(value, expected):
+    assert value == pytest.approx(expected, rel=1e-15)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
+def test_optimizer_flops_are_those_of_torchs_own_step(name):
+    kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[name]
+    model = torch.nn.Linear(50, 20, device="meta")
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    # One tensor after the other, as the formula is written; the scalar step counters are plain numbers.
+    optimizer = kind(model.parameters(), lr=1e-3, foreach=False)
+    counter = OperatorCounter(LayerTracker(model))
+    with counter:
+        optimizer.step()
+    arithmetic = counter.operations.sum().other_flops
+    steps = 2 if name != "sgd" else 0  # each tensor's step counter is a tensor of one element
+    assert not counter.operations.uncounted
+    assert arithmetic - steps == optimizer_flops(name, 50 * 20 + 20)

@@ -1,0 +1,136 @@
+"""Memory budgets: sums by hand, and the pretended allocator against a real one's laws."""
+
+import pytest
+import torch
+from support.models import read
+from torch import nn
+
+from mfulab.flops import memory, parallel
+from mfulab.flops.count import count
+from mfulab.flops.model import count_model
+from mfulab.flops.tensors import Held
+
+
+def test_seven_billion_parameters():
+    plain = memory.training_memory(7_000_000_000, element_bytes=2)
+    assert (plain.weights, plain.gradients, plain.optimizer_state) == (14e9, 14e9, 28e9)
+    assert plain.total == 56e9
+    mixed = memory.training_memory(7_000_000_000, element_bytes=2, master_copy=True)
+    assert mixed.total == 112e9
+    assert memory.training_memory(7_000_000_000, optimizer="sgd").total == 56e9
+    small = memory.training_memory(7_000_000_000, element_bytes=2, optimizer="adam_8bit")
+    assert small.optimizer_state == pytest.approx(14e9, rel=0.02)
+
+
+def test_what_is_not_trained_needs_no_gradient():
+    adapted = memory.training_memory(
+        1000, trainable=10, element_bytes=2, activation_elements=5, activation_fixed_bytes=3
+    )
+    assert (adapted.weights, adapted.gradients, adapted.optimizer_state, adapted.activations) == (2000, 20, 40, 13)
+
+
+def test_key_value_cache():
+    layer = memory.key_value_cache_bytes(layers=1, key_value_heads=32, head_width=128, tokens=2048)
+    assert layer == 33_554_432
+    assert 32 * layer == 2**30
+    grouped = memory.key_value_cache_bytes(layers=32, key_value_heads=8, head_width=128, tokens=2048)
+    assert grouped == 2**30 / 4
+    assert memory.logits_bytes(batch_size=2, tokens=1024, vocabulary_size=50257) == 2 * 1024 * 50257 * 4
+
+
+def test_saved_tensors_are_the_activations():
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(10, 20), nn.ReLU(), nn.Linear(20, 5))
+        inputs = torch.randn(4, 10)
+    counted = count(model, lambda: model(inputs).sum())
+    # The input, and what ReLU returns, which both ReLU and the next layer keep; weights are not activations.
+    assert counted.saved == Held(elements=4 * 10 + 4 * 20)
+
+
+def test_integers_and_masks_are_told_apart():
+    with torch.device("meta"):
+        model = nn.MaxPool2d(2)
+        inputs = torch.randn(1, 2, 8, 8, requires_grad=True)
+    saved = count(model, lambda: model(inputs).sum()).saved
+    assert saved == Held(elements=2 * 64, fixed_bytes=2 * 16 * 8)
+    assert saved.bytes(2) == 2 * 64 * 2 + 2 * 16 * 8
+
+
+def test_peak_of_a_chain_is_two_layers_without_a_backward_pass():
+    with torch.device("meta"), torch.no_grad():
+        model = nn.Sequential(*[nn.Linear(100, 100) for _ in range(6)])
+        inputs = torch.randn(1000, 100)
+        counted = count(model, lambda: model(inputs))
+    assert counted.peak == Held(elements=2 * 1000 * 100)
+
+
+def test_peak_ends_with_all_gradients():
+    with torch.device("meta"):
+        model = nn.Sequential(*[nn.Linear(1000, 1000, bias=False) for _ in range(4)])
+        inputs = torch.randn(1, 1000)
+        counted = count(model, lambda: model(inputs).sum())
+    gradients = 4 * 1000**2
+    assert gradients <= counted.peak.elements < 1.01 * gradients
+
+
+def test_the_same_step_on_a_real_cpu_has_the_same_peak():
+    peaks = []
+    for device in ("meta", "cpu"):
+        with torch.device(device):
+            model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 10))
+            images = torch.randn(5, 3, 8, 8)
+        peaks.append(count(model, lambda model=model, images=images: model(images).sum()).peak)
+    assert peaks[0] == peaks[1]
+
+
+def test_checkpointing_saves_memory_at_the_price_of_flops():
+    plain, again = (count_model(read("gpt2"), 2, checkpointing=flag).count for flag in (False, True))
+    assert again.saved.elements < plain.saved.elements / 3
+    assert again.peak.elements < plain.peak.elements
+    assert plain.operations.sum("recomputed").flops == 0
+    # The head (26 %) is no block, and each block's last product is not needed again.
+    assert again.operations.sum("recomputed").flops > 0.39 * plain.operations.sum("forward").flops
+
+
+def test_fused_attention_keeps_no_scores():
+    saved = count_model(read("gpt2"), 1).count.saved.elements
+    scores = 12 * 12 * 1024 * 1024
+    assert saved < count_model(read("gpt2"), 1, 512).count.saved.elements * 2.01
+    assert saved < 3 * scores
+
+
+def test_predicted_peak():
+    peak = {"parameters": 100, "trainable": 100, "step_peak_bytes": 4000, "step_peak_fixed_bytes": 7}
+    assert memory.training_peak_bytes(**peak) == 400 + 800 + 4000 + 7
+    assert memory.training_peak_bytes(**peak, element_bytes=2) == 200 + 400 + 2000 + 7
+    assert memory.training_peak_bytes(**peak, optimizer="sgd") == 400 + 4000 + 7
+    # Gradients and the optimiser's temporaries outgrow small activations.
+    small = {**peak, "step_peak_bytes": 400, "step_peak_fixed_bytes": 0}
+    assert memory.training_peak_bytes(**small, optimizer_copies=1) == 400 + 800 + 800
+    # Under autocast: fp32 weights and moments, a 16-bit copy of the weights, fp32 gradients.
+    assert memory.training_peak_bytes(**peak, element_bytes=2, autocast=True) == 400 + 800 + 2000 + 7 + 200 + 200
+    assert memory.inference_peak_bytes(100, 4000, 7) == 4407
+    assert memory.inference_peak_bytes(100, 4000, 7, element_bytes=2, autocast=True) == 600 + 2007
+
+
+def test_zero_stages():
+    """Rajbhandari et al. 2020, figure 1: 7.5 billion parameters on 64 devices need 120, 31.4, 16.6 and 1.88 GB."""
+    stages = [parallel.data_parallel(7_500_000_000, 64, stage) for stage in (0, 1, 2, 3)]
+    assert [round(share.memory_bytes / 1e9, 2) for share in stages] == [120.0, 31.41, 16.64, 1.88]
+    once = stages[0].sent_bytes
+    assert once == pytest.approx(2 * 15e9 * 63 / 64)
+    assert [share.sent_bytes for share in stages[1:]] == [once, once, round(1.5 * once)]
+
+
+def test_other_ways_to_divide_a_model():
+    shape = {"layers": 32, "width": 4096, "tokens": 2048}
+    tensor = parallel.tensor_parallel(8_000_000_000, 8, **shape)
+    assert tensor.memory_bytes == 16e9
+    assert tensor.sent_bytes == 4 * 32 * 2 * 2048 * 4096 * 2 * 7 / 8
+    pipeline = parallel.pipeline_parallel(8_000_000_000, 8, width=4096, tokens=2048)
+    assert pipeline.sent_bytes == 2 * 2048 * 4096 * 2
+    assert parallel.pipeline_bubble(8, 1) == 7 / 8
+    assert parallel.pipeline_bubble(1, 4) == 0
+    rows = parallel.plans(8_000_000_000, 1, **shape)
+    assert {row["memory_bytes"] for row in rows} == {128e9}
+    assert {row["sent_bytes"] for row in rows} == {0}

@@ -1,0 +1,100 @@
+"""Counts of whole architectures against what their publishers and other tools say."""
+
+from math import isclose
+
+import pytest
+import torch
+from support.models import PARAMETERS, read
+
+from mfulab.flops.model import count_model
+
+# Multiply-adds of one image, in billions. torchvision 0.28 weight metadata, where they are labelled GFLOPS.
+TORCHVISION_GMACS = {
+    "resnet18": 1.814,
+    "resnet50": 4.089,
+    "mobilenet_v2": 0.301,
+    "convnext_tiny": 4.456,
+    "vit_b_16": 17.564,
+    "regnet_y_400mf": 0.402,
+    "regnet_x_400mf": 0.414,
+}
+
+# Layers and width. nanoGPT's transformer_sizing: 24·width² for products and 4·tokens·width for attention, and the head.
+GPT2 = {"gpt2": (12, 768), "gpt2_medium": (24, 1024), "gpt2_xl": (48, 1600)}
+
+# Width of queries, of keys and values, of the MLP; layers. Published config.json of each model.
+LLAMA = {"llama_3_2_1b": (2048, 512, 8192, 16), "llama_3_1_8b": (4096, 1024, 14336, 32)}
+
+
+def flops(name: str, batch_size: int = 1) -> tuple[int, int]:
+    operations = count_model(read(name), batch_size).count.operations
+    assert not operations.uncounted
+    return operations.sum("forward").flops, operations.sum("backward").flops
+
+
+@pytest.mark.parametrize(("name", "giga_macs"), TORCHVISION_GMACS.items())
+def test_forward_is_twice_the_publishers_macs(name, giga_macs):
+    assert isclose(flops(name)[0], 2e9 * giga_macs, rel_tol=0.005)
+
+
+@pytest.mark.parametrize(("name", "shape"), GPT2.items())
+def test_gpt2_is_counted_as_its_sizing_does(name, shape):
+    layers, width = shape
+    tokens = 1024
+    by_hand = tokens * (layers * (24 * width**2 + 4 * tokens * width) + 2 * width * 50257)
+    assert flops(name) == (by_hand, 2 * by_hand)
+
+
+@pytest.mark.parametrize(("name", "shape"), LLAMA.items())
+def test_llama_is_counted_by_its_shapes(name, shape):
+    width, key_width, mlp, layers = shape
+    tokens = 1024
+    a_layer = 2 * (2 * width**2 + 2 * width * key_width + 3 * width * mlp) + 4 * tokens * width
+    by_hand = tokens * (layers * a_layer + 2 * width * 128256)
+    # Some versions of transformers make the rotary angles by a product of matrices, one layer's worth in a million.
+    assert flops(name) == pytest.approx((by_hand, 2 * by_hand), rel=1e-7)
+
+
+def test_bert_is_counted_by_its_shapes():
+    width, tokens, words = 768, 128, 30522
+    by_hand = tokens * (12 * (24 * width**2 + 4 * tokens * width) + 2 * width**2 + 2 * width * words)
+    assert flops("bert_base") == (by_hand, 2 * by_hand)
+
+
+def test_the_seminars_networks():
+    assert flops("digit_cnn")[0] == 60_840 + 259_200 + 737_280 + 2_560
+    assert flops("simple_cnn")[0] == 29_704_192
+    assert sum(flops("simple_cnn", 32)) == 2_157_969_408
+    assert sum(flops("linear_1024", 16)) == 67_108_864
+    assert flops("lstm")[0] == 35 * (2 * 16 * 650**2 + 2 * 650 * 10_000)
+
+
+def test_ways_to_spend_fewer_flops_by_hand():
+    """Multiply-adds: image area × kernel area × channels in × channels out of a layer; a depthwise one has one in."""
+    area, first, last = 56 * 56, 56 * 56 * 27 * 64, 128 * 10
+    dense = 9 * 64 * 128 + 9 * 128 * 128
+    separable = 9 * 64 + 64 * 128 + 9 * 128 + 128 * 128
+    assert flops("plain_cnn")[0] == 2 * (first + area * dense + last)
+    assert flops("pooled_cnn")[0] == 2 * (first + area // 4 * dense + last)
+    assert flops("separable_cnn")[0] == 2 * (first + area * separable + last)
+    assert flops("pruned_cnn")[0] == 2 * (first // 2 + area * dense // 4 + last // 2)
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_backward_costs_twice_the_forward_pass(name):
+    """But for the first layer, whose input needs no gradient: that is what a ratio below 1.9 must be made of."""
+    counted = count_model(read(name), 1).count.operations
+    forward, backward = counted.sum("forward"), counted.sum("backward")
+    ratio = backward.flops / forward.flops
+    assert ratio <= 2.1
+    if ratio < 1.9:
+        first = next(key.layer for key, total in counted.totals.items() if total.flops)
+        missing = counted.sum("forward", layer=first).flops
+        assert 1.9 <= (backward.flops + missing) / forward.flops <= 2.1
+
+
+def test_the_largest_model_is_counted_without_its_memory():
+    with torch.device("cpu"):
+        counted = count_model(read("llama_3_1_8b"), 1)
+    assert counted.means == "meta"
+    assert all(parameter.is_meta for parameter in counted.model.parameters())

@@ -1,0 +1,157 @@
+"""On a real GPU: GPM, NVML and the trace against kernels of known behaviour."""
+
+import time
+
+import pynvml
+import pytest
+import torch
+
+from mfulab.hardware import gpu, nvml
+from mfulab.hardware.device_peak import peak_of
+from mfulab.hardware.identity import cuda_devices
+from mfulab.hardware.peaks import gpu_peak
+from mfulab.samplers.gpm_sampler import GpmSampler, why_unsupported
+from mfulab.samplers.nvml_sampler import NvmlSampler
+from mfulab.schema.configs import DeviceConfig
+from mfulab.timing.clocks import CudaClock
+from mfulab.timing.windows import Pace, observe
+from mfulab.tracing.operators import kernel_readings, trace_steps
+
+pytestmark = pytest.mark.gpu
+DEVICE = torch.device("cuda", 0)
+PACE = Pace(windows=3, window_s=1.0, warm_up_s=2.0, tolerance=0.05)
+ROUND_MS = 1_700_000  # clocks of torch's spin kernel in about a millisecond
+
+
+@pytest.fixture(scope="module")
+def handle():
+    return gpu.handle_of(DEVICE)
+
+
+@pytest.fixture(scope="module")
+def gpm(handle):
+    reason = why_unsupported(handle)
+    if reason:
+        pytest.skip(reason)
+    return lambda: GpmSampler(handle)
+
+
+def spin() -> None:
+    torch.cuda._sleep(ROUND_MS)
+
+
+@pytest.fixture(scope="module")
+def product():
+    a, b = (torch.randn(8192, 8192, device=DEVICE, dtype=torch.bfloat16) for _ in range(2))
+    out = torch.empty_like(a)
+    return lambda: torch.mm(a, b, out=out)
+
+
+@pytest.fixture(scope="module")
+def copy():
+    source = torch.randn(1 << 28, device=DEVICE)
+    target = torch.empty_like(source)
+    return lambda: target.copy_(source)
+
+
+def readings(step, *samplers):
+    return observe(step, CudaClock(DEVICE), PACE, samplers).readings
+
+
+def test_one_thread_in_a_loop_reads_fully_busy_on_one_sm(handle, gpm):
+    seen = readings(spin, gpm(), NvmlSampler(handle))
+    sms = torch.cuda.get_device_properties(DEVICE).multi_processor_count
+    assert seen["utilization_percent"].value > 90
+    assert seen["sm_active_percent"].value < 3 * 100 / sms
+    assert seen["tensor_active_percent"].value < 1
+
+
+def test_a_large_product_fills_sms_and_tensor_cores(gpm, product):
+    seen = readings(product, gpm())
+    assert seen["sm_active_percent"].value > 90
+    assert seen["tensor_active_percent"].value > 50
+    assert seen["fp64_active_percent"].value is None or seen["fp64_active_percent"].value < 1
+
+
+def test_a_copy_fills_dram_and_no_tensor_core(gpm, copy):
+    seen = readings(copy, gpm())
+    assert seen["dram_active_percent"].value > 60
+    assert seen["tensor_active_percent"].value < 1
+
+
+def test_mfu_agrees_with_the_tensor_pipe_within_five_points(handle, gpm, product):
+    observed = observe(product, CudaClock(DEVICE), PACE, [gpm()])
+    clock = nvml.ask(pynvml.nvmlDeviceGetClockInfo, handle, 1)
+    peak = gpu_peak(gpu.properties_of(DEVICE), "bf16")
+    mfu = 100 * 2 * 8192**3 / observed.time_s / 1e12 / peak.spec
+    expected = observed.readings["tensor_active_percent"].value * clock / peak.spec_clock_mhz
+    assert mfu == pytest.approx(expected, abs=5)
+
+
+def test_the_trace_tells_busy_from_idle(product):
+    def sparse() -> None:
+        product()
+        torch.cuda.synchronize()
+        time.sleep(0.02)
+
+    busy, kernels = kernel_readings(trace_steps(product, DEVICE, 20), DEVICE)
+    idle, _ = kernel_readings(trace_steps(sparse, DEVICE, 5), DEVICE)
+    assert busy["kernel_busy_percent"].value > 95
+    assert idle["kernel_busy_percent"].value < 50
+    assert kernels[0]["calls"] == 20
+
+
+def test_the_trace_tells_copies_apart():
+    host = torch.empty(1 << 24, pin_memory=True)
+    target = torch.empty(1 << 24, device=DEVICE)
+    seen, _ = kernel_readings(trace_steps(lambda: target.copy_(host), DEVICE, 5), DEVICE)
+    assert seen["copy_percent"].value > 80
+    assert seen["compute_busy_percent"].value < 5
+
+
+def test_energy_is_power_times_time(handle, product):
+    pace = Pace(windows=5, window_s=1.2, warm_up_s=2.0, tolerance=0.05)
+    seen = observe(product, CudaClock(DEVICE), pace, [NvmlSampler(handle)]).readings
+    if seen["power_w"].value is None:
+        pytest.skip(seen["power_w"].reason)
+    limit = nvml.ask(pynvml.nvmlDeviceGetPowerManagementLimit, handle) / 1e3
+    assert 0.2 * limit < seen["power_w"].value < 1.1 * limit
+
+
+def test_nvml_and_torch_mean_the_same_gpu(handle):
+    assert cuda_devices()[0].uuid.endswith(gpu.uuid_of(DEVICE))
+    assert gpu.describe(handle)["name"] == torch.cuda.get_device_name(DEVICE)
+
+
+def test_no_product_beats_the_highest_clocks_peak(product):
+    observed = observe(product, CudaClock(DEVICE), PACE)
+    peak = peak_of(DEVICE, 1, "bf16", DeviceConfig())
+    if peak.max_clock is None:
+        pytest.skip(peak.reason)
+    assert 2 * 8192**3 / observed.time_s / 1e12 < peak.max_clock
+
+
+def test_a_captured_training_step_learns(tmp_path):
+    from mfulab.schema.configs import ProfileStepStep
+    from mfulab.steps import profile_step
+
+    config = ProfileStepStep.model_validate(
+        {
+            "model": {
+                "name": "linear",
+                "_target_": "torch.nn.Linear",
+                "arguments": {"in_features": 64, "out_features": 8},
+                "input_shape": [64],
+            },
+            "batch_size": 32,
+            "workload": {"name": "training"},
+            "precision": {"name": "fp32", "dtype": "float32"},
+            "execution": {"name": "cuda_graph", "mode": "cuda_graph"},
+            "device": {"type": "cuda"},
+            "timing": {"windows": 2, "window_time_s": 0.1, "warm_up_time_s": 0.2},
+        }
+    )
+    row = profile_step.measure(config, tmp_path).row
+    assert row.status == "ok"
+    assert row.loss < 2.0
+    assert (tmp_path / "kernels.csv").exists()

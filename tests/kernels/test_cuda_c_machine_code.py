@@ -1,0 +1,91 @@
+import itertools
+import re
+
+import pytest
+from support.ladders import LADDER
+from support.machine_code import disassembled, needs_nvrtc
+
+from mfulab.kernels.base import Resources, Shape
+from mfulab.kernels.cuda_double_buffered import CudaDoubleBuffered
+from mfulab.kernels.cuda_elementwise import CudaElementwise
+from mfulab.kernels.cuda_register_2d import CudaRegister2D
+from mfulab.kernels.cuda_vectorised import CudaVectorised
+from mfulab.kernels.cuda_warp_tile import CudaWarpTile
+from mfulab.kernels.cuda_wmma import CudaWmma
+from mfulab.kernels.nvrtc import parse_resources
+from mfulab.schema.errors import UnsupportedError
+
+ALIGNED, ODD = Shape(1, 4096, 4096, 4096), Shape(1, 4095, 4097, 4095)
+MULTIPLY = {
+    "fp32": "FFMA",
+    "fp64": "DFMA",
+    "tf32": r"HMMA\.\d+\.F32\.TF32",
+    "fp16": r"HMMA\.16816",
+    "bf16": r"HMMA\.16816",
+    "int8": r"IMMA\.16816\.S8\.S8",
+}
+
+
+def compiled(kernel, arch, shape):
+    needs_nvrtc()
+    try:
+        return kernel.compile(arch, shape)
+    except UnsupportedError as missing:
+        pytest.skip(str(missing))
+
+
+# At odd shapes the code for sm_90 is that for sm_90a.
+@pytest.mark.parametrize(
+    ("shape", "arch"),
+    [*itertools.product([ALIGNED], ["sm_80", "sm_90", "sm_90a"]), *itertools.product([ODD], ["sm_80", "sm_90a"])],
+    ids=str,
+)
+@pytest.mark.parametrize(("kind", "precision"), [(kind, precision) for kind in LADDER for precision in kind.precisions])
+def test_no_spills_and_the_expected_multiplication(kind, precision, arch, shape):
+    code = compiled(kind(precision), arch, shape)
+    assert code.resources.spill_bytes == 0
+    assert 16 <= code.resources.registers <= 255
+    text = disassembled(code.code)
+    assert "STL" not in text
+    assert re.search(MULTIPLY[precision], text)
+    others = {"FFMA", "DFMA"} - {MULTIPLY[precision]}
+    assert not any(re.search(rf"\b{other}\b", text) for other in others)
+
+
+@pytest.mark.parametrize("kind", [CudaVectorised, CudaDoubleBuffered, CudaWarpTile, CudaWmma])
+def test_aligned_rows_are_loaded_128_bits_at_a_time(kind):
+    text = disassembled(compiled(kind(kind.precisions[0]), "sm_90a", ALIGNED).code)
+    assert "LDG.E.128" in text
+    assert not re.search(r"LDG\.E(\.U16)?(\.CONSTANT)? ", text)
+    odd = disassembled(compiled(kind(kind.precisions[0]), "sm_90a", ODD).code)
+    assert "LDG.E.128" not in odd
+
+
+@pytest.mark.parametrize("kind", [CudaVectorised, CudaDoubleBuffered, CudaWarpTile])
+def test_two_blocks_fit_an_sm(kind):
+    resources = compiled(kind("fp32"), "sm_90a", ALIGNED).resources
+    assert resources.registers <= 65536 // (2 * kind("fp32").threads)
+
+
+@pytest.mark.parametrize(
+    ("kind", "block"), [(CudaRegister2D, (256, 128, 8)), (CudaVectorised, (256, 128, 16)), (CudaWmma, (64, 256))]
+)
+def test_a_larger_block_spills_nothing_either(kind, block):
+    assert compiled(kind(kind.precisions[0], block), "sm_90a", ALIGNED).resources.spill_bytes == 0
+
+
+def test_resources_are_read_from_the_compiler_s_log():
+    log = """ptxas info    : Function properties for matmul
+        8 bytes stack frame, 12 bytes spill stores, 16 bytes spill loads
+    ptxas info    : Used 128 registers, used 1 barriers, 8 bytes cumulative stack size, 16640 bytes smem"""
+    assert parse_resources(log) == Resources(128, 16640, 28)
+    assert parse_resources("") == Resources()
+    assert parse_resources("ptxas info : Used 8 registers, used 0 barriers").shared_memory_bytes == 0
+
+
+@pytest.mark.parametrize(("precision", "multiply"), [("fp32", "FMUL"), ("fp64", "DMUL")])
+def test_the_smallest_kernel_is_one_multiplication(precision, multiply):
+    code = compiled(CudaElementwise(precision), "sm_90", Shape(1_000_000, 1, 1, 1))
+    text = disassembled(code.code)
+    assert len(re.findall(rf"\b{multiply}\b", text)) == 1
+    assert code.resources.spill_bytes == 0

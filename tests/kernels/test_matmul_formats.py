@@ -1,0 +1,93 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mfulab.kernels.base import Shape
+from mfulab.kernels.formats import FORMATS, effective_precision, format_of
+from mfulab.kernels.verification import check, exact_product, random_operands
+from mfulab.schema.configs import PrecisionConfig
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tf32", "expected"),
+    [
+        ("float32", False, "fp32"),
+        ("float32", True, "tf32"),
+        ("bfloat16", False, "bf16"),
+        ("float8_e4m3fn", False, "fp8"),
+    ],
+)
+def test_a_precision_asks_for_its_format(dtype, tf32, expected):
+    assert format_of(PrecisionConfig(name="any", dtype=dtype, tf32=tf32)).name == expected
+
+
+def _product(form, a, b):
+    return torch.matmul(a, b).to(getattr(torch, form.output))
+
+
+@pytest.mark.parametrize("precision", ["fp64", "fp32", "bf16"])
+@pytest.mark.parametrize("k", [1, 17, 1024])
+def test_a_correct_product_shows_its_own_format(precision, k):
+    form = FORMATS[precision]
+    operands = random_operands(Shape(2, 33, 65, k), form, "cpu", seed=1)
+    result = check(_product(form, operands.a, operands.b), exact_product(operands.a, operands.b), form, k)
+    assert result.correct
+    assert result.effective_precision == precision
+
+
+def _rounded(tensor, bits):
+    """float32 with its significand cut to `bits` explicit bits, to nearest."""
+    unit = 1 << (23 - bits)
+    return ((tensor.view(torch.int32) + unit // 2) // unit * unit).view(torch.float32)
+
+
+def test_tf32_in_disguise_is_seen():
+    form = FORMATS["fp32"]
+    operands = random_operands(Shape(1, 128, 128, 1024), form, "cpu", seed=2)
+    disguised = torch.matmul(_rounded(operands.a, 10), _rounded(operands.b, 10))
+    exact = exact_product(operands.a, operands.b)
+    result = check(disguised, exact, form, 1024)
+    assert not result.correct
+    assert result.effective_precision == "tf32"
+    assert check(disguised, exact, FORMATS["tf32"], 1024).correct
+
+
+def test_bf16_in_disguise_is_seen():
+    form = FORMATS["tf32"]
+    operands = random_operands(Shape(1, 128, 128, 1024), form, "cpu", seed=2)
+    disguised = torch.matmul(operands.a.bfloat16(), operands.b.bfloat16()).float()
+    result = check(disguised, exact_product(operands.a, operands.b), form, 1024)
+    assert not result.correct
+    assert result.effective_precision == "bf16"
+
+
+def test_tf32_that_is_float32_says_so():
+    assert effective_precision(FORMATS["tf32"], 4e-7, 1024) == "fp32"
+
+
+@pytest.mark.parametrize("precision", ["fp64", "fp32", "fp16", "bf16", "int8"])
+def test_an_unwritten_element_is_never_accepted(precision):
+    form = FORMATS[precision]
+    operands = random_operands(Shape(1, 16, 16, 16), form, "cpu", seed=3)
+    exact = exact_product(operands.a, operands.b)
+    operands.poison()
+    kept = operands.c[0, 5, 5].clone()
+    operands.c.copy_(exact.to(operands.c.dtype))
+    assert check(operands.c, exact, form, 16).correct
+    operands.c[0, 5, 5] = kept
+    assert not check(operands.c, exact, form, 16).correct
+
+
+@given(st.sampled_from(sorted(FORMATS)), st.integers(1, 1 << 20))
+def test_a_tolerance_is_a_few_times_the_rounding(precision, k):
+    form = FORMATS[precision]
+    assert form.expected_error(k) * 5 <= form.tolerance(k) <= form.expected_error(k) * 10
+
+
+@pytest.mark.parametrize("size", [(1, 2, 3, 4), (3, 5, 7, 9)])
+def test_flops_and_bytes(size):
+    batch, m, n, k = size
+    shape = Shape(*size)
+    assert shape.flops == 2 * batch * m * n * k
+    assert shape.bytes_moved(2, 4) == batch * (2 * m * k + 2 * k * n + 4 * m * n)

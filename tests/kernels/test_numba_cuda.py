@@ -1,0 +1,84 @@
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from numba import float32, float64, types, uint32
+from support.ladders import KINDS
+from support.machine_code import disassembled, needs_nvrtc, resource_usage
+from support.numba_machine_code import assembled, ptx_of
+from support.shape_classes import shape_classes
+from support.workflow_copy import ROOT
+
+from mfulab.kernels.base import Shape
+from mfulab.kernels.numba_cuda_naive import NumbaCudaNaive
+from mfulab.kernels.numba_cuda_shared import NumbaCudaShared
+from mfulab.kernels.numba_cuda_unrolled import NumbaCudaUnrolled
+from mfulab.schema.errors import UnsupportedError
+
+RUNGS = [(kind, precision) for kind in KINDS for precision in kind.precisions]
+
+
+@pytest.mark.parametrize(("kind", "precision"), RUNGS)
+def test_every_rung_is_right_in_the_simulator(kind, precision):
+    """In a process of its own: the simulator replaces numba.cuda."""
+    block, tile, depth = KINDS[kind]
+    shapes = {"single": Shape(1, 1, 1, 1)} | shape_classes(tile, depth)
+    module = kind.__module__.rsplit(".", 1)[1]
+    cases = [(module, kind.__name__, precision, block, shape) for shape in shapes.values()]
+    script = ROOT / "tests/support" / "numba_simulator.py"
+    environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "1"}
+    finished = subprocess.run(
+        [sys.executable, str(script), json.dumps(cases)], capture_output=True, text=True, env=environment, check=False
+    )
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    answers = dict(zip(shapes, json.loads(finished.stdout), strict=True))
+    assert {name: answer["said"] for name, answer in answers.items() if not answer["correct"]} == {}
+    assert {answer["effective"] for answer in answers.values()} == {precision}
+
+
+def _machine_code(kind, precision):
+    needs_nvrtc()
+    real = float64 if precision == "fp64" else float32
+    if kind is NumbaCudaUnrolled:
+        arguments = (types.Array(real, 1, "C"),) * 3 + (uint32,) * 3
+    else:
+        arguments = (types.Array(real, 3, "C"),) * 3
+    ptx = ptx_of(kind(precision).dispatcher(), arguments)
+    return ptx, assembled(ptx)
+
+
+@pytest.mark.parametrize(("kind", "precision"), RUNGS)
+def test_machine_code_multiplies_in_the_asked_format_and_spills_nothing(kind, precision):
+    ptx, code = _machine_code(kind, precision)
+    text, usage = disassembled(code), resource_usage(code)
+    expected = {"fp32": "FFMA", "fp64": "DFMA", "tf32": r"HMMA\.1688\.F32\.TF32"}[precision]
+    assert re.search(rf"\b{expected}", text)
+    if precision != "fp64":
+        assert not re.search(r"\b(DFMA|DADD|DMUL)\b", text)
+        assert "cvt.f64.f32" not in ptx
+    assert usage["STACK"] == usage["LOCAL"] == 0
+    assert not re.search(r"\b(STL|LDL)\b", text)
+
+
+def test_the_unrolled_rung_reads_128_bits_and_lets_two_blocks_fit():
+    _, code = _machine_code(NumbaCudaUnrolled, "fp32")
+    text = disassembled(code)
+    assert text.count("LDS.128") == 32
+    assert len(re.findall(r"\bFFMA\b", text)) == 512  # 8×8 elements, 8 of the inner dimension
+    assert resource_usage(code)["REG"] <= 128
+
+
+def test_an_index_of_32_bits_has_an_end(monkeypatch):
+    with pytest.raises(UnsupportedError, match="32-bit index"):
+        NumbaCudaUnrolled("fp32").require("cuda", Shape(1, 65536, 65536, 8))
+
+
+@pytest.mark.parametrize("kind", [NumbaCudaNaive, NumbaCudaShared])
+def test_the_default_block_comes_from_the_device(kind, monkeypatch):
+    monkeypatch.setattr("mfulab.kernels.devices.most_threads", lambda: 1024)
+    assert kind("fp32").launch(Shape(1, 64, 64, 64)).block == (32, 32)
+    monkeypatch.setattr("mfulab.kernels.devices.most_threads", lambda: 512)
+    assert kind("fp32").launch(Shape(1, 64, 64, 64)).block == (22, 22)

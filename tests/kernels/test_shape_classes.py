@@ -1,0 +1,79 @@
+import pytest
+from support.ladders import CPU_CLASSES, KINDS, LADDER
+from support.shape_classes import kernel_classes, shape_classes
+
+from mfulab.kernels.base import Shape
+from mfulab.schema.errors import UnsupportedError
+
+SHAPES = shape_classes(128, 64)
+ONE_OFF = {"one_under", "one_over"}
+# What is refused on a Hopper GPU, by implementation and precision: all else must be right.
+REFUSED = {
+    ("cuda_hopper", "fp16"): ONE_OFF,
+    ("cuda_hopper", "bf16"): ONE_OFF,
+    **{("triton_persistent", precision): ONE_OFF for precision in ("fp32", "tf32", "fp16", "bf16")},
+    **{("triton_persistent", precision): ONE_OFF | {"batched"} for precision in ("fp8", "int8")},
+    ("torch", "int8"): ONE_OFF | {"one_row", "sixteen_rows"},
+    ("torch_scaled", "fp8"): ONE_OFF | {"batched"},
+    ("cublas", "int8"): ONE_OFF,
+    ("cublaslt", "fp8"): ONE_OFF,
+    ("cublaslt_bias", "fp8"): ONE_OFF,
+}
+
+
+ON_A_GPU = [
+    (stem, kind, precision)
+    for stem, kind in kernel_classes().items()
+    if "cuda" in kind.devices and stem != "cuda_elementwise"
+    for precision in kind.precisions
+]
+
+
+@pytest.mark.parametrize(("stem", "kind", "precision"), ON_A_GPU, ids=lambda value: getattr(value, "__name__", value))
+def test_a_gpu_implementation_takes_every_shape_or_says_why_not(stem, kind, precision, monkeypatch):
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda *_: (9, 0))
+    refused = {}
+    for name, shape in SHAPES.items():
+        try:
+            kind(precision).require("cuda", shape)
+        except UnsupportedError as reason:
+            refused[name] = str(reason)
+    assert set(refused) == REFUSED.get((stem, precision), set())
+    assert all(str(SHAPES[name]) in reason for name, reason in refused.items())
+
+
+def refusing(shape, capability, monkeypatch):
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda *_: capability)
+    for stem, kind, precision in ON_A_GPU:
+        try:
+            kind(precision).require("cuda", shape)
+        except UnsupportedError as reason:
+            yield stem, precision, str(reason)
+
+
+def test_an_older_gpu_is_told_what_it_lacks(monkeypatch):
+    refused = list(refusing(Shape(1, 256, 256, 256), (7, 5), monkeypatch))
+    assert all("needs compute capability" in reason and "has 7.5" in reason for *_, reason in refused)
+    assert {stem for stem, precision, _ in refused if precision != "fp8"} == {
+        *("cuda_wmma", "cuda_hopper", "numba_cuda_tensor_core"),
+    }
+    assert {stem for stem, precision, _ in refused if precision == "fp8"} == {
+        stem for stem, _, precision in ON_A_GPU if precision == "fp8"
+    }
+
+
+def test_more_blocks_than_a_gpu_launches_are_refused(monkeypatch):
+    refused = list(refusing(Shape(65536, 128, 128, 128), (9, 0), monkeypatch))
+    told = {stem for stem, _, reason in refused if "grid" in reason}
+    persistent = {"cuda_hopper", "triton_persistent"}
+    assert told == {stem for stem, *_ in ON_A_GPU if stem.startswith(("cuda_", "numba_", "triton_"))} - persistent
+
+
+def test_every_implementation_is_checked_somewhere_without_a_gpu_but_for_nvidia_s_own():
+    checked = {*LADDER, *KINDS, *CPU_CLASSES}
+    elsewhere = {  # tests of their own
+        *("torch_compiled", "cuda_elementwise", "cuda_hopper"),
+        *("triton_plain", "triton_autotuned", "triton_persistent"),
+    }
+    left = {stem for stem, kind in kernel_classes().items() if kind not in checked} - elsewhere
+    assert left == {"cublas", "cublaslt", "cublaslt_bias", "torch_scaled"}

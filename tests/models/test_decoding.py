@@ -1,0 +1,111 @@
+"""Decoding: a step gives what the whole sequence gives, stays the same, and is counted and joined as what it is."""
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from mfulab.flops.model import count_model
+from mfulab.models.build import build
+from mfulab.models.decoding import decoder
+from mfulab.schema.configs import ModelConfig, WorkloadConfig
+from mfulab.schema.errors import UnsupportedError
+from mfulab.tables.join import profile_columns
+
+WIDTH, LAYERS, VOCABULARY, LENGTH, BATCH = 64, 2, 100, 24, 3
+
+
+def language_model(architecture: str, **arguments: object) -> ModelConfig:
+    return ModelConfig(
+        name="small",
+        _target_="mfulab.models.huggingface.build",
+        arguments={"architecture": architecture, "vocab_size": VOCABULARY, **arguments},
+        task="language_modeling",
+        sequence_length=LENGTH,
+        vocabulary_size=VOCABULARY,
+    )
+
+
+GPT2 = language_model("GPT2LMHeadModel", n_embd=WIDTH, n_layer=LAYERS, n_head=4)
+LLAMA = language_model(
+    "LlamaForCausalLM",
+    hidden_size=WIDTH,
+    intermediate_size=2 * WIDTH,
+    num_hidden_layers=LAYERS,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+)
+BERT = language_model(
+    "BertForMaskedLM", hidden_size=WIDTH, num_hidden_layers=1, num_attention_heads=4, intermediate_size=WIDTH
+)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("config", [GPT2, LLAMA], ids=["gpt2", "llama"])
+@torch.no_grad()
+def test_each_step_gives_the_last_token_of_the_whole_sequence(config, device):
+    model = build(config).eval().to(device)
+    tokens = torch.randint(VOCABULARY, (BATCH, LENGTH), device=device)
+    whole = model(tokens).logits[:, -1:]
+    step = decoder(model, tokens, model)
+    for _ in range(3):
+        torch.testing.assert_close(step().logits, whole)
+
+
+@torch.no_grad()
+def test_filling_the_cache_makes_no_logits_but_the_last():
+    model = build(GPT2).eval()
+    seen = []
+    model.lm_head.register_forward_hook(lambda layer, inputs, output: seen.append(output.shape[1]))
+    decoder(model, torch.randint(VOCABULARY, (BATCH, LENGTH)), model)()
+    assert seen == [1, 1]
+
+
+@torch.no_grad()
+def test_what_keeps_no_cache_is_unsupported():
+    tokens = torch.randint(VOCABULARY, (BATCH, LENGTH))
+    bert, linear = build(BERT).eval(), torch.nn.Linear(LENGTH, 1)
+    for model, inputs in ((bert, tokens), (linear, torch.randn(BATCH, LENGTH))):
+        with pytest.raises(UnsupportedError, match=f"{type(model).__name__} keeps no cache"):
+            decoder(model, inputs, model)
+    gpt2 = build(GPT2).eval()
+    with pytest.raises(UnsupportedError, match="sequence_length=1 leaves no token"):
+        decoder(gpt2, tokens[:, :1], gpt2)
+
+
+def test_its_flops_are_those_of_one_token_that_attends_to_all():
+    """GPT-2 by hand: 12·width² multiply-adds a layer, the head, and 2·width·length a layer of attention."""
+    macs = LAYERS * (12 * WIDTH**2 + 2 * WIDTH * LENGTH) + WIDTH * VOCABULARY
+    counted = count_model(GPT2, BATCH, mode="decoding")
+    assert counted.count.operations.sum("forward").flops == 2 * BATCH * macs
+
+
+def test_decoding_does_not_read_from_a_data_loader():
+    with pytest.raises(ValidationError, match="input=host with mode=decoding"):
+        WorkloadConfig(name="decoding", mode="decoding", input="host")
+
+
+def test_mbu_counts_weights_and_cache_and_mfu_the_token():
+    """By hand: (8 + 2) GB in bfloat16 at 2 s of 10 GB/s is 50 %; 4 TFLOP in 2 s of 8 TFLOP/s is 25 %."""
+    row = {
+        "status": "ok",
+        "mode": "decoding",
+        "dtype": "bfloat16",
+        "time_s": 2.0,
+        "batch_size": 8,
+        "sequence_length": 512,
+    }
+    flops = {
+        "parameters": 4e9,
+        "key_value_cache_bytes": 4e9,
+        "decoding_flops": 4e12,
+        "decoding_bytes": 24e9,
+        "forward_flops": 1e15,
+        "forward_bytes": 1e15,
+    }
+    joined = profile_columns(row, flops, {"measured_tflop_s": 8.0}, {"measured_gb_s": 10.0}, "cpu")
+    assert joined["mbu_percent"] == pytest.approx(50)
+    assert joined["mfu_percent"] == joined["hfu_percent"] == pytest.approx(25)
+    assert joined["tokens_per_s"] == pytest.approx(4)
+    assert joined["arithmetic_intensity"] == pytest.approx(4e12 / 12e9)
+    assert joined["predicted_memory_bytes"] is None
+    assert joined["verdict"] == "memory-bound"

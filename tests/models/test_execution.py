@@ -1,0 +1,62 @@
+"""How operations are issued: what each mode asks torch for, and what it refuses."""
+
+import pytest
+import torch
+
+from mfulab.models import execution
+from mfulab.models.build import Batch
+from mfulab.schema.configs import ExecutionConfig
+from mfulab.schema.errors import UnsupportedError
+
+LINEAR = torch.nn.Linear(4, 2)
+BATCH = Batch(torch.randn(3, 4), torch.zeros(3, dtype=torch.long))
+
+
+def mode(name: str, **options) -> ExecutionConfig:
+    return ExecutionConfig(name=name, mode=name, **options)
+
+
+@pytest.mark.parametrize("name", ["eager", "trace", "script"])
+def test_the_result_does_not_depend_on_the_mode(name):
+    issued = execution.issue(LINEAR, BATCH, mode(name))
+    assert torch.allclose(issued(BATCH.inputs), LINEAR(BATCH.inputs))
+
+
+@pytest.mark.parametrize("compile_mode", ["default", "reduce-overhead", "max-autotune"])
+def test_compile_modes_reach_torch(compile_mode, monkeypatch):
+    asked = {}
+    monkeypatch.setattr(torch, "compile", lambda model, mode: asked.update(model=model, mode=mode) or model)
+    execution.issue(LINEAR, BATCH, mode("compile", compile_mode=compile_mode))
+    assert asked == {"model": LINEAR, "mode": compile_mode}
+
+
+def test_tracing_takes_models_that_return_mappings():
+    class Model(torch.nn.Linear):
+        def forward(self, inputs):
+            return {"logits": super().forward(inputs)}
+
+    issued = execution.issue(Model(4, 2), BATCH, mode("trace"))
+    assert issued(BATCH.inputs).shape == (3, 2)
+
+
+def test_what_cannot_be_scripted_is_unsupported():
+    class Model(torch.nn.Module):
+        def forward(self, inputs):
+            return eval("inputs")
+
+    with pytest.raises(UnsupportedError, match=r"torch\.jit cannot script this model"):
+        execution.issue(Model(), BATCH, mode("script"))
+
+
+def test_channels_last():
+    images = Batch(torch.randn(2, 3, 8, 8), BATCH.targets)
+    config = ExecutionConfig(name="channels_last", channels_last=True)
+    model, batch = execution.arrange(torch.nn.Conv2d(3, 4, 3), images, config)
+    assert batch.inputs.is_contiguous(memory_format=torch.channels_last)
+    assert model.weight.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(batch.inputs, images.inputs)
+
+
+def test_a_cuda_graph_needs_a_gpu():
+    with pytest.raises(UnsupportedError, match="NVIDIA GPU"):
+        execution.capture(lambda: torch.zeros(1), torch.device("cpu"))

@@ -1,0 +1,218 @@
+"""From an experiment to runs: expansion, exclusion, names, and the messages for what cannot be planned."""
+
+import json
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+from snakemake.target_jobs import parse_target_jobs_cli_args
+from snakemake_interface_executor_plugins.utils import TargetSpec, encode_target_jobs_cli_args
+from support.workflow_copy import ROOT
+
+from mfulab.planning.composition import Composition, Value, compose_experiments
+from mfulab.planning.naming import LONGEST, run_name
+from mfulab.planning.runs import excluded_because, plan
+from mfulab.planning.snakemake_workarounds import restore_commas
+from mfulab.schema.configs import STEPS, BenchMatmulStep
+from mfulab.schema.errors import ConfigurationError
+
+CONFIG = ROOT / "config"
+EXPERIMENTS = sorted(path.stem for path in (CONFIG / "experiment").glob("*.yaml"))
+
+
+def planned(*overrides, hardware="test-4c", device="cpu"):
+    [composition] = compose_experiments(overrides, CONFIG)
+    return plan(composition, hardware, device)
+
+
+def by_step(plan_, step):
+    return [run for run in plan_.runs if run.step == step]
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_every_experiment_plans_valid_runs(experiment, device):
+    result = planned(f"experiment={experiment}", device=device)
+    assert len({run.folder for run in result.runs}) == len(result.runs)
+    for run in result.runs:
+        assert STEPS[run.step].model_validate(run.config).model_dump(mode="json", by_alias=True) == run.config
+
+
+def test_a_group_reads_the_same_whatever_is_chosen_in_the_others():
+    """The ground on which each option is composed once and not once a combination."""
+    groups = {g.name: sorted(p.stem for p in g.glob("*.yaml")) for g in CONFIG.iterdir() if g.is_dir()}
+    del groups["experiment"]
+    groups["model"].remove("own")  # needs a target
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG)):
+        default = OmegaConf.to_container(compose("config"), resolve=True)
+        for group, options in groups.items():
+            config = OmegaConf.to_container(compose("config", overrides=[f"{group}={options[-1]}"]), resolve=True)
+            for other in groups:
+                assert other == group or config[other] == default[other]
+
+
+def test_the_config_tree_names_every_key_of_the_configs():
+    """A key that no YAML names cannot be overridden without Hydra's plus sign."""
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG)):
+        config = OmegaConf.to_container(compose("config"), resolve=True)
+    for step in STEPS.values():
+        for name, field in step.model_fields.items():
+            nested = getattr(field.annotation, "model_fields", None)
+            if name in config and nested:
+                assert {inner.alias or key for key, inner in nested.items()} <= set(config[name]), name
+
+
+def test_a_product_of_models_and_kernels_costs_neither_a_kernel_a_model_nor_a_model_a_kernel():
+    result = planned("experiment=quickstart", "model=resnet18,gpt2", "kernel=numpy,torch", "batch_size=1", "size=64")
+    assert len(by_step(result, "bench_matmul")) == 3  # NumPy has no bf16
+    assert len(by_step(result, "profile_step")) == 2 * 2 * 2
+    assert len(by_step(result, "count_flops")) == 2  # shared by workloads and precisions
+
+
+def test_a_new_batch_size_adds_only_its_runs():
+    before = {run.folder: run.config for run in planned("experiment=quickstart", "batch_size=1,4").runs}
+    after = {run.folder: run.config for run in planned("experiment=quickstart", "batch_size=1,4,16").runs}
+    assert before.items() <= after.items()
+    assert all("batch_size=16" in folder for folder in after.keys() - before.keys())
+
+
+def test_every_run_is_joined_with_runs_of_the_same_plan():
+    result = planned("experiment=quickstart")
+    folders = {run.folder for run in result.runs}
+    assert all(need in folders for run in result.runs for need in run.needs.values())
+    assert all(run.needs.keys() == {"flops", "compute", "memory"} for run in by_step(result, "profile_step"))
+
+
+def test_a_swept_nested_key_stands_in_the_name():
+    result = planned("experiment=quickstart", "kernel=torch", "kernel.block=[8,8],[16,16]", "size=64", "precision=fp32")
+    names = [run.name for run in by_step(result, "bench_matmul")]
+    assert [name.split("kernel.block=")[1] for name in names] == ["8x8", "16x16"]
+
+
+def test_what_differs_from_the_defaults_stands_in_the_name_and_a_peak_does_not():
+    result = planned("experiment=quickstart", "timing.windows=9", "device.threads=2", "device.peak_tflop_s.fp32=3")
+    for run in by_step(result, "profile_step"):
+        assert "timing.windows=9" in run.name
+        assert "device.threads=2" in run.name
+        assert "peak" not in run.name
+        assert run.config["device"]["peak_tflop_s"] == {}
+    assert {r.config["device"]["peak_tflop_s"]["fp32"] for r in by_step(result, "ceilings")} == {3}
+
+
+def test_the_reports_language_is_no_part_of_any_run():
+    english, korean = planned("experiment=miniature"), planned("experiment=miniature", "report.language=ko")
+    assert (english.language, korean.language) == ("en", "ko")
+    assert {run.folder: run.text for run in english.runs} == {run.folder: run.text for run in korean.runs}
+    assert english.manifest == korean.manifest
+
+
+def test_the_manifest_tells_what_the_user_gave():
+    manifest = json.loads(planned("experiment=miniature", "batch_size=2", "timing.windows=3").manifest)
+    assert manifest["overrides"] == ["batch_size=2", "timing.windows=3"]
+    [composition] = compose_experiments(["experiment=miniature", *manifest["overrides"]], CONFIG)
+    assert [run["run"] for run in manifest["runs"]] == [run.name for run in plan(composition, "test-4c", "cpu").runs]
+
+
+def test_an_exclusion_holds_for_the_steps_that_read_its_axes():
+    rules = [{"kernel": "numba_*", "size": [4096, 8192], "because": "slow"}]
+    assert excluded_because({"kernel": "numba_naive", "size": "4096"}, rules) == "slow"
+    assert excluded_because({"kernel": "torch", "size": "4096"}, rules) is None
+    assert excluded_because({"kernel": "numba_naive", "size": "64"}, rules) is None
+    assert excluded_because({"model": "gpt2"}, rules) is None
+
+
+@given(st.text(min_size=1, max_size=300))
+def test_names_are_file_names_and_differ_where_values_do(text):
+    config = planned_matmul()
+    name = run_name(config, config.axes, {"kernel.option": text})
+    other = run_name(config, config.axes, {"kernel.option": text + "!"})
+    assert "/" not in name
+    assert len(name.encode()) <= LONGEST
+    assert name != other
+
+
+def planned_matmul():
+    precision = {"name": "fp32", "dtype": "float32"}
+    return BenchMatmulStep(kernel={"name": "torch", "_target_": "a.b"}, size=64, precision=precision)
+
+
+def test_shapes():
+    assert planned_matmul().shape == (1, 64, 64, 64)
+    assert planned_matmul().model_copy(update={"size": "1x4096x512"}).shape == (1, 1, 4096, 512)
+    assert planned_matmul().model_copy(update={"size": "8x1x2x3"}).shape == (8, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("experiment=quikstart", ["experiment=quikstart", "Did you mean quickstart"]),
+        ("precision=fp12", ["precision=fp12", "bf16", "fp32"]),
+        ("model=resnet19", ["model=resnet19", "Did you mean resnet18"]),
+        ("batch_size=0", ["batch_size=0", "greater than or equal to 1"]),
+        ("batch_size=two", ["batch_size=two", "integer"]),
+        ("batchsize=4", ["batchsize", "Did you mean batch_size"]),
+        ("timing.window=3", ["timing.window", "Did you mean timing.windows"]),
+        ("size=12y", ["size=12y", "MxNxK"]),
+        ("batch_size=interval(1,2)", ["interval", "choice"]),
+        ("steps=[profile]", ["steps=profile", "profile_step"]),
+        ("batch_size", ["batch_size", "key=value"]),
+        ("model=", ["model=", "Choices: bert_base"]),
+        ("model=resnet18 batch_size=1", ["model=resnet18 batch_size=1", "key=value"]),
+        ("timing.windows=[5", ["timing.windows=[5", "key=[a,b]"]),
+        ("model=glob(nothing*)", ["model=glob(nothing*)", "matches nothing"]),
+        ("+bach_size=4", ["bach_size", "Did you mean batch_size"]),
+        ("report.language=fr", ["report.language=fr", "Choices: en, ko"]),
+        ("report.language=en,ko", ["report.language=en,ko", "Choices: en, ko"]),
+    ],
+)
+def test_a_mistake_gets_one_message_that_names_key_value_and_choices(override, words):
+    with pytest.raises(ConfigurationError) as error:
+        planned(override)
+    message = str(error.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+
+
+def test_a_model_without_a_known_input_is_refused():
+    with pytest.raises(ConfigurationError, match="input_shape"):
+        planned("model._target_=torch.nn.Linear")
+
+
+def test_an_own_model_needs_only_its_target_and_input():
+    result = planned("model._target_=torch.nn.Identity", "model.input_shape=[3,8,8]", "precision=fp32")
+    names = {run.config["model"]["_target_"] for run in by_step(result, "profile_step")}
+    assert names == {"torch.nn.Identity"}
+
+
+@given(st.lists(st.sampled_from("abc"), min_size=1, max_size=3, unique=True), st.integers(1, 4))
+def test_the_number_of_runs_is_the_product_of_the_axes_that_the_step_reads(kernels, sizes):
+    kernel_axis = [Value(k, {"name": k, "_target_": "a.b", "block": None}) for k in kernels]
+    size_axis = [Value(str(2**n), 2**n) for n in range(sizes)]
+    base = {
+        "report": {"language": "en"},
+        "steps": ["bench_matmul"],
+        "exclude": [],
+        "kernel": {"name": "a", "_target_": "a.b", "block": None},
+        "size": 1,
+        "precision": {"name": "fp32", "dtype": "float32"},
+        "device": {"name": "cpu", "type": "cpu", "threads": None, "peak_tflop_s": {}},
+        "timing": {},
+        "seed": 0,
+    }
+    axes = {"kernel": kernel_axis, "size": size_axis, "model": [Value("x", {}), Value("y", {})]}
+    result = plan(Composition("test", base, {"kernel": "a"}, axes, {}), "test-4c", "cpu")
+    assert len(by_step(result, "bench_matmul")) == len(kernels) * sizes
+
+
+def test_a_cluster_job_understands_the_name_of_its_run() -> None:
+    """As Snakemake's own parser leaves it, which splits at commas: when it no longer does, this changes nothing."""
+    name = "kernel=torch,size=64,precision=fp32,timing.windows=2"
+    [argument] = encode_target_jobs_cli_args([TargetSpec("bench_matmul", {"hardware": "nvidia-a", "run": name})])
+    [target] = parse_target_jobs_cli_args([argument])
+    restore_commas([target.wildcards_dict])
+    assert target.wildcards_dict == {"hardware": "nvidia-a", "run": name}
+    restore_commas([target.wildcards_dict])
+    assert target.wildcards_dict == {"hardware": "nvidia-a", "run": name}

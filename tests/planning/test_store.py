@@ -1,0 +1,71 @@
+"""The plan on disk: nothing rewritten without need, no finished result lost."""
+
+import json
+import os
+
+import pytest
+
+from mfulab.planning import store
+from mfulab.planning.runs import Plan, Run
+from mfulab.schema.errors import ConfigurationError
+
+
+def a_run(**config):
+    return Run("bench_matmul", "kernel=torch", "test-4c/bench_matmul/kernel=torch", json.dumps(config))
+
+
+def finish(results, run, value):
+    (results / run.folder / "row.csv").write_text(f"status,time_s\nok,{value}\n")
+
+
+def row(results, run):
+    return (results / run.folder / "row.csv").read_text()
+
+
+def test_an_unchanged_config_is_not_touched(tmp_path):
+    run = a_run(seed=1)
+    store.write_run(run, tmp_path)
+    config = tmp_path / run.folder / "config.json"
+    os.utime(config, (1, 1))
+    store.write_run(run, tmp_path)
+    assert config.stat().st_mtime == 1
+
+
+def test_a_changed_config_puts_the_finished_result_aside_and_back_again(tmp_path):
+    store.write_run(a_run(seed=1), tmp_path)
+    finish(tmp_path, a_run(), "1.5")
+    store.write_run(a_run(seed=2), tmp_path)
+    assert not (tmp_path / a_run().folder / "row.csv").exists()
+    finish(tmp_path, a_run(), "2.5")
+    store.write_run(a_run(seed=1), tmp_path)
+    assert "1.5" in row(tmp_path, a_run())
+    store.write_run(a_run(seed=2), tmp_path)
+    assert "2.5" in row(tmp_path, a_run())
+
+
+def test_a_result_older_than_the_code_does_not_come_back(tmp_path):
+    store.write_run(a_run(seed=1), tmp_path)
+    finish(tmp_path, a_run(), "1.5")
+    store.write_run(a_run(seed=2), tmp_path)
+    store.write_run(a_run(seed=1), tmp_path, newest_source=2e10)
+    assert not (tmp_path / a_run().folder / "row.csv").exists()
+
+
+@pytest.mark.parametrize("text", ["", "status,time_s\n", "status,time_s\nok,1.", "status,time_s\nok\n", "status,ti"])
+def test_a_truncated_row_is_measured_again(tmp_path, text):
+    store.write_run(a_run(), tmp_path)
+    (tmp_path / a_run().folder / "row.csv").write_text(text)
+    store.write_run(a_run(), tmp_path)
+    assert not (tmp_path / a_run().folder / "row.csv").exists()
+
+
+def test_a_row_with_line_breaks_in_a_cell_is_complete(tmp_path):
+    path = tmp_path / "row.csv"
+    path.write_text('status,message\nfailed,"two\nlines"\n')
+    assert store.is_complete(path)
+
+
+def test_results_that_cannot_be_written_are_refused_before_anything_is_changed(tmp_path):
+    (tmp_path / "results").write_text("a file")
+    with pytest.raises(ConfigurationError, match="results/: cannot be written"):
+        store.write(Plan("test", "test-4c", [a_run()], []), tmp_path / "results")

@@ -1,0 +1,241 @@
+"""The page in a real browser: no error, no request, and everything that a reader would click."""
+
+import csv
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import report_rows
+
+from mfulab.report.page import document
+from mfulab.tables import build
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+CHROMIUM = shutil.which("chromium")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
+EVIL = "<script>document.title='broken'</script>"
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("report")
+    manifest = report_rows.lay_out(root, models=(*report_rows.MODELS, EVIL))
+    folder = next(
+        path for path in (root / "results" / report_rows.CPU / "profile_step").iterdir() if "gpt2" in path.name
+    )
+    (folder / "log").write_text(f"</script>{EVIL}")
+    build.main(["--root", str(root), "--out", str(root / "results/tables"), "--manifest", str(manifest)])
+    document.main(["--tables", str(root / "results/tables"), "--out", str(root / "report.html")])
+    return root / "report.html"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def opened(browser, report):
+    """The page, open; at its end there must have been no complaint and no request but for the page itself."""
+    complaints, requests = [], []
+    tab = browser.new_page(viewport={"width": 1280, "height": 900}, accept_downloads=True)
+    tab.on("console", lambda message: complaints.append(message.text))
+    tab.on("pageerror", lambda error: complaints.append(str(error)))
+    tab.on("request", lambda request: requests.append(request.url))
+    tab.goto(report.as_uri())
+    tab.wait_for_selector("#grid tbody tr[data-row]")
+    yield tab
+    assert complaints == []
+    assert [url for url in requests if not url.startswith(("blob:", "data:"))] == [report.as_uri()]
+    tab.close()
+
+
+def column_of(tab, name: str):
+    at = tab.locator("#grid thead th button").all_text_contents().index(name) + 1
+    return tab.locator(f"#grid tbody tr[data-row] td:nth-child({at})")
+
+
+def cells(tab, name: str) -> list[str]:
+    return column_of(tab, name).all_text_contents()
+
+
+def test_sorting_by_a_heading_and_back(opened):
+    opened.get_by_role("button", name="mfu_percent").click()
+    falling = [float(cell) for cell in cells(opened, "mfu_percent") if cell]
+    assert falling == sorted(falling, reverse=True)
+    opened.get_by_role("button", name="mfu_percent").click()
+    rising = [float(cell) for cell in cells(opened, "mfu_percent") if cell]
+    assert rising == sorted(rising)
+    assert rising[0] < falling[0]
+    assert opened.locator("th[aria-sort=ascending]").count() == 1
+
+
+def test_what_was_not_measured_comes_last_either_way(opened):
+    opened.locator("#filter").fill("gpt2 training")
+    for _ in range(2):
+        opened.get_by_role("button", name="mfu_percent").click()
+        shown = cells(opened, "mfu_percent")
+        assert "" in shown
+        assert "" not in shown[: len(shown) - shown.count("")]
+
+
+def test_filtering_by_words_and_conditions(opened):
+    opened.locator("#filter").fill("resnet18 batch_size=4 mfu_percent>10")
+    assert set(cells(opened, "model")) == {"resnet18"}
+    assert set(cells(opened, "batch_size")) == {"4"}
+    assert all(float(cell) > 10 for cell in cells(opened, "mfu_percent"))
+    assert "of 54 rows" in opened.locator("#count").text_content()
+    opened.locator("#filter").fill("nothing like this")
+    assert opened.locator("#grid tbody tr[data-row]").count() == 0
+
+
+def test_export_holds_the_filtered_rows_with_all_columns(opened, tmp_path):
+    opened.locator("#filter").fill("resnet18")
+    with opened.expect_download() as download:
+        opened.locator("#export").click()
+    download.value.save_as(tmp_path / "profile.csv")
+    with (tmp_path / "profile.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["model"] for row in rows} == {"resnet18"}
+    assert len(rows) == 12
+    assert float(rows[0]["flops"]) > 1e9
+    assert "arithmetic_intensity" in rows[0]
+
+
+def test_other_tables_and_all_columns(opened):
+    opened.locator("#table").select_option("matmul")
+    assert "kernel" in opened.locator("#grid thead").text_content()
+    few = opened.locator("#grid thead th").count()
+    opened.locator("#all").check()
+    assert opened.locator("#grid thead th").count() > few
+
+
+def test_a_run_opens_with_its_config_samples_and_log(opened):
+    opened.locator("#filter").fill("gpt2 inference batch_size=4")
+    opened.locator("#grid tbody tr[data-row]").first.click()
+    dialog = opened.locator("dialog#run")
+    sync_api.expect(dialog).to_be_visible()
+    text = dialog.text_content()
+    assert "model=gpt2" in text
+    assert '"batch_size": 4' in text
+    assert "Samples: time_s" in text
+    assert dialog.locator("canvas").count() >= 2
+    opened.keyboard.press("Escape")
+    sync_api.expect(dialog).to_be_hidden()
+
+
+def test_text_from_models_and_logs_is_shown_and_never_run(opened):
+    assert opened.title() == "MFU versus utilization"
+    opened.locator("#filter").fill("script")
+    assert EVIL in cells(opened, "model")
+    opened.locator("#filter").fill("gpt2")
+    for line in opened.locator("#grid tbody tr[data-row]").all()[:12]:
+        line.click()
+        opened.keyboard.press("Escape")
+    assert opened.title() == "MFU versus utilization"
+
+
+def test_the_keyboard_opens_a_run(opened):
+    opened.locator("#grid tbody tr[data-row]").first.focus()
+    opened.keyboard.press("Enter")
+    sync_api.expect(opened.locator("dialog#run")).to_be_visible()
+
+
+def test_dark_mode_reaches_the_figures(opened):
+    def paper() -> str:
+        return opened.evaluate("getComputedStyle(document.body).backgroundColor")
+
+    def ink() -> str:
+        marked = "document.querySelector('.drawing [style*=\"--ink\"]')"
+        return opened.evaluate(f"getComputedStyle({marked}).fill")
+
+    light = paper(), ink()
+    opened.locator("#theme").click()
+    assert paper() != light[0]
+    assert ink() != light[1]
+    opened.locator("#theme").click()
+    assert (paper(), ink()) == light
+
+
+@pytest.mark.parametrize("width", [375, 1920])
+def test_nothing_is_wider_than_the_screen(opened, width):
+    opened.set_viewport_size({"width": width, "height": 900})
+    assert opened.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_tables_of_facts_need_no_sideways_scrolling_on_a_phone(opened):
+    opened.set_viewport_size({"width": 375, "height": 900})
+    tables = opened.locator(".wide")
+    assert tables.count() >= 1
+    assert tables.evaluate_all("all => all.every((each) => each.scrollWidth <= each.clientWidth)")
+
+
+def test_a_phone_shows_figures_whole_and_enlarges_them_at_a_touch(opened):
+    opened.set_viewport_size({"width": 375, "height": 700})
+    drawing = opened.locator(".drawing").first
+    hidden = "drawing => drawing.scrollWidth - drawing.clientWidth"
+    assert drawing.evaluate(hidden) == 0
+    drawing.click(position={"x": 300, "y": 60})
+    assert drawing.evaluate(hidden) > 300
+    assert drawing.evaluate("drawing => drawing.scrollLeft") > 300  # what was touched is in view
+    drawing.press("Enter")
+    assert drawing.evaluate(hidden) == 0
+
+
+def test_the_name_of_a_row_stays_in_view(opened):
+    opened.set_viewport_size({"width": 375, "height": 700})
+    first = "document.querySelector('#grid tbody tr[data-row] td')"  # asked for anew: rows are repainted
+    sides = f"(({{ left, right }}) => [left, right])({first}.getBoundingClientRect())"
+    before = opened.evaluate(sides)
+    opened.locator("#scroll").evaluate("scroll => { scroll.scrollLeft = 400; }")
+    assert opened.evaluate(sides) == before
+    assert before[1] < 375 / 2
+    assert opened.evaluate(f"{first}.textContent") in report_rows.MODELS
+
+
+def test_figures_say_their_finding_to_those_who_do_not_see_them(opened):
+    drawings = opened.locator(".drawing[role=img]")
+    assert drawings.count() >= 10
+    for label in drawings.evaluate_all("all => all.map((each) => each.ariaLabel)"):
+        assert any(character.isdigit() for character in label)
+
+
+def test_ids_are_unique(opened):
+    ids = opened.evaluate("[...document.querySelectorAll('[id]')].map((each) => each.id)")
+    assert len(ids) == len(set(ids))
+
+
+def test_paper_shows_the_rows_without_controls(opened):
+    opened.emulate_media(media="print")
+    assert not opened.locator(".controls").is_visible()
+    assert opened.locator("#grid").is_visible()
+    opened.set_viewport_size({"width": 718, "height": 1047})  # A4 at 96 dpi less its margins
+    assert opened.evaluate("document.documentElement.scrollWidth") <= 718
+
+
+def test_a_hundred_thousand_rows_make_a_page_that_is_still_usable(browser, report, tmp_path):
+    """Within 2 GB; how long it takes is told by benchmarks/report_scale.py."""
+    report_rows.multiply(report.parent / "results/tables", tmp_path / "tables", 100_000)
+    command = [sys.executable, "-c", "from mfulab.report.page.document import main; main()"]
+    page_file = tmp_path / "report.html"
+    subprocess.run([*command, "--tables", str(tmp_path / "tables"), "--out", str(page_file)], check=True)
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 2e6  # KiB
+    assert page_file.stat().st_size < 12e6
+    tab = browser.new_page(viewport={"width": 1280, "height": 900})
+    tab.goto(page_file.as_uri())
+    tab.wait_for_selector("#grid tbody tr[data-row]")
+    assert "100,000 of 100,000 rows" in tab.locator("#count").text_content()
+    assert tab.locator("#grid tbody tr").count() < 100
+    tab.locator("#filter").fill("seed=99999")
+    sync_api.expect(tab.locator("#count")).to_have_text("1 of 100,000 rows")
+    tab.locator("#filter").fill("")
+    tab.get_by_role("button", name="time_s", exact=True).click()
+    tab.locator("#scroll").evaluate("all => { all.scrollTop = all.scrollHeight; }")
+    sync_api.expect(column_of(tab, "time_s").last).to_have_text("")
+    tab.close()

@@ -1,0 +1,377 @@
+"""Figures by content: what is drawn and said comes from the rows, and no text covers another, few models or twenty."""
+
+import itertools
+import random
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.figure import Figure
+from matplotlib.path import Path as Line
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
+from support import report_rows
+
+from mfulab.language import Texts
+from mfulab.language.quantities import percent
+from mfulab.report import figures, frames
+from mfulab.report.drawing import labels, matmuls, style
+from mfulab.report.figures import flops_versus_time, kernel_ladder, matmul_shapes, utilization_ladder
+from mfulab.tables import build
+
+TWENTY = tuple(
+    f"{kind}_{size}" for kind in ("resnet", "transformer", "mixer", "lstm") for size in (18, 34, 50, 101, 152)
+)
+
+
+SIZES = (64, 128, 256, 512, 1024, 2048, 4096)
+
+
+def measured(
+    root: Path, *machines: str, models: tuple[str, ...], sizes: tuple[int, ...] = (256, 512, 1024)
+) -> frames.Tables:
+    manifests = [str(report_rows.lay_out(root, machine, models=models, sizes=sizes)) for machine in machines]
+    build.main(["--root", str(root), "--out", str(root / "tables"), "--manifest", *manifests])
+    return frames.read(root / "tables")[0]
+
+
+# The invented experiment has one execution mode, so nothing to compare.
+INVENTED = [name for name in figures.modules() if name != "execution_speed"]
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory) -> frames.Tables:
+    return measured(tmp_path_factory.mktemp("few"), report_rows.CPU, report_rows.GPU, models=tuple(report_rows.MODELS))
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory) -> frames.Tables:
+    """Twenty models whose utilization and speed are scattered as real ones are, and matrices of seven sizes."""
+    root = tmp_path_factory.mktemp("many")
+    with pytest.MonkeyPatch.context() as patch:  # not for longer: other fixtures of this module invent rows too
+        scatter(patch)
+        return measured(root, report_rows.CPU, report_rows.GPU, models=TWENTY, sizes=SIZES)
+
+
+def scatter(patch: pytest.MonkeyPatch) -> None:
+    """Invents the models of TWENTY, and gives every row a speed and a utilization of its own."""
+    chance = random.Random(7)
+    for name in TWENTY:
+        cost = (
+            int(10 ** chance.uniform(7, 12)),
+            int(10 ** chance.uniform(6, 9)),
+            128 if "transformer" in name else None,
+        )
+        patch.setitem(report_rows.MODELS, name, cost)
+    invented = report_rows.profile
+
+    def scattered(hardware, model, *rest, **more):
+        row = invented(hardware, model, *rest, **more)
+        place = random.Random(model + hardware)
+        factor, busy = place.uniform(0.8, 8), min(100.0, place.gauss(88, 12))
+        for name in ("time_s", "time_p5_s", "time_p95_s", "time_ci_low_s", "time_ci_high_s"):
+            setattr(row, name, row.time_s and getattr(row, name) * factor)
+        row.utilization_percent = row.utilization_percent and busy
+        return row
+
+    patch.setattr(report_rows, "profile", scattered)
+
+
+def texts(figure: Figure) -> list[tuple[str, Bbox]]:
+    """Every text that is drawn, with its place in pixels; slanted ones are left out, as their boxes are too large."""
+    drawn: list[tuple[str, Bbox]] = []
+    original = Text.draw
+
+    def draw(self: Text, renderer: object) -> None:
+        if self.get_visible() and self.get_text().strip() and self.get_rotation() % 90 == 0:
+            # Not the method of an annotation, whose extent includes its leader.
+            drawn.append((self.get_text(), Text.get_window_extent(self, renderer)))
+        original(self, renderer)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Text, "draw", draw)
+        figure.canvas.draw()
+    return drawn
+
+
+def overlaps(figure: Figure) -> list[tuple[str, str]]:
+    placed = [(words, box.padded(-1)) for words, box in texts(figure)]
+    return [(a, b) for (a, one), (b, other) in itertools.combinations(placed, 2) if one.overlaps(other)]
+
+
+def run_together(figure: Figure) -> list[tuple[str, str]]:
+    """Numbers below an axis with less than a third of their height between them: side by side they read as one."""
+    figure.canvas.draw()
+    found = []
+    for axes in figure.axes:
+        labels = [label for label in axes.get_xticklabels() if label.get_text() and label.get_rotation() == 0]
+        placed = sorted(((label.get_window_extent(), label.get_text()) for label in labels), key=lambda at: at[0].x0)
+        found += [(a, b) for (one, a), (other, b) in itertools.pairwise(placed) if other.x0 - one.x1 < one.height / 3]
+    return found
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+@pytest.mark.parametrize("name", INVENTED)
+def test_nothing_overlaps_and_all_is_inside(few, name, language):
+    drawn = figures.render(name, few, language)
+    assert drawn is not None
+    assert overlaps(drawn.figure) == []
+    assert run_together(drawn.figure) == []
+    width, height = drawn.figure.bbox.size
+    for words, box in texts(drawn.figure):
+        assert -1 <= box.x0 <= box.x1 <= width + 1, words
+        assert -1 <= box.y0 <= box.y1 <= height + 1, words
+
+
+@pytest.mark.parametrize("name", INVENTED)
+def test_nothing_overlaps_with_twenty_models(many, name):
+    drawn = figures.render(name, many)
+    assert drawn is not None
+    assert overlaps(drawn.figure) == []
+    assert run_together(drawn.figure) == []
+
+
+@pytest.mark.parametrize("name", INVENTED)
+def test_axes_have_units_and_figures_their_provenance(few, name):
+    drawn = figures.render(name, few)
+    assert drawn is not None
+    footer = next(text.get_text() for text in drawn.figure.texts if text.get_gid() == "provenance")
+    assert "2026-01-02" in footer
+    assert "mfulab 0123abc" in footer
+    named = [axes.get_xlabel() or axes.get_ylabel() for axes in drawn.figure.axes]
+    assert any(named)
+    assert any(character.isdigit() for character in drawn.finding)
+
+
+@pytest.mark.parametrize("name", list(figures.modules()))
+def test_no_rows_no_figure(few, name):
+    nothing = {table: frame.head(0) for table, frame in few.items()}
+    assert figures.render(name, nothing) is None
+
+
+@pytest.mark.parametrize("name", list(figures.modules()))
+def test_a_single_row_a_table_is_no_accident(few, name):
+    single = {table: frame.head(1) for table, frame in few.items()}
+    drawn = figures.render(name, single)
+    assert drawn is None or "nan" not in drawn.finding
+
+
+@pytest.mark.parametrize("name", list(figures.modules()))
+def test_rows_without_numbers_draw_nothing_wrong(few, name):
+    """All optional numbers missing, as of an experiment that only just began."""
+    bare = {}
+    for table, frame in few.items():
+        numbers = [column for column in frame if frame[column].dtype == float and column not in ("batch_size", "n")]
+        bare[table] = frame.assign(**{column: float("nan") for column in numbers})
+    drawn = figures.render(name, bare)
+    assert drawn is None or "nan" not in drawn.finding
+
+
+def test_the_headline_draws_every_run_with_both_measures(few):
+    drawn = figures.render("mfu_versus_utilization", few)
+    points = sum(len(scatter.get_offsets()) for axes in drawn.figure.axes for scatter in axes.collections)
+    both = few["profile"].dropna(subset=["mfu_percent", "utilization_percent"])
+    assert points == len(both) == 80
+    busy = both[both["utilization_percent"] >= 90]
+    assert f"{len(busy)} of {len(both)} runs" in drawn.finding
+
+
+def test_the_headline_names_one_busy_run_and_doubts_what_exceeds_the_peak(few):
+    profile = few["profile"].copy()
+    profile["utilization_percent"] = profile["utilization_percent"].clip(upper=80)
+    busiest = profile[profile["mode"] == "training"]["mfu_percent"].idxmax()
+    profile.loc[busiest, ["model", "utilization_percent", "mfu_percent"]] = "resnet18", 95.0, 123.0
+    drawn = figures.render("mfu_versus_utilization", {**few, "profile": profile})
+    batch_size = int(profile.loc[busiest, "batch_size"])
+    assert f"kept the device at least 90 % busy (resnet18 training, batch {batch_size})" in drawn.finding
+    assert "its MFU is 123 %" in drawn.finding
+    assert drawn.finding.startswith("1 of ")
+    assert "above 100 %: the peak is too low" in drawn.finding
+
+
+def test_the_headline_speaks_of_this_machine_where_others_are_recorded(few):
+    profile = few["profile"].copy()
+    profile["recorded"] = profile["hardware"] == report_rows.GPU
+    environment = few["environment"].assign(recorded=few["environment"]["hardware"] == report_rows.GPU)
+    drawn = figures.render("mfu_versus_utilization", {**few, "profile": profile, "environment": environment})
+    assert "of 40 runs" in drawn.finding
+    assert [axes.get_title(loc="left") for axes in drawn.figure.axes] == [
+        "Invented Xeon",
+        "Invented GPU 80GB (recorded)",
+    ]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["time_by_batch_size", "mfu_by_batch_size", "precision_speed", "flops_versus_time", "mfu_versus_utilization"],
+)
+@pytest.mark.parametrize("order", [1, -1])
+def test_modes_stand_in_one_order_everywhere(few, name, order):
+    """Whichever comes first in the table."""
+    drawn = figures.render(name, {**few, "profile": few["profile"].iloc[::order]})
+    titles = [axes.get_title(loc="left") for axes in drawn.figure.axes]
+    entries = [entry.get_text() for legend in drawn.figure.legends for entry in legend.get_texts()]
+    words = " ".join(entries if name == "mfu_versus_utilization" else titles)
+    modes = list(dict.fromkeys(re.findall("training|inference|decoding", words)))
+    assert modes == [mode for mode in ("training", "inference", "decoding") if mode in modes]
+    assert len(modes) > 1
+
+
+def test_more_flops_are_told_of_first(few):
+    """Whichever of the two is slower."""
+    rows = flops_versus_time.rows(few)
+    pair = rows.iloc[[0, 0]].reset_index(drop=True).assign(model=["large", "small"], flops_per_sample=[6.0, 2.0])
+    for times in ([3.0, 4.0], [9.0, 0.5]):
+        timed = pair.assign(time_per_sample=times, speed=pair["flops_per_sample"] / times)
+        told = flops_versus_time.finding(timed, Texts("en", "flops_versus_time"))
+        assert told.startswith(f"large needs 3.00× the FLOPs of small a sample and takes {times[0] / times[1]:.3g}")
+
+
+def test_many_ladders_are_cells_that_say_their_numbers(many):
+    drawn = figures.render("utilization_ladder", many)
+    for axes in drawn.figure.axes:
+        rows = utilization_ladder.rows(many)
+        rows = rows[rows["machine"] == axes.get_title(loc="left")]
+        named = [label.get_text() for label in axes.get_yticklabels()]
+        assert named == list(rows["model"] + " " + rows["precision"])
+        written = [cell.get_text() for cell in axes.texts]
+        rungs = len(written) // len(rows)
+        assert written[rungs - 1 :: rungs] == [percent(mfu) for mfu in rows["mfu_percent"]]
+
+
+def test_uncertainty_is_drawn(few):
+    drawn = figures.render("mfu_by_batch_size", few)
+    assert any(container for axes in drawn.figure.axes for container in axes.containers)
+
+
+def test_a_block_sweep_leaves_its_best(few):
+    drawn = figures.render("kernel_ladder", few)
+    names = [label.get_text() for label in drawn.figure.axes[0].get_yticklabels()]
+    assert len(names) == len(set(names)) == 5
+
+
+def test_a_rung_too_slow_for_the_size_of_the_others_is_there_with_its_own(few):
+    side = {"m": 64, "n": 64, "k": 64, "size": "64"}
+    one = kernel_ladder.rows(few).iloc[[0]]
+    slow = one.assign(kernel="python", rung=0, share_of_reference_percent=0.01, **side)[few["matmul"].columns]
+    drawn = figures.render("kernel_ladder", {**few, "matmul": pd.concat([few["matmul"], slow])})
+    names = [label.get_text() for axes in drawn.figure.axes for label in axes.get_yticklabels()]
+    assert "python (64³)" in names
+
+
+def test_a_ladder_stands_at_the_largest_size_that_nearly_all_have():
+    sizes = {"python": [128], "naive": [128, 1024], "blocked": [128, 1024], "numpy": [128, 1024], "torch": [1024, 2048]}
+    rows = [("here", kernel, "fp32", n) for kernel, had in sizes.items() for n in had]
+    shared = matmuls.most_shared(pd.DataFrame(rows, columns=["machine", "kernel", "precision", "n"]))
+    assert set(shared["n"]) == {1024}
+    assert set(shared["kernel"]) == {"naive", "blocked", "numpy", "torch"}
+
+
+def test_a_family_s_rungs_have_shades_of_its_colour():
+    rows = pd.DataFrame({"kernel": ["low", "high", "low", "alone"]})
+    shades = style.shades(rows, "kernel", pd.Series(["#000000", "#000000", "#000000", "#0072b2"]))
+    assert shades["high"] == "#000000"
+    assert "#000000" < shades["low"] < "#ffffff"
+    assert shades["alone"] == "#0072b2"
+
+
+def test_odd_shapes_are_compared_with_the_cubes_beside_them(few):
+    one = kernel_ladder.rows(few).iloc[0]
+    sides = {"64": 3 * (64,), "1024": 3 * (1024,), "1023": 3 * (1023,), "16x512x512": (16, 512, 512)}
+    given = [("numpy", size) for size in sides] + [("python", "64")]
+    laid = [
+        {**one, "kernel": kernel, "size": size, "batch": 1, **dict(zip("mnk", sides[size], strict=True))}
+        for kernel, size in given
+    ]
+    matmul = pd.DataFrame(laid)[few["matmul"].columns]
+    rows = matmul_shapes.rows({**few, "matmul": matmul})
+    assert set(rows["kernel"]) == {"numpy"}
+    assert [matmul_shapes.shape(row) for _, row in rows.iterrows()] == ["1024³", "1023³", "16×512×512"]
+    assert matmul_shapes.shape(pd.Series({"batch": 8, "m": 128, "n": 128, "k": 128})) == "8 · 128³"
+
+
+def test_a_rung_that_is_no_faster_than_the_one_below_is_said_with_the_reason(few):
+    rows = kernel_ladder.rows(few).iloc[[0, 0]].reset_index(drop=True)
+    rows = rows.assign(
+        family="CUDA C",
+        kernel=["below", "above"],
+        rung=[1, 2],
+        share_of_reference_percent=[40.0, 30.0],
+        verdict_flags="",
+    )
+    cases = [
+        ({"spill_bytes": [0, 16], "occupancy_percent": [50.0, 50.0]}, "it spills 16 bytes"),
+        ({"spill_bytes": [0, 0], "occupancy_percent": [50.0, 25.0]}, "its occupancy is 25 % against 50 %"),
+        ({"spill_bytes": [0, 0], "verdict_flags": ["", "others computed beside it"]}, "others computed beside it"),
+        ({"spill_bytes": [0, 0], "occupancy_percent": [50.0, 50.0]}, "nothing that was measured explains it"),
+    ]
+    for values, because in cases:
+        told = kernel_ladder.finding(rows.assign(**values), Texts("en", "kernel_ladder"))
+        assert f"above is no faster than below: {because}" in told
+    assert "no faster" not in kernel_ladder.finding(rows.assign(rung=[2, 1]), Texts("en", "kernel_ladder"))
+
+
+def test_a_hundred_thousand_points_are_one_picture(few):
+    profile = pd.concat([few["profile"]] * 100, ignore_index=True)
+    drawn = figures.render("mfu_versus_utilization", {**few, "profile": profile})
+    assert all(scatter.get_rasterized() for axes in drawn.figure.axes for scatter in axes.collections)
+
+
+def test_figures_are_written_alone_and_stale_ones_removed_with_the_reason(few, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(frames, "read", lambda folder, wanted: (few, ["profile.csv: 3 columns are missing"]))
+    (tmp_path / "execution_speed.svg").write_text("stale")
+    with pytest.raises(SystemExit) as stopped:
+        figures.main(["--out", str(tmp_path), "--only", "ceilings", "execution_speed"])
+    assert stopped.value.code == 1
+    assert "execution_speed: profile.csv: 3 columns are missing" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ceilings.pdf", "ceilings.png", "ceilings.svg"]
+
+
+def test_the_same_data_gives_the_same_file(few, tmp_path):
+    for name in ("a.svg", "b.svg"):
+        figures.save(figures.render("ceilings", few), tmp_path / name)
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+
+
+def test_machines_whose_devices_have_one_name_are_told_apart(few):
+    environment = few["environment"].assign(device_name="Invented(R) Xeon CPU @ 2.0 GHz")
+    drawn = figures.render("mfu_versus_utilization", {**few, "environment": environment})
+    titles = [axes.get_title(loc="left") for axes in drawn.figure.axes]
+    assert sorted(titles) == [f"Invented Xeon {name}" for name in (report_rows.CPU, report_rows.GPU)]
+
+
+@pytest.mark.parametrize("name", ["roofline", "memory_predicted", "matmul_precision", "matmul_throughput"])
+def test_a_logarithmic_axis_has_two_numbers_or_more(few, name):
+    drawn = figures.render(name, few)
+    for axes in drawn.figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            if axis.get_scale() == "log":
+                low, high = sorted(axis.get_view_interval())
+                assert sum(low <= tick <= high for tick in axis.get_majorticklocs()) >= 2
+
+
+def test_no_label_stands_on_the_diagonal(few):
+    drawn = figures.render("memory_predicted", few)
+    for axes in drawn.figure.axes:
+        ends = axes.transData.transform([(limit, limit) for limit in axes.get_xlim()])
+        line = Line([tuple(end) for end in ends])
+        named = [label for label in axes.texts if label.get_text()]
+        assert named
+        assert not any(line.intersects_bbox(Text.get_window_extent(label), filled=False) for label in named)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.floats(0.001, 0.03))
+def test_labels_are_pushed_apart_in_order(wanted, height):
+    placed = labels._apart(sorted(wanted), height)
+    assert all(later - earlier >= height - 1e-9 for earlier, later in itertools.pairwise(placed))
+    assert min(placed) >= -1e-9
+    assert max(placed) <= 1 + 1e-9
+
+
+def test_a_figure_reads_no_table_that_it_does_not_name(few):
+    for name, module in figures.modules().items():
+        named = {table: few[table] for table in module.TABLES}
+        assert module.rows(named).equals(module.rows(few)), name

@@ -1,0 +1,168 @@
+"""Texts: none is missing in any language, none is unused, and the font that is installed has a glyph for each."""
+
+import ast
+import re
+from pathlib import Path
+from string import Formatter
+from typing import get_args
+
+import pytest
+from matplotlib import font_manager
+from matplotlib.ft2font import FT2Font
+
+import mfulab.report
+from mfulab.language import LANGUAGES, Texts, catalogue
+from mfulab.report import figures
+from mfulab.report.drawing import fonts
+from mfulab.schema.configs import WorkloadConfig
+from mfulab.schema.rows import Status
+from mfulab.tables import compare, verdict
+
+PACKAGE = Path(mfulab.report.__file__).parent
+VERDICT = PACKAGE.parent / "tables/verdict.py"
+ASKING = ("text", "words")
+CONSTANTS = ("key", "PARTS", "RUNGS", "WORDS")
+
+
+def keys(language: str) -> set[tuple[str, str]]:
+    """Section and key of each text; definitions have headings of their own, names only where a word differs."""
+    sections = catalogue(language).items()
+    return {(section, key) for section, texts in sections if section not in ("definitions", "names") for key in texts}
+
+
+def placeholders(text: object) -> set[str]:
+    return {name for _, name, _, _ in Formatter().parse(str(text)) if name}
+
+
+def asked_in(path: Path, asking: tuple[str, ...] = ASKING, constants: tuple[str, ...] = CONSTANTS) -> set[str]:
+    """The keys that a module asks for: in its calls of `asking`, and in the constants it keeps for them."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        keys: ast.AST | None = None
+        if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) in asking:
+            keys = None if isinstance(node.args[0], ast.JoinedStr) else node.args[0]
+        elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in constants:
+            keys = node.value
+        values = [each.value for each in ast.walk(keys) if isinstance(each, ast.Constant)] if keys else []
+        found |= {value for value in values if isinstance(value, str) and not value.startswith("in_words_")}
+    return found
+
+
+def used() -> set[str]:
+    """Every key that code or template asks for."""
+    template = (PACKAGE / "page/templates/report.html").read_text()
+    asked = set(re.findall(r"text\([\"'](\w+)[\"']", template))
+    return asked.union(*(asked_in(path) for path in PACKAGE.rglob("*.py")), asked_in(VERDICT, ("say",), ()))
+
+
+def test_all_languages_have_the_same_texts():
+    first, *others = (keys(language) for language in LANGUAGES)
+    for other in others:
+        assert other == first
+
+
+@pytest.mark.parametrize("language", LANGUAGES[1:])
+def test_translations_take_the_same_values(language):
+    for section, key in keys("en"):
+        english, translated = catalogue("en")[section][key], catalogue(language)[section][key]
+        assert placeholders(translated) <= placeholders(english), (section, key)
+        assert placeholders(english) - placeholders(translated) <= {"total"}, (section, key)
+        assert translated.strip()
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_text_that_is_asked_for_exists(language):
+    assert used() - {key for _, key in keys(language)} == set()
+
+
+def test_no_text_is_unused():
+    built = {f"topic_{topic}" for topic in figures.TOPICS} | {"finding", "title", "diagonal", "reading"}
+    prefixes = ("in_words_", "series_", "topic_")
+    for section, key in keys("en"):
+        if not key.startswith(prefixes):
+            assert key in used() | built, (section, key)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_figure_and_topic_has_its_words(language):
+    for name, module in figures.modules().items():
+        assert Texts(language, name)("title")
+        assert Texts(language, name)("reading")
+        assert Texts(language, "page")(f"topic_{module.TOPIC}")
+
+
+def test_definitions_are_as_many_in_every_language():
+    assert len({len(catalogue(language)["definitions"]) for language in LANGUAGES}) == 1
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_installed_fonts_have_every_character(language):
+    glyphs = set()
+    for family in fonts.families():
+        found = font_manager.findfont(font_manager.FontProperties(family=[family]), fallback_to_default=False)
+        glyphs |= set(FT2Font(found).get_charmap())
+    texts = " ".join(str(text) for texts in catalogue(language).values() for text in texts.values())
+    assert {letter for letter in texts if ord(letter) not in glyphs and not letter.isspace()} == set()
+
+
+def test_the_page_brings_the_letters_that_it_needs_and_no_others():
+    brought = fonts.faces("바쁨 busy")
+    assert brought.count("@font-face") == 2
+    assert len(brought) < 20_000
+    assert fonts.faces("busy") == ""
+
+
+def test_an_unknown_language_names_the_choices():
+    with pytest.raises(ValueError, match=r"report\.language=fr: choose one of en, ko"):
+        Texts("fr")
+
+
+def test_words_follow_their_number():
+    assert Texts("en", "page")("excluded", count=1) == "1 run left out on purpose"
+    assert Texts("en", "page")("excluded", count=2) == "2 runs left out on purpose"
+
+
+def test_values_without_a_word_stay_themselves():
+    assert Texts("ko").name("mode", "training") == "학습"
+    assert Texts("ko").name("precision", "bf16") == "bf16"
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_verdicts_are_told_in_every_language(language):
+    row = {"time_s": 0.1, "utilization_percent": 99.0, "mfu_percent": 0.4, "other_processes": 2.0}
+    told, english = verdict.columns(row, language), verdict.columns(row)
+    for name in ("verdict", "verdict_reason", "verdict_flags"):
+        assert told[name]
+        assert (told[name] == english[name]) is (language == "en")
+    assert "99 %" in told["verdict_reason"]
+    nearly_none = verdict.columns({**row, "mfu_percent": 0.0092}, language)
+    assert "0.0092 %" in nearly_none["verdict_reason"]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_notes_on_mfu_are_told_in_every_language(language):
+    known = {"status": "ok", "flops": 1e9, "time_s": 0.1, "effective_precision": "fp8", "mfu_basis": "spec"}
+    for values, told in [
+        ({"mfu_percent": 120.0}, "100 %"),
+        ({}, "fp8"),
+        ({"flops": None}, "aten::odd"),
+        ({"time_s": float("nan")}, "MFU"),
+    ]:
+        note = verdict.note(known | values, "aten::odd has no formula", language)
+        assert told in note
+        assert (note == verdict.note(known | values, "aten::odd has no formula")) is (language == "en")
+    assert verdict.note(known | {"mfu_percent": 50.0}, None, language) is None
+    assert verdict.note({"status": "failed"}, None, language) is None
+
+
+@pytest.mark.parametrize("language", [language for language in LANGUAGES if language != "en"])
+def test_translations_have_a_word_for_each_value(language):
+    names = catalogue(language)["names"]
+    assert set(names["mode"]) == set(get_args(WorkloadConfig.model_fields["mode"].annotation))
+    assert set(names["cause"]) == {cause for cause, _ in verdict.CAUSES} | {"no MFU", "not explained"}
+    assert set(names["compared"]) == set(compare.STYLES)
+    assert set(names["status"]) == set(get_args(Status)) - {"ok"}
+
+
+def test_no_name_is_its_own_value():
+    assert all(word != value for words in catalogue("en")["names"].values() for value, word in words.items())

@@ -1,0 +1,171 @@
+"""The page as text: in order, self-contained, escaped, and a page still where tables are broken, empty or huge."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from support import report_rows
+
+from mfulab.report import figures, frames
+from mfulab.report.page import document
+from mfulab.tables import build
+from mfulab.tables.columns import TABLES, columns
+
+EVIL = '<script>alert("x")</script>'
+MEGABYTE = 1e6
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("measured")
+    manifest = report_rows.lay_out(root)
+    build.main(["--root", str(root), "--out", str(root / "tables"), "--manifest", str(manifest)])
+    return root / "tables"
+
+
+@pytest.fixture(scope="module")
+def content(measured) -> str:
+    return document.build(measured)
+
+
+class Sections(HTMLParser):
+    """The ids of the page's sections in order, and every address that it would load or lead to."""
+
+    def __init__(self, content: str):
+        super().__init__()
+        self.ids: list[str] = []
+        self.addresses: list[str] = []
+        self.feed(content)
+
+    def handle_starttag(self, tag, attributes):
+        known = dict(attributes)
+        if tag == "section":
+            self.ids.append(known["id"])
+        self.addresses += [known[name] for name in ("src", "href", "action", "xlink:href") if name in known]
+
+
+def test_sections_come_in_the_readers_order(content):
+    ids = Sections(content).ids
+    expected = [topic for topic in figures.TOPICS if topic in ids]
+    assert ids[: len(expected)] == expected
+    assert ids[len(expected) :] == ["rows", "unmeasured", "environment", "definitions"]
+    assert ids[:2] == ["headline", "ladder"]
+
+
+def test_sections_without_data_are_absent(content):
+    assert "energy" not in Sections(content).ids  # the invented CPU tells no energy
+    assert "execution" not in Sections(content).ids
+
+
+def test_the_finding_comes_first_with_its_numbers(content, measured):
+    finding = re.search(r"<h1>(.*?)</h1>", content)[1]
+    assert finding.replace("\N{NO-BREAK SPACE}", " ") == (
+        figures.render("mfu_versus_utilization", frames.read(measured)[0]).finding
+    )
+    assert " %" not in finding  # no line ends between a number and its sign
+
+
+def test_nothing_is_loaded_from_anywhere(content):
+    assert [address for address in Sections(content).addresses if not address.startswith(("#", "data:"))] == []
+    assert "@import" not in content
+    assert not re.search(r"url\((?!#|data:)", content)
+    assert len(content) < 5 * MEGABYTE
+
+
+def test_every_figure_has_its_sentence_and_command(content):
+    for name in re.findall(r'<figure id="figure-(\w+)"', content):
+        assert f"reports/figures/{name}.svg --config experiment=invented" in content
+
+
+def test_runs_without_a_speed_and_those_left_out_are_named(content):
+    assert content.count("out of memory. CUDA out of memory: tried to allocate 2 GiB") == 1
+    assert "2 runs, such as model=gpt2,workload=training,batch_size=16" in content
+    assert "a day of pure Python" in content
+
+
+def test_drawn_figures_are_taken_as_they_are(measured, tmp_path):
+    figures.main(["--tables", str(measured), "--out", str(tmp_path), "--only", "ceilings", "--formats", "svg"])
+    svg = (tmp_path / "ceilings.svg").read_text()
+    (tmp_path / "ceilings.svg").write_text(svg.replace("</svg>", "<desc>as drawn</desc></svg>"))
+    assert "<desc>as drawn</desc>" in document.build(measured, tmp_path)
+
+
+def test_text_from_anywhere_is_escaped(tmp_path):
+    root = tmp_path
+    manifest = report_rows.lay_out(root, models=(EVIL,))
+    text = manifest.read_text().replace("a day of pure Python", EVIL.replace('"', '\\"'))
+    manifest.write_text(text)
+    folder = next((root / "results" / report_rows.CPU / "environment").iterdir())
+    row = (folder / "row.csv").read_text().replace("Linux 6.1", EVIL.replace('"', '""'))
+    (folder / "row.csv").write_text(row)
+    build.main(["--root", str(root), "--out", str(root / "tables"), "--manifest", str(manifest)])
+    content = document.build(root / "tables")
+    assert "alert(" in content
+    assert EVIL not in content
+    assert not re.search(r"<script>\s*alert", content)
+
+
+def test_a_comparison_becomes_a_section(measured, content):
+    assert "comparison" not in Sections(content).ids
+    found = measured / "comparison.csv"
+    found.write_text(
+        "step,run,verdict,old_s,new_s,ratio,ratio_low,ratio_high,because\nprofile_step,a,slower,1,2,2,1.9,2.1,\n"
+    )
+    try:
+        assert "comparison" in Sections(document.build(measured)).ids
+        korean = document.build(measured, language="ko")
+        section = korean[korean.index('<section id="comparison">') : korean.index('<section id="rows">')]
+        assert "느려짐" in section
+        assert ">slower<" not in section
+        assert "×2.0" in section
+        assert "+90 % … ×2.1" in section
+    finally:
+        found.unlink()
+
+
+def test_without_any_table_there_is_a_page_that_says_so(tmp_path):
+    content = document.build(tmp_path)
+    assert Sections(content).ids == ["problems", "definitions"]
+    assert "There is neither a profiled step nor a matmul" in content
+    for table in TABLES:
+        assert f"{table}.csv: the table is missing" in content
+
+
+def test_empty_tables_likewise(tmp_path):
+    for table in TABLES:
+        (tmp_path / f"{table}.csv").write_text(",".join(columns(table)) + "\n")
+    content = document.build(tmp_path)
+    assert "There is neither a profiled step nor a matmul" in content
+    assert "is missing" not in content
+
+
+DAMAGES = [
+    *(("profile", damage) for damage in ("truncated", "binary", "columns", "words")),
+    ("matmul", "words"),
+    ("ceilings", "binary"),
+    ("flops", "columns"),
+    ("environment", "truncated"),
+]
+
+
+@pytest.mark.parametrize(("table", "damage"), DAMAGES)
+def test_a_broken_table_leaves_a_page_that_names_it(measured, tmp_path, table, damage):
+    for path in measured.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    path = tmp_path / f"{table}.csv"
+    text = path.read_text()
+    header, *lines = text.splitlines()
+    if damage == "truncated":
+        path.write_text(text[: len(text) // 2].rpartition("\n")[0] + '\n"cut')
+    elif damage == "binary":
+        path.write_bytes(bytes(range(256)) * 20)
+    elif damage == "columns":
+        keep = header.split(",").index("status") + 1
+        path.write_text("\n".join(",".join(line.split(",")[:keep]) for line in (header, *lines)))
+    else:
+        path.write_text(text.replace("0.0", "much").replace("1.", "more"))
+    content = document.build(tmp_path)
+    assert "definitions" in Sections(content).ids
+    if damage in ("binary", "columns"):
+        assert f"{table}.csv" in content

@@ -1,0 +1,47 @@
+"""The wait for input: of a slow DataLoader nearly all the time, of none an empty value with the reason."""
+
+import time
+
+import pytest
+from torch.utils.data import DataLoader, Dataset, dataloader
+
+from mfulab.samplers.input_sampler import InputSampler
+
+
+class Slow(Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        time.sleep(0.02)
+        return index
+
+
+def test_a_slow_loader_is_waited_for():
+    sampler, untouched = InputSampler(), dataloader._BaseDataLoaderIter.__next__
+    sampler.start()
+    assert len(list(DataLoader(Slow(), batch_size=2))) == 2
+    time.sleep(0.02)
+    reading = sampler.stop()["input_wait_percent"]
+    assert 0.08 <= reading.value / 100 * reading.window_s <= reading.window_s - 0.02
+    assert dataloader._BaseDataLoaderIter.__next__ is untouched
+
+
+def test_without_a_loader_nothing_is_known():
+    sampler = InputSampler()
+    sampler.start()
+    reading = sampler.stop()["input_wait_percent"]
+    assert reading.value is None
+    assert "no torch DataLoader" in reading.reason
+
+
+def test_a_loader_that_fails_is_counted_and_its_error_passes():
+    class Broken(Slow):
+        def __getitem__(self, index):
+            raise OSError("no such file")
+
+    sampler = InputSampler()
+    sampler.start()
+    with pytest.raises(OSError, match="no such file"):
+        next(iter(DataLoader(Broken())))
+    assert sampler.stop()["input_wait_percent"].value > 0

@@ -1,0 +1,83 @@
+"""The seminar's notebook: runs from top to bottom in a checkout, sets itself up elsewhere, is kept without outputs."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.workflow_copy import ROOT
+
+from mfulab.report import figures
+
+NOT_INSTALLED = "the notebook's packages are not installed: pip install '.[notebook]'"
+nbformat = pytest.importorskip("nbformat", reason=NOT_INSTALLED)
+PLACE = Path("notebooks/seminar.ipynb")
+NOTEBOOK = nbformat.read(ROOT / PLACE, as_version=4)
+CODE = [cell for cell in NOTEBOOK.cells if cell.cell_type == "code"]
+SHOWN = re.compile(r'^show\("(\w+)"\)', re.MULTILINE)
+SET_UP = next(cell for cell in CODE if "clone" in cell.source)
+
+
+def test_it_is_valid_and_kept_without_outputs():
+    nbformat.validate(NOTEBOOK)
+    assert all(cell.outputs == [] and cell.execution_count is None for cell in CODE)
+    assert all(cell.metadata == {} for cell in NOTEBOOK.cells)
+
+
+def test_every_figure_that_it_shows_exists_and_is_introduced():
+    shown = SHOWN.findall("\n".join(cell.source for cell in CODE))
+    assert set(shown) <= set(figures.modules())
+    assert len(shown) == len(set(shown)) > 10
+    for before, cell in zip(NOTEBOOK.cells, NOTEBOOK.cells[1:], strict=False):
+        assert not SHOWN.search(cell.source) or before.cell_type == "markdown"
+
+
+def test_where_there_is_no_checkout_it_makes_one_with_the_pinned_versions(tmp_path, monkeypatch):
+    ran = []
+
+    def run(command, **options):
+        ran.append([str(part) for part in command])
+        (tmp_path / "mfulab").mkdir(exist_ok=True)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(subprocess, "run", run)
+    exec(SET_UP.source, {"REPOSITORY": "https://example.org/mfulab"})
+    clone, install = ran
+    assert clone[:2] == ["git", "clone"]
+    assert clone[-2:] == ["https://example.org/mfulab", str(tmp_path / "mfulab")]
+    assert install[:4] == [sys.executable, "-m", "pip", "install"]
+    assert install[install.index("--constraint") + 1] == "requirements.lock"
+    assert Path.cwd() == tmp_path / "mfulab"
+
+
+def test_in_a_checkout_it_sets_nothing_up(tmp_path, monkeypatch):
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "Snakefile").touch()
+    monkeypatch.chdir(tmp_path / "notebooks")
+    monkeypatch.setattr(subprocess, "run", None)
+    exec(SET_UP.source, {})
+    assert Path.cwd() == tmp_path
+
+
+@pytest.mark.workflow
+def test_it_runs_from_top_to_bottom(measured):
+    client = pytest.importorskip("nbclient", reason=NOT_INSTALLED)
+    notebook = nbformat.read(ROOT / PLACE, as_version=4)
+    choice = next(cell for cell in notebook.cells if cell.source.startswith("REPOSITORY"))
+    choice.source += '\nEXPERIMENT = "miniature"'
+    folder = measured.folder / PLACE.parent
+    folder.mkdir()
+    # No GPU: the miniature was measured on the CPU, and what is shown is to be that.
+    environment = {**os.environ, "PYTHONPATH": str(measured.folder / "src"), "CUDA_VISIBLE_DEVICES": ""}
+    runner = client.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(folder)}})
+    runner.execute(env=environment)
+    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    printed = "".join(output.text for output in outputs if output.output_type == "stream")
+    drawn = set((measured.folder / "results/tables/figures.txt").read_text().split())
+    shown = set(SHOWN.findall("\n".join(cell.source for cell in CODE)))
+    assert sum("image/png" in output.get("data", {}) for output in outputs) == len(shown & drawn) >= 10
+    assert {"mfu_versus_utilization", "utilization_ladder", "number_formats", "roofline"} <= shown & drawn
+    assert "8 training and inference steps, 4 matrix products" in printed
+    assert "energy_efficiency: these runs hold nothing for it" in printed or "energy_efficiency" in drawn

@@ -1,0 +1,57 @@
+import importlib
+
+import pytest
+from support.workflow_copy import ROOT
+
+from mfulab.kernels.base import Shape
+from mfulab.kernels.cuda_elementwise import CudaElementwise
+from mfulab.kernels.formats import format_of
+from mfulab.planning.composition import compose_experiments
+from mfulab.planning.runs import plan
+from mfulab.schema.configs import BenchMatmulStep
+from mfulab.schema.errors import UnsupportedError
+
+CONFIG = ROOT / "config"
+EXPERIMENTS = ("kernels", "matmul_sizes", "matmul_shapes", "matmul_precision", "block_sizes", "transfers")
+
+
+def _runs(experiment, device):
+    [composition] = compose_experiments([f"experiment={experiment}"], CONFIG)
+    found = [run for run in plan(composition, "test", device).runs if run.step == "bench_matmul"]
+    return [BenchMatmulStep.model_validate(run.config) for run in found]
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_every_combination_makes_sense(experiment, device, monkeypatch):
+    """None is planned only to be refused by its kernel: those are excluded, with the reason."""
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda *_: (9, 0))
+    runs = _runs(experiment, device)
+    assert runs
+    for config in runs:
+        module, _, name = config.kernel.target.rpartition(".")
+        kernel = getattr(importlib.import_module(module), name)(format_of(config.precision).name, config.kernel.block)
+        kernel.require(device, Shape(*config.shape))
+
+
+def test_a_ladder_has_every_implementation():
+    names = {path.stem for path in (CONFIG / "kernel").glob("*.yaml")}
+    planned = {config.kernel.name for device in ("cpu", "cuda") for config in _runs("kernels", device)}
+    # fp8 only: matmul_precision has it; and no matrix product.
+    assert names - planned == {"torch_scaled", "cuda_elementwise"}
+
+
+def test_the_element_wise_product_takes_vectors_alone(monkeypatch):
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda *_: (9, 0))
+    CudaElementwise("fp32").require("cuda", Shape(100, 1, 1, 1))
+    with pytest.raises(UnsupportedError, match="element by element, not 4×4×4"):
+        CudaElementwise("fp32").require("cuda", Shape(1, 4, 4, 4))
+
+
+def test_a_family_s_rungs_have_their_own_places():
+    seen = {}
+    for path in (CONFIG / "kernel").glob("*.yaml"):
+        target = next(line.split()[1] for line in path.read_text().splitlines() if line.startswith("_target_"))
+        module, _, name = target.rpartition(".")
+        kind = getattr(importlib.import_module(module), name)
+        assert seen.setdefault((kind.family, kind.rung), path.stem) == path.stem

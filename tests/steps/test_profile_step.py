@@ -1,0 +1,166 @@
+"""One real training and inference step on the CPU, every mode of execution, and what a CPU cannot do."""
+
+import csv
+import gzip
+import json
+import shutil
+
+import pytest
+import torch
+
+from mfulab.schema.configs import ProfileStepStep
+from mfulab.steps import profile_step
+from mfulab.steps.base import UnsupportedError
+
+
+def config(**changes) -> ProfileStepStep:
+    values = {
+        "model": {"name": "linear", "_target_": "torch.nn.Linear", "arguments": {"in_features": 16, "out_features": 4},
+                  "input_shape": [16]},
+        "batch_size": 8,
+        "workload": {"name": "training"},
+        "precision": {"name": "fp32", "dtype": "float32"},
+        "execution": {"name": "eager"},
+        "device": {"type": "cpu", "threads": 1},
+        "timing": {"windows": 3, "window_time_s": 0.01, "warm_up_time_s": 0.05},
+    }  # fmt: skip
+    return ProfileStepStep.model_validate({**values, **changes})
+
+
+def test_training(tmp_path):
+    measured = profile_step.measure(config(), tmp_path)
+    row = measured.row
+    assert row.status == "ok"
+    assert row.time_p5_s <= row.time_s <= row.time_p95_s
+    assert row.time_ci_low_s is None
+    assert "3 windows say too little" in json.loads(row.reasons)["time_ci_low_s"]
+    assert (row.windows, row.effective_precision) == (3, "fp32")
+    assert row.window_s >= 0.01
+    assert row.loss > 0
+    assert row.utilization_percent > 0
+    assert "÷" in row.utilization_source
+    assert row.energy_j is None
+    assert {sample["window"] for sample in measured.samples} == {0, 1, 2}
+
+
+def test_five_windows_have_an_interval(tmp_path):
+    row = profile_step.measure(
+        config(timing={"windows": 5, "window_time_s": 0.01, "warm_up_time_s": 0.05}), tmp_path
+    ).row
+    assert row.time_ci_low_s <= row.time_s <= row.time_ci_high_s
+
+
+def test_input_from_the_host_is_waited_for_and_new_each_time(tmp_path, monkeypatch):
+    seen = []
+
+    def forward(self, inputs):
+        seen.append(inputs.clone())
+        return torch.nn.functional.linear(inputs, self.weight, self.bias)
+
+    monkeypatch.setattr(torch.nn.Linear, "forward", forward)
+    row = profile_step.measure(config(workload={"name": "loaded", "input": "host"}), tmp_path).row
+    assert 0 < row.input_wait_percent < 100
+    assert len({float(inputs.sum()) for inputs in seen}) == len(seen) > 3
+
+
+def test_input_that_lies_on_the_device_is_not_waited_for(tmp_path):
+    row = profile_step.measure(config(), tmp_path).row
+    assert row.input_wait_percent is None
+    assert "no torch DataLoader" in json.loads(row.reasons)["input_wait_percent"]
+
+
+def test_operator_table(tmp_path):
+    profile_step.measure(config(), tmp_path)
+    with (tmp_path / "operators.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    product = next(row for row in rows if row["operator"] == "aten::addmm")
+    assert int(product["flops"]) == 2 * 8 * 16 * 4 * int(product["calls"])
+    assert float(product["self_cpu_time_s"]) > 0
+
+
+def test_trace_on_request(tmp_path):
+    profile_step.measure(config(profile={"operators": False, "trace": True}), tmp_path)
+    with gzip.open(tmp_path / "trace.json.gz") as file:
+        assert json.load(file)["traceEvents"]
+    # TensorBoard's profiler plugin takes a folder for a run and in it files of this ending.
+    [beside] = (tmp_path / "tensorboard").iterdir()
+    assert beside.name.endswith(".pt.trace.json.gz")
+    assert beside.read_bytes() == (tmp_path / "trace.json.gz").read_bytes()
+    assert not (tmp_path / "operators.csv").exists()
+
+
+def test_training_changes_the_weights_and_inference_does_not():
+    for mode, learns in (("training", True), ("inference", False)):
+        torch.manual_seed(0)
+        step, loss = profile_step.make_step(config(workload={"name": mode, "mode": mode}), torch.device("cpu"))
+        step()
+        before = loss()
+        for _ in range(20):
+            step()
+        assert (loss() < before) is learns
+
+
+def test_gradient_accumulation_takes_the_same_step_as_one_batch():
+    losses = []
+    for accumulation in (1, 4):
+        torch.manual_seed(0)
+        workload = {"name": "t", "optimizer": "sgd", "learning_rate": 0.1, "gradient_accumulation": accumulation}
+        step, loss = profile_step.make_step(config(workload=workload), torch.device("cpu"))
+        for _ in range(3):
+            step()
+        losses.append(loss())
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_clipping_bounds_the_step():
+    torch.manual_seed(0)
+    workload = {"name": "t", "optimizer": "sgd", "learning_rate": 1.0, "gradient_clipping": 1e-6}
+    step, loss = profile_step.make_step(config(workload=workload), torch.device("cpu"))
+    step()
+    first = loss()
+    step()
+    assert loss() == pytest.approx(first, abs=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["trace", "script"])
+def test_torchscript(mode, tmp_path):
+    row = profile_step.measure(config(execution={"name": mode, "mode": mode}), tmp_path).row
+    assert row.status == "ok"
+    assert row.compile_s >= 0
+
+
+def test_autocast_keeps_float32_parameters(tmp_path):
+    precision = {"name": "amp_bf16", "dtype": "bfloat16", "autocast": True}
+    assert profile_step.measure(config(precision=precision), tmp_path).row.effective_precision == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"precision": {"name": "tf32", "dtype": "float32", "tf32": True}}, "compute capability 8.0"),
+        ({"precision": {"name": "fp8", "dtype": "float8_e4m3fn"}}, "16 bits or more"),
+        ({"execution": {"name": "graph", "mode": "cuda_graph"}}, "NVIDIA GPU"),
+        ({"execution": {"name": "last", "channels_last": True}}, "channels"),
+    ],
+)
+def test_what_a_cpu_cannot_do(changes, reason, tmp_path):
+    with pytest.raises(UnsupportedError, match=reason):
+        profile_step.measure(config(**changes), tmp_path)
+
+
+def test_a_loss_that_is_not_finite_is_incorrect(tmp_path):
+    workload = {"name": "t", "optimizer": "adam", "learning_rate": 1e37}
+    row = profile_step.measure(config(workload=workload), tmp_path).row
+    assert (row.status, row.loss) == ("incorrect", None)
+    assert "not finite" in row.message
+
+
+@pytest.mark.skipif(not (shutil.which("g++") or shutil.which("c++")), reason="no C++ compiler for torch.compile")
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead", "max-autotune"])
+def test_compilation_stands_apart_from_the_step(tmp_path, mode):
+    torch.compiler.reset()
+    execution = {"name": "compile", "mode": "compile", "compile_mode": mode}
+    asked = config(execution=execution, workload={"name": "inference", "mode": "inference"})
+    row = profile_step.measure(asked, tmp_path).row
+    assert row.status == "ok"
+    assert row.compile_s > 10 * row.time_s

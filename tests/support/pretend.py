@@ -1,0 +1,159 @@
+"""A workflow on GPUs that are not there: the real rules, planning, app and runner; only the measurements pretend."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Collection, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from support.workflow_copy import ROOT, copy_workflow
+
+from mfulab.runtime.client import SOCKET
+
+HARDWARE = "nvidia-pretend"
+# Each step's script: a measurement notes where and when it was made. While a file `hold` is there, only the first ends;
+# with a file `together`, each waits up to a minute until as many have begun as it says.
+SCRIPT = """
+import importlib, json, os, sys, time, types
+from pathlib import Path
+from mfulab.hardware import identity
+identity.hardware_slug = lambda device="auto": "nvidia-pretend"
+from mfulab.cli.step import main
+from mfulab.schema.rows import ROWS
+from mfulab.steps.base import Measured
+step = Path(__file__).stem
+
+def measure(config, folder):
+    began = time.time()
+    Path(folder, "began").touch()
+    time.sleep(0.5)
+    while Path("hold").exists() and Path("told").exists():
+        time.sleep(0.1)
+    count = int(Path("together").read_text()) if Path("together").exists() else 0
+    while len(list(Path("results").glob("*/*/*/began"))) < count and time.time() < began + 60:
+        time.sleep(0.1)
+    names = ("CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID", "SLURM_CPUS_PER_TASK", "MFULAB_WORKER")
+    where = [os.environ.get(name) for name in names]
+    with open("told", "a") as file:
+        file.write(json.dumps([*where, began, time.time(), str(folder)]) + "\\n")
+    return Measured(ROWS[step]())
+
+module = types.ModuleType(f"mfulab.steps.{step}")
+module.measure = measure
+sys.modules[module.__name__] = module
+main(step)
+"""
+EXPERIMENT = """# @package _global_
+steps: [bench_matmul]
+hydra:
+  sweeper:
+    params:
+      kernel: torch
+      size: 64,128
+"""
+RUNS = [
+    "environment/all",
+    "ceilings/ceiling=fp32",
+    "ceilings/ceiling=memory",
+    *(f"bench_matmul/kernel=torch,size={size},precision=fp32" for size in (64, 128)),
+]
+
+
+class Measurement(NamedTuple):
+    """One that was made: by which GPU, job (with how many cores) and worker, when, and for which folder."""
+
+    gpu: str
+    job: str | None
+    cores: str | None
+    worker: str | None
+    began: float
+    ended: float
+    folder: str
+
+
+def make(folder: Path) -> Path:
+    """The workflow's files in `folder`, with pretending steps and an experiment of RUNS."""
+    copy_workflow(folder)
+    for step in ("environment", "ceilings", "count_flops", "profile_step", "bench_matmul"):
+        (folder / "scripts" / f"{step}.py").write_text(SCRIPT)
+    (folder / "config/experiment/pretend.yaml").write_text(EXPERIMENT)
+    return folder
+
+
+def command(
+    *arguments: str,
+    runs: Sequence[str] = RUNS,
+    hardware: str = HARDWARE,
+    snakemake: Sequence[str] = ("-m", "snakemake"),
+) -> list[str]:
+    """Snakemake for the rows of `runs`; `snakemake` is how Python is to start it."""
+    rows = [f"results/{hardware}/{run}/row.csv" for run in runs]
+    config = ["--config", "experiment=pretend", f"hardware={hardware}"]
+    return [sys.executable, *snakemake, *arguments, *config, "--", *rows]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """This process's, with the checkout's package and without a worker."""
+    return {
+        **{key: value for key, value in os.environ.items() if key != SOCKET},
+        "PYTHONPATH": str(ROOT / "src"),
+        **more,
+    }
+
+
+def start(tree: Path, *arguments: str, **options: object) -> subprocess.Popen[str]:
+    """Snakemake in `tree`, its output to be read by `finish`."""
+    return subprocess.Popen(
+        command(*arguments, **options),  # type: ignore[arg-type]
+        cwd=tree,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str], status: int = 0) -> str:
+    """What a process printed, once it ended with `status`."""
+    try:
+        output, _ = process.communicate(timeout=110)
+    except subprocess.TimeoutExpired as late:
+        process.kill()
+        late.add_note(process.communicate()[0])
+        raise
+    assert process.returncode == status, output
+    return output
+
+
+def told(tree: Path) -> list[Measurement]:
+    """Each measurement that was finished."""
+    path = tree / "told"
+    return [Measurement(*json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def begun(tree: Path) -> int:
+    """Runs that have begun, the finished ones among them."""
+    return len(list(tree.glob("results/*/*/*/began")))
+
+
+def rows(tree: Path) -> set[str]:
+    """The runs that have a row."""
+    folder = tree / "results" / HARDWARE
+    return {str(path.parent.relative_to(folder)) for path in folder.glob("*/*/row.csv")}
+
+
+def assert_all_measured_once(tree: Path, runs: Collection[str] = RUNS) -> None:
+    assert Counter(Counter(measurement.folder for measurement in told(tree)).values()) == {1: len(runs)}
+    assert rows(tree) == set(runs)
+
+
+def assert_one_at_a_time_on_each_gpu(tree: Path, gpus: Collection[str]) -> None:
+    """Of `gpus`, and on no other device nor without one."""
+    assert {made.gpu for made in told(tree)} <= set(gpus)
+    for gpu in gpus:
+        spans = sorted((made.began, made.ended) for made in told(tree) if made.gpu == gpu)
+        assert all(ended <= began for (_, ended), (began, _) in pairwise(spans))

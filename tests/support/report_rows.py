@@ -1,0 +1,382 @@
+"""Invented rows of invented machines, for the tests of the report alone. Nothing here was measured."""
+
+import csv
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from mfulab.schema.configs import STEPS
+from mfulab.schema.rows import (
+    CeilingRow,
+    CounterRow,
+    EnvironmentRow,
+    FlopsRow,
+    MatmulRow,
+    NumberFormatsRow,
+    ProfileRow,
+    Row,
+)
+
+CPU, GPU = "invented-cpu-4c", "invented-gpu-80gb"
+PEAKS = {  # TFLOP/s: (measured, computed)
+    CPU: {"fp32": (0.55, 0.48), "bf16": (0.11, 0.48)},
+    GPU: {"fp32": (52.0, 67.0), "bf16": (789.0, 989.4)},
+}
+BANDWIDTH = {CPU: (24.0, None), GPU: (3020.0, 3350.0)}
+DTYPE = {
+    "fp64": "float64",
+    "fp32": "float32",
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    "fp8": "float8_e4m3fn",
+    "int8": "int8",
+}
+MODELS = {  # forward FLOPs a sample, parameters, tokens a sample
+    "simple_cnn": (29_704_192, 4_015_000, None),
+    "resnet18": (3_628_146_688, 11_689_512, None),
+    "gpt2": (36_500_000_000, 124_439_808, 128),
+}
+KERNELS = {  # share of the reference, by hardware
+    CPU: {"python": 1e-6, "numba_naive": 0.004, "numba_reordered": 0.11, "numba_parallel": 0.35, "numpy": 0.99},
+    GPU: {"numba_naive": 0.013, "numba_shared": 0.128, "cuda_register_tile_2d": 0.687, "triton": 0.93, "cublas": 1.0},
+}
+
+
+def write_run(root: Path, hardware: str, step: str, row: Row, config: dict[str, Any]) -> str:
+    """Lays out one run as the runner does; gives its folder relative to `root`."""
+    level = f"{hardware}/" if STEPS[step].on_device else ""
+    folder = f"results/{level}{step}/{row.run}"
+    path = root / folder
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "config.json").write_text(json.dumps(config))
+    values = row.model_dump()
+    with (path / "row.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(values))
+        writer.writeheader()
+        writer.writerow(values)
+    (path / "samples.csv").write_text("window,step,time_s\n" + "".join(_samples(values.get("time_s"))))
+    if step == "profile_step":
+        polled = [
+            f"{second / 5 - 2:.3f},{0 <= second - 10 < 20},{60 + 30 * (0 <= second - 10 < 20)},1980\n"
+            for second in range(40)
+        ]
+        (path / "series.csv").write_text("time_s,in_window,utilization_percent,clock_mhz\n" + "".join(polled))
+    (path / "log").write_text(f"measuring {row.run}\ndone\n")
+    return folder
+
+
+def _samples(time: float | None) -> list[str]:
+    if time is None:
+        return []
+    return [
+        f"{window},{step},{time * (1 + 0.02 * math.sin(window * 7 + step)):.9g}\n"
+        for window in range(5)
+        for step in range(8)
+    ]
+
+
+def common(hardware: str, run: str, **more: Any) -> dict[str, Any]:
+    return {
+        "hardware": hardware,
+        "run": run,
+        "commit": "0123abc",
+        "started_at": "2026-01-02T03:04:05+00:00",
+        "process_s": 4.0,
+        "measured_s": 2.5,
+        **more,
+    }
+
+
+def environment(hardware: str) -> EnvironmentRow:
+    gpu = hardware == GPU
+    return EnvironmentRow(
+        **common(hardware, "environment"),
+        device="cuda" if gpu else "cpu",
+        device_name="Invented GPU 80GB" if gpu else "Invented(R) Xeon CPU @ 2.0 GHz",
+        python="3.11.9",
+        packages=json.dumps({"torch": "2.13.0", "numba": "0.62.0"}),
+        operating_system="Linux 6.1",
+        cpu_name="Invented(R) Xeon CPU @ 2.0 GHz",
+        cpu_physical_cores=2,
+        cpu_logical_cores=4,
+        cpu_machine_cores=8,
+        cpu_mhz=2000.0,
+        cpu_vector_flags="avx2 avx512f",
+        memory_total_bytes=16 * 2**30,
+        virtual_machine=True,
+        blas_threads=json.dumps({"mkl": 4}),
+        gpus=json.dumps([{"name": "Invented GPU 80GB", "sms": 132}]) if gpu else None,
+        driver="580.1" if gpu else None,
+        cuda="13.0" if gpu else None,
+    )
+
+
+def ceilings(hardware: str) -> list[CeilingRow]:
+    rows = [
+        CeilingRow(
+            **common(hardware, f"ceiling={precision}"),
+            ceiling=precision,
+            measured_tflop_s=measured,
+            measured_shape="4096x4096x4096",
+            computed_tflop_s=computed,
+            computed_formula="units × FMA × 2 × clock",
+            computed_source="invented",
+        )
+        for precision, (measured, computed) in PEAKS[hardware].items()
+    ]
+    measured, computed = BANDWIDTH[hardware]
+    memory = CeilingRow(
+        **common(hardware, "ceiling=memory"), ceiling="memory", measured_gb_s=measured, computed_gb_s=computed
+    )
+    return [*rows, memory]
+
+
+def flops(model: str, batch_size: int) -> FlopsRow:
+    forward, parameters, tokens = MODELS.get(model, MODELS["resnet18"])
+    return FlopsRow(
+        **common("", f"model={model},batch_size={batch_size}"),
+        model=model,
+        batch_size=batch_size,
+        sequence_length=tokens,
+        parameters=parameters,
+        trainable_parameters=parameters,
+        forward_flops=forward * batch_size,
+        backward_flops=2 * forward * batch_size,
+        forward_macs=forward * batch_size // 2,
+        forward_causal_flops=int(0.97 * forward) * batch_size,
+        backward_causal_flops=2 * int(0.97 * forward) * batch_size,
+        recomputed_flops=forward * batch_size,
+        executed_backward_flops=int(2.1 * forward) * batch_size,
+        other_flops=forward // 50 * batch_size,
+        uncounted_operators="{}",
+        forward_bytes=4 * parameters + forward // 40 * batch_size,
+        backward_bytes=8 * parameters + forward // 20 * batch_size,
+        key_value_cache_bytes=73_728 * tokens * batch_size if tokens else None,
+        decoding_flops=2 * parameters * batch_size if tokens else None,
+        decoding_bytes=4 * parameters if tokens else None,
+        activation_bytes=forward // 60 * batch_size,
+        step_peak_bytes=forward // 50 * batch_size + 4 * parameters,
+        inference_peak_bytes=forward // 300 * batch_size,
+    )
+
+
+def number_formats() -> list[NumberFormatsRow]:
+    parts = {"fp64": (11, 52), "fp32": (8, 23), "bf16": (8, 7), "fp16": (5, 10), "fp8": (4, 3)}
+    return [
+        NumberFormatsRow(
+            **common("", f"precision={precision}"),
+            precision=precision,
+            bits=1 + exponent + mantissa,
+            exponent_bits=exponent,
+            mantissa_bits=mantissa,
+            epsilon=2.0**-mantissa,
+            sum_length=4096,
+            naive_sum_error=40 * 2.0**-mantissa if precision != "fp8" else None,
+            pairwise_sum_error=2 * 2.0**-mantissa if precision != "fp8" else None,
+            kahan_sum_error=0.0 if precision == "fp64" else 2.0 ** -(mantissa + 1),
+        )
+        for precision, (exponent, mantissa) in parts.items()
+    ]
+
+
+def profile(
+    hardware: str, model: str, workload: str, batch_size: int, precision: str, status: str = "ok"
+) -> ProfileRow:
+    """Speed grows with batch size and saturates, as on real machines."""
+    forward, parameters, tokens = MODELS.get(model, MODELS["resnet18"])
+    work = forward * batch_size * (3 if workload == "training" else 1)
+    measured, _ = PEAKS[hardware][precision]
+    index = list(MODELS).index(model) if model in MODELS else len(model) % 7
+    saturation = batch_size / (batch_size + (24 if hardware == GPU else 1.5))
+    speed = measured * 1e12 * (0.12 + 0.22 * index) * saturation
+    time = work / speed + (2e-4 if hardware == GPU else 5e-4)
+    if workload == "decoding":
+        time = (
+            (4 if precision == "fp32" else 2) * parameters / (BANDWIDTH[hardware][0] * 0.7e9) * (1 + batch_size / 200)
+        )
+    run = f"model={model},workload={workload},batch_size={batch_size},precision={precision}"
+    ok = status == "ok"
+    gpu = hardware == GPU and ok
+    busy = min(99.0, 62 + 3.1 * math.log2(batch_size) + 9 * index)
+    return ProfileRow(
+        **common(hardware, run, status=status, message="" if ok else "CUDA out of memory: tried to allocate 2 GiB"),
+        model=model,
+        workload=workload,
+        batch_size=batch_size,
+        sequence_length=tokens,
+        precision=precision,
+        execution="eager",
+        effective_precision=precision if ok else None,
+        time_s=time if ok else None,
+        time_p5_s=time * 0.98 if ok else None,
+        time_p95_s=time * 1.06 if ok else None,
+        time_ci_low_s=time * 0.99 if ok else None,
+        time_ci_high_s=time * 1.02 if ok else None,
+        windows=5 if ok else None,
+        steps=40 if ok else None,
+        window_s=40 * time if ok else None,
+        utilization_percent=busy if ok else None,
+        utilization_source="nvml" if gpu else "process CPU time",
+        memory_bytes=int(2e8 + 6e7 * batch_size) if ok else None,
+        memory_source="cuda allocator" if gpu else "peak RSS",
+        energy_j=time * 420 if gpu else None,
+        power_w=420.0 if gpu else None,
+        loss=2.3 if ok else None,
+        kernel_busy_percent=busy * 0.97 if ok else None,
+        sm_active_percent=busy * 0.8 if gpu else None,
+        occupancy_percent=busy * 0.4 if gpu else None,
+        tensor_active_percent=busy * 0.35 * saturation if gpu and precision == "bf16" else None,
+        dram_active_percent=31.0 if gpu else None,
+    )
+
+
+def matmul(hardware: str, kernel: str, size: str, precision: str = "fp32", status: str = "ok") -> MatmulRow:
+    share = KERNELS[hardware].get(kernel, 0.5)
+    measured, _ = PEAKS[hardware][precision]
+    sides = [int(side) for side in size.split("x")] * (3 if "x" not in size else 1)
+    m, n, k = sides
+    work, shortest = 2 * m * n * k, min(sides)
+    reference = work / (measured * 1e12 * shortest / (shortest + 300)) * (1.3 if shortest % 2 else 1) + 4e-6
+    time = reference / share
+    ok = status == "ok"
+    moved = (m * k + k * n + m * n) * 4
+    return MatmulRow(
+        **common(hardware, f"kernel={kernel},size={size},precision={precision}", status=status),
+        kernel=kernel,
+        family=kernel.partition("_")[0],
+        adds="the framework's own product: MKL or oneDNN on a CPU, cuBLAS on a GPU",
+        size=size,
+        precision=precision,
+        batch=1,
+        m=m,
+        n=n,
+        k=k,
+        effective_precision=precision,
+        time_s=time if ok else None,
+        hot_time_s=time if ok else None,
+        hot_iqr_s=time * 0.03 if ok else None,
+        cold_time_s=time * 1.2 if ok else None,
+        first_call_s=time + 0.4 if ok else None,
+        allocation_s=2e-5 + moved / 40e9 if ok else None,
+        host_to_device_s=2 * moved / 3 / 12e9 if ok and hardware == GPU else None,
+        device_to_host_s=moved / 3 / 12e9 if ok and hardware == GPU else None,
+        end_to_end_s=time + (moved / 12e9 if hardware == GPU else 0) if ok else None,
+        reference_time_s=reference if ok else None,
+        reference_name="cublas" if hardware == GPU else "torch",
+        flops=work,
+        bytes_moved=moved,
+        relative_error=(3e-7 if precision == "fp32" else 1.7e-3) * math.sqrt(k / 1024),
+        max_absolute_error=1.5e-4,
+        tolerance=3e-6 if precision == "fp32" else 1e-2,
+        repetitions=20,
+    )
+
+
+COUNTERS = {"torch": -13.3, "fvcore": 0.3, "thop": -72.8, "ptflops": 0.6}  # percent, invented
+
+
+def counter(model: str, name: str) -> CounterRow:
+    forward = MODELS.get(model, (1_000_000_000,))[0]
+    return CounterRow(
+        **common("", f"model={model},counter={name}"),
+        model=model,
+        batch_size=1,
+        counter=name,
+        version="1.0",
+        flops=forward * (1 + COUNTERS[name] / 100),
+        reference_flops=forward,
+        deviation_percent=COUNTERS[name],
+        explanation="leaves out attention (0.5 GFLOP)",
+    )
+
+
+def lay_out(
+    root: Path, hardware: str = CPU, models: tuple[str, ...] = tuple(MODELS), sizes: tuple[int, ...] = (256, 512, 1024)
+) -> Path:
+    """A whole measured experiment under `root`, one row of it out of memory; gives its manifest."""
+    runs: list[dict[str, Any]] = []
+
+    def links(precision: str) -> dict[str, str]:
+        return {
+            name: f"results/{hardware}/ceilings/ceiling={what}"
+            for name, what in (("compute", precision), ("memory", "memory"))
+        }
+
+    def add(step: str, row: Row, config: dict[str, Any], **more: Any) -> str:
+        folder = write_run(root, hardware, step, row, config)
+        runs.append({"step": step, "run": row.run, "folder": folder, "config": config, **more})
+        return folder
+
+    add("environment", environment(hardware), {})
+    for row in number_formats():
+        add("number_formats", row, {"precision": {"name": row.precision, "dtype": DTYPE[row.precision]}})
+    for ceiling in ceilings(hardware):
+        precision = {"name": ceiling.ceiling, "dtype": DTYPE[ceiling.ceiling]} if ceiling.ceiling in DTYPE else None
+        add("ceilings", ceiling, {"ceiling": ceiling.ceiling, "precision": precision})
+    for model in models:
+        shape = (
+            {"vocabulary_size": 50257, "sequence_length": MODELS[model][2]}
+            if MODELS.get(model, (0, 0, None))[2]
+            else {"input_shape": [3, 224, 224]}
+        )
+        known = {"name": model, "_target_": "invented.model", **shape}
+        for name in COUNTERS:
+            add("compare_counters", counter(model, name), {"model": known, "batch_size": 1, "counter": name})
+        for batch_size in (1, 4, 16):
+            what = {"model": known, "batch_size": batch_size}
+            counted = write_run(root, hardware, "count_flops", flops(model, batch_size), what)
+            for workload in (
+                "training",
+                "inference",
+                *(("decoding",) if MODELS.get(model, MODELS["resnet18"])[2] else ()),
+            ):
+                for precision in PEAKS[hardware]:
+                    last = (model, batch_size, workload) == ("gpt2", 16, "training")
+                    row = profile(hardware, model, workload, batch_size, precision, "out_of_memory" if last else "ok")
+                    config = {
+                        **what,
+                        "workload": {"name": workload, "mode": workload, "optimizer": "adam"},
+                        "precision": {"name": precision, "dtype": DTYPE[precision]},
+                        "execution": {"name": "eager"},
+                    }
+                    add("profile_step", row, config, flops_folder=counted, ceilings=links(precision))
+    products = [(kernel, str(size), "fp32") for kernel in KERNELS[hardware] for size in sizes]
+    products += [(list(KERNELS[hardware])[-1], size, "fp32") for size in ("1023", "1x1024x1024", "16x1024x1024")]
+    products += [(list(KERNELS[hardware])[-1], str(sizes[-1]), "bf16")]
+    for kernel, size, precision in products:
+        config = {
+            "kernel": {"name": kernel, "_target_": "invented.kernel"},
+            "size": size,
+            "precision": {"name": precision, "dtype": DTYPE[precision]},
+        }
+        add("bench_matmul", matmul(hardware, kernel, size, precision), config, ceilings=links(precision))
+    for x in (8, 16, 32):
+        for y in (4, 8):
+            row = matmul(hardware, list(KERNELS[hardware])[1], str(sizes[-1])).model_copy(
+                update={"run": f"block={x}x{y}", "block": f"[{x}, {y}]"}
+            )
+            row.time_s = row.time_s and row.time_s * (1 + 8 / x + y / 30)
+            add("bench_matmul", row, config, ceilings=links("fp32"))
+    manifest = root / "results" / hardware / "plan/invented.json"
+    manifest.parent.mkdir(parents=True, exist_ok=True)
+    excluded = [{"run": "kernel=python,size=4096", "because": "a day of pure Python"}]
+    plan = {"experiment": "invented", "hardware": hardware, "overrides": ["timing.windows=9"]}
+    manifest.write_text(json.dumps({**plan, "runs": runs, "excluded": excluded}))
+    return manifest
+
+
+def multiply(tables: Path, folder: Path, count: int) -> None:
+    """Copies tables to `folder`, the profile table grown to `count` rows that differ in seed and a little in time."""
+    folder.mkdir(parents=True)
+    for path in tables.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    with (tables / "profile.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    with (folder / "profile.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(lines[0]))
+        writer.writeheader()
+        for number in range(count):
+            line = lines[number % len(lines)]
+            time = line["time_s"] and f"{float(line['time_s']) * (1 + number % 997 / 1e4):.9g}"
+            writer.writerow({**line, "run": f"{line['run']},seed={number}", "time_s": time})

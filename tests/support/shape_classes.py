@@ -1,0 +1,39 @@
+"""Every implementation, and the classes of shapes that each takes or refuses: small, and awkward for its tile."""
+
+import importlib
+from pathlib import Path
+
+import yaml
+from support.workflow_copy import ROOT
+
+from mfulab.kernels.base import MatmulKernel, Shape
+
+KERNELS = sorted((ROOT / "config" / "kernel").glob("*.yaml"))
+
+
+def kernel_class(config: Path) -> type[MatmulKernel]:
+    """What a file of config/kernel names. Raises ModuleNotFoundError where it needs a package that is not installed."""
+    module, _, name = yaml.safe_load(config.read_text())["_target_"].rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+def kernel_classes() -> dict[str, type[MatmulKernel]]:
+    """Every implementation by its name."""
+    return {config.stem: kernel_class(config) for config in KERNELS}
+
+
+def shape_classes(tile: int, depth: int) -> dict[str, Shape]:
+    """By name, around a tile of tile × tile of C in steps of `depth`.
+
+    With multiples of 16 n and k are such too, but for one under and one over: who needs that is tested as well.
+    """
+    return {
+        "square": Shape(1, tile, tile, depth),
+        "one_under": Shape(1, tile - 1, tile - 1, depth - 1),
+        "one_over": Shape(1, tile + 1, tile + 1, depth + 1),
+        "no_multiple": Shape(1, tile + 5, tile // 2 + 32, depth + 16),
+        "one_row": Shape(1, 1, tile + 16, depth),
+        "sixteen_rows": Shape(1, 16, tile + 16, depth),
+        "tall": Shape(1, 2 * tile + 9, 16, depth),
+        "batched": Shape(3, tile // 2 + 1, 48, depth),
+    }

@@ -1,0 +1,211 @@
+"""A SLURM of one node with two pretend GPUs, of Debian's packages, for tests: slurmctld, slurmd and munged for real.
+
+Its config has to be /etc/slurm/slurm.conf, as jobs see no SLURM_CONF; one that is already there is left alone. So a
+machine has one such cluster at a time: who tests beside it waits, and what a killed test run has left is ended first.
+"""
+
+import fcntl
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+from support.processes import is_running, until
+
+CONFIG = Path("/etc/slurm")
+FILES = (CONFIG / "slurm.conf", CONFIG / "gres.conf")
+OURS = "# mfulab's test cluster\n"
+STATE = Path("/tmp/mfulab-slurm")
+LOCK = Path("/tmp/mfulab-slurm-tests.lock")
+LOCK_S = 600  # the longest that another test run is waited for
+PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "srun", "squeue", "scancel")
+GPUS = {"0": "/dev/null", "1": "/dev/zero"}  # a device file each, as SLURM wants; what CUDA_VISIBLE_DEVICES then says
+
+
+def why_not() -> str | None:
+    """Why no cluster can be made here; None where it can."""
+    missing = [program for program in PROGRAMS if shutil.which(program) is None]
+    if missing:
+        return f"SLURM is not installed: no {', '.join(missing)} (apt-get install slurm-wlm munge)"
+    if os.geteuid() != 0:
+        return "needs root, to write /etc/slurm/slurm.conf and to run slurmd"
+    for file in FILES:
+        with suppress(FileNotFoundError):  # a cluster of these tests may be ending
+            if not file.read_text().startswith(OURS):
+                return f"{file} belongs to another cluster"
+    return None
+
+
+class Cluster:
+    """Starts with `start`, ends with `stop`; `kill_slurmd` and `start_slurmd` are for tests of failing nodes."""
+
+    def __init__(self) -> None:
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._undo = ExitStack()
+
+    def start(self) -> None:
+        """Starts the daemons and waits until the node is idle; leaves nothing behind where that fails."""
+        with ExitStack() as undo:  # in the opposite order, each whatever the others raise
+            undo.enter_context(_alone())
+            _end_leftovers()
+            undo.callback(_remove_files)
+            _make_files()
+            if not _munge_answers():
+                self._spawn("munged", "munged", "--foreground", "--force", user="munge", group="munge")
+                undo.callback(self._end, "munged")
+                self._until(_munge_answers)
+            self._spawn("slurmctld", "slurmctld", "-D")
+            undo.callback(self._end, "slurmctld")
+            undo.callback(self._end, "slurmd")
+            self.start_slurmd()
+            undo.callback(self._cancel_jobs)
+            self._undo = undo.pop_all()
+
+    def stop(self) -> None:
+        """Ends jobs and daemons and takes the config away."""
+        self._undo.close()
+
+    def start_slurmd(self) -> None:
+        """Starts the node and waits until it is ready for jobs."""
+        self._spawn("slurmd", "slurmd", "-D", "-N", "localhost")
+        self._until(lambda: self.state() in ("idle", "mixed", "allocated"))
+
+    def kill_slurmd(self) -> None:
+        """The node's daemon dies."""
+        self._end("slurmd", signal.SIGKILL)
+
+    def state(self) -> str:
+        """The node's state as sinfo says it."""
+        shown = subprocess.run(["sinfo", "-h", "-o", "%T"], capture_output=True, text=True).stdout.strip()
+        return shown.rstrip("*~#!%$@^-")
+
+    def jobs(self, state: str) -> list[str]:
+        """Ids of jobs in `state`, such as RUNNING."""
+        shown = subprocess.run(["squeue", "-h", "-o", "%i", "-t", state], capture_output=True, text=True).stdout
+        return shown.split()
+
+    def _cancel_jobs(self) -> None:
+        subprocess.run(["scancel", "--user", "root"], capture_output=True)
+        self._until(lambda: not self.jobs("RUNNING"))
+
+    def _spawn(self, name: str, *command: str, **options: str) -> None:
+        with (STATE / f"{name}.out").open("ab") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, **options)
+        (STATE / f"{name}.pid").write_text(str(process.pid))
+        self._processes[name] = process
+
+    def _end(self, name: str, number: signal.Signals = signal.SIGTERM) -> None:
+        process = self._processes.pop(name, None)
+        if process:
+            process.send_signal(number)
+            try:
+                process.wait(20)
+            finally:
+                process.kill()
+
+    def _until(self, condition: Callable[[], object]) -> None:
+        """Waits for an answer of this cluster: where one of its daemons has ended, another cluster's would be heard."""
+
+        def holds() -> object:
+            ended = [name for name, process in self._processes.items() if process.poll() is not None]
+            if ended:
+                said = (STATE / f"{ended[0]}.out").read_text()[-2000:]
+                raise RuntimeError(f"the test cluster's {ended[0]} has ended: {said}")
+            return condition()
+
+        until(holds, 30, f"the test cluster does not answer: {STATE}/*.log say why")
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Holds the lock on this machine's one test cluster. Raises TimeoutError where another test run keeps it."""
+    with LOCK.open("a") as file:
+
+        def is_free() -> bool:
+            with suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            return False
+
+        until(is_free, LOCK_S, f"for {LOCK_S} s another test run has kept the test cluster: {LOCK} names its process")
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+def _end_leftovers() -> None:
+    """Ends the jobs and daemons of a test run that was killed, and forgets its files."""
+    for name in ("slurmctld", "slurmd", "munged"):
+        with suppress(FileNotFoundError, ProcessLookupError, ValueError):
+            pid = int((STATE / f"{name}.pid").read_text())
+            if Path(f"/proc/{pid}/comm").read_text().strip() != name:
+                continue  # numbers are given anew
+            if name == "slurmctld":
+                subprocess.run(["scancel", "--user", "root"], capture_output=True)
+                time.sleep(2)  # the node ends them while it still can
+            os.kill(pid, signal.SIGTERM)
+            until(partial(_has_ended, pid), 20, f"{name} of a test run that was killed does not end")
+    shutil.rmtree(STATE, ignore_errors=True)
+
+
+def _has_ended(pid: int) -> bool:
+    return not is_running(pid)
+
+
+def _make_files() -> None:
+    for folder in (STATE / "state", STATE / "spool", CONFIG):
+        folder.mkdir(parents=True, exist_ok=True)
+    gpus = "".join(f"NodeName=localhost Name=gpu File={file}\n" for file in GPUS.values())
+    for file, content in zip(FILES, (_config(), gpus), strict=True):
+        partial_file = file.with_suffix(".partial")  # `why_not` beside this never sees half of it
+        partial_file.write_text(OURS + content)
+        partial_file.rename(file)
+    Path("/run/munge").mkdir(exist_ok=True)
+    shutil.chown("/run/munge", "munge", "munge")
+
+
+def _remove_files() -> None:
+    for file in FILES:
+        file.unlink(missing_ok=True)
+    shutil.rmtree(STATE, ignore_errors=True)
+
+
+def _munge_answers() -> bool:
+    socket_file = Path("/run/munge/munge.socket.2")
+    return socket_file.exists() and subprocess.run(["munge", "-n"], capture_output=True).returncode == 0
+
+
+def _config() -> str:
+    host = socket.gethostname().split(".")[0]
+    return f"""
+ClusterName=mfulab
+SlurmctldHost={host}(127.0.0.1)
+SlurmUser=root
+SlurmdUser=root
+StateSaveLocation={STATE}/state
+SlurmdSpoolDir={STATE}/spool
+SlurmctldPidFile={STATE}/slurmctld.pid
+SlurmdPidFile={STATE}/slurmd.pid
+SlurmctldLogFile={STATE}/slurmctld.log
+SlurmdLogFile={STATE}/slurmd.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/linux
+MpiDefault=none
+DefMemPerNode=1000
+ReturnToService=2
+MinJobAge=600
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+GresTypes=gpu
+SlurmdParameters=config_overrides
+NodeName=localhost NodeAddr=127.0.0.1 NodeHostName={host} CPUs=16 RealMemory=64000 Gres=gpu:2
+PartitionName=main Nodes=localhost Default=YES MaxTime=INFINITE State=UP
+"""

@@ -1,0 +1,192 @@
+"""Rows become tables: planned, copied from another machine, recorded; broken ones say so."""
+
+import csv
+import json
+import os
+from pathlib import Path
+
+import pytest
+from support import report_rows
+
+from mfulab.report import frames
+from mfulab.tables import build
+from mfulab.tables.columns import TABLES, columns
+
+
+@pytest.fixture
+def planned(tmp_path: Path) -> Path:
+    return report_rows.lay_out(tmp_path)
+
+
+def read(folder: Path):
+    return frames.read(folder)
+
+
+def make(manifest: Path, *more: str) -> Path:
+    root = manifest.parents[3]
+    build.main(["--out", str(root / "results/tables"), "--root", str(root), "--manifest", str(manifest), *more])
+    return root / "results/tables"
+
+
+def test_a_planned_experiment_becomes_tables(planned):
+    found, problems = read(make(planned))
+    assert problems == []
+    assert {name: len(found[name]) for name in TABLES} == {
+        "environment": 1,
+        "ceilings": 3,
+        "flops": 9,
+        "counters": 12,
+        "profile": 42,
+        "matmul": 25,
+        "formats": 5,
+    }
+    row = (
+        found["profile"]
+        .query("model == 'resnet18' and batch_size == 4 and mode == 'training' and precision == 'fp32'")
+        .iloc[0]
+    )
+    assert row["flops"] == 3 * 4 * 3_628_146_688
+    assert row["mfu_percent"] == pytest.approx(100 * row["flops"] / row["time_s"] / 0.55e12)
+    assert (row["mfu_basis"], row["experiment"], bool(row["recorded"])) == ("measured", "invented", False)
+
+
+def test_out_of_memory_has_a_row_and_no_speed(planned):
+    profile = read(make(planned))[0]["profile"]
+    failed = profile[profile["status"] == "out_of_memory"]
+    assert len(failed) == 2
+    assert failed[["time_s", "tflop_s", "mfu_percent", "samples_per_s"]].isna().all(axis=None)
+    assert failed["flops"].notna().all()
+
+
+@pytest.mark.parametrize(
+    "damage", ["", "hardware,run\n", "hardware,run,time_s\nx,y,0.1\nx,y,0.2\n", "hardware,time_s\nx,fast\n"]
+)
+def test_a_broken_row_is_a_failed_row_that_names_its_file(planned, damage):
+    folder = next((planned.parents[1] / "profile_step").iterdir())
+    (folder / "row.csv").write_text(damage)
+    profile = read(make(planned))[0]["profile"]
+    broken = profile[profile["run"] == folder.name].iloc[0]
+    assert broken["status"] == "failed"
+    assert str(folder / "row.csv") in broken["message"]
+
+
+def test_a_missing_row_is_a_failed_row(planned):
+    folder = next((planned.parents[1] / "bench_matmul").iterdir())
+    (folder / "row.csv").unlink()
+    matmul = read(make(planned))[0]["matmul"]
+    assert "does not exist" in matmul[matmul["run"] == folder.name].iloc[0]["message"]
+
+
+def test_an_effective_precision_without_a_ceiling_gets_no_mfu(planned):
+    folder = next(path for path in (planned.parents[1] / "profile_step").iterdir() if "fp32" in path.name)
+    text = (folder / "row.csv").read_text().replace(",eager,fp32,", ",eager,tf32,")
+    (folder / "row.csv").write_text(text)
+    profile = read(make(planned))[0]["profile"]
+    row = profile[profile["run"] == folder.name].iloc[0]
+    assert row["mfu_percent"] != row["mfu_percent"]
+    assert "no peak is known for tf32" in row["mfu_note"]
+
+
+def test_a_folder_copied_from_another_machine_is_joined_by_equal_configs(planned):
+    root = planned.parents[3]
+    report_rows.lay_out(root, report_rows.GPU).unlink()
+    planned = report_rows.lay_out(root)
+    profile = read(make(planned, "--results", str(root / "results")))[0]["profile"]
+    foreign = profile[profile["hardware"] == report_rows.GPU]
+    assert len(foreign) == 42
+    assert set(foreign["mfu_basis"]) == {"spec"}
+    good = foreign[foreign["status"] == "ok"]
+    assert good["mfu_percent"].notna().all()
+
+
+def test_recorded_tables_are_joined_anew_and_marked(planned):
+    folder = make(planned)
+    root = planned.parents[3]
+    reference = root / "results/reference" / report_rows.CPU
+    reference.mkdir(parents=True)
+    for name in TABLES:
+        (folder / f"{name}.csv").rename(reference / f"{name}.csv")
+    ceilings = (reference / "ceilings.csv").read_text().replace("0.55,", "1.1,")
+    (reference / "ceilings.csv").write_text(ceilings)
+    build.main(["--reference", str(root / "results/reference"), "--out", str(folder)])
+    profile = read(folder)[0]["profile"]
+    assert profile["recorded"].all()
+    row = profile.query("model == 'resnet18' and batch_size == 4 and mode == 'training' and precision == 'fp32'").iloc[
+        0
+    ]
+    assert row["mfu_percent"] == pytest.approx(100 * row["flops"] / row["time_s"] / 1.1e12)
+
+
+def test_a_broken_line_of_a_recorded_table_is_left_out_and_named(tmp_path):
+    folder = tmp_path / "reference/machine"
+    folder.mkdir(parents=True)
+    (folder / "profile.csv").write_text("hardware,run,time_s\nmachine,a,0.5\nmachine,b,fast\n")
+    collected = build.collect(reference=tmp_path / "reference")
+    assert [row["run"] for row in collected.records["profile"]] == ["a"]
+    assert "profile.csv, line 3: time_s='fast'" in collected.problems[0]
+
+
+def test_tables_have_the_columns_that_are_promised(planned):
+    folder = make(planned)
+    for name in TABLES:
+        with (folder / f"{name}.csv").open() as file:
+            assert next(csv.reader(file)) == columns(name)
+
+
+def test_missing_is_empty_and_never_zero(planned):
+    folder = make(planned)
+    with (folder / "profile.csv").open() as file:
+        for row in csv.DictReader(file):
+            assert row["energy_j"] == ""
+
+
+@pytest.mark.parametrize("name", sorted(TABLES))
+@pytest.mark.parametrize("content", [None, "", "\x00\xff", "a,b\n1,2\n", 'hardware\n"open'])
+def test_any_table_may_be_broken(planned, name, content):
+    folder = make(planned)
+    path = folder / f"{name}.csv"
+    path.unlink() if content is None else path.write_text(content, encoding="latin-1")
+    found, problems = read(folder)
+    assert any(f"{name}.csv" in problem for problem in problems)
+    assert list(found[name].columns) == columns(name)
+
+
+def test_the_manifest_alone_decides_what_belongs_to_an_experiment(planned):
+    plan = json.loads(planned.read_text())
+    plan["runs"] = [run for run in plan["runs"] if run["step"] != "bench_matmul"]
+    planned.write_text(json.dumps(plan))
+    assert read(make(planned))[0]["matmul"].empty
+
+
+def test_the_terminal_names_a_run_by_its_values():
+    from mfulab.report.summary import short
+
+    assert short("model=gpt2,workload=training,batch_size=4") == "gpt2 training 4"
+    assert short("kernel=torch,size=64,timing.windows=2") == "torch 64 timing.windows=2"
+    assert short("all") == "all"
+
+
+def test_the_terminal_names_a_page_that_is_there_alone(planned, tmp_path, capsys):
+    from mfulab.report import summary
+
+    folder, page = make(planned), tmp_path / "report.html"
+    os.utime(folder / "profile.csv", (2**32, 2**32))  # newer than every row
+    for is_there in (False, True):
+        summary.main(["--tables", str(folder), "--page", str(page)])
+        assert (page.name in capsys.readouterr().out) == is_there
+        page.touch()
+
+
+def test_the_terminal_shows_no_older_table_after_runs_alone(tmp_path, capsys):
+    from mfulab.report import summary
+
+    row = tmp_path / "results" / "machine" / "profile_step" / "run" / "row.csv"
+    table = tmp_path / "results" / "tables" / "profile.csv"
+    for path, seconds in ((table, 1), (row, 2)):
+        path.parent.mkdir(parents=True)
+        path.touch()
+        os.utime(path, (seconds, seconds))
+    summary.main(["--tables", str(table.parent)])
+    assert "measured runs that no table shows yet: 1" in capsys.readouterr().out
+    os.utime(table, (3, 3))
+    assert summary.left_out(table.parent) == 0

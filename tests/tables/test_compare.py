@@ -1,0 +1,160 @@
+"""Comparing: the verdict follows from the intervals alone; exit codes are for CI."""
+
+import csv
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import report_rows
+
+from mfulab.tables.compare import STYLES, Compared, Interval, compare, interval, main, read, verdict, write
+
+
+def known(time: float, half: float) -> Interval:
+    return Interval(time, time - half, time + half, True)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        (known(1.0, 0.01), known(0.5, 0.01), "faster"),
+        (known(1.0, 0.01), known(2.0, 0.01), "slower"),
+        (known(1.0, 0.001), known(1.005, 0.001), "same"),
+        (known(1.0, 0.3), known(1.2, 0.3), "ambiguous"),
+        (known(1.0, 0.001), known(1.02, 0.001), "ambiguous"),
+        (Interval(1.0, 1.0, 1.0, False), known(9.0, 0.001), "ambiguous"),
+    ],
+)
+def test_the_verdict(old, new, says):
+    assert verdict(old, new)[0] == says
+
+
+times = st.floats(1e-6, 1e3)
+halves = st.floats(0, 0.5)
+
+
+@given(times, halves, times, halves)
+def test_the_verdict_turns_with_its_arguments(old, old_half, new, new_half):
+    before, after = known(old, old * old_half), known(new, new * new_half)
+    turned = {"faster": "slower", "slower": "faster"}
+    there, back = verdict(before, after)[0], verdict(after, before)[0]
+    assert back == turned.get(there, there) or "ambiguous" in (there, back)
+
+
+@given(times, halves, times, halves)
+def test_overlapping_intervals_are_never_called_faster_or_slower(old, old_half, new, new_half):
+    before, after = known(old, old * old_half), known(new, new * new_half)
+    if before.low_s <= after.high_s and after.low_s <= before.high_s:
+        assert verdict(before, after)[0] in ("same", "ambiguous")
+
+
+@given(times, halves, st.floats(1, 10))
+def test_wider_intervals_never_decide_more(time, half, wider):
+    old, new = known(time, time * half / 20), known(2 * time, time * half / 20)
+    wide = known(2 * time, min(time * half / 20 * wider, 1.9 * time))
+    if verdict(old, wide)[0] == "slower":
+        assert verdict(old, new)[0] == "slower"
+
+
+def test_a_matmuls_interval_is_of_its_repetitions():
+    row = {"status": "ok", "time_s": 1.0, "hot_iqr_s": 0.1, "repetitions": 25}
+    found = interval(row)
+    half = 2.064 * (math.pi / 2) ** 0.5 * 0.1 / 1.349 / 5
+    assert found == Interval(1.0, pytest.approx(1 - half), pytest.approx(1 + half), True)
+
+
+def test_only_times_that_are_ok_are_compared():
+    assert interval({"status": "failed", "time_s": 1.0}) is None
+    assert interval({"status": "ok", "time_s": None}) is None
+    assert interval({"status": "ok", "time_s": 1.0}) == Interval(1.0, 1.0, 1.0, False)
+
+
+@pytest.fixture
+def two(tmp_path) -> tuple[Path, Path]:
+    for name in ("old", "new"):
+        report_rows.lay_out(tmp_path / name, models=("resnet18", "gpt2"))
+    return tuple(tmp_path / name / "results" / report_rows.CPU for name in ("old", "new"))
+
+
+def slow_down(folder: Path, factor: float, known: bool = True) -> str:
+    path = next(path for path in sorted((folder / "profile_step").glob("*/row.csv")) if "resnet18" in str(path))
+    with path.open(newline="") as file:
+        row = next(csv.DictReader(file))
+    for name in ("time_s", "time_ci_low_s", "time_ci_high_s"):
+        row[name] = str(float(row[name]) * factor) if known or name == "time_s" else ""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(row))
+        writer.writeheader()
+        writer.writerow(row)
+    return path.parent.name
+
+
+def test_equal_results_are_not_slower(two):
+    assert main([str(folder) for folder in two]) == 0
+    assert {each.verdict for each in compare(*two)} <= {"same", "ambiguous", "not comparable"}
+
+
+def test_a_slower_run_fails_the_build_and_is_named(two, tmp_path, capsys):
+    run = slow_down(two[1], 1.5)
+    out = tmp_path / "comparison.csv"
+    assert main([*(str(folder) for folder in two), "--out", str(out)]) == 1
+    assert "1 slower" in capsys.readouterr().out
+    with out.open(newline="") as file:
+        slower = [row for row in csv.DictReader(file) if row["verdict"] == "slower"]
+    assert [row["run"] for row in slower] == [run]
+    assert float(slower[0]["ratio"]) == pytest.approx(1.5)
+
+
+def test_what_was_written_is_read_in_the_terminals_order(tmp_path):
+    file = tmp_path / "comparison.csv"
+    written = [Compared("profile_step", f"{says}?", says, 1.0, 2.0, ratio=2.0) for says in reversed(STYLES)]
+    write([*written, Compared("profile_step", "twice", "slower")], file, tmp_path / "before", tmp_path / "after")
+    found = read(file)
+    assert list(found["run"]) == ["slower?", "twice", *(f"{says}?" for says in list(STYLES)[1:])]
+    assert dict(found.iloc[0]) | {"old_s": "1.0", "new_s": "2.0", "because": ""} == dict(found.iloc[0])
+    assert set(found["old"]) == {str(tmp_path / "before")}
+    file.write_text("run,verdict\na,unheard of\nb,same\n")
+    assert list(read(file)["run"]) == ["b", "a"]
+    assert list(read(file).columns) == list(read(tmp_path / "none.csv").columns)
+    file.write_text("run\na\n")
+    assert read(file).empty
+
+
+def test_a_run_of_one_set_alone_and_a_failed_one_say_so(two):
+    missing = slow_down(two[1], 1.0)
+    (two[1] / "profile_step" / missing / "row.csv").unlink()
+    found = {each.run: each for each in compare(*two)}
+    assert (found[missing].verdict, found[missing].because) == ("not comparable", "only in old")
+    out_of_memory = [each for each in found.values() if "out_of_memory" in each.because]
+    assert len(out_of_memory) == 2
+
+
+def test_two_sets_with_nothing_in_common(two, tmp_path):
+    (tmp_path / "empty" / "profile_step").mkdir(parents=True)
+    assert main([str(two[0]), str(tmp_path / "empty")]) == 2
+
+
+def test_a_results_folder_or_a_project_will_do_where_it_holds_one_machine(two, tmp_path, capsys):
+    assert main([str(two[0].parent), str(two[1].parents[1])]) == 0
+    assert f"{two[1]} against {two[0]}" in capsys.readouterr().out
+    report_rows.lay_out(tmp_path / "new", report_rows.GPU, models=("resnet18",))
+    with pytest.raises(SystemExit):
+        main([str(two[0]), str(tmp_path / "new")])
+    assert f"choose one of {two[1]}, {two[1].with_name(report_rows.GPU)}." in capsys.readouterr().err
+
+
+def test_a_time_without_an_interval_decides_nothing_and_shows_none(two):
+    run = slow_down(two[1], 3, known=False)
+    found = next(each for each in compare(*two) if each.run == run)
+    assert (found.verdict, found.ratio) == ("ambiguous", pytest.approx(3))
+    assert found.because == "no confidence interval (new): too few windows"
+    assert found.ratio_low is found.ratio_high is None
+
+
+def test_a_folder_that_is_not_there_is_named(two, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main([str(two[0]), "nowhere"])
+    assert stopped.value.code == 2
+    assert "nowhere: no results here" in capsys.readouterr().err

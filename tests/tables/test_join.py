@@ -1,0 +1,259 @@
+"""The join: hand-computed cases, and what must hold for any numbers."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mfulab.tables import join
+
+positive = st.floats(1e-9, 1e15)
+maybe = st.one_of(st.none(), positive)
+
+FLOPS = {
+    "forward_flops": 1e12,
+    "backward_flops": 2e12,
+    "forward_causal_flops": 0.9e12,
+    "backward_causal_flops": 1.8e12,
+    "executed_backward_flops": 2.5e12,
+    "recomputed_flops": 1e12,
+    "forward_bytes": 4e9,
+    "backward_bytes": 8e9,
+}
+COMPUTE = {"computed_tflop_s": 60.0, "measured_tflop_s": 40.0}
+MEMORY = {"measured_gb_s": 100.0, "computed_gb_s": 120.0}
+STEP = {
+    "status": "ok",
+    "time_s": 0.5,
+    "time_ci_low_s": 0.4,
+    "time_ci_high_s": 0.6,
+    "batch_size": 8,
+    "sequence_length": 16,
+    "mode": "training",
+    "gradient_accumulation": 1,
+    "checkpointing": False,
+    "dtype": "float32",
+    "energy_j": 2.0,
+}
+
+
+def test_a_training_step_on_a_gpu_by_hand():
+    joined = join.profile_columns(STEP, FLOPS, COMPUTE, MEMORY, "cuda")
+    assert joined["flops"] == 3e12
+    assert joined["tflop_s"] == pytest.approx(6.0)
+    assert joined["mfu_basis"] == "spec"
+    assert joined["mfu_percent"] == joined["mfu_spec_percent"] == pytest.approx(10.0)
+    assert joined["mfu_measured_percent"] == pytest.approx(15.0)
+    assert joined["mfu_causal_percent"] == pytest.approx(9.0)
+    assert joined["hfu_percent"] == pytest.approx(100 * 3.5e12 / 0.5 / 60e12)
+    assert joined["mfu_ci_low_percent"] == pytest.approx(100 * 3 / 0.6 / 60)
+    assert joined["mfu_ci_high_percent"] == pytest.approx(100 * 3 / 0.4 / 60)
+    assert joined["samples_per_s"] == pytest.approx(16)
+    assert joined["tokens_per_s"] == pytest.approx(256)
+    assert joined["arithmetic_intensity"] == pytest.approx(250)
+    assert joined["samples_per_j"] == pytest.approx(4)
+    assert joined["flops_per_j"] == pytest.approx(1.5e12)
+    assert joined["mfu_note"] is None
+
+
+def test_every_denominator_and_the_verdict():
+    compute = {**COMPUTE, "computed_clock_mhz": 2000.0, "max_clock_tflop_s": 75.0}
+    joined = join.profile_columns({**STEP, "clock_mhz": 1000.0}, FLOPS, compute, MEMORY, "cuda")
+    assert joined["mfu_max_clock_percent"] == pytest.approx(8.0)
+    assert joined["mfu_actual_clock_percent"] == pytest.approx(20.0)
+    assert joined["peak_clock_mhz"] == 2000.0
+    assert joined["verdict"]
+    assert joined["verdict_reason"].endswith(".")
+
+
+def test_a_run_without_a_time_has_no_verdict():
+    joined = join.profile_columns({**STEP, "status": "failed"}, FLOPS, COMPUTE, MEMORY, "cuda")
+    assert joined["verdict"] is None
+
+
+def test_mbu_is_of_inference():
+    flops = {**FLOPS, "parameters": 1_200_000_000}
+    row = {**STEP, "mode": "inference", "dtype": "bfloat16"}
+    assert join.profile_columns(row, flops, COMPUTE, MEMORY, "cuda")["mbu_percent"] == pytest.approx(
+        100 * 2.4 / 0.5 / 120
+    )
+    assert join.profile_columns(row, flops, COMPUTE, MEMORY, "cpu")["mbu_percent"] == pytest.approx(
+        100 * 2.4 / 0.5 / 100
+    )
+    assert join.profile_columns(STEP, flops, COMPUTE, MEMORY, "cuda")["mbu_percent"] is None
+    looked_up = {**flops, "looked_up_parameters": 300_000_000}
+    assert join.profile_columns(row, looked_up, COMPUTE, MEMORY, "cuda")["mbu_percent"] == pytest.approx(
+        100 * 1.8 / 0.5 / 120
+    )
+
+
+def test_inference_takes_the_forward_pass_alone():
+    joined = join.profile_columns({**STEP, "mode": "inference"}, FLOPS, COMPUTE, MEMORY, "cuda")
+    assert (joined["flops"], joined["executed_flops"], joined["bytes_moved"]) == (1e12, 1e12, 4e9)
+
+
+def test_inference_takes_the_pass_in_evaluation_mode():
+    counted = {"inference_flops": 0.8e12, "inference_causal_flops": 0.7e12, "inference_bytes": 3e9}
+    joined = join.profile_columns({**STEP, "mode": "inference"}, {**FLOPS, **counted}, COMPUTE, MEMORY, "cuda")
+    assert (joined["flops"], joined["causal_flops"], joined["bytes_moved"]) == (0.8e12, 0.7e12, 3e9)
+    assert joined["mfu_percent"] == pytest.approx(100 * 0.8 / 0.5 / 60)
+    assert joined["hfu_percent"] == pytest.approx(joined["mfu_percent"])
+
+
+@pytest.mark.parametrize("mode", ["inference", "decoding"])
+def test_accumulation_is_of_training_alone(mode):
+    flops = {**FLOPS, "decoding_flops": 1e9, "decoding_bytes": 1e9}
+    once = join.profile_columns({**STEP, "mode": mode}, flops, COMPUTE, MEMORY, "cuda")
+    four = join.profile_columns({**STEP, "mode": mode, "gradient_accumulation": 4}, flops, COMPUTE, MEMORY, "cuda")
+    assert four == once
+
+
+def test_accumulation_multiplies_work_and_samples():
+    joined = join.profile_columns({**STEP, "gradient_accumulation": 4}, FLOPS, COMPUTE, MEMORY, "cuda")
+    assert joined["flops"] == 12e12
+    assert joined["samples_per_s"] == pytest.approx(64)
+
+
+def test_checkpointing_shows_in_hfu_and_not_in_mfu():
+    plain = join.profile_columns(STEP, FLOPS, COMPUTE, MEMORY, "cuda")
+    again = join.profile_columns({**STEP, "checkpointing": True}, FLOPS, COMPUTE, MEMORY, "cuda")
+    assert again["mfu_percent"] == plain["mfu_percent"]
+    assert again["executed_flops"] - plain["executed_flops"] == 1e12
+
+
+def test_half_precision_moves_half_the_bytes():
+    joined = join.profile_columns({**STEP, "dtype": "bfloat16"}, FLOPS, COMPUTE, MEMORY, "cuda")
+    assert joined["bytes_moved"] == 6e9
+
+
+def test_a_cpu_is_held_against_what_was_measured_there():
+    joined = join.profile_columns(STEP, FLOPS, COMPUTE, MEMORY, "cpu")
+    assert joined["mfu_basis"] == "measured"
+    assert joined["mfu_percent"] == joined["mfu_measured_percent"]
+
+
+def test_above_the_peak_is_shown_and_flagged():
+    joined = join.profile_columns({**STEP, "time_s": 0.01}, FLOPS, COMPUTE, MEMORY, "cuda")
+    assert joined["mfu_percent"] == pytest.approx(500)
+    assert "above 100 %" in joined["mfu_note"]
+
+
+@pytest.mark.parametrize(
+    ("row", "flops", "compute", "reason"),
+    [
+        (STEP, {}, COMPUTE, "FLOPs were not counted"),
+        (STEP, {"message": "meta failed"}, COMPUTE, "meta failed"),
+        ({**STEP, "time_s": None}, FLOPS, COMPUTE, "was not timed"),
+        ({**STEP, "effective_precision": "fp8"}, FLOPS, {}, "no peak is known for fp8"),
+    ],
+)
+def test_no_mfu_says_why(row, flops, compute, reason):
+    joined = join.profile_columns(row, flops, compute, MEMORY, "cuda")
+    assert joined["mfu_percent"] is None
+    assert joined["mfu_basis"] is None or compute
+    assert reason in joined["mfu_note"]
+
+
+@pytest.mark.parametrize("status", ["out_of_memory", "unsupported", "incorrect", "failed"])
+def test_only_ok_rows_have_speeds(status):
+    profiled = join.profile_columns({**STEP, "status": status}, FLOPS, COMPUTE, MEMORY, "cuda")
+    product = {"status": status, "time_s": 1.0, "flops": 1e12, "bytes_moved": 1e9, "reference_time_s": 1.0}
+    multiplied = join.matmul_columns(product, COMPUTE, "cuda")
+    speeds = ("tflop_s", "mfu_percent", "hfu_percent", "samples_per_s", "tokens_per_s", "samples_per_j")
+    shares = ("share_of_spec_percent", "share_of_measured_percent", "share_of_reference_percent")
+    assert [profiled[name] for name in speeds] == [None] * len(speeds)
+    assert [multiplied[name] for name in ("tflop_s", *shares)] == [None] * (1 + len(shares))
+
+
+def test_a_matmul_by_hand():
+    row = {
+        "status": "ok",
+        "time_s": 0.5,
+        "flops": 2e12,
+        "bytes_moved": 1e10,
+        "reference_time_s": 0.25,
+        "cold_time_s": 1.0,
+    }
+    joined = join.matmul_columns(row, COMPUTE, "cuda")
+    assert joined["tflop_s"] == pytest.approx(4)
+    assert joined["cold_tflop_s"] == pytest.approx(2)
+    assert joined["end_to_end_tflop_s"] is None
+    assert joined["share_of_spec_percent"] == pytest.approx(100 * 4 / 60)
+    assert joined["share_of_measured_percent"] == pytest.approx(10)
+    assert joined["share_of_reference_percent"] == pytest.approx(50)
+    assert joined["arithmetic_intensity"] == pytest.approx(200)
+
+
+@given(
+    row=st.fixed_dictionaries(
+        {
+            "status": st.just("ok"),
+            "time_s": maybe,
+            "energy_j": maybe,
+            "batch_size": st.one_of(st.none(), st.integers(1, 9)),
+        }
+    ),
+    flops=st.fixed_dictionaries(dict.fromkeys(FLOPS, maybe)),
+    compute=st.fixed_dictionaries(dict.fromkeys(COMPUTE, maybe)),
+    device=st.sampled_from(["cpu", "cuda", None]),
+)
+def test_none_goes_through_and_nothing_becomes_zero(row, flops, compute, device):
+    joined = join.profile_columns(row, flops, compute, MEMORY, device)
+    assert 0 not in [value for value in joined.values() if isinstance(value, float)]
+    needs = {
+        "flops": [flops["forward_flops"], flops["backward_flops"]],
+        "tflop_s": [flops["forward_flops"], flops["backward_flops"], row["time_s"]],
+        "samples_per_s": [row["batch_size"], row["time_s"]],
+        "samples_per_j": [row["batch_size"], row["energy_j"]],
+    }
+    for name, inputs in needs.items():
+        assert (joined[name] is None) == (None in inputs)
+
+
+@given(time=positive, flops=positive, measured=positive, computed=positive, factor=st.floats(1.001, 1000))
+def test_mfu_scales_as_it_must(time, flops, measured, computed, factor):
+    counted = {"forward_flops": flops, "backward_flops": 2 * flops}
+    compute = {"measured_tflop_s": measured, "computed_tflop_s": computed}
+
+    def mfu(time, compute):
+        return join.profile_columns({"status": "ok", "time_s": time}, counted, compute, {}, "cuda")["mfu_percent"]
+
+    slower = mfu(time * factor, compute)
+    assert slower == pytest.approx(mfu(time, compute) / factor, rel=1e-9)
+    assert mfu(time, {**compute, "computed_tflop_s": computed * factor}) == pytest.approx(slower, rel=1e-9)
+
+
+@given(part=maybe, whole=st.one_of(st.none(), st.floats(-1, 1e15)))
+def test_percent_never_divides_by_nothing(part, whole):
+    result = join.percent(part, whole)
+    if part is None or whole is None or whole <= 0:
+        assert result is None
+    else:
+        assert result == pytest.approx(100 * part / whole)
+
+
+COUNTED = {
+    "parameters": 100,
+    "trainable_parameters": 100,
+    "step_peak_bytes": 4000,
+    "step_peak_fixed_bytes": 8,
+    "checkpointed_peak_bytes": 2000,
+    "inference_peak_bytes": 1200,
+}
+TRAINED = {"mode": "training", "dtype": "float32", "optimizer": "sgd"}
+
+
+@pytest.mark.parametrize(
+    ("row", "device", "expected"),
+    [
+        (TRAINED, "cpu", 400 + 4008),
+        ({**TRAINED, "checkpointing": True}, "cpu", 400 + 2008),
+        ({**TRAINED, "gradient_accumulation": 2}, "cpu", 400 + 4008 + 400),
+        ({**TRAINED, "optimizer": "adam", "dtype": "bfloat16"}, "cuda", 200 + 400 + 2008),
+        ({**TRAINED, "dtype": "bfloat16", "autocast": True}, "cuda", 400 + 2008 + 200 + 200),
+        ({"mode": "inference", "dtype": "float16"}, "cuda", 200 + 600),
+        ({**TRAINED, "dtype": "unknown"}, "cpu", None),
+    ],
+)
+def test_predicted_memory(row, device, expected):
+    assert join.predicted_memory(row, COUNTED, device) == expected
+    assert join.predicted_memory(row, {}, device) is None

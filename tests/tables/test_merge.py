@@ -1,0 +1,123 @@
+"""Results of several machines in one folder: what is new comes, what differs is told, nothing is lost."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mfulab.runtime.run import write_csv
+from mfulab.schema.rows import ROWS
+from mfulab.tables.merge import collect, main
+
+DEVICE = {"name": "cpu", "type": "cpu", "threads": None, "peak_tflop_s": {}}
+CONFIGS = {
+    "environment": {"device": DEVICE},
+    "count_flops": {
+        "model": {"name": "linear", "_target_": "torch.nn.Linear", "input_shape": [4]},
+        "batch_size": 1,
+        "sequence_length": None,
+    },
+}
+
+
+def make(results: Path, step: str, run: str, hardware: str = "", **row: object) -> Path:
+    folder = results / hardware / step / run
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(CONFIGS[step]))
+    (folder / "samples.csv").write_text("\n")
+    filled = ROWS[step](hardware=hardware, run=run, **row)
+    write_csv(folder / "row.csv", [filled.model_dump()], list(type(filled).model_fields))
+    return folder
+
+
+def make_plan(results: Path, hardware: str, *runs: str, digest: str = "0") -> Path:
+    path = results / hardware / "plan" / "quickstart.json"
+    path.parent.mkdir(parents=True)
+    entries = [{"step": "environment", "run": run, "config_digest": digest} for run in runs]
+    path.write_text(json.dumps({"experiment": "quickstart", "hardware": hardware, "runs": entries, "excluded": []}))
+    return path
+
+
+def test_machines_come_to_lie_side_by_side(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there" / "results"
+    make(here, "environment", "all", "xeon-4c", device="cpu")
+    make(there, "environment", "all", "nvidia-a", device="cuda")
+    (there / "nvidia-a/environment/all/trace.json.gz").write_bytes(b"kept too")
+    make_plan(there, "nvidia-a", "all")
+    make(there, "count_flops", "model=linear", forward_flops=8)
+    merged = collect([tmp_path / "there"], here)
+    assert (len(merged.copied), merged.known, merged.problems) == (2, [], [])
+    assert (here / "nvidia-a/environment/all/trace.json.gz").read_bytes() == b"kept too"
+    assert (here / "nvidia-a/plan/quickstart.json").exists()
+    assert (here / "count_flops/model=linear/row.csv").read_bytes() == (
+        there / "count_flops/model=linear/row.csv"
+    ).read_bytes()
+    again = collect([tmp_path / "there"], here)
+    assert (again.copied, len(again.known), again.problems) == ([], 2, [])
+
+
+def test_a_copied_count_is_newer_than_its_config(tmp_path: Path) -> None:
+    folder = make(tmp_path / "there", "count_flops", "model=linear", forward_flops=8)
+    collect([tmp_path / "there"], tmp_path / "here")
+    copy = tmp_path / "here/count_flops/model=linear"
+    assert (copy / "config.json").stat().st_mtime == (folder / "config.json").stat().st_mtime
+    assert (copy / "row.csv").stat().st_mtime_ns > (copy / "config.json").stat().st_mtime_ns
+
+
+def test_another_result_of_a_run_is_never_overwritten(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    ours = make(here, "environment", "all", "xeon-4c", cpu_name="ours")
+    make(there, "environment", "all", "xeon-4c", cpu_name="theirs")
+    before = (ours / "row.csv").read_bytes()
+    merged = collect([there], here)
+    assert "holds another result of this run; ours is kept" in merged.problems[0]
+    assert (ours / "row.csv").read_bytes() == before
+    assert main([str(there), "--into", str(here)]) == 1
+
+
+def test_a_count_of_another_day_is_the_same_count_and_a_different_one_is_not(tmp_path: Path) -> None:
+    here, there, wrong = tmp_path / "here", tmp_path / "there", tmp_path / "wrong"
+    make(here, "count_flops", "model=linear", forward_flops=8, started_at="2026-01-01")
+    make(there, "count_flops", "model=linear", forward_flops=8, started_at="2026-01-02", commit="abc")
+    make(wrong, "count_flops", "model=linear", forward_flops=9)
+    assert len(collect([there], here).known) == 1
+    assert len(collect([wrong], here).problems) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("hardware,run,status\nnvidia-a,all,ok", "incomplete"),
+        ("hardware,run,status\nnvidia-b,all,ok\n", "is of run=all on hardware=nvidia-b"),
+        ("hardware,run,status\nnvidia-a,all,splendid\n", "status: Input should be"),
+        ("hardware,run,speed\nnvidia-a,all,9\n", "speed: Extra inputs"),
+    ],
+)
+def test_a_row_that_is_broken_is_told_and_not_copied(tmp_path: Path, text: str, words: str) -> None:
+    folder = make(tmp_path / "there", "environment", "all", "nvidia-a")
+    (folder / "row.csv").write_text(text)
+    merged = collect([tmp_path / "there"], tmp_path / "here")
+    assert words in merged.problems[0]
+    assert not (tmp_path / "here").exists()
+
+
+def test_a_half_written_row_here_gives_way(tmp_path: Path) -> None:
+    make(tmp_path / "there", "environment", "all", "nvidia-a", device="cuda")
+    ours = make(tmp_path / "here", "environment", "all", "nvidia-a")
+    (ours / "row.csv").write_text("hardware,run\nnvidia-a")
+    assert len(collect([tmp_path / "there"], tmp_path / "here").copied) == 1
+
+
+def test_two_halves_of_a_plan_become_one(tmp_path: Path) -> None:
+    for name, run in (("here", "a"), ("there", "b")):
+        make(tmp_path / name, "environment", run, "nvidia-a")
+        make_plan(tmp_path / name, "nvidia-a", "both", run)
+    collect([tmp_path / "there"], tmp_path / "here")
+    plan = json.loads((tmp_path / "here/nvidia-a/plan/quickstart.json").read_text())
+    assert [entry["run"] for entry in plan["runs"]] == ["both", "a", "b"]
+
+
+def test_a_folder_without_results_is_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([str(tmp_path)])
+    assert "no results here" in capsys.readouterr().err

@@ -1,0 +1,158 @@
+"""A recording is what the report reads back; one that says less or something else is refused."""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from support import report_rows
+from support.workflow_copy import ROOT
+
+from mfulab.schema.errors import ConfigurationError
+from mfulab.tables import build
+from mfulab.tables import recording as recordings
+from mfulab.tables.columns import TABLES
+from mfulab.tables.recording_check import FILES, check
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    report_rows.lay_out(tmp_path, report_rows.GPU)
+    report_rows.lay_out(tmp_path, report_rows.CPU)
+    return tmp_path / "results"
+
+
+@pytest.fixture
+def recording(results: Path) -> Path:
+    return recordings.record(results, report_rows.GPU)
+
+
+def lines(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def rewrite(path: Path, change) -> None:
+    rows = lines(path)
+    for row in rows:
+        change(row)
+    recordings.write_csv(path, rows, list(rows[0]))
+
+
+def test_the_recording_alone_gives_the_rows_that_were_measured(results, recording):
+    measured = recordings.gather(results, report_rows.GPU)
+    read_back = build.collect(reference=results / "reference")
+    assert read_back.problems == []
+    for table in TABLES:
+        original = [{**row, "recorded": True} for row in measured.records[table]]
+        assert read_back.records[table] == original
+        assert original or table not in ("environment", "ceilings", "flops", "profile", "matmul")
+
+
+def test_it_holds_one_machine_and_no_traces_or_logs(results, recording):
+    assert {path.name for path in recording.iterdir()} == FILES
+    assert {row["hardware"] for row in lines(recording / "profile.csv")} == {report_rows.GPU}
+    assert {row["recorded"] for row in lines(recording / "matmul.csv")} == {"True"}
+    series = lines(recording / "series.csv")
+    assert len(series) == 40 * len(lines(recording / "profile.csv"))
+    about = json.loads((recording / "recording.json").read_text())
+    assert about["commits"] == {"0123abc": sum(sum(each.values()) for each in about["rows"].values())}
+    assert about["rows"]["profile"] == {"ok": 40, "out_of_memory": 2}
+    assert about["experiments"] == {"invented": ["timing.windows=9"]}
+    assert check(recording) == []
+
+
+def test_each_row_keeps_its_resolved_config(results, recording):
+    kept = [json.loads(line) for line in (recording / "configs.jsonl").read_text().splitlines()]
+    one = next(line for line in kept if line["table"] == "profile")
+    folder = results / report_rows.GPU / "profile_step" / one["run"]
+    assert one["config"] == json.loads((folder / "config.json").read_text())
+
+
+def test_runs_that_have_not_finished_are_left_out(results):
+    shutil.rmtree(next((results / report_rows.GPU / "bench_matmul").iterdir()))
+    folder = recordings.record(results, report_rows.GPU)
+    assert len(lines(folder / "matmul.csv")) == len(list((results / report_rows.GPU / "bench_matmul").iterdir()))
+    assert check(folder) == []
+
+
+def test_a_changed_tree_is_refused_unless_told(results):
+    row = next((results / report_rows.GPU / "profile_step").iterdir()) / "row.csv"
+    row.write_text(row.read_text().replace("0123abc", "0123abc-dirty"))
+    with pytest.raises(ConfigurationError, match="changed code"):
+        recordings.record(results, report_rows.GPU)
+    assert not (results / "reference").exists()
+    folder = recordings.record(results, report_rows.GPU, allow_dirty=True)
+    assert json.loads((folder / "recording.json").read_text())["commits"]["0123abc-dirty"] == 1
+    assert check(folder) == []
+
+
+def test_rows_without_a_commit_need_it_stated(results):
+    for row in (results / report_rows.GPU).rglob("row.csv"):
+        row.write_text(row.read_text().replace("0123abc", ""))
+    with pytest.raises(ConfigurationError, match="give --commit"):
+        recordings.record(results, report_rows.GPU)
+    folder = recordings.record(results, report_rows.GPU, commit="4567def")
+    assert json.loads((folder / "recording.json").read_text())["commit_was_stated"] == "4567def"
+    assert {row["commit"] for row in lines(folder / "ceilings.csv")} == {"4567def"}
+    assert check(folder) == []
+
+
+def test_a_recording_is_never_overwritten_unasked(results, recording):
+    before = (recording / "profile.csv").read_bytes()
+    with pytest.raises(ConfigurationError, match="--replace"):
+        recordings.record(results, report_rows.GPU)
+    assert (recording / "profile.csv").read_bytes() == before
+    assert recordings.main([report_rows.GPU, "--results", str(results), "--replace"]) == 0
+
+
+def test_a_machine_without_results_cannot_be_recorded(results):
+    with pytest.raises(ConfigurationError, match="no finished runs"):
+        recordings.record(results, "nvidia-nowhere")
+
+
+@pytest.mark.parametrize(
+    ("file", "column", "value", "complaint"),
+    [
+        ("profile", "commit", "", "names no commit"),
+        ("profile", "commit", "fedcba9", "does not name its commit"),
+        ("profile", "mfu_percent", "12.5", "mfu_percent is 12.5, the join gives"),
+        ("profile", "flops_run", "model=other", "its FLOP count model=other is missing"),
+        ("matmul", "ceiling", "fp8", "its ceiling fp8 is missing"),
+        ("matmul", "hardware", "another", "was measured on another"),
+        ("ceilings", "run", "twice", "twice is there twice"),
+        ("profile", "time_s", "fast", "time_s='fast'"),
+        ("profile", "tensor_active_percent", "140", "tensor_active_percent is 140.0 %"),
+        ("environment", "run", "renamed", "environment/renamed is missing"),
+    ],
+)
+def test_check_names_what_is_wrong(recording, file, column, value, complaint):
+    rewrite(recording / f"{file}.csv", lambda row: row.update({column: value}))
+    assert any(complaint in problem for problem in check(recording)), check(recording)
+
+
+def test_check_wants_every_file_and_no_other(recording):
+    (recording / "trace.json.gz").write_bytes(b"")
+    assert check(recording) == ["trace.json.gz does not belong into a recording"]
+    (recording / "configs.jsonl").unlink()
+    assert "configs.jsonl is missing" in check(recording)
+
+
+def test_joined_columns_follow_a_corrected_value(recording, results):
+    rewrite(
+        recording / "ceilings.csv",
+        lambda row: row.update(computed_tflop_s=row["computed_tflop_s"] and str(2 * float(row["computed_tflop_s"]))),
+    )
+    before = {row["run"]: row["mfu_spec_percent"] for row in lines(recording / "profile.csv")}
+    assert any("mfu_spec_percent" in problem for problem in check(recording))
+    assert recordings.main(["--rejoin", "--results", str(results)]) == 0
+    for row in lines(recording / "profile.csv"):
+        if row["mfu_spec_percent"]:
+            assert float(row["mfu_spec_percent"]) == pytest.approx(float(before[row["run"]]) / 2)
+
+
+def test_every_recording_that_is_shipped_is_valid_and_small():
+    shipped = recording.recordings(ROOT / "results", None)
+    assert [problem for folder in shipped for problem in check(folder)] == []
+    assert all(sum(path.stat().st_size for path in folder.iterdir()) < 1_000_000 for folder in shipped)

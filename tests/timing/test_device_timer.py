@@ -1,0 +1,100 @@
+"""The GPU timer's rules, with events and a spinning kernel that obey a clock of the test's own."""
+
+import pytest
+import torch
+
+from mfulab.timing import device_timer
+from mfulab.timing.device_timer import DeviceTimer
+
+
+class FakeDevice:
+    """A stream: work queued on it runs after what is there, as the host's clock goes on by what the host does."""
+
+    def __init__(self):
+        self.host_s, self.free_at_s = 100.0, 100.0
+
+    def enqueue(self, seconds):
+        self.free_at_s = max(self.free_at_s, self.host_s) + seconds
+
+    def launch(self, host_s, device_s):
+        self.host_s += host_s
+        self.enqueue(device_s)
+
+    def event(self, enable_timing):
+        return FakeEvent(self)
+
+
+class FakeEvent:
+    def __init__(self, device):
+        self.device = device
+
+    def record(self):
+        self.device.enqueue(0.0)
+        self.at_s = self.device.free_at_s
+
+    def query(self):
+        return self.device.host_s >= self.at_s
+
+    def synchronize(self):
+        self.device.host_s = max(self.device.host_s, self.at_s)
+
+    def elapsed_time(self, other):
+        return (other.at_s - self.at_s) * 1e3
+
+
+CYCLES_PER_S = 1e9
+
+
+@pytest.fixture
+def device(monkeypatch):
+    fake = FakeDevice()
+    monkeypatch.setattr(torch.cuda, "Event", fake.event)
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: fake.enqueue(cycles / CYCLES_PER_S), raising=False)
+    monkeypatch.setattr(device_timer.time, "perf_counter", lambda: fake.host_s)
+    return fake
+
+
+@pytest.fixture
+def timer(device):
+    made = DeviceTimer.__new__(DeviceTimer)
+    made._scratch = torch.zeros(8)
+    made._spin_per_s = DeviceTimer._calibrate()
+    made._hold_s, made._voids = {}, {}
+    return made
+
+
+def test_the_spinning_kernel_s_speed_is_measured(timer):
+    assert timer._spin_per_s == pytest.approx(CYCLES_PER_S)
+
+
+def test_a_held_stream_hides_a_slow_host(timer, device):
+    """Launches take the host ten times as long as the device: without the hold the gaps would be counted."""
+
+    def call():
+        device.launch(host_s=1e-3, device_s=1e-4)
+
+    answers = [timer.time(call, 20) for _ in range(3)]
+    assert answers[0] is None  # the first hold was a guess, too short: void
+    assert answers[1:] == pytest.approx([1e-4, 1e-4])
+
+
+def test_a_call_that_synchronises_is_timed_as_it_is_after_three_voids(timer, device):
+    def call():
+        device.launch(host_s=1e-3, device_s=1e-4)
+        device.host_s = max(device.host_s, device.free_at_s)
+
+    answers = [timer.time(call, 5) for _ in range(6)]
+    assert answers[:3] == [None] * 3
+    assert all(answer >= 1e-4 for answer in answers[3:])
+
+
+def test_two_calls_have_holds_of_their_own(timer, device):
+    def quick():
+        device.launch(host_s=1e-6, device_s=1e-4)
+
+    def slow():
+        device.launch(host_s=5e-3, device_s=1e-4)
+
+    timer.time(slow, 10)
+    assert timer.time(quick, 10) == pytest.approx(1e-4)
+    assert timer.cold(quick) == pytest.approx(1e-4)

@@ -1,0 +1,124 @@
+import itertools
+import statistics
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mfulab.timing.host_timer import HostTimer
+from mfulab.timing.repetitions import Budget, Repetition, Settling, drop_slow_clocks, interleave, summarise
+
+
+class ScriptedTimer:
+    """Answers from a script of times, and notes what was asked."""
+
+    resolution_s = 1e-3
+    most_calls = 100
+
+    def __init__(self, times, cold_factor=3.0):
+        self.times, self.cold_factor, self.asked = times, cold_factor, []
+
+    def time(self, call, calls):
+        self.asked.append((call(), calls))
+        return next(self.times)
+
+    def cold(self, call):
+        self.asked.append((call(), "cold"))
+        return self.cold_factor * next(self.times)
+
+    def settle(self, call, calls, best_s):
+        self.asked.append((call(), calls, best_s))
+
+    def clock_mhz(self):
+        return 1980.0
+
+
+BUDGET = Budget(warm_up_s=0.0, time_s=0.0, limit_s=60, least_rounds=4)
+
+
+def test_contestants_alternate_and_both_temperatures_are_taken():
+    timer = ScriptedTimer(itertools.repeat(1e-4))
+    repetitions = interleave({"mine": lambda: "mine", "theirs": lambda: "theirs"}, timer, BUDGET)
+    assert timer.asked[:2] == [("mine", 1), ("theirs", 1)]  # warm-up
+    assert timer.asked[2:5] == [("mine", 10, 1e-4), ("mine", 10), ("mine", "cold")]
+    assert timer.asked[5:8] == [("theirs", 10, 1e-4), ("theirs", 10), ("theirs", "cold")]
+    assert len(repetitions) == 4 * 2 * 2
+    assert summarise(repetitions, "mine", "hot").median_s == 1e-4
+    assert summarise(repetitions, "mine", "cold").median_s == pytest.approx(3e-4)
+
+
+def test_a_void_repetition_leaves_no_sample():
+    timer = ScriptedTimer(itertools.repeat(1e-4))
+    timer.cold = lambda call: None
+    repetitions = interleave({"mine": lambda: None}, timer, BUDGET)
+    assert {one.temperature for one in repetitions} == {"hot"}
+    assert summarise(repetitions, "mine", "cold").median_s is None
+
+
+def test_it_stops_early_once_all_has_settled():
+    timer = ScriptedTimer(itertools.repeat(1e-4))
+    started = time.perf_counter()
+    repetitions = interleave({"mine": lambda: None}, timer, Budget(0.0, 60, 60, least_rounds=2))
+    assert time.perf_counter() - started < 30
+    assert max(one.round for one in repetitions) + 1 == Settling.least
+
+
+def test_a_slow_call_is_taken_at_least_once():
+    timer = ScriptedTimer(itertools.repeat(1.0))
+    repetitions = interleave({"mine": lambda: None}, timer, Budget(0.0, 0.0, 0.0, least_rounds=5))
+    assert len(repetitions) == 2
+
+
+def test_noise_that_keeps_falling_has_not_settled():
+    settling = Settling()
+    for time_s in (1.0, 2.0, 1.0, 2.0, 1.0, 2.0):
+        settling.add(time_s)
+    assert not settling.settled
+
+
+@given(st.lists(st.floats(1e-6, 1e-3), min_size=5, max_size=40))
+def test_settling_is_nvbench_s_rule(times):
+    settling = Settling()
+    for time_s in times:
+        settling.add(time_s)
+    noise = statistics.stdev(times) / statistics.fmean(times)
+    if noise < 0.005:
+        assert settling.settled
+    elif len(times) <= Settling.history:
+        assert not settling.settled
+
+
+def test_repetitions_at_a_fallen_clock_are_dropped():
+    taken = [Repetition("mine", "hot", i, 1e-3, 1, clock) for i, clock in enumerate((1980.0, 1980.0, 1400.0, None))]
+    assert [one.round for one in drop_slow_clocks(taken)] == [0, 1, 3]
+    assert drop_slow_clocks([Repetition("mine", "hot", 0, 1e-3, 1, None)])
+
+
+@pytest.mark.parametrize(("spins", "made"), [([], 1), ([0.08, 0.02], 3), ([0.1] * 9, 3), ([0.001], 1)])
+def test_a_repetition_waits_for_the_threads_of_another_library_but_not_for_ever(monkeypatch, spins, made):
+    now, calls = [0.0], []
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+
+    def call():
+        now[0] += 0.01 + (spins[len(calls)] if len(calls) < len(spins) else 0)
+        calls.append(now[0])
+
+    HostTimer(1 << 20).settle(call, 1, best_s=0.01)
+    assert len(calls) == made
+
+
+def test_a_long_call_is_not_made_twice():
+    def call():
+        raise AssertionError("called")
+
+    HostTimer(1 << 20).settle(call, 1, best_s=1.0)
+
+
+@pytest.mark.parametrize("delay", [0.002, 0.01])
+def test_the_host_timer_sees_a_known_delay(delay):
+    timer = HostTimer(1 << 20)
+    repetitions = interleave({"sleeper": lambda: time.sleep(delay)}, timer, Budget(0.0, 0.05, 5))
+    for temperature in ("hot", "cold"):
+        # A sleep lasts at least as long as asked; a loaded machine makes it longer, never shorter.
+        assert summarise(repetitions, "sleeper", temperature).median_s >= delay

@@ -1,0 +1,125 @@
+"""Warm-up and windows on a clock that only moves when a step runs."""
+
+import itertools
+
+import pytest
+
+from mfulab.samplers.reading import Reading
+from mfulab.timing import windows
+from mfulab.timing.clocks import HostClock
+from mfulab.timing.windows import Pace, measure_window, observe, warm_up
+
+
+class Machine:
+    """Steps take the times that `script` gives, the last one for ever; `now` is the time."""
+
+    resolution_s = 0.0
+
+    def __init__(self, *script: float) -> None:
+        self.script, self.now, self.calls = list(script), 0.0, 0
+        self._marks: list[float] = []
+
+    def step(self) -> None:
+        self.now += self.script[min(self.calls, len(self.script) - 1)]
+        self.calls += 1
+
+    def synchronise(self) -> None: ...
+
+    def mark(self) -> None:
+        self._marks.append(self.now)
+
+    def intervals(self) -> list[float]:
+        marks, self._marks = self._marks, []
+        return [b - a for a, b in itertools.pairwise(marks)]
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    def make(*script: float) -> Machine:
+        made = Machine(*script)
+        monkeypatch.setattr(windows.time, "perf_counter", lambda: made.now)
+        return made
+
+    return make
+
+
+PACE = Pace(windows=5, window_s=1.0, warm_up_s=2.0, tolerance=0.05)
+
+
+def test_first_call_is_apart_and_steadiness_is_found(machine):
+    made = machine(7.0, 0.5, 0.3, 0.2, 0.1)
+    warm = warm_up(made.step, made, PACE)
+    assert warm.first_call_s == 7.0
+    assert warm.steady
+    assert warm.step_s == pytest.approx(0.1)
+
+
+def test_a_step_that_never_settles_is_said_to_be_unsteady(machine):
+    made = machine(*[0.1 + 0.03 * (n % 7) for n in range(10000)])
+    warm = warm_up(made.step, made, PACE)
+    assert not warm.steady
+    assert warm.total_s == pytest.approx(PACE.warm_up_s, abs=1)
+
+
+def test_slow_steps_are_judged_by_two(machine):
+    made = machine(5.0, 3.0, 3.0)
+    warm = warm_up(made.step, made, PACE)
+    assert (warm.steady, made.calls) == (True, 3)
+
+
+def test_a_clock_that_drifts_is_not_steady(machine):
+    made = machine(0.01)
+    clocks = (1000 * 1.1**n for n in itertools.count())
+    assert not warm_up(made.step, made, PACE, lambda: next(clocks)).steady
+
+
+def test_a_clock_that_jitters_is(machine):
+    made = machine(0.01)
+    clocks = itertools.cycle([1700, 1755, 1680])
+    assert warm_up(made.step, made, PACE, lambda: next(clocks)).steady
+
+
+def test_window_is_long_enough_and_counts_steps(machine):
+    made = machine(0.3)
+    window = measure_window(made.step, made, 1.0, 0.3)
+    assert window.steps == 4
+    assert window.length_s == pytest.approx(1.2)
+    assert window.step_times_s == pytest.approx([0.3] * 4)
+
+
+def test_marks_are_no_denser_than_the_clock_resolves(machine):
+    made = machine(0.001)
+    made.resolution_s = 0.01
+    window = measure_window(made.step, made, 0.1, 0.001)
+    assert window.steps == 100
+    assert len(window.step_times_s) == 10
+    assert window.median_s == pytest.approx(0.001)
+
+
+class Watcher:
+    def __init__(self, name: str, log: list[str]) -> None:
+        self.name, self.log = name, log
+
+    def start(self) -> None:
+        self.log.append(f"start {self.name}")
+
+    def stop(self) -> dict[str, Reading]:
+        self.log.append(f"stop {self.name}")
+        return {"busy_percent": Reading(50.0, "%", self.name)}
+
+
+def test_samplers_bracket_the_windows_and_the_first_is_preferred(machine):
+    made, log = machine(0.125), []
+    seen = observe(made.step, made, PACE, [Watcher("strict", log), Watcher("loose", log)])
+    assert log == ["start strict", "start loose", "stop loose", "stop strict"]
+    assert seen.readings["busy_percent"].source == "strict"
+    assert (len(seen.windows), seen.steps) == (5, 40)
+    assert seen.time_s == pytest.approx(0.125)
+
+
+def test_host_clock_gives_its_intervals_once():
+    clock = HostClock()
+    for _ in range(3):
+        clock.mark()
+    assert len(clock.intervals()) == 2
+    assert clock.intervals() == []

@@ -1,0 +1,52 @@
+"""The traced pass on this CPU, and what a GPU's trace becomes."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+from support.trace_events import TRACE
+
+from mfulab.tracing import operators
+from mfulab.tracing.operators import TracedPass, kernel_readings, operator_table, top_kernels, trace_steps
+
+CUDA = SimpleNamespace(type="cuda")
+
+
+class Recorded:
+    """A profiler that has recorded `trace`."""
+
+    def __init__(self, trace: dict) -> None:
+        self.trace = trace
+
+    def export_chrome_trace(self, path: str) -> None:
+        with open(path, "w") as file:
+            json.dump(self.trace, file)
+
+
+def test_operators_are_counted_over_all_traced_steps():
+    a = torch.randn(32, 32)
+    rows = operator_table(trace_steps(lambda: a @ a, torch.device("cpu"), 3))
+    product = next(row for row in rows if row["operator"] == "aten::mm")
+    assert (product["calls"], product["flops"]) == (3, 3 * 2 * 32**3)
+    assert product["input_shapes"] == "[[32, 32], [32, 32]]"
+    assert not [row for row in rows if "mfulab" in str(row["operator"])], "not the pass's own annotation"
+    times = [row["self_cpu_time_s"] + row["self_device_time_s"] for row in rows]
+    assert times == sorted(times, reverse=True)
+
+
+def test_a_gpus_trace_gives_shares_and_kernels():
+    readings, table = kernel_readings(TracedPass(Recorded(TRACE), steps=2), CUDA)
+    assert readings["kernel_busy_percent"].value == pytest.approx(70)
+    assert json.loads(top_kernels(table))["gemm"] == pytest.approx(100 * 30 / 80)
+
+
+def test_a_trace_without_kernels_says_so():
+    events = [event for event in TRACE["traceEvents"] if event.get("cat") not in ("kernel", "gpu_memcpy")]
+    readings, table = kernel_readings(TracedPass(Recorded({"traceEvents": events}), steps=2), CUDA)
+    assert "CUPTI" in readings["kernel_busy_percent"].reason
+    assert top_kernels(table) is None
+
+
+def test_an_untraced_run_says_so():
+    assert "profile.operators" in operators.untraced()["kernel_busy_percent"].reason

@@ -1,0 +1,119 @@
+"""The sweep on a real SLURM with two pretend GPUs: it completes, is resumed, and measures nothing twice."""
+
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support import pretend
+from support.pretend import RUNS, begun, finish, told
+from support.processes import until
+from support.slurm_cluster import GPUS, Cluster, why_not
+
+WHY_NOT = why_not()
+pytestmark = [
+    pytest.mark.workflow,
+    pytest.mark.xdist_group("slurm"),  # one cluster for all
+    pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT)),
+]
+Start = Callable[..., subprocess.Popen[str]]
+
+OPTIONS = (  # of the test cluster, which has no accounting
+    "--slurm-status-command=squeue",
+    "--latency-wait=10",
+    "--slurm-no-account",
+)
+
+# The plugin looks after 40 s, and 10 s later each time that no job has ended; this cluster is asked twice a second.
+# Snakemake ends with the test run, even with one that is killed (PR_SET_PDEATHSIG), or it would use the next cluster.
+SNAKEMAKE = """
+import ctypes, signal
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+from snakemake.cli import main
+from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
+RemoteExecutor.next_seconds_between_status_checks = property(lambda self: 0.5, lambda self, seconds: None)
+main()
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    cluster = Cluster()
+    cluster.start()
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    return pretend.make(tmp_path)
+
+
+@pytest.fixture
+def start(tree: Path) -> Iterator[Start]:
+    """The command of docs/clusters.md, on the login node, which has no GPU; what a failing test left is ended."""
+    sweeps = []
+
+    def start(*arguments: str, **options: object) -> subprocess.Popen[str]:
+        profile = ("--profile", "workflow/profiles/slurm", *OPTIONS)
+        sweeps.append(pretend.start(tree, *profile, *arguments, snakemake=("-c", SNAKEMAKE), **options))
+        return sweeps[-1]
+
+    yield start
+    for sweep in sweeps:
+        sweep.kill()
+        sweep.wait()
+
+
+def wait_until(condition: Callable[[], bool], sweep: subprocess.Popen[str]) -> None:
+    """Waits for what a sweep is to come to; one that has ended before says why."""
+    until(lambda: condition() or sweep.poll() is not None, 110)
+    assert condition(), sweep.communicate()[0]
+
+
+def test_a_sweep_survives_its_nodes_daemon_and_is_done_once(cluster: Cluster, tree: Path, start: Start) -> None:
+    sweep = start()
+    wait_until(lambda: len(told(tree)) >= 1, sweep)
+    cluster.kill_slurmd()
+    time.sleep(2)
+    cluster.start_slurmd()
+    finish(sweep)
+    pretend.assert_all_measured_once(tree)
+    assert {measurement.gpu for measurement in told(tree)} == set(GPUS)  # both were used
+    pretend.assert_one_at_a_time_on_each_gpu(tree, GPUS)
+    assert {measurement.cores for measurement in told(tree)} == {"4"}  # as the profile asks
+    assert {path.parent.name for path in tree.glob("results/*/plan")} == {"nvidia-pretend"}  # no job planned its own
+    assert "Nothing to be done" in finish(start())
+
+
+def test_a_cancelled_job_is_resumed_and_nothing_measured_twice(cluster: Cluster, tree: Path, start: Start) -> None:
+    (tree / "hold").touch()
+    sweep = start("--retries=0")
+    # The third begins on a GPU of which one before it has ended: it, at least, is held.
+    wait_until(lambda: begun(tree) >= 3, sweep)
+    running = cluster.jobs("RUNNING")
+    assert running
+    subprocess.run(["scancel", *running])  # one of them may have ended just now
+    (tree / "hold").unlink()
+    finish(sweep, status=1)
+    finish(start())
+    assert pretend.rows(tree) == set(RUNS)
+    finished = Counter(measurement.folder for measurement in told(tree))
+    assert len(finished) == len(RUNS)
+    # The second may have been cancelled after its measurement and before it could say so: that one is made again.
+    assert sum(finished.values()) - len(RUNS) <= 1
+
+
+def test_short_runs_share_an_allocation(cluster: Cluster, tree: Path, start: Start) -> None:
+    finish(start("--groups", "bench_matmul=g", "--group-components", "g=2", runs=RUNS[3:]))
+    assert len(told(tree)) == 2
+    assert len({measurement.job for measurement in told(tree)}) == 1
+    pretend.assert_one_at_a_time_on_each_gpu(tree, GPUS)
+
+
+def test_a_run_on_another_device_than_it_claims_is_refused(cluster: Cluster, tree: Path, start: Start) -> None:
+    output = finish(start("--retries=0", runs=RUNS[:1], hardware="nvidia-other"), status=1)
+    assert "hardware=nvidia-other: this run was planned for it, but here is nvidia-pretend. Not measured." in output
+    assert told(tree) == []

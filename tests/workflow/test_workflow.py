@@ -1,0 +1,259 @@
+"""The real workflow in miniature: Snakemake runs, measures this CPU and writes the page; what re-runs and what not."""
+
+import csv
+import json
+import re
+import shutil
+
+import pytest
+from support.workflow_copy import MINIATURE
+
+pytestmark = pytest.mark.workflow
+
+
+def changed(project, *arguments):
+    """Rows that a further run of the workflow measures anew."""
+    before = project.rows()
+    project.snakemake("report", *(arguments or MINIATURE))
+    after = project.rows()
+    return sorted(path for path, time in after.items() if before.get(path) != time)
+
+
+def edit(path, old, new):
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+def table(project, name):
+    with (project.folder / "results" / "tables" / f"{name}.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_every_planned_run_is_a_row_and_the_page_shows_them(project):
+    profile, matmul = table(project, "profile"), table(project, "matmul")
+    assert len(profile) == 2 * 2 * 2
+    assert len(matmul) == 2 * 2
+    assert {row["status"] for row in profile + matmul} == {"ok"}
+    assert all(float(row["time_s"]) > 0 and float(row["mfu_percent"]) > 0 for row in profile)
+    assert all(float(row["utilization_percent"]) > 0 for row in profile)
+    assert all(float(row["relative_error"]) < 1e-5 for row in matmul)
+    assert {row["experiment"] for row in profile} == {"miniature"}
+    page = (project.folder / "reports" / "report.html").read_text()
+    assert "<svg" in page
+    assert "linear_1024" in page
+
+
+def test_mfu_is_the_quotient_of_what_stands_beside_it(project):
+    for row in table(project, "profile"):
+        expected = 100 * float(row["flops"]) / float(row["time_s"]) / 1e12 / float(row["ceiling_tflop_s"])
+        assert float(row["mfu_measured_percent"]) == pytest.approx(expected, rel=1e-6)
+
+
+def test_each_run_leaves_its_config_samples_and_log(project):
+    for path in project.rows():
+        folder = (project.folder / path).parent
+        json.loads((folder / "config.json").read_text())
+        assert (folder / "samples.csv").exists()
+        assert (folder / "log").exists()
+
+
+def test_a_second_report_does_nothing(measured):
+    done = measured.snakemake("report", *MINIATURE)
+    assert "Nothing to be done" in done.stdout
+
+
+def test_without_a_target_snakemake_makes_the_report(measured):
+    (measured.folder / "reports/report.html").unlink()
+    measured.snakemake(*MINIATURE)
+    assert (measured.folder / "reports/report.html").exists()
+
+
+def test_a_comment_in_the_config_re_runs_nothing(measured):
+    edit(measured.folder / "config/model/linear_1024.yaml", "name:", "# a remark\nname:")
+    assert changed(measured) == []
+
+
+def test_a_report_in_another_language_measures_nothing(measured):
+    assert changed(measured, *MINIATURE, "overrides=report.language=ko") == []
+    assert '<html lang="ko"' in (measured.folder / "reports/report.html").read_text()
+    assert "figure" in measured.snakemake("report", *MINIATURE, "-n").stdout
+
+
+def test_a_changed_value_re_runs_exactly_its_runs_and_reverting_it_none(measured):
+    config = measured.folder / "config/model/linear_1024.yaml"
+    edit(config, "in_features: 1024", "in_features: 512")
+    edit(config, "input_shape: [1024]", "input_shape: [512]")
+    first = changed(measured)
+    assert len(first) == 2 + 4  # FLOP counts of two batch sizes, profiles of two workloads at each
+    assert all("model=linear_1024" in path for path in first)
+    edit(config, "in_features: 512", "in_features: 1024")
+    edit(config, "input_shape: [512]", "input_shape: [1024]")
+    assert changed_by_measuring(measured) == []
+
+
+def changed_by_measuring(project):
+    """Runs whose script was started again, by their logs; a result that came back has the row it had."""
+    logs = {path: path.stat().st_mtime_ns for path in (project.folder / "results").rglob("log")}
+    project.snakemake("report", *MINIATURE)
+    return [
+        path
+        for path in (project.folder / "results").rglob("row.csv")
+        if "superseded" not in path.parts and (path.with_name("log")).stat().st_mtime_ns not in logs.values()
+    ]
+
+
+def test_an_edited_kernel_re_runs_exactly_the_runs_that_use_it(measured):
+    edit(measured.folder / "src/mfulab/kernels/cpu_numpy.py", '"""', '"""Edited. ')
+    paths = changed(measured)
+    assert len(paths) == 2
+    assert all("kernel=numpy" in path for path in paths)
+
+
+@pytest.mark.parametrize(
+    ("file", "again"),
+    [
+        ("hardware/datasheets.csv", {"ceilings", "tables", "page", "report"}),
+        ("language/catalogue/ko.yaml", {"tables", "page", "report"}),  # the tables' end tells which figures to draw
+        ("report/page/templates/report.css", {"page", "report"}),
+        ("report/figures/ceilings.py", {"figure", "page", "report"}),
+    ],
+)
+def test_an_edited_file_of_the_package_re_runs_exactly_what_reads_it(measured, file, again):
+    with (measured.folder / "src/mfulab" / file).open("a") as text:
+        text.write("\n")
+    done = measured.snakemake("report", *MINIATURE, "--dry-run")
+    assert set(re.findall(r"^(\w+) +\d+$", done.stdout, flags=re.MULTILINE)) - {"total"} == again
+
+
+def test_edited_cuda_c_re_runs_exactly_the_kernels_that_include_it(make_project):
+    project = make_project(with_source=True)
+    sweep = ["experiment=kernels", "hardware=nvidia-invented", "size=4096", "precision=fp32,bf16"]
+    sweep.append("kernel=cuda_naive,cuda_vectorised,cuda_warp_tile,cuda_hopper")
+
+    def kernels():
+        """Those of which a run would be measured."""
+        done = project.snakemake("rows", "--dry-run", "--config", *sweep)
+        return set(re.findall(r"Multiplying kernel=(\w+)", done.stdout))
+
+    assert kernels() == {"cuda_naive", "cuda_vectorised", "cuda_warp_tile", "cuda_hopper"}
+    for config in project.folder.glob("results/**/config.json"):
+        config.with_name("row.csv").write_text("status\nok\n")
+    assert kernels() == set()
+    for file, users in (("hopper.cuh", {"cuda_hopper"}), ("quads.cuh", {"cuda_vectorised", "cuda_warp_tile"})):
+        edit(project.folder / "src/mfulab/kernels/cuda" / file, "//", "// Edited.")
+        assert kernels() == users
+        for row in project.folder.glob("results/**/row.csv"):
+            row.touch()
+
+
+def test_a_new_batch_size_adds_only_its_runs(measured):
+    paths = changed(measured, *MINIATURE, "batch_size=2,4,8")
+    assert len(paths) == 2 + 4
+    assert all("batch_size=8" in path for path in paths)
+
+
+def test_a_lost_and_a_truncated_row_are_measured_again(measured):
+    lost, cut = sorted(path for path in measured.rows() if "bench_matmul" in path)[:2]
+    (measured.folder / lost).unlink()
+    text = (measured.folder / cut).read_text()
+    (measured.folder / cut).write_text(text[: len(text) // 2])
+    assert changed(measured) == [lost, cut]
+
+
+def test_a_run_that_cannot_be_done_is_a_row_and_the_others_go_on(measured):
+    measured.snakemake("report", *MINIATURE, "precision=fp32,int8", "model=digit_cnn", "batch_size=2", "size=64")
+    rows = table(measured, "profile")
+    assert {row["precision"]: row["status"] for row in rows} == {"fp32": "ok", "int8": "unsupported"}
+    refused = next(row for row in rows if row["precision"] == "int8")
+    assert refused["message"]
+    assert refused["time_s"] == ""
+
+
+def test_the_same_sweep_runs_by_hand_in_hydras_words(measured):
+    before = set(measured.rows())
+    arguments = ("-m", "experiment=miniature", "device=cpu", "kernel=numpy", "size=32,48")
+    measured.run("python", "scripts/bench_matmul.py", *arguments)
+    new = set(measured.rows()) - before
+    assert sorted(path.split("/")[-2] for path in new) == [
+        "kernel=numpy,size=32,precision=fp32,timing.windows=2,timing.window_time_s=0.02,timing.warm_up_time_s=0.1",
+        "kernel=numpy,size=48,precision=fp32,timing.windows=2,timing.window_time_s=0.02,timing.warm_up_time_s=0.1",
+    ]
+
+
+def test_an_own_model_in_the_users_folder_is_measured(measured):
+    (measured.folder / "my_module.py").write_text(
+        "import torch\n\n\ndef build():\n    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 5))\n"
+    )
+    overrides = "overrides=model._target_=my_module.build model.input_shape=[3,4,4]"
+    paths = changed(measured, *MINIATURE, overrides)
+    assert {path.split("model=")[1].split(",")[0] for path in paths} == {"my_module.build"}
+    edit(measured.folder / "my_module.py", "48, 5", "48, 6")
+    assert changed(measured, *MINIATURE, overrides) == paths
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("experiment=quikstart", "Did you mean quickstart"),
+        ("precision=fp12", "precision=fp12: unknown"),
+        ("batch_size=0", "batch_size=0"),
+        ("size=1k", "size=1k: give `N` for N×N×N"),
+        ("overrides=timing.window=3", "key=timing.window: unknown. Did you mean timing.windows?"),
+        ("model=resnet19", "Did you mean resnet18"),
+        ("batchsize=4", "Did you mean batch_size"),
+        ("overrides=model._target_=my_modul.build model.input_shape=[3]", "no module my_modul "),
+        ("device=cuda", "device=cuda: "),
+    ],
+)
+def test_bad_input_gets_one_message_before_any_measuring(measured, override, words):
+    before = measured.rows()
+    config = ["experiment=miniature", override] if not override.startswith("experiment") else [override]
+    done = measured.snakemake("report", "--config", *config, check=False, CUDA_VISIBLE_DEVICES="")
+    messages = [line for line in done.stdout.splitlines() if line.startswith("mfulab: ")]
+    assert done.returncode != 0
+    assert len(messages) == 1
+    assert words in messages[0]
+    assert "Traceback" not in done.stdout
+    assert measured.rows() == before
+
+
+def test_results_that_cannot_be_written_are_refused(make_project):
+    project = make_project()
+    (project.folder / "results").write_text("not a folder")
+    done = project.snakemake("report", *MINIATURE, check=False)
+    assert done.returncode != 0
+    assert "mfulab: results/: cannot be written" in done.stdout
+
+
+def test_planning_imports_neither_torch_nor_pandas(measured):
+    code = (
+        "import sys; from mfulab.planning.workflow import Workflow; from mfulab.worker import lifetime;"
+        "Workflow({'experiment': 'miniature', 'device': 'cpu'});"
+        "print('imported:', sorted({'torch', 'pandas', 'numba', 'matplotlib', 'transformers'} & set(sys.modules)))"
+    )
+    assert "imported: []" in measured.run("python", "-c", code).stdout
+
+
+def test_snakemake_lint_has_nothing_to_say(measured):
+    assert "Congratulations, your workflow is in a good condition!" in measured.snakemake("--lint").stdout
+
+
+def test_a_recording_alone_gives_the_tables_that_were_measured(measured):
+    before = {name: table(measured, name) for name in ("ceilings", "flops", "profile", "matmul")}
+    figures = (measured.folder / "results/tables/figures.txt").read_text()
+    measured.run("python", "scripts/record.py", "--commit", "0123abc")
+    reference = measured.folder / "results" / "reference"
+    for folder in (measured.folder / "results").iterdir():
+        if folder != reference:
+            shutil.rmtree(folder)
+    measured.snakemake("report", "--config", "experiment=recorded")
+    for name, rows in before.items():
+        expected = [{**row, "recorded": "True", "commit": "0123abc"} for row in rows]
+        assert sorted(table(measured, name), key=by_run) == sorted(expected, key=by_run)
+    assert (measured.folder / "results/tables/figures.txt").read_text() == figures
+    assert "(recorded)" in (measured.folder / "reports" / "report.html").read_text()
+
+
+def by_run(row):
+    return row["run"]

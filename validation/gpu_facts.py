@@ -1,0 +1,208 @@
+"""First facts about a GPU, in under two minutes: which counters answer, how fast copies and large products are.
+
+    python benchmarks/gpu_facts.py [--out facts.json] [--quick]
+
+Every fact comes from the samplers and products that the measurements use. One that fails says why and hides no other.
+On a machine without a GPU it tells what can be told, and says so.
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import executed_operations
+import psutil
+import torch
+
+from mfulab.hardware import cpu, gpu, nvml
+from mfulab.hardware.compute import allow_tf32, prepare
+from mfulab.hardware.device_peak import peak_of
+from mfulab.hardware.identity import NoDeviceError, hardware_slug
+from mfulab.runtime.run import commit
+from mfulab.samplers.reading import Readings
+from mfulab.samplers.selection import clock_reader, samplers_for
+from mfulab.samplers.series import Series
+from mfulab.schema.configs import DeviceConfig
+from mfulab.steps import environment
+from mfulab.tables.mfu import mfu_columns
+from mfulab.timing.best_matmul import product_of, sweep_triad
+from mfulab.timing.clocks import clock_for
+from mfulab.timing.transfers import time_transfers
+from mfulab.timing.windows import CPU_PACE, Observation, Pace, Step, observe
+from mfulab.tracing.operators import kernel_readings, trace_steps
+
+Facts = dict[str, Any]
+SIZE = 8192
+# Five windows that together hold more than the 5 s that the energy counter needs.
+PACE = Pace(windows=5, window_s=1.05, warm_up_s=2.0, tolerance=0.02)
+QUICK = Pace(windows=2, window_s=0.3, warm_up_s=0.3, tolerance=0.05)
+PRECISIONS = ("bf16", "tf32", "fp32")
+COPIED_BYTES = 1 << 30
+
+
+def watched(step: Step, device: torch.device, pace: Pace) -> Observation:
+    """The step over steady windows with every sampler of the device, as profile_step watches it."""
+    with tempfile.TemporaryDirectory() as folder:
+        series = Series(device, Path(folder) / "series.csv").open()
+        try:
+            return observe(step, clock_for(device), pace, samplers_for(device, [series]), clock_reader(device))
+        finally:
+            series.close()
+
+
+def told(readings: Readings) -> Facts:
+    """Each reading as its value with unit and source, or as the reason why there is none."""
+    return {
+        name: {"value": reading.value, "unit": reading.unit, "source": reading.origin}
+        if reading.value is not None
+        else {"value": None, "reason": reading.reason}
+        for name, reading in sorted(readings.items())
+    }
+
+
+def software(device: torch.device) -> Facts:
+    """Versions, driver, and where the tools are."""
+    return {
+        "commit": commit(),
+        "packages": environment.packages(),
+        "operating_system": environment.operating_system(),
+        "driver": environment.driver(),
+        "cuda": torch.version.cuda,
+        "snakemake": shutil.which("snakemake"),
+        "nvcc": shutil.which("nvcc"),
+        "cpu": cpu.cpu().name,
+        "cores": cpu.usable_cores(),
+        "memory_gb": psutil.virtual_memory().total / 1e9,
+    }
+
+
+def properties(device: torch.device) -> Facts:
+    """What the driver says of the GPU, and the peak that follows for each precision."""
+    peaks = {name: peak_of(device, 1, name, DeviceConfig()) for name in ("fp64", "fp32", "tf32", "bf16", "fp8", "int8")}
+    return {
+        "slug": hardware_slug("cuda"),
+        **gpu.describe(gpu.handle_of(device)),
+        "restriction": nvml.restriction(gpu.handle_of(device)) or None,
+        "computed_tflop_s": {name: peak.spec for name, peak in peaks.items()},
+        "no_peak_because": {name: peak.reason for name, peak in peaks.items() if peak.spec is None},
+    }
+
+
+def rate(precision: str, pace: Pace) -> Callable[[torch.device], Facts]:
+    """Measures the product of 8192³ in a precision, with everything that the samplers read meanwhile."""
+
+    def measure(device: torch.device) -> Facts:
+        allow_tf32(precision == "tf32")
+        seen = watched(product_of(precision, SIZE, SIZE, SIZE, device), device, pace)
+        medians = [window.median_s for window in seen.windows]
+        speed = 2 * SIZE**3 / seen.time_s / 1e12
+        clock, peak = seen.readings.get("clock_mhz"), peak_of(device, 1, precision, DeviceConfig())
+        ceiling = {"computed_tflop_s": peak.spec, "computed_clock_mhz": peak.spec_clock_mhz}
+        shares = mfu_columns(speed, ceiling, clock.value if clock else None, gpu=True)
+        return {
+            "tflop_s": speed,
+            "share_of_peak_at_its_clock_percent": shares["mfu_actual_clock_percent"],
+            "spread_of_windows_percent": 100 * (max(medians) - min(medians)) / seen.time_s,
+            "steady": seen.warm_up.steady,
+            **told(seen.readings),
+        }
+
+    return measure
+
+
+def copies(device: torch.device) -> Facts:
+    """Bandwidths in 10⁹ byte/s: to and from the host, inside the device (read plus written), and the triad's."""
+    source = torch.randn(COPIED_BYTES // 4, device=device)
+    target = torch.empty_like(source)
+    times = time_transfers([source], target)
+    inside = observe(lambda: target.copy_(source), clock_for(device), QUICK)
+    triad = [float(str(sample["gb_s"])) for sample in sweep_triad(device)]
+    return {
+        **{f"{name.removesuffix('_s')}_gb_s": COPIED_BYTES / seconds / 1e9 for name, seconds in vars(times).items()},
+        "device_to_device_gb_s": 2 * COPIED_BYTES / inside.time_s / 1e9,
+        "triad_gb_s": sorted(triad)[len(triad) // 2],
+    }
+
+
+def profiler(device: torch.device) -> Facts:
+    """Whether torch.profiler sees kernels."""
+    step = product_of("bf16", 2048, 2048, 2048, device)
+    readings, kernels = kernel_readings(trace_steps(step, device, 10), device)
+    return {"kernels": [row["kernel"] for row in kernels], **told(readings)}
+
+
+def counters(device: torch.device) -> Facts:
+    """Whether Nsight Compute reads the tensor cores' counters: one product, counted and executed."""
+    found = executed_operations.compare("product")
+    where = executed_operations.find_ncu() if found["executed_operations"] else None
+    version = subprocess.run([where, "--version"], capture_output=True, text=True).stdout if where else ""
+    return {"ncu": where, "version": version.strip().splitlines()[-1:] or None, **found}
+
+
+def collect(probes: dict[str, Callable[[torch.device], Facts]], device: torch.device) -> Facts:
+    """Every probe's facts with the seconds that it took; one that fails leaves its error instead."""
+    found: Facts = {}
+    for name, probe in probes.items():
+        began = time.perf_counter()
+        try:
+            facts = probe(device)
+        except Exception as error:  # whatever it is belongs into the record, and the next probe may still work
+            facts = {"error": f"{type(error).__name__}: {error}"}
+        found[name] = {**facts, "took_s": round(time.perf_counter() - began, 1)}
+        print(f"\n{name}\n{describe(found[name])}", flush=True)
+    return found
+
+
+def describe(facts: Facts) -> str:
+    """Facts for people, one a line."""
+    return "\n".join(f"  {name:38} {_words(value)}" for name, value in facts.items())
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, dict) and set(value) == {"value", "unit", "source"}:
+        return f"{_words(value['value'])} {value['unit']}  ({value['source']})"
+    if isinstance(value, dict) and set(value) == {"value", "reason"}:
+        return f"-  ({value['reason']})"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_words(inner)}" for name, inner in value.items()) or "-"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return "-" if value is None else str(value)
+
+
+def on_cpu(device: torch.device) -> Facts:
+    """What a machine without a GPU can tell: the rate of one product and the CPU's readings."""
+    seen = watched(product_of("fp32", 1024, 1024, 1024, device), device, CPU_PACE)
+    return {"fp32_1024_tflop_s": 2 * 1024**3 / seen.time_s / 1e12, **told(seen.readings)}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Prints the facts as they are found and writes them as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="also write JSON")
+    parser.add_argument("--quick", action="store_true", help="short windows: no energy, and numbers not to be quoted")
+    options = parser.parse_args(arguments)
+    pace = QUICK if options.quick else PACE
+    try:
+        device, _ = prepare(DeviceConfig(type="cuda"))
+    except NoDeviceError as error:
+        device, _ = prepare(DeviceConfig(type="cpu"))
+        print(f"No GPU to tell facts about: {error}")
+        probes = {"software": software, "cpu": on_cpu}
+    else:
+        probes = {"software": software, "device": properties, "copies": copies, "profiler": profiler}
+        probes |= {f"{name} {SIZE}³": rate(name, pace) for name in PRECISIONS}
+        probes["nsight compute"] = counters
+    found = collect(probes, device)
+    if options.out:
+        options.out.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
