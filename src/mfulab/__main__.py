@@ -3,7 +3,8 @@
 import sys
 from collections.abc import Sequence
 
-USAGE = "usage: mfulab watch [--help]\n\nShows the utilization ladder of a running device, once a second."
+USAGE = """usage: mfulab watch [--help]           the utilization ladder of a running device, once a second
+       mfulab peak [DEVICE [FORMAT]]   dense peaks of a device by name or PCI id, or of the one at hand"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -13,6 +14,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from mfulab.cli import watch
 
             return watch.main(rest)
+        case ["peak", *rest] if len(rest) <= 2 and not any(word.startswith("-") for word in rest):
+            from mfulab.cli import peak
+
+            return peak.show(*rest)
         case ["-h" | "--help"]:
             print(USAGE)
             return 0

@@ -7,7 +7,8 @@ against the measured ceiling, with this beside it.
 from collections.abc import Mapping
 
 from mfulab.hardware.cpu import Cpu
-from mfulab.hardware.peaks import Peak, how_to_give, table
+from mfulab.hardware.datasheets import table
+from mfulab.hardware.peaks import Peak, how_to_give
 
 # Bits an element occupies, and the flag without which the CPU converts instead of computing in that format.
 _BITS = {"fp64": (64, None), "fp32": (32, None), "fp16": (16, "avx512_fp16")}
@@ -22,7 +23,7 @@ def cpu_peak(cpu: Cpu, cores: int, precision: str, given: Mapping[str, float] | 
     if given and precision in given:
         return Peak(given[precision], formula=f"{given[precision]} TFLOP/s", source="device.peak_tflop_s")
     how = how_to_give(precision)
-    if precision in ("tf32", "fp8"):
+    if precision in ("tf32", "fp8", "fp4"):
         return Peak(None, reason=f"{precision} is a GPU format")
     if cpu.clock_mhz is None:
         return Peak(None, reason=f"the clock of {cpu.name} is not told; {how}")

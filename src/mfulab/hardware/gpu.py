@@ -6,6 +6,7 @@ from typing import Any
 import pynvml
 
 from mfulab.hardware import nvml
+from mfulab.hardware.identity import CudaDevice
 
 
 @dataclass(frozen=True)
@@ -13,12 +14,11 @@ class GpuProperties:
     """What decides a GPU's peaks, as the driver tells it. Clocks in MHz; `bus_bits` is the width of its memory bus."""
 
     name: str
-    compute_capability: str
-    sms: int
+    sms: int | None
     max_sm_clock_mhz: float | None
     max_memory_clock_mhz: float | None = None
     bus_bits: int | None = None
-    geforce: bool = False
+    pci_id: str | None = None
 
 
 def uuid_of(device: Any) -> str:
@@ -39,17 +39,29 @@ def properties_of(device: Any) -> GpuProperties:
 
     facts = torch.cuda.get_device_properties(device)
     try:
-        handle = nvml.parent(handle_of(device))
+        handle = handle_of(device)
     except nvml.RefusedError:
         handle = None
+    return _properties(handle, facts.name, facts.multi_processor_count)
+
+
+def properties_by_nvml(device: CudaDevice) -> GpuProperties:
+    """What decides the peaks of a device, as NVML alone tells it, without torch; of a MIG instance its SMs, too."""
+    handle = nvml.handle_by_uuid(device.uuid)
+    slice_of = nvml.optional(pynvml.nvmlDeviceGetAttributes, handle) if nvml.is_mig(handle) else None
+    return _properties(handle, device.name, None if slice_of is None else slice_of.multiprocessorCount)
+
+
+def _properties(handle: Any, name: str, sms: int | None) -> GpuProperties:
+    whole = None if handle is None else nvml.parent(handle)
+    pci = _asked(whole, pynvml.nvmlDeviceGetPciInfo)
     return GpuProperties(
-        name=facts.name,
-        compute_capability=f"{facts.major}.{facts.minor}",
-        sms=facts.multi_processor_count,
-        max_sm_clock_mhz=_asked(handle, pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_SM),
-        max_memory_clock_mhz=_asked(handle, pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_MEM),
-        bus_bits=_asked(handle, pynvml.nvmlDeviceGetMemoryBusWidth),
-        geforce=_asked(handle, pynvml.nvmlDeviceGetBrand) in (pynvml.NVML_BRAND_GEFORCE, pynvml.NVML_BRAND_GEFORCE_RTX),
+        name=name,
+        sms=sms,
+        max_sm_clock_mhz=_asked(whole, pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_SM),
+        max_memory_clock_mhz=_asked(whole, pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_MEM),
+        bus_bits=_asked(whole, pynvml.nvmlDeviceGetMemoryBusWidth),
+        pci_id=None if pci is None else f"{pci.pciDeviceId & 0xFFFF:04x}:{pci.pciDeviceId >> 16:04x}",
     )
 
 

@@ -1,0 +1,130 @@
+"""Datasheets of accelerators, found by device string or PCI id: that very product's, or an error with the choices."""
+
+import csv
+import difflib
+import functools
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+
+# Words that some drivers put into a name and others leave out; no two products differ in them alone.
+_DECORATION = {"nvidia", "amd", "intel", "aws", "tesla", "geforce", "instinct", "r", "tm", "generation", "oam"}
+_PCI_ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{4}")
+_SLICE = re.compile(r"\s+MIG\s+\d+[cg].*$")
+
+
+class UnknownDeviceError(LookupError):
+    """No datasheet here is this device's, or several could be; the message lists the choices."""
+
+
+@dataclass(frozen=True)
+class Datasheet:
+    """One accelerator as its vendor describes it: dense figures in TFLOP/s (TOP/s for int8), clocks in MHz.
+
+    `units` are what a framework counts: SMs, compute units, cores. `rate` chooses the row of FMA per clock and unit;
+    `printed` as a rate means that the figures follow from none. `figures` holds the printed numbers as text, by unit.
+    """
+
+    device: str
+    names: tuple[str, ...]
+    pci_ids: tuple[str, ...]
+    vendor: str
+    architecture: str
+    units: int | None
+    rate: str
+    boost_mhz: float | None
+    tensor_mhz: float | None
+    memory_gb: float | None
+    memory_gb_s: float | None
+    tdp_w: float | None
+    source: str
+    note: str
+    figures: Mapping[str, str] = field(hash=False)
+
+
+def find(device: str, units: int | None = None, pci_id: str | None = None) -> Datasheet:
+    """Finds the datasheet of exactly this device.
+
+    Args:
+        device: the name that a driver or framework tells (`NVIDIA H100 80GB HBM3`), or a PCI id (`10de:2330`).
+        units: its SMs or compute units, where known: they tell products of one name apart.
+        pci_id: its PCI id, where known, for the same purpose.
+
+    Raises UnknownDeviceError where no product, or more than one, answers to it.
+    """
+    if _PCI_ID.fullmatch(device.strip().lower()):
+        found = [sheet for sheet in datasheets() if device.strip().lower() in sheet.pci_ids]
+    else:
+        found = list(_by_name().get(normalised(_SLICE.sub("", device)), ()))
+    if len(found) > 1 and pci_id:
+        found = [sheet for sheet in found if pci_id.lower() in sheet.pci_ids] or found
+    if len(found) > 1 and units:
+        found = [sheet for sheet in found if sheet.units == units] or found
+    if len(found) == 1:
+        return found[0]
+    if found:
+        choices = ", ".join(f"{sheet.device} ({sheet.units} units)" for sheet in found)
+        raise UnknownDeviceError(f"{device!r} could be one of {choices}: name one of these, or its PCI id")
+    raise UnknownDeviceError(f"there is no datasheet of {device!r} here, so its peak is unknown{_suggested(device)}")
+
+
+def is_slice(device: str) -> bool:
+    """Tells from a device's name that it is a MIG instance, a part of the product named."""
+    return bool(_SLICE.search(device))
+
+
+def normalised(name: str) -> str:
+    """Lowers `name` to words and numbers without vendors and trademarks: `Tesla V100-SXM2-16GB` to `v100 sxm2 16gb`."""
+    words = re.findall(r"[a-z0-9.]+", name.lower())
+    return " ".join(word for word in words if word not in _DECORATION)
+
+
+@functools.cache
+def datasheets() -> tuple[Datasheet, ...]:
+    """Lists all datasheets of `datasheets.csv`."""
+    return tuple(_datasheet(row) for row in table("datasheets.csv"))
+
+
+@functools.cache
+def table(name: str) -> list[dict[str, str]]:
+    """Reads a table of facts that stands beside this module."""
+    with (resources.files(__package__) / name).open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def _datasheet(row: dict[str, str]) -> Datasheet:
+    numbers = ("boost_mhz", "tensor_mhz", "memory_gb", "memory_gb_s", "tdp_w")
+    texts = ("device", "vendor", "architecture", "rate", "source", "note")
+    return Datasheet(
+        **{key: row[key] for key in texts},  # type: ignore[arg-type]
+        **{key: float(row[key]) if row[key] else None for key in numbers},  # type: ignore[arg-type]
+        names=tuple(filter(None, row["names"].split("|"))),
+        pci_ids=tuple(filter(None, row["pci_ids"].split("|"))),
+        units=int(row["units"]) if row["units"] else None,
+        figures={
+            key.rsplit("_", 1)[0]: value for key, value in row.items() if value and key.endswith(("_tflops", "_tops"))
+        },
+    )
+
+
+@functools.cache
+def _by_name() -> dict[str, tuple[Datasheet, ...]]:
+    found: dict[str, tuple[Datasheet, ...]] = {}
+    for sheet in datasheets():
+        for name in {normalised(name) for name in (sheet.device, *sheet.names)}:
+            found[name] = (*found.get(name, ()), sheet)
+    return found
+
+
+def _suggested(device: str) -> str:
+    words = set(normalised(device).split())
+    containing = {sheet.device for name, sheets in _by_name().items() if words <= set(name.split()) for sheet in sheets}
+    near = difflib.get_close_matches(normalised(device), _by_name(), n=5, cutoff=0.6)
+    chosen = containing or {sheet.device for name in near for sheet in _by_name()[name]}
+    return f"; did you mean {_listed(sorted(chosen)[:8])}?" if words and chosen else ""
+
+
+def _listed(items: Iterable[str]) -> str:
+    *head, last = items
+    return f"{', '.join(head)} or {last}" if head else last

@@ -1,0 +1,63 @@
+"""`mfulab peak`: what it prints of known, unknown and ambiguous devices, and that it waits for no torch."""
+
+import subprocess
+import sys
+
+import pytest
+
+import mfulab
+from mfulab.__main__ import main
+
+
+def test_all_formats_of_a_device_with_source(capsys):
+    assert main(["peak", "NVIDIA H100 80GB HBM3"]) == 0
+    printed = capsys.readouterr().out
+    for expected in ("989.4", "1830", "494.7", "3350 GB/s", "NVIDIA H100 datasheet"):
+        assert expected in printed
+
+
+def test_one_format(capsys):
+    assert main(["peak", "10de:2329", "bf16"]) == 0
+    printed = capsys.readouterr().out
+    assert "148" in printed
+    assert "limited for export" in printed
+    assert "fp8" not in printed
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["H100"], "did you mean H100 NVL, H100 PCIe or H100 SXM5 80GB?"),
+        (
+            ["NVIDIA GeForce RTX 3050"],
+            "could be one of GeForce RTX 3050 8GB (20 units), GeForce RTX 3050 6GB (18 units)",
+        ),
+        (["NVIDIA L40S", "fp12"], "precision 'fp12' is unknown; choose one of fp64, fp32"),
+    ],
+)
+def test_a_mistake_is_one_message_with_the_choices(capsys, words, message):
+    assert main(["peak", *words]) == 2
+    said = capsys.readouterr()
+    assert message in said.err
+    assert not said.out
+
+
+def test_a_device_without_any_figure_says_why(capsys):
+    assert main(["peak", "Apple M4"]) == 1
+    assert "prints no FLOP/s" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_device_at_hand(capsys):
+    assert main(["peak"]) in (0, 1)
+    assert "fp32" in capsys.readouterr().out
+
+
+def test_the_library_function():
+    assert mfulab.peak("NVIDIA H200", "bf16").spec == pytest.approx(989.4, rel=1e-3)
+    assert mfulab.peak("NVIDIA H200", "bf16").memory_gb_s == 4800
+
+
+def test_it_waits_for_no_torch():
+    code = "import sys; from mfulab.__main__ import main; main(['peak', 'NVIDIA L40S']); print('torch' in sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout.splitlines()[-1] == "False"
