@@ -12,7 +12,7 @@ from mfulab.flops.operators import Cost
 from mfulab.flops.recorded import Recorded, recorded_cost, recorded_format
 from mfulab.samplers.reading import Reading, Readings, missing
 from mfulab.tracing.attribution import COMPILED, FUSED, Attribution, attribute
-from mfulab.tracing.intervals import Intervals, clip, exclusive, gaps, join, length, overlapped, union
+from mfulab.tracing.intervals import Intervals, clip, exclusive, gaps, length, overlapped, union
 from mfulab.tracing.recording import COMMUNICATION, COMPUTE, COPY, KINDS, Recording, launch_of
 from mfulab.tracing.tiles import multiplies, padding, rounds_to_tf32, tile_of
 from mfulab.tracing.window import Window
@@ -29,7 +29,7 @@ UNITS = {
 }
 OPERATOR_UNITS = {"product_percent": "%", "other_operators_percent": "%"}
 TRACE_UNITS = {
-    "without_operator_percent": "%",
+    "graph_percent": "%",
     "communication_total_percent": "%",
     "stream_overlap_percent": "%",
     "launch_bound_percent": "%",
@@ -121,8 +121,9 @@ def analyse(recording: Recording, window: Window, attribution: Attribution | Non
     """Reads one window of a trace; of several devices in one trace, the one with most activities."""
     attribution = attribution or attribute(recording)
     on_gpu = len(recording.activities) > 0
-    products, uncounted = _products(recording, attribution, window, on_gpu)
-    device = _DeviceTime(recording, attribution, window) if on_gpu else _HostTime(recording, attribution, window)
+    products, uncounted, counted = _products(recording, attribution, window, on_gpu)
+    told = _DeviceTime if on_gpu else _HostTime
+    device = told(recording, attribution, window, counted)
     return Analysis(
         window=window, readings=device.readings(), spent=device.spent, products=products, kernels=device.kernels(),
         others=device.others(), uncounted=uncounted, on_gpu=on_gpu, notes=device.notes,
@@ -132,7 +133,7 @@ def analyse(recording: Recording, window: Window, attribution: Attribution | Non
 class _DeviceTime:
     """The window by what the device executed in it."""
 
-    def __init__(self, recording: Recording, attribution: Attribution, window: Window) -> None:
+    def __init__(self, recording: Recording, attribution: Attribution, window: Window, counted: set[int]) -> None:
         self.recording, self.attribution, self.window = recording, attribution, window
         activities = recording.activities
         inside = (activities.end > window.begin) & (activities.begin < window.end)
@@ -149,18 +150,22 @@ class _DeviceTime:
         self.graph = attribution.by_graph[self.inside]
         self.launched = launch_of(recording)[self.inside]
         compute = self.kind == COMPUTE
-        self.multiplied = compute & (self.product >= 0)
-        self.unowned = compute & (self.product < 0) & (self.graph | (self.operator < 0))
-        waits = _waits(recording)
+        # Kernels of no operator, left over from earlier steps or launched by hand, go by their names.
+        named = np.array([multiplies(name) for name in recording.names], bool)[activities.name[self.inside]]
+        alone = (self.product < 0) & (self.operator < 0) & ~self.graph
+        self.multiplied = compute & ~self.graph & ((self.product >= 0) | (alone & named))
+        known = np.isin(self.product, np.fromiter(counted, np.int64, len(counted))) & (self.product >= 0)
+        again = known & attribution.recomputed[self.product] if len(attribution.recomputed) else known
         parts = exclusive(
             [
-                self._where(self.multiplied & ~attribution.recomputed[self.product]),
+                self._where(self.multiplied & known & ~again),
+                self._where(self.multiplied & again),
                 self._where(self.multiplied),
-                self._where(compute & ~self.unowned),
-                self._where(self.unowned),
+                self._where(compute & ~self.graph),
+                self._where(compute),
                 self._where(self.kind == COMMUNICATION),
                 self._where(self.kind == COPY),
-                waits,
+                _waits(recording),
             ],
             window.begin,
             window.end,
@@ -173,8 +178,8 @@ class _DeviceTime:
 
     def readings(self) -> Readings:
         spent, wall = self.spent, self.window.length
-        compute = sum(spent[name] for name in ("products", "recomputed", "others", "unowned"))
-        busy = compute + spent["communication"] + spent["copies"]
+        compute = sum(spent[name] for name in ("products", "recomputed", "uncounted", "others", "graph"))
+        busy = compute + spent["communication"]
         idle = gaps(self.busy, self.window.begin, self.window.end)
         lengths = idle.end - idle.begin
         values: dict[str, float | None] = {
@@ -182,10 +187,10 @@ class _DeviceTime:
             "compute_busy_percent": 100 * compute / wall,
             "copy_percent": 100 * spent["copies"] / wall,
             "communication_percent": 100 * spent["communication"] / wall,
-            "idle_percent": 100 * (wall - busy) / wall,
+            "idle_percent": 100 * (spent["idle"] + spent["input_wait"]) / wall,
             "launch_gaps_per_step": len(lengths) / self.window.steps,
             "launch_gap_s": float(np.median(lengths)) / 1e9 if len(lengths) else 0.0,
-            "without_operator_percent": 100 * spent["unowned"] / wall,
+            "graph_percent": 100 * spent["graph"] / wall,
             "communication_total_percent": 100
             * length(union(clip(self._where(self.kind == COMMUNICATION), self.window.begin, self.window.end)))
             / wall,
@@ -202,19 +207,17 @@ class _DeviceTime:
 
     def _operators(self, compute: int) -> Readings:
         spent, wall = self.spent, self.window.length
-        unowned = spent["unowned"]
-        if compute and unowned > (1 - LEAST_ATTRIBUTED) * compute:
-            graph = self.graph[self.unowned].any()
-            who = "kernels were launched by a graph, and" if graph else "kernels whose launch the trace does not hold"
-            reason = f"{100 * unowned / compute:.0f} % of the compute time are {who} belong to no operator"
+        if compute and spent["graph"] > (1 - LEAST_ATTRIBUTED) * compute:
+            share = 100 * spent["graph"] / compute
+            reason = f"{share:.0f} % of the kernels' time was launched by a graph, and belongs to no operator"
             return missing(OPERATOR_UNITS, SOURCE, reason)
         if not compute:
             return missing(OPERATOR_UNITS, SOURCE, "no compute kernel ran in this window")
         if not (self.multiplied.any()) and self.operator.size and self._fused():
             return missing(OPERATOR_UNITS, SOURCE, "compiled code holds its products itself")
         return {
-            "product_percent": self._reading("product_percent", 100 * (spent["products"] + spent["recomputed"]) / wall),
-            "other_operators_percent": self._reading("other_operators_percent", 100 * (spent["others"]) / wall),
+            "product_percent": self._reading("product_percent", 100 * _multiplying(spent) / wall),
+            "other_operators_percent": self._reading("other_operators_percent", 100 * spent["others"] / wall),
         }
 
     def _fused(self) -> bool:
@@ -269,13 +272,21 @@ class _DeviceTime:
         return dict(found)
 
 
-SPENT = ("products", "recomputed", "others", "unowned", "communication", "copies", "input_wait", "idle")
+# What a window's time is spent on, each nanosecond once: products of known FLOPs, the same again for a checkpoint,
+# products of unknown FLOPs, other operators, what a graph launched, and what none of these covers.
+SPENT = (
+    *("products", "recomputed", "uncounted", "others", "graph", "communication", "copies", "input_wait", "idle"),
+)
+
+
+def _multiplying(spent: dict[str, int]) -> int:
+    return spent["products"] + spent["recomputed"] + spent["uncounted"]
 
 
 class _HostTime:
     """The window by what the thread of the steps called in it: a CPU's time."""
 
-    def __init__(self, recording: Recording, attribution: Attribution, window: Window) -> None:
+    def __init__(self, recording: Recording, attribution: Attribution, window: Window, counted: set[int]) -> None:
         self.recording, self.attribution, self.window = recording, attribution, window
         self.notes: list[str] = []
         host = recording.host
@@ -292,18 +303,15 @@ class _HostTime:
             int(one) for one in self.inside if attribution.product[one] == one
         }  # products, each in no other
         outer = self.inside[attribution.outermost[self.inside] == self.inside]
-        again = attribution.recomputed
         mine = np.array(sorted(self.roots), np.int64)
-        loads = _waits(recording)
+        known = np.isin(mine, np.fromiter(counted, np.int64, len(counted)))
+        again = known & attribution.recomputed[mine]
+        spans = [mine[known & ~again], mine[again], mine]
         parts = exclusive(
-            [self._spans(mine[~again[mine]] if len(mine) else mine), self._spans(mine), loads, self._spans(outer)],
-            window.begin,
-            window.end,
+            [*map(self._spans, spans), _waits(recording), self._spans(outer)], window.begin, window.end
         )
-        products, recomputed, waits, others, idle = parts
-        self.spent = dict.fromkeys(SPENT, 0) | {
-            "products": products, "recomputed": recomputed, "input_wait": waits, "others": others, "idle": idle
-        }  # fmt: skip
+        names = ("products", "recomputed", "uncounted", "input_wait", "others", "idle")
+        self.spent = dict.fromkeys(SPENT, 0) | dict(zip(names, parts, strict=True))
         self.outer = outer
 
     def _spans(self, chosen: Any) -> Intervals:
@@ -313,13 +321,13 @@ class _HostTime:
         wall, source = self.window.length, "operators on the host"
         found = missing({**UNITS, **TRACE_UNITS}, SOURCE, f"{NO_KERNELS}: see operators.csv")
         fused = self.others().get(FUSED, 0)
-        if not self.spent["products"] + self.spent["recomputed"] + self.spent["others"]:
+        if not _multiplying(self.spent) + self.spent["others"]:
             return {**found, **missing(OPERATOR_UNITS, source, "the trace holds no time of any operator")}
-        if fused and not self.spent["products"]:
+        if fused and not _multiplying(self.spent):
             reason = "compiled code holds its products itself, and no operator tells them apart"
             return {**found, **missing(OPERATOR_UNITS, source, reason)}
         shares = {
-            "product_percent": self.spent["products"] + self.spent["recomputed"],
+            "product_percent": _multiplying(self.spent),
             "other_operators_percent": self.spent["others"],
             "idle_input_percent": self.spent["input_wait"],
         }
@@ -380,8 +388,8 @@ def top_kernels(table: list[dict[str, Any]]) -> str | None:
 
 def _products(
     recording: Recording, attribution: Attribution, window: Window, on_gpu: bool
-) -> tuple[list[Product], dict[str, tuple[int, str]]]:
-    """The window's products with their FLOPs, and those whose FLOPs are not told."""
+) -> tuple[list[Product], dict[str, tuple[int, str]], set[int]]:
+    """The window's products with their FLOPs, those whose FLOPs are not told, and the calls of which they are."""
     host, activities = recording.host, recording.activities
     roots = np.flatnonzero((attribution.product == np.arange(len(host))) & window.called(host.begin))
     times: Counter[int] = Counter()
@@ -396,6 +404,7 @@ def _products(
             times[one] = int(host.end[one] - host.begin[one])
     costs: dict[int, Recorded] = {}
     found: dict[Any, Product] = {}
+    counted: set[int] = set()
     for root in roots.tolist():
         call = host.calls.get(root)
         inner = host.calls.get(attribution.innermost[root], call)
@@ -425,6 +434,8 @@ def _products(
             if main is not None and recorded.matmul and (tile := tile_of(kernel)):
                 batch, m, n, _ = recorded.matmul
                 product.tile, product.padding = tile, padding(m, n, tile, int(activities.blocks[main]), batch)
+        if costs[id(call)].cost is not None:
+            counted.add(root)
         product.calls += 1
         product.time_ns += times[root]
         cost = costs[id(call)].cost or Cost(0, 0, 0)
@@ -440,7 +451,7 @@ def _products(
             uncounted[product.name] = (before[0] + product.time_ns, before[1])
     if on_gpu:
         uncounted |= _unknown(recording, attribution, window)
-    return ordered, uncounted
+    return ordered, uncounted, counted
 
 
 def _unknown(recording: Recording, attribution: Attribution, window: Window) -> dict[str, tuple[int, str]]:
@@ -460,12 +471,9 @@ def _unknown(recording: Recording, attribution: Attribution, window: Window) -> 
         graph = attribution.by_graph[one]
         if graph or owners[one] < 0:
             name = recording.names[activities.name[one]]
-            reason = "launched by a graph" if graph else "launched outside of any operator"
+            reason = "launched by a graph" if graph else "launched before the trace or outside of any operator"
         else:
             name, reason = _called(recording.names[host.name[owners[one]]]), "no formula for this operator"
         time = int(activities.end[one] - activities.begin[one])
         found[name] = (found.get(name, (0, ""))[0] + time, reason)
     return found
-
-
-__all__ = ["ALL_UNITS", "Analysis", "Product", "analyse", "join"]

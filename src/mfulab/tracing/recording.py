@@ -219,7 +219,7 @@ class _Reader:
         thread = self._thread(event)
         # Gradients are enabled where an operator has a number of its own; in backward that is a recomputation.
         forward = "Sequence number" in args and args.get("Fwd thread id", 0) == 0
-        if name in FORMULAS or "Input Dims" in args and name.startswith(_MULTIPLYING):
+        if name in FORMULAS or ("Input Dims" in args and name.startswith(_MULTIPLYING)):
             self.calls[len(self.host.arrays["begin"])] = self._shared(name, args)
         self.host.add(
             *span, self.texts(name), thread, _integer(args.get("External id", args.get("external id"))),

@@ -13,7 +13,7 @@ _TILES = (
 )
 _TF32 = re.compile(r"tf32|s1688gemm|nvjet_")
 _PRODUCT = re.compile(
-    r"gemm|gemv|cijk_|nvjet|xmma|cutlass|wgrad|dgrad|fprop|conv\dd|convolve|winograd|matmul|attn_fwd|attn_bwd|"
+    r"(?<!fb)gemm|gemv|cijk_|nvjet|xmma|cutlass|wgrad|dgrad|fprop|conv\dd|convolve|winograd|matmul|attn_fwd|attn_bwd|"
     r"flash|fmha|attention|triton_tem_|mmha|scaled_dot|_dot_kernel|moe_kernel|implicit_con",
     re.IGNORECASE,
 )
