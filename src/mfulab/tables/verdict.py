@@ -10,6 +10,7 @@ import math
 import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from mfulab.language import Texts
 
@@ -78,12 +79,13 @@ def judge(row: Mapping[str, object], language: str = "en") -> Verdict:
     facts = Facts(row, language)
     expected = expected_mfu(facts)
     flags = tuple(flags_of(facts, expected))
-    if facts["mfu_percent"] is None:
-        return Verdict("no MFU", facts.say("no_mfu"), drop(facts), expected, flags)
-    for cause, judged in CAUSES:
+    useful = facts["mfu_percent"] is not None
+    for cause, judged in CAUSES if useful else WITHOUT_MFU:
         reason = judged(facts)
         if reason:
             return Verdict(cause, reason, drop(facts), expected, flags)
+    if not useful:
+        return Verdict("no MFU", facts.say("no_mfu"), drop(facts), expected, flags)
     return Verdict("not explained", _unexplained(facts), drop(facts), expected, flags)
 
 
@@ -262,12 +264,24 @@ def _cpu_idle(facts: Facts) -> str:
     return facts.say("under_used", share=facts["utilization_percent"])
 
 
-def _products(facts: Facts) -> dict[str, float] | None:
-    """MFU taken apart, percent: the time in products, in other operators, outside of any; the products' own MFU."""
+def _products(facts: Facts) -> dict[str, Any] | None:
+    """MFU taken apart, percent: the time in products, in other operators, outside of any; the products' own MFU.
+
+    Their MFU is against the best product measured, and against the datasheet where none was.
+    """
     products, others, mfu = facts["product_percent"], facts["other_operators_percent"], facts["mfu_measured_percent"]
+    against = "measured" if mfu is not None else "spec"
+    mfu = facts["mfu_percent"] if mfu is None else mfu
     if not products or others is None or mfu is None:
         return None
-    return {"products": products, "others": others, "outside": 100 - products - others, "speed": 100 * mfu / products}
+    counted = products * (1 - (facts["uncounted_percent"] or 0) / 100)
+    return {
+        "products": products,
+        "others": others,
+        "outside": 100 - products - others,
+        "speed": 100 * mfu / counted,
+        "against": facts.say(f"against_{against}"),
+    }
 
 
 def _other_operators(facts: Facts) -> str:
@@ -317,6 +331,8 @@ CAUSES: tuple[tuple[str, Callable[[Facts], str]], ...] = (
     ("slow products", _slow_products),
     ("busy, not useful", _busy_not_useful),
 )
+# What a trace can tell without knowing FLOPs or a peak.
+WITHOUT_MFU = CAUSES[1:4]
 
 
 def _unexplained(facts: Facts) -> str:

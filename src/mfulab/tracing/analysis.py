@@ -78,6 +78,7 @@ class Analysis:
         others: outermost other operators → ns of their kernels.
         uncounted: products without FLOPs → ns and the reason.
         on_gpu: whether a GPU did it.
+        backward: whether a backward pass was recorded in it.
     """
 
     window: Window
@@ -88,6 +89,7 @@ class Analysis:
     others: dict[str, int]
     uncounted: dict[str, tuple[int, str]]
     on_gpu: bool
+    backward: bool = False
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -127,6 +129,7 @@ def analyse(recording: Recording, window: Window, attribution: Attribution | Non
     return Analysis(
         window=window, readings=device.readings(), spent=device.spent, products=products, kernels=device.kernels(),
         others=device.others(), uncounted=uncounted, on_gpu=on_gpu, notes=device.notes,
+        backward=bool(attribution.backward[window.called(recording.host.begin)].any()),
     )  # fmt: skip
 
 
