@@ -107,5 +107,6 @@ def measured(project: Project, tmp_path: Path) -> Project:
 
 @pytest.fixture
 def benchmark_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes the scripts in benchmarks/ importable, as they are to one another when run."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    """Makes the scripts in benchmarks/ and validation/ importable, as they are to one another when run."""
+    for folder in ("benchmarks", "validation"):
+        monkeypatch.syspath_prepend(str(ROOT / folder))

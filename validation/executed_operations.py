@@ -1,7 +1,7 @@
 """What the tensor cores executed, by Nsight Compute's counters, beside what mfulab counts: a product, attention, a
 convolution. This is the check of HFU's numerator.
 
-    python benchmarks/executed_operations.py [--out executed.json]
+    python validation/executed_operations.py [--out executed.json]
 
 Needs `ncu` and the right to read counters (as root, or with NVreg_RestrictProfilingToAdminUsers=0).
 """

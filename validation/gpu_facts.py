@@ -1,6 +1,6 @@
 """First facts about a GPU, in under two minutes: which counters answer, how fast copies and large products are.
 
-    python benchmarks/gpu_facts.py [--out facts.json] [--quick]
+    python validation/gpu_facts.py [--out facts.json] [--quick]
 
 Every fact comes from the samplers and products that the measurements use. One that fails says why and hides no other.
 On a machine without a GPU it tells what can be told, and says so.

@@ -1,8 +1,8 @@
 """Whether what was measured on a GPU can be believed: each check says ok, differs or not measurable, and why.
 
-    python benchmarks/gpu_validity.py [--tables results/tables] [--hardware SLUG] [--executed executed.json]
+    python validation/gpu_validity.py [--tables results/tables] [--hardware SLUG] [--executed executed.json]
 
-Reads the tables of the experiments `validity` and any other, and what benchmarks/executed_operations.py wrote. Ends
+Reads the tables of the experiments `validity` and any other, and what validation/executed_operations.py wrote. Ends
 with status 1 where something differs.
 """
 
@@ -25,6 +25,7 @@ OK, DIFFERS, NOT_MEASURABLE = "ok", "differs", "not measurable"
 # Dense TFLOP/s of large products that others have published for a device, as a range.
 PUBLISHED: dict[str, dict[str, tuple[float, float]]] = {
     "nvidia-h100-80gb-hbm3": {"bf16": (789, 797), "tf32": (372, 402), "fp32": (51.9, 52)},
+    "nvidia-h200": {"bf16": (769, 798)},  # 8192³ by torch 2.11 on random data, on several cards
 }
 PRODUCT_MODEL, PRODUCT_KERNEL = "large_product", "torch"
 TENSOR_FORMATS = ("tf32", "bf16", "fp16", "fp8")
@@ -115,7 +116,7 @@ def executed_as_counted(cases: Sequence[Row]) -> Iterator[Line]:
     """Operations that the hardware counted within AGREE of the FLOPs that HFU counts as executed."""
     check = "executed operations against counted FLOPs"
     if not cases:
-        yield Line(check, "all cases", NOT_MEASURABLE, "give --executed, from benchmarks/executed_operations.py")
+        yield Line(check, "all cases", NOT_MEASURABLE, "give --executed, from validation/executed_operations.py")
     for case in cases:
         executed, counted = case["executed_operations"], case["counted_flops"]
         if not known(executed):
@@ -202,7 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", type=Path, default=Path("results/tables"))
     parser.add_argument("--hardware", help="the machine to judge; the only GPU where none is named")
-    parser.add_argument("--executed", type=Path, help="what benchmarks/executed_operations.py --out wrote")
+    parser.add_argument("--executed", type=Path, help="what validation/executed_operations.py --out wrote")
     options = parser.parse_args(arguments)
     tables, _ = frames.read(options.tables)
     executed = json.loads(options.executed.read_text(encoding="utf-8")) if options.executed else []

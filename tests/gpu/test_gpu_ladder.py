@@ -12,6 +12,7 @@ from mfulab.hardware.identity import cuda_devices
 from mfulab.hardware.peaks import gpu_peak
 from mfulab.samplers.gpm_sampler import GpmSampler, why_unsupported
 from mfulab.samplers.nvml_sampler import NvmlSampler
+from mfulab.samplers.series import Series
 from mfulab.schema.configs import DeviceConfig
 from mfulab.timing.clocks import CudaClock
 from mfulab.timing.windows import Pace, observe
@@ -79,9 +80,13 @@ def test_a_copy_fills_dram_and_no_tensor_core(gpm, copy):
     assert seen["tensor_active_percent"].value < 1
 
 
-def test_mfu_agrees_with_the_tensor_pipe_within_five_points(handle, gpm, product):
-    observed = observe(product, CudaClock(DEVICE), PACE, [gpm()])
-    clock = nvml.ask(pynvml.nvmlDeviceGetClockInfo, handle, 1)
+def test_mfu_agrees_with_the_tensor_pipe_within_five_points(gpm, product, tmp_path):
+    series = Series(DEVICE, tmp_path / "series.csv").open()
+    try:
+        observed = observe(product, CudaClock(DEVICE), PACE, [gpm(), series])
+    finally:
+        series.close()
+    clock = observed.readings["clock_mhz"].value  # polled during the windows: after them it is another
     peak = gpu_peak(gpu.properties_of(DEVICE), "bf16")
     mfu = 100 * 2 * 8192**3 / observed.time_s / 1e12 / peak.spec
     expected = observed.readings["tensor_active_percent"].value * clock / peak.spec_clock_mhz

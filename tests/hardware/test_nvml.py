@@ -50,6 +50,13 @@ def test_utilization_is_the_mean_of_the_samples_inside_the_window(library):
     assert reading.window_s == pytest.approx(5)
 
 
+def test_samples_of_an_unknown_type_are_empty_and_say_so(library):
+    reading = run(library(Gpu(sample_type=99)), 6.0)["utilization_percent"]
+    assert reading.value == 100
+    assert "unknown value type 99" in reading.source
+    assert "nvmlDeviceGetUtilizationRates" in reading.source
+
+
 def test_half_busy_reads_half(library):
     stand_in = library(Gpu(busy=lambda now: 100 if int(now) % 2 else 0))
     assert run(stand_in, 20.0)["utilization_percent"].value == pytest.approx(50, abs=5)

@@ -3,7 +3,7 @@ import re
 
 import pytest
 from support.ladders import LADDER
-from support.machine_code import disassembled, needs_nvrtc
+from support.machine_code import disassembled, main_loops, needs_nvrtc
 
 from mfulab.kernels.base import Resources, Shape
 from mfulab.kernels.cuda_double_buffered import CudaDoubleBuffered
@@ -50,6 +50,24 @@ def test_no_spills_and_the_expected_multiplication(kind, precision, arch, shape)
     assert re.search(MULTIPLY[precision], text)
     others = {"FFMA", "DFMA"} - {MULTIPLY[precision]}
     assert not any(re.search(rf"\b{other}\b", text) for other in others)
+    main = main_loops(text, MULTIPLY[precision])
+    assert main
+    # A generic access (LD, ST without a space named) asks each time which memory an address means.
+    assert not [opcode for body in main for opcode in body if re.match(r"(LD|ST)(\.|$)", opcode)]
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_fragments_are_loaded_as_matrices(precision):
+    text = disassembled(compiled(CudaWmma(precision), "sm_90a", ALIGNED).code)
+    (main,) = main_loops(text, MULTIPLY[precision])
+    assert sum(opcode.startswith("LDSM") for opcode in main) == 12
+    assert "PRMT" not in main
+
+
+def test_operands_are_rounded_to_tf32_once_and_not_at_each_use():
+    (main,) = main_loops(disassembled(compiled(CudaWmma("tf32"), "sm_90a", ALIGNED).code), MULTIPLY["tf32"])
+    loaded = 4 * sum(opcode == "LDG.E.128" for opcode in main)
+    assert sum(opcode.startswith(("FSETP", "F2FP", "F2F")) for opcode in main) == loaded
 
 
 @pytest.mark.parametrize("kind", [CudaVectorised, CudaDoubleBuffered, CudaWarpTile, CudaWmma])

@@ -91,3 +91,15 @@ def test_flops_and_bytes(size):
     shape = Shape(*size)
     assert shape.flops == 2 * batch * m * n * k
     assert shape.bytes_moved(2, 4) == batch * (2 * m * k + 2 * k * n + 4 * m * n)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_refreshed_operands_are_others_and_their_product_is_known(name):
+    operands = random_operands(Shape(2, 9, 16, 33), FORMATS[name], "cpu", seed=3)
+    exact = exact_product(operands.a, operands.b)
+    before = exact.clone()
+    operands.refresh(exact, seed=4)
+    assert torch.equal(exact, exact_product(operands.a, operands.b))
+    assert 0.2 < (exact != before).double().mean() < 0.8
+    assert torch.equal(exact.abs(), before.abs())
+    assert not check(operands.c, exact, FORMATS[name], 33).correct, "an unwritten C is poisoned"

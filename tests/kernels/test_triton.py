@@ -3,6 +3,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 from support.machine_code import resource_usage
@@ -27,6 +28,8 @@ def interpreted(cases):
     finished = subprocess.run(
         [sys.executable, str(script), json.dumps(cases)], capture_output=True, text=True, env=environment, check=False
     )
+    if "0-dimensional arrays can be converted" in finished.stderr:  # NumPy 2.4 refuses what Triton 3.6 does
+        pytest.skip(f"the interpreter of Triton {version('triton')} does not run with NumPy {version('numpy')}")
     assert finished.returncode == 0, finished.stderr[-3000:]
     return json.loads(finished.stdout)
 

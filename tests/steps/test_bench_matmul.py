@@ -37,6 +37,28 @@ class WrongLater(MatmulKernel):
             c[..., 0] += 1
 
 
+class Remembering(MatmulKernel):
+    """Multiplies once and gives the same answer ever after."""
+
+    family, rung, adds = "test", 0, "nothing"
+    devices, precisions = ("cpu",), ("fp32",)
+    kept = None
+
+    def run(self, *operands, launch: Launch) -> None:
+        a, b, c = operands
+        if self.kept is None:
+            self.kept = torch.matmul(a, b)
+        c.copy_(self.kept)
+
+
+class Idle(Remembering):
+    """Finds its result in C already."""
+
+    def run(self, *operands, launch: Launch) -> None:
+        if self.kept is None:
+            super().run(*operands, launch=launch)
+
+
 class OutOfBounds(MatmulKernel):
     """Fails as torch tells that a kernel failed."""
 
@@ -91,7 +113,7 @@ def test_a_row_has_times_errors_and_the_reference(tmp_path, size):
     assert {sample["implementation"] for sample in measured.samples} == {"mine", f"reference: {row.reference_name}"}
 
 
-@pytest.mark.parametrize("kind", [Halved, WrongLater])
+@pytest.mark.parametrize("kind", [Halved, WrongLater, Remembering, Idle])
 def test_a_wrong_result_has_no_speed(tmp_path, kind):
     row = measure(config(f"{__name__}.{kind.__name__}"), tmp_path).row
     assert row.status == "incorrect"

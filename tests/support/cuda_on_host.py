@@ -36,7 +36,18 @@ def build(entry: str, defines: Mapping[str, str], folder: Path):
     if compiler is None:
         pytest.skip("no C++ compiler to run CUDA C on the host with")
     (folder / "entry.cpp").write_text(entry)
-    command = [compiler, "-std=c++17", "-O2", "-shared", "-fPIC", "-w", f"-I{folder}", f"-I{HERE}", f"-I{SOURCES}"]
+    command = [
+        compiler,
+        "-std=c++17",
+        "-O2",
+        "-shared",
+        "-fPIC",
+        "-w",
+        "-fno-strict-aliasing",
+        f"-I{folder}",
+        f"-I{HERE}",
+        f"-I{SOURCES}",
+    ]
     command += [f"-D{key}={value}" for key, value in defines.items()]
     subprocess.run([*command, str(folder / "entry.cpp"), "-o", str(folder / "entry.so")], check=True)
     run = ctypes.CDLL(str(folder / "entry.so")).run

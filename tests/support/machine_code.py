@@ -30,6 +30,36 @@ def needs_nvrtc() -> None:
         pytest.skip("no NVRTC: pip install nvidia-cuda-nvrtc")
 
 
+def instructions(text: str) -> list[tuple[int, str, str]]:
+    """(address, opcode with its modifiers, the rest) of each instruction, predicates left out."""
+    found = re.findall(r"^\s+/\*([0-9a-f]+)\*/\s+(?:@!?U?P\d\s+)?([A-Z][\w.]+)\s*([^;]*);", text, re.MULTILINE)
+    return [(int(address, 16), opcode, operands) for address, opcode, operands in found]
+
+
+def loops(text: str) -> list[list[str]]:
+    """The opcodes between each backward branch's target and itself, longest loop first."""
+    code, labels, address = instructions(text), {}, 0
+    for line in text.splitlines():
+        if label := re.match(r"\s*(\.L_x_\d+):", line):
+            labels[label[1]] = None
+        elif found := re.match(r"\s+/\*([0-9a-f]+)\*/", line):
+            address = int(found[1], 16)
+            labels.update((name, address) for name, at in labels.items() if at is None)
+    bodies = []
+    for at, opcode, operands in code:
+        target = re.search(r"\.L_x_\d+", operands) if opcode.startswith("BRA") else None
+        begin = labels.get(target[0]) if target else None
+        if begin is not None and begin < at:
+            bodies.append([name for address, name, _ in code if begin <= address <= at])
+    return sorted(bodies, key=len, reverse=True)
+
+
+def main_loops(text: str, multiplication: str) -> list[list[str]]:
+    """The innermost loops that multiply."""
+    multiplying = [body for body in loops(text) if any(re.match(multiplication, opcode) for opcode in body)]
+    return [body for body in multiplying if len(body) == min(map(len, multiplying))]
+
+
 def resource_usage(cubin: bytes) -> dict[str, int]:
     """REG, STACK, SHARED, LOCAL of a cubin's one kernel, by cuobjdump; skips the test where there is none."""
     tool = find_nvidia_binary_utility("cuobjdump")

@@ -30,6 +30,7 @@ class Gpu:
     busy: Callable[[float], int] = lambda now: 100
     processes: list[int] = field(default_factory=list)
     capped_share: float = 0.25
+    sample_type: int = pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
     field_type: int = pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
     field_start: int = 0
     refused: set[str] = field(default_factory=set)
@@ -190,7 +191,7 @@ class StandIn:
         """The whole ring buffer, stale samples included: some drivers do not heed the time they are given."""
         gpu = self._gpu(handle)
         held = [n * gpu.sample_period_s for n in range(int(self.now / gpu.sample_period_s) + 1)][-100:]
-        self._number(value_type, pynvml.NVML_VALUE_TYPE_UNSIGNED_INT)
+        self._number(value_type, gpu.sample_type)
         self._number(count, len(held))
         for place, stamp in enumerate(held if samples is not None else ()):
             samples[place].timeStamp = round((self.unix_s + stamp) * 1e6)

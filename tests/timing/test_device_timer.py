@@ -6,12 +6,15 @@ import torch
 from mfulab.timing import device_timer
 from mfulab.timing.device_timer import DeviceTimer
 
+CYCLES_PER_S = 1e9
+
 
 class FakeDevice:
     """A stream: work queued on it runs after what is there, as the host's clock goes on by what the host does."""
 
     def __init__(self):
         self.host_s, self.free_at_s = 100.0, 100.0
+        self.cycles_per_s = CYCLES_PER_S
 
     def enqueue(self, seconds):
         self.free_at_s = max(self.free_at_s, self.host_s) + seconds
@@ -20,7 +23,7 @@ class FakeDevice:
         self.host_s += host_s
         self.enqueue(device_s)
 
-    def event(self, enable_timing):
+    def event(self, enable_timing=False):
         return FakeEvent(self)
 
 
@@ -42,14 +45,12 @@ class FakeEvent:
         return (other.at_s - self.at_s) * 1e3
 
 
-CYCLES_PER_S = 1e9
-
-
 @pytest.fixture
 def device(monkeypatch):
     fake = FakeDevice()
     monkeypatch.setattr(torch.cuda, "Event", fake.event)
-    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: fake.enqueue(cycles / CYCLES_PER_S), raising=False)
+    monkeypatch.setattr(torch.cuda, "clock_rate", lambda: 1755)
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: fake.enqueue(cycles / fake.cycles_per_s), raising=False)
     monkeypatch.setattr(device_timer.time, "perf_counter", lambda: fake.host_s)
     return fake
 
@@ -75,7 +76,8 @@ def test_a_held_stream_hides_a_slow_host(timer, device):
 
     answers = [timer.time(call, 20) for _ in range(3)]
     assert answers[0] is None  # the first hold was a guess, too short: void
-    assert answers[1:] == pytest.approx([1e-4, 1e-4])
+    assert [answer.time_s for answer in answers[1:]] == pytest.approx([1e-4, 1e-4])
+    assert all(answer.held for answer in answers[1:])
 
 
 def test_a_call_that_synchronises_is_timed_as_it_is_after_three_voids(timer, device):
@@ -85,7 +87,45 @@ def test_a_call_that_synchronises_is_timed_as_it_is_after_three_voids(timer, dev
 
     answers = [timer.time(call, 5) for _ in range(6)]
     assert answers[:3] == [None] * 3
-    assert all(answer >= 1e-4 for answer in answers[3:])
+    assert all(answer.time_s >= 1e-4 and not answer.held for answer in answers[3:])
+
+
+def test_a_hold_that_a_risen_clock_shortened_is_calibrated_anew_and_doubled(timer, device):
+    def call():
+        device.launch(host_s=1e-3, device_s=1e-4)
+
+    while timer.time(call, 20) is None:
+        pass
+    held_s = timer._hold_s[call, 20]
+    device.cycles_per_s *= 2
+    assert timer.time(call, 20) is None
+    assert timer._spin_per_s == pytest.approx(device.cycles_per_s)
+    assert timer._hold_s[call, 20] == pytest.approx(2 * held_s)
+    assert timer.time(call, 20).held
+
+
+def test_a_group_follows_sustained_work_and_reads_the_clock_during_it(timer, device, monkeypatch):
+    """The clock falls under load: before and after the group it is another."""
+    began_s, calls = device.host_s, []
+
+    def call():
+        calls.append(device.host_s)
+        device.launch(host_s=1e-6, device_s=1e-3)
+
+    timer.settle(call, 100, best_s=1e-3)
+    assert device.free_at_s - began_s >= device_timer.SUSTAINED_S
+    assert device.free_at_s > device.host_s, "the group follows without a gap"
+    monkeypatch.setattr(torch.cuda, "clock_rate", lambda: 1500 if device.host_s < device.free_at_s else 1980)
+    assert timer.time(call, 100).clock_mhz == 1500
+    monkeypatch.setattr(torch.cuda, "clock_rate", lambda: device.launch(1.0, 0.0) or 1980)
+    assert timer.time(call, 100).clock_mhz is None, "the work was over before the clock was read"
+
+
+def test_a_call_longer_than_that_is_not_repeated_before_it_is_timed(timer):
+    def call():
+        raise AssertionError("called")
+
+    timer.settle(call, 1, best_s=1.0)
 
 
 def test_two_calls_have_holds_of_their_own(timer, device):
@@ -96,5 +136,5 @@ def test_two_calls_have_holds_of_their_own(timer, device):
         device.launch(host_s=5e-3, device_s=1e-4)
 
     timer.time(slow, 10)
-    assert timer.time(quick, 10) == pytest.approx(1e-4)
-    assert timer.cold(quick) == pytest.approx(1e-4)
+    assert timer.time(quick, 10).time_s == pytest.approx(1e-4)
+    assert timer.cold(quick).time_s == pytest.approx(1e-4)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mfulab.timing.host_timer import HostTimer
-from mfulab.timing.repetitions import Budget, Repetition, Settling, drop_slow_clocks, interleave, summarise
+from mfulab.timing.repetitions import Budget, Repetition, Settling, Timed, drop_slow_clocks, interleave, summarise
 
 
 class ScriptedTimer:
@@ -21,17 +21,14 @@ class ScriptedTimer:
 
     def time(self, call, calls):
         self.asked.append((call(), calls))
-        return next(self.times)
+        return Timed(next(self.times), 1980.0)
 
     def cold(self, call):
         self.asked.append((call(), "cold"))
-        return self.cold_factor * next(self.times)
+        return Timed(self.cold_factor * next(self.times), 1980.0)
 
     def settle(self, call, calls, best_s):
         self.asked.append((call(), calls, best_s))
-
-    def clock_mhz(self):
-        return 1980.0
 
 
 BUDGET = Budget(warm_up_s=0.0, time_s=0.0, limit_s=60, least_rounds=4)
@@ -46,6 +43,15 @@ def test_contestants_alternate_and_both_temperatures_are_taken():
     assert len(repetitions) == 4 * 2 * 2
     assert summarise(repetitions, "mine", "hot").median_s == 1e-4
     assert summarise(repetitions, "mine", "cold").median_s == pytest.approx(3e-4)
+
+
+def test_every_round_has_inputs_of_its_own():
+    asked = []
+    timer = ScriptedTimer(itertools.repeat(1e-4))
+    timer.asked = asked
+    interleave({"mine": lambda: "mine"}, timer, BUDGET, refresh=lambda: asked.append("refreshed"))
+    assert asked[1:5] == ["refreshed", ("mine", 10, 1e-4), ("mine", 10), ("mine", "cold")]
+    assert asked.count("refreshed") == 4
 
 
 def test_a_void_repetition_leaves_no_sample():

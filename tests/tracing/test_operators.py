@@ -7,19 +7,24 @@ import pytest
 import torch
 from support.trace_events import TRACE
 
-from mfulab.tracing import operators
+from mfulab.schema.configs import ProfileConfig
+from mfulab.steps import profile_step
+from mfulab.tracing import operators, trace
 from mfulab.tracing.operators import TracedPass, kernel_readings, operator_table, top_kernels, trace_steps
 
 CUDA = SimpleNamespace(type="cuda")
 
 
 class Recorded:
-    """A profiler that has recorded `trace`."""
+    """A profiler that has recorded `trace` and, as kineto's, saves it once."""
 
     def __init__(self, trace: dict) -> None:
-        self.trace = trace
+        self.trace, self.saved = trace, False
 
     def export_chrome_trace(self, path: str) -> None:
+        if self.saved:
+            raise RuntimeError("Trace is already saved.")
+        self.saved = True
         with open(path, "w") as file:
             json.dump(self.trace, file)
 
@@ -39,6 +44,22 @@ def test_a_gpus_trace_gives_shares_and_kernels():
     readings, table = kernel_readings(TracedPass(Recorded(TRACE), steps=2), CUDA)
     assert readings["kernel_busy_percent"].value == pytest.approx(70)
     assert json.loads(top_kernels(table))["gemm"] == pytest.approx(100 * 30 / 80)
+
+
+def test_a_trace_that_was_read_can_still_be_exported(tmp_path):
+    traced = TracedPass(Recorded(TRACE), steps=2)
+    kernel_readings(traced, CUDA)
+    for name in ("trace.json", "trace.json.gz", "again.json.gz"):
+        traced.export(tmp_path / name)
+        assert trace.load(tmp_path / name) == TRACE
+
+
+def test_a_run_s_tables_and_trace_come_of_one_export(tmp_path, monkeypatch):
+    monkeypatch.setattr(profile_step, "operator_table", lambda traced: [])
+    traced = TracedPass(Recorded(TRACE), steps=2)
+    _, table = kernel_readings(traced, CUDA)
+    profile_step.write_tables(ProfileConfig(operators=True, trace=True), traced, table, tmp_path)
+    assert trace.load(tmp_path / "trace.json.gz") == TRACE
 
 
 def test_a_trace_without_kernels_says_so():

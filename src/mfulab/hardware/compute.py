@@ -48,7 +48,11 @@ def _has_tf32(device: torch.device) -> bool:
 
 
 def allow_tf32(allowed: bool) -> None:
-    """Sets the switches that make float32 products and convolutions TF32, both of which torch has."""
+    """Sets the switches that make float32 products and convolutions TF32, both of which torch has.
+
+    By their older names, which set the newer ones too: torch's own compiler reads either, and an older one that the
+    newer contradicts raises.
+    """
     torch.backends.cuda.matmul.allow_tf32 = allowed
     torch.backends.cudnn.allow_tf32 = allowed
 

@@ -15,6 +15,7 @@ _TYPES = {
         "SUM": "float",
         "RESULT": "__nv_bfloat16",
         "DEPTH": "16",
+        "SHARED_LOAD": "m16n16k16.shared.bf16",
     },
     "tf32": {
         "OPERAND": "float",
@@ -23,6 +24,7 @@ _TYPES = {
         "RESULT": "float",
         "DEPTH": "8",
         "ROUND_TO_TF32": "1",
+        "SHARED_LOAD": "m16n16k8.shared.tf32",
     },
     "int8": {"OPERAND": "signed char", "FRAGMENT": "signed char", "SUM": "int", "RESULT": "int", "DEPTH": "16"},
 }

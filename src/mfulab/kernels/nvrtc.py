@@ -77,10 +77,7 @@ def _cuda_core() -> tuple[type, type]:
     try:
         from cuda.core import Program, ProgramOptions
     except ImportError:
-        try:  # cuda-core before 0.5
-            from cuda.core.experimental import Program, ProgramOptions
-        except ImportError:
-            raise UnsupportedError("CUDA C needs NVRTC through cuda.core: pip install mfulab[cuda]") from None
+        raise UnsupportedError("CUDA C needs NVRTC through cuda-core 0.5 or later: pip install mfulab[cuda]") from None
     return Program, ProgramOptions
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from mfulab.kernels.base import Launch, MatmulKernel
-from mfulab.kernels.torch_matmul import Torch
+from mfulab.kernels.torch_matmul import Torch, round_to_tf32
 
 
 class TorchCompiled(MatmulKernel):
@@ -22,7 +22,7 @@ class TorchCompiled(MatmulKernel):
         Torch(self.precision).require(device, shape)
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
-        torch.set_float32_matmul_precision("high" if self.precision == "tf32" else "highest")
+        round_to_tf32(self.precision == "tf32")
         return (a[0], b[0]) if len(a) == 1 else (a, b)
 
     def run(self, *operands: Any, launch: Launch) -> Any:

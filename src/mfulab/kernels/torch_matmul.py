@@ -33,7 +33,16 @@ class Torch(MatmulKernel):
             for a_matrix, b_matrix, c_matrix in zip(*(x if x.ndim == 3 else x[None] for x in operands), strict=True):
                 torch._int_mm(a_matrix, b_matrix, out=c_matrix)
             return
-        allowed = "high" if self.precision == "tf32" else "highest"
-        if torch.get_float32_matmul_precision() != allowed:
-            torch.set_float32_matmul_precision(allowed)
+        round_to_tf32(self.precision == "tf32")
         torch.matmul(a, b, out=c)
+
+
+def round_to_tf32(allowed: bool) -> None:
+    """Whether float32 products on a GPU may round their operands to TF32.
+
+    torch has two switches for it. Setting the older one sets both; reading the newer one is always allowed, while the
+    older one raises where somebody has set the newer.
+    """
+    switch = torch.backends.cuda.matmul
+    if (switch.fp32_precision == "tf32") != allowed:  # type: ignore[attr-defined]
+        switch.allow_tf32 = allowed

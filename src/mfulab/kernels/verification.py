@@ -21,6 +21,22 @@ class Operands:
         """Makes every element of C one that no product gives, so that an unwritten one is seen."""
         self.c.fill_(float("nan") if self.c.is_floating_point() else torch.iinfo(self.c.dtype).min)
 
+    def refresh(self, exact: torch.Tensor, seed: int) -> None:
+        """Makes A and B others in place and poisons C: a result that was kept from earlier inputs is wrong now.
+
+        Some of A's rows and of B's columns change sign, which is exact in every format, and with them what `exact`,
+        their float64 product, holds.
+        """
+        generator = torch.Generator(device=self.a.device).manual_seed(seed)
+        for matrix, shape in ((self.a, (*self.a.shape[:2], 1)), (self.b, (self.b.shape[0], 1, self.b.shape[2]))):
+            turned = torch.randint(0, 2, shape, generator=generator, device=matrix.device, dtype=torch.uint8)
+            if matrix.element_size() == 1 and matrix.is_floating_point():
+                matrix.view(torch.uint8).bitwise_xor_(turned << 7)  # fp8 has no arithmetic of its own
+            else:
+                matrix.mul_(1 - 2 * turned.to(matrix.dtype))
+            exact.mul_(1 - 2 * turned.to(exact.dtype))
+        self.poison()
+
 
 def random_operands(shape: Shape, form: Format, device: Any, seed: int) -> Operands:
     """Standard normal values, for int8 all 255 values alike; never zeros, on which a GPU runs faster."""

@@ -1,5 +1,6 @@
 """What the operating system does to a run's processes, and is asked to do; nothing breaks where it has no answer."""
 
+import errno
 import os
 import select
 import signal
@@ -25,16 +26,28 @@ def check_workflow(environment: Mapping[str, str]) -> None:
 def is_alive(process: int) -> bool:
     """Whether a process goes on; one that has ended and that nobody has waited for does not (Linux)."""
     try:
-        if not hasattr(os, "pidfd_open"):
+        descriptor = _pidfd(process)
+        if descriptor is None:
             os.kill(process, 0)
             return True
-        descriptor = os.pidfd_open(process)
     except ProcessLookupError:
         return False
     try:
         return not select.select([descriptor], [], [], 0)[0]
     finally:
         os.close(descriptor)
+
+
+def _pidfd(process: int) -> int | None:
+    """A file descriptor of a process; None where the system has none to give (before Linux 5.3, in some sandboxes)."""
+    if not hasattr(os, "pidfd_open"):
+        return None
+    try:
+        return os.pidfd_open(process)
+    except OSError as error:
+        if error.errno in (errno.ENOSYS, errno.EPERM):
+            return None
+        raise
 
 
 def out_of_memory_kills() -> int:

@@ -30,6 +30,7 @@ _MEMBER = {
     pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: "ullVal",
     pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: "sllVal",
     pynvml.NVML_VALUE_TYPE_SIGNED_INT: "siVal",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_SHORT: "usVal",
 }
 
 
@@ -95,8 +96,11 @@ class NvmlSampler:
                 pynvml.NVML_GPU_UTILIZATION_SAMPLES,
                 int((begin_s + LAG_S) * 1e6),
             )
-            stamped = [(sample.timeStamp / 1e6, getattr(sample.sampleValue, _MEMBER[kind])) for sample in samples]
-            mean, reason = within(stamped, begin_s + LAG_S, end_s)
+            if kind in _MEMBER:
+                stamped = [(sample.timeStamp / 1e6, getattr(sample.sampleValue, _MEMBER[kind])) for sample in samples]
+                mean, reason = within(stamped, begin_s + LAG_S, end_s)
+            else:
+                mean, reason = None, f"the samples have the unknown value type {kind}"
         except nvml.RefusedError as refusal:
             mean, reason = None, str(refusal)
         if mean is not None:

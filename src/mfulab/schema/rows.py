@@ -287,6 +287,9 @@ class MatmulRow(Row):
     max_absolute_error: float | None = None
     tolerance: float | None = Field(None, description="relative_error above it makes the row `incorrect`.")
     repetitions: int | None = Field(None, description="Hot repetitions; each is a group of back-to-back calls.")
+    unheld_repetitions: int | None = Field(
+        None, description="Of these, on a GPU: launches may have waited for the host, as a call that synchronises does."
+    )
     block: str | None = None
     grid: str | None = None
     registers: int | None = Field(None, description="Per thread, from the compiler.")

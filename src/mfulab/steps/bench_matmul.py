@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import itertools
 import json
 import re
 import statistics
@@ -9,6 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -49,7 +51,8 @@ def measure(config: BenchMatmulStep, folder: Path) -> Measured:
     operands = random_operands(shape, form, device, config.seed)
     exact = exact_product(operands.a, operands.b)
     with _packages_of(config.kernel):
-        call, launch = _bind(kernel, operands, shape)
+        call = _Bound(kernel, operands)
+        launch = call.launch
         operands.poison()
         with _launched_with(launch):
             first_call_s, returned = _first(call)
@@ -62,7 +65,7 @@ def measure(config: BenchMatmulStep, folder: Path) -> Measured:
 
     started = time.perf_counter()
     with _launched_with(launch), _others_noted(row):
-        repetitions, reference = _time(config, kernel, call, operands, shape, device)
+        repetitions, reference = _time(config, call, operands, exact)
     row.measured_s = time.perf_counter() - started
     # What timing left in C; a call that returns its result is asked once more.
     after = check(_result(operands, None if returned is None else call()), exact, form, shape.k)
@@ -136,37 +139,54 @@ def _others_noted(row: MatmulRow) -> Iterator[None]:
     row.others_percent = sampler.stop()["others_percent"].value
 
 
-def _bind(kernel: MatmulKernel, operands: Operands, shape: Shape) -> tuple[Call, Launch]:
-    launch = kernel.launch(shape)
-    prepared = kernel.prepare(operands.a, operands.b, operands.c)
-    return lambda: kernel.run(*prepared, launch=launch), launch
+class _Bound:
+    """A kernel as a call without arguments."""
+
+    def __init__(self, kernel: MatmulKernel, operands: Operands) -> None:
+        self.kernel, self.operands = kernel, operands
+        batch, m, n = operands.c.shape
+        self.shape = Shape(batch, m, n, operands.a.shape[2])
+        self.launch = kernel.launch(self.shape)
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Takes the operands as they are now; some kernels want them in another form."""
+        self.prepared = self.kernel.prepare(self.operands.a, self.operands.b, self.operands.c)
+
+    def __call__(self) -> Any:
+        return self.kernel.run(*self.prepared, launch=self.launch)
 
 
 def _time(
-    config: BenchMatmulStep,
-    kernel: MatmulKernel,
-    call: Call,
-    operands: Operands,
-    shape: Shape,
-    device: str,
+    config: BenchMatmulStep, call: _Bound, operands: Operands, exact: torch.Tensor
 ) -> tuple[list[Repetition], str | None]:
-    """All repetitions, and the name of the reference where the library has the product."""
+    """All repetitions, and the name of the reference where the library has the product; leaves other inputs behind."""
+    device = operands.a.device.type
     timer: Timer = DeviceTimer() if device == "cuda" else HostTimer(cpu().last_level_cache_bytes)
     contestants = {config.kernel.name: call}
-    found = reference_for(kernel.precision, device, shape)
+    found = reference_for(call.kernel.precision, device, call.shape)
     name = None
     if found is not None:
         # Its own output: the kernel's is checked again afterwards.
         beside = Operands(operands.a, operands.b, torch.empty_like(operands.c))
         name = f"reference: {found[0]}"
-        contestants[name] = _bind(found[1], beside, shape)[0]
-    return interleave(contestants, timer, _budget(config.timing, device)), name
+        contestants[name] = _Bound(found[1], beside)
+    seeds = itertools.count(config.seed + 1)
+
+    def refresh() -> None:
+        operands.refresh(exact, next(seeds))
+        for contestant in contestants.values():
+            contestant.prepare()
+
+    return interleave(contestants, timer, _budget(config.timing, device), refresh), name
 
 
 def _budget(timing: TimingConfig, device: str) -> Budget:
     time_s = timing.windows * (timing.window_time_s or WINDOW_S[device])
     warm_up_s = timing.warm_up_time_s or WARM_UP_S[device]
-    return Budget(warm_up_s, time_s, limit_s=min(10 * time_s, timing.time_limit_s / 4), least_rounds=timing.windows)
+    longest = 10 if device == "cpu" else 20  # rounds on a GPU hold sustained work beside what is timed
+    limit_s = min(longest * time_s, timing.time_limit_s / 4)
+    return Budget(warm_up_s, time_s, limit_s, least_rounds=timing.windows)
 
 
 def _describe(
@@ -212,6 +232,9 @@ def _fill_times(row: MatmulRow, repetitions: list[Repetition], kernel: str, refe
     row.time_s = row.hot_time_s = hot.median_s
     row.hot_iqr_s, row.cold_time_s, row.cold_iqr_s = hot.iqr_s, cold.median_s, cold.iqr_s
     row.repetitions = hot.count
+    if row.threads is None:
+        mine = [one for one in repetitions if (one.implementation, one.temperature) == (kernel, "hot")]
+        row.unheld_repetitions = sum(not one.held for one in mine)
     if reference is not None:
         row.reference_name = reference.removeprefix("reference: ")
         row.reference_time_s = summarise(repetitions, reference, "hot").median_s
@@ -228,7 +251,7 @@ def _end_to_end(
     operands = Operands(
         a, b, torch.empty(shape.batch, shape.m, shape.n, dtype=getattr(torch, form.output), device=device)
     )
-    return _result(operands, _bind(kernel, operands, shape)[0]()).cpu()
+    return _result(operands, _Bound(kernel, operands)()).cpu()
 
 
 def _allocate(shape: Shape, form: Format, device: str) -> None:

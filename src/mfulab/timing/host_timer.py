@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 
-from mfulab.timing.repetitions import Call
+from mfulab.timing.repetitions import Call, Timed
 
 # Each library computes with threads of its own, which spin for a while once they have nothing to do: OpenBLAS's for
 # 0.1 s, OpenMP's for some milliseconds. They hold the cores meanwhile, and the next library runs ten times slower.
@@ -21,13 +21,14 @@ class HostTimer:
     def __init__(self, last_level_cache_bytes: int | None) -> None:
         self._scratch = np.zeros(2 * (last_level_cache_bytes or 32 << 20), np.uint8)
 
-    def time(self, call: Call, calls: int) -> float:
+    def time(self, call: Call, calls: int) -> Timed:
         started = time.perf_counter()
         for _ in range(calls):
             call()
-        return (time.perf_counter() - started) / calls
+        # No clock: a virtual machine shows its nominal one, not the one it runs at.
+        return Timed((time.perf_counter() - started) / calls)
 
-    def cold(self, call: Call) -> float:
+    def cold(self, call: Call) -> Timed:
         self._scratch += 1
         return self.time(call, 1)
 
@@ -35,8 +36,5 @@ class HostTimer:
         if best_s > LONGEST_SPIN_S:
             return  # what spins at first is a small part of such a call
         deadline = time.perf_counter() + LONGEST_SPIN_S
-        while self.time(call, calls) > AS_USUAL * best_s and time.perf_counter() < deadline:
+        while self.time(call, calls).time_s > AS_USUAL * best_s and time.perf_counter() < deadline:
             pass
-
-    def clock_mhz(self) -> None:
-        return None  # a virtual machine shows its nominal clock, not the one it runs at

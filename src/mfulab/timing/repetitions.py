@@ -9,9 +9,17 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 Call = Callable[[], Any]
+
+
+class Timed(NamedTuple):
+    """Seconds that one call took, the device's clock meanwhile, and whether no launch waited for the host."""
+
+    time_s: float
+    clock_mhz: float | None = None
+    held: bool = True
 
 
 class Timer(Protocol):
@@ -20,17 +28,14 @@ class Timer(Protocol):
     resolution_s: float  # a group of calls shorter than this is not worth timing
     most_calls: int  # in one group
 
-    def time(self, call: Call, calls: int) -> float | None:
-        """Seconds that one of `calls` back-to-back calls takes; None where this repetition is void."""
+    def time(self, call: Call, calls: int) -> Timed | None:
+        """One of `calls` back-to-back calls; None where this repetition is void."""
 
-    def cold(self, call: Call) -> float | None:
-        """Seconds of one call after the caches were flushed."""
+    def cold(self, call: Call) -> Timed | None:
+        """One call after the caches were flushed."""
 
     def settle(self, call: Call, calls: int, best_s: float) -> None:
-        """Waits until what another contestant left running no longer slows this one; `best_s` is its best so far."""
-
-    def clock_mhz(self) -> float | None:
-        """The device's clock now."""
+        """Brings the device to the state in which it does nothing but this call; `best_s` is its best so far."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,7 @@ class Repetition:
     time_s: float
     calls: int
     clock_mhz: float | None
+    held: bool = True
 
 
 @dataclass
@@ -86,8 +92,13 @@ class Budget:
     least_rounds: int = 5
 
 
-def interleave(contestants: Mapping[str, Call], timer: Timer, budget: Budget) -> list[Repetition]:
-    """Warms every contestant up, then times one hot and one cold repetition of each a round."""
+def interleave(
+    contestants: Mapping[str, Call], timer: Timer, budget: Budget, refresh: Callable[[], None] = lambda: None
+) -> list[Repetition]:
+    """Warms every contestant up, then times one hot and one cold repetition of each a round.
+
+    `refresh` is called before each round, untimed: it gives the contestants other inputs.
+    """
     calls, best_s = {}, {}
     for name, call in contestants.items():
         calls[name], best_s[name] = _warm_up(call, timer, budget.warm_up_s / len(contestants))
@@ -96,16 +107,18 @@ def interleave(contestants: Mapping[str, Call], timer: Timer, budget: Budget) ->
     started = time.perf_counter()
     finished = 0
     while True:
+        refresh()
         for name, call in contestants.items():
             timer.settle(call, calls[name], best_s[name])
             for temperature in ("hot", "cold"):
                 hot = temperature == "hot"
-                time_s = timer.time(call, calls[name]) if hot else timer.cold(call)
-                if time_s is not None:
-                    best_s[name] = min(best_s[name], time_s)
-                    settling[name, temperature].add(time_s)
+                timed = timer.time(call, calls[name]) if hot else timer.cold(call)
+                if timed is not None:
+                    best_s[name] = min(best_s[name], timed.time_s)
+                    settling[name, temperature].add(timed.time_s)
+                    made = calls[name] if hot else 1
                     repetitions.append(
-                        Repetition(name, temperature, finished, time_s, calls[name] if hot else 1, timer.clock_mhz())
+                        Repetition(name, temperature, finished, timed.time_s, made, timed.clock_mhz, timed.held)
                     )
         finished += 1
         elapsed = time.perf_counter() - started
@@ -119,7 +132,8 @@ def _warm_up(call: Call, timer: Timer, warm_up_s: float) -> tuple[int, float]:
     started = time.perf_counter()
     best_s = math.inf
     while True:
-        best_s = min(best_s, timer.time(call, 1) or math.inf)
+        timed = timer.time(call, 1)
+        best_s = min(best_s, timed.time_s if timed else math.inf)
         if time.perf_counter() - started >= warm_up_s:
             return max(1, min(timer.most_calls, math.ceil(timer.resolution_s / best_s))), best_s
 

@@ -1,6 +1,9 @@
 """The traced pass: which operators a step calls, how often, where its time and memory go, and how busy the GPU was."""
 
+import functools
+import gzip
 import json
+import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,7 +34,8 @@ class TracedPass:
 
     def export(self, path: Path) -> None:
         """Writes the Chrome / Perfetto trace, gzipped where `path` ends in .gz."""
-        self.profiler.export_chrome_trace(str(path))
+        with self._saved.open("rb") as source, gzip.open(path, "wb") if path.suffix == ".gz" else path.open("wb") as to:
+            shutil.copyfileobj(source, to)
 
     def operators(self, device: torch.device) -> tuple[Readings, str | None]:
         """Where the time went by operator, as in `attribution.operator_readings`."""
@@ -39,10 +43,18 @@ class TracedPass:
 
     def recorded(self) -> dict[str, Any]:
         """The trace's events."""
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "trace.json"
-            self.export(path)
-            return trace.load(path)
+        return trace.load(self._saved)
+
+    @functools.cached_property
+    def _folder(self) -> tempfile.TemporaryDirectory[str]:
+        return tempfile.TemporaryDirectory()
+
+    @functools.cached_property
+    def _saved(self) -> Path:
+        """The profiler's own export, kept as long as this object: kineto saves a trace once and raises after that."""
+        path = Path(self._folder.name) / "trace.json"
+        self.profiler.export_chrome_trace(str(path))
+        return path
 
 
 def trace_steps(step: Callable[[], object], device: torch.device, steps: int) -> TracedPass:

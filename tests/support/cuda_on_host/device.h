@@ -29,6 +29,9 @@ inline Index threadIdx, blockIdx, blockDim, gridDim;
 struct float4 {
     float x, y, z, w;
 };
+struct uint4 {
+    unsigned x, y, z, w;
+};
 
 extern char __start_shared_memory[] __attribute__((weak)), __stop_shared_memory[] __attribute__((weak));
 

@@ -2,16 +2,16 @@
 // so that a pack is one 128-bit access and lies wholly inside or outside.
 constexpr int PACK = 16 / sizeof(OPERAND);
 
-struct alignas(16) Pack {
-    OPERAND values[PACK];
-};
-
-__device__ __forceinline__ Pack load_pack(const OPERAND* x, int row, int column, int rows, int columns) {
+__device__ __forceinline__ uint4 load_pack(const OPERAND* x, int row, int column, int rows, int columns) {
     const OPERAND* from = x + size_t(row) * columns + column;
-    if (ALIGNED && row < rows && column < columns) return *reinterpret_cast<const Pack*>(from);
-    Pack pack;
+    uint4 pack = {0, 0, 0, 0};
+    if (ALIGNED) {
+        if (row < rows && column < columns) pack = *reinterpret_cast<const uint4*>(from);
+        return pack;
+    }
+    OPERAND* to = reinterpret_cast<OPERAND*>(&pack);
 #pragma unroll
     for (int i = 0; i < PACK; ++i)
-        pack.values[i] = !ALIGNED && row < rows && column + i < columns ? from[i] : static_cast<OPERAND>(0);
+        if (row < rows && column + i < columns) to[i] = from[i];
     return pack;
 }

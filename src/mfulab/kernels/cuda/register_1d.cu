@@ -2,7 +2,7 @@
 // times from a register. Block: BM×BN of C in steps of BK; BM·BN/RUN threads.
 constexpr int THREADS = BM * BN / RUN;
 
-extern "C" __global__ void __launch_bounds__(THREADS) matmul(const REAL* a, const REAL* b, REAL* c, int m, int n, int k) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) matmul(const REAL* a, const REAL* b, REAL* c, int m, int n, int k) {
     __shared__ REAL tile_a[BM][BK];
     __shared__ REAL tile_b[BK][BN];
     const int top = blockIdx.y * BM, left = blockIdx.x * BN;

@@ -18,14 +18,7 @@ typedef wmma::fragment<wmma::matrix_a, 16, 16, DEPTH, FRAGMENT, wmma::row_major>
 typedef wmma::fragment<wmma::matrix_b, 16, 16, DEPTH, FRAGMENT, wmma::row_major> FragmentB;
 typedef wmma::fragment<wmma::accumulator, 16, 16, DEPTH, SUM> FragmentC;
 
-// float32 in memory, rounded to nearest for the multiplier; the hardware alone would cut bits off.
-template <typename F>
-__device__ __forceinline__ void round_operand(F& fragment) {
-#ifdef ROUND_TO_TF32
-#pragma unroll
-    for (int i = 0; i < fragment.num_elements; ++i) fragment.x[i] = wmma::__float_to_tf32(fragment.x[i]);
-#endif
-}
+#include "fragments.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     matmul(const OPERAND* a, const OPERAND* b, RESULT* c, int m, int n, int k) {
@@ -38,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     a += blockIdx.z * size_t(m) * k;
     b += blockIdx.z * size_t(k) * n;
     c += blockIdx.z * size_t(m) * n;
-    Pack coming_a[PACKS_A], coming_b[PACKS_B];
+    uint4 coming_a[PACKS_A], coming_b[PACKS_B];
 
     auto fetch = [&](int start) {
 #pragma unroll
@@ -57,13 +50,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         for (int i = 0; i < PACKS_A; ++i) {
             const int pack = threadIdx.x + i * THREADS;
             OPERAND* to = tile_a + buffer * BM * ROW_A + pack / (BK / PACK) * ROW_A + pack % (BK / PACK) * PACK;
-            *reinterpret_cast<Pack*>(to) = coming_a[i];
+            store_pack(to, coming_a[i]);
         }
 #pragma unroll
         for (int i = 0; i < PACKS_B; ++i) {
             const int pack = threadIdx.x + i * THREADS;
             OPERAND* to = tile_b + buffer * BK * ROW_B + pack / (BN / PACK) * ROW_B + pack % (BN / PACK) * PACK;
-            *reinterpret_cast<Pack*>(to) = coming_b[i];
+            store_pack(to, coming_b[i]);
         }
     };
 
@@ -86,15 +79,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             FragmentA fragment_a[4];
             FragmentB fragment_b[2];
 #pragma unroll
-            for (int p = 0; p < 4; ++p) {
-                wmma::load_matrix_sync(fragment_a[p], from_a + p * 16 * ROW_A + i, ROW_A);
-                round_operand(fragment_a[p]);
-            }
+            for (int p = 0; p < 4; ++p) load_fragment(fragment_a[p], from_a + p * 16 * ROW_A + i, ROW_A);
 #pragma unroll
-            for (int q = 0; q < 2; ++q) {
-                wmma::load_matrix_sync(fragment_b[q], from_b + i * ROW_B + q * 16, ROW_B);
-                round_operand(fragment_b[q]);
-            }
+            for (int q = 0; q < 2; ++q) load_fragment(fragment_b[q], from_b + i * ROW_B + q * 16, ROW_B);
 #pragma unroll
             for (int p = 0; p < 4; ++p)
 #pragma unroll
