@@ -4,7 +4,8 @@ import sys
 from collections.abc import Sequence
 
 USAGE = """usage: mfulab watch [--help]           the utilization ladder of a running device, once a second
-       mfulab peak [DEVICE [FORMAT]]   dense peaks of a device by name or PCI id, or of the one at hand"""
+       mfulab peak [DEVICE [FORMAT]]   dense peaks of a device by name or PCI id, or of the one at hand
+       mfulab trace FILE… [--help]     MFU beside utilization, from traces of torch.profiler"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -18,6 +19,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from mfulab.cli import peak
 
             return peak.show(*rest)
+        case ["trace", *rest]:
+            from mfulab.cli import trace
+
+            return trace.main(rest)
         case ["-h" | "--help"]:
             print(USAGE)
             return 0

@@ -74,7 +74,9 @@ def recorded_cost(name: str, shapes: Sequence[Any], values: Sequence[Any]) -> Re
         if name in _CONVOLUTIONS or name in _PLAIN:
             return _convolution(name, arguments)
         if name == "aten::convolution_backward" and (len(arguments) < 11 or not isinstance(arguments[10], list)):
-            return Recorded(None, reason="the trace holds no values of stride and output mask (torch 2.1 or later does)")
+            return Recorded(
+                None, reason="the trace holds no values of stride and output mask (torch 2.1 or later does)"
+            )
         cost = FORMULAS[name](*arguments, out=None)
     except (KeyError, IndexError, TypeError, AttributeError, ValueError, ZeroDivisionError):
         return Recorded(None, reason=f"no formula for these arguments: {list(shapes)}")

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import json
 import tempfile
 import time
 from pathlib import Path
@@ -20,6 +21,7 @@ from mfulab.samplers.selection import per_step, restriction_of, samplers_for, st
 from mfulab.samplers.series import Series
 from mfulab.schema.configs import DeviceConfig
 from mfulab.schema.errors import UnsupportedError
+from mfulab.tables import headroom
 from mfulab.tables.mfu import mfu_columns
 from mfulab.tables.verdict import Verdict, judge
 from mfulab.timing.best_matmul import best_product, sweep_products
@@ -126,6 +128,9 @@ class Window:
         self.row = {name: reading.value for name, reading in readings.items()}
         self.row |= self._times(times, steps, length_s)
         self.row |= self._useful(length_s / steps, steps)
+        if self._trace and self._trace.analysis:
+            spent = json.dumps(self._trace.analysis.spent)
+            self.row |= headroom.of_step({**self.row, "time_s": length_s / steps, "spent": spent})
         self.verdict = judge(self.row)
         if not self._quiet:
             show(self)

@@ -223,6 +223,9 @@ class ProfileRow(Row):
     top_other_operators: str | None = Field(
         None, description="JSON: the five other operators with most time → share of wall time, %."
     )
+    spent: str | None = Field(
+        None, description="JSON: traced pass: kind of time → ns of all traced steps, each nanosecond once."
+    )
     throttled_percent: Percent | None = Field(
         None, description="Held back: share of the windows (a GPU's clock), of the CPU time wanted (a CPU's quota)."
     )
@@ -391,7 +394,9 @@ class TraceRow(Row):
     top_kernels: str | None = Field(None, description="JSON: five longest kernels → % of device time.")
     top_other_operators: str | None = Field(None, description="JSON: five longest other operators → % of the window.")
     job: str | None = Field(None, description="Names the files of one job: their folder and world size.")
-    clock_mhz: float | None = Field(None, description="A trace does not tell it.")
+    collectives: str | None = Field(
+        None, description="JSON: collective → ns of each of its kernels in order, to be joined with other ranks."
+    )
     given_peaks: str | None = Field(None, description="JSON: format → TFLOP/s, stated by the user.")
     flops_source: str | None = Field(None, description="Recorded shapes, or the counter where a model was given.")
     source: str | None = Field(None, description="Where a shipped row's trace came from: repository, commit, licence.")

@@ -4,7 +4,9 @@ One function for what was read from a trace, for `profile_step` and for `mfulab.
 takes off MFU, in points: the useful part is MFU itself.
 """
 
+import json
 from collections.abc import Mapping
+from typing import Any
 
 # From the peak down to MFU, in the order in which the figure takes them off.
 PARTS = (
@@ -67,3 +69,36 @@ def headroom(
 def columns(parts: Mapping[str, int] | None) -> dict[str, float | None]:
     """The parts in ms a step, as columns of a table; all None where there is no budget."""
     return {f"{part}_ms": None if parts is None else parts[part] / 1e6 for part in PARTS}
+
+
+def shared(spent_ns: Mapping[str, int], step_ns: int) -> dict[str, int]:
+    """Times of a window scaled to one step in whole nanoseconds; idle takes what rounding loses: the sum is `step_ns`."""
+    whole = sum(spent_ns.values())
+    if not whole:
+        return {"idle": step_ns}
+    scaled = {name: time * step_ns // whole for name, time in spent_ns.items()}
+    scaled["idle"] = scaled.get("idle", 0) + step_ns - sum(scaled.values())
+    return scaled
+
+
+def of_step(row: Mapping[str, Any]) -> dict[str, float | None]:
+    """The columns of a measured step, whose shares come from its traced pass and whose FLOPs from a count.
+
+    Args:
+        row: `spent`, `time_s`, `product_percent`, `flops`, `mfu_basis`, `peak_tflop_s`, `ceiling_tflop_s`,
+            `clock_mhz`, `peak_clock_mhz`; all columns are None where the shares are not told.
+    """
+    time, basis = row.get("time_s"), row.get("mfu_basis")
+    if not row.get("spent") or not time or row.get("product_percent") is None:
+        return columns(None)
+    spent = shared(json.loads(row["spent"]), round(1e9 * time))
+    flops, peak, ceiling = row.get("flops"), row.get("peak_tflop_s"), row.get("ceiling_tflop_s")
+    denominator = {"spec": peak, "measured": ceiling}.get(basis or "")
+    if flops is None or not denominator:
+        return columns(headroom(spent, None))
+    spent |= {"products": spent["products"] + spent["uncounted"], "uncounted": 0}  # the count knows them all
+    useful = flops / denominator / 1e3
+    clock, spec_clock = row.get("clock_mhz"), row.get("peak_clock_mhz")
+    slower = max(0.0, spec_clock / clock - 1) if basis == "spec" and clock and spec_clock else 0.0
+    best = flops / ceiling / 1e3 if basis == "spec" and ceiling else None
+    return columns(headroom(spent, useful, clock_ns=useful * slower, best_ns=best))

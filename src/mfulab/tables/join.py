@@ -176,6 +176,7 @@ def profile_columns(row: Values, flops: Values, compute: Values, memory: Values,
         "mbu_percent": _mbu(row, flops, memory, time, basis),
         "predicted_memory_bytes": predicted_memory(row, flops, device),
     }
+    joined |= headroom.of_step({**row, **joined, "time_s": time})
     joined["mfu_note"] = verdict.note({**row, **joined}, flops.get("message"))
     return joined | verdict.columns({**row, **joined, "time_s": time})
 
@@ -232,7 +233,6 @@ def trace_columns(row: Values) -> dict[str, Any]:
         "mfu_causal_percent": percent(product(reliable, ratio(row.get("causal_flops"), total_flops)), time),
         "hfu_percent": percent(executed_s, time),
         "arithmetic_intensity": ratio(total_flops, row.get("bytes_moved")),
-        "ceiling_tflop_s": None,
     }
     parts = _trace_headroom(row, useful, _at_peaks(padding, known))
     joined |= headroom.columns(parts)
@@ -268,23 +268,11 @@ def _trace_headroom(row: Values, useful_s: float | None, padding_s: float | None
     """The budget of one step: the window's, shared among its steps so that the parts still sum to it."""
     if not row.get("spent") or row.get("status") != "ok":
         return None
-    steps = row.get("steps") or 1
-    spent = _shared(json.loads(row["spent"]), steps)
-    return headroom.headroom(
-        spent, None if useful_s is None else 1e9 * useful_s, padding_ns=1e9 * (padding_s or 0)
-    )
+    spent = headroom.shared(json.loads(row["spent"]), round(1e9 * row["time_s"]))
+    return headroom.headroom(spent, None if useful_s is None else 1e9 * useful_s, padding_ns=1e9 * (padding_s or 0))
 
 
-def _shared(spent: Mapping[str, int], steps: int) -> dict[str, int]:
-    """Each time ÷ steps in whole nanoseconds; what rounding loses goes to the last, so that the sum is the step's."""
-    shared = {name: time // steps for name, time in spent.items()}
-    shared["idle"] += round(sum(spent.values()) / steps) - sum(shared.values())
-    return shared
-
-
-def _trace_note(
-    row: Values, joined: Values, missing: str, partial: bool, at_least: float | None
-) -> str | None:
+def _trace_note(row: Values, joined: Values, missing: str, partial: bool, at_least: float | None) -> str | None:
     if row.get("status") != "ok":
         return None
     if joined["mfu_percent"] is not None:

@@ -79,6 +79,7 @@ class Analysis:
         uncounted: products without FLOPs → ns and the reason.
         on_gpu: whether a GPU did it.
         backward: whether a backward pass was recorded in it.
+        collectives: communication kernels by name → ns of each, in order.
     """
 
     window: Window
@@ -90,6 +91,7 @@ class Analysis:
     uncounted: dict[str, tuple[int, str]]
     on_gpu: bool
     backward: bool = False
+    collectives: dict[str, list[int]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -129,6 +131,7 @@ def analyse(recording: Recording, window: Window, attribution: Attribution | Non
     return Analysis(
         window=window, readings=device.readings(), spent=device.spent, products=products, kernels=device.kernels(),
         others=device.others(), uncounted=uncounted, on_gpu=on_gpu, notes=device.notes,
+        collectives=device.collectives(),
         backward=bool(attribution.backward[window.called(recording.host.begin)].any()),
     )  # fmt: skip
 
@@ -265,6 +268,15 @@ class _DeviceTime:
             self.recording.names, self.recording.activities.name[self.inside], self.kind, self.end - self.begin
         )
 
+    def collectives(self) -> dict[str, list[int]]:
+        """Communication kernels by name, in order of their begin: ns of each."""
+        found: dict[str, list[int]] = {}
+        chosen = np.flatnonzero(self.kind == COMMUNICATION)
+        for one in chosen[np.argsort(self.begin[chosen], kind="stable")].tolist():
+            name = self.recording.names[self.recording.activities.name[self.inside[one]]].partition("(")[0]
+            found.setdefault(name, []).append(int(self.end[one] - self.begin[one]))
+        return found
+
     def others(self) -> dict[str, int]:
         """Kernel time of each outermost operator that is no product."""
         chosen = (self.kind == COMPUTE) & (self.product < 0) & (self.operator >= 0) & ~self.graph
@@ -277,9 +289,7 @@ class _DeviceTime:
 
 # What a window's time is spent on, each nanosecond once: products of known FLOPs, the same again for a checkpoint,
 # products of unknown FLOPs, other operators, what a graph launched, and what none of these covers.
-SPENT = (
-    *("products", "recomputed", "uncounted", "others", "graph", "communication", "copies", "input_wait", "idle"),
-)
+SPENT = (*("products", "recomputed", "uncounted", "others", "graph", "communication", "copies", "input_wait", "idle"),)
 
 
 def _multiplying(spent: dict[str, int]) -> int:
@@ -302,17 +312,13 @@ class _HostTime:
         ]
         self.thread = marked[0] if marked else int(threads[counts.argmax()]) if len(threads) else -1
         self.inside = np.flatnonzero(inside & (host.thread == self.thread))
-        self.roots = {
-            int(one) for one in self.inside if attribution.product[one] == one
-        }  # products, each in no other
+        self.roots = {int(one) for one in self.inside if attribution.product[one] == one}  # products, each in no other
         outer = self.inside[attribution.outermost[self.inside] == self.inside]
         mine = np.array(sorted(self.roots), np.int64)
         known = np.isin(mine, np.fromiter(counted, np.int64, len(counted)))
         again = known & attribution.recomputed[mine]
         spans = [mine[known & ~again], mine[again], mine]
-        parts = exclusive(
-            [*map(self._spans, spans), _waits(recording), self._spans(outer)], window.begin, window.end
-        )
+        parts = exclusive([*map(self._spans, spans), _waits(recording), self._spans(outer)], window.begin, window.end)
         names = ("products", "recomputed", "uncounted", "input_wait", "others", "idle")
         self.spent = dict.fromkeys(SPENT, 0) | dict(zip(names, parts, strict=True))
         self.outer = outer
@@ -340,6 +346,10 @@ class _HostTime:
     def kernels(self) -> list[dict[str, object]]:
         """None: a CPU has no kernels."""
         return []
+
+    def collectives(self) -> dict[str, list[int]]:
+        """None: no communication kernels."""
+        return {}
 
     def others(self) -> dict[str, int]:
         """Time of each outermost operator that is no product, without the products inside it."""

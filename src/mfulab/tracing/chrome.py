@@ -6,12 +6,14 @@ The file is taken apart at the boundaries between events, so that memory holds o
 import gzip
 import json
 import re
+import zlib
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import IO, Any
 
 BATCH_BYTES = 16 << 20
+MOST_BATCHES = 4  # without an end of an event
 HEAD_BYTES = 64 << 20  # of metadata before the first event
 MOST_BYTES = 64 << 30  # unpacked
 RATIO = 400  # unpacked ÷ packed bytes: traces pack to a tenth or a thirtieth, a gzip bomb to a thousandth
@@ -54,7 +56,7 @@ class Stream:
                 yield from self._batches(file)
             except EOFError:
                 raise self._cut("its gzip stream ends early") from None
-            except (OSError, gzip.BadGzipFile) as error:
+            except (OSError, zlib.error) as error:
                 raise TraceError(f"{self.path}: cannot be unpacked: {error}") from None
 
     def _open(self) -> IO[bytes]:
@@ -79,11 +81,9 @@ class Stream:
             more = self._read(file)
             ended = not more
             buffer += more
+            if ended:
+                break
             cuts = [match.start() + 1 for match in _BETWEEN.finditer(buffer, max(0, len(buffer) - (1 << 20)))]
-            if ended or not cuts:
-                if len(buffer) > 4 * BATCH_BYTES and not cuts:
-                    raise TraceError(f"{self.path}: no event in {len(buffer):,} bytes; {WANTED}")
-                continue
             for cut in cuts[:-9:-1]:  # a list inside an event may look like a boundary
                 events = _parsed(b"[" + buffer[:cut] + b"]")
                 if isinstance(events, list):
@@ -92,7 +92,8 @@ class Stream:
                     buffer = buffer[cut:].lstrip()[1:]
                     break
             else:
-                raise TraceError(f"{self.path}: not valid JSON after {count:,} events")
+                if len(buffer) > MOST_BATCHES * BATCH_BYTES:
+                    raise TraceError(f"{self.path}: not valid JSON after {count:,} events; {WANTED}")
         rest = _parsed(opening + buffer)
         if isinstance(rest, str):
             raise self._cut(f"{rest}, after {count:,} events")

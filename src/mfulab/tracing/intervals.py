@@ -53,9 +53,7 @@ def length(intervals: Intervals) -> int:
 
 def gaps(merged: Intervals, begin: int, end: int) -> Intervals:
     """The stretches of [begin, end) outside of `merged` (a union inside it), the edges included."""
-    return clip(
-        Intervals(np.concatenate(([begin], merged.end)), np.concatenate((merged.begin, [end]))), begin, end
-    )
+    return clip(Intervals(np.concatenate(([begin], merged.end)), np.concatenate((merged.begin, [end]))), begin, end)
 
 
 def exclusive(kinds: Sequence[Intervals], begin: int, end: int) -> list[int]:

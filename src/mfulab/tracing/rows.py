@@ -10,6 +10,7 @@ from mfulab.tracing.recording import Recording
 
 ELEMENT_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1, "fp4": 0.5}
 LISTED = 10  # uncounted operators that a row names
+MOST_COLLECTIVES = 5000  # of which a row keeps the times
 
 
 def trace_row(
@@ -37,6 +38,7 @@ def trace_row(
         top_kernels=analysis.top_kernels(),
         top_other_operators=analysis.top_other_operators(),
         job=_job(recording),
+        collectives=_collectives(analysis) if _job(recording) else None,
         given_peaks=json.dumps(dict(peaks)) if peaks else None,
         message="; ".join([*recording.notes, *analysis.notes]),
     )
@@ -104,6 +106,11 @@ def _capability(properties: Mapping[str, object]) -> str | None:
 def _job(recording: Recording) -> str | None:
     world = _whole(recording.distributed.get("world_size"))
     return f"{recording.path.parent.name}/{world} ranks" if world and world > 1 else None
+
+
+def _collectives(analysis: Analysis) -> str | None:
+    found = analysis.collectives
+    return json.dumps(found) if found and sum(map(len, found.values())) <= MOST_COLLECTIVES else None
 
 
 def _whole(value: object) -> int | None:

@@ -63,7 +63,8 @@ def windows(recording: Recording, steps: int | None = None) -> list[Window]:
         name = recording.names[host.name[index]]
         if name.startswith(STEPS):
             count = int(name.rpartition(":")[2]) if ":" in name else 1
-            return [Window(int(host.begin[index]), int(host.end[index]), count, "annotated steps", host_end=int(host.end[index]))]
+            begin, end = int(host.begin[index]), int(host.end[index])
+            return [Window(begin, end, count, "annotated steps", host_end=end)]
         if found := _STEP.fullmatch(name):
             marks.append((int(found[1]), int(host.begin[index]), int(host.end[index])))
     if marks:

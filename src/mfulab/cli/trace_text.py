@@ -1,0 +1,188 @@
+"""What `mfulab trace` prints of each file: the ladder, the verdict, the lost milliseconds, the longest of each kind."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mfulab.interactive.show import bar
+from mfulab.language import Texts
+from mfulab.language.quantities import percent, quantity, significant
+from mfulab.tables.headroom import PARTS
+from mfulab.tables.verdict import columns as judged
+from mfulab.tracing.analysis import Analysis, Product
+from mfulab.tracing.reader import Read
+
+RUNGS = ("kernel_busy_percent", "product_percent", "hfu_percent", "mfu_percent")
+LONGEST = 5
+NAME = 64  # characters of a kernel's name
+
+
+def show(found: Sequence[tuple[Read, dict[str, Any]]], language: str = "en", console: Console | None = None) -> None:
+    """Prints every file that was read; of several, then a line each, and the jobs that their ranks make."""
+    console, text = console or Console(highlight=False), Texts(language, "trace")
+    for read, row in found:
+        if read.analysis is not None:
+            _file(console, text, read.analysis, row, language)
+    rows = [row for _, row in found if row["status"] == "ok"]
+    if len(rows) > 1:
+        console.print(_overview(text, rows, language))
+    for job in {row["job"]: row for row in rows if row.get("job_ranks")}.values():
+        _job(console, text, job, [row for row in rows if row["job"] == job["job"]])
+
+
+def _file(console: Console, text: Texts, analysis: Analysis, row: dict[str, Any], language: str) -> None:
+    device = row["device"] or text("no_device" if analysis.on_gpu else "cpu")
+    ends = dict.fromkeys(str(row[name]) for name in ("first_step", "last_step") if row[name] is not None)
+    numbers = " " + "–".join(ends) if ends else ""
+    console.print(Text(f"{row['model']} · {device}", style="bold"))
+    console.print(
+        text(
+            "window",
+            steps=row["steps"],
+            numbers=numbers,
+            time=quantity(row["time_s"], "s"),
+            source=row["window_source"],
+            events=row["events"],
+        )
+    )
+    ladder = Table(box=None, pad_edge=False, show_header=False)
+    reasons = json.loads(row["reasons"] or "{}")
+    for name in RUNGS:
+        value = row.get(name)
+        if value is None:
+            why = row["mfu_note"] if name.startswith(("mfu", "hfu")) else reasons.get(name, "")
+            ladder.add_row(text(name), "—", Text(why or "", style="dim"))
+        else:
+            ladder.add_row(text(name), f"{percent(value)} %", Text(bar(value), style="green"))
+    console.print(ladder)
+    if row["tflop_s"] is not None:
+        peak = "" if row["peak_tflop_s"] is None else text("of_peak", peak=significant(row["peak_tflop_s"], 4))
+        console.print(
+            text(
+                "speed",
+                speed=quantity(row["tflop_s"] * 1e12, "FLOP/s"),
+                peak=peak,
+                formats=_weights(row),
+                flops=quantity(row["flops"], "FLOP"),
+            )
+        )
+    words = judged(row, language)
+    console.print(Text(f"{words['verdict']}: {words['verdict_reason']}", style="yellow"))
+    for flag in (row["mfu_note"], words["verdict_flags"]):
+        if flag and row["mfu_percent"] is not None:
+            console.print(Text(str(flag), style="red"))
+    console.print(_budget(text, row))
+    _longest(console, text, analysis, row)
+    console.print()
+
+
+def _weights(row: dict[str, Any]) -> str:
+    weights = json.loads(row["peak_weights"] or "{}")
+    told = {name: share for name, share in weights.items() if share >= 0.0005}
+    if len(told) == 1:
+        return next(iter(told))
+    return ", ".join(f"{name} {percent(100 * share)} %" for name, share in told.items())
+
+
+def _budget(text: Texts, row: dict[str, Any]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=text("budget"), title_justify="left", title_style="bold")
+    table.add_column(text("part"))
+    table.add_column(text("ms"), justify="right")
+    table.add_column(text("points"), justify="right")
+    step = 1e3 * row["time_s"]
+    for part in PARTS:
+        value = row.get(f"{part}_ms")
+        if value:
+            style = "green" if part == "useful" else ""
+            table.add_row(text(part), f"{value:,.3f}", f"{100 * value / step:.2f}", style=style)
+    table.add_row(text("step"), f"{step:,.3f}", "100", style="bold")
+    return table
+
+
+def _longest(console: Console, text: Texts, analysis: Analysis, row: dict[str, Any]) -> None:
+    wall = analysis.window.length
+    if analysis.products:
+        table = _table(text, "products", ("operator", "shapes", "calls", "share", "speed_column", "padding"), 3)
+        for product in analysis.products[:LONGEST]:
+            again = f" ({text('recomputation')})" if product.recomputed else ""
+            table.add_row(
+                _short(product.name.removeprefix("aten::").lstrip("_") + again, 30),
+                _short(f"{product.shapes} {product.format or ''}".strip() or product.kernel, 42),
+                f"{product.calls}",
+                f"{percent(100 * product.time_ns / wall)}",
+                _rate(product),
+                f"{percent(100 * product.padding)}" if product.tile else "",
+            )
+        console.print(table)
+    others = sorted(analysis.others.items(), key=lambda item: -item[1])[:LONGEST]
+    if others:
+        table = _table(text, "others", ("operator", "share"), 1)
+        for name, time in others:
+            table.add_row(_short(name, NAME), f"{percent(100 * time / wall)}")
+        console.print(table)
+    if analysis.kernels:
+        table = _table(text, "kernels", ("kernel", "calls", "share"), 1)
+        for kernel in analysis.kernels[:LONGEST]:
+            share = 1e11 * float(str(kernel["time_s"])) / wall
+            table.add_row(_short(str(kernel["kernel"]), NAME), f"{kernel['calls']}", percent(share))
+        console.print(table)
+    for name, (time, reason) in sorted(analysis.uncounted.items(), key=lambda item: -item[1][0])[:LONGEST]:
+        share = percent(100 * time / wall)
+        console.print(Text(text("uncounted_line", name=_short(name, NAME), share=share, reason=reason), style="dim"))
+    for note in filter(None, row["message"].split("; ")):
+        console.print(Text(note, style="dim"))
+
+
+def _table(text: Texts, title: str, names: Sequence[str], left: int) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=text(title), title_justify="left", title_style="bold")
+    for place, name in enumerate(names):
+        side = "left" if place < min(left, 2) else "right"
+        table.add_column(text(name), justify=side, no_wrap=True, overflow="ellipsis")
+    return table
+
+
+def _rate(product: Product) -> str:
+    return quantity(1e9 * product.flops / product.time_ns, "FLOP/s") if product.flops and product.time_ns else ""
+
+
+def _short(name: str, most: int) -> str:
+    name = name.removeprefix("void ").replace("at::native::", "").replace("(anonymous namespace)::", "")
+    return name if len(name) <= most else name[: most - 1] + "…"
+
+
+def _overview(text: Texts, rows: Sequence[dict[str, Any]], language: str) -> Table:
+    names = ("file", "device", "step_time", "kernel_busy_percent", "mfu_percent", "verdict")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=text("overview"), title_justify="left", title_style="bold")
+    for place, name in enumerate(names):
+        table.add_column(text(name), justify="right" if 2 <= place <= 4 else "left")
+    for row in rows:
+        cells = (row["kernel_busy_percent"], row["mfu_percent"])
+        table.add_row(
+            row["model"],
+            row["device"] or "—",
+            quantity(row["time_s"], "s"),
+            *("—" if cell is None else f"{percent(cell)} %" for cell in cells),
+            str(judged(row, language)["verdict"]),
+        )
+    return table
+
+
+def _job(console: Console, text: Texts, job: dict[str, Any], ranks: Sequence[dict[str, Any]]) -> None:
+    mfu = "—" if job["job_mfu_percent"] is None else f"{percent(job['job_mfu_percent'])} %"
+    console.print(Text(text("job", ranks=job["job_ranks"], world=job["world_size"], mfu=mfu), style="bold"))
+    table = _table(text, "ranks", ("rank", "step_time", "kernel_busy_percent", "exposed", "transfer", "waiting"), 1)
+    for row in sorted(ranks, key=lambda row: row["rank"]):
+        cells = ("kernel_busy_percent", "communication_percent", "transfer_percent", "waiting_percent")
+        table.add_row(
+            f"{row['rank']}{' ←' if row['rank'] == job['job_slowest_rank'] else ''}",
+            quantity(row["time_s"], "s"),
+            *("—" if row[name] is None else f"{percent(row[name])} %" for name in cells),
+        )
+    console.print(table)
+    if any(row["transfer_percent"] is None for row in ranks):
+        console.print(Text(text("unmatched"), style="dim"))
