@@ -16,13 +16,7 @@ resource_scopes:
 
 
 include: "workflow/rules/common.smk"
-include: "workflow/rules/environment.smk"
-include: "workflow/rules/ceilings.smk"
-include: "workflow/rules/count_flops.smk"
-include: "workflow/rules/compare_counters.smk"
-include: "workflow/rules/profile_step.smk"
-include: "workflow/rules/bench_matmul.smk"
-include: "workflow/rules/number_formats.smk"
+include: "workflow/rules/measure.smk"
 include: "workflow/rules/report.smk"
 
 

@@ -19,18 +19,21 @@ SCRIPT = """
 from pathlib import Path
 import importlib
 from mfulab.cli.step import main
-from mfulab.schema.rows import ROWS
+from mfulab.schema.measurements import MEASUREMENTS
 from mfulab.steps.base import Measured
 
 name = Path(__file__).stem
 step = importlib.import_module(f"mfulab.steps.{name}")
-step.measure = lambda config, folder: Measured(ROWS[name](measured_s=0.0))
+step.measure = lambda config, folder: Measured(MEASUREMENTS[name].row(measured_s=0.0))
 main(name)
 """
 STEPS = ("environment", "ceilings", "count_flops", "profile_step", "bench_matmul")
-PLAN = (
-    "import sys; from mfulab.planning.workflow import Workflow; Workflow(dict(a.split('=', 1) for a in sys.argv[1:]))"
-)
+PLAN = """
+import sys
+from mfulab.planning.workflow import Workflow
+
+Workflow(dict(each.split("=", 1) for each in sys.argv[1:])).begin()
+"""
 
 
 @dataclass(frozen=True)

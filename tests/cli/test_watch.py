@@ -8,6 +8,7 @@ from rich.console import Console
 from support.nvml_stand_in import Gpu, StandIn
 
 from mfulab.cli import watch
+from mfulab.cli.main import main
 from mfulab.hardware import nvml
 
 
@@ -24,10 +25,10 @@ def gpu(monkeypatch):
     nvml.why_absent.cache_clear()
 
 
-@pytest.mark.parametrize("arguments", [[], ["--pid", str(os.getpid())]])
-def test_this_cpu(arguments):
+@pytest.mark.parametrize("pid", [None, os.getpid()])
+def test_this_cpu(pid):
     shown = console()
-    assert watch.main(["--device", "cpu", "--interval", "0.05", "--count", "2", *arguments], shown) == 0
+    assert watch.run("cpu", pid=pid, interval_s=0.05, count=2, console=shown) == 0
     text = shown.file.getvalue()
     assert "utilization" in text
     assert "context switches/s" in text
@@ -62,28 +63,15 @@ def test_a_gpu_without_gpm_says_why(gpu):
     [
         (["--interval", "0"], "seconds above 0"),
         (["--pid", "999999999"], "no such process"),
-        (["--device", "gpu"], "invalid choice"),
+        (["--device", "gpu"], "is not one of"),
     ],
 )
 def test_bad_arguments(arguments, message, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        watch.main(arguments)
-    assert stopped.value.code == 2
+    assert main(["watch", *arguments]) == 2
     assert message in capsys.readouterr().err
 
 
 def test_no_gpu(monkeypatch, capsys):
     monkeypatch.setattr(nvml, "why_absent", lambda: "no NVIDIA driver answers")
-    with pytest.raises(SystemExit):
-        watch.main(["--device", "cuda"])
+    assert main(["watch", "--device", "cuda"]) == 2
     assert "no NVIDIA driver answers" in capsys.readouterr().err
-
-
-def test_the_command_says_how_it_is_used(capsys):
-    from mfulab.__main__ import main
-
-    assert main(["--help"]) == 0
-    assert "mfulab watch" in capsys.readouterr().out
-    assert main(["wach"]) == 2
-    assert "usage" in capsys.readouterr().err
-    assert main(["watch", "--device", "cpu", "--interval", "0.05", "--count", "1"]) == 0

@@ -15,8 +15,9 @@ from mfulab.planning.composition import Composition, Value, compose_experiments
 from mfulab.planning.naming import LONGEST, run_name
 from mfulab.planning.runs import excluded_because, plan
 from mfulab.planning.snakemake_workarounds import restore_commas
-from mfulab.schema.configs import STEPS, BenchMatmulStep
+from mfulab.schema.configs import BenchMatmulStep
 from mfulab.schema.errors import ConfigurationError
+from mfulab.schema.measurements import MEASUREMENTS
 
 CONFIG = ROOT / "config"
 EXPERIMENTS = sorted(path.stem for path in (CONFIG / "experiment").glob("*.yaml"))
@@ -37,7 +38,10 @@ def test_every_experiment_plans_valid_runs(experiment, device):
     result = planned(f"experiment={experiment}", device=device)
     assert len({run.folder for run in result.runs}) == len(result.runs)
     for run in result.runs:
-        assert STEPS[run.step].model_validate(run.config).model_dump(mode="json", by_alias=True) == run.config
+        assert (
+            MEASUREMENTS[run.step].config.model_validate(run.config).model_dump(mode="json", by_alias=True)
+            == run.config
+        )
 
 
 def test_a_group_reads_the_same_whatever_is_chosen_in_the_others():
@@ -57,8 +61,8 @@ def test_the_config_tree_names_every_key_of_the_configs():
     """A key that no YAML names cannot be overridden without Hydra's plus sign."""
     with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG)):
         config = OmegaConf.to_container(compose("config"), resolve=True)
-    for step in STEPS.values():
-        for name, field in step.model_fields.items():
+    for step in MEASUREMENTS.values():
+        for name, field in step.config.model_fields.items():
             nested = getattr(field.annotation, "model_fields", None)
             if name in config and nested:
                 assert {inner.alias or key for key, inner in nested.items()} <= set(config[name]), name

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from mfulab.planning import sources
-from mfulab.schema.configs import STEPS
 from mfulab.schema.errors import ConfigurationError
+from mfulab.schema.measurements import MEASUREMENTS
 
 
 @pytest.fixture
@@ -61,14 +61,14 @@ def test_a_kernel_brings_its_own_cuda_c_and_no_other(kernel, files):
 
 def test_the_tables_of_peaks_decide_ceilings_alone():
     tables = {path.name for path in (sources.PACKAGE / "hardware").glob("*.csv")}
-    assert {step for step in STEPS if data(f"mfulab.steps.{step}") & tables} == {"ceilings"}
+    assert {step for step in MEASUREMENTS if data(f"mfulab.steps.{step}") & tables} == {"ceilings"}
     assert data("mfulab.steps.ceilings") == tables
     assert not data("mfulab.tables.build") & tables  # they see it in the ceilings' rows
 
 
 def test_texts_decide_tables_and_figures_and_no_measurement():
     catalogues = {path.name for path in (sources.PACKAGE / "language/catalogue").iterdir()}
-    assert [step for step in STEPS if data(f"mfulab.steps.{step}") & catalogues] == []
+    assert [step for step in MEASUREMENTS if data(f"mfulab.steps.{step}") & catalogues] == []
     assert data("mfulab.tables.build") == data("mfulab.report.figures.ceilings") == catalogues
 
 
@@ -81,7 +81,7 @@ def test_templates_decide_the_page_alone():
 
 def test_every_data_file_of_the_package_decides_something():
     kernels = [f"kernels.{path.stem}" for path in (sources.PACKAGE / "kernels").glob("[!_]*.py")]
-    modules = ["report.page", "report.tables", *(f"steps.{step}" for step in STEPS), *kernels]
+    modules = ["report.page.document", "tables.build", *(f"steps.{step}" for step in MEASUREMENTS), *kernels]
     read = {path for module in modules for path in sources.closure(f"mfulab.{module}") if path.suffix != ".py"}
     assert read == {path for paths in sources._data_files().values() for path in paths}
 

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from mfulab.planning import store
-from mfulab.planning.runs import Plan, Run
+from mfulab.planning.runs import Run
 from mfulab.schema.errors import ConfigurationError
 
 
@@ -47,7 +47,7 @@ def test_a_result_older_than_the_code_does_not_come_back(tmp_path):
     store.write_run(a_run(seed=1), tmp_path)
     finish(tmp_path, a_run(), "1.5")
     store.write_run(a_run(seed=2), tmp_path)
-    store.write_run(a_run(seed=1), tmp_path, newest_source=2e10)
+    store.write_run(a_run(seed=1), tmp_path, lambda run: 2e10)
     assert not (tmp_path / a_run().folder / "row.csv").exists()
 
 
@@ -59,13 +59,14 @@ def test_a_truncated_row_is_measured_again(tmp_path, text):
     assert not (tmp_path / a_run().folder / "row.csv").exists()
 
 
-def test_a_row_with_line_breaks_in_a_cell_is_complete(tmp_path):
+@pytest.mark.parametrize("cell", ['"two\nlines"', "a\x0cb", "a\u2028b", "a\x85b", "x" * 200_000])
+def test_a_row_with_anything_in_a_cell_is_complete(tmp_path, cell):
     path = tmp_path / "row.csv"
-    path.write_text('status,message\nfailed,"two\nlines"\n')
+    path.write_text(f"status,message\nfailed,{cell}\n")
     assert store.is_complete(path)
 
 
 def test_results_that_cannot_be_written_are_refused_before_anything_is_changed(tmp_path):
     (tmp_path / "results").write_text("a file")
     with pytest.raises(ConfigurationError, match="results/: cannot be written"):
-        store.write(Plan("test", "test-4c", [a_run()], []), tmp_path / "results")
+        store.check_writable(tmp_path / "results")

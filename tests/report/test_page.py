@@ -9,8 +9,9 @@ from support import report_rows
 
 from mfulab.report import figures, frames
 from mfulab.report.page import document
+from mfulab.schema.measurements import TABLES
 from mfulab.tables import build
-from mfulab.tables.columns import TABLES, columns
+from mfulab.tables.columns import columns
 
 EVIL = '<script>alert("x")</script>'
 MEGABYTE = 1e6

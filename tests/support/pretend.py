@@ -23,7 +23,7 @@ from pathlib import Path
 from mfulab.hardware import identity
 identity.hardware_slug = lambda device="auto": "nvidia-pretend"
 from mfulab.cli.step import main
-from mfulab.schema.rows import ROWS
+from mfulab.schema.measurements import MEASUREMENTS
 from mfulab.steps.base import Measured
 step = Path(__file__).stem
 
@@ -40,7 +40,7 @@ def measure(config, folder):
     where = [os.environ.get(name) for name in names]
     with open("told", "a") as file:
         file.write(json.dumps([*where, began, time.time(), str(folder)]) + "\\n")
-    return Measured(ROWS[step]())
+    return Measured(MEASUREMENTS[step].row())
 
 module = types.ModuleType(f"mfulab.steps.{step}")
 module.measure = measure

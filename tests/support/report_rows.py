@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from mfulab.schema.configs import STEPS
+from mfulab.schema.measurements import MEASUREMENTS
 from mfulab.schema.rows import (
     CeilingRow,
     CounterRow,
@@ -45,7 +45,7 @@ KERNELS = {  # share of the reference, by hardware
 
 def write_run(root: Path, hardware: str, step: str, row: Row, config: dict[str, Any]) -> str:
     """Lays out one run as the runner does; gives its folder relative to `root`."""
-    level = f"{hardware}/" if STEPS[step].on_device else ""
+    level = f"{hardware}/" if MEASUREMENTS[step].on_device else ""
     folder = f"results/{level}{step}/{row.run}"
     path = root / folder
     path.mkdir(parents=True, exist_ok=True)

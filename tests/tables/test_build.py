@@ -9,8 +9,9 @@ import pytest
 from support import report_rows
 
 from mfulab.report import frames
+from mfulab.schema.measurements import TABLES
 from mfulab.tables import build
-from mfulab.tables.columns import TABLES, columns
+from mfulab.tables.columns import columns
 
 
 @pytest.fixture
@@ -159,7 +160,7 @@ def test_the_manifest_alone_decides_what_belongs_to_an_experiment(planned):
 
 
 def test_the_terminal_names_a_run_by_its_values():
-    from mfulab.report.summary import short
+    from mfulab.planning.naming import short
 
     assert short("model=gpt2,workload=training,batch_size=4") == "gpt2 training 4"
     assert short("kernel=torch,size=64,timing.windows=2") == "torch 64 timing.windows=2"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mfulab.runtime.run import write_csv
-from mfulab.schema.rows import ROWS
+from mfulab.schema.measurements import MEASUREMENTS
 from mfulab.tables.merge import collect, main
 
 DEVICE = {"name": "cpu", "type": "cpu", "threads": None, "peak_tflop_s": {}}
@@ -25,7 +25,7 @@ def make(results: Path, step: str, run: str, hardware: str = "", **row: object) 
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(CONFIGS[step]))
     (folder / "samples.csv").write_text("\n")
-    filled = ROWS[step](hardware=hardware, run=run, **row)
+    filled = MEASUREMENTS[step].row(hardware=hardware, run=run, **row)
     write_csv(folder / "row.csv", [filled.model_dump()], list(type(filled).model_fields))
     return folder
 

@@ -10,9 +10,9 @@ from support import report_rows
 from support.workflow_copy import ROOT
 
 from mfulab.schema.errors import ConfigurationError
+from mfulab.schema.measurements import TABLES
 from mfulab.tables import build
 from mfulab.tables import recording as recordings
-from mfulab.tables.columns import TABLES
 from mfulab.tables.recording_check import FILES, check
 
 

@@ -46,10 +46,10 @@ def test_the_base_install_brings_no_library_that_only_a_gpu_can_use():
 
 
 def test_every_rule_has_its_script_and_every_step_its_rule_and_module():
-    from mfulab.schema.configs import STEPS
+    from mfulab.schema.measurements import MEASUREMENTS
 
     rules = "".join(path.read_text() for path in (ROOT / "workflow/rules").glob("*.smk"))
-    for step in STEPS:
+    for step in MEASUREMENTS:
         assert f"rule {step}:" in rules
         assert (ROOT / "scripts" / f"{step}.py").exists()
         assert (ROOT / "src/mfulab/steps" / f"{step}.py").exists()

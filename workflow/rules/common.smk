@@ -1,10 +1,12 @@
 from mfulab.planning import snakemake_workarounds
 from mfulab.planning.workflow import Workflow
 from mfulab.runtime import lifetime
+from mfulab.schema.measurements import MEASUREMENTS
 
 snakemake_workarounds.look_for_garbage_rarely()
 snakemake_workarounds.keep_commas(workflow)
 lab = Workflow(config, is_main=workflow.is_main_process)
+snakemake_workarounds.begin_before_executing(workflow, lab)
 
 # `warm SCRIPT …` in a rule's shell command: in the warm worker, or directly where there is none.
 shell.prefix(lab.warm)

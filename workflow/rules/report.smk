@@ -12,7 +12,7 @@ localrules:
 # A checkpoint: only joined rows tell which figures have something to draw.
 checkpoint tables:
     input:
-        planned=lab.planned_manifests,
+        planned=lab.manifests,
         others=lab.other_manifests,
         recorded=lab.recorded,
         rows=lab.rows,

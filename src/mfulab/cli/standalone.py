@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
 
-from mfulab.planning import runs, store
+from mfulab.planning import lock, runs, store
 from mfulab.planning.composition import Composition, check, composed_by_hydra
 from mfulab.planning.load import CONFIG, RESULTS, place
 from mfulab.planning.overrides import complete
@@ -50,9 +50,11 @@ def _measure(step: str, composition: Composition, done: set[str]) -> None:
         if run.folder in done or (run.step != step and (RESULTS / run.folder / "row.csv").exists()):
             continue
         done.add(run.folder)
+        config = RESULTS / run.folder / "config.json"
+        if config.exists() and store.state(run, RESULTS) is not store.State.KEPT:
+            lock.take(RESULTS)  # what a running sweep has planned is not planned anew
         store.write_run(run, RESULTS)
         print(f"{run.step}: {run.name}", flush=True)
-        config = RESULTS / run.folder / "config.json"
         log = config.with_name("log")
         with log.open("w") as file:
             command = [sys.executable, f"scripts/{run.step}.py", "--config", str(config)]
@@ -66,13 +68,13 @@ def _measure(step: str, composition: Composition, done: set[str]) -> None:
 
 def _show(plan: Plan, run: Run) -> None:
     """Prints what the run's row holds, joined with its counts and ceilings; for a count, its layers."""
+    from mfulab.schema.measurements import MEASUREMENTS
     from mfulab.tables import build
-    from mfulab.tables.columns import TABLE_OF
 
     with tempfile.TemporaryDirectory() as folder:
         manifest = Path(folder, "plan.json")
         manifest.write_text(plan.manifest, encoding="utf-8")
-        records = build.collect([manifest]).records[TABLE_OF[run.step]]
+        records = build.collect([manifest]).records[MEASUREMENTS[run.step].table]
     row = next(record for record in records if record["run"] == run.name)
     console = Console()
     layers = RESULTS / run.folder / "layers.csv"

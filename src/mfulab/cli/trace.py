@@ -1,18 +1,17 @@
 """`mfulab trace`: MFU beside utilization from profiler traces that are there already, in seconds."""
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mfulab.schema.errors import ConfigurationError
 from mfulab.tables import jobs
 from mfulab.tables.join import trace_columns
 from mfulab.tracing.chrome import TraceError
 from mfulab.tracing.reader import Read, failed, files, read_file
 
-FORMATS = ("text", "json")
 # Columns that hold JSON in a table and are plain objects here.
 _NESTED = (
     *("flops_by_format", "executed_by_format", "padding_by_format", "uncounted_operators", "spent", "top_kernels"),
@@ -22,20 +21,30 @@ _LEFT_OUT = ("collectives", "hardware", "run", "commit", "started_at", "process_
 _PRECISIONS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8")
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Reads, joins and shows; returns 0, 1 where a file could not be read, 2 for a mistake in the command."""
-    options = _parser().parse_args(arguments)
+def run(
+    given: Sequence[str],
+    *,
+    style: str = "text",
+    html: str | None = None,
+    peaks: Sequence[str] = (),
+    steps: int | None = None,
+    model: str | None = None,
+    batch_size: int | None = None,
+    sequence_length: int | None = None,
+    language: str = "en",
+) -> int:
+    """Reads, joins and shows; returns 0, 1 where a file could not be read, 2 for a mistake in the options."""
     try:
-        peaks = dict(map(_peak, options.peak))
-        paths = files(options.files)
-        counted = _counted(options)
-    except (TraceError, ValueError) as error:
+        stated = dict(map(_peak, peaks))
+        paths = files(given)
+        counted = _counted(model, batch_size, sequence_length)
+    except (TraceError, ConfigurationError) as error:
         print(f"mfulab trace: {error}", file=sys.stderr)
         return 2
     found: list[Read] = []
     for path in paths:
         try:
-            found += read_file(path, steps=options.steps, peaks=peaks)
+            found += read_file(path, steps=steps, peaks=stated)
         except TraceError as error:
             print(f"mfulab trace: {error}", file=sys.stderr)
             found.append(failed(path, error))
@@ -45,32 +54,16 @@ def main(arguments: Sequence[str]) -> int:
             row |= counted(row)
         row |= trace_columns(row)
     jobs.joined(rows)
-    if options.html:
-        _write_page(rows, Path(options.html), options.language)
-    if options.format == "json":
+    if html:
+        _write_page(rows, Path(html), language)
+    if style == "json":
         for row in rows:
             print(json.dumps(_plain(row), ensure_ascii=False))
     else:
         from mfulab.cli.trace_text import show
 
-        show(list(zip(found, rows, strict=True)), options.language)
+        show(list(zip(found, rows, strict=True)), language)
     return int(any(row["status"] != "ok" for row in rows))
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="mfulab trace", description=__doc__)
-    parser.add_argument("files", nargs="+", metavar="FILE", help="*.json or *.json.gz, folders of them, or globs")
-    parser.add_argument("--format", choices=FORMATS, default="text", help="json prints one object a file and line")
-    parser.add_argument("--html", metavar="PAGE", help="also write the page of these traces")
-    parser.add_argument(
-        "--peak", action="append", default=[], metavar="FORMAT=TFLOP/s", help="a dense peak: --peak bf16=1307"
-    )
-    parser.add_argument("--steps", type=int, help="how many steps a trace without ProfilerStep spans holds")
-    parser.add_argument("--model", help="whose FLOPs a trace without shapes did: a name in config/model/")
-    parser.add_argument("--batch-size", type=int, help="samples a step, with --model")
-    parser.add_argument("--sequence-length", type=int, help="tokens a sample, with --model")
-    parser.add_argument("--language", choices=("en", "ko"), default="en")
-    return parser
 
 
 def _peak(text: str) -> tuple[str, float]:
@@ -80,19 +73,19 @@ def _peak(text: str) -> tuple[str, float]:
     except ValueError:
         value = 0.0
     if name not in _PRECISIONS or not 0 < value < 1e7:
-        raise ValueError(f"--peak {text}: give a format ({', '.join(_PRECISIONS)}) and TFLOP/s, as in bf16=1307")
+        raise ConfigurationError(f"--peak {text}: give a format ({', '.join(_PRECISIONS)}) and TFLOP/s, as in bf16=1307")
     return name, value
 
 
-def _counted(options: argparse.Namespace) -> Any:
+def _counted(model: str | None, batch_size: int | None, sequence_length: int | None) -> Any:
     """A function that gives a row the FLOPs of the model that was named; None where none was."""
-    if not options.model:
+    if model is None:
         return None
-    if not options.batch_size:
-        raise ValueError("--model needs --batch-size, the samples of one step")
+    if batch_size is None:
+        raise ConfigurationError("--model needs --batch-size, the samples of one step")
     from mfulab.tracing.model_flops import count
 
-    return count(options.model, options.batch_size, options.sequence_length)
+    return count(model, batch_size, sequence_length)
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:

@@ -106,44 +106,59 @@ def _budget(text: Texts, row: dict[str, Any]) -> Table:
 
 def _longest(console: Console, text: Texts, analysis: Analysis, row: dict[str, Any]) -> None:
     wall = analysis.window.length
-    if analysis.products:
-        table = _table(text, "products", ("operator", "shapes", "calls", "share", "speed_column", "padding"), 3)
-        for product in analysis.products[:LONGEST]:
-            again = f" ({text('recomputation')})" if product.recomputed else ""
-            table.add_row(
-                _short(product.name.removeprefix("aten::").lstrip("_") + again, 30),
-                _short(f"{product.shapes} {product.format or ''}".strip() or product.kernel, 42),
-                f"{product.calls}",
-                f"{percent(100 * product.time_ns / wall)}",
-                _rate(product),
-                f"{percent(100 * product.padding)}" if product.tile else "",
-            )
-        console.print(table)
+    products = [
+        (
+            _short(product.name.removeprefix("aten::").lstrip("_"), 24)
+            + (f" ({text('recomputation')})" if product.recomputed else ""),
+            _short(f"{_shapes(product)} {product.format or ''}".strip() or product.kernel, 40),
+            f"{product.calls}",
+            percent(100 * product.time_ns / wall),
+            _rate(product),
+            percent(100 * product.padding) if product.tile else "",
+        )
+        for product in analysis.products[:LONGEST]
+    ]
+    _table(console, text, "products", ("operator", "shapes", "calls", "share", "speed_column", "padding"), products)
     others = sorted(analysis.others.items(), key=lambda item: -item[1])[:LONGEST]
-    if others:
-        table = _table(text, "others", ("operator", "share"), 1)
-        for name, time in others:
-            table.add_row(_short(name, NAME), f"{percent(100 * time / wall)}")
-        console.print(table)
-    if analysis.kernels:
-        table = _table(text, "kernels", ("kernel", "calls", "share"), 1)
-        for kernel in analysis.kernels[:LONGEST]:
-            share = 1e11 * float(str(kernel["time_s"])) / wall
-            table.add_row(_short(str(kernel["kernel"]), NAME), f"{kernel['calls']}", percent(share))
-        console.print(table)
+    lines = [(_short(name, NAME), percent(100 * time / wall)) for name, time in others]
+    _table(console, text, "others", ("operator", "share"), lines)
+    kernels = [
+        (_short(str(one["kernel"]), NAME), f"{one['calls']}", percent(1e11 * float(str(one["time_s"])) / wall))
+        for one in analysis.kernels[:LONGEST]
+    ]
+    _table(console, text, "kernels", ("kernel", "calls", "share"), kernels)
     for name, (time, reason) in sorted(analysis.uncounted.items(), key=lambda item: -item[1][0])[:LONGEST]:
         share = percent(100 * time / wall)
-        console.print(Text(text("uncounted_line", name=_short(name, NAME), share=share, reason=reason), style="dim"))
+        console.print(Text(text("uncounted_line", name=_short(name, 44), share=share, reason=reason), style="dim"))
     for note in filter(None, row["message"].split("; ")):
         console.print(Text(note, style="dim"))
 
 
-def _table(text: Texts, title: str, names: Sequence[str], left: int) -> Table:
+def _table(
+    console: Console, text: Texts, title: str, names: Sequence[str], rows: Sequence[Sequence[str]]
+) -> None:
+    """Prints a table in which only texts give way to a narrow terminal: numbers are shown whole."""
+    if not rows:
+        return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=text(title), title_justify="left", title_style="bold")
+    words = sum(name in ("operator", "shapes", "kernel") for name in names)
     for place, name in enumerate(names):
-        side = "left" if place < min(left, 2) else "right"
-        table.add_column(text(name), justify=side, no_wrap=True, overflow="ellipsis")
-    return table
+        header = text(name)
+        if place < words:
+            table.add_column(header, no_wrap=True, overflow="ellipsis")
+        else:
+            width = max(len(header), *(len(row[place]) for row in rows))
+            table.add_column(header, justify="right", no_wrap=True, min_width=width)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+def _shapes(product: Product) -> str:
+    """`16×559×1024 · 2816×1024` of the tensors that are multiplied."""
+    shapes = json.loads(product.shapes) if product.shapes else []
+    kept = [shape for shape in shapes if len(shape) > 1][:3]
+    return " · ".join("×".join(map(str, shape)) for shape in kept)
 
 
 def _rate(product: Product) -> str:
@@ -175,14 +190,16 @@ def _overview(text: Texts, rows: Sequence[dict[str, Any]], language: str) -> Tab
 def _job(console: Console, text: Texts, job: dict[str, Any], ranks: Sequence[dict[str, Any]]) -> None:
     mfu = "—" if job["job_mfu_percent"] is None else f"{percent(job['job_mfu_percent'])} %"
     console.print(Text(text("job", ranks=job["job_ranks"], world=job["world_size"], mfu=mfu), style="bold"))
-    table = _table(text, "ranks", ("rank", "step_time", "kernel_busy_percent", "exposed", "transfer", "waiting"), 1)
-    for row in sorted(ranks, key=lambda row: row["rank"]):
-        cells = ("kernel_busy_percent", "communication_percent", "transfer_percent", "waiting_percent")
-        table.add_row(
+    cells = ("kernel_busy_percent", "communication_percent", "transfer_percent", "waiting_percent")
+    lines = [
+        (
             f"{row['rank']}{' ←' if row['rank'] == job['job_slowest_rank'] else ''}",
             quantity(row["time_s"], "s"),
             *("—" if row[name] is None else f"{percent(row[name])} %" for name in cells),
         )
-    console.print(table)
+        for row in sorted(ranks, key=lambda row: row["rank"])
+    ]
+    names = ("rank", "step_time", "kernel_busy_percent", "exposed", "transfer", "waiting")
+    _table(console, text, "ranks", names, lines)
     if any(row["transfer_percent"] is None for row in ranks):
         console.print(Text(text("unmatched"), style="dim"))

@@ -1,8 +1,8 @@
 """`mfulab watch`: the ladder of a running device in a terminal, once a second, whoever keeps it busy."""
 
-import argparse
+import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psutil
@@ -61,36 +61,46 @@ def picture(name: str, readings: Readings, facts: str) -> Group:
     return Group(*lines)
 
 
-def main(arguments: Sequence[str] | None = None, console: Console | None = None) -> int:
-    """Runs until interrupted, or for `--count` refreshes; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="mfulab watch", description=__doc__)
-    parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
-    parser.add_argument("--pid", type=int, help="on a CPU: watch this process instead of the whole machine")
-    parser.add_argument("--interval", type=float, default=1.0, help="seconds between refreshes")
-    parser.add_argument("--count", type=int, help="stop after as many refreshes")
-    options = parser.parse_args(arguments)
-    if options.interval <= 0:
-        parser.error(f"--interval {options.interval:g}: give seconds above 0")
-    if options.pid is not None and not psutil.pid_exists(options.pid):
-        parser.error(f"--pid {options.pid}: there is no such process")
+def run(
+    device: str = "auto",
+    *,
+    pid: int | None = None,
+    interval_s: float = 1.0,
+    count: int | None = None,
+    console: Console | None = None,
+) -> int:
+    """Runs until interrupted, or for `count` refreshes; returns the exit status, 2 after a mistake."""
     try:
-        kind = identity.resolve(options.device)
-    except identity.NoDeviceError as error:
-        parser.error(str(error))
+        kind = _checked(device, pid, interval_s)
+    except ValueError as error:
+        print(f"mfulab: {error}", file=sys.stderr)
+        return 2
     gpu = identity.cuda_devices()[0] if kind == "cuda" else None
     name = gpu.name if gpu else cpu.cpu().name
-    source = frames(kind, gpu.uuid if gpu else "", options.pid, lambda: time.sleep(options.interval))
+    source = frames(kind, gpu.uuid if gpu else "", pid, lambda: time.sleep(interval_s))
     try:
         with Live(console=console, auto_refresh=False) as live:
             for number, (readings, facts) in enumerate(source, start=1):
                 live.update(picture(name, readings, facts), refresh=True)
-                if number == options.count:
+                if number == count:
                     break
     except KeyboardInterrupt:
         pass
     except psutil.NoSuchProcess:
-        print(f"process {options.pid} has ended")
+        print(f"process {pid} has ended")
     return 0
+
+
+def _checked(device: Any, pid: int | None, interval_s: float) -> str:
+    """`cpu` or `cuda`; raises ValueError for what cannot be watched."""
+    if interval_s <= 0:
+        raise ValueError(f"--interval {interval_s:g}: give seconds above 0")
+    if pid is not None and not psutil.pid_exists(pid):
+        raise ValueError(f"--pid {pid}: there is no such process")
+    try:
+        return identity.resolve(device)
+    except identity.NoDeviceError as error:
+        raise ValueError(str(error)) from error
 
 
 def _gpu_line(line: dict[str, float | None]) -> str:
@@ -106,7 +116,3 @@ def _gpu_line(line: dict[str, float | None]) -> str:
 
 def _steal(line: dict[str, float | None]) -> str:
     return "" if line["steal_percent"] is None else f"{line['steal_percent']:.1f} % stolen · "
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

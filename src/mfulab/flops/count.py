@@ -47,7 +47,7 @@ def count(model: torch.nn.Module, step: Callable[[], torch.Tensor], backward: bo
     saved = SavedTensors(model)
     counter = OperatorCounter(layers)
     try:
-        with layers, counter, fused_operators() if fused else nullcontext():
+        with counter, fused_operators() if fused else nullcontext():
             with saved:
                 loss = step()
             if backward and loss.requires_grad:

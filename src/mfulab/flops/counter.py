@@ -1,30 +1,38 @@
-"""torch's FlopCounterMode with this project's formulas, noting pass, layer and bytes of each operator."""
+"""A dispatch mode that gives each operator its formula, noting pass, layer, number format and bytes."""
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from types import TracebackType
+from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _get_current_dispatch_mode_stack,
+    is_traceable_wrapper_subclass_type,
+)
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import flop_registry
 
 from mfulab.flops.elementwise import other_flops
-from mfulab.flops.layers import LayerTracker
-from mfulab.flops.operators import FORMULAS, Cost, operator_name
+from mfulab.flops.layers import LayerTracker, Pass
+from mfulab.flops.operators import ATTENTION_CAUSAL, FORMULAS, Cost, operator_name
 from mfulab.flops.tensors import LiveTensors
 
-Pass = Literal["forward", "backward", "recomputed"]
+ATTENTION_BACKWARD = frozenset(f"{name}_backward" for name in ATTENTION_CAUSAL if name.startswith("aten::"))
 
 
 @dataclass(frozen=True)
 class Key:
-    """What calls are summed over."""
+    """What calls are summed over. `dtype` is what an operator that counts towards MFU multiplied, None for others."""
 
     layer: str
     operator: str
     direction: Pass
+    dtype: torch.dtype | None = None
 
 
 @dataclass
@@ -50,7 +58,7 @@ class Totals:
 
 @dataclass
 class Operations:
-    """All that was counted: sums by layer, operator and pass, and the operators that no formula knows."""
+    """All that was counted: sums by layer, operator, pass and format, and the operators that no formula knows."""
 
     totals: dict[Key, Totals] = field(default_factory=dict)
     uncounted: Counter[str] = field(default_factory=Counter)
@@ -58,8 +66,7 @@ class Operations:
     def sum(self, direction: Pass | None = None, layer: str | None = None, operator: str | None = None) -> Totals:
         """Sums over all that match; `layer` includes the layers inside it."""
         total = Totals()
-        for key, totals in self._matching(direction, layer, operator):
-            del key
+        for _, totals in self._matching(direction, layer, operator):
             total.add(totals)
         return total
 
@@ -71,67 +78,164 @@ class Operations:
             if inside and direction in (None, key.direction) and operator in (None, key.operator):
                 yield key, totals
 
+    @property
+    def model_flops(self) -> int:
+        """What MFU takes: forward and backward, attention full."""
+        return self.sum("forward").flops + self.sum("backward").flops
 
-class OperatorCounter(FlopCounterMode):
-    """Counts whatever runs inside it; `operations` and `live` hold the result.
+    @property
+    def hardware_flops(self) -> int:
+        """What HFU takes: forward, backward and what was recomputed, as the kernels execute them."""
+        return sum(self.sum(direction).executed_flops for direction in ("forward", "backward", "recomputed"))
 
-    torch's counter takes operators apart until it meets one that it knows how to run; here each such operator gets this
-    project's formula, else torch's, else that of elementwise arithmetic, else it is noted as uncounted.
+    def by_format(self) -> dict[tuple[torch.dtype, bool], int]:
+        """FLOPs of forward and backward by what was multiplied, and whether by convolutions.
+
+        torch has one switch for TF32 in products and one in convolutions, hence the second part of the key.
+        """
+        flops: dict[tuple[torch.dtype, bool], int] = {}
+        for key, totals in self.totals.items():
+            if key.dtype is not None and key.direction in ("forward", "backward"):
+                kind = key.dtype, "conv" in key.operator
+                flops[kind] = flops.get(kind, 0) + totals.flops
+        return flops
+
+
+class OperatorCounter:
+    """Counts whatever runs inside it, on any device, with data or without; `operations` holds the result.
+
+        with OperatorCounter(LayerTracker(model), memory=False) as counter:
+            loss = model(inputs).sum()
+            loss.backward()
+            optimizer.step()
+        counter.operations.model_flops, counter.operations.hardware_flops, counter.operations.by_format()
+
+    The step runs as it would without, its values unchanged. Torch's dispatcher shows each operator after autocast, so
+    operands have the format that is multiplied, and below tensor subclasses, so DTensor, FSDP2 and quantised weights
+    show what this rank computes. torch.compile steps aside for a dispatch mode and the original operators run. A CUDA
+    graph that is replayed runs no operator: count a step before its capture.
+
+    Each operator gets this project's formula, else torch's, else that of elementwise arithmetic, else it is named in
+    `operations.uncounted`. Its pass is that of `LayerTracker.place`.
+
+    Args:
+        layers: names layers and passes; entered and left with the counter.
+        memory: whether to follow how long tensors live (`live`); a long step of small operators can be spared it.
     """
 
-    def __init__(self, layers: LayerTracker) -> None:
-        super().__init__(display=False)
+    def __init__(self, layers: LayerTracker, memory: bool = True) -> None:
         self.operations = Operations()
         self.live = LiveTensors()
         self._layers = layers
-        # torch's own tracker of modules would hook every one of them, and warn in the backward pass.
-        self.mod_tracker = nullcontext()  # type: ignore[assignment]
+        self._memory = memory
+        self._open = ExitStack()
 
-    def _count_flops(self, func_packet: Any, out: Any, args: Any, kwargs: Any) -> Any:
-        name = operator_name(func_packet)
+    def __enter__(self) -> "OperatorCounter":
+        with ExitStack() as undo:
+            undo.enter_context(self._layers)
+            undo.enter_context(_Dispatch(self))
+            self._open = undo.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
+
+    def add(self, operator: Any, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Adds one call of an operator: a `torch.ops` overload packet, a higher-order operator or a Triton kernel."""
+        name = operator_name(operator)
         read = [tensor for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, torch.Tensor)]
         written = [tensor for tensor in tree_leaves(out) if isinstance(tensor, torch.Tensor)]
-        self.live.note(read, written)
+        if self._memory:
+            self.live.note(read, written)
         call = Totals(calls=1)
-        cost = self._cost(func_packet, name, out, args, kwargs)
+        cost = _cost(operator, name, out, args, kwargs)
         if cost is not None:
             call.flops, call.causal_flops, call.executed_flops = cost.flops, cost.causal_flops, cost.executed_flops
             call.elements = elements(read) + elements(written)
         else:
-            other = other_flops(func_packet, read + written, args, kwargs)
+            other = other_flops(operator, read + written, args, kwargs)
             if other is None:
                 self.operations.uncounted[name] += 1
             call.other_flops = other or 0
             # A view moves nothing.
             call.other_elements = 0 if other == 0 and _shares_memory(read, written) else elements(read + written)
-        self.operations.totals.setdefault(self._key(name), Totals()).add(call)
+        layer, direction = self._layers.place()
+        key = Key(layer, name, direction, read[0].dtype if cost is not None and read else None)
+        self.operations.totals.setdefault(key, Totals()).add(call)
+
+
+class _Dispatch(TorchDispatchMode):
+    """Takes operators apart as far as torch would, runs them and hands them to the counter."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, counter: OperatorCounter) -> None:
+        super().__init__()
+        self._counter = counter
+        self._fake_modes = [mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, FakeTensorMode)]
+
+    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        # A subclass first turns into the operators on the tensors it wraps: those are what runs.
+        if any(is_traceable_wrapper_subclass_type(kind) for kind in types):
+            return NotImplemented
+        if FakeTensor in types and self._only_tries_shapes((args, kwargs)):
+            return operator(*args, **kwargs)
+        if isinstance(operator, torch._ops.HigherOrderOperator):
+            out = operator(*args, **kwargs)
+            self._counter.add(operator, out, args, kwargs)
+            return out
+        if operator.namespace != "prim" and not _nested(args):
+            with self:
+                out = operator.decompose(*args, **kwargs)
+            if out is not NotImplemented:
+                return out
+        out = operator(*args, **kwargs)
+        self._counter.add(operator._overloadpacket, out, args, kwargs)
         return out
 
-    def _cost(self, packet: Any, name: str, out: Any, args: Any, kwargs: Any) -> Cost | None:
-        if name in FORMULAS:
-            cost = FORMULAS[name](*args, out=out, **kwargs)
-        elif packet in self.flop_registry:
-            cost = self.flop_registry[packet](*args, out_val=out, **kwargs)
-        else:
-            return None
-        return cost if isinstance(cost, Cost) else Cost(int(cost), int(cost), int(cost))
+    def _only_tries_shapes(self, arguments: Any) -> bool:
+        """Says whether the tensors are fake ones of something inside the step: DTensor asks so for global shapes."""
+        return any(
+            isinstance(leaf, FakeTensor) and leaf.fake_mode not in self._fake_modes for leaf in tree_leaves(arguments)
+        )
 
-    def _key(self, name: str) -> Key:
-        node = torch._C._current_autograd_node()
-        if node is None:
-            return Key(self._layers.current, name, "forward")
-        # The backward pass itself builds no graph and enters no layer; what it runs anew for a checkpoint does.
-        if torch.is_grad_enabled() or self._layers.current:
-            return Key(self._layers.current, name, "recomputed")
-        return Key(self._layers.of_node(node), name, "backward")
+
+def _nested(args: Any) -> bool:
+    """Says whether nested tensors are among the arguments, whose operators cannot be taken apart."""
+    return any(isinstance(leaf, torch.Tensor) and leaf.is_nested for leaf in tree_leaves(args))
+
+
+def _cost(operator: Any, name: str, out: Any, args: Any, kwargs: Any) -> Cost | None:
+    if name in FORMULAS:
+        # Where the result goes to is no operand.
+        given = {key: value for key, value in kwargs.items() if key != "out"} | _needed(name)
+        cost = FORMULAS[name](*args, out=out, **given)
+    elif operator in flop_registry:
+        cost = flop_registry[operator](*args, out_val=out, **kwargs)
+    else:
+        return None
+    return cost if isinstance(cost, Cost) else Cost(int(cost), int(cost), int(cost))
+
+
+def _needed(name: str) -> dict[str, Any]:
+    """Which gradients autograd asks a fused attention's backward for: the kernel computes all of them regardless."""
+    node = torch._C._current_autograd_node() if name in ATTENTION_BACKWARD else None
+    if node is None or len(node.next_functions) < 3:
+        return {}
+    return {"needs_gradient": [into is not None for into, _ in node.next_functions[:3]]}
 
 
 def elements(tensors: list[torch.Tensor]) -> int:
     """Elements that lie in memory: a dimension of stride 0 repeats the same ones."""
-    return sum(tensor.numel() if tensor.layout != torch.strided else _stored(tensor) for tensor in tensors)
+    return sum(_stored(tensor) for tensor in tensors)
 
 
 def _stored(tensor: torch.Tensor) -> int:
+    if tensor.layout != torch.strided or tensor.is_nested:
+        return tensor.numel()
     count = 1 if tensor.numel() else 0
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         count *= size if stride else 1
@@ -139,5 +243,7 @@ def _stored(tensor: torch.Tensor) -> int:
 
 
 def _shares_memory(read: list[torch.Tensor], written: list[torch.Tensor]) -> bool:
-    storages = {tensor.untyped_storage()._cdata for tensor in read}
-    return bool(written) and all(tensor.untyped_storage()._cdata in storages for tensor in written)
+    storages = {tensor.untyped_storage()._cdata for tensor in read if tensor.layout == torch.strided}
+    return bool(written) and all(
+        tensor.layout == torch.strided and tensor.untyped_storage()._cdata in storages for tensor in written
+    )

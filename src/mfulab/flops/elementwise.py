@@ -73,6 +73,12 @@ ONE_PER_ELEMENT = frozenset(
     """.split()  # noqa: SIM905 (a list of words to read)
 )
 
+# FLOPs for each trained parameter, all lists in one kernel: as `mfulab.flops.optimizers`.
+FUSED_OPTIMIZERS = {"_fused_adam_": 13, "_fused_adamw_": 14, "_fused_sgd_": 2, "_fused_adagrad_": 6}
+
+# Communication and what copies for it. The sums of a reduction are the network's.
+FREE_NAMESPACES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "fsdp", "profiler", "_dtensor"})
+
 # Moving, making, choosing and looking up: no arithmetic on floats.
 FREE = frozenset(
     """
@@ -86,7 +92,7 @@ FREE = frozenset(
     lift_fresh_copy set_ resize_ result_type is_same_size _has_compatible_shallow_copy_type split split_with_sizes
     unsafe_split unsafe_split_with_sizes searchsorted bucketize reflection_pad2d replication_pad2d channel_shuffle
     pixel_shuffle im2col col2im unfold_backward diagonal_backward masked_select isin equal
-    diff _record_function_enter_new _record_function_exit
+    diff _has_same_storage_numel _efficientzerotensor _to_sparse
     """.split()  # noqa: SIM905
 )
 
@@ -100,6 +106,9 @@ def other_flops(packet: Any, tensors: list[torch.Tensor], args: tuple[Any, ...],
         args: its arguments.
         kwargs: its keyword arguments.
     """
+    name = getattr(packet, "__name__", "")
+    if name in FUSED_OPTIMIZERS or name.startswith("_foreach_"):
+        return _over_lists(name, args)
     per_element = _flops_per_element(packet)
     if per_element is None:
         return _pooling(packet, args)
@@ -107,6 +116,15 @@ def other_flops(packet: Any, tensors: list[torch.Tensor], args: tuple[Any, ...],
         return 0
     scaled = kwargs.get("alpha", 1) != 1
     return (per_element + scaled) * max(tensor.numel() for tensor in tensors)
+
+
+def _over_lists(name: str, args: tuple[Any, ...]) -> int | None:
+    """An operator on a list of tensors costs what the plain one costs on each."""
+    per_element = FUSED_OPTIMIZERS.get(name)
+    if per_element is None:
+        plain = getattr(torch.ops.aten, name.removeprefix("_foreach_").removesuffix("_"), None)
+        per_element = _flops_per_element(plain) if plain else None
+    return None if per_element is None else per_element * sum(tensor.numel() for tensor in args[0])
 
 
 def _pooling(packet: Any, args: tuple[Any, ...]) -> int | None:
@@ -120,8 +138,13 @@ def _pooling(packet: Any, args: tuple[Any, ...]) -> int | None:
 @cache
 def _flops_per_element(packet: Any) -> int | None:
     name = getattr(packet, "__name__", "")
-    if not isinstance(packet, torch._ops.OpOverloadPacket) or name in FREE or name.startswith("sym_"):
-        return 0 if name in FREE else None
+    if not isinstance(packet, torch._ops.OpOverloadPacket):
+        return None
+    namespace = packet._qualified_op_name.partition("::")[0]
+    if name in FREE or namespace in FREE_NAMESPACES:
+        return 0
+    if namespace == "prims":
+        packet = getattr(torch.ops.aten, name, packet)
     for known in (name, name.removesuffix("_")):
         if known in PER_ELEMENT or known in ONE_PER_ELEMENT:
             return PER_ELEMENT.get(known, 1)

@@ -1,36 +1,94 @@
-"""Which layer does an operator belong to, in the forward pass, in the backward pass, and when recomputed."""
+"""Which layer and which pass an operator belongs to: forward, backward, recomputed, or the optimiser's."""
 
 import sys
+import threading
+import warnings
 from bisect import bisect_right
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
+from unittest.mock import patch
 
 import torch
 from torch.autograd.graph import Node
+from torch.nn.modules import module as global_hooks
+from torch.optim import optimizer as optimizer_hooks
 
 ROOT = ""
 
+Pass = Literal["forward", "backward", "recomputed", "optimizer"]
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """What is running: a layer's forward, autograd's engine, or an optimiser's step."""
+
+    kind: Literal["layer", "engine", "optimizer"]
+    layer: str = ROOT
+    owner: int = 0
+    makes_graph: bool = False
+
 
 class LayerTracker:
-    """Follows a model through its forward pass, and remembers which layer made each node of the autograd graph.
+    """Follows a model through its step, and remembers which layer made each node of the autograd graph.
 
     Autograd numbers its nodes in the order of their making, so the numbers at which layers begin and end say, in the
-    backward pass, which layer the gradient being computed belongs to. A module used twice goes by its first name.
+    backward pass, which layer the gradient being computed belongs to. A module used twice goes by its first name; one
+    that is no part of the model belongs to whatever called it.
+
+    Hooks are global ones, so neither the model nor a compiled form of it is touched. Several models are tracked as one
+    `torch.nn.ModuleDict`, whose keys become the first part of their layers' names.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self._model = model
-        self._stack = [ROOT]
+        self._names: dict[int, str] = {}
+        for name, module in model.named_modules():
+            self._names.setdefault(id(module), name)
+        self._model = model  # an id is a module's own only while the module lives
+        self._frames: list[_Frame] = []
         self._numbers = [-1]
         self._layers = [ROOT]
-        self._handles: list[Any] = []
+        self._open = ExitStack()
+        self._thread = threading.get_ident()
         self.failed = ROOT
         """Name of the innermost layer that was running when its forward failed."""
 
     @property
     def current(self) -> str:
         """Name of the innermost layer whose forward is running, as in `model.named_modules()`."""
-        return self._stack[-1]
+        return next((frame.layer for frame in reversed(self._frames) if frame.kind == "layer"), ROOT)
+
+    def place(self) -> tuple[str, Pass]:
+        """Layer and pass of the operator that is running now."""
+        node = torch._C._current_autograd_node()
+        frame = self._frames[-1] if self._frames else None
+        in_engine = node is not None and (frame is None or frame.kind == "engine")
+        layer = self.of_node(node) if node is not None and in_engine else self.current
+        if frame is not None and in_engine and torch.is_grad_enabled() and not frame.makes_graph:
+            # A gradient that nobody differentiates again builds no graph; what a checkpoint runs anew does.
+            return layer, "recomputed"
+        return layer, self._pass()
+
+    def _pass(self) -> Pass:
+        # A counter opened inside the backward pass, by a hook say, has not seen it begin.
+        begun = not self._frames and torch._C._current_autograd_node() is not None
+        direction: Pass = "backward" if begun else "forward"
+        inside, engine_inside = False, False
+        for frame in self._frames:
+            if frame.kind == "optimizer":
+                direction = "optimizer"
+            elif frame.kind == "layer":
+                if direction == "backward" or engine_inside:
+                    return "recomputed"
+                # The closure that an optimiser calls is a step of its own.
+                direction, inside = "forward", True
+            elif inside:
+                engine_inside = True  # forces are gradients, and part of the model's output
+            else:
+                direction = "backward"
+        return direction
 
     def of_node(self, node: Node) -> str:
         """Name of the layer that made an autograd node; the root for those that belong to none."""
@@ -39,35 +97,66 @@ class LayerTracker:
         return ROOT if number >= 2**63 else self._layers[bisect_right(self._numbers, number) - 1]
 
     def __enter__(self) -> "LayerTracker":
-        for name, module in self._model.named_modules():
-            self._handles.append(module.register_forward_pre_hook(self._entering(name)))
-            self._handles.append(module.register_forward_hook(self._leaving(name), always_call=True))
+        with ExitStack() as undo:
+            for handle in (
+                global_hooks.register_module_forward_pre_hook(self._enter_layer),
+                global_hooks.register_module_forward_hook(self._leave_layer, always_call=True),
+                optimizer_hooks.register_optimizer_step_pre_hook(self._enter_optimizer),
+                optimizer_hooks.register_optimizer_step_post_hook(self._leave_optimizer),
+            ):
+                undo.callback(handle.remove)
+            undo.enter_context(warnings.catch_warnings())
+            # These hooks are meant to see a compiled model's layers.
+            warnings.filterwarnings("ignore", "Using `torch.compile")
+            undo.enter_context(patch.object(torch.autograd, "_engine_run_backward", self._engine()))
+            self._open = undo.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        self._open.close()
+        self._frames.clear()
 
-    def _entering(self, name: str) -> Any:
-        def enter(module: torch.nn.Module, arguments: Any) -> None:
-            self._stack.append(name)
-            self._mark()
+    def _engine(self) -> Callable[..., Any]:
+        run = torch.autograd._engine_run_backward
 
-        return enter
+        def tracked(outputs: Any, gradients: Any, keep: Any, create_graph: bool, *rest: Any, **options: Any) -> Any:
+            depth = len(self._frames)
+            self._frames.append(_Frame("engine", makes_graph=bool(create_graph)))
+            try:
+                return run(outputs, gradients, keep, create_graph, *rest, **options)
+            finally:
+                del self._frames[depth:]
 
-    def _leaving(self, name: str) -> Any:
-        def leave(module: torch.nn.Module, arguments: Any, output: Any) -> None:
-            # Hooks are also called for a forward that failed, the innermost layer's first.
-            self.failed = self.failed or (name if sys.exc_info()[1] is not None else ROOT)
-            if len(self._stack) > 1:
-                self._stack.pop()
-            self._mark()
+        return tracked
 
-        return leave
+    def _enter_layer(self, module: torch.nn.Module, arguments: Any) -> None:
+        self._frames.append(_Frame("layer", self._names.get(id(module), self.current), id(module)))
+        self._mark()
+
+    def _leave_layer(self, module: torch.nn.Module, arguments: Any, output: Any) -> None:
+        # Hooks are also called for a forward that failed, the innermost layer's first.
+        error = sys.exc_info()[1]
+        if error is not None and type(error).__name__ != "_StopRecomputationError":
+            self.failed = self.failed or self._names.get(id(module), self.current)
+        self._leave("layer", id(module))
+        self._mark()
+
+    def _enter_optimizer(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        self._frames.append(_Frame("optimizer", owner=id(optimizer)))
+
+    def _leave_optimizer(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        self._leave("optimizer", id(optimizer))
+
+    def _leave(self, kind: str, owner: int) -> None:
+        for place in range(len(self._frames) - 1, -1, -1):
+            if (self._frames[place].kind, self._frames[place].owner) == (kind, owner):
+                del self._frames[place:]
+                return
 
     def _mark(self) -> None:
-        self._numbers.append(torch._C._autograd._get_sequence_nr())
-        self._layers.append(self.current)
+        # On a GPU the backward pass runs in a thread with numbers of its own.
+        if threading.get_ident() == self._thread:
+            self._numbers.append(torch._C._autograd._get_sequence_nr())
+            self._layers.append(self.current)

@@ -180,7 +180,7 @@ def _attention(name: str, causal_at: int, backward: bool) -> None:
     first = 1 if backward else 0  # the gradient of the output comes first
 
     def formula(*args: Any, out: Any, **kwargs: Any) -> Cost:
-        given = {**dict(enumerate(args)), **kwargs}
+        given: dict[int | str, Any] = {**dict(enumerate(args)), **kwargs}
         query, key, value = (
             (given[word] if word in given else given[first + place]).shape
             for place, word in enumerate(("query", "key", "value"))
@@ -188,7 +188,8 @@ def _attention(name: str, causal_at: int, backward: bool) -> None:
         causal = bool(given.get("is_causal", given.get(causal_at, False)))
         if not backward:
             return attention_cost(query, key, value, causal, products=2, executed=2)
-        for_query, for_key, for_value = given.get("needs_gradient", given.get(8, (True,) * 3)) if own else (True,) * 3
+        asked = given.get("needs_gradient") or (own and given.get(8)) or (True,) * 3
+        for_query, for_key, for_value = asked
         products = (for_query or for_key) + for_query + for_key + for_value
         return attention_cost(query, key, value, causal, products=products, executed=5)
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import torch
 
 from mfulab.hardware import cpu, identity
-from mfulab.schema.configs import FORMATS, DeviceConfig, PrecisionConfig
+from mfulab.schema.configs import DeviceConfig, PrecisionConfig
+from mfulab.schema.formats import BY_DTYPE, format_name
 
 
 def prepare(device: DeviceConfig) -> tuple[torch.device, int]:
@@ -32,13 +33,13 @@ def effective_precision(precision: PrecisionConfig, device: torch.device) -> str
 
     TF32 is a GPU's (compute capability 8.0 and later): elsewhere the switch changes nothing and products stay fp32.
     """
-    name = FORMATS[precision.dtype]
+    name = BY_DTYPE[precision.dtype].name
     return "tf32" if name == "fp32" and precision.tf32 and _has_tf32(device) else name
 
 
 def allowed_precision(dtype: torch.dtype, device: torch.device, convolutions: bool) -> str:
     """The format that products of `dtype` use, or convolutions, as torch's switches stand: it has one for each."""
-    name = FORMATS.get(str(dtype).removeprefix("torch."), "fp32")
+    name = format_name(str(dtype).removeprefix("torch.")) or "fp32"
     switch = torch.backends.cudnn.conv if convolutions else torch.backends.cuda.matmul  # type: ignore[attr-defined]
     return "tf32" if name == "fp32" and switch.fp32_precision == "tf32" and _has_tf32(device) else name
 

@@ -1,50 +1,9 @@
-"""Number formats of a matrix product: what goes in, what comes out, and the error that their rounding alone gives.
-
-Expected errors are ‖C−R‖F / ‖R‖F for standard normal inputs and K = 1024 against a float64 product of the *quantised*
-inputs; for tf32, which rounds its float32 inputs inside the multiplier, against the unquantised ones. They were
-measured on correct implementations and follow from the significands: a float32 sum grows like 2⁻²⁴·√K, fp16 and bf16
-round their output once.
-"""
+"""The format that a matmul is asked for, and the one that its error shows it used."""
 
 import math
-from dataclasses import dataclass
 
 from mfulab.schema.configs import PrecisionConfig
-
-
-@dataclass(frozen=True)
-class Format:
-    """One way to multiply. `operand` and `output` are names of torch dtypes."""
-
-    name: str
-    operand: str
-    output: str
-    error: float
-    grows_with_k: bool = False
-    margin: float = 6.0
-
-    def expected_error(self, k: int) -> float:
-        """Relative Frobenius error that rounding gives for an inner dimension of k."""
-        return self.error * math.sqrt(max(k, 16) / 1024) if self.grows_with_k else self.error
-
-    def tolerance(self, k: int) -> float:
-        """Largest accepted relative Frobenius error: a small multiple of what rounding gives."""
-        return self.margin * self.expected_error(k)
-
-
-FORMATS = {
-    form.name: form
-    for form in (
-        Format("fp64", "float64", "float64", 1.1e-15, grows_with_k=True),
-        Format("fp32", "float32", "float32", 5.7e-7, grows_with_k=True),
-        Format("tf32", "float32", "float32", 2.9e-4),
-        Format("fp16", "float16", "float16", 2.1e-4),
-        Format("bf16", "bfloat16", "bfloat16", 1.7e-3),
-        # Hopper accumulates fp8 products with about 14 bits: looser.
-        Format("fp8", "float8_e4m3fn", "bfloat16", 1.7e-3, margin=10.0),
-        Format("int8", "int8", "int32", 0.0),
-    )
-}
+from mfulab.schema.formats import BY_DTYPE, FORMATS, Format
 
 # What an implementation might secretly do with operands of a type, and the error that would show it.
 _SUSPECTS = {
@@ -61,7 +20,7 @@ def format_of(precision: PrecisionConfig) -> Format:
     """The format that a precision asks for."""
     if precision.tf32:
         return FORMATS["tf32"]
-    return next(form for form in FORMATS.values() if form.operand == precision.dtype)
+    return BY_DTYPE[precision.dtype]
 
 
 def effective_precision(form: Format, relative_error: float, k: int) -> str | None:

@@ -4,38 +4,45 @@ import hashlib
 import itertools
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mfulab.hardware.identity import NoDeviceError, hardware_slug, resolve
-from mfulab.planning import store
+from mfulab.planning import traces
 from mfulab.planning.overrides import from_snakemake
 from mfulab.planning.runs import Plan, Run, plan
 from mfulab.planning.sources import PACKAGE, locate
 from mfulab.schema.errors import ConfigurationError
+from mfulab.schema.files import read_text, write_text
 
 CONFIG = Path("config")
 RESULTS = Path("results")
 
 
-def load(config: Mapping[str, Any], folder: Path = CONFIG, results: Path = RESULTS, is_main: bool = True) -> list[Plan]:
-    """Plans for Snakemake's `--config`, one an experiment, with every run's config written. Raises ConfigurationError.
+@dataclass(frozen=True)
+class Planned:
+    """The plans of one command, and the file that remembers them."""
 
-    Composing imports Hydra and takes a second or more; the plans are remembered under the content of all that they are
-    made from. A cluster's job, which parses the workflow too (`is_main` is false), reads them there and writes nothing.
+    plans: Sequence[Plan]
+    memory: Path
+
+    def remember(self) -> None:
+        """Writes the plans where the next command, and a cluster's jobs, find them."""
+        if not _recall(self.memory):
+            told = [{**vars(plan), "runs": [vars(run) for run in plan.runs]} for plan in self.plans]
+            write_text(self.memory, json.dumps(told))
+
+
+def load(config: Mapping[str, Any], folder: Path = CONFIG, results: Path = RESULTS) -> Planned:
+    """Plans for Snakemake's `--config`, one an experiment. Writes nothing. Raises ConfigurationError.
+
+    Composing imports Hydra and takes a second or more; plans are remembered under the content of all that they are made
+    from. What is remembered and cannot be read is planned anew.
     """
     overrides = from_snakemake(config)
-    if is_main:
-        store.check_writable(results)
-    remembered = results / "plan" / f"{_fingerprint(overrides, folder)}.json"
-    is_remembered = remembered.exists()
-    plans = _recall(remembered) if is_remembered else _make(overrides, folder)
-    if is_main:
-        for each in plans:
-            store.write(each, results)
-        if not is_remembered:
-            store.write_if_changed(remembered, _told(plans))
-    return plans
+    memory = results / "plan" / f"{_fingerprint(overrides, folder)}.json"
+    return Planned(_recall(memory) or _make(overrides, folder), memory)
 
 
 def _make(overrides: Sequence[str], folder: Path) -> list[Plan]:
@@ -71,13 +78,16 @@ def _fingerprint(overrides: Sequence[str], folder: Path) -> str:
     for path in [*sorted(folder.rglob("*.yaml")), *code]:
         digest.update(str(path).encode())
         digest.update(path.read_bytes())
+    for override in overrides:
+        if override.startswith("trace="):  # a file that came, went or changed makes another plan
+            digest.update(json.dumps(traces.stamps(override.partition("=")[2])).encode())
     return digest.hexdigest()[:16]
 
 
-def _told(plans: Sequence[Plan]) -> str:
-    return json.dumps([{**vars(each), "runs": [vars(run) for run in each.runs]} for each in plans])
-
-
 def _recall(path: Path) -> list[Plan]:
-    plans = json.loads(path.read_text(encoding="utf-8"))
-    return [Plan(**{**each, "runs": [Run(**run) for run in each["runs"]]}) for each in plans]
+    """The remembered plans; none where there are none, or none that can be read."""
+    try:
+        plans = json.loads(read_text(path))
+        return [Plan(**{**each, "runs": [Run(**run) for run in each["runs"]]}) for each in plans]
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        return []

@@ -34,6 +34,16 @@ def run_name(config: BaseModel, axes: tuple[str, ...], dotted: Mapping[str, Any]
     return name or "all"
 
 
+def short(run: str) -> str:
+    """A run's name without its keys, which its values make plain: `gpt2 training 4 64 bf16 eager`.
+
+    >>> short("kernel=torch,size=64,timing.windows=2")
+    'torch 64 timing.windows=2'
+    """
+    parts = (part.partition("=") for part in run.split(","))
+    return " ".join(f"{key}={value}" if "." in key else value or key for key, _, value in parts)
+
+
 def _differences(key: str, value: Any, default: Any) -> dict[str, Any]:
     if not isinstance(value, BaseModel):
         return {} if value == default else {key: value}

@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from mfulab.language import LANGUAGES
+from mfulab.planning import traces
 from mfulab.planning.naming import run_name
-from mfulab.schema.configs import STEPS, CeilingsStep, CountFlopsStep, EnvironmentStep, ProfileStepStep, Step
+from mfulab.schema.configs import CeilingsStep, CountFlopsStep, EnvironmentStep, ProfileStepStep, Step
 from mfulab.schema.errors import ConfigurationError, unknown
+from mfulab.schema.measurements import MEASUREMENTS
 
 if TYPE_CHECKING:  # composing imports Hydra, which a remembered plan does without
     from mfulab.planning.composition import Composition
@@ -65,6 +67,11 @@ class Plan:
     excluded: Sequence[Mapping[str, str]]
     language: str = "en"  # of the report; no run reads it
     overrides: Sequence[str] = ()  # what the user gave for these runs, beside the experiment
+
+    @property
+    def manifest_path(self) -> str:
+        """Where the manifest is, below the results."""
+        return f"{self.hardware}/plan/{self.experiment}.json"
 
     @property
     def manifest(self) -> str:
@@ -119,7 +126,7 @@ def _language(composition: Composition) -> str:
 
 
 @dataclass(frozen=True)
-class _Combination:
+class Combination:
     """One point of a sweep: labels for exclusions, nested keys for the name, content for the config."""
 
     labels: dict[str, str]
@@ -138,22 +145,23 @@ class _Planner:
         # A given peak belongs to the ceilings alone: it is a denominator and must not re-measure what it divides.
         self.peaks = {**self.base["device"], "name": device, "type": device}
         self.base["device"] = {**self.peaks, "peak_tflop_s": {}}
+        self.base["trace_peaks"] = self.peaks["peak_tflop_s"]
 
     def steps(self) -> list[str]:
         for step in self.base["steps"]:
-            if step not in STEPS:
-                raise unknown("steps", step, STEPS)
+            if step not in MEASUREMENTS:
+                raise unknown("steps", step, MEASUREMENTS)
         return self.base["steps"]
 
-    def combinations(self, step: str) -> Iterator[_Combination]:
+    def combinations(self, step: str) -> Iterator[Combination]:
         """Every combination of the axes that `step` reads."""
-        fields = STEPS[step].model_fields
+        fields = MEASUREMENTS[step].config.model_fields
         axes = {key: values for key, values in self.composition.axes.items() if key.split(".")[0] in fields}
         chosen = {key: value for key, value in self.composition.choices.items() if key in fields}
         base = {key: self.base[key] for key in fields if key in self.base}
         plain = {key: str(value) for key, value in base.items() if not isinstance(value, dict)}
         for values in itertools.product(*axes.values()):
-            combination = _Combination(
+            combination = Combination(
                 {**chosen, **plain, "device": self.device}, dict(self.composition.fixed), dict(base)
             )
             for key, value in zip(axes, values, strict=True):
@@ -161,11 +169,11 @@ class _Planner:
                 _put(combination.content, key, value.content)
                 if "." in key:
                     combination.dotted[key] = value.content
-            yield combination
+            yield from traces.expanded(combination) if step == traces.STEP else [combination]
 
-    def add(self, step: str, combination: _Combination) -> None:
+    def add(self, step: str, combination: Combination) -> None:
         labels, dotted, content = combination.labels, combination.dotted, combination.content
-        config = _validated(STEPS[step], content)
+        config = _validated(MEASUREMENTS[step].config, content)
         name = run_name(config, config.axes, dotted)
         because = excluded_because(labels, self.base["exclude"])
         if because:

@@ -26,6 +26,30 @@ def keep_commas(workflow: Any) -> None:
     workflow.get_rule = get_rule_with_whole_names
 
 
+def begin_before_executing(workflow: Any, lab: Any) -> None:
+    """Lets `lab.begin()` write the plan just before this Snakemake workflow executes: never in a dry run or a summary.
+
+    It has the results' lock then, so a lock of Snakemake's own was left by a sweep that was killed, and is cleared. A
+    row is written whole or not at all: one that is there was finished, whatever Snakemake had noted of its job.
+    `--unlock` forgets the results' lock as well.
+    """
+    execute, unlock = workflow.execute, workflow.unlock
+
+    def execute_after_planning(executor_plugin: Any, *arguments: Any, **options: Any) -> Any:
+        is_dry = executor_plugin.common_settings.dryrun_exec
+        if workflow.is_main_process and not is_dry and lab.begin():
+            unlock()
+            for row in lab.complete_rows:
+                workflow.persistence._unmark_incomplete(row)
+        return execute(executor_plugin, *arguments, **options)
+
+    def unlock_both() -> None:
+        lab.clear_lock()
+        unlock()
+
+    workflow.execute, workflow.unlock = execute_after_planning, unlock_both
+
+
 def keep_no_default_rate(scheduler: Any) -> None:
     """Takes back the rate of starting jobs that Snakemake's scheduler keeps to where none is asked for.
 

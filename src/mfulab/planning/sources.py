@@ -58,13 +58,22 @@ def closure(module: str) -> tuple[Path, ...]:
     return tuple(sorted({*modules.values(), *data}))
 
 
+def run_sources(step: str, target: str | None) -> tuple[Path, ...]:
+    """Every file that a run of `step` with a model or kernel `target` depends on."""
+    return tuple(dict.fromkeys([*step_sources(step), *(target_sources(target) if target else ())]))
+
+
+def digests(files: Sequence[Path]) -> str:
+    """A line for each file with the digest of its content."""
+    return "".join(f"{hashlib.sha256(file.read_bytes()).hexdigest()[:16]}  {_name(file)}\n" for file in files)
+
+
 def write_digests(path: Path, files: Sequence[Path]) -> None:
     """Writes the digest of each file to `path` where one changed; `path` is as old as the newest of them.
 
     Its age matters for results that were copied from elsewhere: those that are newer than the code stay.
     """
-    lines = [f"{hashlib.sha256(file.read_bytes()).hexdigest()[:16]}  {_name(file)}\n" for file in dict.fromkeys(files)]
-    if write_if_changed(path, "".join(lines)):
+    if write_if_changed(path, digests(files)):
         newest = max(file.stat().st_mtime_ns for file in files)
         os.utime(path, ns=(newest, newest))
 

@@ -4,53 +4,79 @@ A finished run whose config changed is not overwritten: its folder is moved to r
 untouched when its config does, so that reverting a change measures nothing again.
 """
 
-import csv
 import hashlib
 import os
-import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
+from enum import Enum
 from pathlib import Path
 
 from mfulab.planning.runs import Plan, Run
-from mfulab.schema.errors import ConfigurationError
+from mfulab.schema.files import UnreadableError, cannot_be_written, parse_csv, read_text, remove, write_text
 
 SUPERSEDED = "superseded"
+Newest = Callable[[Run], float]  # modification time of the newest source file of a run
 
 
-def write(plan: Plan, results: Path, sources: Sequence[Path] = ()) -> None:
-    """Writes every run's config and the experiment's manifest. `sources` are the files that results depend on.
+class State(Enum):
+    """What a run's folder is to a plan."""
 
-    Raises ConfigurationError where `results` cannot be written, before anything is changed.
-    """
-    check_writable(results)
-    newest = max((path.stat().st_mtime for path in sources), default=0.0)
-    for run in plan.runs:
-        write_run(run, results, newest)
-    write_if_changed(results / plan.hardware / "plan" / f"{plan.experiment}.json", plan.manifest)
+    KEPT = "its config is there as planned, its row too or not yet"
+    NEW = "there is no config, or one without a finished row"
+    CUT = "its config is there as planned, with a row that cannot be read"
+    CHANGED = "another config has a finished row, which is moved aside"
+    RESTED = "a finished row of this config was moved aside and comes back"
 
 
-def write_run(run: Run, results: Path, newest_source: float = 0.0) -> None:
-    """Writes one run's config where it changed, after its finished results were moved aside or came back.
+def write(plan: Plan, results: Path, newest: Newest = lambda run: 0.0) -> None:
+    """Writes every run's config and the experiment's manifest. Raises ConfigurationError where it cannot."""
+    try:
+        for run in plan.runs:
+            write_run(run, results, newest)
+    except OSError as error:
+        raise cannot_be_written(error.filename or results, error) from error
+    write_if_changed(results / plan.manifest_path, plan.manifest)
 
-    A result at rest comes back only if it is as new as `newest_source`, a modification time.
+
+def newest_of(files: Iterable[Path]) -> float:
+    """The latest modification time of `files`; 0 without any."""
+    return max((path.stat().st_mtime for path in files), default=0.0)
+
+
+def holds(path: Path, text: str) -> bool:
+    """Whether a file holds exactly this text."""
+    return _read(path) == text
+
+
+def state(run: Run, results: Path, newest: Newest = lambda run: 0.0) -> State:
+    """What `write_run` would find, without changing anything.
+
+    A result at rest comes back only if it is as new as `newest`, the run's sources.
     """
     folder = results / run.folder
-    config = folder / "config.json"
     row = folder / "row.csv"
-    text = run.text
-    old = _read(config)
-    if old == text:
-        if row.exists() and not is_complete(row):
-            row.unlink()  # left by a crash; a row that says something always ends in a line
+    if _read(folder / "config.json") == run.text:
+        return State.CUT if os.path.lexists(row) and not is_complete(row) else State.KEPT
+    resting = _resting_place(results, run, run.text) / "row.csv"
+    if is_complete(resting) and resting.stat().st_mtime >= newest(run):
+        return State.RESTED
+    return State.CHANGED if is_complete(row) else State.NEW
+
+
+def write_run(run: Run, results: Path, newest: Newest = lambda run: 0.0) -> None:
+    """Writes one run's config where it changed, after its finished results were moved aside or came back."""
+    folder = results / run.folder
+    found = state(run, results, newest)
+    if found is State.KEPT:
         return
-    if old is not None and row.exists() and is_complete(row):
-        _move(folder, _resting_place(results, run, old))
-    resting = _resting_place(results, run, text)
-    if resting.exists() and (resting / "row.csv").stat().st_mtime >= newest_source:
-        shutil.rmtree(folder, ignore_errors=True)
-        _move(resting, folder)
+    if found is State.CUT:
+        remove(folder / "row.csv")  # left by a crash; a row that says something always ends in a line
+        return
+    if is_complete(folder / "row.csv"):
+        _move(folder, _resting_place(results, run, _read(folder / "config.json") or ""))
+    if found is State.RESTED:
+        _move(_resting_place(results, run, run.text), folder)
     else:
-        write_if_changed(config, text)
+        write_text(folder / "config.json", run.text)
 
 
 def _resting_place(results: Path, run: Run, text: str) -> Path:
@@ -58,8 +84,7 @@ def _resting_place(results: Path, run: Run, text: str) -> Path:
 
 
 def _move(source: Path, target: Path) -> None:
-    if target.exists():
-        shutil.rmtree(target)
+    remove(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     source.rename(target)
 
@@ -67,36 +92,34 @@ def _move(source: Path, target: Path) -> None:
 def is_complete(row: Path) -> bool:
     """Whether a row file holds a header and one row of as many cells, ended by a newline."""
     text = _read(row) or ""
-    lines = list(csv.reader(text.splitlines()))
-    return text.endswith("\n") and len(lines) == 2 and len(lines[0]) == len(lines[1])
+    try:
+        return text.endswith("\n") and len(parse_csv(text, row)) == 1
+    except UnreadableError:
+        return False
 
 
 def check_writable(results: Path) -> None:
     """Raises ConfigurationError where `results` is no folder in which files can be made."""
+    probe = results / f".writable-{os.getpid()}"
     try:
         results.mkdir(parents=True, exist_ok=True)
-        probe = results / f".writable-{os.getpid()}"
-        probe.touch()
+        probe.write_bytes(b"\n")
         probe.unlink(missing_ok=True)  # another node's process may bear the same number
     except OSError as error:
-        raise ConfigurationError(
-            f"{results}/: cannot be written ({error.strerror}). Give it write permission."
-        ) from error
+        raise cannot_be_written(f"{results}/", error) from error
 
 
 def write_if_changed(path: Path, text: str) -> bool:
     """Writes `text` by renaming a finished file, leaves a file that holds it already untouched; whether it wrote."""
-    if _read(path) == text:
+    if holds(path, text):
         return False
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    write_text(path, text)
     return True
 
 
 def _read(path: Path) -> str | None:
+    """The text of a file; None where it is missing or cannot be read, which is to be written anew."""
     try:
-        return path.read_text(encoding="utf-8")
-    except (FileNotFoundError, NotADirectoryError):
+        return read_text(path)
+    except (FileNotFoundError, UnreadableError):
         return None

@@ -3,31 +3,58 @@
 import re
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from mfulab.language import Texts
+from mfulab.planning import lock, store
 from mfulab.planning.load import RESULTS, load
 from mfulab.planning.runs import Plan, Run
-from mfulab.planning.sources import PACKAGE, closure, step_sources, target_sources, write_digests
+from mfulab.planning.sources import PACKAGE, closure, digests, run_sources, write_digests
 from mfulab.runtime import client
 from mfulab.schema.errors import ConfigurationError
-
-TABLES = ("environment", "ceilings", "flops", "counters", "profile", "matmul", "formats")
+from mfulab.schema.files import write_text
+from mfulab.schema.measurements import TABLES, Measurement
 
 
 class Workflow:
-    """What Snakemake's `--config` plans; a mistake in it ends the process with one message."""
+    """What Snakemake's `--config` plans; a mistake in it ends the process with one message.
+
+    Nothing is written before `begin`. Until then files that `begin` would write are told to Snakemake as scratch files
+    of now, so that a dry run lists exactly the runs that would be measured.
+    """
 
     def __init__(self, config: Mapping[str, Any], is_main: bool = True) -> None:
-        try:
-            self.plans: list[Plan] = load(config, is_main=is_main)
-        except ConfigurationError as error:
-            sys.exit(f"mfulab: {error}")
-        self._is_main = is_main
+        with _told_in_one_line():
+            self._planned = load(config)
+        self.plans: Sequence[Plan] = self._planned.plans
+        self._is_read_only = is_main  # a cluster's job finds all that the main process wrote
         self._runs: dict[str, Run] = {run.folder: run for plan in self.plans for run in plan.runs}
+        self._states: dict[str, store.State] = {}
+        self._scratch_folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def begin(self) -> bool:
+        """Takes the results' lock and writes the plan; true where a sweep before was killed.
+
+        Ends the process with one message where another sweep runs, or where nothing can be written.
+        """
+        with _told_in_one_line():
+            store.check_writable(RESULTS)
+            is_left_over = lock.take(RESULTS)
+            for plan in self.plans:
+                store.write(plan, RESULTS, _newest)
+            self._planned.remember()
+        self._is_read_only = False
+        return is_left_over
+
+    def clear_lock(self) -> None:
+        """Forgets the holder of the results' lock; ends the process with one message where it lives."""
+        with _told_in_one_line():
+            lock.clear(RESULTS)
 
     @property
     def warm(self) -> str:
@@ -36,14 +63,35 @@ class Workflow:
         return f'warm() {{{{ {command} "$@"; }}}}; '  # Snakemake formats a prefix: braces are doubled
 
     @property
-    def rows(self) -> list[str]:
-        """The row of every planned run."""
-        return [f"{RESULTS}/{folder}/row.csv" for folder in self._runs]
+    def complete_rows(self) -> list[str]:
+        """The rows of planned runs that are there, whole."""
+        return [path for path in self.rows() if store.is_complete(Path(path))]
+
+    def rows(self, wildcards: Any = None) -> list[str]:
+        """An input function: the row of every planned run; in a dry run not of those whose old results come back."""
+        return [f"{RESULTS}/{folder}/row.csv" for folder in self._runs if self._state(folder) is not store.State.RESTED]
+
+    def config(self, step: str) -> Callable[[Any], str]:
+        """An input function: the config of a run."""
+
+        def file(wildcards: Any) -> str:
+            folder = _folder(step, wildcards)
+            is_there = self._state(folder) is store.State.KEPT
+            return f"{RESULTS}/{folder}/config.json" if is_there else self._scratch("config.json", "")
+
+        return file
 
     @property
     def planned_manifests(self) -> list[str]:
         """Where each planned experiment lists its runs."""
-        return [f"{RESULTS}/{plan.hardware}/plan/{plan.experiment}.json" for plan in self.plans]
+        return [f"{RESULTS}/{plan.manifest_path}" for plan in self.plans]
+
+    def manifests(self, wildcards: Any) -> list[str]:
+        """An input function: the same."""
+        return [
+            self._written(f"{RESULTS}/{plan.manifest_path}", plan.manifest) if self._is_read_only else path
+            for plan, path in zip(self.plans, self.planned_manifests, strict=True)
+        ]
 
     @property
     def other_manifests(self) -> list[str]:
@@ -69,7 +117,7 @@ class Workflow:
     @property
     def tables(self) -> tuple[str, ...]:
         """The tables that every experiment makes, some of them perhaps with a header alone."""
-        return TABLES
+        return tuple(TABLES)
 
     @property
     def language(self) -> str:
@@ -93,17 +141,41 @@ class Workflow:
         """
 
         @cache
-        def digests(target: str | None) -> str:
+        def file(target: str | None) -> str:
             path = RESULTS / "plan" / "sources" / f"{step},{target or 'itself'}.txt"
-            if self._is_main or not path.exists():
-                write_digests(path, [*step_sources(step), *(target_sources(target) if target else ())])
+            found = run_sources(step, target)
+            if self._is_read_only:
+                return self._written(str(path), digests(found))
+            write_digests(path, found)
             return str(path)
 
         def files(wildcards: Any) -> list[str]:
-            run = self._runs.get("/".join(filter(None, (wildcards.get("hardware"), step, wildcards.get("run")))))
-            return [digests(run.target if run else None)]
+            run = self._runs.get(_folder(step, wildcards))
+            with _told_in_one_line():
+                return [file(run.target if run else None)]
 
         return files
+
+    def _state(self, folder: str) -> store.State:
+        """What the folder of a run is to this plan; as planned once that is written."""
+        if not self._is_read_only or folder not in self._runs:
+            return store.State.KEPT
+        if folder not in self._states:
+            self._states[folder] = store.state(self._runs[folder], RESULTS, _newest)
+        return self._states[folder]
+
+    def _written(self, path: str, text: str) -> str:
+        """`path` where it holds `text`, else a scratch file that does."""
+        return path if store.holds(Path(path), text) else self._scratch(path.replace("/", ","), text)
+
+    def _scratch(self, name: str, text: str) -> str:
+        """A file outside the project, as long as this process lives."""
+        if self._scratch_folder is None:
+            self._scratch_folder = tempfile.TemporaryDirectory(prefix="mfulab-dry-")
+        path = Path(self._scratch_folder.name, name)
+        if not path.exists():
+            write_text(path, text)
+        return str(path)
 
     def module_sources(self, module: str) -> Callable[[Any], list[str]]:
         """An input function: the source files of a module of this package and of all that it imports of it."""
@@ -133,13 +205,35 @@ class Workflow:
         modules = ("mfulab.report.figures", f"mfulab.report.figures.{wildcards.figure}")
         return _relative(path for module in modules for path in closure(module))
 
-    def gpus(self, wildcards: Any) -> int:
-        """How many GPUs a run of this hardware takes."""
-        return int(wildcards.hardware.startswith("nvidia"))
+    def resources(self, measurement: Measurement) -> dict[str, Any]:
+        """What a run takes: a GPU, or the CPU for itself, if it measures one; time for a cluster to reserve."""
+        reserved = {"runtime": f"{measurement.runtime_min}m"}
+        if not measurement.on_device:
+            return reserved
+        return {**reserved, "gpu": _gpus, "cpu_measurement": lambda wildcards: 1 - _gpus(wildcards)}
 
-    def cpus(self, wildcards: Any) -> int:
-        """1 where a run measures the CPU, so that no two of these overlap."""
-        return 1 - self.gpus(wildcards)
+
+def _gpus(wildcards: Any) -> int:
+    """GPUs that a run of this hardware takes."""
+    return int(wildcards.hardware.startswith("nvidia"))
+
+
+@contextmanager
+def _told_in_one_line() -> Iterator[None]:
+    """Ends the process with the message of a ConfigurationError."""
+    try:
+        yield
+    except ConfigurationError as error:
+        sys.exit(f"mfulab: {error}")
+
+
+def _folder(step: str, wildcards: Any) -> str:
+    """The folder of a run below the results."""
+    return "/".join(filter(None, (wildcards.get("hardware"), step, wildcards.get("run"))))
+
+
+def _newest(run: Run) -> float:
+    return store.newest_of(run_sources(run.step, run.target))
 
 
 def _relative(paths: Any) -> list[str]:

@@ -8,9 +8,9 @@ from typing import get_args
 
 import pandas as pd
 
-from mfulab.schema.rows import ROWS
+from mfulab.schema.measurements import TABLES
 from mfulab.tables import series
-from mfulab.tables.columns import FLAGS, TABLES, TEXT, columns
+from mfulab.tables.columns import FLAGS, TEXT, columns
 
 Tables = dict[str, pd.DataFrame]
 
@@ -69,6 +69,20 @@ def one_each(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     return first.assign(**{name: medians[name] for name in numbers})
 
 
+def with_traces(tables: Tables) -> pd.DataFrame:
+    """Profiled runs, and steps read from traces as if they were: their device is their machine, and said to be read."""
+    profile, traces = tables["profile"], tables["traces"]
+    if traces.empty:
+        return profile
+    devices = [f"{short_name(device)}, read from a trace" for device in traces["device"].replace("", "a device")]
+    read = traces.assign(hardware=devices)
+    kept = {
+        name: read[name] if name in read else pd.Series({str: "", bool: False}.get(kind, float("nan")), read.index, kind)
+        for name, kind in kinds("profile")
+    }
+    return pd.concat([profile, pd.DataFrame(kept)], ignore_index=True)
+
+
 def own(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows that were measured here, or the recorded ones where none was."""
     measured = rows[~rows["recorded"]]
@@ -99,7 +113,7 @@ def short_name(device: str) -> str:
 
 def kinds(table: str) -> Iterator[tuple[str, type]]:
     """Each column with its type: str, bool or float (integers too: a missing one has no integer)."""
-    fields = ROWS[TABLES[table]].model_fields
+    fields = TABLES[table].row.model_fields
     for name in columns(table):
         if name in FLAGS or (name in fields and bool in _types(fields[name].annotation)):
             yield name, bool

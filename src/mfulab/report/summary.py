@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mfulab.language.quantities import quantity
+from mfulab.planning.naming import short
 from mfulab.report import frames
 
 MOST = 40  # rows; a longer sweep shows its last ones and points to the page
@@ -34,16 +35,6 @@ def table(profile: pd.DataFrame, matmul: pd.DataFrame) -> Table:
             )
             shown.add_row(*(Text(cell) for cell in cells), style=None if row["status"] == "ok" else "dim")
     return shown
-
-
-def short(run: str) -> str:
-    """A run's name without its keys, which its values make plain: `gpt2 training 4 64 bf16 eager`.
-
-    >>> short("kernel=torch,size=64,timing.windows=2")
-    'torch 64 timing.windows=2'
-    """
-    parts = (part.partition("=") for part in run.split(","))
-    return " ".join(f"{key}={value}" if "." in key else value or key for key, _, value in parts)
 
 
 def left_out(tables: Path) -> int:

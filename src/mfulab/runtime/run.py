@@ -1,22 +1,20 @@
 """One planned run, from its config to its row: whatever happens becomes a row, written whole or not at all."""
 
-import csv
 import importlib
-import json
 import subprocess
 import time
 import traceback
-from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
-from mfulab.schema.configs import STEPS, Step
+from mfulab.schema.configs import Step
 from mfulab.schema.errors import ConfigurationError, UnsupportedError
-from mfulab.schema.rows import ROWS, Row, Status
+from mfulab.schema.files import write_csv
+from mfulab.schema.measurements import MEASUREMENTS
+from mfulab.schema.rows import Row, Status
 from mfulab.steps.base import Measured
 
 # What the allocators of torch and NumPy say; torch raises a plain RuntimeError for host memory.
@@ -38,7 +36,7 @@ def measure(step: str, config_path: Path) -> Row:
         measured = importlib.import_module(f"mfulab.steps.{step}").measure(config, folder)
     except Exception as error:
         traceback.print_exc()
-        measured = Measured(ROWS[step](**_axes(step, config), status=_status(error), message=_message(error)))
+        measured = Measured(_unmeasured(step, config, _status(error), _message(error)))
     measured.row.process_s = time.perf_counter() - started
     return _finish(measured, folder, hardware, started_at)
 
@@ -52,14 +50,15 @@ def record_failure(step: str, config_path: Path, message: str, process_s: float 
     folder = config_path.parent
     hardware = folder.parents[1].name if config.on_device else ""
     status: Status = "out_of_memory" if _is_memory(message) else "failed"
-    measured = Measured(ROWS[step](**_axes(step, config), status=status, message=message, process_s=process_s))
+    measured = Measured(_unmeasured(step, config, status, message))
+    measured.row.process_s = process_s
     return _finish(measured, folder, hardware, datetime.now(UTC) - timedelta(seconds=process_s or 0))
 
 
 def read_config(step: str, path: Path) -> Step:
     """The validated config of a run. Raises ConfigurationError."""
     try:
-        return STEPS[step].model_validate_json(path.read_text(encoding="utf-8"))
+        return MEASUREMENTS[step].config.model_validate_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ConfigurationError(f"--config={path}: no such file.") from error
     except ValidationError as error:
@@ -82,11 +81,11 @@ def check_device(config: Step, folder: Path) -> str:
     return claimed
 
 
-def _axes(step: str, config: Step) -> dict[str, Any]:
-    """The run's identity for a row without measurements."""
-    columns = ROWS[step].model_fields
-    values = {axis: getattr(config, axis) for axis in config.axes if axis in columns}
-    return {axis: getattr(value, "name", value) for axis, value in values.items()}
+def _unmeasured(step: str, config: Step, status: Status, message: str) -> Row:
+    """A row that holds the run's axes and why nothing else."""
+    kind = MEASUREMENTS[step].row
+    axes = {axis: getattr(config, axis) for axis in config.axes if axis in kind.model_fields}
+    return kind(**{axis: getattr(value, "name", value) for axis, value in axes.items()}, status=status, message=message)
 
 
 def _status(error: Exception) -> Status:
@@ -115,17 +114,6 @@ def _finish(measured: Measured, folder: Path, hardware: str, started_at: datetim
     write_csv(folder / "samples.csv", samples, list(samples[0]) if samples else [])
     write_csv(folder / "row.csv", [row.model_dump()], list(type(row).model_fields))
     return row
-
-
-def write_csv(path: Path, rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
-    """Writes a CSV file by renaming a finished one; None becomes an empty cell."""
-    temporary = path.with_name(f"{path.name}.partial")
-    with temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
-        writer.writeheader()
-        for row in rows:
-            writer.writerow({key: json.dumps(v) if isinstance(v, dict | list) else v for key, v in row.items()})
-    temporary.replace(path)
 
 
 @cache

@@ -8,6 +8,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from mfulab.schema.formats import BY_DTYPE
+
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$")]
 
 
@@ -72,20 +74,9 @@ class PrecisionConfig(Closed):
     """The number format that multiplications are asked to use."""
 
     name: Name
-    dtype: Literal["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "int8"]
+    dtype: Literal[*BY_DTYPE]  # type: ignore[valid-type]
     tf32: bool = Field(False, description="Allow TF32 tensor cores for float32 products (GPU).")
     autocast: bool = Field(False, description="Keep float32 parameters; cast inside torch.autocast.")
-
-
-# What formats are called, by torch's name of the dtype; tf32 is float32 whose products may round.
-FORMATS = {
-    "float64": "fp64",
-    "float32": "fp32",
-    "float16": "fp16",
-    "bfloat16": "bf16",
-    "float8_e4m3fn": "fp8",
-    "int8": "int8",
-}
 
 
 class ExecutionConfig(Closed):
@@ -134,6 +125,14 @@ class ProfileConfig(Closed):
 
     operators: bool = Field(True, description="Operator table from a separate traced pass.")
     trace: bool = Field(False, description="Keep the Chrome / Perfetto trace of that pass.")
+
+
+class TraceConfig(Closed):
+    """One profiler trace: what it is called, where it lies, and its content."""
+
+    name: Name
+    path: str = Field(description="Of the file, *.json or *.json.gz.")
+    digest: str = Field(description="Of its content: a file that changed is read anew.")
 
 
 class Step(Closed):
@@ -234,6 +233,21 @@ class BenchMatmulStep(Step):
         raise ValueError(f"size={self.size}: give N, MxNxK or BxMxNxK")
 
 
+class ReadTraceStep(Step):
+    """One trace that torch.profiler wrote somewhere, read."""
+
+    axes: ClassVar[tuple[str, ...]] = ("trace", "trace_range")
+    on_device: ClassVar[bool] = False
+    trace: TraceConfig
+    trace_range: int | None = Field(
+        None, ge=0, description="Which run of consecutive steps, of a trace that holds several; the first where empty."
+    )
+    trace_steps: int | None = Field(None, ge=1, description="Steps in a trace without ProfilerStep spans.")
+    trace_peaks: dict[str, Annotated[float, Field(gt=0)]] = Field(
+        {}, description="Dense peaks by format in TFLOP/s, of a device that is not known here."
+    )
+
+
 class NumberFormatsStep(Step):
     """One number format: its parts, and what rounding does in it."""
 
@@ -244,14 +258,3 @@ class NumberFormatsStep(Step):
         4096, ge=2, description="Numbers a sum; fewer where their sum would leave the format's range."
     )
     seed: int = Field(0, ge=0)
-
-
-STEPS: dict[str, type[Step]] = {
-    "environment": EnvironmentStep,
-    "ceilings": CeilingsStep,
-    "count_flops": CountFlopsStep,
-    "compare_counters": CompareCountersStep,
-    "profile_step": ProfileStepStep,
-    "bench_matmul": BenchMatmulStep,
-    "number_formats": NumberFormatsStep,
-}

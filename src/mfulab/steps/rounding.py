@@ -12,6 +12,8 @@ from fractions import Fraction
 
 import torch
 
+from mfulab.schema import formats
+
 TRIALS = 32  # independent sequences; each error is their median
 
 
@@ -28,8 +30,8 @@ class NumberFormat:
         return float(self.round(torch.tensor(value, dtype=torch.float64)))
 
 
-def _through(dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
-    return lambda values: values.to(dtype).to(torch.float64)
+def _through(dtype: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda values: values.to(getattr(torch, dtype)).to(torch.float64)
 
 
 def _to_tf32(values: torch.Tensor) -> torch.Tensor:
@@ -40,15 +42,9 @@ def _to_tf32(values: torch.Tensor) -> torch.Tensor:
 
 
 FORMATS = {
-    form.name: form
-    for form in (
-        NumberFormat("fp64", 64, lambda values: values),
-        NumberFormat("fp32", 32, _through(torch.float32)),
-        NumberFormat("tf32", 19, _to_tf32),
-        NumberFormat("fp16", 16, _through(torch.float16)),
-        NumberFormat("bf16", 16, _through(torch.bfloat16)),
-        NumberFormat("fp8", 8, _through(torch.float8_e4m3fn)),
-    )
+    form.name: NumberFormat(form.name, form.bits, _to_tf32 if form.name == "tf32" else _through(form.operand))
+    for form in formats.FORMATS.values()
+    if form.is_floating
 }
 
 

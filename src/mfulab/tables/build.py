@@ -1,17 +1,15 @@
 """Rows of many runs, on one machine or several, become the tables that everything later reads."""
 
 import argparse
-import csv
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mfulab.schema.configs import STEPS
-from mfulab.tables import details, join, series
-from mfulab.tables.columns import TABLES, Record, Records, columns
+from mfulab.schema.files import write_csv
+from mfulab.schema.measurements import NO_MACHINE, TABLES
+from mfulab.tables import details, jobs, join, series
+from mfulab.tables.columns import Record, Records, columns
 from mfulab.tables.records import Collected, from_folder, from_manifest, from_recorded, identity
-
-NO_MACHINE = {"plan", "tables", "reference", "superseded", *(step for step in STEPS if not STEPS[step].on_device)}
 
 
 def collect(
@@ -63,7 +61,7 @@ def _extend(everything: Collected, more: Collected) -> None:
 
 def _double(table: str, row: Record) -> str:
     """Equal for two rows of which one is enough: counts need no device, so a recorded one says what ours does."""
-    return identity(table, row) if STEPS[TABLES[table]].on_device else row["run"]
+    return identity(table, row) if TABLES[table].on_device else row["run"]
 
 
 def joined(records: Records) -> Records:
@@ -87,6 +85,9 @@ def joined(records: Records) -> Records:
         row |= join.profile_columns(row, counted, compute(row), memory, devices.get(_machine(row)))
     for row in records["matmul"]:
         row |= join.matmul_columns(row, compute(row), devices.get(_machine(row)))
+    for row in records["traces"]:
+        row |= join.trace_columns(row)
+    jobs.joined(records["traces"])
     return records
 
 
@@ -101,22 +102,13 @@ def write(collected: Collected, folder: Path) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     for table, rows in collected.records.items():
-        _write_csv(folder / f"{table}.csv", columns(table), rows)
-    _write_csv(folder / "excluded.csv", ["experiment", "step", "run", "because"], collected.excluded)
-    _write_csv(folder / "problems.csv", ["problem"], [{"problem": line} for line in collected.problems])
+        write_csv(folder / f"{table}.csv", rows, columns(table))
+    write_csv(folder / "excluded.csv", collected.excluded, ["experiment", "step", "run", "because"])
+    write_csv(folder / "problems.csv", [{"problem": line} for line in collected.problems], ["problem"])
     profiled = ((row, collected.folders.get(identity("profile", row))) for row in collected.records["profile"])
     polled = [*series.collect((row, path) for row, path in profiled if path), *collected.series]
-    _write_csv(folder / "series.csv", series.columns(polled), polled)
+    write_csv(folder / "series.csv", polled, series.columns(polled))
     details.write(details.collect(collected.folders), folder / "details.json")
-
-
-def _write_csv(path: Path, names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    partial = path.with_name(f".{path.name}")
-    with partial.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, names, extrasaction="ignore", restval="", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    partial.replace(path)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

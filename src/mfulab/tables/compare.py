@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mfulab.language.quantities import ABSENT, percent, quantity, significant
-from mfulab.report.summary import short
+from mfulab.planning.naming import short
 from mfulab.schema.errors import ConfigurationError
 from mfulab.tables.records import read_row
 from mfulab.timing.statistics import median_half_width

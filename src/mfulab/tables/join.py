@@ -10,20 +10,12 @@ from typing import Any
 
 from mfulab.flops.memory import inference_peak_bytes, training_peak_bytes
 from mfulab.hardware.peaks import peak
+from mfulab.schema.formats import BY_DTYPE
 from mfulab.tables import headroom, verdict
 from mfulab.tables.mfu import mbu_percent, mfu_columns
 
 TERA = 1e12
 BYTES_COUNTED_PER_ELEMENT = 4  # count_flops gives bytes for float32 operands
-ELEMENT_BYTES = {
-    "float64": 8,
-    "float32": 4,
-    "float16": 2,
-    "bfloat16": 2,
-    "float8_e4m3fn": 1,
-    "int8": 1,
-}
-
 Values = Mapping[str, Any]
 
 
@@ -93,7 +85,7 @@ def step_bytes(flops: Values, mode: str, micro_batches: int, dtype: str | None) 
         counted = _evaluated(flops, "bytes")
     else:
         counted = product(micro_batches, total(flops.get("forward_bytes"), flops.get("backward_bytes")))
-    return product(counted, ratio(ELEMENT_BYTES.get(dtype or ""), BYTES_COUNTED_PER_ELEMENT))
+    return product(counted, ratio(_element_bytes(dtype), BYTES_COUNTED_PER_ELEMENT))
 
 
 def predicted_memory(row: Values, flops: Values, device: str | None) -> float | None:
@@ -101,7 +93,7 @@ def predicted_memory(row: Values, flops: Values, device: str | None) -> float | 
 
     An allocator's rounding and the libraries' workspaces come on top; on a CPU also the interpreter and its libraries.
     """
-    element_bytes, parameters = ELEMENT_BYTES.get(row.get("dtype") or ""), flops.get("parameters")
+    element_bytes, parameters = _element_bytes(row.get("dtype")), flops.get("parameters")
     training, again = row.get("mode") == "training", bool(row.get("checkpointing"))
     if row.get("mode") == "decoding":  # its cache, which each step copies, is not in the counted peaks
         return None
@@ -291,7 +283,7 @@ def _mbu(row: Values, flops: Values, memory: Values, time: float | None, basis: 
     """MBU of inference, whose passes read every parameter but embedding tables; decoding reads the cache as well."""
     if row.get("mode") not in ("inference", "decoding"):
         return None
-    element_bytes = ELEMENT_BYTES.get(row.get("dtype") or "")
+    element_bytes = _element_bytes(row.get("dtype"))
     read = total(flops.get("parameters"), -(flops.get("looked_up_parameters") or 0))
     parameter_bytes = product(read, 4 if row.get("autocast") else element_bytes)
     cached = flops.get("key_value_cache_bytes") if row["mode"] == "decoding" else 0
@@ -302,3 +294,8 @@ def _mbu(row: Values, flops: Values, memory: Values, time: float | None, basis: 
 
 def _mfu(flops: float | None, time: float | None, denominator_tflop_s: float | None) -> float | None:
     return percent(ratio(ratio(flops, time), TERA), denominator_tflop_s)
+
+
+def _element_bytes(dtype: str | None) -> int | None:
+    form = BY_DTYPE.get(dtype or "")
+    return form.bytes if form else None

@@ -16,12 +16,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from mfulab.planning.store import is_complete, write_if_changed
-from mfulab.schema.configs import STEPS
 from mfulab.schema.errors import ConfigurationError
-from mfulab.schema.rows import ROWS
+from mfulab.schema.measurements import MEASUREMENTS, NO_MACHINE
 
-COUNTS = "count_flops"
-OTHERS = {"plan", "tables", "reference", "superseded"}  # made anew from runs, or no runs
+COLLECTED = "+collected"
 OF_THE_DAY = {"commit", "started_at", "process_s", "measured_s"}  # columns in which the same result differs
 
 
@@ -46,7 +44,7 @@ def collect(sources: Sequence[Path], results: Path) -> Merged:
         for step, run in _runs(folder):
             _merge_run(step, run, results / run.relative_to(folder), merged)
         for plan in sorted(folder.glob("*/plan/*.json")):
-            _merge_plan(plan, results / plan.relative_to(folder), merged)
+            _merge_plan(plan, _collected(results / plan.relative_to(folder)), merged)
     return merged
 
 
@@ -59,11 +57,11 @@ def _results_of(source: Path) -> Path:
 
 def _runs(results: Path) -> Iterator[tuple[str, Path]]:
     """Each run's step and folder."""
-    for config in sorted([*results.glob(f"{COUNTS}/*/config.json"), *results.glob("*/*/*/config.json")]):
-        top, *_ = config.relative_to(results).parts
-        step = config.parent.parent.name
-        if top not in OTHERS and step in STEPS:
-            yield step, config.parent
+    for measurement in MEASUREMENTS.values():
+        place = f"*/{measurement.step}" if measurement.on_device else measurement.step
+        for config in sorted(results.glob(f"{place}/*/config.json")):
+            if not measurement.on_device or config.relative_to(results).parts[0] not in NO_MACHINE:
+                yield measurement.step, config.parent
 
 
 def _merge_run(step: str, theirs: Path, ours: Path, merged: Merged) -> None:
@@ -86,12 +84,12 @@ def _why_bad(step: str, run: Path) -> str | None:
     if not is_complete(run / "row.csv"):
         return "its row is incomplete"
     row = _row(run)
-    hardware = run.parents[1].name if STEPS[step].on_device else ""
+    hardware = run.parents[1].name if MEASUREMENTS[step].on_device else ""
     if (row.get("run"), row.get("hardware")) != (run.name, hardware):
         return f"its row is of run={row.get('run')} on hardware={row.get('hardware')}"
     try:
-        STEPS[step].model_validate_json((run / "config.json").read_text(encoding="utf-8"))
-        ROWS[step].model_validate({key: value for key, value in row.items() if value != ""})
+        MEASUREMENTS[step].config.model_validate_json((run / "config.json").read_text(encoding="utf-8"))
+        MEASUREMENTS[step].row.model_validate({key: value for key, value in row.items() if value != ""})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
@@ -106,7 +104,7 @@ def _row(run: Path) -> dict[str, str]:
 def _says(run: Path) -> tuple[Any, dict[str, str]]:
     """A run's config and what its row says, to be compared: a FLOP count of another day is the same count."""
     config = json.loads((run / "config.json").read_text(encoding="utf-8"))
-    ignored = OF_THE_DAY if run.parent.name == COUNTS else set()
+    ignored = set() if MEASUREMENTS[run.parent.name].on_device else OF_THE_DAY
     return config, {key: value for key, value in _row(run).items() if key not in ignored}
 
 
@@ -119,6 +117,11 @@ def _copy(theirs: Path, ours: Path) -> None:
             partial = ours / f".{path.name}.{os.getpid()}"
             shutil.copyfile(path, partial)
             partial.replace(ours / path.name)
+
+
+def _collected(plan: Path) -> Path:
+    """The file of a plan that came from elsewhere: not the one that the next sweep here writes."""
+    return plan if plan.stem.endswith(COLLECTED) else plan.with_stem(plan.stem + COLLECTED)
 
 
 def _merge_plan(theirs: Path, ours: Path, merged: Merged) -> None:

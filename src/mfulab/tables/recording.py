@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from mfulab.hardware.identity import hardware_slug
-from mfulab.runtime.run import write_csv
 from mfulab.schema.errors import ConfigurationError
+from mfulab.schema.files import write_csv
+from mfulab.schema.measurements import TABLES
 from mfulab.tables import build, series
-from mfulab.tables.columns import TABLES, Record, Records, columns
+from mfulab.tables.columns import Record, Records, columns
 from mfulab.tables.recording_check import ABOUT, CONFIGS, DIRTY, SERIES, check
 from mfulab.tables.records import Collected, from_recorded, identity, read_config
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from mfulab.schema.configs import STEPS
+from mfulab.schema.measurements import TABLES
 from mfulab.tables import build
-from mfulab.tables.columns import JOINED, TABLES, Record, columns
+from mfulab.tables.columns import JOINED, Record, columns
 from mfulab.tables.records import Collected, from_recorded
 
 CONFIGS, SERIES, ABOUT = "configs.jsonl", "series.csv", "recording.json"
@@ -107,7 +107,7 @@ def _configs(found: Collected, folder: Path) -> Iterator[str]:
     yield from (f"{CONFIGS}: {table}/{run} belongs to no row" for table, run in sorted(there - wanted))
     for line in lines:
         try:
-            STEPS[TABLES[line["table"]]].model_validate(line["config"])
+            TABLES[line["table"]].config.model_validate(line["config"])
         except (ValidationError, KeyError) as error:
             yield f"{CONFIGS}: {line['table']}/{line['run']}: {str(error).splitlines()[0]}"
 

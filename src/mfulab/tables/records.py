@@ -10,9 +10,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from mfulab.schema.configs import FORMATS, STEPS, CountFlopsStep
-from mfulab.schema.rows import ROWS, Row
-from mfulab.tables.columns import FLAGS, FROM_CONFIG, TABLE_OF, TABLES, TEXT, Record, Records
+from mfulab.schema.configs import CountFlopsStep
+from mfulab.schema.formats import format_name
+from mfulab.schema.measurements import MEASUREMENTS, TABLES
+from mfulab.schema.rows import Row
+from mfulab.tables.columns import FLAGS, TEXT, Record, Records
 
 
 @dataclass
@@ -52,12 +54,12 @@ def read_row(folder: Path, step: str) -> Record:
             lines = list(csv.DictReader(file))
         if len(lines) != 1:
             raise ValueError(f"{len(lines)} lines instead of one")
-        return parse(ROWS[step], lines[0])
+        return parse(MEASUREMENTS[step].row, lines[0])
     except FileNotFoundError:
         message = f"no row: {path} does not exist"
     except (ValueError, csv.Error, OSError) as error:
         message = f"unreadable row: {path}: {_first_line(error)}"
-    return {**ROWS[step]().model_dump(), "run": folder.name, "status": "failed", "message": message}
+    return {**MEASUREMENTS[step].row().model_dump(), "run": folder.name, "status": "failed", "message": message}
 
 
 def read_config(folder: Path) -> Record:
@@ -83,10 +85,10 @@ def from_manifest(manifest: Path, root: Path = Path(), *, finished: bool = False
         if folder in seen or (finished and not (root / folder / "row.csv").exists()):
             return
         seen.add(folder)
-        known = from_config(TABLE_OF[step], read_config(root / folder), links)
-        where = plan["hardware"] if STEPS[step].on_device else ""
+        known = from_config(MEASUREMENTS[step].table, read_config(root / folder), links)
+        where = plan["hardware"] if MEASUREMENTS[step].on_device else ""
         who = {"hardware": where, "experiment": plan["experiment"], "recorded": False, "run": Path(folder).name}
-        collected.add(TABLE_OF[step], {**read_row(root / folder, step), **known, **who}, root / folder)
+        collected.add(MEASUREMENTS[step].table, {**read_row(root / folder, step), **known, **who}, root / folder)
 
     for run in plan["runs"]:
         if finished and _changed(root / run["folder"], run.get("config_digest")):
@@ -121,9 +123,9 @@ def from_config(table: str, config: Mapping[str, Any], links: Mapping[str, str |
         "optimizer": workload.get("optimizer"),
         "autocast": precision.get("autocast"),
         "dtype": precision.get("dtype"),
-        "format": "tf32" if precision.get("tf32") else FORMATS.get(precision.get("dtype", "")),
+        "format": format_name(precision.get("dtype", ""), bool(precision.get("tf32"))),
     }
-    return {name: known[name] for name in FROM_CONFIG.get(table, ())}
+    return {name: known[name] for name in TABLES[table].linked}
 
 
 def from_folder(results: Path, hardware: str) -> Collected:
@@ -132,7 +134,8 @@ def from_folder(results: Path, hardware: str) -> Collected:
     ceilings = {_format(config): folder for folder, config in _runs(results / hardware / "ceilings")}
     collected = Collected()
     used: set[Path] = set()
-    for step, table in TABLE_OF.items():
+    for step, measurement in MEASUREMENTS.items():
+        table = measurement.table
         for folder, config in _runs(results / hardware / step):
             flops = counted.get(_key(config)) if step == "profile_step" else None
             used |= {flops} if flops else set()
@@ -167,15 +170,15 @@ def _key(config: Mapping[str, Any]) -> str:
 def from_recorded(folder: Path) -> Collected:
     """The rows of one recorded machine: its tables, whose joined columns are dropped to be joined anew."""
     collected = Collected()
-    for table, step in TABLES.items():
+    for table, measurement in TABLES.items():
         for number, cells in enumerate(_lines(folder / f"{table}.csv", collected.problems), start=2):
             try:
-                row = parse(ROWS[step], cells)
-                known = {name: _typed(name, cells.get(name)) for name in FROM_CONFIG.get(table, ())}
+                row = parse(measurement.row, cells)
+                known = {name: _typed(name, cells.get(name)) for name in measurement.linked}
             except ValueError as error:
                 collected.problems.append(f"{folder / table}.csv, line {number}: {_first_line(error)}")
                 continue
-            where = (row["hardware"] or folder.name) if STEPS[step].on_device else ""
+            where = (row["hardware"] or folder.name) if measurement.on_device else ""
             who = {"hardware": where, "experiment": cells.get("experiment") or "", "recorded": True}
             collected.add(table, {**row, **known, **who})
     collected.series = [{**line, "recorded": "True"} for line in _lines(folder / "series.csv", collected.problems)]

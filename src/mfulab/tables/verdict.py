@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mfulab.language import Texts
+from mfulab.schema.formats import FORMATS
 
 # The rungs in falling order; occupancy is not one of them, since good matmuls run at low occupancy.
 RUNGS = (
@@ -24,7 +25,7 @@ RUNGS = (
     ("hfu_percent", "HFU"),
     ("mfu_percent", "MFU"),
 )
-TENSOR_PRECISIONS = ("fp16", "bf16", "tf32", "fp8", "int8")
+TENSOR_PRECISIONS = tuple(form.name for form in FORMATS.values() if form.on_tensor_cores)
 
 NEAR_CEILING = 70.0  # % of the measured ceiling: what large, well-shaped models reach
 WASTED = 20.0  # % of the step in which waiting for one thing is worth naming it

@@ -10,6 +10,7 @@ import torch
 
 from mfulab.hardware import cpu
 from mfulab.schema.errors import UnsupportedError
+from mfulab.schema.formats import FORMATS
 from mfulab.timing.clocks import Clock, clock_for
 from mfulab.timing.statistics import Stats
 
@@ -81,8 +82,7 @@ def product_of(precision: str, m: int, n: int, k: int, device: torch.device) -> 
             one = torch.ones((), device=device)
             torch._scaled_mm(left, right, one, one, out_dtype=torch.bfloat16)
             return lambda: torch._scaled_mm(left, right, one, one, out_dtype=torch.bfloat16)
-        names = {"fp64": torch.float64, "fp16": torch.float16, "bf16": torch.bfloat16}
-        dtype = names.get(precision, torch.float32)
+        dtype = getattr(torch, FORMATS[precision].operand)
         left, right = a.to(dtype), b.to(dtype)
         out = torch.mm(left, right)
         return lambda: torch.mm(left, right, out=out)
@@ -94,7 +94,7 @@ def product_of(precision: str, m: int, n: int, k: int, device: torch.device) -> 
 
 def numpy_product(precision: str, m: int, n: int, k: int, device: torch.device) -> Callable[[], object]:
     """The same by NumPy, which computes fp32 and fp64 on the CPU."""
-    dtype = {"fp32": torch.float32, "fp64": torch.float64}[precision]
+    dtype = getattr(torch, FORMATS[precision].operand)
     left, right = (torch.randn(rows, columns, dtype=dtype).numpy() for rows, columns in ((m, k), (k, n)))
     out = np.matmul(left, right)
     return lambda: np.matmul(left, right, out=out)

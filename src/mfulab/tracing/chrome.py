@@ -12,6 +12,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import IO, Any
 
+from mfulab.schema.errors import UnsupportedError
+
 BATCH_BYTES = 16 << 20
 MOST_BATCHES = 4  # without an end of an event
 HEAD_BYTES = 64 << 20  # of metadata before the first event
@@ -32,7 +34,7 @@ _FOREIGN = {
 WANTED = "mfulab reads what torch.profiler's export_chrome_trace writes (*.json, *.json.gz)"
 
 
-class TraceError(ValueError):
+class TraceError(UnsupportedError):
     """A file that cannot be read as a trace; the message says why and what to do."""
 
 

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mfulab.schema.rows import TraceRow
+from mfulab.schema.files import found_files
+from mfulab.schema.trace_row import TraceRow
 from mfulab.tracing.analysis import Analysis, analyse
 from mfulab.tracing.attribution import attribute
 from mfulab.tracing.chrome import TraceError
@@ -52,27 +53,19 @@ def read_file(
 def failed(path: Path, error: Exception) -> Read:
     """The row of a file that could not be read."""
     name = path.name.split(".")[0]
-    return Read(TraceRow(trace=path.name, model=name, status="failed", message=str(error)), None, path)
+    return Read(TraceRow(trace=path.name, model=name, status="unsupported", message=str(error)), None, path)
 
 
 def files(given: Iterable[str]) -> list[Path]:
     """Paths, folders (their traces) and globs as files, each once, in order.
 
     Raises:
-        TraceError: one of them is nothing and matches nothing.
+        TraceError: one of them means no file.
     """
     found: dict[Path, None] = {}
     for word in given:
-        path = Path(word).expanduser()
-        if path.is_dir():
-            matches = sorted(one for one in path.rglob("*") if one.name.endswith(ENDINGS) and one.is_file())
-        elif path.exists() or not any(sign in word for sign in "*?["):
-            matches = [path]
-        else:
-            base = Path(path.anchor) if path.is_absolute() else Path()
-            pattern = str(path.relative_to(path.anchor)) if path.is_absolute() else str(path)
-            matches = sorted(one for one in base.glob(pattern) if one.is_file())
+        matches = found_files(word, ENDINGS)
         if not matches:
-            raise TraceError(f"trace={word}: no file is there ({' or '.join(ENDINGS)})")
+            raise TraceError(f"{word}: no file is there ({' or '.join(ENDINGS)})")
         found |= dict.fromkeys(matches)
     return list(found)

@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 
-from mfulab.schema.rows import TraceRow
+from mfulab.schema.trace_row import TraceRow
 from mfulab.tracing.analysis import Analysis, Product
 from mfulab.tracing.recording import Recording
 

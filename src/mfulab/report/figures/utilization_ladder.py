@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 from mfulab.language import Texts
 from mfulab.language.quantities import percent
 from mfulab.report.drawing import labels, style
-from mfulab.report.frames import Tables, ok, with_machine
+from mfulab.report.frames import Tables, ok, with_machine, with_traces
 
-TABLES = ("profile", "environment")
+TABLES = ("profile", "traces", "environment")
 TOPIC = "ladder"
 RUNGS = (
     "utilization_percent",
@@ -31,7 +31,7 @@ MOST_LINES = 8  # of which more lie on one another
 
 def rows(tables: Tables) -> pd.DataFrame:
     """The busiest run of each model on each machine, with at least three rungs."""
-    known = with_machine(tables, ok(tables["profile"], "mfu_percent", "utilization_percent"))
+    known = with_machine(tables, ok(with_traces(tables), "mfu_percent", "utilization_percent"))
     # Other operators keep SMs active too: of the two neither is below the other.
     known["product_percent"] = known["product_percent"].where(known["sm_active_percent"].isna())
     known = known[known[list(RUNGS)].notna().sum(axis=1) >= 3]
@@ -54,10 +54,11 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     rung = str(lost.idxmax())
     known = [name for name in RUNGS if worst[name] == worst[name]]
     before = known[known.index(rung) - 1]
+    told = worst["batch_size"] == worst["batch_size"]  # a trace does not tell it
     return text(
-        "finding",
+        "finding" if told else "finding_of_trace",
         model=worst["model"],
-        batch_size=int(worst["batch_size"]),
+        batch_size=int(worst["batch_size"]) if told else None,
         machine=worst["machine"],
         busy=percent(worst["utilization_percent"]),
         mfu=percent(worst["mfu_percent"]),

@@ -18,8 +18,8 @@ from mfulab.report.drawing import fonts, style, vector
 from mfulab.report.duty_cycle import effort
 from mfulab.report.page import payload
 from mfulab.report.summary import short
+from mfulab.schema.measurements import TABLES
 from mfulab.tables import compare, verdict
-from mfulab.tables.columns import TABLES
 
 FONTS = "/* fonts */"  # in the style sheet, where the letters that the page needs are put once they are known
 COMPARED = 200  # lines of a comparison; the file has all

@@ -11,30 +11,7 @@ from typing import Any
 import pandas as pd
 
 from mfulab.report import frames
-from mfulab.schema.rows import ROWS
-from mfulab.tables.columns import TABLES
-
-# The columns shown at first, of which the first stays in view; the rest appear on request and are always exported.
-MAIN = {
-    "profile": (
-        "model mode batch_size precision execution hardware status time_s mfu_percent utilization_percent hfu_percent"
-        " samples_per_s tokens_per_s memory_bytes energy_j verdict"
-    ),
-    "matmul": (
-        "kernel size precision hardware status time_s tflop_s share_of_measured_percent share_of_reference_percent"
-        " relative_error end_to_end_s"
-    ),
-    "ceilings": (
-        "ceiling hardware status measured_tflop_s computed_tflop_s datasheet_tflop_s measured_gb_s computed_gb_s"
-    ),
-    "flops": "model batch_size sequence_length status parameters forward_flops backward_flops uncounted_operators",
-    "counters": "model counter version status printed printed_unit flops deviation_percent explanation",
-    "formats": (
-        "precision status bits exponent_bits mantissa_bits epsilon largest smallest_normal naive_sum_error"
-        " pairwise_sum_error kahan_sum_error"
-    ),
-    "environment": "hardware recorded device device_name python operating_system",
-}
+from mfulab.schema.measurements import TABLES
 
 
 def read(tables: frames.Tables, folder: Path) -> dict[str, Any]:
@@ -51,11 +28,11 @@ def packed(data: Mapping[str, Any]) -> str:
 def compact(tables: frames.Tables) -> dict[str, Any]:
     """Tables by column, texts that repeat as numbers into a dictionary; empty tables and columns are left out."""
     compacted = {}
-    for name in MAIN:
+    for name, measurement in TABLES.items():
         table, kinds = tables[name], dict(frames.kinds(name))
         if table.empty:
             continue
-        fields, main = ROWS[TABLES[name]].model_fields, MAIN[name].split()
+        fields, main = measurement.row.model_fields, measurement.shown.split()
         columns, values = [], []
         for column in [*main, *(column for column in table.columns if column not in main)]:
             if _is_empty(table[column], kinds[column]) and column not in main:

@@ -1,0 +1,103 @@
+"""`mfulab explain key=value …`: what a speed is as MFU by each convention of the field, and which gives a number."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from mfulab.conventions.conventions import ORDER
+from mfulab.conventions.explain import TOLERANCE, Explanation, Row, explain
+from mfulab.conventions.models import model_config
+from mfulab.schema.errors import ConfigurationError, unknown
+
+COUNTS = ("sequence_length", "batch_size", "devices")
+NUMBERS = (*COUNTS, "tokens_per_s", "samples_per_s", "time_s", "reported", "peak_tflop_s")
+TEXTS = ("model", "device", "precision", "mode")
+SHOWN = 5
+"""Conventions that are listed where a reported number has more."""
+
+
+def show(words: Sequence[str]) -> int:
+    """Answers `key=value …`; returns the exit status, 2 with one message for what cannot be answered."""
+    try:
+        asked, changes = _read(words)
+        config = model_config(asked.pop("model", ""), changes)
+        if "device" not in asked:
+            raise ConfigurationError('device: missing; give its name, such as device="NVIDIA H100 80GB HBM3"')
+        explanation = explain(config, **asked)
+    except ConfigurationError as error:
+        print(f"mfulab: {error}", file=sys.stderr)
+        return 2
+    _print(explanation)
+    return 0 if explanation.reported is None or explanation.matches else 1
+
+
+def _read(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Keys of the question and dotted keys of the model, their values read as YAML."""
+    asked: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
+    for word in words:
+        key, separator, text = word.partition("=")
+        if not separator:
+            raise ConfigurationError(f"{word}: give key=value")
+        value = yaml.safe_load(text)
+        if key.startswith("model."):
+            changes[key.removeprefix("model.")] = value
+        elif key in TEXTS:
+            asked[key] = text
+        elif key in NUMBERS:
+            kinds = (int,) if key in COUNTS else (int, float)
+            if not isinstance(value, kinds) or isinstance(value, bool):
+                raise ConfigurationError(f"{key}={text}: give a{' whole' if key in COUNTS else ''} number")
+            asked[key] = value
+        else:
+            raise unknown("key", key, (*TEXTS, *NUMBERS))
+    if "model" not in asked and not changes:
+        raise ConfigurationError("model: missing; give model=NAME of config/model/, or model._target_=… of your own")
+    return asked, changes
+
+
+def _print(explanation: Explanation) -> None:
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+    ours = explanation.ours
+    console.print(
+        f"{explanation.model} on {explanation.device}: [bold]{ours.mfu_percent:.1f} % MFU[/bold], "
+        f"{explanation.tflop_s:.1f} TFLOP/s a device of {ours.peak_tflop_s:.1f} ({ours.denominator})"
+    )
+    if explanation.reported is not None:
+        _print_matches(console, explanation)
+    console.print(_table([*explanation.conventions, *explanation.denominators]))
+
+
+def _print_matches(console: Console, explanation: Explanation) -> None:
+    if not explanation.matches:
+        console.print(f"No convention and no peak here gives {explanation.reported:g} % to {TOLERANCE} points.")
+        return
+    console.print(f"{explanation.reported:g} % is, to {TOLERANCE} points:")
+    for row in explanation.matches[:SHOWN]:
+        console.print(f"  {row.mfu_percent:.1f} %  {row.convention}, over {row.denominator}")
+    if len(explanation.matches) > SHOWN:
+        console.print(f"  and {len(explanation.matches) - SHOWN} more, further from ours")
+
+
+def _table(rows: Sequence[Row]) -> Table:
+    """A line a convention: its MFU, and the points that each of its choices adds to ours."""
+    used = [step for step in (*ORDER, "peak") if any(_visible(row.steps, step) for row in rows)]
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("convention")
+    table.add_column("peak")
+    table.add_column("MFU, %", justify="right")
+    for step in used:
+        table.add_column(step.replace("_", " "), justify="right")
+    for row in rows:
+        points = (f"{row.steps[step]:+.2f}" if _visible(row.steps, step) else "" for step in used)
+        table.add_row(row.convention, row.denominator, f"{row.mfu_percent:.1f}", *points)
+    return table
+
+
+def _visible(steps: Mapping[str, float], step: str) -> bool:
+    return abs(steps[step]) >= 0.005

@@ -1,0 +1,85 @@
+"""The `mfulab` command: its subcommands, their arguments and messages. What they run is imported when it runs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+import mfulab
+
+
+@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(mfulab.__version__, prog_name="mfulab")
+@click.pass_context
+def cli(context: click.Context) -> None:
+    """Model FLOPs utilization beside device utilization."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+@cli.command()
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto")
+@click.option("--pid", type=int, help="On a CPU: watch this process instead of the whole machine.")
+@click.option("--interval", type=float, default=1.0, show_default=True, help="Seconds between refreshes.")
+@click.option("--count", type=click.IntRange(min=1), help="Stop after as many refreshes.")
+def watch(device: str, pid: int | None, interval: float, count: int | None) -> int:
+    """Show the utilization ladder of a running device, once a second."""
+    from mfulab.cli import watch
+
+    return watch.run(device, pid=pid, interval_s=interval, count=count)
+
+
+@cli.command()
+@click.argument("device", required=False)
+@click.argument("precision", required=False)
+def peak(device: str | None, precision: str | None) -> int:
+    """Print dense peaks of DEVICE (a name or PCI id; without one: the device at hand), in PRECISION or in all."""
+    from mfulab.cli import peak
+
+    return peak.show(device, precision)
+
+
+@cli.command(no_args_is_help=True)
+@click.argument("files", nargs=-1, required=True, metavar="FILE…")
+@click.option("--format", "style", type=click.Choice(["text", "json"]), default="text", help="json: an object a line.")
+@click.option("--html", metavar="PAGE", help="Also write the page of these traces.")
+@click.option("--peak", "peaks", multiple=True, metavar="FORMAT=TFLOP/s", help="A dense peak: --peak bf16=1307.")
+@click.option("--steps", type=int, help="How many steps a trace without ProfilerStep spans holds.")
+@click.option("--model", help="A name in config/model/: whose FLOPs a trace without shapes did.")
+@click.option("--batch-size", type=click.IntRange(min=1), help="Samples a step, with --model.")
+@click.option("--sequence-length", type=click.IntRange(min=1), help="Tokens a sample, with --model.")
+@click.option("--language", type=click.Choice(["en", "ko"]), default="en")
+def trace(files: tuple[str, ...], **options: Any) -> int:
+    """Read traces of torch.profiler: MFU beside utilization, and where the milliseconds go.
+
+    FILE is *.json or *.json.gz, a folder of them, or a glob; ranks of one job are joined.
+    """
+    from mfulab.cli import trace
+
+    return trace.run(files, **options)
+
+
+@cli.command(no_args_is_help=True)
+@click.argument("words", nargs=-1, metavar="KEY=VALUE …")
+def explain(words: tuple[str, ...]) -> int:
+    """Give a speed as MFU by every convention of the field, and find the one behind a reported number.
+
+    mfulab explain model=llama_3_1_8b sequence_length=8192 device="NVIDIA H100 80GB HBM3" precision=bf16
+    tokens_per_s=5762 reported=46.4
+
+    Speeds are of all devices together: tokens_per_s, samples_per_s, or time_s of a step of batch_size samples.
+    """
+    from mfulab.cli import explain
+
+    return explain.show(words)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the subcommand; returns the exit status, 2 after a mistake in the arguments."""
+    try:
+        return cli.main(arguments, prog_name="mfulab", standalone_mode=False) or 0
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.Abort:
+        return 130

@@ -1,0 +1,58 @@
+"""Models by name, file or mapping, without Hydra: what `mfulab explain` is asked about."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from mfulab.schema.configs import ModelConfig
+from mfulab.schema.errors import ConfigurationError, unknown
+
+FOLDERS = (Path("config/model"), Path(__file__).resolve().parents[3] / "config" / "model")
+"""Where named models stand: in this folder's project, else in the checkout that this package lies in."""
+
+
+def model_config(model: str | Path | Mapping[str, Any] | ModelConfig, changes: Mapping[str, Any] = {}) -> ModelConfig:
+    """The config of a model by its name in `config/model/`, a YAML file, or what stands in one.
+
+    Args:
+        model: name, file or content; empty where `changes` say it all.
+        changes: dotted keys and their values, such as `arguments.num_hidden_layers: 80`.
+
+    Raises ConfigurationError for an unknown name and for content that is no model's.
+    """
+    if isinstance(model, ModelConfig):
+        content: dict[str, Any] = model.model_dump(by_alias=True)
+    elif isinstance(model, Mapping):
+        content = dict(model)
+    else:
+        content = _read(model) if str(model) else {"name": "own"}
+    for key, value in changes.items():
+        node = content
+        *parents, last = key.split(".")
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[last] = value
+    try:
+        return ModelConfig(**content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "model"
+        raise ConfigurationError(f"model={content.get('name', model)}: {where}: {first['msg']}") from error
+
+
+def _read(model: str | Path) -> dict[str, Any]:
+    path = Path(model)
+    if path.suffix not in (".yaml", ".yml"):
+        found = [folder / f"{model}.yaml" for folder in FOLDERS if (folder / f"{model}.yaml").exists()]
+        if not found:
+            raise unknown("model", model, sorted({each.stem for folder in FOLDERS for each in folder.glob("*.yaml")}))
+        path = found[0]
+    if not path.exists():
+        raise ConfigurationError(f"model={model}: there is no such file")
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if not isinstance(content, dict):
+        raise ConfigurationError(f"model={model}: holds no model; see config/model/ for what one looks like")
+    return content

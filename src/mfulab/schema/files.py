@@ -1,0 +1,141 @@
+"""Files that may be broken or run out of room: read within bounds, written by renaming a finished one."""
+
+import csv
+import errno
+import io
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from mfulab.schema.errors import ConfigurationError
+
+# Python refuses cells above 131,072 characters, and with them every later look at a row that holds one.
+csv.field_size_limit(2**31 - 1)
+# What ends a write, with the remedy. EDQUOT is missing on some platforms.
+REMEDIES = {
+    errno.ENOSPC: "the disk is full. Free some space and give the same command again; nothing measured is lost",
+    getattr(errno, "EDQUOT", -1): "your quota is used up. Free some space and give the same command again",
+    errno.EROFS: "the file system is read-only. Work in a folder that can be written",
+    errno.EACCES: "permission denied. Give it write permission",
+    errno.EPERM: "not permitted. Give it write permission",
+}
+LARGEST = 1 << 28  # bytes of a file that is read whole; the tables of 20,000 runs take a tenth
+
+
+class UnreadableError(ValueError):
+    """A file that is there and does not hold what it should; the message names it and says why."""
+
+
+def found_files(word: str, endings: tuple[str, ...]) -> list[Path]:
+    """The files that a word means: itself, those below a folder that end so, or what a glob matches; in order."""
+    path = Path(word).expanduser()
+    if path.is_dir():
+        return sorted(one for one in path.rglob("*") if one.name.endswith(endings) and one.is_file())
+    if path.exists() or not any(sign in word for sign in "*?["):
+        return [path] if path.exists() else []
+    base = Path(path.anchor) if path.is_absolute() else Path()
+    return sorted(one for one in base.glob(str(path.relative_to(path.anchor) if path.anchor else path)) if one.is_file())
+
+
+def read_text(path: Path) -> str:
+    """The text of a UTF-8 file. Raises FileNotFoundError, and UnreadableError for anything else that is there."""
+    try:
+        if path.stat().st_size > LARGEST:
+            raise UnreadableError(f"{path}: larger than {LARGEST >> 20} MiB")
+        return path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise FileNotFoundError(f"{path}: no such file") from error
+    except UnicodeDecodeError as error:
+        raise UnreadableError(f"{path}: not UTF-8 text (byte {error.start})") from error
+    except OSError as error:
+        raise UnreadableError(f"{path}: {error.strerror or error}") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file. Raises as `read_text`."""
+    try:
+        found = json.loads(read_text(path))
+    except UnreadableError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise UnreadableError(f"{path}: not JSON ({error})") from error
+    if not isinstance(found, dict):
+        raise UnreadableError(f"{path}: holds a {type(found).__name__} instead of an object")
+    return found
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    """The lines of a CSV file by column. Raises as `read_text`, and for a line with other than the header's cells."""
+    return parse_csv(read_text(path), path)
+
+
+def parse_csv(text: str, path: Path) -> list[dict[str, str]]:
+    """The lines of a CSV text by column; `path` is named where it is none."""
+    try:
+        lines = list(csv.reader(io.StringIO(text, newline="")))
+    except csv.Error as error:
+        raise UnreadableError(f"{path}: not CSV ({error})") from error
+    if not lines:
+        raise UnreadableError(f"{path}: empty")
+    header = lines[0]
+    for number, cells in enumerate(lines[1:], start=2):
+        if len(cells) != len(header):
+            raise UnreadableError(f"{path}: line {number} has {len(cells)} cells, the header {len(header)}")
+    return [dict(zip(header, cells, strict=True)) for cells in lines[1:]]
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file by renaming a finished one. Raises ConfigurationError, leaving nothing partial, where it cannot."""
+    _write(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def write_csv(path: Path, rows: Iterable[Mapping[str, object]], columns: Sequence[str]) -> None:
+    """Writes a CSV file as `write_text`; None becomes an empty cell, lists and mappings JSON."""
+
+    def write(temporary: Path) -> None:
+        with temporary.open("w", newline="", encoding="utf-8", errors="replace") as file:
+            writer = csv.DictWriter(file, columns, restval="", extrasaction="ignore", lineterminator="\n")
+            writer.writeheader()
+            for row in rows:
+                writer.writerow({key: json.dumps(v) if isinstance(v, dict | list) else v for key, v in row.items()})
+
+    _write(path, write)
+
+
+def _write(path: Path, write: Callable[[Path], object]) -> None:
+    temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(temporary)
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        temporary.replace(path)
+    except OSError as error:
+        _forget(temporary)
+        raise cannot_be_written(path, error) from error
+    except BaseException:
+        _forget(temporary)
+        raise
+
+
+def _forget(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
+
+
+def cannot_be_written(path: Path | str, error: OSError) -> ConfigurationError:
+    """The error for a file or folder that cannot be written, with what to do about it."""
+    says = REMEDIES.get(error.errno or 0) or f"{error.strerror or error}. Give it write permission"
+    return ConfigurationError(f"{path}: cannot be written: {says}.")
+
+
+def remove(path: Path) -> None:
+    """Removes a file or a folder, whatever stands there; nothing where nothing does."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

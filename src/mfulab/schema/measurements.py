@@ -1,0 +1,145 @@
+"""The registry of measurements: each step with its config, row, table, rule and first columns, once.
+
+Planning, the rules in workflow/rules/measure.smk, tables, merging, recordings and the page derive from it. A step is a
+module `mfulab.steps.<step>`, a script `scripts/<step>.py` and a rule `<step>`.
+"""
+
+from dataclasses import dataclass
+
+from mfulab.schema import configs, rows, trace_row
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One kind of measurement.
+
+    Attributes:
+        step: name of the rule, the script and the module.
+        table: name of the table that holds its rows.
+        config: what a run of it may be told.
+        row: what a run of it reports.
+        message: what Snakemake says when a run starts; `{wildcards.run}` is the run's name.
+        shown: columns that the page shows first, in order; the others appear on request.
+        linked: columns that the table takes from a run's config and links, for the join.
+        priority: runs of a higher one start first: what others are joined with comes before them.
+        runtime_min: minutes that a cluster is asked for.
+    """
+
+    step: str
+    table: str
+    config: type[configs.Step]
+    row: type[rows.Row]
+    message: str
+    shown: str
+    linked: tuple[str, ...] = ()
+    priority: int = 0
+    runtime_min: int = 10
+
+    @property
+    def on_device(self) -> bool:
+        """Whether its runs belong to one machine; others are kept once for all."""
+        return self.config.on_device
+
+    @property
+    def folder(self) -> str:
+        """The folder of a run below results/, with Snakemake's wildcards in it."""
+        return ("{hardware}/" if self.on_device else "") + self.step + "/{run}"
+
+
+MEASUREMENTS = {
+    each.step: each
+    for each in (
+        Measurement(
+            "environment",
+            "environment",
+            configs.EnvironmentStep,
+            rows.EnvironmentRow,
+            "What this machine is: {wildcards.hardware}",
+            "hardware recorded device device_name python operating_system",
+            priority=30,
+            runtime_min=5,
+        ),
+        Measurement(
+            "ceilings",
+            "ceilings",
+            configs.CeilingsStep,
+            rows.CeilingRow,
+            "What {wildcards.hardware} can do at best: {wildcards.run}",
+            "ceiling hardware status measured_tflop_s computed_tflop_s datasheet_tflop_s measured_gb_s computed_gb_s",
+            linked=("format",),
+            priority=20,
+        ),
+        Measurement(
+            "count_flops",
+            "flops",
+            configs.CountFlopsStep,
+            rows.FlopsRow,
+            "Counting FLOPs of {wildcards.run}",
+            "model batch_size sequence_length status parameters forward_flops backward_flops uncounted_operators",
+            priority=10,
+        ),
+        Measurement(
+            "compare_counters",
+            "counters",
+            configs.CompareCountersStep,
+            rows.CounterRow,
+            "Counting {wildcards.run}",
+            "model counter version status printed printed_unit flops deviation_percent explanation",
+            priority=10,
+        ),
+        Measurement(
+            "profile_step",
+            "profile",
+            configs.ProfileStepStep,
+            rows.ProfileRow,
+            "Profiling {wildcards.run}",
+            "model mode batch_size precision execution hardware status time_s mfu_percent utilization_percent"
+            " hfu_percent samples_per_s tokens_per_s memory_bytes energy_j verdict",
+            linked=(
+                "flops_run",
+                "ceiling",
+                "mode",
+                "gradient_accumulation",
+                "checkpointing",
+                "optimizer",
+                "autocast",
+                "dtype",
+            ),
+            runtime_min=20,
+        ),
+        Measurement(
+            "bench_matmul",
+            "matmul",
+            configs.BenchMatmulStep,
+            rows.MatmulRow,
+            "Multiplying {wildcards.run}",
+            "kernel size precision hardware status time_s tflop_s share_of_measured_percent share_of_reference_percent"
+            " relative_error end_to_end_s",
+            linked=("ceiling",),
+            runtime_min=20,
+        ),
+        Measurement(
+            "number_formats",
+            "formats",
+            configs.NumberFormatsStep,
+            rows.NumberFormatsRow,
+            "Rounding in {wildcards.run}",
+            "precision status bits exponent_bits mantissa_bits epsilon largest smallest_normal naive_sum_error"
+            " pairwise_sum_error kahan_sum_error",
+            priority=10,
+        ),
+        Measurement(
+            "read_trace",
+            "traces",
+            configs.ReadTraceStep,
+            trace_row.TraceRow,
+            "Reading {wildcards.run}",
+            "model device rank effective_precision status steps time_s mfu_percent kernel_busy_percent product_percent"
+            " communication_percent idle_percent hfu_percent job_mfu_percent verdict",
+            priority=10,
+        ),
+    )
+}
+TABLES = {each.table: each for each in MEASUREMENTS.values()}
+# Folders of results/ that are no machine's.
+NO_MACHINE = {"plan", "tables", "reference", "superseded", *(m.step for m in MEASUREMENTS.values() if not m.on_device)}

@@ -1,0 +1,64 @@
+"""`mfulab explain`: what it prints, and one message for what it cannot answer."""
+
+import pytest
+
+from mfulab.cli.main import main
+from mfulab.conventions.work import count
+
+
+@pytest.fixture(autouse=True)
+def _counted_here(monkeypatch):
+    monkeypatch.setattr("mfulab.conventions.explain.work", count)
+
+
+def words(**changed):
+    asked = {"model": "gpt2", "device": "NVIDIA L40S", "precision": "bf16", "tokens_per_s": 200_000, **changed}
+    return ["explain", *(f"{key}={value}" for key, value in asked.items() if value is not None)]
+
+
+def test_a_speed_by_every_convention(capsys):
+    assert main(words()) == 0
+    printed = capsys.readouterr().out
+    assert "gpt2 on L40S: 47." in printed
+    assert "causal half" in printed
+
+
+def test_a_reported_number_is_found(capsys):
+    assert main(words(reported=23.6)) == 0
+    assert "23.6 % is, to 0.3 points:" in capsys.readouterr().out
+
+
+def test_a_number_that_nothing_gives(capsys):
+    assert main(words(reported=0.1)) == 1
+    assert "No convention and no peak here gives 0.1 %" in capsys.readouterr().out
+
+
+def test_a_model_of_ones_own(capsys):
+    own = {
+        "model": None,
+        "model._target_": "torch.nn.Linear",
+        "model.arguments": "{in_features: 64, out_features: 64}",
+        "model.input_shape": "[64]",
+        "tokens_per_s": None,
+        "samples_per_s": 1e6,
+    }
+    assert main(words(**own)) == 0
+    assert "own on L40S" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"tokens": 3}, "key=tokens: unknown. Did you mean tokens_per_s?"),
+        ({"device": None}, "device: missing"),
+        ({"model": None}, "model: missing"),
+        ({"batch_size": 2.5}, "batch_size=2.5: give a whole number"),
+        ({"tokens_per_s": "many"}, "tokens_per_s=many: give a number"),
+        ({"device": "H100"}, "did you mean H100 NVL, H100 PCIe or H100 SXM5 80GB?"),
+    ],
+)
+def test_a_mistake_is_one_message(capsys, changed, message):
+    assert main(words(**changed)) == 2
+    said = capsys.readouterr()
+    assert message in said.err
+    assert not said.out

@@ -1,0 +1,23 @@
+# One rule a measurement, named as its script: a run's config in, its row out, whatever happens.
+for each in MEASUREMENTS.values():
+
+    rule:
+        name:
+            each.step
+        input:
+            config=lab.config(each.step),
+            sources=lab.sources(each.step),
+        output:
+            row=f"results/{each.folder}/row.csv",
+        log:
+            f"results/{each.folder}/log",
+        priority: each.priority
+        conda:
+            "../../environment.yml"
+        threads: 1
+        resources:
+            **lab.resources(each),
+        message:
+            each.message
+        shell:
+            "warm scripts/{rule}.py --config {input.config:q} > {log:q} 2>&1"
