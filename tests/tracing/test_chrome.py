@@ -64,15 +64,14 @@ BAD = {
     ),
     "nsight": (json.dumps([{"Type": 80, "CudaEvent": {}}]).encode(), "an Nsight Systems export"),
     "sqlite": (b"SQLite format 3\x00....", "this is a database"),
-    "foreign": (json.dumps({"traceEvents": [{"ph": "X", "cat": "blink", "ts": 1, "dur": 2}]}).encode(), "another program"),
+    "foreign": (json.dumps(trace(event("blink", "a", 1, 2))).encode(), "another program"),
     "unended": (
         json.dumps(trace({"ph": "X", "cat": "kernel", "name": "k", "ts": 5, "pid": 0, "tid": 0})).encode(),
         "no usable `dur`",
     ),
     "no_gpu": (json.dumps(trace(operator("aten::mm", 0, 5))).encode(), "no GPU events, though the trace names 'NVIDIA"),
     "clocks": (
-        json.dumps(trace([launched("k", 9e6 + place, place, 1, place) for place in range(3)][0],
-                         launched("k", 9e6, 5, 1, 9))).encode(),
+        json.dumps(trace(launched("k", 9e6, 0, 1, 8), launched("k", 9e6, 5, 1, 9))).encode(),
         "overlapping clocks",
     ),
 }  # fmt: skip
@@ -104,7 +103,7 @@ def test_a_gzip_that_ends_early_or_unpacks_without_end(tmp_path, monkeypatch):
     with pytest.raises(TraceError, match="no trace packs so well"):
         read(tmp_path / "bomb.json.gz")
     (tmp_path / "odd.json.gz").write_bytes(packed[:10] + b"\x00\x01" + packed[12:])
-    with pytest.raises(TraceError, match="cannot be unpacked|cut in the middle"):
+    with pytest.raises(TraceError, match=r"cannot be unpacked|cut in the middle"):
         read(tmp_path / "odd.json.gz")
 
 

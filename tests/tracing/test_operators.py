@@ -74,9 +74,7 @@ def test_a_trace_without_kernels_says_so():
         readings, analysis = trace_readings(TracedPass(Recorded(content), steps=2), CUDA)
         assert analysis is None
         assert readings["kernel_busy_percent"].value is None
-        assert readings["kernel_busy_percent"].reason.startswith(
-            ("the trace holds no kernel: CUPTI", "the trace holds")
-        )
+        assert readings["kernel_busy_percent"].reason.startswith("the trace holds no")
 
 
 def test_an_untraced_run_says_so():

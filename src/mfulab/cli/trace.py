@@ -73,7 +73,7 @@ def _peak(text: str) -> tuple[str, float]:
     except ValueError:
         value = 0.0
     if name not in _PRECISIONS or not 0 < value < 1e7:
-        raise ConfigurationError(f"--peak {text}: give a format ({', '.join(_PRECISIONS)}) and TFLOP/s, as in bf16=1307")
+        raise ConfigurationError(f"--peak {text}: give {', '.join(_PRECISIONS)} and TFLOP/s, as in bf16=1307")
     return name, value
 
 

@@ -134,23 +134,22 @@ def _longest(console: Console, text: Texts, analysis: Analysis, row: dict[str, A
         console.print(Text(note, style="dim"))
 
 
-def _table(
-    console: Console, text: Texts, title: str, names: Sequence[str], rows: Sequence[Sequence[str]]
-) -> None:
+def _table(console: Console, text: Texts, title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Prints a table in which only texts give way to a narrow terminal: numbers are shown whole."""
     if not rows:
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=text(title), title_justify="left", title_style="bold")
     words = sum(name in ("operator", "shapes", "kernel") for name in names)
+    widths = [max(len(text(name)), *(len(row[place]) for row in rows)) for place, name in enumerate(names)]
+    room = console.width - sum(widths[words:]) - 3 * len(names)
+    for place in reversed(range(words)):
+        widths[place] = min(widths[place], max(12, room - (14 if place else 0)))
+        room -= widths[place]
     for place, name in enumerate(names):
-        header = text(name)
-        if place < words:
-            table.add_column(header, no_wrap=True, overflow="ellipsis")
-        else:
-            width = max(len(header), *(len(row[place]) for row in rows))
-            table.add_column(header, justify="right", no_wrap=True, min_width=width)
+        side: Any = "left" if place < words else "right"
+        table.add_column(text(name), justify=side, no_wrap=True, min_width=widths[place])
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(_short(cell, widths[place]) for place, cell in enumerate(row)))
     console.print(table)
 
 

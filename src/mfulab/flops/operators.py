@@ -180,7 +180,7 @@ def _attention(name: str, causal_at: int, backward: bool) -> None:
     first = 1 if backward else 0  # the gradient of the output comes first
 
     def formula(*args: Any, out: Any, **kwargs: Any) -> Cost:
-        given: dict[int | str, Any] = {**dict(enumerate(args)), **kwargs}
+        given: dict[Any, Any] = dict(enumerate(args)) | kwargs
         query, key, value = (
             (given[word] if word in given else given[first + place]).shape
             for place, word in enumerate(("query", "key", "value"))

@@ -13,6 +13,7 @@ from mfulab.tables import series
 from mfulab.tables.columns import FLAGS, TEXT, columns
 
 Tables = dict[str, pd.DataFrame]
+ABSENT = {str: "", bool: False, float: float("nan")}
 
 
 def read(folder: Path, wanted: Collection[str] = (*TABLES, "series")) -> tuple[Tables, list[str]]:
@@ -77,7 +78,7 @@ def with_traces(tables: Tables) -> pd.DataFrame:
     devices = [f"{short_name(device)}, read from a trace" for device in traces["device"].replace("", "a device")]
     read = traces.assign(hardware=devices)
     kept = {
-        name: read[name] if name in read else pd.Series({str: "", bool: False}.get(kind, float("nan")), read.index, kind)
+        name: read[name] if name in read else pd.Series(ABSENT[kind], read.index, kind)
         for name, kind in kinds("profile")
     }
     return pd.concat([profile, pd.DataFrame(kept)], ignore_index=True)

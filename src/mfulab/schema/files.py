@@ -38,7 +38,8 @@ def found_files(word: str, endings: tuple[str, ...]) -> list[Path]:
     if path.exists() or not any(sign in word for sign in "*?["):
         return [path] if path.exists() else []
     base = Path(path.anchor) if path.is_absolute() else Path()
-    return sorted(one for one in base.glob(str(path.relative_to(path.anchor) if path.anchor else path)) if one.is_file())
+    pattern = str(path.relative_to(path.anchor)) if path.anchor else str(path)
+    return sorted(one for one in base.glob(pattern) if one.is_file())
 
 
 def read_text(path: Path) -> str:

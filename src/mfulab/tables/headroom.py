@@ -72,7 +72,7 @@ def columns(parts: Mapping[str, int] | None) -> dict[str, float | None]:
 
 
 def shared(spent_ns: Mapping[str, int], step_ns: int) -> dict[str, int]:
-    """Times of a window scaled to one step in whole nanoseconds; idle takes what rounding loses: the sum is `step_ns`."""
+    """Times of a window scaled to one step in whole nanoseconds; idle takes what rounding loses."""
     whole = sum(spent_ns.values())
     if not whole:
         return {"idle": step_ns}

@@ -1,7 +1,7 @@
 """Ranks of one job joined: what the job used of all its devices, and which rank the others wait for.
 
 MFU of the job = FLOPs of all ranks ÷ (slowest step × sum of their peaks). A collective ends on all ranks at about the
-same time, so the shortest of its kernels is the transfer, and what a rank's own takes beyond it is waiting for the last.
+same time, so the shortest of its kernels is the transfer, and what a rank's own takes beyond it is waiting.
 """
 
 import json

@@ -371,7 +371,7 @@ def _called(name: str) -> str:
 def _waits(recording: Recording) -> Intervals:
     """The spans in which the host waited for its DataLoader."""
     loads = np.array([bool(LOADER.search(name)) for name in recording.names], bool)
-    chosen = np.flatnonzero(loads[recording.host.name]) if len(recording.host) else []
+    chosen = np.flatnonzero(loads[recording.host.name]) if len(recording.host) else np.empty(0, np.int64)
     return Intervals(recording.host.begin[chosen], recording.host.end[chosen])
 
 
@@ -409,12 +409,12 @@ def _products(
     kernels: dict[int, list[int]] = {}
     if on_gpu:
         owners = attribution.product_of_activity()
-        for one in np.flatnonzero((owners >= 0) & (activities.kind == COMPUTE)):
+        for one in np.flatnonzero((owners >= 0) & (activities.kind == COMPUTE)).tolist():
             times[int(owners[one])] += int(activities.end[one] - activities.begin[one])
-            kernels.setdefault(int(owners[one]), []).append(int(one))
+            kernels.setdefault(int(owners[one]), []).append(one)
     else:
-        for one in roots.tolist():
-            times[one] = int(host.end[one] - host.begin[one])
+        for root in roots.tolist():
+            times[root] = int(host.end[root] - host.begin[root])
     costs: dict[int, Recorded] = {}
     found: dict[Any, Product] = {}
     counted: set[int] = set()

@@ -5,6 +5,7 @@ The file is taken apart at the boundaries between events, so that memory holds o
 
 import gzip
 import json
+import math
 import re
 import zlib
 from collections.abc import Iterator, Mapping
@@ -143,8 +144,8 @@ def nanoseconds(value: Any) -> int | None:
     """A time of the trace, in µs with fractions, as whole nanoseconds; None for what is no time."""
     if isinstance(value, int):
         return value * 1000
-    if isinstance(value, (float, Decimal)) and value == value and abs(value) < 1e16:
-        return round(value * 1000)
+    if isinstance(value, float | Decimal):
+        return round(value * 1000) if math.isfinite(value) and abs(float(value)) < 1e16 else None
     return None
 
 

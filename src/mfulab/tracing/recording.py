@@ -260,10 +260,10 @@ class _Reader:
             kind=device["kind"].astype(np.int8),
             occupancy=np.array(self.occupancy),
         )
-        marks = {name: host.pop(name).astype(bool) for name in ("forward", "annotation")}
+        marks: dict[str, Any] = {name: host.pop(name).astype(bool) for name in ("forward", "annotation")}
         launches = Launches(**{**launch, "graph": launch["graph"].astype(bool)})
         recording = Recording(
-            self.path, self.texts.names, activities, HostCalls(**host, **marks, calls=self.calls), launches,
+            self.path, self.texts.names, activities, HostCalls(**(host | marks), calls=self.calls), launches,
             metadata, self.events,
         )  # fmt: skip
         self._check(recording)

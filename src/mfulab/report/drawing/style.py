@@ -206,7 +206,7 @@ def legend(figure: Figure, entries: Sequence[Line2D]) -> None:
 def legend_rows(figure: Figure, entries: Sequence[Line2D], columns: int = 4) -> None:
     """A legend of many entries below the panels."""
     figure.legend(
-        handles=list(entries), loc="outside lower center", ncols=columns, handletextpad=0.4, columnspacing=1.4, fontsize=9
+        handles=list(entries), loc="outside lower center", ncols=columns, handletextpad=0.4, fontsize=9
     ).set_in_layout(True)
 
 

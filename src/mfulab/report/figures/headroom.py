@@ -86,10 +86,9 @@ def _draw_steps(axes: Axes, row: pd.Series, words: Texts, text: Texts) -> None:
     for place, part in enumerate(shown, start=1):
         axes.barh(place, row[part], left=level - row[part], color=COLORS[part], edgecolor=style.MUTED, linewidth=0.5)
         level -= row[part]
-        axes.text(max(0.0, min(100.0, level)) - 1, place, f"{significant(row[f'{part}_ms'])} ms", ha="right", va="center",
-                  fontsize=10, color=style.INK) if level > 12 else axes.text(  # fmt: skip
-            level + row[part] + 1, place, f"{significant(row[f'{part}_ms'])} ms", ha="left", va="center", fontsize=10
-        )
+        inside = level > 12
+        where = {"x": level - 1, "ha": "right"} if inside else {"x": level + row[part] + 1, "ha": "left"}
+        axes.text(y=place, s=f"{significant(row[f'{part}_ms'])} ms", va="center", fontsize=10, **where)
         names.append(words(part))
     axes.barh(len(names), row["useful"], color=COLORS["useful"])
     axes.text(row["useful"] + 1, len(names), f"{significant(row['useful_ms'])} ms", va="center", fontsize=10)
