@@ -40,6 +40,7 @@ def test_a_planned_experiment_becomes_tables(planned):
         "profile": 42,
         "matmul": 25,
         "formats": 5,
+        "traces": 0,
     }
     row = (
         found["profile"]

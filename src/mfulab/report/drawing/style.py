@@ -203,11 +203,17 @@ def legend(figure: Figure, entries: Sequence[Line2D]) -> None:
         arrange(figure)
 
 
-def legend_rows(figure: Figure, entries: Sequence[Line2D], columns: int = 4) -> None:
-    """A legend of many entries below the panels."""
+def legend_rows(figure: Figure, entries: Sequence[Line2D], columns: int = 3) -> None:
+    """Rows of entries under the title, where one row would be too long; call it after `panels` and `fit`."""
+    lines = -(-len(entries) // columns)
+    figure.set_figheight(figure.get_figheight() + 0.2 * lines)
     figure.legend(
-        handles=list(entries), loc="outside lower center", ncols=columns, handletextpad=0.4, fontsize=9
-    ).set_in_layout(True)
+        handles=list(entries), loc="upper left", ncols=columns, handletextpad=0.4, columnspacing=1.4, fontsize=9
+    ).set_in_layout(False)
+    arrange(figure)
+    height = figure.get_figheight()
+    top, bottom = (0.5 + 0.2 * lines) / height, 0.25 / height
+    figure.get_layout_engine().set(rect=(0.01, bottom, 0.98, 1 - top - bottom))
 
 
 def provenance(rows: pd.DataFrame) -> str:

@@ -29,8 +29,7 @@ COLORS = dict(
 def rows(tables: Tables) -> pd.DataFrame:
     """The budget of the busiest run of each model on each machine, in points of MFU."""
     columns = [f"{part}_ms" for part in PARTS]
-    known = with_machine(tables, ok(with_traces(tables), "time_s", *columns))
-    known = known[known["useful_ms"] > 0]
+    known = with_machine(tables, ok(with_traces(tables), "time_s", "mfu_percent", *columns))
     if known.empty:
         return known
     for part, column in zip(PARTS, columns, strict=True):
@@ -62,21 +61,16 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """One run falls in steps from the peak to its MFU; several are a bar each, cut where the steps would be."""
     words = text.within("trace")
+    axes = style.panels(figure, [""], [""])["", ""]
     if len(rows) == 1:
-        _draw_steps(style.panels(figure, [""], [""])["", ""], rows.iloc[0], words, text)
+        _draw_steps(axes, rows.iloc[0], words, text)
         return
-    grid = style.panels(figure, list(dict.fromkeys(rows["machine"])), [""], sharex=True)
-    figure.set_figheight(2.4 + 0.42 * (len(rows) + 2 * rows["machine"].nunique()))
-    style.arrange(figure)
     present = [part for part in PARTS if (rows[part].abs() >= SHOWN).any()]
-    for machine, axes in ((machine, grid[machine, ""]) for machine in dict.fromkeys(rows["machine"])):
-        _draw_bars(axes, rows[rows["machine"] == machine], present)
-        axes.set_title(machine)
+    machines = list(dict.fromkeys(rows["machine"]))
+    style.fit(figure, len(rows) + len(machines))
+    _draw_bars(axes, rows, machines, present)
     axes.set_xlabel(text("points"))
-    for axes in list(grid.values())[:-1]:
-        axes.tick_params(labelbottom=False)
-    handles = [style.dot(COLORS[part], words(part), "s") for part in reversed(present)]
-    style.legend_rows(figure, handles)
+    style.legend_rows(figure, [style.dot(COLORS[part], words(part), "s") for part in reversed(present)])
 
 
 def _draw_steps(axes: Axes, row: pd.Series, words: Texts, text: Texts) -> None:
@@ -96,23 +90,34 @@ def _draw_steps(axes: Axes, row: pd.Series, words: Texts, text: Texts) -> None:
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
     axes.set(xlim=(0, max(100.0, row["useful"]) * 1.02), xlabel=text("points"))
-    axes.set_title(f"{row['model']} · {row['machine']} · {significant(1e3 * row['time_s'])} ms")
+    axes.set_title(text("step", model=row["model"], ms=significant(1e3 * row["time_s"])))
     axes.grid(axis="y", visible=False)
 
 
-def _draw_bars(axes: Axes, here: pd.DataFrame, present: list[str]) -> None:
-    left = pd.Series(0.0, index=here.index)
-    places = range(len(here))
+def _draw_bars(axes: Axes, rows: pd.DataFrame, machines: list[str], present: list[str]) -> None:
+    """A bar a run, the runs of a machine below its name."""
+    labels, places, line = [], {}, 0
+    for machine in machines:
+        axes.text(0, line + 0.1, machine, fontsize=10, fontweight="bold", va="center")
+        labels.append("")
+        for index, row in rows[rows["machine"] == machine].iterrows():
+            line += 1
+            places[index] = line
+            labels.append(f"{row['model']}  {percent(row['useful'])} %")
+        line += 1
+    left = pd.Series(0.0, index=rows.index)
     for part in reversed(present):
-        width = here[part].clip(lower=0).astype(float)
-        axes.barh(places, width, left=left, color=COLORS[part], edgecolor=style.PAPER, linewidth=0.6, height=0.72)
-        for place, (start, value) in enumerate(zip(left, width, strict=True)):
-            if value >= NAMED:
-                dark = part in ("matmuls_below_best", "useful", "input_wait", "graph")
-                axes.text(start + value / 2, place, percent(value), ha="center", va="center", fontsize=9,
-                          color=style.PAPER if dark else style.INK)  # fmt: skip
+        width = rows[part].clip(lower=0).astype(float)
+        axes.barh([*places.values()], width[[*places]], left=left[[*places]], color=COLORS[part],
+                  edgecolor=style.PAPER, linewidth=0.6, height=0.78)  # fmt: skip
+        for index, value in width[width >= NAMED].items():
+            dark = part in ("matmuls_below_best", "useful", "input_wait", "graph")
+            color = style.PAPER if dark else style.INK
+            middle = left[index] + value / 2
+            axes.text(middle, places[index], percent(value), ha="center", va="center", fontsize=9, color=color)
         left = left + width
-    axes.set_yticks(places, [f"{row.model}  {percent(row.useful)} %" for row in here.itertuples()], fontsize=10)
+    axes.set_yticks(range(line), labels, fontsize=10)
+    axes.set_ylim(line - 0.4, -0.6)
     axes.set_xlim(0, max(100.0, float(left.max())))
-    axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
+    axes.tick_params(axis="y", length=0)
