@@ -4,14 +4,14 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # An NVIDIA driver decides whether CUDA's libraries are worth their gigabytes.
 CUDA := $(if $(shell command -v nvidia-smi 2>/dev/null),cuda)
-comma := ,
+CPU_TORCH ?= https://download.pytorch.org/whl/cpu
 CONFIG ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help report figures test lint format types unit workflow bench lock wheelhouse clean
+.PHONY: help report figures install test lint format types unit workflow bench lock lock-check wheelhouse clean
 
 help: ## List the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
 report: $(VENV)/installed ## Measure this machine and write reports/report.html (CONFIG="experiment=kernels size=1024")
 	$(BIN)/snakemake --cores 1 report $(if $(CONFIG),--config $(CONFIG))
@@ -45,8 +45,11 @@ bench: $(VENV)/installed ## Each target beside what was got, in two minutes (ALL
 	@missed=0; for each in "pipeline.py $(if $(ALL),--all)" cpu_matmul.py sampler_cost.py; do \
 	    $(BIN)/python benchmarks/$$each || missed=1; done; exit $$missed
 
-lock: ## Pin what a fresh environment resolves to, in requirements.lock
-	$(PYTHON) scripts/lock.py
+lock: ## Pin what each target installs, in requirements.lock and requirements/ (UPGRADE=1: the newest that fits)
+	$(PYTHON) scripts/lock.py $(if $(UPGRADE),--upgrade)
+
+lock-check: ## Resolve every lock from the package index, for each Python and platform
+	$(PYTHON) scripts/lock.py --check
 
 wheelhouse: ## Collect every wheel for an air-gapped machine: docs/clusters.md
 	$(PYTHON) scripts/wheelhouse.py $(WHEELHOUSE)
@@ -54,15 +57,25 @@ wheelhouse: ## Collect every wheel for an air-gapped machine: docs/clusters.md
 clean: ## Remove the environment and the figures; results stay
 	rm -rf $(VENV) reports/figures reports/report.html
 
-INSTALL = $(BIN)/python -m pip install --quiet --constraint requirements.lock
+PIP = $(PYTHON) -m pip install --quiet --no-deps --no-build-isolation
+LOCKED = $(PIP) --require-hashes --requirement
 
-$(VENV)/installed: requirements.lock pyproject.toml
+# torch's default build on Linux is the one for CUDA. Where no driver is, its CPU build comes first, from PyTorch's own index;
+# where that does not answer, the default build stays, which cannot be imported without CUDA's libraries.
+install: ## Install the locked versions into an environment of yours, the one of PYTHON (EXTRAS="slurm peers notebook")
+	$(LOCKED) requirements/build.lock
+	$(if $(CUDA),,$(PIP) --retries 1 --extra-index-url $(CPU_TORCH) $$(grep -oE '^torch==[0-9.]+' requirements.lock))
+	$(LOCKED) requirements.lock
+	$(if $(CUDA),,$(PYTHON) -c 'import torch' 2> /dev/null ||) $(LOCKED) requirements/cuda.lock
+	for extra in $(EXTRAS); do $(LOCKED) requirements/$$extra.lock || exit; done
+	$(PIP) --editable .
+
+$(VENV)/installed: requirements.lock requirements/build.lock requirements/cuda.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mfulab needs Python 3.11 or later: make report PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
-	$(INSTALL) torch setuptools
-	$(INSTALL) --no-build-isolation --editable "$(if $(CUDA),.[$(CUDA)],.)"
+	$(MAKE) --no-print-directory install PYTHON=$(BIN)/python
 	touch $@
 
-$(VENV)/tested: $(VENV)/installed
-	$(INSTALL) --no-build-isolation --editable ".[test$(if $(CUDA),$(comma)$(CUDA))]"
+$(VENV)/tested: $(VENV)/installed requirements/test.lock
+	$(MAKE) --no-print-directory install PYTHON=$(BIN)/python EXTRAS=test
 	touch $@

@@ -1,30 +1,151 @@
-"""Resolves pyproject.toml in a fresh environment and pins the outcome: `make lock`."""
+"""Locks what each target installs: `make lock`; `make lock-check` resolves every lock for machines of every kind.
 
+All extras are resolved at once, so that all targets agree; requirements.lock is what `make report` installs, and each
+file in requirements/ what its extra adds. uv resolves: pip cannot do so for another Python or platform than its own.
+"""
+
+import argparse
+import itertools
+import os
 import re
 import subprocess
 import sys
 import tempfile
+import tomllib
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-EXTRAS = ".[test]"
-HEADER = "# What `make report` installs, written by `make lock` for Python {version}. Do not edit.\n"
+BASE = Path("requirements.lock")
+# torch's default build requires them on Linux, its CPU build does not, and only a GPU can use them.
+LIBRARIES: tuple[str, ...] = (
+    "nvidia-cublas",
+    "nvidia-cuda-cupti",
+    "nvidia-cudnn-cu13",
+    "nvidia-cufft",
+    "nvidia-cufile",
+    "nvidia-curand",
+)
+LIBRARIES += ("nvidia-cusolver", "nvidia-cusparse", "nvidia-cusparselt-cu13", "nvidia-nccl-cu13", "nvidia-nvshmem-cu13")
+LIBRARIES += ("nvidia-nvtx",)
+COMPILERS = ("cuda-toolkit", "triton")
+# What each extra's lock leaves out. Tests compile for GPUs without having one.
+WITHOUT: dict[str, tuple[str, ...]] = {"cuda": (), "test": LIBRARIES, "slurm": LIBRARIES + COMPILERS}
+WITHOUT |= {"peers": WITHOUT["slurm"], "notebook": WITHOUT["slurm"]}
+PYTHONS = ("3.11", "3.12", "3.13")
+PLATFORMS = {"Linux": "x86_64-unknown-linux-gnu", "macOS": "aarch64-apple-darwin"}
+UNREACHABLE = re.compile(r"error sending request|dns error|connect error|Network", re.IGNORECASE)
+
+
+class Uv:
+    """uv of a temporary environment, which reads none of this machine's settings of pip or uv."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.environment = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "UV_"))}
+        self.environment["MACOSX_DEPLOYMENT_TARGET"] = "14.0"  # the oldest that torch has wheels for
+        subprocess.run([sys.executable, "-m", "venv", folder / "uv"], check=True)
+        subprocess.run([folder / "uv/bin/python", "-m", "pip", "install", "--quiet", "uv"], check=True)
+
+    def __call__(self, *arguments: str | Path, given: str = "") -> subprocess.CompletedProcess[str]:
+        """Runs `uv pip` with `given` as its input; its messages are in `stderr`."""
+        command = [self.folder / "uv/bin/uv", "pip", *arguments, "--quiet", "--no-config"]
+        return subprocess.run(command, env=self.environment, input=given, text=True, capture_output=True)
+
+    def excluding(self, extra: str) -> list[str]:
+        """Gives the option that leaves out of a resolution what the lock of `extra` leaves out."""
+        file = self.folder / f"without-{extra}"
+        file.write_text("\n".join(WITHOUT.get(extra, WITHOUT["slurm"])), encoding="utf-8")
+        return ["--excludes", str(file)]
+
+
+def compiled(uv: Uv, into: Path, *options: str | Path) -> list[str]:
+    """Resolves pyproject.toml with `options`: each package's line with its hashes, sorted by name.
+
+    Raises SystemExit with uv's message where no versions fit together.
+    """
+    build = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["build-system"]["requires"]
+    style = ["--universal", "--python-version", PYTHONS[0], "--generate-hashes", "--no-annotate", "--no-header"]
+    done = uv("compile", *options, "-", *style, "--output-file", into, given="\n".join(build))
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return re.split(r"\n(?=\S)", into.read_text(encoding="utf-8").strip())
+
+
+def write(uv: Uv, upgrade: bool) -> None:
+    """Writes every lock; pins that still fit stay, unless `upgrade`."""
+    every = uv.folder / "every.lock"
+    every.write_text("".join(file.read_text(encoding="utf-8") for file in locks().values() if file.exists()))
+    compiled(uv, every, "pyproject.toml", "--all-extras", *(["--upgrade"] if upgrade else []))
+    pinned = ["--constraints", str(every)]
+    base = compiled(uv, uv.folder / "base", "pyproject.toml", *pinned, *uv.excluding(""))
+    save(BASE, "What `make report` installs", base)
+    save(locks()["build"], "What installing the project itself needs", compiled(uv, uv.folder / "build", *pinned))
+    for extra in WITHOUT:
+        options = ["pyproject.toml", "--extra", extra, *pinned, *uv.excluding(extra)]
+        found = compiled(uv, uv.folder / extra, *options)
+        save(locks()[extra], f"What `.[{extra}]` adds to requirements.lock", [one for one in found if one not in base])
+
+
+def locks() -> Mapping[str, Path]:
+    """Names each lock's file."""
+    return {"": BASE, **{name: Path("requirements", f"{name}.lock") for name in ("build", *WITHOUT)}}
+
+
+def save(file: Path, what: str, packages: list[str]) -> None:
+    """Writes one lock."""
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("\n".join([f"# {what}. Made by `make lock`, not by hand.", *packages, ""]), encoding="utf-8")
+
+
+def check(uv: Uv) -> list[str]:
+    """Resolves each target for each Python and platform from metadata alone, and gives what failed.
+
+    A pin that contradicts another, a package without a pin or a hash, and a pin without a file for the platform fail.
+    Raises ConnectionError where the package index cannot be reached.
+    """
+    without = {extra: uv.excluding(extra) for extra in ("", *WITHOUT)}
+
+    def resolve(python: str, platform: str) -> list[str]:
+        there = ["--python-version", python, "--python-platform", PLATFORMS[platform]]
+        messages = {}
+        for extra in ("everything", *without):  # what everything asked of the index serves the rest
+            names = locks() if extra == "everything" else dict.fromkeys(("", extra))
+            files = [part for name in names for part in ("-r", str(locks()[name]))]
+            options = [] if extra == "everything" else ["--offline", *without[extra]]
+            done = uv(
+                "install", "--dry-run", "--require-hashes", "--target", uv.folder / "there", *files, *there, *options
+            )
+            if done.returncode and UNREACHABLE.search(done.stderr):
+                raise ConnectionError(done.stderr)
+            messages[extra or "default"] = done.stderr if done.returncode else ""
+        return [f"{name}, Python {python}, {platform}: {text}" for name, text in messages.items() if text]
+
+    with ThreadPoolExecutor(4) as pool:
+        return list(itertools.chain(*pool.map(resolve, *zip(*itertools.product(PYTHONS, PLATFORMS), strict=True))))
 
 
 def main() -> None:
-    """Writes requirements.lock: torch first, so that its version decides, then everything else as pip resolves it."""
+    """Writes the locks, or checks them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--upgrade", action="store_true", help="take the newest versions that fit together")
+    parser.add_argument("--check", action="store_true", help="resolve the locks instead of writing them")
+    given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        python = Path(folder, "bin", "python")
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", "torch==2.13.0", "setuptools>=77"], check=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-build-isolation", EXTRAS], check=True)
-        frozen = subprocess.check_output(
-            [python, "-m", "pip", "freeze", "--all", "--exclude", "mfulab", "--exclude", "pip"], text=True
-        )
-    # A local label (+cpu) names a build that other indexes do not have.
-    pins = [re.sub(r"\+[\w.]+$", "", line) for line in frozen.splitlines() if "==" in line]
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    text = HEADER.format(version=version) + "\n".join(sorted(pins, key=str.lower)) + "\n"
-    Path("requirements.lock").write_text(text, encoding="utf-8")
+        uv = Uv(Path(folder))
+        if not given.check:
+            write(uv, given.upgrade)
+            return
+        try:
+            failed = check(uv)
+        except ConnectionError as error:
+            failed = [f"The locks are not checked: the package index cannot be reached.\n{error}"]
+            if "MFULAB_CI" not in os.environ:
+                print(*failed)
+                return
+    if failed:
+        raise SystemExit("\n".join(failed))
+    print(f"{len(WITHOUT) + 1} targets resolve for Python {', '.join(PYTHONS)} on {', '.join(PLATFORMS)}")
 
 
 if __name__ == "__main__":

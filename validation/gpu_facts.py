@@ -30,7 +30,7 @@ from mfulab.samplers.selection import clock_reader, samplers_for
 from mfulab.samplers.series import Series
 from mfulab.schema.configs import DeviceConfig
 from mfulab.steps import environment
-from mfulab.tables.mfu import mfu_columns
+from mfulab.tables.mfu import utilization
 from mfulab.timing.best_matmul import product_of, sweep_triad
 from mfulab.timing.clocks import clock_for
 from mfulab.timing.transfers import time_transfers
@@ -101,12 +101,18 @@ def rate(precision: str, pace: Pace) -> Callable[[torch.device], Facts]:
         allow_tf32(precision == "tf32")
         seen = watched(product_of(precision, SIZE, SIZE, SIZE, device), device, pace)
         medians = [window.median_s for window in seen.windows]
-        speed = 2 * SIZE**3 / seen.time_s / 1e12
         clock, peak = seen.readings.get("clock_mhz"), peak_of(device, 1, precision, DeviceConfig())
         ceiling = {"computed_tflop_s": peak.spec, "computed_clock_mhz": peak.spec_clock_mhz}
-        shares = mfu_columns(speed, ceiling, clock.value if clock else None, gpu=True)
+        shares = utilization(
+            seen.time_s,
+            device="cuda",
+            flops=2 * SIZE**3,
+            clock_mhz=clock.value if clock else None,
+            compute=ceiling,
+            memory={},
+        )
         return {
-            "tflop_s": speed,
+            "tflop_s": shares["tflop_s"],
             "share_of_peak_at_its_clock_percent": shares["mfu_actual_clock_percent"],
             "spread_of_windows_percent": 100 * (max(medians) - min(medians)) / seen.time_s,
             "steady": seen.warm_up.steady,

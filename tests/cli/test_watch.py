@@ -45,7 +45,7 @@ def test_a_gpu_with_gpm(gpu):
     assert "1755 MHz · 600 W · 55 °C · 21.5 GB in use" in facts
     shown = console()
     shown.print(watch.picture("H100", readings, facts))
-    assert "SM active" in shown.file.getvalue()
+    assert "active SMs" in shown.file.getvalue()
 
 
 def test_a_gpu_without_gpm_says_why(gpu):

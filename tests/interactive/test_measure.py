@@ -1,5 +1,6 @@
 """`mfulab.measure` around plain PyTorch loops: FLOPs by hand, steps, formats, and a script of its own."""
 
+import contextlib
 import subprocess
 import sys
 import time
@@ -10,9 +11,11 @@ import torch
 
 import mfulab
 from mfulab.hardware.compute import allowed_precision
-from mfulab.interactive import measure
-from mfulab.interactive.calls import CallLog, UncountedError, count_calls, unwrapped
-from mfulab.interactive.measure import step_times
+from mfulab.interactive import ceiling, measure
+from mfulab.interactive.ceiling import Ceiling
+from mfulab.interactive.measure import MeasureWarning
+from mfulab.interactive.steps import Mark, stretches
+from mfulab.interactive.without_data import unwrapped
 
 SCRIPT = """
 import torch
@@ -37,7 +40,7 @@ def test_a_plain_training_script_prints_its_ladder(tmp_path):
     )
     # Two layers forward, both weights and the inner activation backward.
     assert f"flops {2 * 32 * 256 * 512 * 2 + 2 * 32 * 512 * 10 * 3:.1f}" in finished.stdout
-    for part in ("10 steps", "utilization (it is busy)", "MFU (it is useful)", "best measured matmul"):
+    for part in ("9 steps", "device utilization", "MFU", "best measured matmul"):
         assert part in finished.stdout
 
 
@@ -61,88 +64,19 @@ def measured(model, body, **options):
     return window
 
 
-def test_inference_counts_forward_only(linear):
-    def body(window):
-        with torch.no_grad():
-            for _ in range(3):
-                linear(torch.randn(4, 16))
-
-    row = measured(linear, body).row
-    assert (row["steps"], row["flops"]) == (3, FORWARD)
-    assert row["samples_per_s"] == pytest.approx(12 / row["window_s"])
-
-
-def test_training_counts_backward(linear):
-    def body(window):
-        for _ in range(2):
-            linear(torch.randn(4, 16)).sum().backward()
-
-    assert measured(linear, body).row["flops"] == 2 * FORWARD, "inputs need no gradient"
-
-
-def test_a_forward_pass_without_backward_is_not_training(linear):
-    def body(window):
-        linear(torch.randn(4, 16)).sum().backward()
-        linear(torch.randn(4, 16))
-
-    assert measured(linear, body).row["flops"] == 1.5 * FORWARD
-
-
-def test_each_shape_is_counted_as_it_came(linear):
-    def body(window):
-        with torch.no_grad():
-            linear(torch.randn(4, 16))
-            linear(torch.randn(12, 16))
-
-    assert measured(linear, body).row["flops"] == (FORWARD + 3 * FORWARD) / 2
-
-
-def test_explicit_steps_span_micro_batches(linear):
-    def body(window):
-        for _ in range(3):
-            for _ in range(2):
-                linear(torch.randn(4, 16)).sum().backward()
-            window.step()
-
-    row = measured(linear, body).row
-    assert (row["steps"], row["flops"]) == (3, 2 * 2 * FORWARD)
-
-
-def test_a_batch_stands_for_calls_that_cannot_be_seen(linear):
-    linear.eval()
-    row = measured(linear, lambda window: [window.step() for _ in range(3)], batch=torch.randn(4, 16)).row
-    assert (row["steps"], row["flops"]) == (3, FORWARD)
-
-
-def test_autocast_decides_the_format(linear):
-    def body(window):
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            linear(torch.randn(4, 16))
-
-    assert measured(linear, body).row["effective_precision"] == "bf16"
-
-
 def test_bytes_are_of_the_format_that_ran(linear):
     elements = 4 * 16 + 16 * 8 + 4 * 8 + 8  # inputs, weights, outputs, bias
 
     def moved(model):
-        return measured(model, lambda window: model(torch.randn(4, 16, dtype=model.weight.dtype))).row["bytes_moved"]
+        def body(window):
+            for _ in range(2):
+                model(torch.randn(4, 16, dtype=model.weight.dtype))
+
+        return measured(model, body).row["bytes_moved"]
 
     with torch.no_grad():
         assert moved(linear) == 4 * elements
         assert moved(linear.bfloat16()) == 2 * elements
-
-
-def test_convolutions_are_told_from_products():
-    model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Flatten(), torch.nn.Linear(8 * 36, 10))
-    log = CallLog(model)
-    log.open()
-    model(torch.randn(2, 3, 8, 8)).sum().backward()
-    log.close()
-    flops = count_calls(log)
-    convolution, linear = 2 * 2 * 36 * 27 * 8, 2 * 2 * 288 * 10
-    assert flops.convolutions == 2 * convolution, "forward, and backward to the weights alone"
-    assert flops.model == flops.convolutions + 3 * linear
 
 
 @pytest.mark.parametrize(
@@ -171,23 +105,11 @@ def test_known_peaks_can_be_given(linear):
 
 
 def test_the_ceiling_is_measured_after_the_block(linear, monkeypatch):
-    monkeypatch.setattr(measure, "measured_ceiling", lambda device, precision, threads, limit_s: 0.5)
+    monkeypatch.setattr(measure, "measured_ceiling", lambda device, precision, threads, limit_s: Ceiling(0.5))
     with mfulab.measure(model=linear, quiet=True) as window:
         linear(torch.randn(4, 16))
     assert window.row["mfu_percent"] == pytest.approx(100 * window.row["tflop_s"] / 0.5)
     assert window.verdict.cause
-
-
-def test_nothing_inside_is_an_error(linear):
-    with pytest.raises(ValueError, match="was not called"):
-        measured(linear, lambda window: None)
-
-
-def test_an_error_inside_comes_through(linear):
-    with pytest.raises(ZeroDivisionError):
-        measured(linear, lambda window: 1 / 0)
-    assert not linear._forward_hooks
-    assert not linear._forward_pre_hooks
 
 
 def test_the_series_is_kept_where_asked(linear, tmp_path):
@@ -211,25 +133,19 @@ def test_a_loop_that_waits_for_its_loader_is_told_so(linear):
         for inputs in data:
             linear(inputs)
     assert window.row["input_wait_percent"] > 50
-    assert window.verdict.cause == "input-bound"
-    assert "DataLoader" in window.verdict.reason
+    assert window.verdict.cause == "input_bound"
+    assert window.verdict.reason.key == "input_wait"
 
 
 def test_a_block_is_traced_where_asked(linear, tmp_path):
-    window = measured(linear, lambda window: linear(torch.randn(4, 16)), trace=tmp_path / "trace.json.gz")
+    def body(window):
+        for _ in range(3):
+            linear(torch.randn(4, 16))
+
+    window = measured(linear, body, trace=tmp_path / "trace.json.gz")
     assert window.row["kernel_busy_percent"] is None
     assert window.row["input_wait_percent"] is None
     assert (tmp_path / "trace.json.gz").stat().st_size > 0
-
-
-def test_too_many_shapes_are_not_counted(linear):
-    log = CallLog(linear)
-    log.open()
-    for length in range(1, 20):
-        linear(torch.randn(length, 16))
-    log.close()
-    with pytest.raises(UncountedError, match="19 different shapes"):
-        count_calls(log)
 
 
 def test_keyword_arguments_and_buffers():
@@ -245,7 +161,8 @@ def test_keyword_arguments_and_buffers():
     model = Model()
 
     def body(window):
-        model(values=torch.randn(4, 16), scale=2.0)["logits"].sum().backward()
+        for _ in range(2):
+            model(values=torch.randn(4, 16), scale=2.0)["logits"].sum().backward()
 
     before = model.norm.running_mean.clone()
     row = measured(model, body).row
@@ -254,31 +171,131 @@ def test_keyword_arguments_and_buffers():
     assert not torch.equal(before, model.norm.running_mean), "by the loop itself"
 
 
-def test_a_model_that_cannot_be_counted_has_no_mfu_but_the_rest():
-    class Model(torch.nn.Linear):
-        def forward(self, values):
-            if values.sum().item() > 1e9:
-                return values
-            return super().forward(values)
-
-    model = Model(16, 8)
-
-    def body(window):
-        model(torch.randn(4, 16))
-
-    window = measured(model, body)
-    assert window.row["mfu_percent"] is None
-    assert window.row["utilization_percent"] is not None
-    assert window.readings["flops"].reason
-    assert window.verdict.cause == "no MFU"
-
-
 def test_a_compiled_model_is_counted_by_what_is_inside(linear):
     assert unwrapped(torch.compile(linear)) is linear
     assert unwrapped(linear) is linear
 
 
-def test_step_times_by_hand():
-    assert step_times(["begin", "forward", "forward", "end"], [9.0, 1.0, 2.0]) == [1.0, 2.0]
-    assert step_times(["begin", "forward", "step", "forward", "step", "end"], [1, 2, 1, 3, 9]) == [3, 4]
-    assert step_times(["begin", "end"], [1.0]) == []
+def test_steps_by_hand():
+    def cut(*marks):
+        return stretches([Mark(*mark) for mark in marks], [1.0, 2.0, 4.0, 8.0, 16.0][: len(marks) - 1])
+
+    assert cut(("begin", 0), ("forward", 1), ("forward", 2), ("end", 3)) == [(2, slice(1, 2)), (4, slice(2, 3))]
+    explicit = cut(("begin", 0), ("forward", 1), ("step", 2), ("forward", 3), ("step", 4), ("end", 5))
+    assert explicit == [(3, slice(0, 2)), (12, slice(2, 4))]
+    assert cut(("begin", 0), ("step", 2), ("skip", 5), ("step", 7)) == [(1, slice(0, 2)), (4, slice(5, 7))]
+    assert cut(("begin", 0), ("optimizer", 2), ("end", 3)) == [(1, slice(0, 2))]
+    assert cut(("begin", 0), ("end", 1)) == []
+
+
+def hooks(model):
+    return [*model._forward_hooks, *model._forward_pre_hooks, *torch.nn.modules.module._global_forward_hooks]
+
+
+def test_nothing_inside_is_a_message_and_the_script_goes_on(linear):
+    with pytest.warns(MeasureWarning, match=r"call window.step\(\) after each step"):
+        window = measured(linear, lambda window: None)
+    assert window.row == {}
+    assert window.verdict is None
+    assert not hooks(linear)
+
+
+@pytest.mark.parametrize("after", [0, 1, 3])
+def test_an_error_inside_comes_through_and_leaves_nothing_behind(linear, after):
+    engine = torch.autograd._engine_run_backward
+
+    def body(window):
+        for _ in range(after):
+            linear(torch.randn(4, 16)).sum().backward()
+        linear(torch.randn(4, 3))
+
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        measured(linear, body)
+    assert not hooks(linear)
+    assert torch.autograd._engine_run_backward is engine
+    assert not torch.utils._python_dispatch._get_current_dispatch_mode_stack()
+    assert measured(linear, lambda window: linear(torch.randn(4, 16))).row["flops"] == FORWARD
+
+
+def test_an_error_that_the_loop_catches_is_its_own(linear):
+    def body(window):
+        for rows in (4, 4, 4):
+            with contextlib.suppress(RuntimeError):
+                linear(torch.randn(4, 3))
+            linear(torch.randn(rows, 16))
+
+    assert measured(linear, body).row["flops"] > 0
+    assert not hooks(linear)
+
+
+def test_a_window_is_used_again_and_knows_what_it_counted(linear):
+    window = mfulab.measure(linear, quiet=True, ceiling_s=0)
+    for counted in (1, 0):
+        with window:
+            for _ in range(3):
+                linear(torch.randn(4, 16)).sum().backward()
+        assert (window.row["counted_steps"], window.row["steps"]) == (counted, 3 - counted)
+        assert window.row["flops"] == 2 * FORWARD
+
+
+def test_a_second_window_says_so_and_the_first_goes_on(linear):
+    def body(window):
+        for _ in range(2):
+            linear(torch.randn(4, 16))
+        inner = mfulab.measure(linear)
+        with pytest.warns(MeasureWarning, match="another window is open"):
+            inner.__enter__()
+        linear(torch.randn(4, 16))
+        inner.step()
+        inner.__exit__(None, None, None)
+        assert inner.row == {}
+
+    assert measured(linear, body).row["flops"] == FORWARD
+    assert measured(linear, lambda window: linear(torch.randn(4, 16))).row["flops"] == FORWARD
+
+
+def test_only_the_counted_step_has_its_time_and_is_told(linear):
+    window = measured(linear, lambda window: linear(torch.randn(4, 16)))
+    assert (window.row["steps"], window.row["counted_steps"]) == (1, 1)
+
+
+def test_a_model_on_two_devices_has_times_and_no_mfu():
+    model = torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.Linear(8, 8, device="meta"))
+
+    def body(window):
+        for _ in range(2):
+            model[0](torch.randn(4, 16))
+            window.step()
+
+    window = measured(model, body)
+    assert window.row["mfu_percent"] is None
+    assert "cpu, meta" in window.readings["mfu_percent"].reason
+    assert window.row["time_s"] > 0
+
+
+def test_no_model_is_a_mistake_of_the_call():
+    with pytest.raises(TypeError, match=r"give a torch.nn.Module"):
+        mfulab.measure([torch.nn.Linear(2, 2), "model"])
+
+
+def test_what_cannot_be_watched_does_not_stop_the_loop(linear, monkeypatch):
+    monkeypatch.setattr(measure, "samplers_for", lambda *_: 1 // 0)
+    with pytest.warns(MeasureWarning, match="ZeroDivisionError"):
+        window = measured(linear, lambda window: linear(torch.randn(4, 16)))
+    assert window.row == {}
+    monkeypatch.undo()
+    assert measured(linear, lambda window: linear(torch.randn(4, 16))).row["flops"] == FORWARD
+
+
+def test_a_disturbed_ceiling_is_measured_anew_and_the_best_is_kept(monkeypatch):
+    found = iter([Ceiling(0.2, 60.0), Ceiling(0.1, 60.0), Ceiling(0.5, 1.0)])
+    monkeypatch.setattr(ceiling, "_known", {})
+    monkeypatch.setattr(ceiling, "_measure", lambda *_: next(found))
+    cpu = torch.device("cpu")
+    first = ceiling.measured_ceiling(cpu, "fp32", 1, 1.0)
+    assert first.disturbed
+    assert first.tflop_s == 0.2
+    second = ceiling.measured_ceiling(cpu, "fp32", 1, 1.0)
+    assert not second.disturbed
+    assert second.tflop_s == 0.5
+    assert ceiling.measured_ceiling(cpu, "fp32", 1, 1.0) is second, "an undisturbed one is measured once"

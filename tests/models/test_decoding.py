@@ -108,4 +108,4 @@ def test_mbu_counts_weights_and_cache_and_mfu_the_token():
     assert joined["tokens_per_s"] == pytest.approx(4)
     assert joined["arithmetic_intensity"] == pytest.approx(4e12 / 12e9)
     assert joined["predicted_memory_bytes"] is None
-    assert joined["verdict"] == "memory-bound"
+    assert joined["verdict"] == "memory_bound"

@@ -44,7 +44,9 @@ def test_thousands_of_jobs_that_live_on_are_not_walked_again_and_again(python_lo
     assert looks() == 0
 
 
-@pytest.mark.parametrize(("mended", "told"), [("", "taken apart"), ("mends.look_for_garbage_rarely()", "")])
+@pytest.mark.parametrize(
+    ("mended", "told"), [("", "taken apart"), ("snakemake_workarounds.look_for_garbage_rarely()", "")]
+)
 def test_what_lives_as_long_as_the_workflow_is_not_taken_apart_at_its_end(mended, told):
     script = f"""
 from mfulab.planning import snakemake_workarounds

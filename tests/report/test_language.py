@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 from string import Formatter
 from typing import get_args
@@ -11,17 +12,18 @@ from matplotlib import font_manager
 from matplotlib.ft2font import FT2Font
 
 import mfulab.report
-from mfulab.language import LANGUAGES, Texts, catalogue
+from mfulab.language import LANGUAGES, Texts, catalogue, verdicts
 from mfulab.report import figures
 from mfulab.report.drawing import fonts
 from mfulab.schema.configs import WorkloadConfig
 from mfulab.schema.rows import Status
-from mfulab.tables import compare, verdict
+from mfulab.tables import compare, ladder, verdict
 
 PACKAGE = Path(mfulab.report.__file__).parent
 VERDICT = PACKAGE.parent / "tables/verdict.py"
 ASKING = ("text", "words")
 CONSTANTS = ("key", "PARTS", "RUNGS", "WORDS")
+NOTES = {"uncounted", "uncounted_because", "untimed", "no_peak", "over_peak"}
 
 
 def keys(language: str) -> set[tuple[str, str]]:
@@ -44,15 +46,17 @@ def asked_in(path: Path, asking: tuple[str, ...] = ASKING, constants: tuple[str,
         elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in constants:
             keys = node.value
         values = [each.value for each in ast.walk(keys) if isinstance(each, ast.Constant)] if keys else []
-        found |= {value for value in values if isinstance(value, str) and not value.startswith("in_words_")}
+        found |= {value for value in values if isinstance(value, str)}
     return found
 
 
-def used() -> set[str]:
+@cache
+def used() -> frozenset[str]:
     """Every key that code or template asks for."""
     template = (PACKAGE / "page/templates/report.html").read_text()
-    asked = set(re.findall(r"text\([\"'](\w+)[\"']", template))
-    return asked.union(*(asked_in(path) for path in PACKAGE.rglob("*.py")), asked_in(VERDICT, ("say",), ()))
+    asked = {*re.findall(r"text\([\"'](\w+)[\"']", template), *NOTES, *(rung.column for rung in ladder.RUNGS)}
+    modules = (asked_in(path) for path in PACKAGE.rglob("*.py"))
+    return frozenset(asked.union(*modules, asked_in(VERDICT, ("Said",), ())))
 
 
 def test_all_languages_have_the_same_texts():
@@ -77,7 +81,7 @@ def test_every_text_that_is_asked_for_exists(language):
 
 def test_no_text_is_unused():
     built = {f"topic_{topic}" for topic in figures.TOPICS} | {"finding", "title", "diagonal", "reading"}
-    prefixes = ("in_words_", "series_", "topic_")
+    prefixes = ("series_", "topic_")
     for section, key in keys("en"):
         if not key.startswith(prefixes):
             assert key in used() | built, (section, key)
@@ -128,38 +132,47 @@ def test_values_without_a_word_stay_themselves():
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_verdicts_are_told_in_every_language(language):
+def test_verdicts_are_sentences_in_every_language(language):
     row = {"time_s": 0.1, "utilization_percent": 99.0, "mfu_percent": 0.4, "other_processes": 2.0}
-    told, english = verdict.columns(row, language), verdict.columns(row)
+    told, english = verdicts.columns(verdict.columns(row), "", language), verdicts.columns(verdict.columns(row))
     for name in ("verdict", "verdict_reason", "verdict_flags"):
         assert told[name]
         assert (told[name] == english[name]) is (language == "en")
     assert "99 %" in told["verdict_reason"]
-    nearly_none = verdict.columns({**row, "mfu_percent": 0.0092}, language)
+    nearly_none = verdicts.columns(verdict.columns({**row, "mfu_percent": 0.0092}), "", language)
     assert "0.0092 %" in nearly_none["verdict_reason"]
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_notes_on_mfu_are_told_in_every_language(language):
+def test_notes_on_mfu_are_sentences_in_every_language(language):
     known = {"status": "ok", "flops": 1e9, "time_s": 0.1, "effective_precision": "fp8", "mfu_basis": "spec"}
-    for values, told in [
+    for values, said in [
         ({"mfu_percent": 120.0}, "100 %"),
         ({}, "fp8"),
         ({"flops": None}, "aten::odd"),
         ({"time_s": float("nan")}, "MFU"),
     ]:
-        note = verdict.note(known | values, "aten::odd has no formula", language)
-        assert told in note
-        assert (note == verdict.note(known | values, "aten::odd has no formula")) is (language == "en")
-    assert verdict.note(known | {"mfu_percent": 50.0}, None, language) is None
-    assert verdict.note({"status": "failed"}, None, language) is None
+        row = known | values | {"mfu_note": verdict.note(known | values)}
+        note = verdicts.note(row, "aten::odd has no formula", language)
+        assert said in note
+        assert (note == verdicts.note(row, "aten::odd has no formula")) is (language == "en")
+    assert verdict.note(known | {"mfu_percent": 50.0}) is None
+    assert verdict.note({"status": "failed"}) is None
+
+
+@pytest.mark.parametrize("cell", ["{", "[1]", '{"of a later version": {"share": 3}}', '{"beside": {}}'])
+def test_an_odd_verdict_is_shown_as_it_is(cell):
+    row = {"verdict": "unheard of", "verdict_reason": "idle", "verdict_numbers": cell, "verdict_flags": cell}
+    words = verdicts.columns(row)
+    assert (words["verdict"], words["verdict_reason"]) == ("unheard of", "idle")
+    assert isinstance(words["verdict_flags"], str)
 
 
 @pytest.mark.parametrize("language", [language for language in LANGUAGES if language != "en"])
 def test_translations_have_a_word_for_each_value(language):
     names = catalogue(language)["names"]
     assert set(names["mode"]) == set(get_args(WorkloadConfig.model_fields["mode"].annotation))
-    assert set(names["cause"]) == {cause for cause, _ in verdict.CAUSES} | {"no MFU", "not explained"}
+    assert set(names["cause"]) == {*verdict.CAUSES, "no_mfu", "not_explained"}
     assert set(names["compared"]) == set(compare.STYLES)
     assert set(names["status"]) == set(get_args(Status)) - {"ok"}
 

@@ -17,7 +17,7 @@ def test_by_hand():
     readings = between(BEGIN, end, 2.0)
     assert readings["utilization_percent"].value == pytest.approx(100 * 3 / (2 * 2))
     assert readings["system_utilization_percent"].value == pytest.approx(50)
-    assert readings["others_percent"].value == pytest.approx(100 * (4 - 3) / 8)
+    assert readings["other_processes_percent"].value == pytest.approx(100 * (4 - 3) / 8)
     assert readings["steal_percent"].value == pytest.approx(100 * 0.5 / 8)
     assert readings["voluntary_switches_per_s"].value == pytest.approx(10)
     assert readings["involuntary_switches_per_s"].value == pytest.approx(0.5)
@@ -30,13 +30,13 @@ def test_one_thread_a_core_is_fully_busy_where_two_logical_cpus_share_it():
     readings = between(BEGIN, end, cores=4.0)
     assert readings["utilization_percent"].value == pytest.approx(100)
     assert readings["system_utilization_percent"].value == pytest.approx(50)
-    assert readings["others_percent"].value == 0
+    assert readings["other_processes_percent"].value == 0
 
 
 def test_a_child_is_no_other_process():
     end = CpuCounters(12.0, 101.0, 504.0, 5.0, 1008.0, 30, 21, children_s=3.0)
     readings = between(BEGIN, end, cores=4.0)
-    assert readings["others_percent"].value == 0
+    assert readings["other_processes_percent"].value == 0
     assert readings["utilization_percent"].value == pytest.approx(100 * 1 / (2 * 4))
 
 

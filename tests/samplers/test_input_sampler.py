@@ -6,6 +6,7 @@ import pytest
 from torch.utils.data import DataLoader, Dataset, dataloader
 
 from mfulab.samplers.input_sampler import InputSampler
+from mfulab.samplers.reading import sampling
 
 
 class Slow(Dataset):
@@ -45,3 +46,23 @@ def test_a_loader_that_fails_is_counted_and_its_error_passes():
     with pytest.raises(OSError, match="no such file"):
         next(iter(DataLoader(Broken())))
     assert sampler.stop()["input_wait_percent"].value > 0
+
+
+def test_samplers_inside_one_another_leave_nothing_behind():
+    untouched, outer, inner = dataloader._BaseDataLoaderIter.__next__, InputSampler(), InputSampler()
+    outer.start()
+    inner.start()
+    list(DataLoader(Slow()))
+    waited = [sampler.stop()["input_wait_percent"] for sampler in (outer, inner)]
+    assert all(reading.value > 0 for reading in waited)
+    assert dataloader._BaseDataLoaderIter.__next__ is untouched
+
+
+def test_a_step_that_fails_leaves_the_loader_as_it_was():
+    def step():
+        raise RuntimeError("out of memory")
+
+    untouched = dataloader._BaseDataLoaderIter.__next__
+    with pytest.raises(RuntimeError, match="out of memory"), sampling([InputSampler()]):
+        step()
+    assert dataloader._BaseDataLoaderIter.__next__ is untouched

@@ -64,7 +64,7 @@ def test_values_sources_and_reasons():
     ],
 )
 def test_the_row_names_the_strictest_source(columns, said):
-    assert row_of({name: Reading(1.0, "%", "x") for name in columns}).ladder == said
+    assert row_of({name: Reading(1.0, "%", "x") for name in columns}).sources_answered == said
 
 
 def test_every_reading_of_a_gpu_has_a_column(device):
@@ -82,7 +82,7 @@ def test_a_gpu_that_nvml_does_not_know_is_unwatched(monkeypatch):
     sampler, _ = selection.samplers_for(CUDA)
     sampler.start()
     row = row_of(sampler.stop())
-    assert row.ladder == "counted only"
+    assert row.sources_answered == "counted only"
     assert json.loads(row.reasons)["utilization_percent"] == "no NVIDIA driver answers"
     assert selection.restriction_of(CUDA) == ""
     assert selection.clock_reader(CUDA)() is None

@@ -34,6 +34,27 @@ TRUE = {
     "the bits of 1.0 in fp32": 0x3F800000,
     "machine epsilon of fp32": 2**-23,
     "machine epsilon of fp64": 2**-52,
+    "GPT-2 small, parameters": 124_439_808,
+    "peak of an A100": 312,
+    "memory of each of N devices in data parallelism": 56e9,
+    "prune.l1_unstructured": 0,
+}
+# Which part of the material prints the number; the rest is said in it somewhere, or is ours.
+SOURCES = {
+    "linear 4→3": "lab",
+    "convolution 3×3, 3→1 channels, 2×2 out": "lab",
+    "convolution 3→16, 3×3, 32×32 out": "lab",
+    "linear 4096→1000": "lab",
+    "convolution, 6 kernels 3×3×3, 3×3 out": "optimise",
+    "linear 5→3": "optimise",
+    "digit CNN, total": "optimise",
+    "SimpleCNN, one image, forward": "lab",
+    "product of two 1024×1024 matrices": "accounting",
+    "peak of a Turing card with 72 SMs at 1.77 GHz, fp32": "ours",
+    "peak of a Turing card with 72 SMs at 1.77 GHz, tensor cores, fp16": "ours",
+    "KV cache of 32 layers": "accounting",
+    "from cuda.bindings import cublas": "kernels",
+    "GPT-2 small, parameters": "material",
 }
 # Printed wrong by the source.
 WRONG = {
@@ -45,6 +66,13 @@ WRONG = {
     "GPT-2 small, forward, a token",
     "GPT-2 small at 10 TFLOP/s",
     "from cuda.bindings import cublas",
+    "GPT-2 small, parameters",
+    "memory of each of N devices in data parallelism",
+    "prune.l1_unstructured",
+    "GPU utilization",
+    "FLOPs",
+    "energy efficiency of a language model",
+    "the profiler's times in seconds",
 }
 
 
@@ -56,6 +84,17 @@ def table():
 @pytest.mark.parametrize("case", TRUE)
 def test_value(table, case):
     assert table[case].value == pytest.approx(TRUE[case], rel=1e-12)
+
+
+@pytest.mark.parametrize("case", SOURCES)
+def test_source(table, case):
+    assert table[case].source == SOURCES[case]
+
+
+def test_a_number_of_ours_is_not_said_to_be_printed(table):
+    assert {case for case, row in table.items() if not row.printed} == {
+        case for case, row in table.items() if row.source == "ours"
+    }
 
 
 def test_rounded_answers(table):

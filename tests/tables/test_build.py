@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support import report_rows
 
+from mfulab.language import verdicts
 from mfulab.report import frames
 from mfulab.schema.measurements import TABLES
 from mfulab.tables import build
@@ -86,7 +87,7 @@ def test_an_effective_precision_without_a_ceiling_gets_no_mfu(planned):
     profile = read(make(planned))[0]["profile"]
     row = profile[profile["run"] == folder.name].iloc[0]
     assert row["mfu_percent"] != row["mfu_percent"]
-    assert "no peak is known for tf32" in row["mfu_note"]
+    assert "no peak is known for tf32" in verdicts.note(row)
 
 
 def test_a_folder_copied_from_another_machine_is_joined_by_equal_configs(planned):

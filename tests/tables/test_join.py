@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfulab.tables import join
+from mfulab.language import verdicts
+from mfulab.tables import join, mfu
 
 positive = st.floats(1e-9, 1e15)
 maybe = st.one_of(st.none(), positive)
@@ -62,7 +63,7 @@ def test_every_denominator_and_the_verdict():
     assert joined["mfu_actual_clock_percent"] == pytest.approx(20.0)
     assert joined["peak_clock_mhz"] == 2000.0
     assert joined["verdict"]
-    assert joined["verdict_reason"].endswith(".")
+    assert verdicts.columns(joined)["verdict_reason"].endswith(".")
 
 
 def test_a_run_without_a_time_has_no_verdict():
@@ -134,7 +135,7 @@ def test_a_cpu_is_held_against_what_was_measured_there():
 def test_above_the_peak_is_shown_and_flagged():
     joined = join.profile_columns({**STEP, "time_s": 0.01}, FLOPS, COMPUTE, MEMORY, "cuda")
     assert joined["mfu_percent"] == pytest.approx(500)
-    assert "above 100 %" in joined["mfu_note"]
+    assert "above 100 %" in verdicts.note(joined)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +151,7 @@ def test_no_mfu_says_why(row, flops, compute, reason):
     joined = join.profile_columns(row, flops, compute, MEMORY, "cuda")
     assert joined["mfu_percent"] is None
     assert joined["mfu_basis"] is None or compute
-    assert reason in joined["mfu_note"]
+    assert reason in verdicts.note({**row, **joined}, flops.get("message"))
 
 
 @pytest.mark.parametrize("status", ["out_of_memory", "unsupported", "incorrect", "failed"])
@@ -224,7 +225,7 @@ def test_mfu_scales_as_it_must(time, flops, measured, computed, factor):
 
 @given(part=maybe, whole=st.one_of(st.none(), st.floats(-1, 1e15)))
 def test_percent_never_divides_by_nothing(part, whole):
-    result = join.percent(part, whole)
+    result = mfu.percent(part, whole)
     if part is None or whole is None or whole <= 0:
         assert result is None
     else:

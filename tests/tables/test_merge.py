@@ -10,13 +10,16 @@ from mfulab.schema.measurements import MEASUREMENTS
 from mfulab.tables.merge import collect, main
 
 DEVICE = {"name": "cpu", "type": "cpu", "threads": None, "peak_tflop_s": {}}
+COUNTED = {
+    "model": {"name": "linear", "_target_": "torch.nn.Linear", "input_shape": [4]},
+    "batch_size": 1,
+    "sequence_length": None,
+}
 CONFIGS = {
     "environment": {"device": DEVICE},
-    "count_flops": {
-        "model": {"name": "linear", "_target_": "torch.nn.Linear", "input_shape": [4]},
-        "batch_size": 1,
-        "sequence_length": None,
-    },
+    "count_flops": COUNTED,
+    "compare_counters": {**COUNTED, "counter": "thop"},
+    "number_formats": {"precision": {"name": "bf16", "dtype": "bfloat16"}},
 }
 
 
@@ -48,7 +51,7 @@ def test_machines_come_to_lie_side_by_side(tmp_path: Path) -> None:
     merged = collect([tmp_path / "there"], here)
     assert (len(merged.copied), merged.known, merged.problems) == (2, [], [])
     assert (here / "nvidia-a/environment/all/trace.json.gz").read_bytes() == b"kept too"
-    assert (here / "nvidia-a/plan/quickstart.json").exists()
+    assert (here / "nvidia-a/plan/quickstart+collected.json").exists()
     assert (here / "count_flops/model=linear/row.csv").read_bytes() == (
         there / "count_flops/model=linear/row.csv"
     ).read_bytes()
@@ -109,12 +112,23 @@ def test_a_half_written_row_here_gives_way(tmp_path: Path) -> None:
 
 
 def test_two_halves_of_a_plan_become_one(tmp_path: Path) -> None:
-    for name, run in (("here", "a"), ("there", "b")):
+    """A file of its own: the next sweep here writes its plan without what was collected."""
+    for name, run in (("here", "here"), ("one", "a"), ("two", "b")):
         make(tmp_path / name, "environment", run, "nvidia-a")
         make_plan(tmp_path / name, "nvidia-a", "both", run)
-    collect([tmp_path / "there"], tmp_path / "here")
-    plan = json.loads((tmp_path / "here/nvidia-a/plan/quickstart.json").read_text())
+    plans = tmp_path / "here/nvidia-a/plan"
+    ours = (plans / "quickstart.json").read_bytes()
+    collect([tmp_path / "one", tmp_path / "two"], tmp_path / "here")
+    plan = json.loads((plans / "quickstart+collected.json").read_text())
     assert [entry["run"] for entry in plan["runs"]] == ["both", "a", "b"]
+    assert (plans / "quickstart.json").read_bytes() == ours
+
+
+@pytest.mark.parametrize("step", [step for step, each in MEASUREMENTS.items() if not each.on_device])
+def test_every_step_that_needs_no_device_is_collected(tmp_path: Path, step: str) -> None:
+    make(tmp_path / "there", step, "one")
+    collect([tmp_path / "there"], tmp_path / "here")
+    assert (tmp_path / "here" / step / "one" / "row.csv").exists()
 
 
 def test_a_folder_without_results_is_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -106,8 +106,8 @@ def test_what_a_graph_launched_is_a_share_of_its_own(told):
     )
     found = values(analysis)
     assert found["graph_percent"] == 40
-    assert found["product_percent"] is None
-    assert "80 % of the kernels' time was launched by a graph" in analysis.readings["product_percent"].reason
+    assert found["matmul_percent"] is None
+    assert "80 % of the kernels' time was launched by a graph" in analysis.readings["matmul_percent"].reason
     assert analysis.top_other_operators() is None
 
 
@@ -159,7 +159,7 @@ def test_products_without_shapes_are_listed_and_not_zero(told):
     analysis = told(trace(steps((0, 100)), operator("aten::mm", 0, 5), launched("gemm", 1, 10, 10, 1)))
     assert analysis.flops() == {}
     assert analysis.uncounted["aten::mm"] == (10_000, "no shapes: record with record_shapes=True")
-    assert values(analysis)["product_percent"] == 10
+    assert values(analysis)["matmul_percent"] == 10
 
 
 def test_an_operator_without_a_formula_whose_kernel_multiplies_is_listed(told):
@@ -181,7 +181,7 @@ def test_a_cpu_is_told_by_its_operators(told):
     )
     analysis = told(content)
     found = values(analysis)
-    assert (found["product_percent"], found["other_operators_percent"]) == (40, 20)
+    assert (found["matmul_percent"], found["other_operators_percent"]) == (40, 20)
     assert analysis.others == {"aten::batch_norm": 20_000}
     assert "a CPU runs operators" in analysis.readings["kernel_busy_percent"].reason
 
@@ -194,21 +194,21 @@ def test_a_compiled_region_is_an_operator_and_the_products_in_it_are_products(to
         deviceProperties=[],
     )
     analysis = told(content)
-    assert values(analysis)["product_percent"] == 30
+    assert values(analysis)["matmul_percent"] == 30
     assert json.loads(analysis.top_other_operators() or "") == {FUSED: 60.0}
     content["traceEvents"].pop()
-    assert "no operator tells them apart" in told(content).readings["product_percent"].reason
+    assert "no operator tells them apart" in told(content).readings["matmul_percent"].reason
 
 
 def test_a_real_step_of_one_product_and_of_one_sum():
     wide, narrow = torch.randn(768, 768), torch.randn(1 << 22)
     products, analysis = trace_readings(trace_steps(lambda: wide @ wide, CPU, 3), CPU)
     sums, others = trace_readings(trace_steps(lambda: narrow.exp(), CPU, 3), CPU)
-    assert products["product_percent"].value > 80
+    assert products["matmul_percent"].value > 80
     assert analysis is not None
     assert others is not None
     assert analysis.flops() == {"fp32": 3 * 2 * 768**3}
-    assert sums["product_percent"].value == 0
+    assert sums["matmul_percent"].value == 0
     assert sums["other_operators_percent"].value > 80
     assert next(iter(json.loads(others.top_other_operators() or ""))) == "aten::exp"
 

@@ -1,5 +1,6 @@
 """What `make wheelhouse` collects: by the real script and pip, from an index in a folder, without a network."""
 
+import hashlib
 import importlib.util
 import os
 import subprocess
@@ -7,11 +8,9 @@ import sys
 import zipfile
 
 import pytest
-from packaging.requirements import Requirement
 from support.workflow_copy import ROOT
 
 SCRIPT = ROOT / "scripts" / "wheelhouse.py"
-LOCK = dict(line.split("==") for line in (ROOT / "requirements.lock").read_text().splitlines() if "==" in line)
 
 
 @pytest.fixture(scope="module")
@@ -22,67 +21,78 @@ def wheelhouse():
     return module
 
 
-def put(index, name, version, tag="py3-none-any", requires=()):
-    """An empty wheel that only says what it needs."""
-    name = name.replace("-", "_")
-    metadata = "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
-    with zipfile.ZipFile(index / f"{name}-{version}-{tag}.whl", "w") as wheel:
+@pytest.fixture
+def project(tmp_path):
+    """A project of three packages and one extra, whose index is a folder of empty wheels."""
+    for folder in ("index", "scripts", "requirements"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "scripts/wheelhouse.py").write_bytes(SCRIPT.read_bytes())
+    plain = put(tmp_path, "numpy", "1.0", "cp312-cp312-manylinux_2_17_x86_64")
+    put(tmp_path, "numpy", "99.0", "cp312-cp312-manylinux_2_17_x86_64")
+    put(tmp_path, "compiled", "2.1", "cp313-cp313-manylinux_2_28_x86_64")
+    newer = put(tmp_path, "compiled", "2.1", "cp312-cp312-manylinux_2_28_x86_64")
+    lock = [f"numpy==1.0 \\\n    --hash=sha256:{plain}"]
+    lock += [f"compiled==2.1 ; python_version >= '3.12' and sys_platform == 'linux' \\\n    --hash=sha256:{newer}"]
+    lock += [f"elsewhere==1.0 ; sys_platform == 'win32' \\\n    --hash=sha256:{plain}"]
+    (tmp_path / "requirements.lock").write_text("\n".join(["# made", *lock, ""]))
+    added = put(tmp_path, "added", "3.0")
+    (tmp_path / "requirements/slurm.lock").write_text(f"# made\nadded==3.0 \\\n    --hash=sha256:{added}\n")
+    return tmp_path
+
+
+def put(project, name, version, tag="py3-none-any"):
+    """Makes an empty wheel, and gives its hash."""
+    path = project / "index" / f"{name}-{version}-{tag}.whl"
+    with zipfile.ZipFile(path, "w") as wheel:
         info = f"{name}-{version}.dist-info"
-        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{metadata}")
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
         wheel.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n")
         wheel.writestr(f"{info}/RECORD", "")
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-@pytest.fixture
-def index(tmp_path, wheelhouse):
-    """A folder of wheels that stands for the package index."""
-    folder = tmp_path / "index"
-    folder.mkdir()
-    for name, version in LOCK.items():
-        if name.replace("_", "-").startswith(wheelhouse.SOURCE_ONLY):
-            put(folder, name, version)
-    return folder
-
-
-def collect(index, into, *arguments):
+def collect(project, *arguments):
     offline = {key: value for key, value in os.environ.items() if not key.startswith("PIP_")}
-    offline |= {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(index)}
-    command = [sys.executable, SCRIPT, "--into", into, *arguments]
+    offline |= {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(project / "index")}
+    command = [sys.executable, project / "scripts/wheelhouse.py", "--into", project / "house", *arguments]
     return subprocess.run(command, env=offline, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
-def test_wheels_are_for_the_machine_over_there_at_the_locked_versions(index, tmp_path):
-    put(index, "mine", "1.0", requires=["numpy", "compiled; python_version >= '3.12'"])
-    put(index, "numpy", LOCK["numpy"], "cp312-cp312-manylinux_2_17_x86_64")
-    put(index, "numpy", "99.0", "cp312-cp312-manylinux_2_17_x86_64")
-    put(index, "compiled", "2.0", "cp312-cp312-manylinux_2_28_x86_64")
-    put(index, "compiled", "2.1", "cp312-cp312-manylinux_2_34_x86_64")  # for a newer C library than there is
-    put(index, "compiled", "2.2", "cp313-cp313-manylinux_2_28_x86_64")
-    options = ["--python", "3.12", "--platform", "manylinux_2_28_x86_64"]
-    done = collect(index, tmp_path / "house", *options, "--only", "mine")
+def test_wheels_are_the_locked_ones_for_the_machine_over_there(project):
+    done = collect(project, "--python", "3.12", "--platform", "manylinux_2_28_x86_64")
     assert done.returncode == 0, done.stdout
-    names = {path.name.split("-py")[0].split("-cp")[0] for path in (tmp_path / "house").iterdir()}
-    assert {"mine-1.0", f"numpy-{LOCK['numpy']}", "compiled-2.0"} < names
-    assert f"{len(names)} wheels" in done.stdout
+    names = sorted(path.name for path in (project / "house").iterdir())
+    assert names == [
+        "added-3.0-py3-none-any.whl",
+        "compiled-2.1-cp312-cp312-manylinux_2_28_x86_64.whl",
+        "numpy-1.0-cp312-cp312-manylinux_2_17_x86_64.whl",
+    ]
+    assert "3 wheels" in done.stdout
     assert "for Python 3.12 on manylinux_2_28_x86_64" in done.stdout
 
 
-def test_a_package_without_a_wheel_for_it_is_an_error_that_names_it(index, tmp_path):
-    put(index, "compiled", "2.0", "cp312-cp312-win_amd64")
-    done = collect(index, tmp_path / "house", "--python", "3.12", "--only", "compiled")
+def test_a_package_without_a_wheel_for_it_is_an_error_that_names_it(project):
+    done = collect(project, "--python", "3.11", "--platform", "manylinux_2_28_x86_64", "--extras", "")
     assert done.returncode != 0
-    assert "No matching distribution found for compiled" in done.stdout
+    assert "No matching distribution found for numpy==1.0" in done.stdout
 
 
-def test_extras_are_followed_to_the_extras_that_they_name(wheelhouse):
-    plain = set(wheelhouse.requirements([]))
-    everything = [Requirement(text) for text in wheelhouse.requirements(["test"])]
-    names = {requirement.name for requirement in everything}
-    assert {"torch", "pytest", "snakemake-executor-plugin-slurm", "nbclient", "fvcore"} <= names
-    assert "mfulab" not in names
-    assert plain < {str(text) for text in wheelhouse.requirements(["cuda"])}
+def test_a_wheel_that_is_not_the_locked_one_is_an_error(project):
+    put(project, "added", "3.0", "py2.py3-none-any")
+    (project / "index/added-3.0-py3-none-any.whl").unlink()
+    done = collect(project, "--python", "3.12")
+    assert done.returncode != 0
+    assert "DO NOT MATCH THE HASHES" in done.stdout
 
 
 def test_older_platforms_serve_a_newer_one(wheelhouse):
     assert "manylinux2014_aarch64" in wheelhouse.platforms("manylinux_2_28_aarch64")
     assert wheelhouse.platforms("win_amd64") == ["win_amd64"]
+
+
+def test_the_locks_give_each_machine_what_it_needs(wheelhouse):
+    linux = wheelhouse.locked(["slurm"], wheelhouse.markers("3.12", "manylinux_2_28_x86_64"))
+    assert {"torch", "setuptools", "numba-cuda", "snakemake-executor-plugin-slurm"} <= linux.keys()
+    assert not {"pywin32", "appnope", "cuda-toolkit", "nvidia-cublas"} & linux.keys()
+    assert "nvidia-cublas" in wheelhouse.locked(["cuda"], wheelhouse.markers("3.12", "manylinux_2_28_x86_64"))
+    assert "numba-cuda" not in wheelhouse.locked([], wheelhouse.markers("3.12", "macosx_14_0_arm64"))

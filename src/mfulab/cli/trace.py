@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mfulab.language import verdicts
 from mfulab.schema.errors import ConfigurationError
 from mfulab.tables import jobs
 from mfulab.tables.join import trace_columns
@@ -89,8 +90,10 @@ def _counted(model: str | None, batch_size: int | None, sequence_length: int | N
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    words = verdicts.columns(row)
+    sentences = {"verdict_sentence": words["verdict_reason"], "verdict_flags": words["verdict_flags"] or None}
     kept = {name: value for name, value in row.items() if name not in _LEFT_OUT and name != "recorded"}
-    return kept | {name: json.loads(kept[name]) for name in _NESTED if kept.get(name)}
+    return kept | sentences | {name: json.loads(kept[name]) for name in _NESTED if kept.get(name)}
 
 
 def _write_page(rows: list[dict[str, Any]], page: Path, language: str) -> None:

@@ -10,14 +10,13 @@ from rich.table import Table
 from rich.text import Text
 
 from mfulab.interactive.show import bar
-from mfulab.language import Texts
+from mfulab.language import Texts, verdicts
 from mfulab.language.quantities import percent, quantity, significant
 from mfulab.tables.headroom import PARTS
-from mfulab.tables.verdict import columns as judged
 from mfulab.tracing.analysis import Analysis, Product
 from mfulab.tracing.reader import Read
 
-RUNGS = ("kernel_busy_percent", "product_percent", "hfu_percent", "mfu_percent")
+RUNGS = ("kernel_busy_percent", "matmul_percent", "hfu_percent", "mfu_percent")
 LONGEST = 5
 NAME = 64  # characters of a kernel's name
 
@@ -55,7 +54,7 @@ def _file(console: Console, text: Texts, analysis: Analysis, row: dict[str, Any]
     for name in RUNGS:
         value = row.get(name)
         if value is None:
-            why = row["mfu_note"] if name.startswith(("mfu", "hfu")) else reasons.get(name, "")
+            why = row["mfu_reason"] if name.startswith(("mfu", "hfu")) else reasons.get(name, "")
             ladder.add_row(text(name), "—", Text(why or "", style="dim"))
         else:
             ladder.add_row(text(name), f"{percent(value)} %", Text(bar(value), style="green"))
@@ -71,10 +70,10 @@ def _file(console: Console, text: Texts, analysis: Analysis, row: dict[str, Any]
                 flops=quantity(row["flops"], "FLOP"),
             )
         )
-    words = judged(row, language)
+    words = verdicts.columns(row, language=language)
     console.print(Text(f"{words['verdict']}: {words['verdict_reason']}", style="yellow"))
-    for flag in (row["mfu_note"], words["verdict_flags"]):
-        if flag and row["mfu_percent"] is not None:
+    for flag in (words["mfu_note"] if row["mfu_percent"] is not None else "", words["verdict_flags"]):
+        if flag:
             console.print(Text(str(flag), style="red"))
     console.print(_budget(text, row))
     _longest(console, text, analysis, row)
@@ -181,7 +180,7 @@ def _overview(text: Texts, rows: Sequence[dict[str, Any]], language: str) -> Tab
             row["device"] or "—",
             quantity(row["time_s"], "s"),
             *("—" if cell is None else f"{percent(cell)} %" for cell in cells),
-            str(judged(row, language)["verdict"]),
+            verdicts.columns(row, language=language)["verdict"],
         )
     return table
 

@@ -17,12 +17,17 @@ from torch.utils._python_dispatch import (
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from mfulab.flops.attention import SIGNATURES, VARIABLE_SIGNATURES
+from mfulab.flops.cost import Cost
 from mfulab.flops.elementwise import other_flops
+from mfulab.flops.flex import flex_attention_seen
 from mfulab.flops.layers import LayerTracker, Pass
-from mfulab.flops.operators import ATTENTION_CAUSAL, FORMULAS, Cost, operator_name
+from mfulab.flops.operators import FORMULAS, operator_name
 from mfulab.flops.tensors import LiveTensors
 
-ATTENTION_BACKWARD = frozenset(f"{name}_backward" for name in ATTENTION_CAUSAL if name.startswith("aten::"))
+ATTENTION_BACKWARD = frozenset(
+    name for name in (*SIGNATURES, *VARIABLE_SIGNATURES) if name.endswith("_backward") and not name.startswith("mfulab")
+)
 
 
 @dataclass(frozen=True)
@@ -40,12 +45,16 @@ class Totals:
     """Sums over calls. FLOPs as in Cost; `other_flops` are those that do not count towards MFU.
 
     `elements` were read and written by operators that count towards MFU, `other_elements` by all others.
+    `bounds` are calls whose cost is an upper bound.
     """
 
     calls: int = 0
     flops: int = 0
     causal_flops: int = 0
     executed_flops: int = 0
+    attention_flops: int = 0
+    rectangle_flops: int = 0
+    bounds: int = 0
     other_flops: int = 0
     elements: int = 0
     other_elements: int = 0
@@ -133,6 +142,7 @@ class OperatorCounter:
     def __enter__(self) -> "OperatorCounter":
         with ExitStack() as undo:
             undo.enter_context(self._layers)
+            undo.enter_context(flex_attention_seen(self.add))
             undo.enter_context(_Dispatch(self))
             self._open = undo.pop_all()
         return self
@@ -153,6 +163,8 @@ class OperatorCounter:
         cost = _cost(operator, name, out, args, kwargs)
         if cost is not None:
             call.flops, call.causal_flops, call.executed_flops = cost.flops, cost.causal_flops, cost.executed_flops
+            call.attention_flops, call.rectangle_flops = cost.attention_flops, cost.rectangle_flops
+            call.bounds = int(cost.bound)
             call.elements = elements(read) + elements(written)
         else:
             other = other_flops(operator, read + written, args, kwargs)
@@ -213,11 +225,21 @@ def _cost(operator: Any, name: str, out: Any, args: Any, kwargs: Any) -> Cost | 
         # Where the result goes to is no operand.
         given = {key: value for key, value in kwargs.items() if key != "out"} | _needed(name)
         cost = FORMULAS[name](*args, out=out, **given)
+    elif name == "aten::mul" and _is_outer_product(args):
+        cost = 2 * out.numel()
     elif operator in flop_registry:
         cost = flop_registry[operator](*args, out_val=out, **kwargs)
     else:
         return None
     return cost if isinstance(cost, Cost) else Cost(int(cost), int(cost), int(cost))
+
+
+def _is_outer_product(args: Any) -> bool:
+    """Says whether it is the gradient of a product of vectors, [m, 1]·[1, n], which torch makes by broadcasting."""
+    node = torch._C._current_autograd_node()
+    if node is None or not node.name().startswith(("MvBackward", "AddmvBackward", "DotBackward", "VdotBackward")):
+        return False
+    return len(args) == 2 and all(isinstance(arg, torch.Tensor) for arg in args)
 
 
 def _needed(name: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ An addition, a multiplication, a comparison and an elementary function (exponent
 """
 
 from functools import cache
-from math import prod
+from math import log2, prod
 from typing import Any
 
 import torch
@@ -93,6 +93,8 @@ FREE = frozenset(
     unsafe_split unsafe_split_with_sizes searchsorted bucketize reflection_pad2d replication_pad2d channel_shuffle
     pixel_shuffle im2col col2im unfold_backward diagonal_backward masked_select isin equal
     diff _has_same_storage_numel _efficientzerotensor _to_sparse
+    _nested_tensor_from_tensor_list _nested_tensor_size _nested_tensor_storage_offsets _nested_tensor_strides
+    _nested_view_from_buffer to_padded_tensor _nested_from_padded
     """.split()  # noqa: SIM905
 )
 
@@ -109,6 +111,8 @@ def other_flops(packet: Any, tensors: list[torch.Tensor], args: tuple[Any, ...],
     name = getattr(packet, "__name__", "")
     if name in FUSED_OPTIMIZERS or name.startswith("_foreach_"):
         return _over_lists(name, args)
+    if name.startswith("_fft_"):
+        return _fourier(args, real=name != "_fft_c2c")
     per_element = _flops_per_element(packet)
     if per_element is None:
         return _pooling(packet, args)
@@ -125,6 +129,13 @@ def _over_lists(name: str, args: tuple[Any, ...]) -> int | None:
         plain = getattr(torch.ops.aten, name.removeprefix("_foreach_").removesuffix("_"), None)
         per_element = _flops_per_element(plain) if plain else None
     return None if per_element is None else per_element * sum(tensor.numel() for tensor in args[0])
+
+
+def _fourier(args: tuple[Any, ...], real: bool) -> int:
+    """5·n·log₂n for each transform of n values, half of it where they are real (Cooley and Tukey 1965)."""
+    x, dimensions = args[0], args[1]
+    size = prod(x.shape[dimension] for dimension in dimensions)
+    return round(5 * x.numel() * log2(max(size, 1)) / (2 if real else 1))
 
 
 def _pooling(packet: Any, args: tuple[Any, ...]) -> int | None:

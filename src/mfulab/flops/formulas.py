@@ -78,16 +78,3 @@ def megatron_flops(shape: TransformerShape, tokens: int, context: int) -> float:
     width, layers = shape.width, shape.layers
     relative = 1 + context / (6 * width) + shape.vocabulary_size / (12 * width * layers)
     return 72 * tokens * layers * width**2 * relative
-
-
-# -------------------------------------------------------------------------------------------------------- utilization
-
-
-def mfu_percent(model_flops: float, time_s: float, peak_flop_s: float) -> float:
-    """FLOPs that the model needs ÷ time ÷ peak (Chowdhery et al. 2022, appendix B)."""
-    return 100 * model_flops / time_s / peak_flop_s
-
-
-def hfu_percent(executed_flops: float, time_s: float, peak_flop_s: float) -> float:
-    """FLOPs that the device does, recomputation included, ÷ time ÷ peak (Korthikanti et al. 2022)."""
-    return 100 * executed_flops / time_s / peak_flop_s

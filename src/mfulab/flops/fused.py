@@ -15,14 +15,26 @@ _NO_DATA = "made for counting: it knows shapes, not values"
 
 
 @torch.library.custom_op("mfulab::attention", mutates_args=())
-def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool) -> tuple[Tensor, Tensor]:
-    """[batch, heads, tokens, width] each, fewer heads of keys and values where grouped → output, log of the sums."""
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, pairs: list[float]
+) -> tuple[Tensor, Tensor]:
+    """[..., heads, tokens, width] each, fewer heads of keys and values where grouped → output, log of the sums.
+
+    `pairs` are the fields of `mfulab.flops.attention.Pairs` where they are known, else empty.
+    """
     raise NotImplementedError(_NO_DATA)
 
 
 @attention.register_fake
-def _(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool) -> tuple[Tensor, Tensor]:
-    return query.new_empty(*query.shape[:-1], value.shape[-1]), query.new_empty(query.shape[:-1])
+def _(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, pairs: list[float]
+) -> tuple[Tensor, Tensor]:
+    if query.ndim < 4:
+        return query.new_empty(*query.shape[:-1], value.shape[-1]), query.new_empty(query.shape[:-1])
+    *batch, heads, tokens, _ = query.shape
+    # As the kernels write it, tokens before heads: what merges the heads again copies nothing.
+    output = query.new_empty(*batch, tokens, heads, value.shape[-1]).transpose(-3, -2)
+    return output, query.new_empty(query.shape[:-1])
 
 
 @torch.library.custom_op("mfulab::attention_backward", mutates_args=())
@@ -36,6 +48,7 @@ def attention_backward(
     log_sum: Tensor,
     is_causal: bool,
     needs_gradient: list[bool],
+    pairs: list[float],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of query, key and value."""
     raise NotImplementedError(_NO_DATA)
@@ -52,12 +65,13 @@ def _(
     log_sum: Tensor,
     is_causal: bool,
     needs_gradient: list[bool],
+    pairs: list[float],
 ) -> tuple[Tensor, Tensor, Tensor]:
     return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    query, key, value, mask, ctx.is_causal = inputs
+    query, key, value, mask, ctx.is_causal, ctx.pairs = inputs
     ctx.save_for_backward(query, key, value, mask, *output)
     ctx.mark_non_differentiable(output[1])
 
@@ -67,9 +81,9 @@ def _differentiate(ctx: Any, gradient: Tensor, _: Tensor | None) -> tuple[Tensor
     # Read once: a checkpoint that recomputes them allows no second time.
     saved = ctx.saved_tensors
     mask = saved[3]
-    gradients = attention_backward(gradient, *saved, ctx.is_causal, needs[:3])
+    gradients = attention_backward(gradient, *saved, ctx.is_causal, needs[:3], ctx.pairs)
     kept = [gradient if needed else None for gradient, needed in zip(gradients, needs, strict=False)]
-    return *kept, torch.empty_like(mask) if needs[3] else None, None
+    return *kept, torch.empty_like(mask) if needs[3] else None, None, None
 
 
 attention.register_autograd(_differentiate, setup_context=_save)
@@ -124,10 +138,11 @@ def _attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor:  # fmt: skip
-    # Three dimensions are batch, tokens and width.
-    shaped = [tensor.unsqueeze(-3) if tensor.ndim == 3 else tensor for tensor in (query, key, value)]
-    output = attention(*shaped, attn_mask, is_causal)[0]
-    return output.squeeze(-3) if query.ndim == 3 else output
+    tensors = [query, key, value]
+    if min(tensor.ndim for tensor in tensors) > 3:
+        batch = torch.broadcast_shapes(*(tensor.shape[:-3] for tensor in tensors))
+        tensors = [tensor.expand(*batch, *tensor.shape[-3:]) for tensor in tensors]
+    return attention(*tensors, attn_mask, is_causal, [])[0]
 
 
 def _grouped(a: Tensor, b: Tensor, offs: Tensor | None = None, bias: Any = None, out_dtype: Any = None) -> Tensor:

@@ -96,6 +96,10 @@ class LayerTracker:
         # Accumulating a leaf's gradient has the largest number that there is.
         return ROOT if number >= 2**63 else self._layers[bisect_right(self._numbers, number) - 1]
 
+    def begin(self, module: torch.nn.Module) -> None:
+        """Notes that a module's forward has begun; for one that began before the tracker was entered."""
+        self._enter_layer(module, ())
+
     def __enter__(self) -> "LayerTracker":
         with ExitStack() as undo:
             for handle in (

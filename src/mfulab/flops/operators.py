@@ -9,27 +9,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from mfulab.flops.attention import SIGNATURES, VARIABLE_SIGNATURES, bind, sdpa_cost, variable_cost
+from mfulab.flops.cost import Cost
+
 if TYPE_CHECKING:
     import torch
-
-
-@dataclass(frozen=True)
-class Cost:
-    """FLOPs of one call.
-
-    Attributes:
-        flops: what the mathematics of the model needs, attention counted full. MFU.
-        causal_flops: the same with causal attention counted by the pairs that it attends to.
-        executed_flops: what the kernel does, flash attention's recomputation included. HFU.
-    """
-
-    flops: int
-    causal_flops: int
-    executed_flops: int
 
 
 Formula = Callable[..., int | Cost]
@@ -84,14 +71,101 @@ def _formula(*names: str) -> Callable[[_F], _F]:
 
 @_formula("aten::mm", "aten::bmm", "aten::_int_mm", "aten::_scaled_mm", "aten::mv", "aten::dot", "aten::vdot")
 def product(a: torch.Tensor, b: torch.Tensor, *args: Any, out: Any, **kwargs: Any) -> int:
-    """[…, m, k]·[…, k, n], [m, k]·[k] or [k]·[k]: each element of the first meets n of the second."""
-    return 2 * a.numel() * (b.shape[-1] if b.ndim > 1 else 1)
+    """[…, m, k]·[…, k, n], [m, k]·[k] or [k]·[k]: each element of the first meets n of the second.
+
+    A sparse operand has as many elements as it stores. A complex multiply-add is four real ones.
+    """
+    real = 4 if _is_complex(a) else 1
+    if _is_sparse(b) and not _is_sparse(a):
+        return 2 * real * a.shape[-2] * _stored(b)
+    return 2 * real * _stored(a) * (b.shape[-1] if b.ndim > 1 else 1)
 
 
-@_formula("aten::addmm", "aten::baddbmm", "aten::addmv", "aten::addbmm", "aten::_addmm_activation")
+def _is_complex(tensor: Any) -> bool:
+    asked = getattr(tensor, "is_complex", None)
+    return bool(asked and asked())
+
+
+def _is_sparse(tensor: Any) -> bool:
+    return "sparse" in str(getattr(tensor, "layout", ""))
+
+
+def _stored(tensor: Any) -> int:
+    if not _is_sparse(tensor):
+        return int(tensor.numel())
+    return int((tensor._values() if tensor.is_sparse else tensor.values()).numel())
+
+
+@_formula(
+    "aten::addmm", "aten::baddbmm", "aten::addmv", "aten::addbmm", "aten::_addmm_activation", "aten::_sparse_addmm"
+)
 def added_product(added: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *args: Any, out: Any, **kwargs: Any) -> int:
     """The product's FLOPs; adding the first operand is not counted, as everywhere."""
     return product(a, b, out=out)
+
+
+@_formula("aten::_sparse_mm")
+def sparse_product(a: torch.Tensor, b: torch.Tensor, *args: Any, out: Any, **kwargs: Any) -> int:
+    """As `product`."""
+    return product(a, b, out=out)
+
+
+@_formula("aten::_sparse_semi_structured_mm", "aten::_sparse_semi_structured_addmm")
+def semi_structured_product(*args: Any, out: Any, **kwargs: Any) -> int:
+    """2:4 sparse: of each four values two are stored, and multiplied."""
+    values, dense = next((a, args[at + 2]) for at, a in enumerate(args) if a.ndim == 2)
+    return 2 * values.numel() * dense.shape[-1]
+
+
+@_formula("aten::_sparse_semi_structured_linear")
+def semi_structured_linear(inputs: torch.Tensor, weight: torch.Tensor, *args: Any, out: Any, **kwargs: Any) -> int:
+    """As `linear`, of half the weight."""
+    return 2 * inputs.numel() // inputs.shape[-1] * weight.numel()
+
+
+@_formula("aten::_cslt_sparse_mm")
+def compressed_product(values: torch.Tensor, dense: torch.Tensor, *args: Any, out: Any, **kwargs: Any) -> int:
+    """2:4 sparse by cuSPARSELt, whose compressed operand holds its own indices: half of [m, k]·[k, n]."""
+    return dense.shape[0] * out.numel()
+
+
+@_formula(
+    "aten::_weight_int8pack_mm", "aten::_weight_int4pack_mm", "aten::_weight_int4pack_mm_for_cpu",
+    "aten::_dyn_quant_matmul_4bit", "aten::_wrapped_quantized_linear_prepacked", "quantized::linear",
+    "quantized::linear_relu", "quantized::linear_dynamic", "onednn::qlinear_pointwise", "bitsandbytes::gemv_4bit",
+    "bitsandbytes::int8_linear_matmul", "bitsandbytes::int8_mixed_scaled_mm",
+)  # fmt: skip
+def packed_linear(inputs: torch.Tensor, *args: Any, out: Any, **kwargs: Any) -> int:
+    """A linear layer whose weight is packed in a layout of its own: each input value meets every output."""
+    return 2 * inputs.numel() * out.shape[-1]
+
+
+@_formula("aten::matmul")
+def nested_product(a: torch.Tensor, b: torch.Tensor, *args: Any, out: Any, **kwargs: Any) -> int:
+    """Nested tensors, whose sequences differ in length; all others are taken apart before."""
+    if not b.is_nested:
+        return 2 * a.numel() * b.shape[-1]
+    return sum(2 * prod(one) * other[-1] for one, other in zip(_sizes(a), _sizes(b), strict=True))
+
+
+@_formula("aten::matmul_backward")
+def nested_product_backward(
+    gradient: torch.Tensor, a: torch.Tensor, b: torch.Tensor, mask: Sequence[bool], *args: Any, out: Any
+) -> int:
+    """Each gradient that is asked for costs what the forward product costs."""
+    return sum(mask) * nested_product(a, b, out=out)
+
+
+@_formula("aten::linear_backward")
+def linear_backward(
+    inputs: torch.Tensor, gradient: torch.Tensor, weight: torch.Tensor, mask: Sequence[bool], *args: Any, out: Any
+) -> int:
+    """Gradients of inputs and weight, as asked for."""
+    return sum(mask[:2]) * linear(inputs, weight, out=out)
+
+
+def _sizes(nested: Any) -> list[list[int]]:
+    return nested._nested_tensor_size().tolist()
 
 
 @_formula("aten::linear")
@@ -153,62 +227,17 @@ def convolution_backward(gradient: torch.Tensor, x: torch.Tensor, weight: torch.
 # ----------------------------------------------------------------------------------------------------------- attention
 
 
-def attention_pairs(queries: int, keys: int, is_causal: bool) -> float:
-    """Pairs of query and key that one head of one sequence attends to.
-
-    Causal is counted as the half, without the diagonal's other half, as FlashAttention's authors do; where there are
-    fewer keys than queries, the queries beyond them see all keys (torch aligns the mask at the upper left).
-    """
-    if not is_causal:
-        return queries * keys
-    return queries**2 / 2 if queries <= keys else keys**2 / 2 + (queries - keys) * keys
-
-
-def attention_cost(query: Shape, key: Shape, value: Shape, is_causal: bool, products: float, executed: float) -> Cost:
-    """Cost of `products` matrix products over all pairs, of which the kernel does `executed`.
-
-    Shapes: [batch, heads, tokens, head width]. Forward: scores and their product with the values (2). Backward: the
-    gradients of the values, probabilities, queries and keys (4), to which flash attention adds the scores anew (5).
-    """
-    batch, heads, queries, width = query[0], prod(query[1:-2]), query[-2], (query[-1] + value[-1]) / 2
-    full = attention_pairs(queries, key[-2], False) * 2 * batch * heads * width
-    causal = attention_pairs(queries, key[-2], is_causal) * 2 * batch * heads * width
-    return Cost(int(full * products), int(causal * products), int(full * executed))
-
-
-def _attention(name: str, causal_at: int, backward: bool) -> None:
-    first = 1 if backward else 0  # the gradient of the output comes first
-
+def _attention(name: str, signature: str, cost: Callable[[dict[str, Any], bool], Cost]) -> None:
     def formula(*args: Any, out: Any, **kwargs: Any) -> Cost:
-        given: dict[Any, Any] = dict(enumerate(args)) | kwargs
-        query, key, value = (
-            (given[word] if word in given else given[first + place]).shape
-            for place, word in enumerate(("query", "key", "value"))
-        )
-        causal = bool(given.get("is_causal", given.get(causal_at, False)))
-        if not backward:
-            return attention_cost(query, key, value, causal, products=2, executed=2)
-        asked = given.get("needs_gradient") or (own and given.get(8)) or (True,) * 3
-        for_query, for_key, for_value = asked
-        products = (for_query or for_key) + for_query + for_key + for_value
-        return attention_cost(query, key, value, causal, products=products, executed=5)
+        return cost(bind(signature, args, kwargs), name.endswith("_backward"))
 
-    own = name.startswith("mfulab::")
     FORMULAS[name] = formula
 
 
-# Where `is_causal` stands among the arguments of each operator and of its backward.
-ATTENTION_CAUSAL = {
-    "mfulab::attention": (4, 7),
-    "aten::_scaled_dot_product_flash_attention": (4, 11),
-    "aten::_scaled_dot_product_flash_attention_for_cpu": (4, 7),
-    "aten::_scaled_dot_product_efficient_attention": (6, 11),
-    "aten::_scaled_dot_product_cudnn_attention": (6, 14),
-    "aten::_scaled_dot_product_fused_attention_overrideable": (5, 13),
-}
-for _name, (_forward, _backward) in ATTENTION_CAUSAL.items():
-    _attention(_name, _forward, backward=False)
-    _attention(f"{_name}_backward", _backward, backward=True)
+for _name, _signature in SIGNATURES.items():
+    _attention(_name, _signature, sdpa_cost)
+for _name, _signature in VARIABLE_SIGNATURES.items():
+    _attention(_name, _signature, variable_cost)
 
 
 # ---------------------------------------------------------------------------------------------- recurrent, fused layers

@@ -1,52 +1,66 @@
 """The ladder of whatever runs in a `with` block: for your own training loop, with no pipeline around it."""
 
-import functools
-import itertools
 import json
 import tempfile
-import time
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import torch
 
-from mfulab.hardware.compute import allowed_precision, products_in
+from mfulab.hardware.compute import allowed_precision
 from mfulab.hardware.device_peak import peak_of
-from mfulab.interactive.calls import CallLog, UncountedError, count_calls
+from mfulab.interactive.ceiling import measured_ceiling
+from mfulab.interactive.kinds import Cost, describe, first_dimension
+from mfulab.interactive.phases import Phases
 from mfulab.interactive.show import show
+from mfulab.interactive.steps import Mark, Step, What, known, samples_of, stretches, timed
 from mfulab.samplers.memory import PeakMemory
-from mfulab.samplers.reading import Reading, Readings, first_available
-from mfulab.samplers.selection import per_step, restriction_of, samplers_for, strictest
+from mfulab.samplers.reading import Reading, Readings, first_available, sampling
+from mfulab.samplers.selection import per_step, restriction_of, samplers_for, sources_answered
 from mfulab.samplers.series import Series
 from mfulab.schema.configs import DeviceConfig
-from mfulab.schema.errors import UnsupportedError
 from mfulab.tables import headroom
-from mfulab.tables.mfu import mfu_columns
+from mfulab.tables.mfu import utilization
 from mfulab.tables.verdict import Verdict, judge
-from mfulab.timing.best_matmul import best_product, sweep_products
 from mfulab.timing.clocks import clock_for
 from mfulab.timing.statistics import Stats, median_interval
 from mfulab.tracing.operators import BlockTrace
 
 # Steps are cut into as many stretches for the confidence interval.
 _STRETCHES = 5
+HOW_TO_GIVE = "give flops_per_step= (or batch=, the model's arguments, for a replayed CUDA graph)"
+
+Models = torch.nn.Module | Sequence[torch.nn.Module] | Mapping[str, torch.nn.Module]
+
+
+class MeasureWarning(UserWarning):
+    """Something in a block could not be measured; the loop itself went on."""
 
 
 class Window:
     """`with mfulab.measure(model=model) as window:` measures the steps inside and prints their ladder at the end.
 
-    Warm up before the block: compilation and autotuning inside it are measured with the rest. A step is one forward
-    pass of the model, unless `window.step()` is called at the end of each.
+    The first step of each kind (other shapes, other losses, evaluation) runs under a counter that sees every operator;
+    it is slower and left out of the times. All others run undisturbed. Warm up before the block: compilation and
+    autotuning inside it are measured with the rest. A step is one forward pass of a model, unless `window.step()` is
+    called at the end of each. A window can be used again and then knows what it has counted. Nothing that goes wrong in
+    measuring reaches the loop: a `MeasureWarning` says what is missing and why.
 
     Args:
-        model: the module that the loop calls; its FLOPs are counted from the shapes it is called with.
+        model: the module that the loop calls, or a list or dictionary of them; a model in a compiled or parallel form
+            is given in that form. None where the loop calls no module: then call `window.step()`.
         batch: what one step eats, for loops that do not call the model itself (a replayed CUDA graph): the model's
             arguments as a tensor, a tuple or a dict. Each step is then one forward and, where the model is in
-            training mode, one backward pass of it.
+            training mode, one backward pass of it, counted on tensors without data.
+        flops_per_step: FLOPs that the model needs for a step, for what cannot be counted; nothing is counted then.
         ceiling_s: seconds to spend after the block on measuring the best matmul, 0 for none. On a CPU that is what
             MFU is reported against.
         peak_tflop_s: dense peaks by precision, for a device that is not known here.
+        device: the device to watch; without it that of the model's parameters.
         series: where to keep the time series as CSV; dropped where empty.
         trace: where to keep a Chrome trace of the block (`trace.json.gz`). It adds kernel-busy and the wait for a
             DataLoader to the ladder, and slows the steps down: measure times without it.
@@ -55,171 +69,317 @@ class Window:
     Attributes (after the block):
         row: every value by its column's name, in the units of the profile table; None where it was not measured.
         readings: the measured ones with source, window and reason.
-        verdict: the likely cause, with numbers.
+        verdict: the likely cause, with numbers; None where no step was seen.
     """
+
+    _running: "Window | None" = None
 
     def __init__(
         self,
+        model: Models | None = None,
         *,
-        model: torch.nn.Module,
         batch: Any = None,
+        flops_per_step: float | None = None,
         ceiling_s: float = 2.0,
         peak_tflop_s: dict[str, float] | None = None,
+        device: torch.device | str | None = None,
         series: str | Path | None = None,
         trace: str | Path | None = None,
         quiet: bool = False,
     ) -> None:
-        self.model, self._batch, self._ceiling_s, self._quiet = model, batch, ceiling_s, quiet
-        self.device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+        self.models = _listed(model)
+        devices = dict.fromkeys(parameter.device for each in self.models for parameter in each.parameters())
+        self.device = torch.device(device) if device is not None else next(iter(devices), torch.device("cpu"))
+        self._devices = list(devices)
+        self._batch, self._given_flops, self._ceiling_s, self._quiet = batch, flops_per_step, ceiling_s, quiet
         self._given = DeviceConfig(peak_tflop_s=peak_tflop_s or {})
         self._keep = Path(series) if series else None
-        self._trace = BlockTrace(self.device, Path(trace)) if trace else None
+        self._trace_path = Path(trace) if trace else None
         self._clock = clock_for(self.device)
-        self._calls = CallLog(model, lambda: self._mark("forward"))
-        self._marks: list[str] = []
+        self._phases = Phases(
+            self.models,
+            lambda: self._mark("forward"),
+            lambda: self._mark("optimizer"),
+            counting=flops_per_step is None and batch is None,
+        )
+        self._marks: list[Mark] = []
+        self._steps: list[Step] = []
+        self._open: ExitStack | None = None
         self.row: dict[str, float | str | None] = {}
         self.readings: Readings = {}
         self.verdict: Verdict | None = None
 
+    # -------------------------------------------------------------------------------------------------- around a loop
+
     def __enter__(self) -> "Window":
-        self._folder = tempfile.TemporaryDirectory(prefix="mfulab-")
-        self._series = Series(self.device, self._keep or Path(self._folder.name) / "series.csv").open()
-        self._samplers = samplers_for(self.device, [self._series])
-        self._memory = PeakMemory(self.device)
-        self._clock.synchronise()
-        if self._trace:
-            self._trace.start()
-        for sampler in self._samplers:
-            sampler.start()
-        self._calls.open()
-        self._began = time.perf_counter()
-        self._mark("begin")
+        self.row, self.readings, self.verdict = {}, {}, None
+        if Window._running is not None:
+            _warn("another window is open: this one measures nothing; close the first, or use it alone")
+            return self
+        Window._running = self
+        with ExitStack() as undo:
+            undo.callback(self._release)
+            try:
+                self._begin(undo)
+            except Exception as error:
+                _warn(f"nothing is measured here: {type(error).__name__}: {error}")
+                return self
+            self._open = undo.pop_all()
         return self
 
-    def step(self) -> None:
-        """Marks the end of a step; then steps are counted by these calls alone."""
+    def _begin(self, undo: ExitStack) -> None:
+        self._steps = []
+        self._trace: BlockTrace | None = None
+        folder = undo.enter_context(tempfile.TemporaryDirectory(prefix="mfulab-"))
+        series = Series(self.device, self._keep or Path(folder) / "series.csv").open()
+        undo.callback(series.close)
+        self._samplers = samplers_for(self.device, [series])
+        self._clock.synchronise()
+        self._marks = []
+        self._watching = undo.enter_context(ExitStack())
+        self._watch()
+        self._memory = PeakMemory(self.device)
+        self._phases.open()
+        undo.callback(self._phases.close)
+        self._settled = False
+        self._settle()
+        self._mark("begin")
+
+    def _settle(self) -> None:
+        """Begins to watch anew once nothing is being counted: what the counter slowed is in no reading."""
+        if self._settled or self._phases.counting:
+            return
+        self._settled = True
+        self._clock.synchronise()
+        if self._phases.done:
+            self._watching.close()
+            self._watch()
+        if self._trace_path:
+            self._trace = BlockTrace(self.device, self._trace_path)
+            self._trace.start()
+
+    def _watch(self) -> None:
+        self._sampled = self._watching.enter_context(sampling(self._samplers))
+
+    def step(self, batch: Any = None) -> None:
+        """Marks the end of a step; then steps are counted by these calls alone.
+
+        Args:
+            batch: what the next step eats, where no model given to the window is called with it: steps with other
+                shapes are told apart by it.
+        """
+        if self._open is None:
+            return
+        self._phases.begin(*_next_phase(batch))
         self._mark("step")
 
-    def _mark(self, what: str) -> None:
+    def skip(self) -> None:
+        """Leaves out what ran since the last step: a checkpoint written, an evaluation."""
+        if self._open is not None:
+            self._phases.begin()
+            self._mark("skip")
+
+    def _mark(self, what: What) -> None:
+        self._settle()
         self._clock.mark()
-        self._marks.append(what)
+        self._marks.append(Mark(what, len(self._phases.done)))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._calls.close()
-        self._mark("end")
-        self._clock.synchronise()
-        length_s = time.perf_counter() - self._began
-        readings = [sampler.stop() for sampler in reversed(self._samplers)]
-        traced = self._trace.stop() if self._trace else {}
-        self._series.close()
-        self._folder.cleanup()
-        if error is None:
-            self._finish({**first_available(reversed(readings)), **traced}, length_s)
-
-    def _finish(self, readings: Readings, length_s: float) -> None:
-        times = step_times(self._marks, self._clock.intervals())
-        steps = len(times)
-        if not steps:
-            raise ValueError("the model was not called inside the window; call window.step() after each step")
-        readings = {**per_step(readings, steps), "memory_bytes": self._memory.read()}
-        self.readings = readings
-        self.row = {name: reading.value for name, reading in readings.items()}
-        self.row |= self._times(times, steps, length_s)
-        self.row |= self._useful(length_s / steps, steps)
-        if self._trace and self._trace.analysis:
-            spent = json.dumps(self._trace.analysis.spent)
-            self.row |= headroom.of_step({**self.row, "time_s": length_s / steps, "spent": spent})
-        self.verdict = judge(self.row)
-        if not self._quiet:
+        if self._open is None:
+            return
+        with self._open:
+            self._open = None
+            try:
+                self._finish(error is None)
+            except Exception as failure:
+                if error is None:
+                    _warn(f"the block was not measured: {type(failure).__name__}: {failure}")
+        if error is None and self.row and not self._quiet:
             show(self)
 
-    def _times(self, times: list[float], steps: int, length_s: float) -> dict[str, float | str | None]:
+    def _release(self) -> None:
+        Window._running = None
+
+    def _finish(self, whole: bool) -> None:
+        self._phases.close()
+        self._mark("end")
+        self._clock.synchronise()
+        self._watching.close()
+        readings = first_available(self._sampled)
+        traced: Readings = self._trace.stop() if self._trace else {}
+        if not whole:
+            return
+        self._steps += self._cut()
+        if not self._steps:
+            _warn("no model given to the window was called inside it; call window.step() after each step")
+            return
+        self._fill({**readings, **traced, "memory_bytes": self._memory.read()}, self._steps, self._ceiling_s)
+
+    def _cut(self) -> list[Step]:
+        """The steps since the last cut."""
+        phases = self._phases
+        steps = []
+        for seconds, part in stretches(self._marks, self._clock.intervals()):
+            inside = phases.done[part]
+            counted = any(phase.counted for phase in inside)
+            steps.append(Step(seconds, phases.cost(inside), samples_of(inside), counted))
+        return steps
+
+    # ------------------------------------------------------------------------------------------------------ its values
+
+    def _fill(self, readings: Readings, steps: Sequence[Step], ceiling_s: float) -> None:
+        chosen = timed(steps)
+        self.readings = per_step(readings, len(chosen))
+        self.row = {name: reading.value for name, reading in self.readings.items()}
+        self.row |= self._times(chosen)
+        self.row["counted_steps"] = sum(step.counted for step in steps)
+        self.row |= self._useful(chosen, ceiling_s)
+        if self._trace and self._trace.analysis:
+            mean = sum(step.seconds for step in chosen) / len(chosen)
+            spent = json.dumps(self._trace.analysis.spent)
+            self.row |= headroom.of_step({**self.row, "time_s": mean, "spent": spent})
+        self.verdict = judge(self.row)
+
+    def _times(self, steps: Sequence[Step]) -> dict[str, float | str | None]:
+        times = [step.seconds for step in steps]
         size = max(1, len(times) // _STRETCHES)
-        stretches = [times[place : place + size] for place in range(0, size * min(_STRETCHES, len(times)), size)]
-        interval = median_interval([Stats(stretch).median for stretch in stretches]) or (None, None)
-        stats, samples = Stats(times), self._calls.samples
+        cut = [times[place : place + size] for place in range(0, size * min(_STRETCHES, len(times)), size)]
+        interval = median_interval([Stats(stretch).median for stretch in cut]) or (None, None)
+        stats, samples = Stats(times), [step.samples for step in steps]
+        told = [each for each in samples if each is not None]
         return {
-            "steps": steps,
-            "window_s": length_s,
+            "steps": len(steps),
+            "window_s": sum(times),
             "time_s": stats.median,
             "time_p5_s": stats.p5,
             "time_p95_s": stats.p95,
             "time_ci_low_s": interval[0],
             "time_ci_high_s": interval[1],
-            "samples_per_s": None if samples is None else samples / length_s,
-            "ladder": strictest(self.readings),
+            "samples_per_s": sum(told) / sum(times) if len(told) == len(steps) and any(told) else None,
+            "ladder": sources_answered(self.readings),
             "restriction": restriction_of(self.device) or None,
         }
 
-    def _useful(self, mean_step_s: float, steps: int) -> dict[str, float | str | None]:
+    def _useful(self, steps: Sequence[Step], ceiling_s: float) -> dict[str, float | str | None]:
         """What the model's own arithmetic makes of the time; the mean step counts, since every step's FLOPs do."""
-        if self._batch is not None and not self._calls.signatures:
-            self._calls.assume(self._batch, steps, self.model.training)
-        dtype = self._dtype()
-        try:
-            flops = count_calls(self._calls)
-        except UncountedError as error:
-            self.readings["flops"] = Reading(None, "", "counted on the meta device", reason=str(error))
-            precision = allowed_precision(dtype, self.device, convolutions=False)
-            mfu = mfu_columns(None, {}, None, self.device.type == "cuda")
-            return {"effective_precision": precision, "flops": None, **mfu}
-        precision = allowed_precision(dtype, self.device, convolutions=2 * flops.convolutions > flops.model)
-        columns: dict[str, float | str | None] = {"effective_precision": precision}
-        if flops.uncounted:
-            columns["uncounted_operators"] = ", ".join(flops.uncounted)
-        rate = flops.model / steps / mean_step_s / 1e12
+        found, reason = self._cost(steps)
+        if found is None:
+            self.readings["flops"] = Reading(None, "", "counted", reason=reason)
+            precision = allowed_precision(self._dtype(), self.device, convolutions=False)
+            unknown = utilization(None, device=self.device.type, flops=None, compute={}, memory={})
+            return {"effective_precision": precision, "flops": None, **unknown}
+        total, count, seconds = found
+        dtype, convolutions = max(total.formats, key=lambda name: total.formats[name], default=(self._dtype(), False))
+        precision = allowed_precision(dtype, self.device, convolutions)
         threads = torch.get_num_threads()
         peak = peak_of(self.device, threads, precision, self._given)
-        measured = measured_ceiling(self.device, precision, threads, self._ceiling_s) if self._ceiling_s else None
+        measured = measured_ceiling(self.device, precision, threads, ceiling_s) if ceiling_s else None
         ceiling = {
             "computed_tflop_s": peak.spec,
             "computed_clock_mhz": peak.spec_clock_mhz,
             "max_clock_tflop_s": peak.max_clock,
-            "measured_tflop_s": measured,
+            "measured_tflop_s": measured.tflop_s if measured else None,
         }
         if peak.reason:
             self.readings["peak_tflop_s"] = Reading(None, "TFLOP/s", "computed peak", reason=peak.reason)
+        if len(self._devices) > 1:
+            names = ", ".join(map(str, self._devices))
+            reason = f"the model lies on {names}: MFU is of one device, and is not formed"
+            self.readings["mfu_percent"] = Reading(None, "%", "counted", reason=reason)
+            ceiling = {}
         clock = self.row.get("clock_mhz")
-        mfu = mfu_columns(rate, ceiling, clock if isinstance(clock, float) else None, self.device.type == "cuda")
-        basis = ceiling["computed_tflop_s" if self.device.type == "cuda" else "measured_tflop_s"]
+        needed, executed = total.model / count, total.executed / count
+        shares = utilization(
+            seconds / count,
+            device=self.device.type,
+            flops=needed,
+            executed_flops=executed,
+            clock_mhz=clock if isinstance(clock, float) else None,
+            compute=ceiling,
+            memory={},
+        )
         return {
-            **columns,
-            "flops": flops.model / steps,
-            "executed_flops": flops.executed / steps,
-            "bytes_moved": dtype.itemsize * flops.elements / steps,
-            "tflop_s": rate,
+            "effective_precision": precision,
+            "uncounted_operators": ", ".join(sorted(total.uncounted)) or None,
+            "flops": needed,
+            "executed_flops": executed,
+            "bytes_moved": total.moved_bytes / count or None,
             "peak_tflop_s": peak.spec,
             "peak_clock_mhz": peak.spec_clock_mhz,
-            "ceiling_tflop_s": measured,
-            **mfu,
-            "hfu_percent": 100 * rate * flops.executed / flops.model / basis if basis and flops.model else None,
+            "ceiling_tflop_s": measured.tflop_s if measured else None,
+            "ceiling_others_percent": measured.others_percent if measured and measured.disturbed else None,
+            **shares,
         }
 
-    def _dtype(self) -> torch.dtype:
-        """What most calls computed in."""
-        common = self._calls.formats.most_common(1)
-        return common[0][0] if common else next(self.model.parameters()).dtype
+    def _cost(self, steps: Sequence[Step]) -> tuple[tuple[Cost, int, float] | None, str]:
+        """FLOPs of the steps where they are known, their number and seconds; or why there are none."""
+        seconds = sum(step.seconds for step in steps)
+        if self._given_flops is not None:
+            each = int(self._given_flops)
+            return (Cost(each * len(steps), each * len(steps)), len(steps), seconds), ""
+        if self._batch is not None:
+            return self._re_enacted(len(steps), seconds)
+        if self._phases.failure:
+            return None, f"the counter gave up ({self._phases.failure}); {HOW_TO_GIVE}"
+        sure = known(steps)
+        if not sure:
+            return None, f"no step of a kind that was counted; {HOW_TO_GIVE}"
+        total = sum((step.cost for step in sure if step.cost is not None), Cost())
+        if not total.model:
+            return None, f"no operator with a formula ran in the steps that were counted; {HOW_TO_GIVE}"
+        self.readings["flops"] = Reading(total.model / len(sure), "", self._how_counted(len(sure), len(steps)))
+        return (total, len(sure), sum(step.seconds for step in sure)), ""
 
+    def _re_enacted(self, steps: int, seconds: float) -> tuple[tuple[Cost, int, float] | None, str]:
+        from mfulab.flops.count import CountError
+        from mfulab.interactive.without_data import count_call
 
-def step_times(marks: list[str], intervals: list[float]) -> list[float]:
-    """Seconds of each step, from what was marked and the seconds between consecutive marks.
-
-    Steps run from `begin` over each `step` where there are any, else from each `forward` to the next and to the `end`.
-    """
-    wanted = ("begin", "step") if "step" in marks else ("forward", "end")
-    moments = itertools.accumulate(intervals, initial=0.0)
-    chosen = [moment for mark, moment in zip(marks, moments, strict=True) if mark in wanted]
-    return [after - before for before, after in itertools.pairwise(chosen)]
-
-
-@functools.cache
-def measured_ceiling(device: torch.device, precision: str, threads: int, limit_s: float) -> float | None:
-    """The best matmul of this device in TFLOP/s, measured once a process; None where torch has none in the format."""
-    del threads  # part of the key: the ceiling is that of as many threads
-    with products_in(precision):
+        if not self.models:
+            return None, "batch= needs model= as well"
         try:
-            return best_product(sweep_products(precision, device, limit_s), device).tflop_s
-        except UnsupportedError:
-            return None
+            cost = count_call(self.models[0], self._batch, backward=self.models[0].training)
+        except CountError as error:
+            return None, f"{error}; give flops_per_step="
+        total = sum((cost for _ in range(steps)), Cost())
+        self.readings["flops"] = Reading(cost.model, "", "counted of `batch` on tensors without data")
+        return (total, steps, seconds), ""
+
+    def _how_counted(self, sure: int, steps: int) -> str:
+        parts = [f"operators of {len(self._phases.costs) - self._phases.derived} kinds of phases, each counted once"]
+        if self._phases.derived:
+            parts.append(f"{self._phases.derived} kinds follow from counted ones of other lengths")
+        if sure < steps:
+            parts.append(f"{steps - sure} of {steps} steps are of kinds that were not counted and left out of MFU")
+        return "; ".join(parts)
+
+    def _dtype(self) -> torch.dtype:
+        parameters = (parameter.dtype for model in self.models for parameter in model.parameters())
+        return next(parameters, torch.get_default_dtype())
+
+
+def _listed(model: Models | None) -> list[torch.nn.Module]:
+    if model is None:
+        return []
+    given: Iterable[Any] = [model]
+    if isinstance(model, Mapping):
+        given = model.values()
+    elif not isinstance(model, torch.nn.Module):
+        given = model
+    models = list(given)
+    for each in models:
+        if not isinstance(each, torch.nn.Module):
+            raise TypeError(f"model={type(each).__name__}: give a torch.nn.Module, or a list or dictionary of them")
+    return models
+
+
+def _next_phase(batch: Any) -> tuple[Any, ...]:
+    if batch is None:
+        return ()
+    kind = describe(batch)
+    return kind._replace(words=("forward", *kind.words)), first_dimension(batch)
+
+
+def _warn(message: str) -> None:
+    warnings.warn(f"mfulab: {message}", MeasureWarning, stacklevel=3)

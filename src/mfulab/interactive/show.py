@@ -7,19 +7,10 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from mfulab.language import Texts, verdicts
 from mfulab.samplers.reading import Reading
+from mfulab.tables import ladder
 
-RUNGS = (
-    ("utilization_percent", "utilization (it is busy)"),
-    ("kernel_busy_percent", "kernel-busy"),
-    ("sm_active_percent", "SM active"),
-    ("occupancy_percent", "SM occupancy"),
-    ("tensor_active_percent", "tensor pipe active"),
-    ("fp32_active_percent", "FP32 pipe active"),
-    ("dram_active_percent", "DRAM active"),
-    ("hfu_percent", "HFU"),
-    ("mfu_percent", "MFU (it is useful)"),
-)
 BAR = 24
 
 
@@ -30,14 +21,17 @@ def bar(percent: float) -> str:
 
 
 def ladder_table(values: Mapping[str, Any], readings: Mapping[str, Reading]) -> Table:
-    """The rungs that a device of this kind has; a missing one shows its reason in place of a bar."""
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for name, label in RUNGS:
-        value, reading = values.get(name), readings.get(name)
-        if isinstance(value, (int, float)):
-            table.add_row(label, f"{value:6.1f} %", Text(bar(value), style="green"))
-        elif reading is not None and name == "utilization_percent":
-            table.add_row(label, "—", Text(reading.reason, style="dim"))
+    """The rungs of the ladder that were measured, those beside its falling order dimmed.
+
+    If the first is missing, its reason stands in place of a bar.
+    """
+    table, names = Table(box=None, pad_edge=False, show_header=False), Texts("en", "rungs")
+    measured, first = ladder.measured(values), ladder.RUNGS[0].column
+    if first in readings and all(rung.column != first for rung in measured):
+        table.add_row(names(first), "—", Text(readings[first].reason, style="dim"))
+    for rung in measured:
+        style = "green" if rung.falls else "dim"
+        table.add_row(names(rung.column), f"{rung.percent:6.1f} %", Text(bar(rung.percent), style=style))
     return table
 
 
@@ -80,8 +74,10 @@ def show(window: Any, console: Console | None = None) -> None:
         basis_line(values),
     ]
     if window.verdict is not None:
-        lines.append(Text(f"{window.verdict.cause}: {window.verdict.reason}", style="yellow"))
-        lines += [Text(f"look: {flag}", style="red") for flag in window.verdict.flags]
+        cause, reason = Texts().name("cause", window.verdict.cause), window.verdict.reason
+        lines.append(Text(f"{cause}: {verdicts.sentence(reason.key, reason.numbers)}", style="yellow"))
+        flags = [verdicts.sentence(flag.key, flag.numbers) for flag in window.verdict.flags]
+        lines += [Text(f"look: {flag}", style="red") for flag in flags]
     for name in ("flops", "peak_tflop_s"):
         if name in readings and readings[name].value is None:
             lines.append(Text(f"{name}: {readings[name].reason}", style="dim"))

@@ -14,7 +14,7 @@ from mfulab.planning.overrides import from_snakemake
 from mfulab.planning.runs import Plan, Run, plan
 from mfulab.planning.sources import PACKAGE, locate
 from mfulab.schema.errors import ConfigurationError
-from mfulab.schema.files import read_text, write_text
+from mfulab.schema.files import read_text, write_json
 
 CONFIG = Path("config")
 RESULTS = Path("results")
@@ -31,7 +31,7 @@ class Planned:
         """Writes the plans where the next command, and a cluster's jobs, find them."""
         if not _recall(self.memory):
             told = [{**vars(plan), "runs": [vars(run) for run in plan.runs]} for plan in self.plans]
-            write_text(self.memory, json.dumps(told))
+            write_json(self.memory, told)
 
 
 def load(config: Mapping[str, Any], folder: Path = CONFIG, results: Path = RESULTS) -> Planned:

@@ -29,7 +29,7 @@ def run_name(config: BaseModel, axes: tuple[str, ...], dotted: Mapping[str, Any]
             values |= _differences(key, getattr(config, key), fields[key].get_default())
     name = ",".join(f"{key}={_text(value)}" for key, value in values.items() if key not in UNNAMED)
     if len(name.encode()) > LONGEST:
-        kept = name[: LONGEST - 13].rpartition(",")[0]  # each part between commas stays key=value: cluster.py
+        kept = name[: LONGEST - 13].rpartition(",")[0]  # each part between commas stays key=value: keep_commas
         name = f"{kept}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
     return name or "all"
 

@@ -94,10 +94,11 @@ def between(begin: CpuCounters, end: CpuCounters, cores: float) -> Readings:
     readings = {
         "utilization_percent": Reading(100 * own / (wall * cores), "%", f"{PROCESS}: {cores:g}", wall),
     }
+    ours = own + end.children_s - begin.children_s
+    others = None if busy is None else max(0.0, busy - ours)  # the system's ticks are of 10 ms, ours finer
     for name, part in (
         ("system_utilization_percent", busy),
-        # Its ticks are of 10 ms, ours finer.
-        ("others_percent", None if busy is None else max(0.0, busy - own - (end.children_s - begin.children_s))),
+        ("other_processes_percent", others),
         ("steal_percent", _difference(begin.system_steal_s, end.system_steal_s)),
     ):
         value = None if part is None or not total else 100 * part / total

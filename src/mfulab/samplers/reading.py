@@ -1,7 +1,8 @@
 """One measured value with its source, window and unit, or the reason why it is missing; and what samplers are."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -37,6 +38,17 @@ class Sampler(Protocol):
     def start(self) -> None: ...
 
     def stop(self) -> Readings: ...
+
+
+@contextmanager
+def sampling(samplers: Sequence[Sampler]) -> Iterator[list[Readings]]:
+    """Starts samplers and stops each in reverse order, also after an error; then the list holds their readings."""
+    readings: list[Readings] = [{} for _ in samplers]
+    with ExitStack() as stack:
+        for place, sampler in enumerate(samplers):
+            sampler.start()
+            stack.callback(lambda place, sampler: readings.__setitem__(place, sampler.stop()), place, sampler)
+        yield readings
 
 
 def missing(names: Mapping[str, str], source: str, reason: str) -> Readings:

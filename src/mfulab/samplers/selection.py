@@ -93,7 +93,7 @@ def set_readings(row: ProfileRow, readings: Readings, steps: int) -> None:
     row.sources = json.dumps(sources, ensure_ascii=False)
     row.reasons = json.dumps(reasons, ensure_ascii=False) if reasons else None
     row.utilization_source, row.memory_source = sources.get("utilization_percent"), sources.get("memory_bytes")
-    row.ladder = strictest(known)
+    row.sources_answered = sources_answered(known)
 
 
 def per_step(readings: Readings, steps: int) -> Readings:
@@ -106,7 +106,7 @@ def per_step(readings: Readings, steps: int) -> Readings:
     return shared
 
 
-def strictest(readings: Readings) -> str:
+def sources_answered(readings: Readings) -> str:
     """The sources that answered, strictest first: what is missing at the front is what the ladder lacks."""
     answered = [name for column, name in _LEVELS if _has(readings, column)]
     return ", ".join(answered) or ("utilization only" if _has(readings, "utilization_percent") else "counted only")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mfulab.samplers.reading import Reading, Readings
+from mfulab.schema.files import write_csv
 
 SOURCE = "polled each 0.2 s by a process of its own"
 # Means over the window that nothing else tells better; utilization is left to stricter sources where they have it.
@@ -78,13 +79,12 @@ class Series:
         if not lines:
             self._path.unlink(missing_ok=True)
             return
-        with self._path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, ["time_s", "in_window", *(key for key in lines[0] if key != "unix_s")])
-            writer.writeheader()
-            for line in lines:
-                stamp = line.pop("unix_s") or 0.0
-                inside = self._began_s <= stamp <= self._ended_s
-                writer.writerow({"time_s": f"{stamp - self._began_s:.3f}", "in_window": inside, **line})
+        marked: list[dict[str, object]] = []
+        for line in lines:
+            stamp = line.pop("unix_s") or 0.0
+            inside = self._began_s <= stamp <= self._ended_s
+            marked.append({"time_s": f"{stamp - self._began_s:.3f}", "in_window": inside, **line})
+        write_csv(self._path, marked)
 
 
 def read_series(path: Path) -> list[dict[str, float | None]]:

@@ -6,7 +6,7 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -94,12 +94,22 @@ def write_text(path: Path, text: str) -> None:
     _write(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
-def write_csv(path: Path, rows: Iterable[Mapping[str, object]], columns: Sequence[str]) -> None:
-    """Writes a CSV file as `write_text`; None becomes an empty cell, lists and mappings JSON."""
+def write_json(path: Path, value: object, indent: int | None = None) -> None:
+    """Writes JSON as `write_text`."""
+    write_text(path, json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
+
+
+def write_csv(path: Path, rows: Iterable[Mapping[str, object]], columns: Iterable[str] | None = None) -> None:
+    """Writes a CSV file as `write_text`; None becomes an empty cell, lists and mappings JSON.
+
+    Without `columns` they are those of the first row.
+    """
+    rows = list(rows)
+    names = list(columns if columns is not None else rows[0] if rows else ())
 
     def write(temporary: Path) -> None:
         with temporary.open("w", newline="", encoding="utf-8", errors="replace") as file:
-            writer = csv.DictWriter(file, columns, restval="", extrasaction="ignore", lineterminator="\n")
+            writer = csv.DictWriter(file, names, restval="", extrasaction="ignore", lineterminator="\n")
             writer.writeheader()
             for row in rows:
                 writer.writerow({key: json.dumps(v) if isinstance(v, dict | list) else v for key, v in row.items()})

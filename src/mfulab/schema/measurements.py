@@ -134,7 +134,7 @@ MEASUREMENTS = {
             configs.ReadTraceStep,
             trace_row.TraceRow,
             "Reading {wildcards.run}",
-            "model device rank effective_precision status steps time_s mfu_percent kernel_busy_percent product_percent"
+            "model device rank effective_precision status steps time_s mfu_percent kernel_busy_percent matmul_percent"
             " communication_percent idle_percent hfu_percent job_mfu_percent verdict",
             priority=10,
         ),

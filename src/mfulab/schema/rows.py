@@ -191,7 +191,7 @@ class ProfileRow(Row):
     occupancy_percent: Percent | None = None
     tensor_active_percent: Percent | None = None
     dram_active_percent: Percent | None = None
-    ladder: str | None = Field(None, description="The strictest source that answered; what stands behind the rungs.")
+    sources_answered: str | None = Field(None, description="The sources that answered, strictest first.")
     restriction: str | None = Field(None, description="`MIG instance` or `vGPU`: why some values cannot be had.")
     graphics_active_percent: Percent | None = Field(None, description="Any context of the GPU had work.")
     hmma_tensor_active_percent: Percent | None = Field(None, description="Tensor pipe on 16-bit and TF32 products.")
@@ -216,7 +216,7 @@ class ProfileRow(Row):
     top_kernels: str | None = Field(
         None, description="JSON: the five kernels with most time → share of device time, %."
     )
-    product_percent: Percent | None = Field(
+    matmul_percent: Percent | None = Field(
         None, description="Traced pass: time of operators that multiply ÷ wall time; a GPU's kernels, a CPU's calls."
     )
     other_operators_percent: Percent | None = Field(None, description="The same of all other operators.")
@@ -244,7 +244,7 @@ class ProfileRow(Row):
     system_utilization_percent: Percent | None = Field(
         None, description="Every process on the logical CPUs that this one may use."
     )
-    others_percent: Percent | None = Field(None, description="What other processes took of these CPUs' time.")
+    other_processes_percent: Percent | None = Field(None, description="What other processes took of these CPUs' time.")
     cgroup_utilization_percent: Percent | None = Field(None, description="CPU time of this process's cgroup.")
     steal_percent: Percent | None = Field(None, description="CPU time that the hypervisor gave to others.")
     voluntary_switches_per_s: float | None = Field(None, description="This process's threads gave up their CPU.")
@@ -301,7 +301,7 @@ class MatmulRow(Row):
     occupancy_percent: Percent | None = Field(None, description="Theoretical, from registers and shared memory.")
     clock_mhz: float | None = None
     threads: int | None = None
-    others_percent: Percent | None = Field(
+    other_processes_percent: Percent | None = Field(
         None, description="On a CPU, while timing: what other processes took of the logical CPUs that this one may use."
     )
 

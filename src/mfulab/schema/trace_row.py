@@ -50,7 +50,7 @@ class TraceRow(Row):
     idle_percent: Percent | None = Field(None, description="Nothing on the device.")
     idle_input_percent: Percent | None = Field(None, description="Of that, while the host waited for its DataLoader.")
     graph_percent: Percent | None = Field(None, description="Compute launched by a graph, of no operator.")
-    product_percent: Percent | None = Field(None, description="Matrix products, convolutions, attention.")
+    matmul_percent: Percent | None = Field(None, description="Matrix products, convolutions, attention.")
     other_operators_percent: Percent | None = Field(None, description="Compute of all other operators.")
     launch_gaps_per_step: float | None = None
     launch_gap_s: float | None = Field(None, description="Median gap in which the device had nothing to do.")

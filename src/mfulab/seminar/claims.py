@@ -1,22 +1,25 @@
 """Every number that the seminar's material prints, computed anew by this project's own code."""
 
 import argparse
-import csv
 import importlib.util
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 from mfulab.flops import formulas, memory
 from mfulab.flops.count import count
 from mfulab.flops.counter import Operations
 from mfulab.flops.model import count_model
+from mfulab.hardware.peaks import peak
+from mfulab.models.build import build
 from mfulab.models.convolutional import DigitCNN, SimpleCNN
 from mfulab.schema.configs import ModelConfig
+from mfulab.schema.files import write_csv
 
 
 @dataclass(frozen=True)
@@ -24,9 +27,10 @@ class Recomputed:
     """One printed number.
 
     Attributes:
-        source: which part of the material.
+        source: lab, kernels, optimise, hardware or accounting; `material` if only that it stands there is known, and
+            `ours` for a number of this project that stands in no text.
         case: what the number is of.
-        printed: as the source prints it.
+        printed: as the source prints it; empty for a number of ours.
         formula: how it comes about.
         value: what the code computes; None where the answer is no number.
         answer: the same for a reader, with its unit.
@@ -56,6 +60,7 @@ def recompute() -> list[Recomputed]:
         *_gpt2(),
         *_number_formats(),
         *_bindings(),
+        *_definitions(),
     ]
 
 
@@ -64,11 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("results/tables/seminar.csv"))
     path = parser.parse_args(arguments).out
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [field.name for field in fields(Recomputed)])
-        writer.writeheader()
-        writer.writerows(asdict(row) for row in recompute())
+    write_csv(path, map(asdict, recompute()))
 
 
 def _operations(model: nn.Module, *shape: int) -> Operations:
@@ -83,10 +84,10 @@ def _forward(model: nn.Module, *shape: int) -> int:
 
 def _layers() -> Iterator[Recomputed]:
     flops = _forward(nn.Linear(4, 3, bias=False), 1, 4)
-    yield Recomputed("optimise", "linear 4→3", "24 FLOPs", "2·4·3", flops, f"{flops} FLOP", flops == 24)
+    yield Recomputed("lab", "linear 4→3", "24 FLOPs", "2·4·3", flops, f"{flops} FLOP", flops == 24)
     flops = _forward(nn.Conv2d(3, 1, 3), 1, 3, 4, 4)
     yield Recomputed(
-        "optimise",
+        "lab",
         "convolution 3×3, 3→1 channels, 2×2 out",
         "216",
         "2·(3·3·3)·1·(2·2)",
@@ -96,20 +97,20 @@ def _layers() -> Iterator[Recomputed]:
     )
     macs = _forward(nn.Conv2d(3, 16, 3, padding=1), 1, 3, 32, 32) // 2
     yield Recomputed(
-        "optimise", "convolution 3→16, 3×3, 32×32 out", "0.44 MMACs", "(3·3·3)·16·(32·32)", macs, f"{macs:,} MAC",
+        "lab", "convolution 3→16, 3×3, 32×32 out", "0.44 MMACs", "(3·3·3)·16·(32·32)", macs, f"{macs:,} MAC",
         round(macs / 1e6, 2) == 0.44,
     )  # fmt: skip
     macs = _forward(nn.Linear(4096, 1000), 1, 4096) // 2
     yield Recomputed(
-        "optimise", "linear 4096→1000", "4.1 M MACs", "4096·1000", macs, f"{macs:,} MAC", round(macs / 1e6, 1) == 4.1
+        "lab", "linear 4096→1000", "4.1 M MACs", "4096·1000", macs, f"{macs:,} MAC", round(macs / 1e6, 1) == 4.1
     )
     flops = _forward(nn.Conv2d(3, 6, 3), 1, 3, 5, 5)
     yield Recomputed(
-        "accounting", "convolution, 6 kernels 3×3×3, 3×3 out", "2,916 FLOPs", "2·(3·3·3)·6·(3·3)", flops,
+        "optimise", "convolution, 6 kernels 3×3×3, 3×3 out", "2,916 FLOPs", "2·(3·3·3)·6·(3·3)", flops,
         f"{flops:,} FLOP", flops == 2916,
     )  # fmt: skip
     flops = _forward(nn.Linear(5, 3), 1, 5)
-    yield Recomputed("accounting", "linear 5→3", "30", "2·5·3", flops, f"{flops} FLOP", flops == 30)
+    yield Recomputed("optimise", "linear 5→3", "30", "2·5·3", flops, f"{flops} FLOP", flops == 30)
 
 
 def _digit_cnn() -> Iterator[Recomputed]:
@@ -145,7 +146,7 @@ def _simple_cnn() -> Iterator[Recomputed]:
     )  # fmt: skip
     operations = _operations(SimpleCNN(), 32, 3, 224, 224)
     step = operations.sum("forward").flops + operations.sum("backward").flops
-    percent = formulas.mfu_percent(step, 0.0231, 19.5e12)
+    percent = 100 * step / 0.0231 / 19.5e12
     yield Recomputed(
         "lab", "SimpleCNN on an A100, a step of 32 images in 0.0231 s", "MFU 0.01 %",
         f"{step:,} ÷ 0.0231 s ÷ 19.5 TFLOP/s", percent, f"{percent:.2f} %", round(percent, 2) == 0.01,
@@ -192,7 +193,7 @@ def _resnet18() -> Iterator[Recomputed]:
 def _hardware() -> Iterator[Recomputed]:
     flops = formulas.matmul_flops(1024, 1024, 1024)
     yield Recomputed(
-        "kernels", "product of two 1024×1024 matrices", "2,147,483,648", "2·1024³", flops, f"{flops:,} FLOP",
+        "accounting", "product of two 1024×1024 matrices", "2,147,483,648", "2·1024³", flops, f"{flops:,} FLOP",
         flops == 2_147_483_648,
     )  # fmt: skip
     flops = formulas.matmul_flops(4, 4, 4)
@@ -200,11 +201,11 @@ def _hardware() -> Iterator[Recomputed]:
         "hardware", "one 4×4×4 product-and-sum of a tensor core", "128 FLOP", "4·4·(2·4−1) + 4·4 = 2·4³", flops,
         f"{flops} FLOP", flops == 128 == 4 * 4 * (2 * 4 - 1) + 16,
     )  # fmt: skip
-    for name, fma, printed in (("fp32", 64, 16.3), ("tensor cores, fp16", 512, 130.5)):
+    for name, fma in (("fp32", 64), ("tensor cores, fp16", 512)):
         peak = 72 * fma * 2 * 1.77e9
         yield Recomputed(
-            "hardware", f"peak of a Turing card with 72 SMs at 1.77 GHz, {name}", f"{printed} TFLOP/s",
-            f"72 SMs · {fma} FMA · 2 · 1.77 GHz", peak, f"{peak / 1e12:.1f} TFLOP/s", round(peak / 1e12, 1) == printed,
+            "ours", f"peak of a Turing card with 72 SMs at 1.77 GHz, {name}", "",
+            f"72 SMs · {fma} FMA · 2 · 1.77 GHz", peak, f"{peak / 1e12:.1f} TFLOP/s", True,
         )  # fmt: skip
 
 
@@ -282,4 +283,61 @@ def _bindings() -> Iterator[Recomputed]:
     yield Recomputed(
         "kernels", "from cuda.bindings import cublas", "“the latest way”", "look the module up", None, answer, found,
         "the official Python bindings of cuBLAS are nvmath.bindings.cublas",
+    )  # fmt: skip
+
+
+def _definitions() -> Iterator[Recomputed]:
+    """What the material says in words, held against the definition or against what the code does."""
+    gpt2 = ModelConfig.model_validate(
+        {
+            "name": "gpt2",
+            "_target_": "mfulab.models.huggingface.build",
+            "arguments": {"architecture": "GPT2LMHeadModel"},
+            "task": "language_modeling",
+            "sequence_length": 8,
+            "vocabulary_size": 50257,
+        }
+    )
+    with torch.device("meta"):
+        parameters = sum(parameter.numel() for parameter in build(gpt2).parameters())
+    yield Recomputed(
+        "material", "GPT-2 small, parameters", "117 M", "sum over the model's tensors", parameters, f"{parameters:,}",
+        round(parameters / 1e6) == 117, "the published weights have 124 M; 117 M is of the first announcement",
+    )  # fmt: skip
+    a100 = peak("NVIDIA A100-SXM4-80GB", "bf16")
+    dense = a100.datasheet if a100 else None
+    yield Recomputed(
+        "material", "peak of an A100", "312 T", "datasheet: bf16 and fp16, tensor cores, dense", dense,
+        f"{dense:g} TFLOP/s", dense == 312,
+        "holds for bf16 and fp16: in fp32 without TF32 the same card has 19.5 TFLOP/s",
+    )  # fmt: skip
+    alone = memory.training_memory(7_000_000_000, element_bytes=2).total
+    yield Recomputed(
+        "material", "memory of each of N devices in data parallelism", "memory ÷ N",
+        "each holds all weights, gradients and moments", alone, f"{alone / 1e9:.0f} GB of 7 B parameters, for any N",
+        False, "only sharding (FSDP, ZeRO) divides it: data parallelism divides the batch",
+    )  # fmt: skip
+    layer = nn.Linear(64, 64)
+    prune.l1_unstructured(layer, "weight", amount=0.5)
+    rows = int((layer.weight == 0).all(dim=1).sum())
+    yield Recomputed(
+        "material", "prune.l1_unstructured", "structured pruning", "rows of a pruned 64×64 layer that are all zero",
+        rows, f"{rows} rows", False, "it zeroes single weights, the shapes stay: no FLOP and no time is saved",
+    )  # fmt: skip
+    yield Recomputed(
+        "material", "GPU utilization", "actual ÷ theoretical FLOPs", "definition of NVML", None,
+        "share of the time in which a kernel ran", False,
+        "FLOPs ÷ theoretical FLOPs is MFU: the two part in every figure",
+    )  # fmt: skip
+    yield Recomputed(
+        "material", "FLOPs", "floating-point operations per second", "definition", None,
+        "floating-point operations; FLOP/s is the rate", False, "a model has FLOPs, a device FLOP/s",
+    )  # fmt: skip
+    yield Recomputed(
+        "material", "energy efficiency of a language model", "tokens per watt", "(tokens/s) ÷ W = tokens ÷ J", None,
+        "tokens per joule", False, "a watt is a rate already: tokens/s per watt are tokens per joule",
+    )  # fmt: skip
+    yield Recomputed(
+        "material", "the profiler's times in seconds", "µs ÷ 1,000", "1 µs = 10⁻⁶ s", 1e-6, "µs ÷ 1,000,000", False,
+        "÷ 1,000 gives milliseconds: taken for seconds, a rate comes out 1,000 times too low",
     )  # fmt: skip

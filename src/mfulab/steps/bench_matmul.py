@@ -136,7 +136,7 @@ def _others_noted(row: MatmulRow) -> Iterator[None]:
     sampler = CpuSampler(row.threads)
     sampler.start()
     yield
-    row.others_percent = sampler.stop()["others_percent"].value
+    row.other_processes_percent = sampler.stop()["other_processes_percent"].value
 
 
 class _Bound:

@@ -1,8 +1,6 @@
 """Counts FLOPs, bytes and activations of one step of a model. Needs no device."""
 
-import csv
 import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mfulab.flops.compare import compare_formulas, transformer_shape
@@ -17,6 +15,7 @@ from mfulab.flops.tree import layer_rows
 from mfulab.models.build import ModelError
 from mfulab.schema.configs import CountFlopsStep
 from mfulab.schema.errors import UnsupportedError
+from mfulab.schema.files import write_csv
 from mfulab.schema.rows import FlopsRow
 from mfulab.steps.base import Measured
 
@@ -41,25 +40,18 @@ def measure(config: CountFlopsStep, folder: Path) -> Measured:
     row = _row(config, counted)
     _add_inference(row, config)
     _add_checkpointed(row, config)
-    _write(folder / "layers.csv", layer_rows(counted.model, counted.count.operations))
+    write_csv(folder / "layers.csv", layer_rows(counted.model, counted.count.operations))
     shape = transformer_shape(counted.model)
     if shape and config.sequence_length:
         _add_transformer(row, config, shape)
         if shape.causal:
             _add_decoding(row, config)
-        _write(folder / "formulas.csv", compare_formulas(counted, config.batch_size, config.sequence_length))
+        write_csv(folder / "formulas.csv", compare_formulas(counted, config.batch_size, config.sequence_length))
         tokens = config.batch_size * config.sequence_length
         whole = sum(parameter.numel() for parameter in counted.model.parameters())
         ways = [plans(whole, devices, layers=shape.layers, width=shape.width, tokens=tokens) for devices in DEVICES]
-        _write(folder / "parallel.csv", [plan for way in ways for plan in way])
+        write_csv(folder / "parallel.csv", [plan for way in ways for plan in way])
     return Measured(row, _operator_rows(counted.count.operations))
-
-
-def _write(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 def _row(config: CountFlopsStep, counted: ModelCount) -> FlopsRow:

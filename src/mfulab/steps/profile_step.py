@@ -1,11 +1,10 @@
 """Measures one step of training, inference or decoding: its time over steady windows, and how busy the device was."""
 
-import csv
 import json
 import math
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from mfulab.samplers.reading import Reading, Readings
 from mfulab.samplers.selection import clock_reader, restriction_of, samplers_for, set_readings
 from mfulab.samplers.series import Series
 from mfulab.schema.configs import ProfileConfig, ProfileStepStep, TimingConfig
+from mfulab.schema.files import write_csv
 from mfulab.schema.rows import ProfileRow
 from mfulab.steps.base import Measured, UnsupportedError
 from mfulab.timing.clocks import clock_for
@@ -187,21 +187,14 @@ def write_tables(profile: ProfileConfig, traced: TracedPass, kernels: list[dict[
     The trace is linked once more under the name by which TensorBoard's profiler plugin finds it.
     """
     if profile.operators:
-        _write_csv(folder / "operators.csv", OPERATOR_COLUMNS, operator_table(traced))
+        write_csv(folder / "operators.csv", operator_table(traced), OPERATOR_COLUMNS)
         if kernels:
-            _write_csv(folder / "kernels.csv", KERNEL_COLUMNS, kernels)
+            write_csv(folder / "kernels.csv", kernels, KERNEL_COLUMNS)
     if profile.trace:
         path = folder / "trace.json.gz"
         traced.export(path)
         (folder / "tensorboard").mkdir(exist_ok=True)
         shutil.copyfile(path, folder / "tensorboard" / "step.pt.trace.json.gz")
-
-
-def _write_csv(path: Path, columns: Sequence[str], rows: list[dict[str, object]]) -> None:
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, columns)
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 def _samples(seen: Observation) -> list[dict[str, object]]:

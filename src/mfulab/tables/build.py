@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mfulab.schema.files import write_csv
+from mfulab.schema.files import write_csv, write_json
 from mfulab.schema.measurements import NO_MACHINE, TABLES
 from mfulab.tables import details, jobs, join, series
 from mfulab.tables.columns import Record, Records, columns
@@ -108,7 +108,7 @@ def write(collected: Collected, folder: Path) -> None:
     profiled = ((row, collected.folders.get(identity("profile", row))) for row in collected.records["profile"])
     polled = [*series.collect((row, path) for row, path in profiled if path), *collected.series]
     write_csv(folder / "series.csv", polled, series.columns(polled))
-    details.write(details.collect(collected.folders), folder / "details.json")
+    write_json(folder / "details.json", details.collect(collected.folders))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -26,6 +26,7 @@ TEXT = {
     "mfu_note",
     "basis",
     "peak_weights",
+    "mfu_reason",
     *verdict.COLUMNS,
 } - {"expected_mfu_percent"}
 

@@ -8,7 +8,6 @@ The exit code is 1 where a run is slower, 2 where nothing can be compared, other
 """
 
 import argparse
-import csv
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,7 @@ from rich.text import Text
 from mfulab.language.quantities import ABSENT, percent, quantity, significant
 from mfulab.planning.naming import short
 from mfulab.schema.errors import ConfigurationError
+from mfulab.schema.files import write_csv
 from mfulab.tables.records import read_row
 from mfulab.timing.statistics import median_half_width
 
@@ -183,11 +183,7 @@ def change(ratio: float) -> str:
 
 def write(compared: Sequence[Compared], path: Path, old: Path, new: Path) -> None:
     """The comparison as CSV, with both folders; as results/tables/comparison.csv it becomes a section of the page."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({**asdict(each), "old": str(old), "new": str(new)} for each in compared)
+    write_csv(path, ({**asdict(each), "old": old, "new": new} for each in compared), COLUMNS)
 
 
 def read(path: Path) -> pd.DataFrame:

@@ -1,7 +1,6 @@
 """What the page shows of one run beyond its row: config, samples, series, operators and the log's last lines."""
 
 import csv
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -66,13 +65,6 @@ def log_tail(path: Path) -> str:
     except OSError:
         return ""
     return "\n".join(text.splitlines()[-LOG_LINES:])[-LOG_CHARACTERS:]
-
-
-def write(details: Mapping[str, Any], path: Path) -> None:
-    """Writes details as JSON by renaming a finished file."""
-    partial = path.with_name(f".{path.name}")
-    partial.write_text(json.dumps(details, ensure_ascii=False), encoding="utf-8")
-    partial.replace(path)
 
 
 def _lines(path: Path) -> Sequence[dict[str, str]]:

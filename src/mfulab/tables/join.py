@@ -12,38 +12,10 @@ from mfulab.flops.memory import inference_peak_bytes, training_peak_bytes
 from mfulab.hardware.peaks import peak
 from mfulab.schema.formats import BY_DTYPE
 from mfulab.tables import headroom, verdict
-from mfulab.tables.mfu import mbu_percent, mfu_columns
+from mfulab.tables.mfu import TERA, default_basis, percent, product, ratio, total, utilization
 
-TERA = 1e12
 BYTES_COUNTED_PER_ELEMENT = 4  # count_flops gives bytes for float32 operands
 Values = Mapping[str, Any]
-
-
-def product(*factors: float | None) -> float | None:
-    """The product, or None where a factor was not measured."""
-    result: float = 1
-    for factor in factors:
-        if factor is None:
-            return None
-        result *= factor
-    return result
-
-
-def total(*terms: float | None) -> float | None:
-    """The sum, or None where a term was not measured."""
-    return None if any(term is None for term in terms) else sum(term for term in terms if term is not None)
-
-
-def ratio(numerator: float | None, denominator: float | None) -> float | None:
-    """numerator ÷ denominator, or None where one was not measured or the denominator is not positive."""
-    if numerator is None or denominator is None or denominator <= 0:
-        return None
-    return numerator / denominator
-
-
-def percent(part: float | None, whole: float | None) -> float | None:
-    """100 · part ÷ whole; above 100 where the part is larger, on purpose."""
-    return product(100, ratio(part, whole))
 
 
 def step_flops(flops: Values, mode: str, micro_batches: int) -> dict[str, float | None]:
@@ -120,11 +92,6 @@ def predicted_memory(row: Values, flops: Values, device: str | None) -> float | 
     )
 
 
-def default_basis(device: str | None) -> str:
-    """`spec` on a GPU; `measured` on a CPU, whose computed peak is no limit: virtual machines hide turbo clocks."""
-    return "spec" if device == "cuda" else "measured"
-
-
 def profile_columns(row: Values, flops: Values, compute: Values, memory: Values, device: str | None) -> dict[str, Any]:
     """Joined columns of one profiled step.
 
@@ -141,35 +108,36 @@ def profile_columns(row: Values, flops: Values, compute: Values, memory: Values,
     time = row.get("time_s") if row.get("status") == "ok" else None
     energy = row.get("energy_j") if row.get("status") == "ok" else None
     samples = product(micro_batches, row.get("batch_size"))
-    peak, ceiling = compute.get("computed_tflop_s"), compute.get("measured_tflop_s")
-    basis = default_basis(device)
-    denominator = peak if basis == "spec" else ceiling
-    speed = ratio(ratio(counted["flops"], time), TERA)
+    interval = (row.get("time_ci_low_s"), row.get("time_ci_high_s")) if time else (None, None)
+    counted["executed_flops"] = executed
+    shares = utilization(
+        time,
+        device=device,
+        **counted,
+        read_bytes=_read_bytes(row, flops),
+        interval_s=interval,
+        clock_mhz=row.get("clock_mhz"),
+        compute=compute,
+        memory=memory,
+    )
     joined = {
         **counted,
-        "executed_flops": executed,
-        "tflop_s": speed,
-        **mfu_columns(speed, compute, row.get("clock_mhz"), device == "cuda"),
-        "mfu_ci_low_percent": _mfu(counted["flops"], row.get("time_ci_high_s") if time else None, denominator),
-        "mfu_ci_high_percent": _mfu(counted["flops"], row.get("time_ci_low_s") if time else None, denominator),
-        "mfu_causal_percent": _mfu(counted["causal_flops"], time, denominator),
-        "hfu_percent": _mfu(executed, time, denominator),
+        **shares,
         "samples_per_s": ratio(samples, time),
         "tokens_per_s": ratio(product(samples, 1 if mode == "decoding" else row.get("sequence_length")), time),
         "bytes_moved": bytes_moved,
         "arithmetic_intensity": ratio(counted["flops"], bytes_moved),
-        "ceiling_tflop_s": ceiling,
-        "peak_tflop_s": peak,
+        "ceiling_tflop_s": compute.get("measured_tflop_s"),
+        "peak_tflop_s": compute.get("computed_tflop_s"),
         "peak_clock_mhz": compute.get("computed_clock_mhz"),
         "ceiling_gb_s": memory.get("measured_gb_s"),
         "peak_gb_s": memory.get("computed_gb_s"),
         "samples_per_j": ratio(samples, energy),
         "flops_per_j": ratio(counted["flops"], energy),
-        "mbu_percent": _mbu(row, flops, memory, time, basis),
         "predicted_memory_bytes": predicted_memory(row, flops, device),
     }
     joined |= headroom.of_step({**row, **joined, "time_s": time})
-    joined["mfu_note"] = verdict.note({**row, **joined}, flops.get("message"))
+    joined["mfu_note"] = verdict.note({**row, **joined})
     return joined | verdict.columns({**row, **joined, "time_s": time})
 
 
@@ -228,7 +196,8 @@ def trace_columns(row: Values) -> dict[str, Any]:
     }
     parts = _trace_headroom(row, useful, _at_peaks(padding, known))
     joined |= headroom.columns(parts)
-    joined["mfu_note"] = _trace_note(row, joined, missing, partial, percent(useful, time))
+    joined["mfu_note"] = verdict.note({**row, **joined})
+    joined["mfu_reason"] = _without_mfu(row, joined, missing, percent(useful, time))
     return joined | verdict.columns({**row, **joined, "time_s": time})
 
 
@@ -264,36 +233,27 @@ def _trace_headroom(row: Values, useful_s: float | None, padding_s: float | None
     return headroom.headroom(spent, None if useful_s is None else 1e9 * useful_s, padding_ns=1e9 * (padding_s or 0))
 
 
-def _trace_note(row: Values, joined: Values, missing: str, partial: bool, at_least: float | None) -> str | None:
-    if row.get("status") != "ok":
+def _without_mfu(row: Values, joined: Values, missing: str, at_least: float | None) -> str | None:
+    """Why a trace gives no MFU, and what to do about it; None where it gives one."""
+    if row.get("status") != "ok" or joined["mfu_percent"] is not None:
         return None
-    if joined["mfu_percent"] is not None:
-        return verdict.note({**row, **joined})
-    reasons = json.loads(row.get("reasons") or "{}")
     if row.get("flops") is None:
-        return f"no MFU: {reasons.get('flops', 'FLOPs are not known')}"
+        return json.loads(row.get("reasons") or "{}").get("flops") or "FLOPs are not known"
     if missing:
-        return f"no MFU: {missing}"
-    share = row["uncounted_percent"]
+        return missing
     low = "" if at_least is None else f"; what is known makes {at_least:.2f} %"
-    return f"no MFU: {share:.0f} % of the time of products is of unknown FLOPs{low}" if partial else None
+    return f"{row['uncounted_percent']:.0f} % of the time of matmuls is of unknown FLOPs{low}"
 
 
-def _mbu(row: Values, flops: Values, memory: Values, time: float | None, basis: str) -> float | None:
-    """MBU of inference, whose passes read every parameter but embedding tables; decoding reads the cache as well."""
+def _read_bytes(row: Values, flops: Values) -> float | None:
+    """Bytes that a step of inference must read: every parameter but embedding tables; of decoding also the cache."""
     if row.get("mode") not in ("inference", "decoding"):
         return None
     element_bytes = _element_bytes(row.get("dtype"))
     read = total(flops.get("parameters"), -(flops.get("looked_up_parameters") or 0))
     parameter_bytes = product(read, 4 if row.get("autocast") else element_bytes)
     cached = flops.get("key_value_cache_bytes") if row["mode"] == "decoding" else 0
-    cache_bytes = product(cached, ratio(element_bytes, BYTES_COUNTED_PER_ELEMENT))
-    bandwidth = memory.get("computed_gb_s" if basis == "spec" else "measured_gb_s")
-    return mbu_percent(parameter_bytes, cache_bytes, time, bandwidth)
-
-
-def _mfu(flops: float | None, time: float | None, denominator_tflop_s: float | None) -> float | None:
-    return percent(ratio(ratio(flops, time), TERA), denominator_tflop_s)
+    return total(parameter_bytes, product(cached, ratio(element_bytes, BYTES_COUNTED_PER_ELEMENT)))
 
 
 def _element_bytes(dtype: str | None) -> int | None:

@@ -1,47 +1,99 @@
-"""MFU against each peak that could stand under it: spec, highest clock, actual clock, measured; and MBU."""
+"""MFU, HFU and MBU: FLOPs or bytes ÷ time ÷ peak, in one function for tables, your own loop and validation.
+
+None is "not measured" and makes every value that needs it None. Ratios are never clipped at 100.
+"""
 
 from collections.abc import Mapping
+from typing import Any
+
+TERA, GIGA = 1e12, 1e9
 
 
-def mfu_columns(
-    tflop_s: float | None, ceiling: Mapping[str, float | None], clock_mhz: float | None, gpu: bool
-) -> dict[str, float | str | None]:
-    """MFU of a rate in TFLOP/s, in percent, by denominator; None where a denominator is unknown, never clipped at 100.
+def product(*factors: float | None) -> float | None:
+    """The product, or None if a factor was not measured."""
+    result: float = 1
+    for factor in factors:
+        if factor is None:
+            return None
+        result *= factor
+    return result
+
+
+def total(*terms: float | None) -> float | None:
+    """The sum, or None if a term was not measured."""
+    return None if any(term is None for term in terms) else sum(term for term in terms if term is not None)
+
+
+def ratio(numerator: float | None, denominator: float | None) -> float | None:
+    """numerator ÷ denominator, or None if one was not measured or the denominator is not positive."""
+    if numerator is None or denominator is None or not denominator > 0:
+        return None
+    return numerator / denominator
+
+
+def percent(part: float | None, whole: float | None) -> float | None:
+    """100 · part ÷ whole; above 100 if the part is larger, on purpose."""
+    return product(100, ratio(part, whole))
+
+
+def default_basis(device: str | None) -> str:
+    """`spec` on a GPU; `measured` on a CPU, whose computed peak is no limit: virtual machines hide turbo clocks."""
+    return "spec" if device == "cuda" else "measured"
+
+
+def utilization(
+    time_s: float | None,
+    *,
+    device: str | None,
+    flops: float | None,
+    executed_flops: float | None = None,
+    causal_flops: float | None = None,
+    read_bytes: float | None = None,
+    interval_s: tuple[float | None, float | None] = (None, None),
+    clock_mhz: float | None = None,
+    compute: Mapping[str, Any],
+    memory: Mapping[str, Any],
+) -> dict[str, Any]:
+    """MFU by every denominator, HFU and MBU of one step, in percent, as columns of the profile table.
+
+    MFU is the model's own FLOPs ÷ time ÷ peak, HFU the executed FLOPs ÷ time ÷ peak (Chowdhery et al. 2022, PaLM,
+    appendix B). MBU is bytes of parameters and key-value cache ÷ time ÷ memory bandwidth (Agarwal et al. 2023, "LLM
+    Inference Performance Engineering: Best Practices", Databricks): a pass reads each parameter at least once.
 
     Args:
-        tflop_s: FLOPs that the model needs ÷ time.
-        ceiling: a row of the ceilings table in the run's effective precision: `computed_tflop_s`,
-            `computed_clock_mhz`, `max_clock_tflop_s`, `measured_tflop_s`.
-        clock_mhz: the mean clock during the run; the peak scales with it.
-        gpu: a GPU's MFU is against its spec peak; a CPU's against the measured ceiling, since turbo is not told there.
+        time_s: seconds of the step.
+        device: cpu or cuda, which decides the default denominator.
+        flops: what the model needs for the step; `causal_flops` the same with causal attention counted by its half,
+            `executed_flops` what ran, recomputation included.
+        read_bytes: parameters and key-value cache that the step reads; None for training, which has no MBU.
+        interval_s: the confidence interval of `time_s`, low and high.
+        clock_mhz: the mean clock during the step; the peak at the actual clock scales with it.
+        compute: the ceilings row of the step's effective precision, in TFLOP/s; empty without one.
+        memory: the ceilings row of the memory bandwidth, in GB/s; empty without one.
     """
-    spec, spec_clock = ceiling.get("computed_tflop_s"), ceiling.get("computed_clock_mhz")
-    actual = spec * clock_mhz / spec_clock if spec and spec_clock and clock_mhz else None
+    spec, spec_clock = compute.get("computed_tflop_s"), compute.get("computed_clock_mhz")
     denominators = {
-        "mfu_spec_percent": spec,
-        "mfu_max_clock_percent": ceiling.get("max_clock_tflop_s"),
-        "mfu_actual_clock_percent": actual,
-        "mfu_measured_percent": ceiling.get("measured_tflop_s"),
+        "spec": spec,
+        "max_clock": compute.get("max_clock_tflop_s"),
+        "actual_clock": product(spec, ratio(clock_mhz, spec_clock)),
+        "measured": compute.get("measured_tflop_s"),
     }
-    columns: dict[str, float | str | None] = {
-        name: 100 * tflop_s / peak if tflop_s is not None and peak and peak > 0 else None
-        for name, peak in denominators.items()
+    basis = default_basis(device)
+    peak_tflop_s = denominators[basis]
+    bandwidth = memory.get("computed_gb_s" if basis == "spec" else "measured_gb_s")
+
+    def mfu(counted: float | None, seconds: float | None, peak: float | None = peak_tflop_s) -> float | None:
+        return percent(ratio(ratio(counted, seconds), TERA), peak)
+
+    low_s, high_s = interval_s
+    return {
+        "tflop_s": ratio(ratio(flops, time_s), TERA),
+        **{f"mfu_{name}_percent": mfu(flops, time_s, peak) for name, peak in denominators.items()},
+        "mfu_percent": mfu(flops, time_s),
+        "mfu_basis": basis if peak_tflop_s is not None else None,
+        "mfu_ci_low_percent": mfu(flops, high_s),
+        "mfu_ci_high_percent": mfu(flops, low_s),
+        "mfu_causal_percent": mfu(causal_flops, time_s),
+        "hfu_percent": mfu(executed_flops, time_s),
+        "mbu_percent": percent(ratio(ratio(read_bytes, time_s), GIGA), bandwidth),
     }
-    basis = "spec" if gpu else "measured"
-    columns["mfu_percent"] = columns[f"mfu_{basis}_percent"]
-    columns["mfu_basis"] = basis if denominators[f"mfu_{basis}_percent"] is not None else None
-    return columns
-
-
-def mbu_percent(
-    parameter_bytes: float | None, cache_bytes: float | None, time_s: float | None, memory_gb_s: float | None
-) -> float | None:
-    """Model bandwidth utilization of one forward pass: bytes of parameters and KV cache ÷ time ÷ memory bandwidth.
-
-    Each parameter is read at least once a pass (of a mixture of experts, where tokens enough reach every expert). The
-    measure for decoding, where a pass makes one token for each sequence of the batch (Agarwal et al. 2023,
-    "LLM Inference Performance Engineering: Best Practices", Databricks).
-    """
-    if parameter_bytes is None or cache_bytes is None or not time_s or not memory_gb_s:
-        return None
-    return 100 * (parameter_bytes + cache_bytes) / time_s / (memory_gb_s * 1e9)

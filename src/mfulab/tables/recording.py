@@ -17,7 +17,7 @@ from typing import Any
 
 from mfulab.hardware.identity import hardware_slug
 from mfulab.schema.errors import ConfigurationError
-from mfulab.schema.files import write_csv
+from mfulab.schema.files import write_csv, write_json, write_text
 from mfulab.schema.measurements import TABLES
 from mfulab.tables import build, series
 from mfulab.tables.columns import Record, Records, columns
@@ -103,11 +103,10 @@ def _write(found: Collected, provenance: dict[str, Any], folder: Path) -> None:
         json.dumps({"table": table, "run": run, "config": read_config(path)}, sort_keys=True)
         for (table, run), path in folders.items()
     ]
-    (folder / CONFIGS).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    write_text(folder / CONFIGS, "".join(f"{line}\n" for line in lines))
     polled = series.collect((row, folders["profile", row["run"]]) for row in found.records["profile"])
     write_csv(folder / SERIES, polled, series.columns(polled))
-    text = json.dumps(provenance, indent=1, ensure_ascii=False)
-    (folder / ABOUT).write_text(text + "\n", encoding="utf-8")
+    write_json(folder / ABOUT, provenance, indent=1)
 
 
 def _plain(row: Mapping[str, Any], table: str) -> Record:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from mfulab.samplers.reading import Readings, Sampler, first_available
+from mfulab.samplers.reading import Readings, Sampler, first_available, sampling
 from mfulab.timing.clocks import Clock
 from mfulab.timing.statistics import Stats
 
@@ -97,11 +97,9 @@ def observe(
 ) -> Observation:
     """Warms up, then measures. `samplers` come in the order in which their values are preferred."""
     warm = warm_up(step, clock, pace, frequency_mhz)
-    for sampler in samplers:
-        sampler.start()
-    windows = tuple(measure_window(step, clock, pace.window_s, warm.step_s) for _ in range(pace.windows))
-    readings = [sampler.stop() for sampler in reversed(samplers)]
-    return Observation(warm, windows, first_available(reversed(readings)))
+    with sampling(samplers) as readings:
+        windows = tuple(measure_window(step, clock, pace.window_s, warm.step_s) for _ in range(pace.windows))
+    return Observation(warm, windows, first_available(readings))
 
 
 def warm_up(step: Step, clock: Clock, pace: Pace, frequency_mhz: Callable[[], float | None] = lambda: None) -> WarmUp:

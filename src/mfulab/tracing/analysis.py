@@ -27,7 +27,7 @@ UNITS = {
     "launch_gaps_per_step": "",
     "launch_gap_s": "s",
 }
-OPERATOR_UNITS = {"product_percent": "%", "other_operators_percent": "%"}
+OPERATOR_UNITS = {"matmul_percent": "%", "other_operators_percent": "%"}
 TRACE_UNITS = {
     "graph_percent": "%",
     "communication_total_percent": "%",
@@ -118,7 +118,7 @@ class Analysis:
             for name, time in sorted(self.others.items(), key=lambda item: -item[1])[:5]
             if time
         }
-        return json.dumps(longest) if longest and self.readings["product_percent"].value is not None else None
+        return json.dumps(longest) if longest and self.readings["matmul_percent"].value is not None else None
 
 
 def analyse(recording: Recording, window: Window, attribution: Attribution | None = None) -> Analysis:
@@ -222,7 +222,7 @@ class _DeviceTime:
         if not (self.multiplied.any()) and self.operator.size and self._fused():
             return missing(OPERATOR_UNITS, SOURCE, "compiled code holds its products itself")
         return {
-            "product_percent": self._reading("product_percent", 100 * _multiplying(spent) / wall),
+            "matmul_percent": self._reading("matmul_percent", 100 * _multiplying(spent) / wall),
             "other_operators_percent": self._reading("other_operators_percent", 100 * spent["others"] / wall),
         }
 
@@ -336,7 +336,7 @@ class _HostTime:
             reason = "compiled code holds its products itself, and no operator tells them apart"
             return {**found, **missing(OPERATOR_UNITS, source, reason)}
         shares = {
-            "product_percent": _multiplying(self.spent),
+            "matmul_percent": _multiplying(self.spent),
             "other_operators_percent": self.spent["others"],
             "idle_input_percent": self.spent["input_wait"],
         }

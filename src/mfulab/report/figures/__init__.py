@@ -24,6 +24,7 @@ from matplotlib.transforms import Bbox
 from mfulab.language import Texts
 from mfulab.report import frames
 from mfulab.report.drawing import style
+from mfulab.schema.files import write_text
 
 TOPICS = (
     "headline",
@@ -116,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     tables, problems = frames.read(options.tables, wanted)
     if options.list:
         with_data = [name for name, module in modules().items() if not module.rows(tables).empty]
-        options.list.write_text("".join(f"{name}\n" for name in with_data), encoding="utf-8")
+        write_text(options.list, "".join(f"{name}\n" for name in with_data))
         return
     for name in options.only or modules():
         drawn = render(name, tables, options.language)

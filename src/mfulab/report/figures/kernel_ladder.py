@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from mfulab.language import Texts
+from mfulab.language import Texts, verdicts
 from mfulab.language.quantities import percent, significant
 from mfulab.report.drawing import matmuls, style
 from mfulab.report.frames import Tables, ok, with_machine
@@ -72,7 +72,7 @@ def _explained(rung: pd.Series, below: pd.Series, text: Texts) -> str:
     """What the measurement and the compiler tell of a rung that is not above the one below."""
     reasons = []
     if rung["verdict_flags"]:
-        reasons.append(str(rung["verdict_flags"]))
+        reasons.append(verdicts.flags(rung["verdict_flags"], text.language))
     if rung["spill_bytes"] > 0:
         reasons.append(text("spills", bytes=int(rung["spill_bytes"])))
     if rung["occupancy_percent"] < below["occupancy_percent"]:

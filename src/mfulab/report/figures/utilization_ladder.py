@@ -12,61 +12,44 @@ from mfulab.language import Texts
 from mfulab.language.quantities import percent
 from mfulab.report.drawing import labels, style
 from mfulab.report.frames import Tables, ok, with_machine, with_traces
+from mfulab.tables import ladder
 
 TABLES = ("profile", "traces", "environment")
 TOPIC = "ladder"
-RUNGS = (
-    "utilization_percent",
-    "kernel_busy_percent",
-    "product_percent",
-    "sm_active_percent",
-    "occupancy_percent",
-    "tensor_active_percent",
-    "hfu_percent",
-    "mfu_percent",
-)
+RUNGS = [rung.column for rung in ladder.RUNGS]
+WRAPPED = 11  # letters of a rung's name in one line
 MOST = 20  # runs a panel
 MOST_LINES = 8  # of which more lie on one another
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """The busiest run of each model on each machine, with at least three rungs."""
+    """The busiest run of each model on each machine, with at least three rungs of the falling order."""
     known = with_machine(tables, ok(with_traces(tables), "mfu_percent", "utilization_percent"))
-    # Other operators keep SMs active too: of the two neither is below the other.
-    known["product_percent"] = known["product_percent"].where(known["sm_active_percent"].isna())
-    known = known[known[list(RUNGS)].notna().sum(axis=1) >= 3]
+    known = known[[sum(rung.falls for rung in ladder.measured(row)) >= 3 for row in known.to_dict("records")]]
     if known.empty:
         return known
     busiest = known.loc[known.groupby(["machine", "model"])["utilization_percent"].idxmax()]
     return busiest.sort_values("mfu_percent", ascending=False).groupby("machine", sort=False).head(MOST)
 
 
-def drops(row: pd.Series) -> pd.Series:
-    """How far each rung lies below the last one known before it; percentage points, indexed by rung."""
-    return -row[list(RUNGS)].astype(float).dropna().diff().dropna()
-
-
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The run that loses most between the first rung and the last, and the step at which it loses most."""
     gap = rows["utilization_percent"] - rows["mfu_percent"]
     worst = rows.loc[gap.idxmax()]
-    lost = drops(worst)
-    rung = str(lost.idxmax())
-    known = [name for name in RUNGS if worst[name] == worst[name]]
-    before = known[known.index(rung) - 1]
-    told = worst["batch_size"] == worst["batch_size"]  # a trace does not tell it
-    return text(
-        "finding" if told else "finding_of_trace",
-        model=worst["model"],
-        batch_size=int(worst["batch_size"]) if told else None,
-        machine=worst["machine"],
-        busy=percent(worst["utilization_percent"]),
-        mfu=percent(worst["mfu_percent"]),
-        before=text(f"in_words_{before}"),
-        after=text(f"in_words_{rung}"),
-        high=percent(worst[before]),
-        low=percent(worst[rung]),
-    )
+    drop = ladder.largest_drop(worst.to_dict())
+    said = {
+        "model": worst["model"],
+        # A trace does not tell it.
+        "batch_size": int(worst["batch_size"]) if worst["batch_size"] == worst["batch_size"] else "?",
+        "machine": worst["machine"],
+        "busy": percent(worst["utilization_percent"]),
+        "mfu": percent(worst["mfu_percent"]),
+    }
+    if drop is None:
+        return text("finding_none", **said)
+    rungs = text.within("rungs")
+    said |= {"before": rungs(drop.above.column), "after": rungs(drop.below.column)}
+    return text("finding", **said, high=percent(drop.above.percent), low=percent(drop.below.percent))
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
@@ -78,15 +61,16 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     for machine in machines:
         axes, here = grid["", machine], rows[rows["machine"] == machine]
         rungs = [name for name in RUNGS if here[name].notna().any()]
+        names = _names(here, rungs, text, WRAPPED if len(machines) == 1 else 40)
         if lines:
             _draw_lines(axes, here, rungs, colors)
             axes.set_ylim(0, max(105.0, 1.05 * rows[list(RUNGS)].max(axis=None)))
-            axes.set_xticks(range(len(rungs)), [text(name) for name in rungs])
+            axes.set_xticks(range(len(rungs)), names)
             axes.grid(axis="x", visible=False)
         else:
             _draw_cells(axes, here, rungs)
             axes.set_title(textwrap.fill(machine, 72 // len(machines)))
-            axes.set_xticks([place + 0.5 for place in range(len(rungs))], [text(name) for name in rungs])
+            axes.set_xticks([place + 0.5 for place in range(len(rungs))], names)
             axes.set_xlabel(text("percent"))
         slanted = {"ha": "right", "rotation": 40 if lines else 65, "rotation_mode": "anchor"}
         for label in axes.get_xticklabels():
@@ -106,10 +90,23 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         labels.at_line_ends(grid["", machine], ends)
 
 
+def _names(here: pd.DataFrame, rungs: Sequence[str], text: Texts, width: int) -> list[str]:
+    """The rungs' names in lines of `width` letters; in parentheses if they are in no run's falling order."""
+    words = text.within("rungs")
+    falling = {rung.column for row in here.to_dict("records") for rung in ladder.measured(row) if rung.falls}
+    return [textwrap.fill(words(name) if name in falling else f"({words(name)})", width) for name in rungs]
+
+
 def _draw_lines(axes: Axes, here: pd.DataFrame, rungs: Sequence[str], colors: Mapping[str, str]) -> None:
-    for _, row in here.iterrows():
-        known = [(place, row[name]) for place, name in enumerate(rungs) if row[name] == row[name]]
-        axes.plot(*zip(*known, strict=True), color=colors[row["precision"]], marker="o", alpha=0.85, gid=row["model"])
+    """A line a run through its falling order; what stands beside that order is a ring on no line."""
+    for row in here.to_dict("records"):
+        measured = ladder.measured(row)
+        falling = [(rungs.index(each.column), each.percent) for each in measured if each.falls]
+        style_of = {"color": colors[row["precision"]], "marker": "o", "alpha": 0.85, "gid": row["model"]}
+        axes.plot(*zip(*falling, strict=True), **style_of)
+        beside = [(rungs.index(each.column), each.percent) for each in measured if not each.falls]
+        if beside:
+            axes.plot(*zip(*beside, strict=True), **style_of, linestyle="none", markerfacecolor="none")
 
 
 def _draw_cells(axes: Axes, here: pd.DataFrame, rungs: Sequence[str]) -> None:

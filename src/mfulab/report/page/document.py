@@ -11,15 +11,16 @@ import pandas as pd
 from jinja2 import Environment
 from markupsafe import Markup
 
-from mfulab.language import Texts, catalogue
+from mfulab.language import Texts, catalogue, verdicts
 from mfulab.language.quantities import duration, percent, quantity, significant
 from mfulab.report import figures, frames
 from mfulab.report.drawing import fonts, style, vector
 from mfulab.report.duty_cycle import effort
 from mfulab.report.page import payload
 from mfulab.report.summary import short
+from mfulab.schema.files import write_text
 from mfulab.schema.measurements import TABLES
-from mfulab.tables import compare, verdict
+from mfulab.tables import compare
 
 FONTS = "/* fonts */"  # in the style sheet, where the letters that the page needs are put once they are known
 COMPARED = 200  # lines of a comparison; the file has all
@@ -35,27 +36,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("reports/report.html"))
     parser.add_argument("--language", default="en")
     options = parser.parse_args(arguments)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    partial = options.out.with_name(f".{options.out.name}")
-    partial.write_text(build(options.tables, options.figures, options.language), encoding="utf-8")
-    partial.replace(options.out)
+    write_text(options.out, build(options.tables, options.figures, options.language))
 
 
 def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     """The page as text, from the tables in `folder` and figures in `drawn`, whatever is missing of them."""
     tables, problems = frames.read(folder)
-    tables = _judged(tables, language)
     text = Texts(language, "page")
     seminar = frames.seminar(folder)
     sections = _sections(tables, drawn, text)
     template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(_file("report.html"))
-    data = payload.read(tables, folder)
+    told = _in_words(tables, language)
+    data = payload.read(told, folder)
     content = template.render(
         text=text,
         headline=next((figure["finding"] for section in sections for figure in section["figures"]), None),
         provenance=style.provenance(_runs(tables)),
         effort=_effort(tables, text),
-        unmeasured=_unmeasured(tables, text),
+        unmeasured=_unmeasured(told, text),
         problems=[*([] if len(_runs(tables)) else [text("no_rows")]), *problems],
         excluded=frames.excluded(folder).to_dict("records"),
         comparison=_comparison(folder, text),
@@ -73,20 +71,18 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     return content.replace(FONTS, fonts.faces(content + json.dumps(data, ensure_ascii=False)), 1)
 
 
-def _judged(tables: frames.Tables, language: str) -> frames.Tables:
-    """The tables with their verdicts and notes in `language`; in the files they are English."""
-    if language == "en":
-        return tables
+def _in_words(tables: frames.Tables, language: str) -> frames.Tables:
+    """The tables with the sentences of their verdicts, flags and notes in `language`, in place of their keys."""
     profile, matmul = tables["profile"], tables["matmul"]
     counts = dict(zip(tables["flops"]["run"], tables["flops"]["message"], strict=True))
-    words = [
-        verdict.columns(row, language) | {"mfu_note": verdict.note(row, counts.get(row["flops_run"]), language)}
-        for row in profile.to_dict("records")
-    ]
-    names = ["verdict", "verdict_reason", "verdict_flags", "mfu_note"]
-    told = pd.DataFrame(words, index=profile.index, columns=names).fillna("")
-    flags = [verdict.matmul_flags(row, language) or "" for row in matmul.to_dict("records")]
-    return {**tables, "profile": profile.assign(**told), "matmul": matmul.assign(verdict_flags=flags)}
+    rows = [verdicts.columns(row, counts.get(row["flops_run"]), language) for row in profile.to_dict("records")]
+    words = pd.DataFrame(rows, index=profile.index, columns=list(verdicts.columns({})), dtype=object)
+    flags = [verdicts.flags(cell, language) for cell in matmul["verdict_flags"]]
+    return {
+        **tables,
+        "profile": profile.assign(**words).drop(columns="verdict_numbers"),
+        "matmul": matmul.assign(verdict_flags=flags),
+    }
 
 
 def _file(name: str) -> str:

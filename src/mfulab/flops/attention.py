@@ -1,0 +1,230 @@
+"""Attention in all forms: how many pairs of query and key there are, and what they cost. Needs no torch.
+
+Three numbers, for everybody counts differently: *full*, each query of a document meets all of its document's keys
+(PaLM's convention; with a window, as many keys as the window holds); *attended*, the pairs that the mask leaves, a
+causal triangle as the half of its square, without the diagonal's other half, as FlashAttention's authors do; and
+*executed*, what the kernel goes through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from mfulab.flops.cost import Cost
+
+Shape = Sequence[int]
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs of query and key of one head, summed over the sequences of a batch.
+
+    Attributes:
+        full: of each document's queries with all its keys, a window's width at most.
+        attended: those that the mask leaves.
+        executed: those that the kernel goes through.
+        rectangle: of all queries with all keys, padding and other documents' included; 0 where there are none.
+        bound: whether the true numbers may be smaller: a mask or lengths without data.
+    """
+
+    full: float
+    attended: float
+    executed: float
+    rectangle: float = 0
+    bound: bool = False
+
+    def __add__(self, other: Pairs) -> Pairs:
+        return Pairs(
+            self.full + other.full,
+            self.attended + other.attended,
+            self.executed + other.executed,
+            self.rectangle + other.rectangle,
+            self.bound or other.bound,
+        )
+
+    def times(self, factor: float) -> Pairs:
+        """As many for each of `factor` alike."""
+        return Pairs(
+            factor * self.full, factor * self.attended, factor * self.executed, factor * self.rectangle, self.bound
+        )
+
+
+def dense_pairs(queries: int, keys: int, is_causal: bool) -> Pairs:
+    """One sequence without a mask of its own; causal is aligned at the upper left, as torch does it."""
+    whole = queries * keys
+    causal = queries**2 / 2 if queries <= keys else keys**2 / 2 + (queries - keys) * keys
+    return Pairs(whole, causal if is_causal else whole, whole, whole)
+
+
+def document_pairs(queries: int, keys: int, is_causal: bool, left: int = -1, right: int = -1) -> Pairs:
+    """One document of a kernel that takes lengths or windows; the last query is aligned with the last key.
+
+    A query sees `left` keys before its own place and `right` after it; -1 is without a limit, causal is `right` = 0.
+    """
+    left, right = (-1 if side is None else side for side in (left, right))
+    right = 0 if is_causal and right != 0 else right
+    if left < 0 and right < 0:
+        return Pairs(queries * keys, queries * keys, queries * keys)
+    shift = keys - queries
+    reached = _below(queries, keys, shift + right) if right >= 0 else queries * keys
+    attended = float(reached - (_below(queries, keys, shift - left - 1) if left >= 0 else 0))
+    widest = min(keys, left + right + 1) if left >= 0 and right >= 0 else keys
+    if right == 0 and widest == keys:
+        attended -= min(queries, keys) / 2
+    return Pairs(queries * widest, attended, queries * widest)
+
+
+def _below(queries: int, keys: int, shift: int) -> int:
+    """Pairs of query i and key j with j ≤ i + shift."""
+    # Query i has clamp(i + shift + 1, 0, keys) of them: none before `first`, all from `last` on.
+    first, last = (min(max(place, 0), queries) for place in (-shift, keys - shift))
+    between = last - first
+    return between * (first + shift + 1) + between * (between - 1) // 2 + (queries - last) * keys
+
+
+def attention_cost(query: Shape, value: Shape, pairs: Pairs, products: float, executed: float) -> Cost:
+    """Cost of `products` matrix products over all pairs, of which the kernel does `executed`.
+
+    Args:
+        query: [..., heads, tokens, width of a head], or [tokens, heads, width]; the last dimension is read.
+        value: as `query`.
+        pairs: of all heads and sequences.
+        products: forward 2, the scores and their product with the values. Backward 4, the gradients of values,
+            probabilities, queries and keys.
+        executed: backward 5, since flash attention makes the scores anew.
+    """
+    flops = 2 * (query[-1] + value[-1]) / 2
+    return Cost(
+        int(flops * pairs.full * products),
+        int(flops * pairs.attended * products),
+        int(flops * pairs.executed * executed),
+        attention_flops=int(flops * pairs.full * products),
+        rectangle_flops=int(flops * pairs.rectangle * products),
+        bound=pairs.bound,
+    )
+
+
+# The arguments of each kernel as far as they are read, by this module's names; "_" is not read.
+_SDPA = "query key value "
+_BACK = "_ query key value "
+SIGNATURES: dict[str, str] = {
+    "mfulab::attention": _SDPA + "mask is_causal pairs",
+    "mfulab::attention_backward": _BACK + "mask _ _ is_causal needs_gradient pairs",
+    "flex_attention": _SDPA + "pairs",
+    "flex_attention_backward": _SDPA + "pairs needs_gradient",
+    "aten::_scaled_dot_product_flash_attention": _SDPA + "_ is_causal",
+    "aten::_scaled_dot_product_flash_attention_backward": _BACK + "_ _ _ _ _ _ _ is_causal",
+    "aten::_scaled_dot_product_flash_attention_for_cpu": _SDPA + "_ is_causal mask",
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": _BACK + "_ _ _ is_causal mask",
+    "aten::_scaled_dot_product_efficient_attention": _SDPA + "mask _ _ is_causal",
+    "aten::_scaled_dot_product_efficient_attention_backward": _BACK + "mask _ _ _ _ _ _ is_causal",
+    "aten::_scaled_dot_product_cudnn_attention": _SDPA + "mask _ _ is_causal",
+    "aten::_scaled_dot_product_cudnn_attention_backward": _BACK + "_ _ _ _ mask _ _ _ _ _ is_causal",
+    "aten::_scaled_dot_product_fused_attention_overrideable": _SDPA + "mask _ is_causal",
+    "aten::_scaled_dot_product_fused_attention_overrideable_backward": _BACK + "mask _ _ _ _ _ _ _ _ is_causal",
+}
+_ENDS = "query_ends key_ends _ longest_key "
+VARIABLE_SIGNATURES: dict[str, str] = {
+    "aten::_flash_attention_forward": _SDPA + _ENDS + "_ is_causal _ _ left right",
+    "aten::_flash_attention_backward": _BACK + "_ _ " + _ENDS + "_ is_causal _ _ _ left right",
+    "aten::_cudnn_attention_forward": _SDPA + "_ " + _ENDS + "_ _ is_causal",
+    "aten::_cudnn_attention_backward": _BACK + "_ _ _ _ _ " + _ENDS + "_ is_causal",
+    "aten::_efficient_attention_forward": _SDPA + "_ " + _ENDS + "_ kind _ _ _ window",
+    "aten::_efficient_attention_backward": _BACK + "_ _ " + _ENDS + "_ _ _ _ kind _ _ _ window",
+    "torch_attn::_varlen_attn": _SDPA + _ENDS + "is_causal _ window_sides",
+    "torch_attn::_varlen_attn_out": "_ " + _SDPA + _ENDS + "is_causal _ window_sides",
+    "torch_attn::_varlen_attn_backward": _BACK + "_ _ " + _ENDS + "is_causal _ _ window_sides",
+    # https://github.com/Dao-AILab/flash-attention, flash_attn/flash_attn_interface.py, from 2.7 on.
+    "flash_attn::_flash_attn_forward": _SDPA + "_ _ is_causal left right",
+    "flash_attn::_flash_attn_backward": _BACK + "_ _ _ _ _ _ _ is_causal left right",
+    "flash_attn::_flash_attn_varlen_forward": _SDPA + _ENDS + "_ _ is_causal left right",
+    "flash_attn::_flash_attn_varlen_backward": _BACK + "_ _ _ _ _ " + _ENDS + "_ _ is_causal left right",
+}
+# Names by which keyword arguments go in the operators' own schemas.
+KEYWORDS = {
+    "attn_mask": "mask",
+    "attn_bias": "mask",
+    "window_size_left": "left",
+    "window_size_right": "right",
+    "causal": "is_causal",
+    "cum_seq_q": "query_ends",
+    "cu_seqlens_q": "query_ends",
+    "cu_seq_q": "query_ends",
+    "cum_seq_k": "key_ends",
+    "cu_seqlens_k": "key_ends",
+    "cu_seq_k": "key_ends",
+    "max_k": "longest_key",
+    "max_seqlen_k": "longest_key",
+    "custom_mask_type": "kind",
+    "window_size": "window",
+}
+
+
+def bind(signature: str, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """An operator's arguments by this module's names."""
+    given = dict(zip(signature.split(), args, strict=False))
+    return given | {KEYWORDS.get(name, name): value for name, value in kwargs.items()}
+
+
+def products_of(given: dict[str, Any], backward: bool) -> tuple[int, int]:
+    """Products that are needed, and that are executed; of a backward pass those whose gradients are asked for."""
+    if not backward:
+        return 2, 2
+    for_query, for_key, for_value = given.get("needs_gradient") or (True,) * 3
+    return (for_query or for_key) + for_query + for_key + for_value, 5
+
+
+def sdpa_cost(given: dict[str, Any], backward: bool) -> Cost:
+    """torch's `scaled_dot_product_attention`: [..., heads, tokens, width], with a mask or causal."""
+    from mfulab.flops.masks import mask_pairs
+
+    query, key, value = (given[name].shape for name in ("query", "key", "value"))
+    alike = prod(query[:-2])
+    mask = given.get("mask")
+    if known := given.get("pairs"):
+        full, attended, executed, rectangle, bound = known
+        pairs = Pairs(full, attended, executed, rectangle, bool(bound)).times(alike)
+    elif mask is None:
+        pairs = dense_pairs(query[-2], key[-2], bool(given.get("is_causal"))).times(alike)
+    else:
+        pairs = mask_pairs(mask, query[-2], key[-2]).times(alike)
+    return attention_cost(query, value, pairs, *products_of(given, backward))
+
+
+def variable_cost(given: dict[str, Any], backward: bool) -> Cost:
+    """Kernels that take lengths and windows: [batch, tokens, heads, width], packed [(1,) tokens, heads, width]."""
+    query, key, value = (given[name].shape for name in ("query", "key", "value"))
+    causal, left, right = bool(given.get("is_causal")), given.get("left"), given.get("right")
+    if kind := given.get("kind"):  # 1 aligns at the upper left, 2 at the lower right
+        causal = kind > 0
+    if given.get("window"):
+        left = given["window"] - 1
+    if sides := given.get("window_sides"):
+        left, right = sides
+    sides_of = (-1 if left is None else left, -1 if right is None else right)
+    ends = given.get("query_ends"), given.get("key_ends")
+    if ends[0] is None:
+        pairs = document_pairs(query[-3], key[-3], causal, *sides_of).times(prod(query[:-3]))
+    else:
+        pairs = _packed(query, ends[0], ends[1] if ends[1] is not None else ends[0], given, causal, sides_of)
+    return attention_cost(query, value, pairs.times(query[-2]), *products_of(given, backward))
+
+
+def _packed(
+    query: Shape, query_ends: Any, key_ends: Any, given: dict[str, Any], causal: bool, sides: tuple[int, int]
+) -> Pairs:
+    from mfulab.flops.masks import lengths_of
+
+    queries, keys = lengths_of(query_ends), lengths_of(key_ends)
+    if queries is None or keys is None:
+        longest = given.get("longest_key") or query[-3]
+        # Tokens alone are known: none sees more keys than the longest document has.
+        whole = query[-3] * longest
+        return Pairs(whole, whole / 2 if causal else whole, whole, bound=True)
+    total = Pairs(0, 0, 0)
+    for length, length_of_keys in zip(queries, keys, strict=True):
+        total += document_pairs(length, length_of_keys, causal, *sides)
+    return total

@@ -1,0 +1,24 @@
+"""What one call of an operator costs."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Cost:
+    """FLOPs of one call.
+
+    Attributes:
+        flops: what the mathematics of the model needs, attention counted full. MFU.
+        causal_flops: the same with attention counted by the pairs that it attends to.
+        executed_flops: what the kernel does, flash attention's recomputation included. HFU.
+        attention_flops: the part of `flops` that grows with pairs of tokens.
+        rectangle_flops: that part if every query met every key, padding and other documents' included.
+        bound: whether the true numbers may be smaller, since a mask or lengths had no data to look into.
+    """
+
+    flops: int
+    causal_flops: int
+    executed_flops: int
+    attention_flops: int = 0
+    rectangle_flops: int = 0
+    bound: bool = False

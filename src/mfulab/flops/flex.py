@@ -1,0 +1,84 @@
+"""flex_attention inside a counter: its pairs by its own mask function, and a result on any device.
+
+Outside, torch runs it compiled or not at all, on real devices alone. Inside, the one function that all its callers end
+in is replaced: without data it becomes the attention made for counting, with data it runs as it would, unseen, and is
+counted as a whole.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch.nn.attention import flex_attention as module
+from torch.utils._python_dispatch import _disable_current_modes
+
+from mfulab.flops import fused
+from mfulab.flops.attention import Pairs, dense_pairs
+from mfulab.flops.masks import has_data, mask_pairs
+
+LARGEST_MASK = 2**28
+"""Pairs of query and key beyond which a mask function is taken by its blocks, not evaluated."""
+
+Add = Callable[[str, Any, tuple[Any, ...], dict[str, Any]], None]
+
+
+@contextmanager
+def flex_attention_seen(add: Add) -> Iterator[None]:
+    """Inside it, each call of flex_attention is given to `add`, its backward pass when autograd reaches it."""
+    original = module.flex_attention_hop
+
+    def seen(query: Tensor, key: Tensor, value: Tensor, *rest: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
+        with _disable_current_modes():
+            pairs = block_mask_pairs(query, key, rest[1])
+        numbers = [pairs.full, pairs.attended, pairs.executed, pairs.rectangle, float(pairs.bound)]
+        if not has_data(query):
+            output, log_sum = fused.attention(query, key, value, None, False, numbers)
+            return output, log_sum, log_sum
+        with _disable_current_modes():
+            # On a GPU the fused kernel, as the loop has it; a CPU has no backward pass and nothing to fuse.
+            run = torch.compile(original, fullgraph=True) if query.is_cuda else original
+            results = run(query, key, value, *rest, **options)
+        add("flex_attention", results, (query, key, value, numbers), {})
+        if results[0].requires_grad:
+            needs = [tensor.requires_grad for tensor in (query, key, value)]
+            shapes = [tensor.detach() for tensor in (query, key, value)]
+            results[0].register_hook(
+                lambda gradient: add("flex_attention_backward", shapes, (*shapes, numbers, needs), {})
+            )
+        return results
+
+    with (
+        patch.object(module, "flex_attention_hop", seen),
+        patch.object(module, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True),
+        patch.object(module, "_validate_device", lambda query, key, value: None),
+    ):
+        yield
+
+
+def block_mask_pairs(query: Tensor, key: Tensor, block_mask: tuple[Any, ...]) -> Pairs:
+    """Pairs of one head and sequence, the mean over those that the block mask tells apart."""
+    queries, keys = query.shape[-2], key.shape[-2]
+    partial, _, full = block_mask[2:5]
+    rows, columns, mask_function = block_mask[-3:]
+    whole = dense_pairs(queries, keys, False)
+    if rows >= queries and columns >= keys and mask_function is module.noop_mask:
+        return whole
+    executed = whole.executed
+    if has_data(partial):
+        blocks = partial.sum() + (0 if full is None else full.sum())
+        executed = min(float(blocks) / partial[..., 0].numel() * rows * columns, whole.executed)
+    if queries * keys > LARGEST_MASK:
+        return Pairs(executed, executed, executed, whole.rectangle, bound=True)
+    try:
+        with torch.device("cpu"):
+            device = query.device.type if has_data(query) else "cpu"
+            batch, heads = partial.shape[:2]
+            mask = module.create_mask(mask_function, batch, heads, queries, keys, device)
+    except Exception:  # a function of tensors without data
+        return Pairs(executed, executed, executed, whole.rectangle, bound=True)
+    pairs = mask_pairs(mask, queries, keys)
+    executed = executed if has_data(partial) else pairs.full
+    return Pairs(pairs.full, pairs.attended, executed, whole.rectangle, pairs.bound)

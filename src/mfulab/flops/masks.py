@@ -1,0 +1,109 @@
+"""Masks and lengths of sequences as tensors: which documents they hold, and how many pairs they leave."""
+
+from typing import Any
+
+from mfulab.flops.attention import Pairs, dense_pairs
+
+MASKED = -1e4
+"""A score to which as much is added is 0 after the softmax in every format."""
+
+_KNOWN = "_mfulab_pairs"
+
+
+def has_data(tensor: Any) -> bool:
+    """Says whether a tensor's values can be read: not on the meta device, not fake, not a shape out of a trace."""
+    device = getattr(tensor, "device", None)
+    return (
+        device is not None and device.type != "meta" and type(tensor).__name__ not in ("FakeTensor", "FunctionalTensor")
+    )
+
+
+def lengths_of(ends: Any) -> list[int] | None:
+    """Lengths of packed sequences from where each begins and the last ends (`cu_seqlens`); None without data."""
+    return [int(length) for length in ends.diff().tolist()] if has_data(ends) else None
+
+
+def mask_pairs(mask: Any, queries: int, keys: int) -> Pairs:
+    """Pairs of one head and sequence, the mean over those that the mask tells apart.
+
+    Args:
+        mask: [..., queries, keys] or what broadcasts to it; true, or above -10,000, where a query sees a key.
+        queries: of each sequence.
+        keys: of each sequence.
+
+    Documents are the blocks along the diagonal that no query's keys reach across; a document's queries count as many
+    keys as the one that sees most. Keys that nobody sees and queries that see nothing are padding of the document
+    before them, so padding alone changes no full count. Without data all pairs are counted, as a bound.
+    """
+    if not has_data(mask):
+        whole = dense_pairs(queries, keys, False)
+        return Pairs(whole.full, whole.attended, whole.executed, whole.rectangle, bound=True)
+    version, known = getattr(mask, _KNOWN, (None, None))
+    if version != mask._version or known is None:
+        known = _look(mask, queries, keys)
+        setattr(mask, _KNOWN, (mask._version, known))  # every layer asks again
+    return known
+
+
+def _look(mask: Any, queries: int, keys: int) -> Pairs:
+    import torch
+
+    sees = mask.detach() if mask.dtype == torch.bool else mask.detach() > MASKED
+    sees = sees.expand(*sees.shape[:-2], queries, keys).reshape(-1, queries, keys)
+    if not sees.numel():
+        return Pairs(0, 0, 0)
+    full = attended = 0.0
+    for sequence in sees:
+        one = _one_sequence(sequence)
+        full, attended = full + one[0], attended + one[1]
+    whole = queries * keys
+    return Pairs(full / len(sees), attended / len(sees), whole, whole)
+
+
+def _one_sequence(sees: Any) -> tuple[float, float]:
+    """Full and attended pairs of one mask [queries, keys]."""
+    import torch
+
+    count = sees.sum(-1)
+    rows = count.nonzero().squeeze(-1)
+    if not len(rows):
+        return 0.0, 0.0
+    keys = sees.shape[-1]
+    seen = sees[rows].to(torch.uint8)
+    first = seen.argmax(-1)
+    last = keys - 1 - seen.flip(-1).argmax(-1)
+    # A document ends between two keys that no row's span covers both.
+    spans = torch.zeros(keys + 1, dtype=torch.long, device=sees.device)
+    ones = torch.ones_like(first)
+    spans.scatter_add_(0, first, ones)
+    spans.scatter_add_(0, last, -ones)
+    covered = spans.cumsum(0)[: keys - 1] > 0
+    of_key = torch.cat([torch.zeros(1, dtype=torch.long, device=sees.device), (~covered).long().cumsum(0)])
+    # Blocks without queries are padding; the numbers of those with some, in order.
+    used, of_row = torch.unique(of_key[first], return_inverse=True)
+    of_row_sorted = bool((of_row.diff() >= 0).all())
+    if not of_row_sorted:  # documents that are interleaved have no blocks along the diagonal
+        return float(sees.shape[0] * keys), float(count.sum())
+    rows_of = torch.bincount(_forward_filled(of_row, rows, sees.shape[0]), minlength=len(used))
+    widest = torch.zeros(len(used), dtype=torch.long, device=sees.device)
+    widest.scatter_reduce_(0, of_row, last - first + 1, "amax")
+    place = torch.searchsorted(used, of_key, right=True) - 1
+    padding = torch.bincount(place.clamp(min=0)[~torch.isin(of_key, used)], minlength=len(used))
+    full = float((rows_of * (widest + padding)).sum())
+    attended = float(count.sum())
+    # Triangles: each row of a document sees one key more, from the document's first on.
+    begin = torch.searchsorted(of_key, used)[of_row]
+    nth = torch.arange(len(rows), device=sees.device) - torch.searchsorted(of_row, of_row)
+    triangular = (count[rows] == last - first + 1) & (first == begin) & (last - begin == nth)
+    if bool(triangular.all()) and attended < float((rows_of * widest).sum()):
+        attended -= len(rows) / 2
+    return full, attended
+
+
+def _forward_filled(of_row: Any, rows: Any, queries: int) -> Any:
+    """Number of the document of every query; one that sees nothing belongs to the one before it."""
+    import torch
+
+    numbers = torch.zeros(queries, dtype=torch.long, device=of_row.device)
+    numbers[rows] = of_row
+    return numbers.cummax(0).values

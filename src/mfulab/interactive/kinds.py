@@ -1,0 +1,166 @@
+"""Kinds of work: what a phase of a loop was called with, and what it costs, counted or derived from counted ones."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._pytree import tree_flatten
+
+from mfulab.flops.counter import Operations
+
+# A quadratic needs three points; the fourth checks it.
+ENOUGH_POINTS = 4
+
+Format = tuple[torch.dtype, bool]
+"""What was multiplied, and whether by convolutions."""
+
+
+class Kind(NamedTuple):
+    """Equal kinds cost the same. `sizes` are the integers (dimensions, counts) among what `words` describe."""
+
+    words: tuple[Any, ...]
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """FLOPs of a phase: what the model needs, what was executed, and the first by format; bytes that products moved."""
+
+    model: int = 0
+    executed: int = 0
+    moved_bytes: int = 0
+    formats: Mapping[Format, int] = field(default_factory=dict)
+    uncounted: frozenset[str] = frozenset()
+
+    def __add__(self, other: "Cost") -> "Cost":
+        formats = dict(self.formats)
+        for name, flops in other.formats.items():
+            formats[name] = formats.get(name, 0) + flops
+        return Cost(
+            self.model + other.model,
+            self.executed + other.executed,
+            self.moved_bytes + other.moved_bytes,
+            formats,
+            self.uncounted | other.uncounted,
+        )
+
+
+def cost_of(operations: Operations) -> Cost:
+    """The cost of what was counted; the optimiser's products are no part of it."""
+    moved = sum(
+        key.dtype.itemsize * totals.elements
+        for key, totals in operations.totals.items()
+        if key.dtype is not None and key.direction in ("forward", "backward")
+    )
+    return Cost(
+        operations.model_flops,
+        operations.hardware_flops,
+        moved,
+        operations.by_format(),
+        frozenset(operations.uncounted),
+    )
+
+
+def describe(value: Any) -> Kind:
+    """Arguments without data: types, formats, switches and texts as words; dimensions and integers as sizes."""
+    leaves, structure = tree_flatten(_plain(value))
+    words: list[Any] = [str(structure)]
+    sizes: list[int] = []
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            words.append((leaf.dtype, leaf.ndim, leaf.requires_grad))
+            sizes.extend(leaf.shape)
+        elif isinstance(leaf, bool | str | None):
+            words.append(leaf)
+        elif isinstance(leaf, int):
+            words.append(int)
+            sizes.append(leaf)
+        else:
+            words.append(type(leaf))
+            if hasattr(leaf, "get_seq_length"):  # a key-value cache, which costs by what it holds
+                sizes.append(int(leaf.get_seq_length()))
+    return Kind(tuple(words), tuple(sizes))
+
+
+def _plain(value: Any) -> Any:
+    """Mappings that pytrees do not know (a tokenizer's batch) as dictionaries."""
+    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        return tuple(_plain(each) for each in value)
+    if isinstance(value, Mapping) or hasattr(value, "keys"):
+        return {key: _plain(value[key]) for key in value.keys()}  # noqa: SIM118 (it may iterate otherwise)
+    return value
+
+
+def first_dimension(value: Any) -> int | None:
+    """Size of the batch: the first dimension of the first tensor among arguments; None without one."""
+    tensors = (leaf for leaf in tree_flatten(_plain(value))[0] if isinstance(leaf, torch.Tensor) and leaf.ndim)
+    first = next(tensors, None)
+    return None if first is None else first.shape[0]
+
+
+def derive(known: Mapping[Kind, Cost], kind: Kind) -> Cost | None:
+    """The cost of a kind from counted ones that differ in one length alone; None where it does not follow.
+
+    Costs are polynomials of a length (tokens, batch) of degree two at most: three points give the polynomial, and
+    every further one must lie on it.
+    """
+    alike = [other for other in known if other.words == kind.words]
+    for anchor in alike:
+        points: dict[Fraction, Cost] = {}
+        for other in alike:
+            place = _place(anchor.sizes, kind.sizes, other.sizes)
+            if place is not None:
+                points[place] = known[other]
+        if len(points) >= ENOUGH_POINTS and (cost := _extended(points)) is not None:
+            return cost
+    return None
+
+
+def _place(start: tuple[int, ...], end: tuple[int, ...], point: tuple[int, ...]) -> Fraction | None:
+    """Where `point` lies on the line from `start` (0) to `end` (1); None beside it."""
+    if len(start) != len(end) or len(point) != len(end):
+        return None
+    place = None
+    for a, b, p in zip(start, end, point, strict=True):
+        if a == b:
+            if p != a:
+                return None
+        else:
+            own = Fraction(p - a, b - a)
+            if place is not None and own != place:
+                return None
+            place = own
+    return place
+
+
+def _extended(points: Mapping[Fraction, Cost]) -> Cost | None:
+    """The cost at 1 of the quadratic through three points that all others lie on."""
+    base, others = list(points.items())[:3], list(points.items())[3:]
+    names = list(base[0][1].formats)
+    if any(set(cost.formats) != set(names) for cost in points.values()):
+        return None
+
+    def values(cost: Cost) -> list[int]:
+        return [cost.model, cost.executed, cost.moved_bytes, *(cost.formats[name] for name in names)]
+
+    def at(place: Fraction) -> list[Fraction]:
+        weights = []
+        for here, _ in base:
+            weight = Fraction(1)
+            for there, _ in base:
+                if there != here:
+                    weight *= (place - there) / (here - there)
+            weights.append(weight)
+        columns = zip(*(values(cost) for _, cost in base), strict=True)
+        return [sum((w * v for w, v in zip(weights, column, strict=True)), Fraction(0)) for column in columns]
+
+    if any(at(place) != values(cost) for place, cost in others):
+        return None
+    found = at(Fraction(1))
+    if any(value.denominator != 1 or value < 0 for value in found):
+        return None
+    model, executed, moved, *formats = (int(value) for value in found)
+    uncounted = frozenset[str]().union(*(cost.uncounted for cost in points.values()))
+    return Cost(model, executed, moved, dict(zip(names, formats, strict=True)), uncounted)

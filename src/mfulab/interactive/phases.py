@@ -1,0 +1,305 @@
+"""What a loop runs, phase by phase: a phase begins at each forward and each backward pass, and at each step.
+
+Every phase is described cheaply as it begins. The first of its kind runs under a counter, which sees each operator that
+really runs, outside models too; all others are timed undisturbed and cost what the first of their kind cost.
+"""
+
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch.optim import optimizer as optimizer_hooks
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from mfulab.flops.counter import Operations, OperatorCounter
+from mfulab.flops.layers import LayerTracker
+from mfulab.interactive.kinds import Cost, Kind, cost_of, derive, describe, first_dimension
+
+# More kinds than this are not counted: each costs a slow phase.
+MOST_KINDS = 64
+# Forward passes that one backward pass can go through and still be told apart.
+MOST_PENDING = 8
+_OUTSIDE = Kind(("outside",), ())
+
+
+@dataclass
+class Phase:
+    """One phase: what kind it is of, whether it ran under the counter, and the samples that went forward in it."""
+
+    kind: Kind
+    counted: bool = False
+    samples: int | None = None
+
+
+class Phases:
+    """Follows a loop between `open` and `close`, from the thread that opens it.
+
+    Args:
+        models: the modules whose outermost calls are forward passes; may be empty.
+        on_forward: called before each forward pass that is part of no other.
+        on_optimizer: called after each optimiser's step.
+        counting: whether to count at all.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[torch.nn.Module],
+        on_forward: Callable[[], None] = lambda: None,
+        on_optimizer: Callable[[], None] = lambda: None,
+        counting: bool = True,
+    ) -> None:
+        self._models, self._on_forward, self._on_optimizer, self._counting = models, on_forward, on_optimizer, counting
+        self._trainable = [list(model.parameters()) for model in models]
+        self._compiled = any(_is_compiled(module) for model in models for module in model.modules())
+        self.costs: dict[Kind, Cost] = {}
+        """Cost of each kind, counted or derived from counted ones."""
+        self.done: list[Phase] = []
+        self.failure = ""
+        """Why counting was given up; empty where it was not."""
+        self.forwards = 0
+        self.derived = 0
+        self._counter: _Counter | None = None
+        self._current = Phase(_OUTSIDE)
+
+    def open(self) -> None:
+        """Begins to listen, and to count unless what lies before the first forward pass is known."""
+        self._thread, self._depth, self._running = threading.get_ident(), 0, False
+        self._pending: list[Kind] = []
+        self._passed: tuple[Kind, ...] = ()
+        self._again: set[Kind] = set()
+        self.done, self.forwards, self._runs = [], 0, 0
+        with ExitStack() as undo:
+            for place, model in enumerate(self._models):
+                if getattr(model, "_compiled_call_impl", None) is not None:
+                    continue  # compiled in place: its hooks are compiled with it
+                before = self._guarded(lambda *given, place=place: self._before(place, *given))
+                handle = model.register_forward_pre_hook(before, with_kwargs=True)
+                undo.callback(handle.remove)
+                handle = model.register_forward_hook(self._guarded(self._after), always_call=True)
+                undo.callback(handle.remove)
+            handle = optimizer_hooks.register_optimizer_step_post_hook(self._guarded(self._after_optimizer))
+            undo.callback(handle.remove)
+            undo.enter_context(patch.object(torch.autograd, "_engine_run_backward", self._engine()))
+            self._open = undo.pop_all()
+        self._began = _sequence_number()
+        self._current = Phase(_OUTSIDE)
+        self._decide()
+
+    def close(self) -> None:
+        """Stops listening; every hook is removed, also after an error in the loop."""
+        try:
+            self._end()
+            self._stop_counting()
+        finally:
+            self._open.close()
+
+    def begin(self, kind: Kind = _OUTSIDE, samples: int | None = None) -> None:
+        """Begins a phase, the one before being over."""
+        self._end()
+        if kind.words[0] != "backward":
+            self._began = _sequence_number()
+        if kind == _OUTSIDE:
+            self._runs = 0
+        self._current = Phase(kind, samples=samples)
+        self._decide()
+
+    @property
+    def counting(self) -> bool:
+        """Says whether the counter is on, so that time is no measure now."""
+        return self._counter is not None
+
+    def cost(self, phases: Sequence[Phase]) -> Cost | None:
+        """What phases cost together; None where one is of a kind that was neither counted nor follows from others."""
+        total = Cost()
+        for phase in phases:
+            if phase.kind not in self.costs and not self._derive(phase.kind):
+                return None
+            total += self.costs[phase.kind]
+        return total
+
+    # ------------------------------------------------------------------------------------------------------ noticing
+
+    def _before(self, place: int, module: torch.nn.Module, arguments: tuple[Any, ...], keywords: Any) -> None:
+        if not self._own_thread():
+            return
+        self._depth += 1
+        if self._depth > 1 or self._running:  # a part of another, or recomputed by the backward pass
+            return
+        self.forwards += 1
+        try:
+            kind = self._forward_kind(place, module, describe((arguments, keywords)))
+            if torch.is_grad_enabled():
+                self._pending = [*self._pending[1 - MOST_PENDING :], kind]
+            self.begin(kind, first_dimension((arguments, keywords)))
+            if self._counter is not None:
+                self._counter.layers.begin(module)
+        finally:
+            self._on_forward()
+
+    def _forward_kind(self, place: int, module: torch.nn.Module, given: Kind) -> Kind:
+        device = next((each.device.type for each in self._trainable[place]), "cpu")
+        autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+        trained = sum(each.requires_grad for each in self._trainable[place])
+        state = module.training, torch.is_grad_enabled(), autocast, trained
+        return Kind(("forward", place, *state, *given.words), given.sizes)
+
+    def _after(self, *_: Any) -> None:
+        if self._own_thread():
+            self._depth = max(0, self._depth - 1)
+
+    def _after_optimizer(self, *_: Any) -> None:
+        if self._own_thread():
+            self._runs = 0
+            self._on_optimizer()
+
+    def _engine(self) -> Callable[..., Any]:
+        run = torch.autograd._engine_run_backward
+
+        def noted(outputs: Any, *rest: Any, **options: Any) -> Any:
+            outermost = self._own_thread() and not self._running and not self._depth
+            if not outermost:
+                return run(outputs, *rest, **options)
+            self._guarded(self._backward)(outputs)
+            self._running = True
+            try:
+                return run(outputs, *rest, **options)
+            finally:
+                self._running = False
+                if not self.forwards:  # what follows may be the next forward pass, of which no module tells
+                    self._runs += 1
+                    self._guarded(self.begin)(Kind(("after backward", self._runs), ()))
+
+        return noted
+
+    def _backward(self, outputs: Any) -> None:
+        self._passed = tuple(self._pending) or self._passed
+        self._pending = []
+        # How many nodes the graph has since the forward pass began tells losses apart.
+        nodes = 0 if self._compiled or _has_compiled() else _number(outputs) - self._began
+        words = ("backward", *(kind.words for kind in self._passed))
+        self.begin(Kind(words, (*(size for kind in self._passed for size in kind.sizes), nodes)))
+
+    def _own_thread(self) -> bool:
+        return threading.get_ident() == self._thread
+
+    # ------------------------------------------------------------------------------------------------------ counting
+
+    def _decide(self) -> None:
+        kind = self._current.kind
+        wanted = self._counting and not self.failure and (kind not in self.costs or kind in self._again)
+        if wanted and self._counter is None and kind.words[0] == "backward" and (self._compiled or _has_compiled()):
+            # Its forward pass ran compiled, and so would this one, in which a counter sees little.
+            self._again.update(self._passed)
+            wanted = False
+        if wanted and kind not in self.costs:
+            wanted = len(self.costs) < MOST_KINDS and not self._derive(kind)
+        if not wanted:
+            self._stop_counting()
+        elif self._counter is None:
+            self._start_counting()
+        self._current.counted = self._counter is not None
+
+    def _derive(self, kind: Kind) -> bool:
+        cost = derive(self.costs, kind)
+        if cost is not None:
+            self.costs[kind] = cost
+            self.derived += 1
+        return cost is not None
+
+    def _end(self) -> None:
+        """Notes the running phase as done, once."""
+        if self._current is not _DONE:
+            self.done.append(self._current)
+            if self._counter is not None and self._current.counted:
+                if self._counter.error:
+                    self.failure = self._counter.error
+                else:
+                    cost = cost_of(self._counter.operations)
+                    self.costs[self._current.kind] = cost
+                    self._again.discard(self._current.kind)
+                self._counter.operations = Operations()
+            self._current = _DONE
+
+    def _start_counting(self) -> None:
+        models = torch.nn.ModuleDict({str(place): model for place, model in enumerate(self._models)})
+        counter = _Counter(LayerTracker(models))
+        counter.__enter__()
+        self._counter = counter
+
+    def _stop_counting(self) -> None:
+        if self._counter is None or not self._counter.is_innermost():
+            return  # a mode of the loop's own lies above it: at the next phase
+        counter, self._counter = self._counter, None
+        counter.__exit__(None, None, None)
+
+    def _guarded(self, hook: Callable[..., None]) -> Callable[..., None]:
+        """The hook, after whose own errors the loop goes on, uncounted."""
+
+        def guarded(*given: Any) -> None:
+            if torch.compiler.is_compiling():
+                return
+            try:
+                hook(*given)
+            except Exception as error:
+                self.failure = f"{type(error).__name__}: {error}"
+                self._stop_counting()
+
+        return guarded
+
+
+_DONE = Phase(_OUTSIDE)
+
+
+class _Counter(OperatorCounter):
+    """A counter whose own errors do not reach the loop."""
+
+    def __init__(self, layers: LayerTracker) -> None:
+        super().__init__(layers, memory=False)
+        self.layers, self.error = layers, ""
+
+    def __enter__(self) -> "_Counter":
+        super().__enter__()
+        self._mode = _get_current_dispatch_mode_stack()[-1]
+        return self
+
+    def is_innermost(self) -> bool:
+        """Says whether it can be left: modes are left in the opposite order."""
+        stack = _get_current_dispatch_mode_stack()
+        return bool(stack) and stack[-1] is self._mode
+
+    def add(self, operator: Any, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self.error:
+            return
+        try:
+            super().add(operator, out, args, kwargs)
+        except Exception as error:
+            self.error = f"{operator}: {type(error).__name__}: {error}"
+
+
+def _sequence_number() -> int:
+    return torch._C._autograd._get_sequence_nr()
+
+
+def _number(outputs: Any) -> int:
+    """Number of the newest node that a backward pass starts from; -1 for a leaf and for what has none."""
+    numbers = []
+    for output in outputs if isinstance(outputs, Sequence) else [outputs]:
+        node = getattr(output, "grad_fn", None)
+        number = node._sequence_nr() if node is not None else -1
+        numbers.append(number if number < 2**63 else -1)
+    return max(numbers, default=-1)
+
+
+def _has_compiled() -> bool:
+    """Says whether torch.compile has compiled anything in this process; asking imports nothing."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return dynamo is not None and bool(dynamo.counters["stats"].get("unique_graphs"))
+
+
+def _is_compiled(module: torch.nn.Module) -> bool:
+    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None

@@ -1,0 +1,59 @@
+"""FLOPs of a call that cannot be seen, from the shapes of its arguments: on the meta device, else with fake tensors."""
+
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_flatten, tree_map_only
+
+from mfulab.flops.count import CountError, count
+from mfulab.interactive.kinds import Cost, cost_of
+
+
+def count_call(model: torch.nn.Module, batch: Any, backward: bool) -> Cost:
+    """One call of `model` with `batch` (a tensor, a tuple or a dict of arguments), and its backward pass from every
+    output that has a gradient. Neither the model nor its state is touched.
+
+    Raises:
+        CountError: its forward needs data; the message names the layer.
+    """
+    arguments, keywords = ((), batch) if isinstance(batch, dict) else (batch, {})
+    if not isinstance(arguments, tuple):
+        arguments = tuple(arguments) if isinstance(arguments, list) else (arguments,)
+    model = unwrapped(model)
+    try:
+        return _counted(model, arguments, keywords, backward, lambda tensor: torch.empty_like(tensor, device="meta"))
+    except CountError:
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+            return _counted(model, arguments, keywords, backward, mode.from_tensor)
+
+
+def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
+    """The model inside torch.compile's and data parallelism's wrappers."""
+    while True:
+        inner = getattr(model, "_orig_mod", None)
+        if inner is None and type(model).__name__ in ("DistributedDataParallel", "DataParallel"):
+            inner = model.module
+        if not isinstance(inner, torch.nn.Module):
+            return model
+        model = inner
+
+
+def _counted(model: torch.nn.Module, arguments: Any, keywords: Any, backward: bool, without_data: Any) -> Cost:
+    state = {
+        name: without_data(tensor.detach()).requires_grad_(tensor.requires_grad)
+        for name, tensor in (*model.named_parameters(), *model.named_buffers())
+    }
+    given = tree_map_only(
+        torch.Tensor, lambda t: without_data(t.detach()).requires_grad_(t.requires_grad), (arguments, keywords)
+    )
+
+    def step() -> torch.Tensor:
+        output = torch.func.functional_call(model, state, *given)
+        leaves = tree_flatten(dict(output) if hasattr(output, "keys") else output)[0]
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        traced = [leaf.sum() for leaf in tensors if leaf.requires_grad]
+        return sum(traced[1:], traced[0]) if traced else tensors[0].sum()
+
+    with torch.set_grad_enabled(backward):
+        return cost_of(count(model, step, backward=backward).operations)

@@ -1,0 +1,51 @@
+"""Sentences for what tables keep as keys and numbers: verdicts, flags, and notes on MFU.
+
+A cell that cannot be read, or a key that this version does not know, is shown as it is.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from mfulab.language import Texts
+
+
+def sentence(key: str, numbers: Mapping[str, Any], language: str = "en") -> str:
+    """The sentence of a verdict's reason, a flag or a note."""
+    try:
+        return Texts(language, "verdict")(key, **numbers)
+    except (KeyError, ValueError, TypeError):
+        return key
+
+
+def flags(cell: str | None, language: str = "en") -> str:
+    """The sentences of a cell of `verdict_flags`, joined by semicolons; empty for an empty cell."""
+    return "; ".join(sentence(key, numbers, language) for key, numbers in _read(cell).items())
+
+
+def note(row: Mapping[str, Any], uncounted: str | None = None, language: str = "en") -> str:
+    """The sentence of a row's `mfu_note`; empty without one. `uncounted` is the message of the model's FLOP count."""
+    key = row.get("mfu_note") or ""
+    values = {"precision": row.get("effective_precision") or row.get("precision"), "basis": row.get("mfu_basis")}
+    if key == "uncounted" and uncounted:
+        return sentence("uncounted_because", {"message": uncounted}, language)
+    return sentence(key, values, language) if key else ""
+
+
+def columns(row: Mapping[str, Any], uncounted: str | None = None, language: str = "en") -> dict[str, str]:
+    """The verdict's columns of a profile row in words; an empty one stays empty."""
+    cause, reason = row.get("verdict") or "", row.get("verdict_reason") or ""
+    return {
+        "mfu_note": note(row, uncounted, language),
+        "verdict": Texts(language).name("cause", cause),
+        "verdict_reason": sentence(reason, _read(row.get("verdict_numbers")), language) if reason else "",
+        "verdict_flags": flags(row.get("verdict_flags"), language),
+    }
+
+
+def _read(cell: str | None) -> dict[str, Any]:
+    try:
+        found = json.loads(cell or "{}")
+    except ValueError:
+        return {str(cell): {}}
+    return found if isinstance(found, dict) else {}

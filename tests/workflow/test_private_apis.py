@@ -1,0 +1,109 @@
+"""Private parts of libraries that this project leans on: named once, so that an upgrade which removes one fails here.
+
+docs/upstream.md says what each is for and what would replace it.
+"""
+
+import ast
+import importlib
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.workflow_copy import ROOT
+
+LIBRARIES = {
+    "hydra",
+    "matplotlib",
+    "numba",
+    "omegaconf",
+    "pandas",
+    "pydantic",
+    "seaborn",
+    "snakemake",
+    "torch",
+    "transformers",
+    "triton",
+}
+# Module, and the name in it.
+PRIVATE = {
+    ("torch", "_C._autograd._get_sequence_nr"),
+    ("torch", "_C._current_autograd_node"),
+    ("torch", "_int_mm"),
+    ("torch", "_ops.HigherOrderOperator"),
+    ("torch", "_ops.OpOverloadPacket"),
+    ("torch", "_scaled_mm"),
+    ("torch._subclasses.fake_tensor", "FakeTensor"),
+    ("torch._subclasses.fake_tensor", "FakeTensorMode"),
+    ("torch.autograd", "_engine_run_backward"),
+    ("torch.cuda", "_sleep"),
+    ("torch.utils._python_dispatch", "TorchDispatchMode"),
+    ("torch.utils._python_dispatch", "_get_current_dispatch_mode_stack"),
+    ("torch.utils._python_dispatch", "is_traceable_wrapper_subclass_type"),
+    ("torch.utils._pytree", "tree_flatten"),
+    ("torch.utils._pytree", "tree_leaves"),
+    ("torch.utils._pytree", "tree_map_only"),
+    ("torch.utils.data.dataloader", "_BaseDataLoaderIter.__next__"),
+}
+
+
+@pytest.mark.parametrize(("module", "name"), sorted(PRIVATE))
+def test_it_is_still_there(module, name):
+    found = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+
+
+def test_snakemake_still_has_what_its_workarounds_touch():
+    from snakemake.persistence import PersistenceBase
+    from snakemake.scheduling.job_scheduler import JobScheduler
+    from snakemake.workflow import Workflow
+
+    assert {"executor_plugin"} <= set(inspect.signature(Workflow.execute).parameters)
+    assert callable(Workflow.unlock)
+    assert callable(Workflow.get_rule)
+    assert "job_rate_limiter" in inspect.getsource(JobScheduler.__init__)
+    assert callable(PersistenceBase._unmark_incomplete)
+
+
+def test_every_private_part_in_use_is_named_here():
+    used = {found for path in sorted((ROOT / "src").rglob("*.py")) for found in _private(path)}
+    assert used == PRIVATE
+
+
+def _private(path: Path) -> Iterator[tuple[str, str]]:
+    """Private names of the libraries in a file: imported ones, and attributes of what is imported."""
+    modules: dict[str, str] = {}
+    tree = ast.parse(path.read_bytes())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                first = alias.name.split(".")[0]
+                modules[alias.asname or first] = alias.name if alias.asname else first
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in LIBRARIES:
+            for alias in node.names:
+                modules[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+                if _is_private(node.module) or _is_private(alias.name):
+                    yield node.module, alias.name
+    inner = {node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    for node in ast.walk(tree):
+        parts = [] if node in inner else _dotted(node)
+        root = modules.get(parts[0], "") if parts else ""
+        if root.split(".")[0] in LIBRARIES and any(map(_is_private, parts[1:])):
+            whole = [*root.split("."), *parts[1:]]
+            first = next(place for place, part in enumerate(whole) if _is_private(part))
+            if not any(map(_is_private, root.split("."))):
+                yield ".".join(whole[:first]), ".".join(whole[first:])
+
+
+def _dotted(node: ast.AST) -> list[str]:
+    """The parts of `a.b.c`."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return [node.id, *reversed(parts)] if isinstance(node, ast.Name) and parts else []
+
+
+def _is_private(name: str) -> bool:
+    return any(part.startswith("_") and not part.startswith("__") for part in name.split("."))
