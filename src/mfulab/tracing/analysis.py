@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mfulab.flops.operators import Cost
-from mfulab.flops.recorded import Recorded, recorded_cost, recorded_format
+from mfulab.flops.recorded import Recorded, recorded_format
 from mfulab.samplers.reading import Reading, Readings, missing
 from mfulab.tracing.attribution import COMPILED, FUSED, Attribution, attribute
 from mfulab.tracing.intervals import Intervals, clip, exclusive, gaps, length, overlapped, union
@@ -414,10 +414,14 @@ def _products(
             kernels.setdefault(int(owners[one]), []).append(one)
     else:
         for root in roots.tolist():
-            times[root] = int(host.end[root] - host.begin[root])
-    costs: dict[int, Recorded] = {}
+            times[root] += int(host.end[root] - host.begin[root])
+            above = int(attribution.around[root])
+            if above >= 0:  # a product of unknown FLOPs around it, of which the rest is left
+                times[above] -= int(host.end[root] - host.begin[root])
+    costs = attribution.costs
     found: dict[Any, Product] = {}
     counted: set[int] = set()
+    untold = Recorded(None, reason="no shapes: record with record_shapes=True")
     for root in roots.tolist():
         call = host.calls.get(root)
         inner = host.calls.get(attribution.innermost[root], call)
@@ -436,27 +440,25 @@ def _products(
         key = (id(call) if call else name, product_format, again, kernel)
         product = found.get(key)
         if product is None:
-            if id(call) not in costs:
-                costs[id(call)] = (
-                    recorded_cost(call.name, call.shapes, call.values) if call else Recorded(None, reason="no shapes")
-                )
             shapes = str([shape for shape in call.shapes if shape]) if call and any(call.shapes) else ""
             product = found[key] = Product(name, shapes, product_format, again, kernel=kernel)
-            recorded = costs[id(call)]
+            recorded = costs.get(id(call), untold)
             product.reason, product.matmul = recorded.reason, recorded.matmul
             if main is not None and recorded.matmul and (tile := tile_of(kernel)):
                 batch, m, n, _ = recorded.matmul
                 product.tile, product.padding = tile, padding(m, n, tile, int(activities.blocks[main]), batch)
-        if costs[id(call)].cost is not None:
+        recorded = costs.get(id(call), untold)
+        if recorded.cost is not None:
             counted.add(root)
         product.calls += 1
         product.time_ns += times[root]
-        cost = costs[id(call)].cost or Cost(0, 0, 0)
+        cost = recorded.cost or Cost(0, 0, 0)
         product.flops += cost.flops
         product.causal_flops += cost.causal_flops
         product.executed_flops += cost.executed_flops
         product.recorded_flops += (call.recorded_flops or 0) if call else 0
-    ordered = sorted(found.values(), key=lambda product: -product.time_ns)
+    told = (product for product in found.values() if product.time_ns or not product.reason)
+    ordered = sorted(told, key=lambda product: -product.time_ns)
     uncounted: dict[str, tuple[int, str]] = {}
     for product in ordered:
         if product.reason:

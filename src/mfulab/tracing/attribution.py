@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mfulab.flops.operators import FORMULAS
+from mfulab.flops.recorded import Recorded, recorded_cost
 from mfulab.tracing.recording import Recording, Times, launch_of
 
 # What torch.compile makes of products on a CPU; the counter sees the model before it is compiled.
@@ -31,7 +32,10 @@ class Attribution:
     """Of every host call and activity: what it belongs to. Indices into `Recording.host`; -1 where there is none.
 
     Attributes:
-        product: of each host call, the outermost product that it is or lies in.
+        product: of each host call, the outermost product that it is or lies in; of those whose record does not tell
+            their FLOPs, the innermost.
+        around: of each product, the one of unknown FLOPs that it lies in.
+        costs: what the products cost, by the identity of their `Call`.
         outermost: of each host call, the outermost operator that it is or lies in.
         innermost: of each product, the innermost call with a formula inside it: its types are those multiplied.
         backward: whether the host call runs in the backward pass.
@@ -41,8 +45,10 @@ class Attribution:
     """
 
     product: Indices
+    around: Indices
     outermost: Indices
     innermost: dict[int, int]
+    costs: dict[int, Recorded]
     backward: npt.NDArray[np.bool_]
     recomputed: npt.NDArray[np.bool_]
     of_activity: Indices
@@ -68,8 +74,19 @@ def attribute(recording: Recording) -> Attribution:
     is_operator = np.array([_is_operator(name) for name in recording.names], bool)
     is_backward = np.array([name.startswith(BACKWARD) for name in recording.names], bool)
     parent, product, outermost = (np.full(count, -1, np.int64) for _ in range(3))
+    surrounding = np.full(count, -1, np.int64)
     backward, recomputed = np.zeros(count, bool), np.zeros(count, bool)
     innermost: dict[int, int] = {}
+    costs: dict[int, Recorded] = {}
+
+    def is_told(one: int) -> bool:
+        call = host.calls.get(one)
+        if call is None:
+            return False
+        if id(call) not in costs:
+            costs[id(call)] = recorded_cost(call.name, call.shapes, call.values)
+        return costs[id(call)].cost is not None
+
     order = np.lexsort((-host.end, host.begin, host.thread))
     stack: list[int] = []
     ends, threads, names = host.end.tolist(), host.thread.tolist(), host.name.tolist()
@@ -95,12 +112,14 @@ def attribute(recording: Recording) -> Attribution:
         if returns[name]:
             backward[one] = True
         if multiplies[name]:
-            if product[one] < 0:
+            if product[one] < 0 or not is_told(int(product[one])):
+                surrounding[one] = product[one]
                 product[one] = one
+                is_told(one)
             innermost[int(product[one])] = one
         stack.append(one)
     of_activity, by_graph = _launched(recording, parent, order)
-    return Attribution(product, outermost, innermost, backward, recomputed, of_activity, by_graph)
+    return Attribution(product, surrounding, outermost, innermost, costs, backward, recomputed, of_activity, by_graph)
 
 
 def _is_operator(name: str) -> bool:
