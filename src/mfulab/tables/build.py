@@ -45,6 +45,7 @@ def collect(
             # Beside one's own machine a recorded GPU is what one lacks; a CPU is what one has.
             if not measured or any(row.get("device") == "cuda" for row in found.records["environment"]):
                 _extend(everything, found)
+        _extend(everything, from_recorded(reference))
     joined(everything.records)
     return everything
 
