@@ -98,10 +98,10 @@ def test_all_experts_are_those_that_the_model_holds():
     st.floats(1e-3, 1e6),
 )
 def test_steps_sum_to_the_difference(choices, speed):
-    from mfulab.conventions.explain import _row
+    from mfulab.conventions.explain import change
 
-    row = _row("any", choices, DENOMINATORS[-1], LLAMA, speed, DENOMINATORS[0])
-    ours = _row("ours", OURS, DENOMINATORS[0], LLAMA, speed, DENOMINATORS[0])
+    row = change("any", choices, DENOMINATORS[-1], LLAMA, speed, DENOMINATORS[0])
+    ours = change("ours", OURS, DENOMINATORS[0], LLAMA, speed, DENOMINATORS[0])
     assert sum(row.steps.values()) == pytest.approx(
         row.mfu_percent - ours.mfu_percent, rel=1e-9, abs=1e-9 * row.mfu_percent
     )

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from mfulab.schema.files import write_csv
 from mfulab.schema.measurements import MEASUREMENTS
 from mfulab.schema.rows import (
     CeilingRow,
@@ -15,6 +16,7 @@ from mfulab.schema.rows import (
     MatmulRow,
     NumberFormatsRow,
     ProfileRow,
+    PublishedRow,
     Row,
 )
 
@@ -159,6 +161,37 @@ def flops(model: str, batch_size: int) -> FlopsRow:
         step_peak_bytes=forward // 50 * batch_size + 4 * parameters,
         inference_peak_bytes=forward // 300 * batch_size,
     )
+
+
+def published() -> list[PublishedRow]:
+    """Public runs of two models from 8 to 4,096 devices, one of them above the 16-bit peak."""
+    rows = []
+    for model, framework in (("gpt2", "papers"), ("llama", "torchtitan")):
+        for place, devices in enumerate((8, 16, 64, 512, 4096)):
+            for architecture, accelerator in (("9.0", "H100 SXM5 80GB"), ("10.0", "B200 HGX")):
+                mfu = (104.0 if architecture == "10.0" else 52.0) * 0.9**place
+                rows.append(
+                    PublishedRow(
+                        published=framework,
+                        submitter="somebody",
+                        system=f"{model} on {devices}",
+                        framework=framework,
+                        model=model,
+                        accelerator=accelerator,
+                        architecture=architecture,
+                        accelerators=devices,
+                        precision="bf16",
+                        mfu_bf16_percent=mfu,
+                        mfu_percent=mfu,
+                        mfu_format="bf16",
+                        printed_mfu_percent=mfu + 1.5,
+                        convention="6N of all parameters",
+                        convention_mfu_percent=mfu + 1.4 + 0.3 * (place == 2),
+                        difference_points=0.1 - 0.3 * (place == 2),
+                        source="invented",
+                    )
+                )
+    return rows
 
 
 def number_formats() -> list[NumberFormatsRow]:
@@ -309,6 +342,10 @@ def lay_out(
         return folder
 
     add("environment", environment(hardware), {})
+    public = PublishedRow(**common("", "published=papers"), published="papers")
+    folder = root / add("published", public, {"published": "papers"})
+    lines = [row.model_dump(exclude={"hardware", "run"}) for row in published()]
+    write_csv(folder / "samples.csv", lines, list(lines[0]))
     for row in number_formats():
         add("number_formats", row, {"precision": {"name": row.precision, "dtype": DTYPE[row.precision]}})
     for ceiling in ceilings(hardware):

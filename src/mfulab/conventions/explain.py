@@ -153,13 +153,13 @@ def explained(
     reported: float | None = None,
 ) -> Explanation:
     """The same from counted work of one sample and a speed of each device in samples a second."""
-    ours = _row("mfulab", OURS, denominators[0], counted, samples_per_s, denominators[0])
+    ours = change("mfulab", OURS, denominators[0], counted, samples_per_s, denominators[0])
     conventions = [
-        _row(each.name, each.choices, denominators[0], counted, samples_per_s, denominators[0], each.source)
+        change(each.name, each.choices, denominators[0], counted, samples_per_s, denominators[0], each.source)
         for each in CONVENTIONS
         if _matters(each.choices, counted)
     ]
-    others = [_row("mfulab", OURS, other, counted, samples_per_s, denominators[0]) for other in denominators[1:]]
+    others = [change("mfulab", OURS, other, counted, samples_per_s, denominators[0]) for other in denominators[1:]]
     matches: list[Row] = []
     if reported is not None:
         near = [
@@ -228,7 +228,7 @@ def as_record(row: Row) -> dict[str, object]:
     return record | {"source": row.source}
 
 
-def _row(
+def change(
     name: str,
     choices: Choices,
     denominator: Denominator,
@@ -237,7 +237,10 @@ def _row(
     first: Denominator,
     source: str = "",
 ) -> Row:
-    """Changes one choice after another from ours to `choices`, then the peak; each difference is a step."""
+    """A row of `choices` over `denominator`, changed to from ours over `first`, one choice after another.
+
+    Each change is a step, in points of MFU; `samples_per_s` is of one device.
+    """
     samples = counted.batch_size
     scale = 100 * samples_per_s / samples / 1e12
 
@@ -277,7 +280,7 @@ def _everything(counted: Work, samples_per_s: float, denominators: Sequence[Deno
         for denominator in denominators:
             name = named.name if named else described(choices)
             source = named.source if named else ""
-            yield _row(name, choices, denominator, counted, samples_per_s, denominators[0], source)
+            yield change(name, choices, denominator, counted, samples_per_s, denominators[0], source)
 
 
 def described(choices: Choices) -> str:

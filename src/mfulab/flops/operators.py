@@ -69,7 +69,7 @@ def _formula(*names: str) -> Callable[[_F], _F]:
 # ------------------------------------------------------------------------------------------------------ matrix products
 
 
-@_formula("aten::mm", "aten::bmm", "aten::_int_mm", "aten::_scaled_mm", "aten::mv", "aten::dot", "aten::vdot")
+@_formula("aten::mm", "aten::_int_mm", "aten::_scaled_mm", "aten::mv", "aten::dot", "aten::vdot")
 def product(a: torch.Tensor, b: torch.Tensor, *args: Any, out: Any, **kwargs: Any) -> int:
     """[…, m, k]·[…, k, n], [m, k]·[k] or [k]·[k]: each element of the first meets n of the second.
 
@@ -96,9 +96,25 @@ def _stored(tensor: Any) -> int:
     return int((tensor._values() if tensor.is_sparse else tensor.values()).numel())
 
 
-@_formula(
-    "aten::addmm", "aten::baddbmm", "aten::addmv", "aten::addbmm", "aten::_addmm_activation", "aten::_sparse_addmm"
-)
+@_formula("aten::bmm")
+def batched_product(a: torch.Tensor, b: torch.Tensor, *args: Any, out: Any, **kwargs: Any) -> int | Cost:
+    """As `product`. Squares of tokens by tokens, which eager attention makes and takes, grow with pairs of tokens."""
+    flops = product(a, b, out=out)
+    sizes = sorted((a.shape[-2], a.shape[-1], b.shape[-1]))
+    if sizes[1] > 1 and sizes[1] in (sizes[0], sizes[2]):
+        return Cost(flops, flops, flops, attention_flops=flops, rectangle_flops=flops)
+    return flops
+
+
+@_formula("aten::baddbmm")
+def added_batched_product(
+    added: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *args: Any, out: Any, **kwargs: Any
+) -> int | Cost:
+    """As `batched_product`."""
+    return batched_product(a, b, out=out)
+
+
+@_formula("aten::addmm", "aten::addmv", "aten::addbmm", "aten::_addmm_activation", "aten::_sparse_addmm")
 def added_product(added: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *args: Any, out: Any, **kwargs: Any) -> int:
     """The product's FLOPs; adding the first operand is not counted, as everywhere."""
     return product(a, b, out=out)

@@ -13,6 +13,7 @@ from mfulab.planning import traces
 from mfulab.planning.overrides import from_snakemake
 from mfulab.planning.runs import Plan, Run, plan
 from mfulab.planning.sources import PACKAGE, locate
+from mfulab.schema.configs import PUBLISHED
 from mfulab.schema.errors import ConfigurationError
 from mfulab.schema.files import read_text, write_json
 
@@ -75,7 +76,7 @@ def _fingerprint(overrides: Sequence[str], folder: Path) -> str:
     digest = hashlib.sha256(json.dumps([*overrides, *machine]).encode())
     rooms = [sorted((PACKAGE / room).glob("*.py")) for room in ("planning", "schema")]
     code = [PACKAGE / "language/__init__.py", *itertools.chain(*rooms)]
-    for path in [*sorted(folder.rglob("*.yaml")), *code]:
+    for path in [*sorted(folder.rglob("*.yaml")), *sorted(PUBLISHED.glob("*.csv")), *code]:
         digest.update(str(path).encode())
         digest.update(path.read_bytes())
     for override in overrides:

@@ -4,6 +4,8 @@ A run's config is the part of the composed Hydra config that its step reads, so 
 step does not read share one measurement.
 """
 
+import hashlib
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -258,3 +260,25 @@ class NumberFormatsStep(Step):
         4096, ge=2, description="Numbers a sum; fewer where their sum would leave the format's range."
     )
     seed: int = Field(0, ge=0)
+
+
+PUBLISHED = Path("results/reference/published")
+"""Public runs, one CSV a collection, one line a run with its source."""
+
+
+class PublishedStep(Step):
+    """One collection of public runs, their FLOPs counted here."""
+
+    axes: ClassVar[tuple[str, ...]] = ("published",)
+    on_device: ClassVar[bool] = False
+    published: Name = Field(description="A collection: the name of a file in results/reference/published/.")
+    digest: str = Field("", description="Of that file, so that edited lines are computed anew.")
+
+    @model_validator(mode="after")
+    def _knows_its_file(self) -> "PublishedStep":
+        path = PUBLISHED / f"{self.published}.csv"
+        if not path.exists():
+            choices = ", ".join(sorted(each.stem for each in PUBLISHED.glob("*.csv")))
+            raise ValueError(f"published={self.published}: unknown. Choices: {choices or f'none in {PUBLISHED}/'}")
+        self.digest = self.digest or hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+        return self

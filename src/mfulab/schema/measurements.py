@@ -23,6 +23,7 @@ class Measurement:
         linked: columns that the table takes from a run's config and links, for the join.
         priority: runs of a higher one start first: what others are joined with comes before them.
         runtime_min: minutes that a cluster is asked for.
+        lines: whether a run reports many rows, the lines of its `samples.csv`; its own row says how it went.
     """
 
     step: str
@@ -34,6 +35,7 @@ class Measurement:
     linked: tuple[str, ...] = ()
     priority: int = 0
     runtime_min: int = 10
+    lines: bool = False
 
     @property
     def on_device(self) -> bool:
@@ -137,6 +139,16 @@ MEASUREMENTS = {
             "model device rank effective_precision status steps time_s mfu_percent kernel_busy_percent matmul_percent"
             " communication_percent idle_percent hfu_percent job_mfu_percent verdict",
             priority=10,
+        ),
+        Measurement(
+            "published",
+            "published",
+            configs.PublishedStep,
+            rows.PublishedRow,
+            "Counting the models of {wildcards.run}",
+            "submitter system model accelerator accelerators precision status mfu_percent mfu_format"
+            " printed_mfu_percent difference_points explanation source",
+            lines=True,
         ),
     )
 }

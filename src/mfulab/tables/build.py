@@ -40,7 +40,8 @@ def collect(
                 _extend(everything, from_folder(results, folder.name))
     if reference is not None and reference.is_dir():
         measured = {row["hardware"] for rows in everything.records.values() for row in rows}
-        for folder in sorted(path for path in reference.iterdir() if path.is_dir() and path.name not in measured):
+        machines = (path for path in reference.iterdir() if path.is_dir() and path.name not in measured | NO_MACHINE)
+        for folder in sorted(machines):
             found = from_recorded(folder)
             # Beside one's own machine a recorded GPU is what one lacks; a CPU is what one has.
             if not measured or any(row.get("device") == "cuda" for row in found.records["environment"]):

@@ -62,6 +62,17 @@ def read_row(folder: Path, step: str) -> Record:
     return {**MEASUREMENTS[step].row().model_dump(), "run": folder.name, "status": "failed", "message": message}
 
 
+def read_rows(folder: Path, step: str) -> list[Record]:
+    """The rows that one run reports: its own, or the lines of its samples where its step reports many and it is ok."""
+    row = {**read_row(folder, step), "run": folder.name}
+    if not MEASUREMENTS[step].lines or row["status"] != "ok":
+        return [row]
+    problems: list[str] = []
+    found = [parse(MEASUREMENTS[step].row, cells) for cells in _lines(folder / "samples.csv", problems)]
+    same = {name: row[name] for name in ("commit", "started_at")}
+    return [{**each, **same, "run": f"{folder.name},line={number}"} for number, each in enumerate(found, 1)]
+
+
 def read_config(folder: Path) -> Record:
     """A run's config, empty where there is none to read."""
     try:
@@ -88,7 +99,8 @@ def from_manifest(manifest: Path, root: Path = Path(), *, finished: bool = False
         known = from_config(MEASUREMENTS[step].table, read_config(root / folder), links)
         where = plan["hardware"] if MEASUREMENTS[step].on_device else ""
         who = {"hardware": where, "experiment": plan["experiment"], "recorded": False, "run": Path(folder).name}
-        collected.add(MEASUREMENTS[step].table, {**read_row(root / folder, step), **known, **who}, root / folder)
+        for row in read_rows(root / folder, step):
+            collected.add(MEASUREMENTS[step].table, {**row, **known, **who, "run": row["run"]}, root / folder)
 
     for run in plan["runs"]:
         if finished and _changed(root / run["folder"], run.get("config_digest")):
@@ -141,7 +153,8 @@ def from_folder(results: Path, hardware: str) -> Collected:
             used |= {flops} if flops else set()
             links = {"flops": str(flops) if flops else None, "compute": str(ceilings.get(_format(config), "")) or None}
             who = {"hardware": hardware, "experiment": "", "recorded": False, "run": folder.name}
-            collected.add(table, {**read_row(folder, step), **from_config(table, config, links), **who}, folder)
+            for row in read_rows(folder, step):
+                collected.add(table, {**row, **from_config(table, config, links), **who, "run": row["run"]}, folder)
     for folder in sorted(used):
         who = {"hardware": "", "experiment": "", "recorded": False, "run": folder.name}
         collected.add("flops", {**read_row(folder, "count_flops"), **who}, folder)

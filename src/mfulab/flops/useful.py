@@ -1,0 +1,139 @@
+"""The part of a step's FLOPs that served real tokens: padding left out, documents packed into a row apart.
+
+From top to bottom: executed (recomputation, masked pairs), needed by the model for the batch as it came (MFU), needed
+for its real tokens alone (useful MFU).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from mfulab.flops.counter import Operations
+from mfulab.flops.masks import has_data, lengths_of
+
+IGNORED = -100
+"""Label that a loss leaves out, torch's and transformers' default."""
+
+
+@dataclass(frozen=True)
+class RealTokens:
+    """A batch's documents.
+
+    Attributes:
+        lengths: tokens of each document.
+        rows: rows of the batch.
+        width: tokens of each row, padding included.
+        source: which of the model's arguments says so.
+    """
+
+    lengths: tuple[int, ...]
+    rows: int
+    width: int
+    source: str
+
+    @property
+    def fraction(self) -> float:
+        """Real tokens ÷ all tokens."""
+        return sum(self.lengths) / (self.rows * self.width)
+
+    @property
+    def pair_fraction(self) -> float:
+        """Pairs of tokens of one document ÷ pairs of tokens of one row."""
+        return sum(length**2 for length in self.lengths) / (self.rows * self.width**2)
+
+
+def real_tokens(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> RealTokens | None:
+    """Reads a model call's arguments: where its documents begin and end, None where nothing says so.
+
+    In this order: `cu_seqlens` (and transformers' `cu_seq_lens_q`), an `attention_mask` [rows, width] of zeros and ones
+    or of the documents' numbers, `key_padding_mask` (true where padding), `position_ids` that begin anew with each
+    document, and `labels`, where the tokens after a row's last label are padding. A mask of another shape than the
+    tokens belongs to a cache and says nothing. A mapping as the only argument is taken for keywords.
+    """
+    given: dict[str, Any] = dict(keywords)
+    for argument in arguments:
+        if isinstance(argument, Mapping):
+            given = {**argument, **given}
+    tokens = given.get("input_ids", given.get("inputs_embeds"))
+    if tokens is None:
+        tokens = next((one for one in arguments if getattr(one, "ndim", 0) >= 2 and not one.is_nested), None)
+    if tokens is None:
+        return None
+    shape = tuple(tokens.shape[:2])
+    for names, read in _READERS:
+        for name in names:
+            value = given.get(name)
+            lengths = read(value, shape) if value is not None and has_data(value) else None
+            if lengths is not None:
+                return RealTokens(tuple(length for length in lengths if length), *shape, source=name)
+    return None
+
+
+def _ends(ends: Any, shape: tuple[int, int]) -> list[int] | None:
+    return lengths_of(ends) if ends.ndim == 1 else None
+
+
+def _mask(mask: Any, shape: tuple[int, int]) -> list[int] | None:
+    if tuple(mask.shape) != shape or mask.is_floating_point():
+        return None
+    numbers = mask.long()
+    if int(numbers.max()) <= 1:
+        rows = numbers.sum(-1).tolist()
+        return None if all(length == shape[1] for length in rows) else rows  # packing may say more
+    return [int((row == number).sum()) for row in numbers for number in row.unique() if number]
+
+
+def _padding(mask: Any, shape: tuple[int, int]) -> list[int] | None:
+    return (~mask).sum(-1).tolist() if tuple(mask.shape) == shape and not mask.is_floating_point() else None
+
+
+def _positions(positions: Any, shape: tuple[int, int]) -> list[int] | None:
+    if tuple(positions.shape) != shape:
+        return None
+    starts = [[*(row == 0).nonzero().flatten().tolist(), len(row)] for row in positions]
+    if not any(len(row) > 2 for row in starts):
+        return None
+    return [end - begin for row in starts for begin, end in pairwise(row)]
+
+
+def _labels(labels: Any, shape: tuple[int, int]) -> list[int] | None:
+    if tuple(labels.shape) != shape:
+        return None
+    kept = labels != IGNORED
+    return [int(row.nonzero().max()) + 1 if bool(row.any()) else 0 for row in kept]
+
+
+_READERS: tuple[tuple[tuple[str, ...], Any], ...] = (
+    (("cu_seqlens", "cu_seq_lens_q", "cu_seqlens_q"), _ends),
+    (("attention_mask",), _mask),
+    (("key_padding_mask", "src_key_padding_mask", "padding_mask"), _padding),
+    (("position_ids",), _positions),
+    (("labels",), _labels),
+    (("attention_mask",), lambda mask, shape: [shape[1]] * shape[0] if tuple(mask.shape) == shape else None),
+)
+
+
+def useful_flops(operations: Operations, real: RealTokens) -> float:
+    """FLOPs of forward and backward that served real tokens.
+
+    What is done token by token counts by the share of real tokens, attention by the pairs within documents; with a
+    window by the tokens. Kernels that take lengths leave nothing out. What is done once a row, a classifier's head say,
+    is taken for token by token.
+    """
+    total = 0.0
+    for key, totals in operations.totals.items():
+        if key.direction in ("forward", "backward"):
+            total += (totals.flops - totals.attention_flops) * real.fraction
+            if totals.rectangle_flops:
+                total += min(totals.attention_flops * real.fraction, totals.rectangle_flops * real.pair_fraction)
+            else:
+                total += totals.attention_flops
+    return total
+
+
+def flops_per_accepted_token(operations: Operations, accepted: int) -> float:
+    """What a token that was kept cost, drafts that were rejected included: speculative and ordinary decoding alike."""
+    if accepted < 1:
+        raise ValueError(f"accepted={accepted}: at least one token must have been kept")
+    return operations.hardware_flops / accepted

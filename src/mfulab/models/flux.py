@@ -1,0 +1,127 @@
+"""The FLUX.1 transformer over image latents and text, from its published shapes and without a download."""
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+
+class _Modulation(torch.nn.Module):
+    """Shift, scale and gate of a block from the conditioning vector [batch, width]."""
+
+    def __init__(self, width: int, parts: int) -> None:
+        super().__init__()
+        self.parts = parts
+        self.linear = torch.nn.Linear(width, parts * width)
+
+    def forward(self, vector: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return self.linear(torch.nn.functional.silu(vector))[:, None].chunk(self.parts, dim=-1)
+
+
+def _attend(queries_keys_values: torch.Tensor, heads: int) -> torch.Tensor:
+    """[batch, tokens, 3·width] → [batch, tokens, width]."""
+    batch, tokens, width = queries_keys_values.shape
+    split = queries_keys_values.view(batch, tokens, 3, heads, width // 3 // heads).permute(2, 0, 3, 1, 4)
+    attended = scaled_dot_product_attention(split[0], split[1], split[2])
+    return attended.transpose(1, 2).reshape(batch, tokens, width // 3)
+
+
+class _Stream(torch.nn.Module):
+    """What a double block has of its own for each of image and text."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.modulation = _Modulation(width, 6)
+        self.norms = torch.nn.ModuleList(torch.nn.LayerNorm(width, elementwise_affine=False) for _ in range(2))
+        self.qkv, self.projection = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
+        self.mlp = torch.nn.Sequential(
+            torch.nn.Linear(width, 4 * width), torch.nn.GELU(approximate="tanh"), torch.nn.Linear(4 * width, width)
+        )
+
+
+class DoubleBlock(torch.nn.Module):
+    """Image and text attend to each other, each with weights of its own."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.image, self.text = _Stream(width), _Stream(width)
+
+    def forward(
+        self, image: torch.Tensor, text: torch.Tensor, vector: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        streams = ((self.text, text), (self.image, image))
+        modulations = [stream.modulation(vector) for stream, _ in streams]
+        projected = [
+            stream.qkv(stream.norms[0](tokens) * (1 + scale) + shift)
+            for (stream, tokens), (shift, scale, *_) in zip(streams, modulations, strict=True)
+        ]
+        attended = _attend(torch.cat(projected, dim=1), self.heads).split([text.shape[1], image.shape[1]], dim=1)
+        results = []
+        for (stream, tokens), part, (_, _, gate, shift, scale, last) in zip(
+            streams, attended, modulations, strict=True
+        ):
+            tokens = tokens + gate * stream.projection(part)
+            results.append(tokens + last * stream.mlp(stream.norms[1](tokens) * (1 + scale) + shift))
+        return results[1], results[0]
+
+
+class SingleBlock(torch.nn.Module):
+    """Attention and MLP side by side over image and text together."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads, self.width = heads, width
+        self.modulation = _Modulation(width, 3)
+        self.norm = torch.nn.LayerNorm(width, elementwise_affine=False)
+        self.enter, self.leave = torch.nn.Linear(width, 7 * width), torch.nn.Linear(5 * width, width)
+
+    def forward(self, tokens: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
+        shift, scale, gate = self.modulation(vector)
+        qkv, hidden = self.enter(self.norm(tokens) * (1 + scale) + shift).split(
+            [3 * self.width, 4 * self.width], dim=-1
+        )
+        hidden = torch.nn.functional.gelu(hidden, approximate="tanh")
+        return tokens + gate * self.leave(torch.cat([_attend(qkv, self.heads), hidden], dim=-1))
+
+
+class Flux(torch.nn.Module):
+    """FLUX.1: [batch, image_tokens, 64] latents → the same shape; text, time and pooled text are zeros of their shapes.
+
+    Black Forest Labs, black-forest-labs/flux src/flux/model.py: 19 double and 38 single blocks of width 3072.
+    """
+
+    def __init__(
+        self,
+        text_tokens: int,
+        width: int = 3072,
+        heads: int = 24,
+        double_blocks: int = 19,
+        single_blocks: int = 38,
+        text_width: int = 4096,
+        pooled_width: int = 768,
+        channels: int = 64,
+    ) -> None:
+        super().__init__()
+        self.text_shape, self.pooled_width = (text_tokens, text_width), pooled_width
+        self.image_in, self.text_in = torch.nn.Linear(channels, width), torch.nn.Linear(text_width, width)
+        self.time_in, self.pooled_in = (
+            torch.nn.Sequential(torch.nn.Linear(into, width), torch.nn.SiLU(), torch.nn.Linear(width, width))
+            for into in (256, pooled_width)
+        )
+        self.double_blocks = torch.nn.ModuleList(DoubleBlock(width, heads) for _ in range(double_blocks))
+        self.single_blocks = torch.nn.ModuleList(SingleBlock(width, heads) for _ in range(single_blocks))
+        self.last_modulation = _Modulation(width, 2)
+        self.last_norm = torch.nn.LayerNorm(width, elementwise_affine=False)
+        self.last = torch.nn.Linear(width, channels)
+
+    def forward(self, latents: torch.Tensor) -> torch.Tensor:
+        batch = latents.shape[0]
+        image, text = self.image_in(latents), self.text_in(latents.new_zeros(batch, *self.text_shape))
+        vector = self.time_in(latents.new_zeros(batch, 256))
+        vector = vector + self.pooled_in(latents.new_zeros(batch, self.pooled_width))
+        for double in self.double_blocks:
+            image, text = double(image, text, vector)
+        tokens = torch.cat([text, image], dim=1)
+        for single in self.single_blocks:
+            tokens = single(tokens, vector)
+        shift, scale = self.last_modulation(vector)
+        return self.last(self.last_norm(tokens[:, text.shape[1] :]) * (1 + scale) + shift)

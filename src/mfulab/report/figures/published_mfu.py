@@ -1,0 +1,121 @@
+"""MFU of public training runs by number of accelerators, one panel a model, and where one's own run of it stands."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mfulab.language import Texts
+from mfulab.language.quantities import percent
+from mfulab.report.drawing import style
+from mfulab.report.frames import Tables, ok
+
+TABLES = ("published", "profile")
+TOPIC = "published"
+ORDER = 1
+MOST = 4  # panels
+SEVERAL = 5  # numbers of devices that make a series
+FULL = 100.0
+FAMILIES = {
+    "8.0": "Ampere",
+    "9.0": "Hopper",
+    "10.0": "Blackwell",
+    "10.3": "Blackwell Ultra",
+    "gfx942": "CDNA 3",
+    "gfx950": "CDNA 4",
+}
+OWN = "own"
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """Public runs of the models with most of them, and training steps of the same models measured here."""
+    public = ok(tables["published"], "mfu_bf16_percent", "accelerators")
+    if public.empty:
+        return public
+    models = _scaled(public)
+    public = public[public["model"].isin(models)]
+    public = public.assign(family=public["architecture"].map(lambda name: FAMILIES.get(name, name)))
+    mine = ok(tables["profile"], "mfu_percent")
+    mine = mine[mine["model"].isin(models) & (mine["mode"] == "training")]
+    mine = mine.assign(family=OWN, accelerators=1, mfu_bf16_percent=mine["mfu_percent"], submitter=mine["hardware"])
+    kept = [*public.columns]
+    together = pd.concat([public, mine.reindex(columns=kept)]) if len(mine) else public
+    order = {model: place for place, model in enumerate(models)}
+    return together.sort_values(["model", "accelerators"], key=lambda column: column.map(order).fillna(column))
+
+
+def _scaled(public: pd.DataFrame) -> list[str]:
+    """The models that ran on the most devices, of those with several sizes of machine where there are such."""
+    by_model = public.groupby("model")["accelerators"]
+    ranked = pd.DataFrame({"most": by_model.max(), "counts": by_model.nunique(), "runs": by_model.size()})
+    several = ranked[ranked["counts"] >= SEVERAL]
+    ranked = several if len(several) else ranked
+    return list(ranked.sort_values(["most", "runs"], ascending=False).index[:MOST])
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """The widest fall from few to many devices of one kind, and how many runs exceed the 16-bit peak."""
+    public = rows[rows["family"] != OWN]
+    above = int((public["mfu_bf16_percent"] > FULL).sum())
+    falls = []
+    for (model, accelerator), group in public.groupby(["model", "accelerator"], sort=False):
+        best = group.groupby("accelerators")["mfu_bf16_percent"].max()
+        if len(best) > 1:
+            falls.append((best.index[-1] / best.index[0], model, accelerator, best.index[0], best.index[-1], best))
+    words = text("above", above=above, count=len(public))
+    if not falls:
+        return words
+    _, model, accelerator, few, many, best = max(falls, key=lambda fall: (fall[0], str(fall[1:3])))
+    return (
+        text(
+            "finding",
+            model=model,
+            accelerator=accelerator,
+            few=int(few),
+            many=int(many),
+            high=percent(best.iloc[0]),
+            low=percent(best.iloc[-1]),
+        )
+        + " "
+        + words
+    )
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """A point a run; the dashed line is the 16-bit peak, above which products ran in a faster format."""
+    models = list(dict.fromkeys(rows["model"]))
+    families = [
+        family for family in dict.fromkeys([*FAMILIES.values(), *rows["family"]]) if family in set(rows["family"])
+    ]
+    public = [family for family in families if family != OWN]
+    looks = {
+        family: (style.PALETTE[place % len(style.PALETTE)], style.MARKERS[place % len(style.MARKERS)])
+        for place, family in enumerate(public)
+    }
+    top = 1.06 * max(FULL, rows["mfu_bf16_percent"].max())
+    for (_, model), axes in style.panels(figure, [""], models, sharey=True).items():
+        here = rows[rows["model"] == model]
+        axes.axhline(FULL, color=style.MUTED, linewidth=1, linestyle=(0, (4, 3)))
+        for family, (color, marker) in looks.items():
+            of = here[here["family"] == family]
+            axes.scatter(of["accelerators"], of["mfu_bf16_percent"], s=46, color=color, marker=marker, alpha=0.75, lw=0)
+        mine = here[here["family"] == OWN]
+        axes.scatter(
+            mine["accelerators"], mine["mfu_bf16_percent"], s=190, marker="*", color=style.INK, zorder=4, linewidth=0
+        )
+        axes.set_xscale("log", base=2)
+        counts = sorted(set(here["accelerators"].astype(int)))
+        shown = counts if len(counts) <= 4 else [counts[0], counts[len(counts) // 2], counts[-1]]
+        axes.set_xticks(shown, [f"{count:,}" for count in shown])
+        axes.minorticks_off()
+        axes.set_xlabel(text("accelerators"))
+        axes.set_ylim(0, top)
+    figure.axes[0].set_ylabel(text("mfu_of_16_bits"))
+    entries = [style.dot(color, family, marker) for family, (color, marker) in looks.items()]
+    if OWN in families:
+        entries.append(style.dot(style.INK, text("you_are_here"), "*"))
+    style.legend(figure, entries)
+    disclaim(figure, text)
+
+
+def disclaim(figure: Figure, text: Texts) -> None:
+    """What MLPerf's rules ask for, at the right of the provenance."""
+    figure.text(0.985, 0.07 / figure.get_figheight(), text("derived"), ha="right", fontsize=9, color=style.MUTED)

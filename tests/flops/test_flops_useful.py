@@ -1,0 +1,137 @@
+"""Real tokens of a batch, and the FLOPs that served them: padded, packed and separate batches hold the same ones."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mfulab.flops.counter import OperatorCounter
+from mfulab.flops.layers import LayerTracker
+from mfulab.flops.useful import flops_per_accepted_token, real_tokens, useful_flops
+from mfulab.models.huggingface import build as build_huggingface
+
+WIDTH, LAYERS, WORDS = 32, 2, 50
+documents = st.lists(st.integers(2, 9), min_size=1, max_size=4)
+
+
+@pytest.fixture(scope="module", params=["sdpa", "eager"])
+def bert(request):
+    torch.manual_seed(0)
+    return build_huggingface(
+        "BertForMaskedLM", request.param, vocab_size=WORDS, hidden_size=WIDTH, num_hidden_layers=LAYERS,
+        num_attention_heads=2, intermediate_size=4 * WIDTH,
+    )  # fmt: skip
+
+
+def counted(model, **batch):
+    with OperatorCounter(LayerTracker(model), memory=False) as counter:
+        model(**batch).logits.sum().backward()
+    return counter.operations
+
+
+def padded(lengths: list[int], width: int) -> dict[str, torch.Tensor]:
+    mask = torch.zeros(len(lengths), width, dtype=torch.long)
+    for row, length in enumerate(lengths):
+        mask[row, :length] = 1
+    return {"input_ids": torch.ones_like(mask), "attention_mask": mask}
+
+
+@settings(max_examples=5, deadline=None)
+@given(documents, st.integers(0, 5))
+def test_the_useful_part_of_a_padded_batch_is_what_its_documents_cost_alone(bert, lengths, padding):
+    batch = padded(lengths, max(lengths) + padding)
+    operations = counted(bert, **batch)
+    real = real_tokens((), batch)
+    alone = sum(counted(bert, input_ids=torch.ones(1, length, dtype=torch.long)).model_flops for length in lengths)
+    assert useful_flops(operations, real) == pytest.approx(alone, rel=1e-12)
+    assert operations.model_flops >= alone
+    without = [length == batch["input_ids"].shape[1] for length in lengths]
+    assert (operations.model_flops == alone) == all(without)
+
+
+def test_two_thirds_of_padding():
+    model = build_huggingface(
+        "BertForMaskedLM", vocab_size=WORDS, hidden_size=WIDTH, num_hidden_layers=LAYERS, num_attention_heads=2,
+        intermediate_size=4 * WIDTH,
+    )  # fmt: skip
+    batch = padded([32, 32, 32, 32], 96)
+    operations = counted(model, **batch)
+    # A layer's four projections and two matrices of the MLP; the head's two. Backward twice.
+    token = LAYERS * (4 + 8) * 2 * WIDTH**2 + 2 * WIDTH**2 + 2 * WIDTH * WORDS
+    pair = LAYERS * 4 * WIDTH
+    assert operations.model_flops == 3 * 4 * (96 * token + 96**2 * pair)
+    assert useful_flops(operations, real_tokens((), batch)) == pytest.approx(3 * 4 * (32 * token + 32**2 * pair))
+
+
+@settings(max_examples=4, deadline=None)
+@given(documents)
+def test_packed_rows_hold_the_sum_of_their_documents(lengths):
+    model = build_huggingface(
+        "LlamaForCausalLM", vocab_size=WORDS, hidden_size=WIDTH, num_hidden_layers=LAYERS, num_attention_heads=4,
+        num_key_value_heads=2, intermediate_size=48,
+    )  # fmt: skip
+    model.set_attn_implementation("sdpa")  # which makes a mask of the positions
+    positions = torch.cat([torch.arange(length) for length in lengths])[None]
+    ids = torch.ones_like(positions)
+    operations = counted(model, input_ids=ids, position_ids=positions)
+    alone = sum(counted(model, input_ids=torch.ones(1, length, dtype=torch.long)).model_flops for length in lengths)
+    # Rotary angles are made by a product for all rows at once, which a document alone has too.
+    assert operations.model_flops == pytest.approx(alone, rel=0.01)
+    real = real_tokens((ids,), {"position_ids": positions})
+    if len(lengths) > 1:
+        assert real.lengths == tuple(lengths)
+        assert useful_flops(operations, real) == pytest.approx(operations.model_flops, rel=1e-9)
+
+
+IDS = torch.ones(2, 6, dtype=torch.long)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "lengths", "source"),
+    [
+        ({"attention_mask": torch.tensor([[1] * 4 + [0] * 2, [1] * 6])}, (4, 6), "attention_mask"),
+        ({"attention_mask": torch.tensor([[1, 1, 2, 2, 2, 0], [1] * 6])}, (2, 3, 6), "attention_mask"),
+        ({"attention_mask": torch.ones(2, 6, dtype=torch.bool)}, (6, 6), "attention_mask"),
+        ({"key_padding_mask": torch.tensor([[False] * 5 + [True], [False] * 6])}, (5, 6), "key_padding_mask"),
+        ({"cu_seqlens": torch.tensor([0, 2, 6, 12])}, (2, 4, 6), "cu_seqlens"),
+        ({"position_ids": torch.tensor([[0, 1, 2, 0, 1, 2], [0, 1, 2, 3, 4, 5]])}, (3, 3, 6), "position_ids"),
+        ({"labels": torch.tensor([[-100, 4, 5, -100, -100, -100], [1] * 6])}, (3, 6), "labels"),
+    ],
+)
+def test_what_says_where_documents_end(keywords, lengths, source):
+    real = real_tokens((IDS,), keywords)
+    assert (real.lengths, real.rows, real.width, real.source) == (lengths, 2, 6, source)
+    assert real_tokens(({"input_ids": IDS, **keywords},), {}) == real
+    assert 0 < real.pair_fraction <= real.fraction <= 1
+
+
+@pytest.mark.parametrize(
+    "keywords",
+    [{}, {"attention_mask": torch.ones(2, 9)}, {"attention_mask": torch.ones(2, 6, device="meta")}, {"other": IDS}],
+)
+def test_what_says_nothing_is_not_guessed(keywords):
+    assert real_tokens((IDS,), keywords) is None
+    assert real_tokens((), keywords) is None
+
+
+def test_generation_with_a_draft_costs_each_token_that_was_kept_more():
+    torch.manual_seed(0)
+    sizes = {"vocab_size": WORDS, "hidden_size": WIDTH, "intermediate_size": 48, "use_cache": True}
+    sizes["num_attention_heads"] = 4
+    target, draft = (
+        build_huggingface("LlamaForCausalLM", num_hidden_layers=layers, **sizes).eval() for layers in (4, 1)
+    )
+    prompt = torch.ones(1, 5, dtype=torch.long)
+    options = {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False, "pad_token_id": 0}
+    both = torch.nn.ModuleDict({"target": target, "draft": draft})
+    costs = []
+    for assistant in (None, draft):
+        with OperatorCounter(LayerTracker(both), memory=False) as counter:
+            tokens = target.generate(prompt, assistant_model=assistant, **options)
+        accepted = tokens.shape[1] - prompt.shape[1]
+        assert accepted == 8
+        costs.append(flops_per_accepted_token(counter.operations, accepted))
+        assert (counter.operations.sum(layer="draft").flops > 0) == (assistant is not None)
+    assert costs[1] > costs[0]
+    with pytest.raises(ValueError, match="accepted=0"):
+        flops_per_accepted_token(counter.operations, 0)
