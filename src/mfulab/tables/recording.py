@@ -18,7 +18,7 @@ from typing import Any
 from mfulab.hardware.identity import hardware_slug
 from mfulab.schema.errors import ConfigurationError
 from mfulab.schema.files import write_csv, write_json, write_text
-from mfulab.schema.measurements import TABLES
+from mfulab.schema.measurements import NO_MACHINE, TABLES
 from mfulab.tables import build, series
 from mfulab.tables.columns import Record, Records, columns
 from mfulab.tables.recording_check import ABOUT, CONFIGS, DIRTY, SERIES, check
@@ -181,7 +181,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def recordings(results: Path, hardware: str | None) -> list[Path]:
     """The folders of all recordings, or of one. Raises ConfigurationError where that one is not there."""
     if hardware is None:
-        return sorted(path for path in (results / REFERENCE).glob("[!.]*") if path.is_dir())
+        return sorted(
+            path for path in (results / REFERENCE).glob("[!.]*") if path.is_dir() and path.name not in NO_MACHINE
+        )
     folder = results / REFERENCE / hardware
     if not folder.is_dir():
         raise ConfigurationError(f"{folder}/: there is no such recording.")
