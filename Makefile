@@ -8,16 +8,16 @@ CPU_TORCH ?= https://download.pytorch.org/whl/cpu
 CONFIG ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help report figures install test lint format types unit workflow bench lock lock-check wheelhouse clean
+.PHONY: help report figures install test lint format types unit workflow bench lock lock-check audit wheelhouse clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
 report: $(VENV)/installed ## Measure this machine and write reports/report.html (CONFIG="experiment=kernels size=1024")
-	$(BIN)/snakemake --cores 1 report $(if $(CONFIG),--config $(CONFIG))
+	$(BIN)/python -m snakemake --cores 1 report $(if $(CONFIG),--config $(CONFIG))
 
 figures: $(VENV)/installed ## Draw the figures alone, into reports/figures/
-	$(BIN)/snakemake --cores 1 figures $(if $(CONFIG),--config $(CONFIG))
+	$(BIN)/python -m snakemake --cores 1 figures $(if $(CONFIG),--config $(CONFIG))
 
 test: lint types unit workflow ## Everything that .ci/run checks
 
@@ -51,8 +51,13 @@ lock: ## Pin what each target installs, in requirements.lock and requirements/ (
 lock-check: ## Resolve every lock from the package index, for each Python and platform
 	$(PYTHON) scripts/lock.py --check
 
-wheelhouse: ## Collect every wheel for an air-gapped machine: docs/clusters.md
-	$(PYTHON) scripts/wheelhouse.py $(WHEELHOUSE)
+audit: ## Look for known vulnerabilities of the locked versions
+	$(PYTHON) -m venv $(VENV)/audit
+	$(VENV)/audit/bin/pip install --quiet pip-audit
+	$(VENV)/audit/bin/pip-audit --strict --disable-pip --require-hashes $(addprefix --requirement ,$(wildcard requirements.lock requirements/*.lock))
+
+wheelhouse: ## Collect every wheel for an air-gapped machine: docs/clusters.md (TARGET=py312: what a bare GPU machine lacks)
+	$(PYTHON) scripts/wheelhouse.py $(if $(TARGET),--python $(TARGET:py3%=3.%) --extras cuda --without validation/recording/present.txt) $(WHEELHOUSE)
 
 clean: ## Remove the environment and the figures; results stay
 	rm -rf $(VENV) reports/figures reports/report.html
@@ -70,11 +75,18 @@ install: ## Install the locked versions into an environment of yours, the one of
 	for extra in $(EXTRAS); do $(LOCKED) requirements/$$extra.lock || exit; done
 	$(PIP) --editable .
 
+# An environment holds the path that it was made at: a checkout that was moved makes it anew.
+HERE = [ "$$(cat $(VENV)/installed 2> /dev/null)" = "$$(pwd -P)" ]
+ifneq ($(shell $(HERE) && echo here),here)
+.PHONY: $(VENV)/installed
+endif
+
 $(VENV)/installed: requirements.lock requirements/build.lock requirements/cuda.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mfulab needs Python 3.11 or later: make report PYTHON=python3.12")'
+	[ ! -s $@ ] || $(HERE) || rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV)
 	$(MAKE) --no-print-directory install PYTHON=$(BIN)/python
-	touch $@
+	pwd -P > $@
 
 $(VENV)/tested: $(VENV)/installed requirements/test.lock
 	$(MAKE) --no-print-directory install PYTHON=$(BIN)/python EXTRAS=test

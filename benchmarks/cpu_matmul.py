@@ -9,7 +9,7 @@ from pathlib import Path
 
 from targets import HEADER, Target, report
 
-from mfulab.schema.configs import BenchMatmulStep
+from mfulab.schema.configs import BenchMatmulConfig
 from mfulab.schema.errors import UnsupportedError
 from mfulab.schema.rows import MatmulRow
 from mfulab.steps.bench_matmul import measure
@@ -24,7 +24,7 @@ RUNGS = {
 
 
 def row_of(name: str, target: str, size: int, threads: int | None) -> MatmulRow:
-    config = BenchMatmulStep.model_validate(
+    config = BenchMatmulConfig.model_validate(
         {
             "kernel": {"name": name, "_target_": target},
             "size": str(size),

@@ -1,4 +1,4 @@
-"""What the pipeline itself costs, each target beside what was got, in one run; the exit status says whether all hold.
+"""Costs of the pipeline itself, each beside its target, in one run; the exit status is 0 if all targets hold.
 
 python benchmarks/pipeline.py            under two minutes: planning, and the overhead of a run
 python benchmarks/pipeline.py --all      a quarter of an hour: also 5,000 runs, and quickstart for real

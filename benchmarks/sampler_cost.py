@@ -1,4 +1,4 @@
-"""What watching costs: the step time with every sampler on, over that with none, in interleaved pairs of windows.
+"""Cost of watching: the step time with every sampler on ÷ with none, in interleaved pairs of windows.
 
     python benchmarks/sampler_cost.py [--device cpu|cuda|auto] [--pairs 10] [--seconds 1]
 

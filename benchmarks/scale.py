@@ -1,4 +1,4 @@
-"""What a sweep of trivial runs costs as it grows: planning, scheduling, tables and page; time and memory.
+"""Cost of a sweep of trivial runs as it grows: time and memory of planning, scheduling, tables and page.
 
 python benchmarks/scale.py [100 1000 5000 20000] [--no-page] [--cores 4]
 

@@ -1,4 +1,4 @@
-"""How long a library's threads spin once they have nothing to do, and what that costs the next library's product.
+"""Time for which a library's idle threads spin, and its cost to the next library's matmul.
 
     python benchmarks/spinning_threads.py [--side 512] [--threads 4]
 

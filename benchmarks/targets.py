@@ -7,7 +7,7 @@ HEADER = f"{'target':62}| {'got':9}| holds"
 
 @dataclass(frozen=True)
 class Target:
-    """What is aimed for: `name` in `unit`, at most `limit`, or at least it."""
+    """A target: `name` in `unit`, at most `limit`, or at least it."""
 
     name: str
     limit: float

@@ -65,7 +65,7 @@ def main() -> int:
     for path in options.files:
         times: dict[str, list[float]] = {"mfulab": [], "hta": []}
         for _ in range(options.rounds):  # interleaved: what else the machine does hits both alike
-            seconds, _, ok = timed([sys.executable, "-m", "mfulab", "trace", str(path)])
+            seconds, _, _ = timed([sys.executable, "-m", "mfulab", "trace", str(path)])
             times["mfulab"].append(seconds)
             seconds, told, theirs_ok = timed([options.hta, "-c", HTA, str(path)])
             times["hta"].append(seconds)

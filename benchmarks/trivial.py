@@ -38,7 +38,7 @@ Workflow(dict(each.split("=", 1) for each in sys.argv[1:])).begin()
 
 @dataclass(frozen=True)
 class Cost:
-    """What a command took: seconds of wall time, and the largest memory of it or a child of it in bytes."""
+    """Cost of a command: seconds of wall time, and the largest memory of it or of a child in bytes."""
 
     time_s: float
     memory_bytes: int

@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 BASE = Path("requirements.lock")
+REPORT = ("pyproject.toml", "--extra", "pipeline")  # what `make report` installs
 # torch's default build requires them on Linux, its CPU build does not, and only a GPU can use them.
 LIBRARIES: tuple[str, ...] = (
     "nvidia-cublas",
@@ -78,11 +79,11 @@ def write(uv: Uv, upgrade: bool) -> None:
     every.write_text("".join(file.read_text(encoding="utf-8") for file in locks().values() if file.exists()))
     compiled(uv, every, "pyproject.toml", "--all-extras", *(["--upgrade"] if upgrade else []))
     pinned = ["--constraints", str(every)]
-    base = compiled(uv, uv.folder / "base", "pyproject.toml", *pinned, *uv.excluding(""))
+    base = compiled(uv, uv.folder / "base", *REPORT, *pinned, *uv.excluding(""))
     save(BASE, "What `make report` installs", base)
     save(locks()["build"], "What installing the project itself needs", compiled(uv, uv.folder / "build", *pinned))
     for extra in WITHOUT:
-        options = ["pyproject.toml", "--extra", extra, *pinned, *uv.excluding(extra)]
+        options = [*REPORT, "--extra", extra, *pinned, *uv.excluding(extra)]
         found = compiled(uv, uv.folder / extra, *options)
         save(locks()[extra], f"What `.[{extra}]` adds to requirements.lock", [one for one in found if one not in base])
 

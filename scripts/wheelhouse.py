@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pip._vendor.packaging.requirements import Requirement  # pip is all that this script asks of a Python
+from pip._vendor.packaging.utils import canonicalize_name
 
 PROJECT = Path(__file__).resolve().parents[1]
 # Wheels name the oldest C library that they run with; one for a newer system takes older ones too.
@@ -31,7 +32,7 @@ def platforms(platform: str) -> list[str]:
 
 
 def markers(python: str, platform: str) -> dict[str, str]:
-    """What conditions of the locks are told about the machine over there."""
+    """Markers of the target machine, by which the locks' conditions are evaluated."""
     system, sys_platform = next(
         (names for start, names in SYSTEMS.items() if platform.startswith(start)), ("Linux", "linux")
     )
@@ -58,6 +59,12 @@ def locked(extras: Iterable[str], there: Mapping[str, str]) -> dict[str, str]:
                 hashes = [part for part in pinned.split() if part.startswith("--hash=")]
                 found[requirement.name] = " ".join([f"{requirement.name}{requirement.specifier}", *hashes])
     return found
+
+
+def names_in(file: Path) -> set[str]:
+    """The packages that a file lists, one a line, in the index's spelling; `#` begins a comment."""
+    lines = (line.partition("#")[0].strip() for line in file.read_text(encoding="utf-8").splitlines())
+    return {canonicalize_name(line) for line in lines if line}
 
 
 def collect(packages: Mapping[str, str], target: Sequence[str], folder: Path, cuda: bool) -> None:
@@ -90,16 +97,20 @@ def main() -> None:
     parser.add_argument("--python", default=here, help="version there, such as 3.12")
     parser.add_argument("--platform", default="manylinux_2_28_x86_64", help="there: see `pip debug --verbose`")
     parser.add_argument("--extras", default="slurm", help="such as cuda,slurm; empty for none")
+    parser.add_argument("--without", type=Path, help="file of packages that are there already, one a line")
     parser.add_argument("--into", type=Path, default=Path("wheelhouse"))
     given = parser.parse_args()
     target = ["--only-binary=:all:", "--python-version", given.python, "--implementation", "cp"]
     target += [part for name in platforms(given.platform) for part in ("--platform", name)]
     extras = given.extras.split(",") if given.extras else []
     packages = locked(extras, markers(given.python, given.platform))
+    if given.without:
+        there = names_in(given.without)
+        packages = {name: pinned for name, pinned in packages.items() if canonicalize_name(name) not in there}
     collect(packages, target, given.into, cuda="cuda" in extras)
     wheels = sorted(given.into.glob("*.whl"))
-    size = sum(path.stat().st_size for path in wheels) / 1e9
-    print(f"{given.into}: {len(wheels)} wheels, {size:.1f} GB, for Python {given.python} on {given.platform}")
+    size = sum(path.stat().st_size for path in wheels) / 1e6
+    print(f"{given.into}: {len(wheels)} wheels, {size:,.0f} MB, for Python {given.python} on {given.platform}")
 
 
 if __name__ == "__main__":

@@ -8,9 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import hypothesis
 import pytest
 from support.workflow_copy import MINIATURE, ROOT, copy_workflow
 
+# A busy machine is no failure.
+hypothesis.settings.register_profile("unhurried", deadline=None)
+hypothesis.settings.load_profile("unhurried")
 pytest.register_assert_rewrite("support.pretend")  # its assertions tell what they compared
 
 

@@ -1,4 +1,4 @@
-"""What the tensor cores executed, by Nsight Compute's counters, beside what mfulab counts: a product, attention, a
+"""Operations that tensor cores executed, by Nsight Compute, beside those that mfulab counts: a matmul, attention, a
 convolution. This is the check of HFU's numerator.
 
     python validation/executed_operations.py [--out executed.json]
@@ -126,7 +126,7 @@ def executed_operations(case: str) -> int:
 
 
 def find_ncu() -> str:
-    """Where Nsight Compute is: on the PATH or where its installer puts it. Raises NotMeasurableError."""
+    """Path of Nsight Compute: on the PATH or in its installer's folder. Raises NotMeasurableError."""
     places = [*Path("/opt/nvidia/nsight-compute").glob("*/ncu"), *Path("/usr/local").glob("cuda*/bin/ncu")]
     found = shutil.which("ncu") or next((str(path) for path in sorted(places, reverse=True)), None)
     if found is None:

@@ -31,7 +31,7 @@ from mfulab.samplers.series import Series
 from mfulab.schema.configs import DeviceConfig
 from mfulab.steps import environment
 from mfulab.tables.mfu import utilization
-from mfulab.timing.best_matmul import product_of, sweep_triad
+from mfulab.timing.best_matmul import matmul_of, sweep_triad
 from mfulab.timing.clocks import clock_for
 from mfulab.timing.transfers import time_transfers
 from mfulab.timing.windows import CPU_PACE, Observation, Pace, Step, observe
@@ -83,7 +83,7 @@ def software(device: torch.device) -> Facts:
 
 
 def properties(device: torch.device) -> Facts:
-    """What the driver says of the GPU, and the peak that follows for each precision."""
+    """The GPU as the driver reports it, and the peak that follows for each precision."""
     peaks = {name: peak_of(device, 1, name, DeviceConfig()) for name in ("fp64", "fp32", "tf32", "bf16", "fp8", "int8")}
     return {
         "slug": hardware_slug("cuda"),
@@ -99,7 +99,7 @@ def rate(precision: str, pace: Pace) -> Callable[[torch.device], Facts]:
 
     def measure(device: torch.device) -> Facts:
         allow_tf32(precision == "tf32")
-        seen = watched(product_of(precision, SIZE, SIZE, SIZE, device), device, pace)
+        seen = watched(matmul_of(precision, SIZE, SIZE, SIZE, device), device, pace)
         medians = [window.median_s for window in seen.windows]
         clock, peak = seen.readings.get("clock_mhz"), peak_of(device, 1, precision, DeviceConfig())
         ceiling = {"computed_tflop_s": peak.spec, "computed_clock_mhz": peak.spec_clock_mhz}
@@ -137,14 +137,14 @@ def copies(device: torch.device) -> Facts:
 
 
 def profiler(device: torch.device) -> Facts:
-    """Whether torch.profiler sees kernels."""
-    step = product_of("bf16", 2048, 2048, 2048, device)
+    """True if torch.profiler sees kernels."""
+    step = matmul_of("bf16", 2048, 2048, 2048, device)
     readings, kernels = kernel_readings(trace_steps(step, device, 10), device)
     return {"kernels": [row["kernel"] for row in kernels], **told(readings)}
 
 
 def counters(device: torch.device) -> Facts:
-    """Whether Nsight Compute reads the tensor cores' counters: one product, counted and executed."""
+    """Result of Nsight Compute's tensor-core counters for one matmul, counted and executed."""
     found = executed_operations.compare("product")
     where = executed_operations.find_ncu() if found["executed_operations"] else None
     version = subprocess.run([where, "--version"], capture_output=True, text=True).stdout if where else ""
@@ -183,8 +183,8 @@ def _words(value: Any) -> str:
 
 
 def on_cpu(device: torch.device) -> Facts:
-    """What a machine without a GPU can tell: the rate of one product and the CPU's readings."""
-    seen = watched(product_of("fp32", 1024, 1024, 1024, device), device, CPU_PACE)
+    """Facts of a machine without a GPU: the rate of one matmul and the CPU's readings."""
+    seen = watched(matmul_of("fp32", 1024, 1024, 1024, device), device, CPU_PACE)
     return {"fp32_1024_tflop_s": 2 * 1024**3 / seen.time_s / 1e12, **told(seen.readings)}
 
 

@@ -1,4 +1,4 @@
-"""Whether what was measured on a GPU can be believed: each check says ok, differs or not measurable, and why.
+"""Checks of what was measured on a GPU: each says ok, differs or not measurable, and why.
 
     python validation/gpu_validity.py [--tables results/tables] [--hardware SLUG] [--executed executed.json]
 
@@ -50,7 +50,7 @@ class Line:
 
 
 def known(value: Any) -> bool:
-    """Whether a cell holds a number."""
+    """True if a cell holds a number."""
     return isinstance(value, int | float) and value == value
 
 

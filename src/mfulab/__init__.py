@@ -1,21 +1,37 @@
 """mfulab measures how much of a device's arithmetic a model really uses, beside how busy the device says it is."""
 
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # what type checkers and editors see; at run time each is imported when it is first used
+    from mfulab.conventions.explain import explain as explain
+    from mfulab.hardware.peaks import peak as peak
+    from mfulab.interactive.decorator import measured as measured
+    from mfulab.interactive.huggingface import TrainerCallback as TrainerCallback
+    from mfulab.interactive.lightning import LightningCallback as LightningCallback
+    from mfulab.interactive.measure import Window as measure  # noqa: N813
 
 __version__ = "0.1.0"
 
-
 _LIBRARY = {
     "measure": ("mfulab.interactive.measure", "Window"),
+    "measured": ("mfulab.interactive.decorator", "measured"),
+    "TrainerCallback": ("mfulab.interactive.huggingface", "TrainerCallback"),
+    "LightningCallback": ("mfulab.interactive.lightning", "LightningCallback"),
     "peak": ("mfulab.hardware.peaks", "peak"),
     "explain": ("mfulab.conventions.explain", "explain"),
 }
+__all__ = ["LightningCallback", "TrainerCallback", "explain", "measure", "measured", "peak"]
 
 
 def __getattr__(name: str) -> Any:
     """The library's functions, imported at their first use, so that planning does not wait for torch."""
     if name not in _LIBRARY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
     module, attribute = _LIBRARY[name]
     return getattr(import_module(module), attribute)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_LIBRARY])

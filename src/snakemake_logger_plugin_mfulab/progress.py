@@ -1,4 +1,4 @@
-"""How far a workflow is, and how long the rest may take."""
+"""Progress of a workflow, and an estimate of the remaining time."""
 
 from collections import Counter
 from collections.abc import Mapping

@@ -7,7 +7,7 @@ import sys
 import pytest
 from support.workflow_copy import ROOT
 
-from mfulab.schema.configs import CountFlopsStep
+from mfulab.schema.configs import CountFlopsConfig
 from mfulab.steps.count_flops import measure
 
 
@@ -27,7 +27,7 @@ def test_counts_are_those_worked_out_by_hand(tmp_path, monkeypatch, width):
         "arguments": {"width": width},
         "input_shape": [3, 64, 64],
     }
-    row = measure(CountFlopsStep(model=model, batch_size=8), tmp_path).row
+    row = measure(CountFlopsConfig(model=model, batch_size=8), tmp_path).row
     assert row.forward_flops == by_hand(8, width)
     assert row.uncounted_operators is None
 

@@ -8,6 +8,7 @@ from torch import nn
 
 from mfulab.flops.count import CountError
 from mfulab.flops.model import count_model
+from mfulab.flops.values import KnownValues
 from mfulab.models.build import ModelError
 from mfulab.schema.configs import ModelConfig
 
@@ -15,10 +16,27 @@ LINEAR = 2 * 3 * 8 * 8
 
 
 class ReadsData(nn.Linear):
-    """Its control flow depends on values, which only real tensors have."""
+    """Its control flow depends on values of tensors too large to keep them, which only real ones have."""
 
     def forward(self, x):
-        return super().forward(x) if x.sum().item() > -1e9 else x
+        return super().forward(x) if x.repeat(1000, 1)[0, 0].item() > -1e9 else x
+
+
+class ReadsAFewNumbers(nn.Linear):
+    """Its constructor and its forward read small tensors: rates that grow, and whether anything is masked."""
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__(in_features, out_features)
+        rates = [rate.item() for rate in torch.linspace(0, 0.1, 3)]
+        rates += torch.arange(2.0).tolist()
+        self.layers = nn.ModuleList(nn.Dropout(rate) for rate in rates)
+        self.register_buffer("mask", torch.ones(8, dtype=torch.bool))
+
+    def forward(self, x):
+        assert [layer.p for layer in self.layers] == pytest.approx([0, 0.05, 0.1, 0, 1])
+        changed = self.mask.clone()
+        changed[2:4] = False
+        return super().forward(x) if self.mask.all() and int(changed.sum()) == 6 else x
 
 
 class NamesTheCPU(nn.Linear):
@@ -58,6 +76,7 @@ def config(module: type[nn.Module], **arguments: int) -> ModelConfig:
     ("module", "means", "reason"),
     [
         (nn.Linear, "meta", ""),
+        (ReadsAFewNumbers, "meta", ""),
         (NamesTheCPU, "fake", "not on the meta device"),
         (ReadsData, "cpu", "not on fake tensors"),
         (HasNoMetaKernel, "cpu", "not on the meta device"),
@@ -97,6 +116,18 @@ def test_a_model_larger_than_memory_is_not_tried_on_the_cpu(monkeypatch):
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=100))
     with pytest.raises(CountError, match="weights and gradients need"):
         count_model(config(ReadsData), 3)
+
+
+def test_small_values_are_known_until_something_unknown_is_written_over_them():
+    with torch.device("meta"), KnownValues():
+        numbers = torch.arange(3) * 2
+        view = numbers[1:]
+        view += 1
+        assert numbers.tolist() == [0, 3, 5]
+        assert numbers.max().item() == 5
+        view.copy_(torch.empty(5000)[:2].long())
+        with pytest.raises((RuntimeError, NotImplementedError), match="meta"):
+            numbers[0].item()
 
 
 def test_a_target_that_cannot_be_built_is_not_tried_twice():

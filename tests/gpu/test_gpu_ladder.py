@@ -137,10 +137,10 @@ def test_no_product_beats_the_highest_clocks_peak(product):
 
 
 def test_a_captured_training_step_learns(tmp_path):
-    from mfulab.schema.configs import ProfileStepStep
+    from mfulab.schema.configs import ProfileStepConfig
     from mfulab.steps import profile_step
 
-    config = ProfileStepStep.model_validate(
+    config = ProfileStepConfig.model_validate(
         {
             "model": {
                 "name": "linear",

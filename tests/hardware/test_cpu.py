@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mfulab.hardware import cpu
+from mfulab.hardware import cpu, system
 
 INTEL = """processor\t: 0
 vendor_id\t: GenuineIntel
@@ -17,7 +17,9 @@ flags\t\t: fpu fma avx2 avx512f amx_bf16 hypervisor
 
 
 @pytest.fixture
-def machine(tmp_path: Path):
+def machine(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(system, "ROOT", tmp_path)
+
     def write(files: dict[str, str]) -> Path:
         for name, content in files.items():
             path = tmp_path / name
@@ -29,8 +31,8 @@ def machine(tmp_path: Path):
 
 
 def test_reads_the_first_processor(machine):
-    root = machine({"proc/cpuinfo": INTEL + "\nprocessor\t: 1\nmodel name\t: another\n"})
-    facts = cpu.read_cpu(root)
+    machine({"proc/cpuinfo": INTEL + "\nprocessor\t: 1\nmodel name\t: another\n"})
+    facts = cpu.read_cpu()
     assert (facts.name, facts.family, facts.model) == ("Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz", 6, 143)
     assert facts.virtual
     assert facts.clock_mhz == 2700
@@ -38,16 +40,16 @@ def test_reads_the_first_processor(machine):
 
 
 def test_the_highest_clock_is_preferred_to_the_present_one(machine):
-    root = machine(
+    machine(
         {"proc/cpuinfo": INTEL, "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq": "3800000\n"},
     )
-    assert cpu.read_cpu(root).clock_mhz == 3800
+    assert cpu.read_cpu().clock_mhz == 3800
 
 
 def test_last_level_cache_is_the_largest(machine):
     caches = "sys/devices/system/cpu/cpu0/cache"
-    root = machine({"proc/cpuinfo": INTEL, f"{caches}/index0/size": "32K\n", f"{caches}/index3/size": "105M\n"})
-    assert cpu.read_cpu(root).last_level_cache_bytes == 105 << 20
+    machine({"proc/cpuinfo": INTEL, f"{caches}/index0/size": "32K\n", f"{caches}/index3/size": "105M\n"})
+    assert cpu.read_cpu().last_level_cache_bytes == 105 << 20
 
 
 @pytest.mark.parametrize(
@@ -76,18 +78,19 @@ def test_last_level_cache_is_the_largest(machine):
     ],
 )
 def test_cgroup_quota(machine, files, limit):
-    assert cpu.cpu_limit(machine(files)) == limit
+    machine(files)
+    assert cpu.cpu_limit() == limit
 
 
 def test_the_tightest_quota_above_counts(machine):
-    root = machine(
+    machine(
         {
             "proc/self/cgroup": "0::/pod/app\n",
             "sys/fs/cgroup/pod/app/cpu.max": "800000 100000\n",
             "sys/fs/cgroup/pod/cpu.max": "200000 100000\n",
         }
     )
-    assert cpu.cpu_limit(root) == 2
+    assert cpu.cpu_limit() == 2
 
 
 @pytest.mark.parametrize(
@@ -114,21 +117,20 @@ def test_the_tightest_quota_above_counts(machine):
     ids=["version 2", "version 1", "the root cgroup", "none"],
 )
 def test_cgroup_accounting(machine, files, seconds):
-    assert cpu.cgroup_cpu_seconds(machine(files)) == pytest.approx(seconds)
+    machine(files)
+    assert cpu.cgroup_cpu_seconds() == pytest.approx(seconds)
 
 
 def test_unlimited_memory_is_no_limit(machine):
-    root = machine(
-        {"proc/self/cgroup": "8:memory:/\n", "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n"}
-    )
-    assert cpu.memory_limit_bytes(root) is None
+    machine({"proc/self/cgroup": "8:memory:/\n", "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n"})
+    assert cpu.memory_limit_bytes() is None
 
 
 def test_two_threads_of_one_core_count_once(machine):
     topology = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
-    root = machine({topology.format(n): text for n, text in enumerate(("0,2", "1,3", "0,2", "1,3"))})
-    assert cpu.physical_cores(frozenset({0, 1, 2, 3}), root) == 2
-    assert cpu.physical_cores(frozenset({0, 2}), root) == 1
+    machine({topology.format(n): text for n, text in enumerate(("0,2", "1,3", "0,2", "1,3"))})
+    assert cpu.physical_cores(frozenset({0, 1, 2, 3})) == 2
+    assert cpu.physical_cores(frozenset({0, 2})) == 1
 
 
 def test_cores_stay_within_the_quota(machine, monkeypatch):
@@ -136,9 +138,9 @@ def test_cores_stay_within_the_quota(machine, monkeypatch):
     root = machine(
         {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "250000 100000\n", "sys/devices/system/cpu/x": ""}
     )
-    assert cpu.usable_cores(root) == 2
+    assert cpu.usable_cores() == 2
     (root / "sys/fs/cgroup/cpu.max").write_text("50000 100000\n")
-    assert cpu.usable_cores(root) == 1
+    assert cpu.usable_cores() == 1
 
 
 def test_this_machine():

@@ -26,10 +26,11 @@ def library(monkeypatch):
     return lambda *gpus: StandIn(*gpus).install(monkeypatch)
 
 
-def run(stand_in: StandIn, seconds: float, uuid: str = FIRST) -> dict:
-    sampler = NvmlSampler(nvml.handle_by_uuid(uuid), now=stand_in.time)
+def run(stand_in: StandIn, seconds: float, uuid: str = FIRST, clock_set_by: float = 0) -> dict:
+    sampler = NvmlSampler(nvml.handle_by_uuid(uuid), now=stand_in.time, elapsed=lambda: stand_in.now)
     sampler.start()
     stand_in.now += seconds
+    stand_in.unix_s += clock_set_by
     return sampler.stop()
 
 
@@ -48,6 +49,15 @@ def test_utilization_is_the_mean_of_the_samples_inside_the_window(library):
     assert reading.value == 100
     assert reading.source == "NVML utilization samples"
     assert reading.window_s == pytest.approx(5)
+
+
+@pytest.mark.parametrize("clock_set_by", [-3600.0, 2.0])
+def test_a_clock_that_is_set_meanwhile_spoils_no_reading(library, clock_set_by):
+    steady = run(library(Gpu()), 6.0)
+    readings = run(library(Gpu()), 6.0, clock_set_by=clock_set_by)
+    assert f"clock was set by {clock_set_by:+.1f} s" in readings["utilization_percent"].source
+    assert readings["utilization_percent"].value == 100
+    assert {**readings, "utilization_percent": None} == {**steady, "utilization_percent": None}
 
 
 def test_samples_of_an_unknown_type_are_empty_and_say_so(library):

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from mfulab.hardware.compute import allow_tf32, products_in
+from mfulab.hardware.compute import allow_tf32, matmuls_in
 from mfulab.kernels.torch_matmul import round_to_tf32
 
 SWITCHES = {
@@ -34,6 +34,6 @@ def test_a_switch_that_somebody_set_by_its_newer_name_alone_is_set_right():
 
 def test_a_ceiling_s_products_leave_the_switches_as_they_were():
     allow_tf32(True)
-    with products_in("fp32"):
+    with matmuls_in("fp32"):
         assert not SWITCHES["newer"]()
     assert SWITCHES["older"]()

@@ -6,8 +6,10 @@ from support.ladders import LADDER
 from support.machine_code import disassembled, main_loops, needs_nvrtc
 
 from mfulab.kernels.base import Resources, Shape
+from mfulab.kernels.cuda_async_copies import CudaAsyncCopies
 from mfulab.kernels.cuda_double_buffered import CudaDoubleBuffered
 from mfulab.kernels.cuda_elementwise import CudaElementwise
+from mfulab.kernels.cuda_grouped import CudaGrouped
 from mfulab.kernels.cuda_register_2d import CudaRegister2D
 from mfulab.kernels.cuda_vectorised import CudaVectorised
 from mfulab.kernels.cuda_warp_tile import CudaWarpTile
@@ -34,12 +36,7 @@ def compiled(kernel, arch, shape):
         pytest.skip(str(missing))
 
 
-# At odd shapes the code for sm_90 is that for sm_90a.
-@pytest.mark.parametrize(
-    ("shape", "arch"),
-    [*itertools.product([ALIGNED], ["sm_80", "sm_90", "sm_90a"]), *itertools.product([ODD], ["sm_80", "sm_90a"])],
-    ids=str,
-)
+@pytest.mark.parametrize(("shape", "arch"), itertools.product([ALIGNED, ODD], ["sm_80", "sm_90a"]), ids=str)
 @pytest.mark.parametrize(("kind", "precision"), [(kind, precision) for kind in LADDER for precision in kind.precisions])
 def test_no_spills_and_the_expected_multiplication(kind, precision, arch, shape):
     code = compiled(kind(precision), arch, shape)
@@ -79,7 +76,18 @@ def test_aligned_rows_are_loaded_128_bits_at_a_time(kind):
     assert "LDG.E.128" not in odd
 
 
-@pytest.mark.parametrize("kind", [CudaVectorised, CudaDoubleBuffered, CudaWarpTile])
+@pytest.mark.parametrize("kind", [CudaAsyncCopies, CudaGrouped])
+def test_tiles_pass_the_registers_by(kind):
+    text = disassembled(compiled(kind("fp32"), "sm_90a", ALIGNED).code)
+    (main,) = main_loops(text, "FFMA")
+    assert sum(opcode.startswith("LDGSTS") for opcode in main) == 128 * 8 // 256 + 128 * 8 // 4 // 256
+    assert sum(opcode.startswith("LDGSTS") and opcode.endswith("128") for opcode in main) == 1
+    assert not [opcode for opcode in main if opcode.startswith(("LDG.", "STS"))]
+    assert sum(opcode.startswith("BAR") for opcode in main) == 1
+    assert main.count("FFMA") > 0.84 * len(main)
+
+
+@pytest.mark.parametrize("kind", [CudaVectorised, CudaDoubleBuffered, CudaWarpTile, CudaAsyncCopies, CudaGrouped])
 def test_two_blocks_fit_an_sm(kind):
     resources = compiled(kind("fp32"), "sm_90a", ALIGNED).resources
     assert resources.registers <= 65536 // (2 * kind("fp32").threads)

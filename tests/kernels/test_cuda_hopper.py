@@ -1,50 +1,69 @@
 import ctypes
+import functools
+import itertools
 import re
-import shutil
+from collections import Counter
 
 import pytest
 import torch
-from support.cuda_on_host import HERE, HostError, build
-from support.machine_code import disassembled, needs_nvrtc
+from support.cuda_on_host import HostError, build, copy_sources
+from support.machine_code import disassembled, instructions, main_loops, needs_nvrtc
 from support.shape_classes import shape_classes
 
 from mfulab.kernels.base import Shape
-from mfulab.kernels.cuda_hopper import BOX, SHARED_MEMORY_BYTES, STAGES, TILE_K, TILE_M, TILE_N, CudaHopper, tensor_map
+from mfulab.kernels.cuda_hopper import CudaHopper
+from mfulab.kernels.cuda_hopper_cluster import CudaHopperCluster
+from mfulab.kernels.cuda_hopper_fp8 import CudaHopperFp8
+from mfulab.kernels.cuda_hopper_hilbert import CudaHopperHilbert, hilbert_order
+from mfulab.kernels.cuda_hopper_stores import CudaHopperStores
 from mfulab.kernels.formats import FORMATS
+from mfulab.kernels.hopper import BOX, ROW_BYTES, STAGES, TILE_M, TILE_N, View, tensor_map
 from mfulab.kernels.nvrtc import SOURCES
 from mfulab.kernels.verification import check, exact_product, random_operands
 from mfulab.schema.errors import UnsupportedError
 
 ENTRY = """
 #include "hopper.cuh"
-#include "hopper.cu"
-extern "C" const char* run(int blocks, const TensorMap* a, const TensorMap* b, unsigned* c,
-                           int batch, int m, int n, int k) {
+#include "{source}"
+extern "C" const char* run(int blocks, const TensorMap* a, const TensorMap* b, const TensorMap* c_map, unsigned* c,
+                           const int* order, int batch, int m, int n, int k) {{
     forget();
-    return host::launch({blocks, 1, 1}, {384, 1, 1}, [=] { matmul(*a, *b, c, batch, m, n, k); });
-}
+    auto kernel = [=] {{ matmul(*a, *b, {arguments}, batch, m, n, k); }};
+    return host::launch({{blocks, 1, 1}}, {{384, 1, 1}}, kernel, {cluster});
+}}
 """
-SOURCE = (SOURCES / "hopper.cu").read_text()
-TAKEN = {name: shape for name, shape in shape_classes(256, 64).items() if not name.startswith("one_")}
-SHAPES = {
-    "smallest": Shape(1, 8, 8, 8),
-    "one_row": Shape(1, 1, 16, 640),
-    "more_steps_than_stages": Shape(2, 130, 264, 328),
-    **TAKEN,
+ARGUMENTS = {
+    CudaHopper: "c",
+    CudaHopperStores: "*c_map",
+    CudaHopperCluster: "*c_map",
+    CudaHopperHilbert: "*c_map, order",
+    CudaHopperFp8: "*c_map, order",
 }
+LADDER = [(kind, precision) for kind in ARGUMENTS for precision in kind.precisions if precision != "fp16"]
+LADDER.append((CudaHopper, "fp16"))
+TAKEN = {name: shape for name, shape in shape_classes(256, 64).items() if not name.startswith("one_")}
+TAKEN["smallest"] = Shape(1, 8, 8, 8)
+# Two matrices, edges in every direction, more steps than stages, and so many tiles that blocks take several.
+AWKWARD = Shape(2, 300, 264, 336)
 
 
-def built(folder, kind, source):
-    """The kernel for the host; the host's hopper.cuh lies beside it instead of the real one."""
-    (folder / "hopper.cu").write_text(source)
-    shutil.copy(HERE / "hopper.cuh", folder)
-    return build(ENTRY, {"TYPE": kind}, folder)
+def built(folder, kernel, **changed):
+    """A rung for the host; `changed` replaces (right, wrong) in a file by its stem."""
+    copy_sources(folder)
+    for source in ("hopper_tiles.cuh", kernel.source):
+        text = (folder / source).read_text()
+        for right, wrong in changed.get(source.partition(".")[0], ()):
+            assert right in text
+            text = text.replace(right, wrong)
+        (folder / source).write_text(text)
+    entry = ENTRY.format(source=kernel.source, arguments=ARGUMENTS[type(kernel)], cluster=kernel.cluster)
+    return build(entry, kernel.defines(), folder)
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """The kernel for the host, by type."""
-    return {kind: built(tmp_path_factory.mktemp(kind), kind, SOURCE) for kind in ("bf16", "f16")}
+def on_host(tmp_path_factory):
+    """A rung for the host, compiled once."""
+    return functools.cache(lambda kind, precision: built(tmp_path_factory.mktemp("rung"), kind(precision)))
 
 
 class HostTensorMap(ctypes.Structure):
@@ -52,75 +71,139 @@ class HostTensorMap(ctypes.Structure):
     _align_ = 64
 
 
-def host_map(tensor, extents, box):
-    return HostTensorMap((ctypes.c_uint64 * 16)(tensor.data_ptr(), *extents, *box))
-
-
-def product_on_host(run, precision, shape, blocks):
-    form = FORMATS[precision]
+def product_on_host(run, kernel, shape, clusters):
+    """What a rung makes of random operands, seen by the copy engine as the rung describes them."""
+    form = FORMATS[kernel.precision]
     operands = random_operands(shape, form, "cpu", seed=7)
     operands.poison()
-    map_a = host_map(operands.a, (shape.k, shape.m, shape.batch), (BOX, TILE_M, 1))
-    map_b = host_map(operands.b, (shape.n, shape.k, shape.batch), (BOX, TILE_K, 1))
-    run(blocks, ctypes.byref(map_a), ctypes.byref(map_b), ctypes.c_void_p(operands.c.data_ptr()), *shape)
+    views = kernel.views(operands.a, operands.b, operands.c)
+    maps = [
+        HostTensorMap((ctypes.c_uint64 * 16)(view.tensor.data_ptr(), *view.extents, *view.box))
+        for view in [*views, views[-1]][:3]
+    ]
+    tables = [*kernel.pointers(operands.c), torch.zeros(1)]
+    pointers = [ctypes.c_void_p(tensor.data_ptr()) for tensor in (operands.c, tables[0])]
+    run(clusters * kernel.cluster, *(ctypes.byref(one) for one in maps), *pointers, *shape)
     return check(operands.c, exact_product(operands.a, operands.b), form, shape.k)
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-@pytest.mark.parametrize("blocks", [1, 3])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_the_kernel_is_right_on_the_host(runs, precision, shape, blocks):
-    result = product_on_host(runs[CudaHopper(precision).defines()["TYPE"]], precision, SHAPES[shape], blocks)
+@pytest.mark.parametrize(("kind", "precision"), LADDER)
+def test_every_rung_is_right_on_the_host(on_host, kind, precision):
+    result = product_on_host(on_host(kind, precision), kind(precision), AWKWARD, clusters=2)
     assert result.correct, str(result)
 
 
-FREE = "if (step > 0 && lane == 0) arrive(&empty[last]);"
+@pytest.mark.parametrize("shape", TAKEN)
+def test_the_first_rung_takes_every_class_of_shapes(on_host, shape):
+    result = product_on_host(on_host(CudaHopper, "bf16"), CudaHopper("bf16"), TAKEN[shape], clusters=3)
+    assert result.correct, str(result)
+
+
+FULL = Shape(1, 256, 256, 512)
 
 
 @pytest.mark.parametrize(
-    ("right", "wrong", "fault"),
+    ("kind", "changed", "fault"),
     [
-        (FREE, "", "deadlock"),
+        (CudaHopper, {"hopper_tiles": [("if (step > 0) release(last);", "")]}, "deadlock"),
         (
-            "arrive_expecting(&full[stage], STAGE);",
-            "arrive_expecting(&full[stage], STAGE), arrive(&full[stage]);",
+            CudaHopper,
+            {
+                "hopper_tiles": [
+                    (
+                        "expecting(&ring.full[at.stage], STAGE);",
+                        "expecting(&ring.full[at.stage], STAGE), arrive(&ring.full[at.stage]);",
+                    )
+                ]
+            },
             "too many",
         ),
-        ("init_barrier(&full[stage], 1);", "", "before it is initialised"),
-        ("(1024 - shared_address(memory) % 1024) % 1024", "512", "multiple of 1024 bytes"),
+        (CudaHopper, {"hopper_tiles": [("init_barrier(&full[stage], 1);", "")]}, "before it is initialised"),
+        (CudaHopper, {"hopper_tiles": [("stages(shared_memory())", "stages(shared_memory() + 512)")]}, "1024 bytes"),
+        (CudaHopperStores, {"hopper_tiles": [("publish_to_copy_engine();", "")]}, "has not published"),
+        (CudaHopperCluster, {"hopper_cluster": [("% 32 < BLOCKS", "% 32 < 1")]}, "deadlock"),
+        (CudaHopperCluster, {"hopper_cluster": [("sync_cluster();  // until", "// until")]}, "has ended"),
+        (CudaHopperCluster, {"hopper_cluster": [("sync_cluster();  // nobody", "// nobody")]}, "initialised"),
+        (CudaHopperCluster, {"hopper_cluster": [("load_box_for(0b11,", "load_box_for(0b01 << rank,")]}, "deadlock"),
     ],
-    ids=["never_freed", "two_arrivals", "no_initialisation", "unaligned"],
+    ids=lambda value: value if isinstance(value, str) else getattr(value, "__name__", ""),
 )
-def test_a_fault_on_the_host_is_said(tmp_path, right, wrong, fault):
-    assert right in SOURCE
+def test_a_fault_on_the_host_is_said(tmp_path, kind, changed, fault):
     with pytest.raises(HostError, match=fault):
-        product_on_host(built(tmp_path, "bf16", SOURCE.replace(right, wrong)), "bf16", Shape(1, 128, 256, 512), 1)
+        product_on_host(built(tmp_path, kind("bf16"), **changed), kind("bf16"), FULL, clusters=1)
 
 
-def test_a_stage_that_is_freed_too_early_gives_a_wrong_product(tmp_path):
-    early = SOURCE.replace(FREE, "if (lane == 0) arrive(&empty[stage]);").replace("arrive(&empty[last]);", ";")
-    assert not product_on_host(built(tmp_path, "bf16", early), "bf16", Shape(1, 128, 256, 512), 1).correct
+@pytest.mark.parametrize(
+    ("kind", "changed"),
+    [
+        (
+            CudaHopper,
+            {
+                "hopper_tiles": [
+                    ("if (step > 0) release(last);\n        last = at.stage;", "release(at.stage);"),
+                    ("    release(last);\n}", "}"),
+                ]
+            },
+        ),
+        (CudaHopperStores, {"hopper_tiles": [("if (first) wait_until_read<1>();", "")]}),
+        (CudaHopperStores, {"hopper_stores": [("wait_until_read<0>();", ";")]}),
+        (CudaHopperHilbert, {"hopper_hilbert": [("* BLOCKS + rank)", "* BLOCKS)")]}),
+    ],
+    ids=["stage_freed_too_early", "patch_overwritten", "stores_not_awaited", "both_blocks_alike"],
+)
+def test_what_the_hardware_would_not_notice_gives_a_wrong_product(tmp_path, kind, changed):
+    assert not product_on_host(built(tmp_path, kind("bf16"), **changed), kind("bf16"), FULL, clusters=1).correct
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_the_machine_code_uses_the_copy_engine_and_warpgroup_products(precision):
+@pytest.mark.parametrize(("kind", "precision"), LADDER)
+def test_the_machine_code_is_what_each_rung_adds(kind, precision):
     needs_nvrtc()
-    compiled = CudaHopper(precision).compile("sm_90a", Shape(1, 4096, 4096, 4096))
+    compiled = kind(precision).compile("sm_90a", Shape(1, 4096, 4096, 4096))
     assert compiled.resources.spill_bytes == 0
     assert compiled.resources.registers == 168  # 65536 / 384 in whole eights: setmaxnreg then moves them
     assert "warning" not in compiled.log.lower()
     text = disassembled(compiled.code)
-    assert "HGMMA.64x256x16.F32" in text
-    assert "UTMALDG.3D" in text
-    assert "USETMAXREG" in text
-    assert not re.search(r"\b(STL|LDL|HMMA|FFMA)\b", text)
+    opcodes = Counter(opcode for _, opcode, _ in instructions(text))
+    product = "QGMMA.64x256x32.F32.E4M3.E4M3" if precision == "fp8" else "HGMMA.64x256x16.F32"
+    assert sum(count for opcode, count in opcodes.items() if opcode.startswith(product)) == 4
+    assert not [opcode for opcode in opcodes if re.match(r"(STL|LDL|HMMA|FFMA|LD|ST)(\.|$)", opcode)]
+    assert opcodes["USETMAXREG.TRY_ALLOC.CTAPOOL"] == opcodes["USETMAXREG.DEALLOC.CTAPOOL"] == 1
+    assert opcodes["SYNCS.EXCH.64"] == 2 * STAGES
+    assert opcodes["UTMALDG.3D"] >= 1
+    stored = kind is not CudaHopper
+    assert opcodes["UTMASTG.3D"] == opcodes["STSM.16.M88.4"] // 4 == (TILE_N // BOX if stored else 0)
+    assert ("STG.E" in opcodes) != stored
+    together = kind.cluster > 1
+    assert ("UTMALDG.3D.MULTICAST" in opcodes) == together
+    assert opcodes["UCGABAR_ARV"] == opcodes["UCGABAR_WAIT"] == (2 if together else 0)
+    (main,) = main_loops(text, "[HQ]GMMA")
+    assert sum(opcode.startswith(("MEMBAR", "BAR", "LDS", "STS", "LDG", "STG")) for opcode in main) == 0
+    assert sum(opcode.startswith("WARPGROUP.DEPBAR") for opcode in main) == 1
 
 
-def test_the_stages_fit_an_sm():
-    assert SHARED_MEMORY_BYTES <= 227 << 10
-    source = (SOURCES / "hopper.cu").read_text()
-    assert f"BM = {TILE_M}, BN = {TILE_N}, BK = {TILE_K}, STAGES = {STAGES};" in source
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (1, 7), (8, 8), (16, 16), (5, 3), (17, 33)])
+def test_the_curve_visits_every_tile_once_and_steps_to_a_neighbour(rows, columns):
+    order = hilbert_order(rows, columns)
+    cells = [(int(cell) >> 16, int(cell) & 0xFFFF) for cell in order]
+    assert sorted(cells) == [(row, column) for row in range(rows) for column in range(columns)]
+    jumps = [abs(a - c) + abs(b - d) > 1 for (a, b), (c, d) in itertools.pairwise(cells)]
+    assert sum(jumps) <= (0 if rows == columns else 2)
+    assert order.dtype == "int32"
+
+
+def test_the_stages_and_patches_fit_an_sm_and_are_those_of_the_source():
+    assert all(kind.shared_memory_bytes <= 227 << 10 for kind in ARGUMENTS)
+    source = (SOURCES / "hopper_tiles.cuh").read_text()
+    assert f"ROW = {ROW_BYTES};" in source
+    assert f"BM = {TILE_M}, BN = {TILE_N}, BK = ROW / OPERAND_BYTES, STAGES = {STAGES};" in source
     assert f"BOX = {BOX};" in source
+
+
+def test_a_cluster_s_grid_is_whole_clusters():
+    for shape in (Shape(1, 8, 8, 8), Shape(1, 8192, 8192, 8192), Shape(3, 300, 520, 64)):
+        assert CudaHopperCluster("bf16").launch(shape).grid[0] % 2 == 0
+    assert CudaHopperCluster("bf16").launch(Shape(1, 8192, 8192, 8192)).grid == (132, 1, 1)
+    assert CudaHopperCluster("bf16").launch(Shape(3, 300, 520, 64)).grid == (2 * 3 * 2 * 3, 1, 1)
 
 
 def test_rows_that_the_copy_engine_cannot_walk_are_unsupported(monkeypatch):
@@ -129,6 +212,8 @@ def test_rows_that_the_copy_engine_cannot_walk_are_unsupported(monkeypatch):
     kernel.require("cuda", Shape(1, 1, 8, 8))
     with pytest.raises(UnsupportedError, match="multiples of 8"):
         kernel.require("cuda", Shape(1, 4096, 4095, 4096))
+    with pytest.raises(UnsupportedError, match="k of 16"):
+        CudaHopperFp8("fp8").require("cuda", Shape(1, 4096, 4096, 4088))
 
 
 def test_another_generation_is_unsupported(monkeypatch):
@@ -148,7 +233,7 @@ class Driver:
 
 def test_tensor_maps_lie_where_the_driver_demands():
     matrix, driver = torch.zeros(3, 128, 64, dtype=torch.bfloat16), Driver()
-    made = [tensor_map(matrix, (64, 128, 3), (64, 128, 1), driver) for _ in range(20)]
+    made = [tensor_map(View(matrix, (64, 128, 3), (64, 128, 1)), driver) for _ in range(20)]
     assert {one.address % 64 for one in made} == {0}
     assert driver.arguments[0] == made[-1].address
     assert driver.arguments[2:4] == [3, matrix.data_ptr()]

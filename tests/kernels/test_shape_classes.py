@@ -7,10 +7,10 @@ from mfulab.schema.errors import UnsupportedError
 
 SHAPES = shape_classes(128, 64)
 ONE_OFF = {"one_under", "one_over"}
+HOPPER = {stem for stem in kernel_classes() if stem.startswith("cuda_hopper")}
 # What is refused on a Hopper GPU, by implementation and precision: all else must be right.
 REFUSED = {
-    ("cuda_hopper", "fp16"): ONE_OFF,
-    ("cuda_hopper", "bf16"): ONE_OFF,
+    **{(stem, precision): ONE_OFF for stem in HOPPER for precision in ("fp16", "bf16", "fp8")},
     **{("triton_persistent", precision): ONE_OFF for precision in ("fp32", "tf32", "fp16", "bf16")},
     **{("triton_persistent", precision): ONE_OFF | {"batched"} for precision in ("fp8", "int8")},
     ("torch", "int8"): ONE_OFF | {"one_row", "sixteen_rows"},
@@ -55,7 +55,8 @@ def test_an_older_gpu_is_told_what_it_lacks(monkeypatch):
     refused = list(refusing(Shape(1, 256, 256, 256), (7, 5), monkeypatch))
     assert all("needs compute capability" in reason and "has 7.5" in reason for *_, reason in refused)
     assert {stem for stem, precision, _ in refused if precision != "fp8"} == {
-        *("cuda_wmma", "cuda_hopper", "numba_cuda_tensor_core"),
+        *("cuda_wmma", "cuda_async_copies", "cuda_prefetched", "cuda_grouped", "numba_cuda_tensor_core"),
+        *HOPPER - {"cuda_hopper_fp8"},
     }
     assert {stem for stem, precision, _ in refused if precision == "fp8"} == {
         stem for stem, _, precision in ON_A_GPU if precision == "fp8"
@@ -65,14 +66,14 @@ def test_an_older_gpu_is_told_what_it_lacks(monkeypatch):
 def test_more_blocks_than_a_gpu_launches_are_refused(monkeypatch):
     refused = list(refusing(Shape(65536, 128, 128, 128), (9, 0), monkeypatch))
     told = {stem for stem, _, reason in refused if "grid" in reason}
-    persistent = {"cuda_hopper", "triton_persistent"}
+    persistent = {*HOPPER, "triton_persistent"}
     assert told == {stem for stem, *_ in ON_A_GPU if stem.startswith(("cuda_", "numba_", "triton_"))} - persistent
 
 
 def test_every_implementation_is_checked_somewhere_without_a_gpu_but_for_nvidia_s_own():
     checked = {*LADDER, *KINDS, *CPU_CLASSES}
     elsewhere = {  # tests of their own
-        *("torch_compiled", "cuda_elementwise", "cuda_hopper"),
+        *("torch_compiled", "cuda_elementwise", *HOPPER),
         *("triton_plain", "triton_autotuned", "triton_persistent"),
     }
     left = {stem for stem, kind in kernel_classes().items() if kind not in checked} - elsewhere

@@ -15,7 +15,7 @@ from mfulab.planning.composition import Composition, Value, compose_experiments
 from mfulab.planning.naming import LONGEST, run_name
 from mfulab.planning.runs import excluded_because, plan
 from mfulab.planning.snakemake_workarounds import restore_commas
-from mfulab.schema.configs import BenchMatmulStep
+from mfulab.schema.configs import BenchMatmulConfig
 from mfulab.schema.errors import ConfigurationError
 from mfulab.schema.measurements import MEASUREMENTS
 
@@ -139,7 +139,7 @@ def test_names_are_file_names_and_differ_where_values_do(text):
 
 def planned_matmul():
     precision = {"name": "fp32", "dtype": "float32"}
-    return BenchMatmulStep(kernel={"name": "torch", "_target_": "a.b"}, size=64, precision=precision)
+    return BenchMatmulConfig(kernel={"name": "torch", "_target_": "a.b"}, size=64, precision=precision)
 
 
 def test_shapes():

@@ -48,7 +48,8 @@ def test_a_step_does_not_depend_on_other_steps():
 @pytest.mark.parametrize(
     ("kernel", "files"),
     [
-        ("cuda_hopper", {"hopper.cu", "hopper.cuh"}),
+        ("cuda_hopper", {"hopper.cu", "hopper_tiles.cuh", "grouped.cuh", "hopper.cuh"}),
+        ("cuda_grouped", {"prefetched.cu", "async_tiles.cuh", "async.cuh", "quads.cuh"}),
         ("cuda_vectorised", {"vectorised.cu", "quads.cuh"}),
         ("cuda_naive", {"naive.cu"}),
         ("cuda_tiled", set()),
@@ -61,7 +62,11 @@ def test_a_kernel_brings_its_own_cuda_c_and_no_other(kernel, files):
 
 def test_the_tables_of_peaks_decide_what_holds_peaks_alone():
     tables = {path.name for path in (sources.PACKAGE / "hardware").glob("*.csv")}
-    assert {step for step in MEASUREMENTS if data(f"mfulab.steps.{step}") & tables} == {"ceilings", "published"}
+    assert {step for step in MEASUREMENTS if data(f"mfulab.steps.{step}") & tables} == {
+        "ceilings",
+        "published",
+        "peaks_audit",
+    }
     assert data("mfulab.steps.ceilings") == tables
     assert not data("mfulab.tables.build") & tables  # they see it in the ceilings' rows
 

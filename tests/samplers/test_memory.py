@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mfulab.samplers import memory
+from mfulab.hardware import system
 from mfulab.samplers.memory import PeakMemory
 
 CPU = SimpleNamespace(type="cpu")
@@ -48,12 +48,21 @@ def test_a_peak_that_is_gone_still_counts():
 
 
 def test_a_process_that_did_not_grow_has_no_peak(monkeypatch):
-    monkeypatch.setattr(memory, "_status_bytes", lambda key: 1)
+    monkeypatch.setattr(system, "peak_memory_bytes", lambda: 1)
     reading = PeakMemory(CPU).read()
     assert reading.value is None
     assert "reused memory" in reading.reason
 
 
 def test_a_system_that_does_not_tell(monkeypatch, tmp_path):
-    monkeypatch.setattr(memory, "_STATUS", tmp_path / "none")
-    assert "no /proc" in PeakMemory(CPU).read().reason
+    monkeypatch.setattr(system, "ROOT", tmp_path)
+    assert "does not tell" in PeakMemory(CPU).read().reason
+
+
+def test_macos_tells_it_in_bytes(monkeypatch, tmp_path):
+    import resource
+
+    monkeypatch.setattr(system, "ROOT", str(tmp_path))
+    monkeypatch.setattr(system, "IS_MACOS", True)
+    monkeypatch.setattr(resource, "getrusage", lambda who: SimpleNamespace(ru_maxrss=1 << 40))
+    assert system.peak_memory_bytes() == 1 << 40

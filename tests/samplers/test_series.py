@@ -53,7 +53,7 @@ def test_poll_writes_until_it_is_told():
     poller.poll(
         lambda: {"clock_mhz": 1755.0, "power_w": None}, lambda: next(waits), output, itertools.count(10).__next__
     )
-    assert output.getvalue().split() == ["unix_s,clock_mhz,power_w", "10.000,1755.0,", "11.000,1755.0,"]
+    assert output.getvalue().split() == ["monotonic_s,clock_mhz,power_w", "10.000,1755.0,", "11.000,1755.0,"]
 
 
 def test_a_poll_of_a_gpu_leaves_what_is_refused_empty(monkeypatch):
@@ -65,7 +65,9 @@ def test_a_poll_of_a_gpu_leaves_what_is_refused_empty(monkeypatch):
 
 
 def lines(*clocks: float | None) -> list[dict[str, float | None]]:
-    return [{"unix_s": float(n), "clock_mhz": clock, "other_processes": float(n % 2)} for n, clock in enumerate(clocks)]
+    return [
+        {"monotonic_s": float(n), "clock_mhz": clock, "other_processes": float(n % 2)} for n, clock in enumerate(clocks)
+    ]
 
 
 def test_means_are_of_the_window_only():
@@ -83,6 +85,6 @@ def test_few_polls_are_no_mean():
 
 def test_a_half_written_line_is_left_out(tmp_path):
     path = tmp_path / "series.csv"
-    path.write_text("unix_s,power_w\n1.0,5\n2.0,\n3.0,1")
-    assert series.read_series(path) == [{"unix_s": 1.0, "power_w": 5.0}, {"unix_s": 2.0, "power_w": None}]
+    path.write_text("monotonic_s,power_w\n1.0,5\n2.0,\n3.0,1")
+    assert series.read_series(path) == [{"monotonic_s": 1.0, "power_w": 5.0}, {"monotonic_s": 2.0, "power_w": None}]
     assert series.read_series(tmp_path / "none.csv") == []

@@ -3,7 +3,7 @@ import torch
 
 from mfulab.kernels.base import Launch, MatmulKernel
 from mfulab.runtime.run import _message
-from mfulab.schema.configs import BenchMatmulStep
+from mfulab.schema.configs import BenchMatmulConfig
 from mfulab.schema.errors import UnsupportedError
 from mfulab.schema.rows import MatmulRow
 from mfulab.steps.bench_matmul import measure
@@ -85,7 +85,7 @@ class Unpacked(MatmulKernel):
 
 
 def config(target, size="33x65x17", precision="fp32", dtype="float32", device="cpu", **kernel):
-    return BenchMatmulStep(
+    return BenchMatmulConfig(
         kernel={"name": "mine", "_target_": target, **kernel},
         size=size,
         precision={"name": precision, "dtype": dtype},

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from mfulab.schema.configs import CeilingsStep, PrecisionConfig
+from mfulab.schema.configs import CeilingsConfig, PrecisionConfig
 from mfulab.steps import ceilings
 from mfulab.steps.base import UnsupportedError
 from mfulab.timing import best_matmul
@@ -23,7 +23,7 @@ def quick(monkeypatch):
 
 
 def test_best_product(quick, tmp_path):
-    config = CeilingsStep(ceiling="fp32", precision=PrecisionConfig(name="fp32", dtype="float32"))
+    config = CeilingsConfig(ceiling="fp32", precision=PrecisionConfig(name="fp32", dtype="float32"))
     measured = ceilings.measure(config, tmp_path)
     products_timed = {(sample["library"], sample["shape"]) for sample in measured.samples}
     assert products_timed == set(itertools.product(["torch", "numpy"], ["64x64x64", "128x64x32"]))
@@ -38,7 +38,7 @@ def test_best_product(quick, tmp_path):
 
 
 def test_triad(quick, tmp_path):
-    measured = ceilings.measure(CeilingsStep(ceiling="memory"), tmp_path)
+    measured = ceilings.measure(CeilingsConfig(ceiling="memory"), tmp_path)
     assert measured.row.measured_gb_s > 0
     assert measured.samples[0]["gb_s"] == pytest.approx(3 * 4 * (1 << 16) / measured.samples[0]["time_s"] / 1e9)
     assert measured.row.measured_tflop_s is None
@@ -49,7 +49,7 @@ def test_triad_is_larger_than_the_cache():
 
 
 def test_tf32_is_no_cpu_format(tmp_path):
-    config = CeilingsStep(ceiling="tf32", precision=PrecisionConfig(name="tf32", dtype="float32", tf32=True))
+    config = CeilingsConfig(ceiling="tf32", precision=PrecisionConfig(name="tf32", dtype="float32", tf32=True))
     with pytest.raises(UnsupportedError, match=r"compute capability 8\.0"):
         ceilings.measure(config, tmp_path)
 
@@ -60,19 +60,19 @@ def test_a_format_without_products_is_unsupported(monkeypatch):
 
     monkeypatch.setattr(torch, "_scaled_mm", refuse)
     with pytest.raises(UnsupportedError, match=r"fp8 products on cpu: _scaled_mm is not for this device$"):
-        best_matmul.product_of("fp8", 16, 16, 16, CPU)
+        best_matmul.matmul_of("fp8", 16, 16, 16, CPU)
 
 
 @pytest.mark.parametrize("precision", ["fp64", "fp32"])
 def test_numpy_multiplies_in_the_format_asked_for(precision):
-    result = best_matmul.numpy_product(precision, 32, 16, 64, CPU)()
+    result = best_matmul.numpy_matmul(precision, 32, 16, 64, CPU)()
     assert result.shape == (32, 16)
     assert result.dtype == {"fp64": "float64", "fp32": "float32"}[precision]
 
 
 @pytest.mark.parametrize("precision", ["fp64", "fp32", "fp16", "bf16", "int8"])
 def test_products_use_the_format_asked_for(precision):
-    result = best_matmul.product_of(precision, 32, 16, 64, CPU)()
+    result = best_matmul.matmul_of(precision, 32, 16, 64, CPU)()
     assert result.shape == (32, 16)
     assert result.dtype == {
         "fp64": torch.float64, "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "int8": torch.int32
@@ -82,4 +82,4 @@ def test_products_use_the_format_asked_for(precision):
 def test_shapes_that_do_not_fit_the_time_are_left_out(monkeypatch):
     monkeypatch.setattr(best_matmul, "SAMPLE_S", {"cpu": 0.001})
     monkeypatch.setattr(best_matmul, "CPU_SHAPES", [(64, 64, 64), (65536, 65536, 65536)])
-    assert {sample["shape"] for sample in best_matmul.sweep_products("fp32", CPU, 0.1)} == {"64x64x64"}
+    assert {sample["shape"] for sample in best_matmul.sweep_matmuls("fp32", CPU, 0.1)} == {"64x64x64"}

@@ -8,7 +8,7 @@ from support.models import read
 from mfulab.flops.explain import explain, kinds_of_layers
 from mfulab.flops.model import count_model
 from mfulab.flops.other_counters import PEERS, peer_version
-from mfulab.schema.configs import CompareCountersStep
+from mfulab.schema.configs import CompareCountersConfig
 from mfulab.schema.rows import CounterRow
 from mfulab.steps.base import UnsupportedError
 from mfulab.steps.compare_counters import measure
@@ -17,7 +17,9 @@ KINDS = {"Linear": 1000, "attention": 300, "Conv2d": 50}
 
 
 def run(name: str, counter: str, folder: Path, **options: int) -> CounterRow:
-    config = CompareCountersStep(model=read(name), batch_size=options.pop("batch_size", 1), counter=counter, **options)
+    config = CompareCountersConfig(
+        model=read(name), batch_size=options.pop("batch_size", 1), counter=counter, **options
+    )
     row = measure(config, folder).row
     assert isinstance(row, CounterRow)
     return row

@@ -7,7 +7,7 @@ import pytest
 import yaml
 from support.workflow_copy import ROOT
 
-from mfulab.schema.configs import CountFlopsStep
+from mfulab.schema.configs import CountFlopsConfig
 from mfulab.schema.rows import FlopsRow
 from mfulab.steps.count_flops import measure
 
@@ -16,7 +16,7 @@ CONFIGS = ROOT / "config" / "model"
 
 def run(name: str, folder: Path, batch_size: int = 1, **overrides: object) -> tuple[FlopsRow, list[dict]]:
     model = {**yaml.safe_load((CONFIGS / f"{name}.yaml").read_text()), **overrides}
-    measured = measure(CountFlopsStep(model=model, batch_size=batch_size), folder)
+    measured = measure(CountFlopsConfig(model=model, batch_size=batch_size), folder)
     return measured.row, list(measured.samples)
 
 

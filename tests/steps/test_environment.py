@@ -3,12 +3,12 @@
 import json
 import platform
 
-from mfulab.schema.configs import DeviceConfig, EnvironmentStep
+from mfulab.schema.configs import DeviceConfig, EnvironmentConfig
 from mfulab.steps import environment
 
 
 def test_describes_this_machine(tmp_path):
-    row = environment.measure(EnvironmentStep(device=DeviceConfig(type="cpu")), tmp_path).row
+    row = environment.measure(EnvironmentConfig(device=DeviceConfig(type="cpu")), tmp_path).row
     assert (row.device, row.python) == ("cpu", platform.python_version())
     assert row.cpu_name
     assert 1 <= row.cpu_physical_cores <= row.cpu_logical_cores <= row.cpu_machine_cores

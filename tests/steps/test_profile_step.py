@@ -8,12 +8,12 @@ import shutil
 import pytest
 import torch
 
-from mfulab.schema.configs import ProfileStepStep
+from mfulab.schema.configs import ProfileStepConfig
 from mfulab.steps import profile_step
 from mfulab.steps.base import UnsupportedError
 
 
-def config(**changes) -> ProfileStepStep:
+def config(**changes) -> ProfileStepConfig:
     values = {
         "model": {"name": "linear", "_target_": "torch.nn.Linear", "arguments": {"in_features": 16, "out_features": 4},
                   "input_shape": [16]},
@@ -24,7 +24,7 @@ def config(**changes) -> ProfileStepStep:
         "device": {"type": "cpu", "threads": 1},
         "timing": {"windows": 3, "window_time_s": 0.01, "warm_up_time_s": 0.05},
     }  # fmt: skip
-    return ProfileStepStep.model_validate({**values, **changes})
+    return ProfileStepConfig.model_validate({**values, **changes})
 
 
 def test_training(tmp_path):

@@ -5,7 +5,7 @@ import csv
 import pytest
 
 from mfulab.schema import configs
-from mfulab.schema.configs import PublishedStep
+from mfulab.schema.configs import PublishedConfig
 from mfulab.schema.rows import PublishedRow
 from mfulab.steps import published
 from mfulab.steps.published import measure
@@ -41,7 +41,7 @@ def recomputed(tmp_path, monkeypatch):
             writer.writerows(lines)
         for module in (configs, published):
             monkeypatch.setattr(module, "PUBLISHED", tmp_path)
-        measured = measure(PublishedStep(published="some"), tmp_path)
+        measured = measure(PublishedConfig(published="some"), tmp_path)
         return [PublishedRow.model_validate(sample) for sample in measured.samples]
 
     return rows
@@ -87,7 +87,7 @@ def test_what_is_not_known_is_empty_and_said(recomputed):
 
 def test_a_collection_that_is_not_there_lists_the_others():
     with pytest.raises(ValueError, match=r"published=none: unknown\. Choices: llm_foundry, mlperf_training_v5_1"):
-        PublishedStep(published="none")
+        PublishedConfig(published="none")
 
 
 def test_every_line_of_the_shipped_collections_is_a_row_with_a_source_and_a_device():

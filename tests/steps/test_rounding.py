@@ -6,18 +6,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfulab.schema.configs import NumberFormatsStep
+from mfulab.schema.configs import NumberFormatsConfig
 from mfulab.schema.errors import UnsupportedError
 from mfulab.steps import rounding
 from mfulab.steps.number_formats import measure
-from mfulab.steps.rounding import FORMATS
+from mfulab.steps.rounding import ROUNDED
 
 DTYPES = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8_e4m3fn"}
 
 
 @pytest.mark.parametrize("name", DTYPES)
 def test_probing_finds_what_the_format_says(name):
-    info, form = torch.finfo(getattr(torch, DTYPES[name])), FORMATS[name]
+    info, form = torch.finfo(getattr(torch, DTYPES[name])), ROUNDED[name]
     assert form.bits == info.bits
     assert rounding.epsilon(form) == info.eps
     assert rounding.largest(form) == info.max
@@ -37,7 +37,7 @@ def test_probing_finds_what_the_format_says(name):
     ],
 )
 def test_the_parts_of_a_format(name, exponent, mantissa, bias, subnormal):
-    form = FORMATS[name]
+    form = ROUNDED[name]
     assert rounding.exponent_bits(form) == exponent
     assert rounding.mantissa_bits(form) == mantissa
     assert rounding.bias(form) == bias
@@ -46,22 +46,22 @@ def test_the_parts_of_a_format(name, exponent, mantissa, bias, subnormal):
 
 def test_the_seminar_s_numbers():
     assert struct.pack(">f", 1.0).hex() == "3f800000"
-    assert rounding.epsilon(FORMATS["fp32"]) == 2.0**-23
-    assert rounding.epsilon(FORMATS["fp64"]) == 2.0**-52
+    assert rounding.epsilon(ROUNDED["fp32"]) == 2.0**-23
+    assert rounding.epsilon(ROUNDED["fp64"]) == 2.0**-52
     assert 0.1 + 0.2 != 0.3
 
 
 @pytest.mark.parametrize(("name", "stops"), [("fp32", 2.0**24), ("fp16", 2048.0), ("bf16", 256.0), ("fp8", 16.0)])
 def test_counting_stops_where_the_significand_ends(name, stops):
-    form = FORMATS[name]
+    form = ROUNDED[name]
     assert rounding.last_counted(form) == stops
     assert form.of(stops + 1) == stops
     assert form.of(stops - 2 + 1) == stops - 1
 
 
-@given(st.floats(-1e4, 1e4), st.sampled_from(sorted(FORMATS)))
+@given(st.floats(-1e4, 1e4), st.sampled_from(sorted(ROUNDED)))
 def test_rounding_is_to_the_nearest_and_stays(value, name):
-    form = FORMATS[name]
+    form = ROUNDED[name]
     if abs(value) > rounding.largest(form):
         return
     rounded = form.of(value)
@@ -72,14 +72,14 @@ def test_rounding_is_to_the_nearest_and_stays(value, name):
 
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
 def test_tf32_of_a_float32_is_a_multiple_of_its_last_bit(value):
-    rounded = rounding.FORMATS["tf32"].of(value)
+    rounded = rounding.ROUNDED["tf32"].of(value)
     if math.isfinite(rounded):
         assert struct.unpack(">I", struct.pack(">f", rounded))[0] % (1 << 13) == 0
 
 
 @pytest.mark.parametrize("name", ["fp32", "fp16", "bf16"])
 def test_kahan_beats_pairwise_beats_naive(name):
-    form = FORMATS[name]
+    form = ROUNDED[name]
     values = rounding.terms(form, 2048, seed=1)
     exact = rounding.exact_sum(values)
     naive, pairwise, kahan = (
@@ -91,24 +91,24 @@ def test_kahan_beats_pairwise_beats_naive(name):
 
 
 def test_a_native_float32_sum_is_the_emulated_one():
-    values = rounding.terms(FORMATS["fp32"], 300, seed=2)
+    values = rounding.terms(ROUNDED["fp32"], 300, seed=2)
     native = torch.zeros(len(values))
     for column in values.float().T:
         native = native + column
-    assert torch.equal(native.double(), rounding.naive_sum(FORMATS["fp32"], values))
+    assert torch.equal(native.double(), rounding.naive_sum(ROUNDED["fp32"], values))
 
 
 @pytest.mark.parametrize("name", ["fp64", "fp32", "tf32", "fp16", "bf16"])
 def test_cancellation_and_its_cure(name):
-    squared, factored = rounding.difference_of_squares(FORMATS[name], seed=3)
-    assert factored <= 2 * rounding.epsilon(FORMATS[name])
+    squared, factored = rounding.difference_of_squares(ROUNDED[name], seed=3)
+    assert factored <= 2 * rounding.epsilon(ROUNDED[name])
     assert squared > 3 * factored
 
 
 @pytest.mark.parametrize("name", [*DTYPES, "tf32"])
 def test_the_step_gives_a_full_row(tmp_path, name):
     precision = {"name": name, "dtype": DTYPES.get(name, "float32"), "tf32": name == "tf32"}
-    row = measure(NumberFormatsStep(precision=precision, sum_length=256), tmp_path).row
+    row = measure(NumberFormatsConfig(precision=precision, sum_length=256), tmp_path).row
     assert row.status == "ok"
     assert row.precision == name
     assert row.bits == 1 + row.exponent_bits + row.mantissa_bits
@@ -119,10 +119,10 @@ def test_the_step_gives_a_full_row(tmp_path, name):
 
 
 def test_fp16_accumulation_loses_what_fp32_keeps(tmp_path):
-    row = measure(NumberFormatsStep(precision={"name": "fp16", "dtype": "float16"}, sum_length=4096), tmp_path).row
+    row = measure(NumberFormatsConfig(precision={"name": "fp16", "dtype": "float16"}, sum_length=4096), tmp_path).row
     assert row.dot_error_fp16 == row.dot_error_own > 5 * row.dot_error_fp32
 
 
 def test_an_integer_format_is_unsupported(tmp_path):
     with pytest.raises(UnsupportedError, match="no floating-point format"):
-        measure(NumberFormatsStep(precision={"name": "int8", "dtype": "int8"}), tmp_path)
+        measure(NumberFormatsConfig(precision={"name": "int8", "dtype": "int8"}), tmp_path)

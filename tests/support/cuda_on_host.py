@@ -46,7 +46,6 @@ def build(entry: str, defines: Mapping[str, str], folder: Path):
         "-fno-strict-aliasing",
         f"-I{folder}",
         f"-I{HERE}",
-        f"-I{SOURCES}",
     ]
     command += [f"-D{key}={value}" for key, value in defines.items()]
     subprocess.run([*command, str(folder / "entry.cpp"), "-o", str(folder / "entry.so")], check=True)
@@ -65,7 +64,16 @@ def _rung(source: str, call: str, defines: tuple[tuple[str, str], ...]):
     names = dict(defines)
     operand = names.get("OPERAND") or names.get("REAL") or "float"
     types = {"operand": operand, "result": names.get("RESULT", operand)}
-    return build(ENTRY.format(source=SOURCES / source, call=call, **types), names, Path(tempfile.mkdtemp()))
+    folder = Path(tempfile.mkdtemp())
+    copy_sources(folder)
+    return build(ENTRY.format(source=source, call=call, **types), names, folder)
+
+
+def copy_sources(folder: Path) -> None:
+    """Copies the CUDA C into a folder, but for the headers that have a counterpart for the host."""
+    for path in SOURCES.iterdir():
+        if not (HERE / path.name).exists():
+            shutil.copy(path, folder)
 
 
 def run_on_host(kernel: CudaC, a, b, c, shape) -> None:

@@ -2,9 +2,12 @@
 
 from support.shape_classes import kernel_classes
 
+from mfulab.kernels.cuda_async_copies import CudaAsyncCopies
 from mfulab.kernels.cuda_coalesced import CudaCoalesced
 from mfulab.kernels.cuda_double_buffered import CudaDoubleBuffered
+from mfulab.kernels.cuda_grouped import CudaGrouped
 from mfulab.kernels.cuda_naive import CudaNaive
+from mfulab.kernels.cuda_prefetched import CudaPrefetched
 from mfulab.kernels.cuda_register_1d import CudaRegister1D
 from mfulab.kernels.cuda_register_2d import CudaRegister2D
 from mfulab.kernels.cuda_shared import CudaShared
@@ -29,6 +32,9 @@ LADDER = (
     CudaVectorised,
     CudaDoubleBuffered,
     CudaWarpTile,
+    CudaAsyncCopies,
+    CudaPrefetched,
+    CudaGrouped,
     CudaWmma,
 )
 

@@ -15,6 +15,7 @@ from mfulab.schema.rows import (
     FlopsRow,
     MatmulRow,
     NumberFormatsRow,
+    PeaksAuditRow,
     ProfileRow,
     PublishedRow,
     Row,
@@ -194,6 +195,18 @@ def published() -> list[PublishedRow]:
     return rows
 
 
+def peaks_audit() -> list[PeaksAuditRow]:
+    """What an invented library takes for three devices: one right, one sparse for dense, one not known."""
+    common_part = {"library": "invented", "version": "1.0"}
+    return [
+        PeaksAuditRow(**common_part, device="L40", precision="bf16", theirs=181, ours=181, ratio=1, verdict="agreed"),
+        PeaksAuditRow(
+            **common_part, device="L4", precision="bf16", theirs=242, ours=121, ratio=2, verdict="sparse for dense"
+        ),
+        PeaksAuditRow(**common_part, device="B200 HGX", verdict="missing"),
+    ]
+
+
 def number_formats() -> list[NumberFormatsRow]:
     parts = {"fp64": (11, 52), "fp32": (8, 23), "bf16": (8, 7), "fp16": (5, 10), "fp8": (4, 3)}
     return [
@@ -342,10 +355,14 @@ def lay_out(
         return folder
 
     add("environment", environment(hardware), {})
-    public = PublishedRow(**common("", "published=papers"), published="papers")
-    folder = root / add("published", public, {"published": "papers"})
-    lines = [row.model_dump(exclude={"hardware", "run"}) for row in published()]
-    write_csv(folder / "samples.csv", lines, list(lines[0]))
+    for step, name, lines in (
+        ("published", "published=papers", published()),
+        ("peaks_audit", "library=invented", peaks_audit()),
+    ):
+        kind = MEASUREMENTS[step].row
+        folder = root / add(step, kind(**common("", name)), {})
+        samples = [row.model_dump(exclude={"hardware", "run"}) for row in lines]
+        write_csv(folder / "samples.csv", samples, list(samples[0]))
     for row in number_formats():
         add("number_formats", row, {"precision": {"name": row.precision, "dtype": DTYPE[row.precision]}})
     for ceiling in ceilings(hardware):

@@ -90,6 +90,19 @@ def test_an_effective_precision_without_a_ceiling_gets_no_mfu(planned):
     assert "no peak is known for tf32" in verdicts.note(row)
 
 
+def test_a_matmul_faster_than_its_gpu_is_incorrect_and_has_no_speed():
+    machine = {"hardware": "some-gpu", "recorded": False, "status": "ok"}
+    records = {
+        "environment": [{**machine, "device": "cuda"}],
+        "ceilings": [{**machine, "ceiling": "bf16", "format": "bf16", "max_clock_tflop_s": 1.0}],
+        "matmul": [{**machine, "ceiling": "bf16", "effective_precision": "bf16", "time_s": 1.0, "flops": 2e12}],
+        **{"flops": [], "profile": []},
+    }
+    (row,) = build.joined(records)["matmul"]
+    assert (row["status"], row["tflop_s"]) == ("incorrect", None)
+    assert "highest clock" in row["message"]
+
+
 def test_a_folder_copied_from_another_machine_is_joined_by_equal_configs(planned):
     root = planned.parents[3]
     report_rows.lay_out(root, report_rows.GPU).unlink()

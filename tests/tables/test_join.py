@@ -184,6 +184,23 @@ def test_a_matmul_by_hand():
     assert joined["arithmetic_intensity"] == pytest.approx(200)
 
 
+@pytest.mark.parametrize(
+    ("time_s", "limit", "device", "impossible"),
+    [
+        (0.5, 4.1, "cuda", False),
+        (0.5, 3.9, "cuda", True),
+        (0.5, 3.9, "cpu", False),  # turbo hides there: its computed peak is no limit
+        (0.5, None, "cuda", False),
+        (None, 3.9, "cuda", False),
+    ],
+)
+def test_a_time_below_the_roofline_s_floor_is_impossible_on_a_gpu(time_s, limit, device, impossible):
+    row = {"status": "ok", "time_s": time_s, "flops": 2e12}
+    said = join.faster_than_possible(row, {"max_clock_tflop_s": limit}, device)
+    assert (said is not None) == impossible
+    assert not said or "4 TFLOP/s: more than the 3.9" in said
+
+
 @given(
     row=st.fixed_dictionaries(
         {

@@ -114,7 +114,7 @@ def test_mfu_is_a_share_of_time_times_a_speed(products, others, mfu, cause, word
 
 def test_matmuls_are_a_rung_if_no_sm_is_seen():
     row = {"utilization_percent": 99.0, "matmul_percent": 40.0, "mfu_percent": 35.0}
-    assert neighbours(row) == ("utilization", "product")
+    assert neighbours(row) == ("utilization", "matmul")
     assert neighbours({**row, "sm_active_percent": 90.0}) == ("sm_active", "mfu")
 
 

@@ -72,7 +72,7 @@ def test_a_step_is_its_entry_config_row_and_module(make_project):
         config.read_text()
         + '''
 
-class CountLettersStep(Step):
+class CountLettersConfig(StepConfig):
     """Letters of a model's name."""
 
     axes: ClassVar[tuple[str, ...]] = ("model",)
@@ -97,7 +97,7 @@ class LettersRow(Row):
         "    for each in (\n",
         """    for each in (
         Measurement(
-            "count_letters", "letters", configs.CountLettersStep, rows.LettersRow, "Reading {wildcards.run}",
+            "count_letters", "letters", configs.CountLettersConfig, rows.LettersRow, "Reading {wildcards.run}",
             "model status letters",
         ),
 """,

@@ -12,7 +12,7 @@ from support.workflow_copy import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LOCKS = {path.stem: path.read_text() for path in (ROOT / "requirements").glob("*.lock")}
-LOCKS["base"] = (ROOT / "requirements.lock").read_text()
+LOCKS["base"] = LOCKS["pipeline"] = (ROOT / "requirements.lock").read_text()
 EXTRAS = PROJECT["optional-dependencies"]
 MACHINES = [
     {**default_environment(), "python_version": python, "python_full_version": f"{python}.1"} | system

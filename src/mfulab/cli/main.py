@@ -39,6 +39,23 @@ def peak(device: str | None, precision: str | None) -> int:
     return peak.show(device, precision)
 
 
+@cli.command()
+@click.argument("model")
+@click.argument("words", nargs=-1, metavar="[KEY=VALUE …]")
+@click.option("--batch-size", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--sequence-length", type=click.IntRange(min=1), help="Tokens a sample; the model's own where not given.")
+@click.option("--depth", type=click.IntRange(min=0), default=3, show_default=True, help="Levels of layers shown.")
+def flops(model: str, words: tuple[str, ...], batch_size: int, sequence_length: int | None, depth: int) -> int:
+    """Count MODEL's FLOPs by layer, forward and backward, without a device.
+
+    MODEL is a name of config/model/, a YAML file, a config.json of transformers (or its folder), or a dotted path to a
+    function that returns a torch.nn.Module, followed by what it eats: my_model.build input_shape=[3,64,64].
+    """
+    from mfulab.cli import flops
+
+    return flops.show(model, words, batch_size, sequence_length, depth)
+
+
 @cli.command(no_args_is_help=True)
 @click.argument("files", nargs=-1, required=True, metavar="FILE…")
 @click.option("--format", "style", type=click.Choice(["text", "json"]), default="text", help="json: an object a line.")

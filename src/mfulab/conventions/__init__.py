@@ -1,1 +1,1 @@
-"""What an MFU means: the conventions of the field, the number that each gives, and what a device could reach."""
+"""Conventions of MFU in the field, the number that each gives, and the best that a device could reach."""

@@ -11,7 +11,7 @@ Recomputation = Literal["none", "attention", "blocks", "everything"]
 
 @dataclass(frozen=True)
 class Choices:
-    """What a convention counts. The defaults are this project's.
+    """A convention: the choices that decide an MFU. The defaults are this project's.
 
     Attributes:
         experts: of a mixture, those that a token passes through (`active`) or all of them (`total`).
@@ -158,7 +158,7 @@ def flops(work: Work, choices: Choices) -> float:
 
 
 def _recomputed(work: Work, choices: Choices, products: float, attention: float) -> float:
-    """What a training step executes beyond what the model needs; nothing in inference."""
+    """FLOPs that a training step executes beyond what the model needs; none in inference."""
     if choices.recomputation == "none" or work.mode != "training":
         return 0.0
     if choices.recomputation == "blocks":

@@ -15,7 +15,7 @@ from mfulab.schema.configs import ModelConfig
 from mfulab.schema.errors import ConfigurationError, unknown
 
 FALLBACK_TFLOP_S = 312.0
-"""What tools that do not know a device take instead: an A100's dense peak in bf16."""
+"""Peak that tools take for a device they do not know: an A100's dense peak in bf16."""
 MISTAKEN = {
     "fp32": {"tf32", "fp16", "bf16"},
     "tf32": {"fp32", "bf16"},
@@ -61,13 +61,13 @@ class Row:
 
     @property
     def changes(self) -> int:
-        """How many choices change our number visibly."""
+        """Number of choices that change our number visibly."""
         return sum(1 for points in self.steps.values() if abs(points) >= 0.05)
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a speed means.
+    """Explanation of a speed.
 
     Attributes:
         model: its name.
@@ -259,7 +259,7 @@ def change(
 
 
 def _matters(choices: Choices, counted: Work) -> bool:
-    """Whether a convention's every choice changes something for this model; ours always does."""
+    """True if every choice of a convention changes something for this model; ours always does."""
     if choices.unmultiplied and not counted.flops("attention"):
         return False  # formulas in N are those of transformers
     return all(

@@ -11,7 +11,7 @@ from mfulab.schema.configs import ModelConfig
 from mfulab.schema.errors import ConfigurationError, unknown
 
 FOLDERS = (Path("config/model"), Path(__file__).resolve().parents[3] / "config" / "model")
-"""Where named models stand: in this folder's project, else in the checkout that this package lies in."""
+"""Folder of the named models: in this folder's project, else in the checkout that holds this package."""
 
 
 def model_config(model: str | Path | Mapping[str, Any] | ModelConfig, changes: Mapping[str, Any] = {}) -> ModelConfig:

@@ -1,4 +1,4 @@
-"""What one call of an operator costs."""
+"""Cost of one call of an operator."""
 
 from dataclasses import dataclass
 

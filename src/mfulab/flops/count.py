@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from mfulab.flops.certainty import Certainty, LayerCount, certainty
 from mfulab.flops.counter import Operations, OperatorCounter
 from mfulab.flops.fused import fused_operators
 from mfulab.flops.layers import LayerTracker
@@ -24,11 +25,18 @@ class Count:
         operations: FLOPs and elements by layer, operator and pass.
         saved: kept by the forward pass for the backward pass, parameters and buffers left out: the activations.
         peak: largest memory alive at once beside parameters and inputs: activations, gradients, what is in passing.
+        by_layers: forward FLOPs of the layers that have formulas of their own: a second count.
     """
 
     operations: Operations
     saved: Held
     peak: Held
+    by_layers: dict[str, int]
+
+    @property
+    def certainty(self) -> Certainty:
+        """Certainty of the count."""
+        return certainty(self.operations, self.by_layers)
 
 
 def count(model: torch.nn.Module, step: Callable[[], torch.Tensor], backward: bool = True, fused: bool = True) -> Count:
@@ -46,8 +54,9 @@ def count(model: torch.nn.Module, step: Callable[[], torch.Tensor], backward: bo
     layers = LayerTracker(model)
     saved = SavedTensors(model)
     counter = OperatorCounter(layers)
+    second = LayerCount(model)
     try:
-        with counter, fused_operators() if fused else nullcontext():
+        with second, counter, fused_operators() if fused else nullcontext():
             with saved:
                 loss = step()
             if backward and loss.requires_grad:
@@ -55,4 +64,4 @@ def count(model: torch.nn.Module, step: Callable[[], torch.Tensor], backward: bo
     except Exception as error:
         where = f"layer {layers.failed}" if layers.failed else "its own forward"
         raise CountError(f"{type(model).__name__} failed in {where}: {error}") from error
-    return Count(counter.operations, saved.total, counter.live.peak)
+    return Count(counter.operations, saved.total, counter.live.peak, second.flops)

@@ -32,7 +32,7 @@ ATTENTION_BACKWARD = frozenset(
 
 @dataclass(frozen=True)
 class Key:
-    """What calls are summed over. `dtype` is what an operator that counts towards MFU multiplied, None for others."""
+    """Key over which calls are summed. `dtype` is the format of an operator that counts towards MFU, else None."""
 
     layer: str
     operator: str
@@ -89,12 +89,12 @@ class Operations:
 
     @property
     def model_flops(self) -> int:
-        """What MFU takes: forward and backward, attention full."""
+        """FLOPs of MFU: forward and backward, attention full."""
         return self.sum("forward").flops + self.sum("backward").flops
 
     @property
     def hardware_flops(self) -> int:
-        """What HFU takes: forward, backward and what was recomputed, as the kernels execute them."""
+        """FLOPs of HFU: forward, backward and recomputation, as the kernels execute them."""
         return sum(self.sum(direction).executed_flops for direction in ("forward", "backward", "recomputed"))
 
     def by_format(self) -> dict[tuple[torch.dtype, bool], int]:
@@ -243,7 +243,7 @@ def _is_outer_product(args: Any) -> bool:
 
 
 def _needed(name: str) -> dict[str, Any]:
-    """Which gradients autograd asks a fused attention's backward for: the kernel computes all of them regardless."""
+    """Gradients that autograd asks a fused attention's backward for; the kernel computes all of them regardless."""
     node = torch._C._current_autograd_node() if name in ATTENTION_BACKWARD else None
     if node is None or len(node.next_functions) < 3:
         return {}

@@ -1,4 +1,4 @@
-"""Why another tool's number differs from ours: the kinds of layers that it must have left out."""
+"""Explains another tool's number: the kinds of layers that it must have left out."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from mfulab.flops.counter import Operations
 
 @dataclass(frozen=True)
 class Explanation:
-    """What accounts for a difference.
+    """Explanation of a difference.
 
     Attributes:
         left_out: kinds of layers, each with its FLOPs, whose absence explains the number.

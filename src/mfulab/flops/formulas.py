@@ -35,7 +35,7 @@ def attention_flops(tokens: int, width: int, *, batch: int = 1, causal: bool = F
 
 @dataclass(frozen=True)
 class TransformerShape:
-    """What the formulas need to know of a decoder.
+    """Shape of a decoder, as the formulas need it.
 
     Attributes:
         parameters: N, as each formula's source defines it.

@@ -1,4 +1,4 @@
-"""Which layer and which pass an operator belongs to: forward, backward, recomputed, or the optimiser's."""
+"""Layer and pass of an operator: forward, backward, recomputed, or the optimiser's."""
 
 import sys
 import threading
@@ -23,7 +23,7 @@ Pass = Literal["forward", "backward", "recomputed", "optimizer"]
 
 @dataclass(frozen=True)
 class _Frame:
-    """What is running: a layer's forward, autograd's engine, or an optimiser's step."""
+    """Activity that is under way: a layer's forward, autograd's engine, or an optimiser's step."""
 
     kind: Literal["layer", "engine", "optimizer"]
     layer: str = ROOT

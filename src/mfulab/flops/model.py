@@ -1,7 +1,7 @@
 """Counts a model by its config: on the meta device, else with fake tensors, else with real ones on the CPU."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -10,6 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from mfulab.flops.count import Count, CountError, count
+from mfulab.flops.values import KnownValues
 from mfulab.models.build import (
     ModelError,
     build,
@@ -111,15 +112,18 @@ _WORDS: dict[Means, str] = {"meta": "the meta device", "fake": "fake tensors", "
 @contextmanager
 def _tensors(means: Means) -> Iterator[str]:
     device = "meta" if means == "meta" else "cpu"
-    mode: AbstractContextManager[object] = torch.device(device)
-    if means == "fake":
-        mode = FakeTensorMode(allow_non_fake_inputs=True)
-    with mode:
+    with ExitStack() as modes:
+        if means == "fake":
+            modes.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        else:
+            modes.enter_context(torch.device(device))
+        if means == "meta":
+            modes.enter_context(KnownValues())
         yield device
 
 
 def _refuse_what_does_not_fit(config: ModelConfig) -> None:
-    with FakeTensorMode(allow_non_fake_inputs=True):
+    with _tensors("meta"):
         needed = 2 * sum(parameter.numel() * parameter.element_size() for parameter in build(config).parameters())
     available = psutil.virtual_memory().available
     if needed > available:

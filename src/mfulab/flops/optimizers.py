@@ -1,4 +1,4 @@
-"""What an optimiser's step costs, for each parameter that it trains."""
+"""FLOPs of an optimiser's step for each parameter that it trains."""
 
 from typing import Literal
 

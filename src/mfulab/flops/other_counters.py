@@ -16,7 +16,7 @@ PEERS: tuple[Peer, ...] = get_args(Peer)
 
 @dataclass(frozen=True)
 class PeerCount:
-    """What a tool says of one forward pass.
+    """Result of a tool for one forward pass.
 
     Attributes:
         printed: its own number.

@@ -1,4 +1,4 @@
-"""Which tensors a step keeps: those saved for the backward pass, and all that are alive at once."""
+"""Tensors that a step keeps: those saved for the backward pass, and all that are alive at once."""
 
 import weakref
 from collections.abc import Callable, Iterable

@@ -60,13 +60,13 @@ def real_tokens(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> RealTo
         tokens = next((one for one in arguments if getattr(one, "ndim", 0) >= 2 and not one.is_nested), None)
     if tokens is None:
         return None
-    shape = tuple(tokens.shape[:2])
+    shape = (int(tokens.shape[0]), int(tokens.shape[1]))
     for names, read in _READERS:
         for name in names:
             value = given.get(name)
             lengths = read(value, shape) if value is not None and has_data(value) else None
             if lengths is not None:
-                return RealTokens(tuple(length for length in lengths if length), *shape, source=name)
+                return RealTokens(tuple(length for length in lengths if length), shape[0], shape[1], name)
     return None
 
 
@@ -133,7 +133,7 @@ def useful_flops(operations: Operations, real: RealTokens) -> float:
 
 
 def flops_per_accepted_token(operations: Operations, accepted: int) -> float:
-    """What a token that was kept cost, drafts that were rejected included: speculative and ordinary decoding alike."""
+    """FLOPs of a kept token, rejected drafts included: of speculative and ordinary decoding alike."""
     if accepted < 1:
         raise ValueError(f"accepted={accepted}: at least one token must have been kept")
     return operations.hardware_flops / accepted

@@ -1,1 +1,1 @@
-"""What this device is, what it can do at best, and what it was doing."""
+"""This device: its identity, its peaks, and its state."""

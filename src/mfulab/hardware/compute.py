@@ -59,7 +59,7 @@ def allow_tf32(allowed: bool) -> None:
 
 
 @contextlib.contextmanager
-def products_in(precision: str) -> Iterator[None]:
+def matmuls_in(precision: str) -> Iterator[None]:
     """float32 products are TF32 or not, as `precision` says; afterwards as somebody else's code had set it.
 
     A network's convolutions may round to TF32, by a switch of their own, where its products do not.

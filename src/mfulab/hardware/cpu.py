@@ -1,4 +1,4 @@
-"""What CPU this is and how much of it this process may use, read from the system without importing anything heavy."""
+"""The CPU and the part of it that this process may use, read from the system without heavy imports."""
 
 import functools
 import os
@@ -8,7 +8,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-_SYSTEM = Path("/")
+from mfulab.hardware import system
 
 
 @dataclass(frozen=True)
@@ -33,16 +33,16 @@ class Cpu:
 @functools.cache
 def cpu() -> Cpu:
     """The CPU of this machine."""
-    return read_cpu(_SYSTEM)
+    return read_cpu()
 
 
-def read_cpu(root: Path) -> Cpu:
-    """The CPU described by the /proc and /sys trees under `root`; by sysctl where there are none (macOS)."""
-    facts = _first_processor(root / "proc/cpuinfo")
+def read_cpu() -> Cpu:
+    """The CPU described by the /proc and /sys trees; by sysctl where there are none (macOS)."""
+    facts = _first_processor()
     if not facts:
         return _without_proc()
     flags = frozenset((facts.get("flags") or facts.get("Features") or "").split())
-    clock, source = _clock(root, facts)
+    clock, source = _clock(facts)
     return Cpu(
         name=facts.get("model name") or platform.processor() or platform.machine(),
         vendor=facts.get("vendor_id") or facts.get("CPU implementer") or "",
@@ -51,47 +51,45 @@ def read_cpu(root: Path) -> Cpu:
         flags=flags,
         clock_mhz=clock,
         clock_source=source,
-        last_level_cache_bytes=_last_level_cache(root),
-        virtual="hypervisor" in flags or (root / "sys/hypervisor/type").exists(),
+        last_level_cache_bytes=_last_level_cache(),
+        virtual="hypervisor" in flags or system.text("sys/hypervisor/type") is not None,
     )
 
 
 def logical_cpus() -> frozenset[int]:
     """The logical CPUs that this process's affinity allows."""
-    if hasattr(os, "sched_getaffinity"):
-        return frozenset(os.sched_getaffinity(0))
-    return frozenset(range(os.cpu_count() or 1))
+    return system.affinity() or frozenset(range(os.cpu_count() or 1))
 
 
-def cpu_limit(root: Path = _SYSTEM) -> float | None:
+def cpu_limit() -> float | None:
     """CPUs granted by the tightest cgroup quota above this process (version 1 or 2), None where there is none."""
-    limits = [quota for folder in _cgroup_folders(root, "cpu") if (quota := _quota(folder)) is not None]
+    limits = [quota for folder in _cgroup_folders("cpu") if (quota := _quota(folder)) is not None]
     return min(limits, default=None)
 
 
-def cgroup_cpu_seconds(root: Path = _SYSTEM) -> tuple[float | None, float | None]:
+def cgroup_cpu_seconds() -> tuple[float | None, float | None]:
     """CPU seconds that this process's cgroup has used, and that its quota kept from it; None where not told."""
     used = stopped = None
-    for folder in _cgroup_folders(root, "cpu") + _cgroup_folders(root, "cpuacct"):
-        lines = (line.split() for line in (_read(folder / "cpu.stat") or "").splitlines())
+    for folder in _cgroup_folders("cpu") + _cgroup_folders("cpuacct"):
+        lines = (line.split() for line in (system.text(folder / "cpu.stat") or "").splitlines())
         counters = {line[0]: int(line[1]) for line in lines if len(line) == 2}
         scales = {"usage_usec": 1e-6, "throttled_usec": 1e-6, "throttled_time": 1e-9}
         seconds = {name: counters[name] * scale for name, scale in scales.items() if name in counters}
         if used is None and "usage_usec" in seconds:
             used = seconds["usage_usec"]
-        if used is None and (nanoseconds := _integer(_read(folder / "cpuacct.usage"))) is not None:
+        if used is None and (nanoseconds := _integer(system.text(folder / "cpuacct.usage"))) is not None:
             used = nanoseconds * 1e-9
         if stopped is None:
             stopped = seconds.get("throttled_usec", seconds.get("throttled_time"))
     return used, stopped
 
 
-def memory_limit_bytes(root: Path = _SYSTEM) -> int | None:
+def memory_limit_bytes() -> int | None:
     """Bytes granted by the tightest cgroup above this process, None where there is no limit."""
     limits = []
-    for folder in _cgroup_folders(root, "memory"):
+    for folder in _cgroup_folders("memory"):
         for name in ("memory.max", "memory.limit_in_bytes"):
-            limit = _integer(_read(folder / name))
+            limit = _integer(system.text(folder / name))
             if limit is not None and limit < 1 << 60:  # version 1 writes "unlimited" as almost 2**63
                 limits.append(limit)
     return min(limits, default=None)
@@ -107,7 +105,7 @@ class SystemSeconds:
 
 
 def system_seconds() -> SystemSeconds:
-    """What the system counted until now; `steal` is None where it is not told."""
+    """Counters of the system until now; `steal` is None if it is not reported."""
     import psutil
 
     every = psutil.cpu_times(percpu=True)
@@ -119,24 +117,24 @@ def system_seconds() -> SystemSeconds:
     return SystemSeconds(total - idle - (steal or 0.0), steal, total)
 
 
-def physical_cores(logical: frozenset[int], root: Path = _SYSTEM) -> int:
+def physical_cores(logical: frozenset[int]) -> int:
     """Distinct physical cores among `logical` CPUs; their number where the topology is not told."""
     siblings = {
-        _read(root / f"sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list") or str(number)
+        system.text(f"sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list") or str(number)
         for number in logical
     }
     return max(1, len(siblings))
 
 
-def usable_cores(root: Path = _SYSTEM) -> int:
+def usable_cores() -> int:
     """Physical cores that affinity and cgroup quota let this process keep busy, at least 1.
 
     The number of threads to compute with: a second thread on a core adds no arithmetic units, and threads beyond a
     quota are stopped in the middle of a step.
     """
-    if not (root / "sys/devices/system/cpu").exists() and (count := _sysctl("hw.physicalcpu")):
+    if count := _sysctl("hw.physicalcpu"):
         return int(count)
-    return max(1, min(physical_cores(logical_cpus(), root), int(cpu_limit(root) or 1 << 30)))
+    return max(1, min(physical_cores(logical_cpus()), int(cpu_limit() or 1 << 30)))
 
 
 def vector_flags(flags: frozenset[str]) -> tuple[str, ...]:
@@ -145,14 +143,14 @@ def vector_flags(flags: frozenset[str]) -> tuple[str, ...]:
     return tuple(sorted(flag for flag in flags if pattern.match(flag)))
 
 
-def _first_processor(path: Path) -> dict[str, str]:
-    block = (_read(path) or "").split("\n\n")[0]
+def _first_processor() -> dict[str, str]:
+    block = (system.text("proc/cpuinfo") or "").split("\n\n")[0]
     pairs = (line.split(":", 1) for line in block.splitlines() if ":" in line)
     return {key.strip(): value.strip() for key, value in pairs}
 
 
-def _clock(root: Path, facts: dict[str, str]) -> tuple[float | None, str]:
-    highest = _integer(_read(root / "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq"))
+def _clock(facts: dict[str, str]) -> tuple[float | None, str]:
+    highest = _integer(system.text("sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq"))
     if highest:
         return highest / 1e3, "cpufreq cpuinfo_max_freq"
     if "cpu MHz" in facts:
@@ -160,37 +158,40 @@ def _clock(root: Path, facts: dict[str, str]) -> tuple[float | None, str]:
     return None, "not told by this system"
 
 
-def _last_level_cache(root: Path) -> int | None:
+def _last_level_cache() -> int | None:
     units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
     sizes = []
-    for path in (root / "sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
-        text = _read(path) or ""
+    for path in Path(system.ROOT, "sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        text = system.text(path) or ""
         if text and text[-1] in units and text[:-1].isdigit():
             sizes.append(int(text[:-1]) * units[text[-1]])
     return max(sizes, default=None)
 
 
-def _cgroup_folders(root: Path, controller: str) -> list[Path]:
+def _cgroup_folders(controller: str) -> list[Path]:
     """This process's cgroup and all above it, for `controller`, in either version's layout."""
     folders = []
-    for line in (_read(root / "proc/self/cgroup") or "").splitlines():
+    for line in (system.text("proc/self/cgroup") or "").splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:
-            tops = [root / "sys/fs/cgroup", root / "sys/fs/cgroup/unified"]
+            tops = ["sys/fs/cgroup", "sys/fs/cgroup/unified"]
         elif controller in controllers.split(","):
-            tops = [root / "sys/fs/cgroup" / controllers, root / "sys/fs/cgroup" / controller]
+            tops = [f"sys/fs/cgroup/{controllers}", f"sys/fs/cgroup/{controller}"]
         else:
             continue
         own = Path(path.lstrip("/"))
-        folders += [top / below for top in tops for below in (own, *own.parents)]
+        folders += [Path(system.ROOT, top, below) for top in tops for below in (own, *own.parents)]
     return folders
 
 
 def _quota(folder: Path) -> float | None:
-    unified = (_read(folder / "cpu.max") or "").split()
+    unified = (system.text(folder / "cpu.max") or "").split()
     if len(unified) == 2 and unified[0] != "max":
         return int(unified[0]) / int(unified[1])
-    quota, period = _integer(_read(folder / "cpu.cfs_quota_us")), _integer(_read(folder / "cpu.cfs_period_us"))
+    quota, period = (
+        _integer(system.text(folder / "cpu.cfs_quota_us")),
+        _integer(system.text(folder / "cpu.cfs_period_us")),
+    )
     return quota / period if quota and period and quota > 0 else None
 
 
@@ -211,17 +212,13 @@ def _without_proc() -> Cpu:
 
 
 def _sysctl(key: str) -> str | None:
-    if platform.system() != "Darwin":
+    if not system.IS_MACOS:
         return None
-    finished = subprocess.run(["sysctl", "-n", key], capture_output=True, text=True, check=False)
-    return finished.stdout.strip() or None
-
-
-def _read(path: Path) -> str | None:
     try:
-        return path.read_text().strip()
+        done = subprocess.run(["/usr/sbin/sysctl", "-n", key], capture_output=True, text=True, check=False)
     except OSError:
         return None
+    return done.stdout.strip() or None
 
 
 def _integer(text: str | None) -> int | None:

@@ -1,4 +1,4 @@
-"""What a CPU can do at best: physical cores × clock × vector units × lanes × 2, each factor with its source.
+"""Peak of a CPU: physical cores × clock × vector units × lanes × 2, each factor with its source.
 
 In virtual machines the turbo clock is invisible, so a thread may exceed this by a fifth: MFU on a CPU is reported
 against the measured ceiling, with this beside it.

@@ -11,7 +11,7 @@ from mfulab.hardware.identity import CudaDevice
 
 @dataclass(frozen=True)
 class GpuProperties:
-    """What decides a GPU's peaks, as the driver tells it. Clocks in MHz; `bus_bits` is the width of its memory bus."""
+    """Properties that decide a GPU's peaks, as the driver reports them. Clocks in MHz; `bus_bits`: memory bus width."""
 
     name: str
     sms: int | None
@@ -34,7 +34,7 @@ def handle_of(device: Any) -> Any:
 
 
 def properties_of(device: Any) -> GpuProperties:
-    """What decides the peaks of a torch CUDA device; clocks and bus width are None where NVML does not tell them."""
+    """Properties that decide a torch CUDA device's peaks; clocks and bus width are None if NVML hides them."""
     import torch
 
     facts = torch.cuda.get_device_properties(device)
@@ -46,7 +46,7 @@ def properties_of(device: Any) -> GpuProperties:
 
 
 def properties_by_nvml(device: CudaDevice) -> GpuProperties:
-    """What decides the peaks of a device, as NVML alone tells it, without torch; of a MIG instance its SMs, too."""
+    """Properties that decide a device's peaks, from NVML alone, without torch; of a MIG instance its SMs, too."""
     handle = nvml.handle_by_uuid(device.uuid)
     slice_of = nvml.optional(pynvml.nvmlDeviceGetAttributes, handle) if nvml.is_mig(handle) else None
     return _properties(handle, device.name, None if slice_of is None else slice_of.multiprocessorCount)

@@ -1,4 +1,4 @@
-"""Which device this is: the slug that names its results, and the GPUs that CUDA would see. Planning imports it."""
+"""Identity of the device: the slug that names its results, and the GPUs that CUDA would see. Planning imports it."""
 
 import os
 import re
@@ -118,7 +118,7 @@ def _describe(handle: object) -> CudaDevice:
 
 
 def _why_no_torch_cuda() -> str:
-    """Why the torch that is installed cannot use a GPU, from its version alone: importing it takes seconds."""
+    """Reason why the installed torch cannot use a GPU, from its version alone: importing it takes seconds."""
     from importlib import metadata
 
     try:

@@ -82,7 +82,7 @@ def mig_instances(handle: Any) -> Iterator[Any]:
 
 
 def is_mig(handle: Any) -> bool:
-    """Whether `handle` is a MIG instance rather than a whole GPU."""
+    """True if `handle` is a MIG instance rather than a whole GPU."""
     answer = optional(pynvml.nvmlDeviceIsMigDeviceHandle, handle)
     return bool(getattr(answer, "value", answer))  # a ctypes number in some wheels
 
@@ -93,7 +93,7 @@ def parent(handle: Any) -> Any:
 
 
 def restriction(handle: Any) -> str:
-    """What keeps a device from telling everything: `MIG instance`, `vGPU`, or nothing."""
+    """Restriction that hides some of a device's values: `MIG instance`, `vGPU`, or nothing."""
     if is_mig(handle):
         return "MIG instance"
     return "vGPU" if optional(pynvml.nvmlDeviceGetVirtualizationMode, handle) in VIRTUAL else ""

@@ -1,4 +1,4 @@
-"""What an accelerator can do at best: dense peaks from its datasheet's units and clocks, held against its figures.
+"""Dense peaks of accelerators, from their units and clocks, checked against the datasheets' figures.
 
 FLOP/s = units × FMA per clock and unit × 2 × clock, for fp32 accumulation. FMA per clock and unit:
 `fma_per_clock_per_unit.csv`, by architecture; units, clocks and printed figures: `datasheets.csv`. Where the product is
@@ -102,7 +102,7 @@ def memory_peak_gb_s(gpu: "GpuProperties") -> float | None:
 
 
 def how_to_give(precision: str) -> str:
-    """What a user does about an unknown peak."""
+    """Advice for an unknown peak."""
     return f"give its dense peak in TFLOP/s: device.peak_tflop_s.{precision}=…"
 
 
@@ -119,7 +119,7 @@ def printed(sheet: Datasheet, unit: str) -> float | None:
 
 
 def agrees(sheet: Datasheet, unit: str) -> bool:
-    """Whether the computed and the printed figure differ by at most 1 %, or by what the printed one is rounded by."""
+    """True if the computed and the printed figure differ by at most 1 %, or by the printed one's rounding."""
     product, figure = computed(sheet, unit), printed(sheet, unit)
     if product is None or figure is None:
         return True

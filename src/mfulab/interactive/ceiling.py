@@ -4,25 +4,25 @@ from typing import NamedTuple
 
 import torch
 
-from mfulab.hardware.compute import products_in
+from mfulab.hardware.compute import matmuls_in
 from mfulab.samplers.reading import first_available, sampling
 from mfulab.samplers.selection import samplers_for
 from mfulab.schema.errors import UnsupportedError
 from mfulab.tables.verdict import OTHERS
-from mfulab.timing.best_matmul import best_product, sweep_products
+from mfulab.timing.best_matmul import fastest_matmul, sweep_matmuls
 
 
 class Ceiling(NamedTuple):
-    """TFLOP/s of the best matmul, None without one in the format; `others_percent` of the CPUs that others took."""
+    """TFLOP/s of the best matmul, None without one in the format; the share of the CPUs that others took meanwhile."""
 
     tflop_s: float | None
-    others_percent: float | None = None
+    other_processes_percent: float | None = None
     other_processes: float | None = None
 
     @property
     def disturbed(self) -> bool:
         """Says whether others slowed it down, so that it reads too low, and MFU of it too high."""
-        return (self.others_percent or 0) >= OTHERS or (self.other_processes or 0) >= 1
+        return (self.other_processes_percent or 0) >= OTHERS or (self.other_processes or 0) >= 1
 
 
 _known: dict[tuple[str, str, int], Ceiling] = {}
@@ -48,10 +48,10 @@ def measured_ceiling(device: torch.device, precision: str, threads: int, limit_s
 
 def _measure(device: torch.device, precision: str, limit_s: float) -> Ceiling:
     try:
-        with sampling(samplers_for(device)) as sampled, products_in(precision):
-            rate = best_product(sweep_products(precision, device, limit_s), device).tflop_s
+        with sampling(samplers_for(device)) as sampled, matmuls_in(precision):
+            rate = fastest_matmul(sweep_matmuls(precision, device, limit_s), device).tflop_s
     except UnsupportedError:
         return Ceiling(None)
     readings = first_available(sampled)
     values = {name: reading.value for name, reading in readings.items()}
-    return Ceiling(rate, values.get("others_percent"), values.get("other_processes"))
+    return Ceiling(rate, values.get("other_processes_percent"), values.get("other_processes"))

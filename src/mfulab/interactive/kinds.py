@@ -14,7 +14,7 @@ from mfulab.flops.counter import Operations
 ENOUGH_POINTS = 4
 
 Format = tuple[torch.dtype, bool]
-"""What was multiplied, and whether by convolutions."""
+"""The format that multiplied, and if convolutions did."""
 
 
 class Kind(NamedTuple):
@@ -119,7 +119,7 @@ def derive(known: Mapping[Kind, Cost], kind: Kind) -> Cost | None:
 
 
 def _place(start: tuple[int, ...], end: tuple[int, ...], point: tuple[int, ...]) -> Fraction | None:
-    """Where `point` lies on the line from `start` (0) to `end` (1); None beside it."""
+    """Place of `point` on the line from `start` (0) to `end` (1); None beside it."""
     if len(start) != len(end) or len(point) != len(end):
         return None
     place = None

@@ -15,7 +15,9 @@ from mfulab.hardware.compute import allowed_precision
 from mfulab.hardware.device_peak import peak_of
 from mfulab.interactive.ceiling import measured_ceiling
 from mfulab.interactive.kinds import Cost, describe, first_dimension
+from mfulab.interactive.laps import is_first_rank, merged, over_ranks
 from mfulab.interactive.phases import Phases
+from mfulab.interactive.published import Published
 from mfulab.interactive.show import show
 from mfulab.interactive.steps import Mark, Step, What, known, samples_of, stretches, timed
 from mfulab.samplers.memory import PeakMemory
@@ -32,6 +34,14 @@ from mfulab.tracing.operators import BlockTrace
 
 # Steps are cut into as many stretches for the confidence interval.
 _STRETCHES = 5
+_METRICS = {
+    "mfu": "mfu_percent",
+    "hfu": "hfu_percent",
+    "utilization": "utilization_percent",
+    "tflops": "tflop_s",
+    "step_time": "time_s",
+    "samples_per_second": "samples_per_s",
+}
 HOW_TO_GIVE = "give flops_per_step= (or batch=, the model's arguments, for a replayed CUDA graph)"
 
 Models = torch.nn.Module | Sequence[torch.nn.Module] | Mapping[str, torch.nn.Module]
@@ -104,6 +114,7 @@ class Window:
         )
         self._marks: list[Mark] = []
         self._steps: list[Step] = []
+        self._laps: list[tuple[float, Readings]] = []
         self._open: ExitStack | None = None
         self.row: dict[str, float | str | None] = {}
         self.readings: Readings = {}
@@ -128,7 +139,7 @@ class Window:
         return self
 
     def _begin(self, undo: ExitStack) -> None:
-        self._steps = []
+        self._steps, self._laps = [], []
         self._trace: BlockTrace | None = None
         folder = undo.enter_context(tempfile.TemporaryDirectory(prefix="mfulab-"))
         series = Series(self.device, self._keep or Path(folder) / "series.csv").open()
@@ -141,6 +152,7 @@ class Window:
         self._memory = PeakMemory(self.device)
         self._phases.open()
         undo.callback(self._phases.close)
+        self._published = undo.enter_context(Published(self.device))
         self._settled = False
         self._settle()
         self._mark("begin")
@@ -161,17 +173,18 @@ class Window:
     def _watch(self) -> None:
         self._sampled = self._watching.enter_context(sampling(self._samplers))
 
-    def step(self, batch: Any = None) -> None:
-        """Marks the end of a step; then steps are counted by these calls alone.
+    def step(self) -> None:
+        """Marks the end of a step; then steps are counted by these calls alone."""
+        if self._open is not None:
+            self._phases.begin()
+            self._mark("step")
+            self._published.tell(self._phases, self._dtype)
 
-        Args:
-            batch: what the next step eats, where no model given to the window is called with it: steps with other
-                shapes are told apart by it.
-        """
-        if self._open is None:
-            return
-        self._phases.begin(*_next_phase(batch))
-        self._mark("step")
+    def note(self, batch: Any) -> None:
+        """Tells steps with other shapes apart, before a step that calls no model given to the window with `batch`."""
+        if self._open is not None:
+            kind = describe(batch)
+            self._phases.begin(kind._replace(words=("forward", *kind.words)), first_dimension(batch))
 
     def skip(self) -> None:
         """Leaves out what ran since the last step: a checkpoint written, an evaluation."""
@@ -196,46 +209,84 @@ class Window:
             except Exception as failure:
                 if error is None:
                     _warn(f"the block was not measured: {type(failure).__name__}: {failure}")
-        if error is None and self.row and not self._quiet:
+        if error is None and self.row and not self._quiet and is_first_rank():
             show(self)
 
     def _release(self) -> None:
         Window._running = None
 
+    def lap(self) -> dict[str, float]:
+        """Numbers for a logger over the steps since the last lap, after `step()`; empty where there are none.
+
+        The keys are those that training frameworks log: `mfu`, `hfu` and `utilization` in percent, `tflops` in TFLOP/s,
+        `step_time` in s, `samples_per_second`, and the verdict as `verdict/<cause>` = 1. `row` and `verdict` hold the
+        lap's until the block ends. On a GPU it waits for the device.
+        """
+        if self._open is None:
+            return {}
+        try:
+            steps = self._cut()
+            if steps:
+                self._fill(self._laps[-1][1], steps)
+        finally:
+            self._watch()
+            self._mark("begin")
+        return self.metrics() if steps else {}
+
+    def metrics(self) -> dict[str, float]:
+        """The measured values under the names that `lap` gives them."""
+        found = {key: value for key, name in _METRICS.items() if isinstance(value := self.row.get(name), float | int)}
+        return found | ({f"verdict/{self.verdict.cause}": 1.0} if self.verdict else {})
+
+    def job(self) -> dict[str, Any]:
+        """The job's values over all ranks of torch.distributed, after the block; every rank must call it.
+
+        The job's MFU is the FLOPs of all ranks ÷ (the slowest rank's time × the peaks of all ranks), in percent.
+
+        Returns:
+            `ranks`, `tflop_s`, `mfu_percent`, `hfu_percent`, `slowest_rank`, `rank_mfu_percent`, `rank_step_s`;
+            None for what a rank does not know.
+        """
+        return over_ranks(self.row)
+
     def _finish(self, whole: bool) -> None:
         self._phases.close()
-        self._mark("end")
-        self._clock.synchronise()
-        self._watching.close()
-        readings = first_available(self._sampled)
+        self._cut()
         traced: Readings = self._trace.stop() if self._trace else {}
         if not whole:
             return
-        self._steps += self._cut()
         if not self._steps:
             _warn("no model given to the window was called inside it; call window.step() after each step")
             return
-        self._fill({**readings, **traced, "memory_bytes": self._memory.read()}, self._steps, self._ceiling_s)
+        self._fill({**merged(self._laps), **traced}, self._steps)
 
     def _cut(self) -> list[Step]:
-        """The steps since the last cut."""
-        phases = self._phases
+        """Ends a lap: its steps, which are kept with what the samplers read over it."""
+        self._mark("end")
+        self._clock.synchronise()
+        self._watching.close()
+        phases, self._phases.done = self._phases.done, []
+        marks, self._marks = self._marks, []
         steps = []
-        for seconds, part in stretches(self._marks, self._clock.intervals()):
-            inside = phases.done[part]
+        for seconds, part in stretches(marks, self._clock.intervals()):
+            inside = phases[part]
             counted = any(phase.counted for phase in inside)
-            steps.append(Step(seconds, phases.cost(inside), samples_of(inside), counted))
+            steps.append(Step(seconds, self._phases.cost(inside), samples_of(inside), counted))
+        self._steps += steps
+        if steps:
+            readings = first_available(self._sampled) | {"memory_bytes": self._memory.read()}
+            self._laps.append((sum(step.seconds for step in steps), readings))
         return steps
 
     # ------------------------------------------------------------------------------------------------------ its values
 
-    def _fill(self, readings: Readings, steps: Sequence[Step], ceiling_s: float) -> None:
+    def _fill(self, readings: Readings, steps: Sequence[Step]) -> None:
         chosen = timed(steps)
         self.readings = per_step(readings, len(chosen))
         self.row = {name: reading.value for name, reading in self.readings.items()}
         self.row |= self._times(chosen)
         self.row["counted_steps"] = sum(step.counted for step in steps)
-        self.row |= self._useful(chosen, ceiling_s)
+        self.row |= self._useful(chosen)
         if self._trace and self._trace.analysis:
             mean = sum(step.seconds for step in chosen) / len(chosen)
             spent = json.dumps(self._trace.analysis.spent)
@@ -262,8 +313,8 @@ class Window:
             "restriction": restriction_of(self.device) or None,
         }
 
-    def _useful(self, steps: Sequence[Step], ceiling_s: float) -> dict[str, float | str | None]:
-        """What the model's own arithmetic makes of the time; the mean step counts, since every step's FLOPs do."""
+    def _useful(self, steps: Sequence[Step]) -> dict[str, float | str | None]:
+        """Columns of MFU and HFU; they take the mean step, since every step's FLOPs count."""
         found, reason = self._cost(steps)
         if found is None:
             self.readings["flops"] = Reading(None, "", "counted", reason=reason)
@@ -275,7 +326,7 @@ class Window:
         precision = allowed_precision(dtype, self.device, convolutions)
         threads = torch.get_num_threads()
         peak = peak_of(self.device, threads, precision, self._given)
-        measured = measured_ceiling(self.device, precision, threads, ceiling_s) if ceiling_s else None
+        measured = measured_ceiling(self.device, precision, threads, self._ceiling_s) if self._ceiling_s else None
         ceiling = {
             "computed_tflop_s": peak.spec,
             "computed_clock_mhz": peak.spec_clock_mhz,
@@ -309,7 +360,9 @@ class Window:
             "peak_tflop_s": peak.spec,
             "peak_clock_mhz": peak.spec_clock_mhz,
             "ceiling_tflop_s": measured.tflop_s if measured else None,
-            "ceiling_others_percent": measured.others_percent if measured and measured.disturbed else None,
+            "ceiling_other_processes_percent": measured.other_processes_percent
+            if measured and measured.disturbed
+            else None,
             **shares,
         }
 
@@ -372,13 +425,6 @@ def _listed(model: Models | None) -> list[torch.nn.Module]:
         if not isinstance(each, torch.nn.Module):
             raise TypeError(f"model={type(each).__name__}: give a torch.nn.Module, or a list or dictionary of them")
     return models
-
-
-def _next_phase(batch: Any) -> tuple[Any, ...]:
-    if batch is None:
-        return ()
-    kind = describe(batch)
-    return kind._replace(words=("forward", *kind.words)), first_dimension(batch)
 
 
 def _warn(message: str) -> None:

@@ -1,4 +1,4 @@
-"""What a loop runs, phase by phase: a phase begins at each forward and each backward pass, and at each step.
+"""Phases of a loop: one begins at each forward and each backward pass, and at each step.
 
 Every phase is described cheaply as it begins. The first of its kind runs under a counter, which sees each operator that
 really runs, outside models too; all others are timed undisturbed and cost what the first of their kind cost.
@@ -60,7 +60,7 @@ class Phases:
         """Cost of each kind, counted or derived from counted ones."""
         self.done: list[Phase] = []
         self.failure = ""
-        """Why counting was given up; empty where it was not."""
+        """Reason why counting was given up; empty if it was not."""
         self.forwards = 0
         self.derived = 0
         self._counter: _Counter | None = None
@@ -114,7 +114,7 @@ class Phases:
         return self._counter is not None
 
     def cost(self, phases: Sequence[Phase]) -> Cost | None:
-        """What phases cost together; None where one is of a kind that was neither counted nor follows from others."""
+        """Cost of phases together; None if one is of a kind that was neither counted nor follows from others."""
         total = Cost()
         for phase in phases:
             if phase.kind not in self.costs and not self._derive(phase.kind):

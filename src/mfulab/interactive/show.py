@@ -54,7 +54,7 @@ def facts_line(values: Mapping[str, Any]) -> str:
 
 
 def basis_line(values: Mapping[str, Any]) -> str:
-    """What MFU stands on, with the other denominators beside it."""
+    """MFU by each denominator."""
     names = {
         "mfu_spec_percent": "spec peak",
         "mfu_max_clock_percent": "highest clock",

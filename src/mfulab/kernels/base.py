@@ -1,4 +1,4 @@
-"""What every matmul implementation is: C[batch,m,n] = A[batch,m,k] · B[batch,k,n]; timing it lives elsewhere.
+"""Base of every matmul implementation: C[batch,m,n] = A[batch,m,k] · B[batch,k,n]; its timing lies elsewhere.
 
 A new implementation is one file with a subclass of `MatmulKernel` and one `config/kernel/<name>.yaml` that names it.
 """
@@ -50,7 +50,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Resources:
-    """What the compiler reports for one thread or block; None where it reports nothing."""
+    """Resources of one thread or block, as the compiler reports them; None if it reports nothing."""
 
     registers: int | None = None
     shared_memory_bytes: int | None = None
@@ -113,7 +113,7 @@ class MatmulKernel(ABC):
         """
 
     def resources(self) -> Resources:
-        """What the compiler reported; asked after the first run."""
+        """Resources that the compiler reported; read after the first run."""
         return Resources()
 
 

@@ -1,4 +1,4 @@
-"""What every CUDA C rung shares: compiled for the GPU at hand, loaded once, launched on torch's current stream."""
+"""Base of the CUDA C rungs: compiled for the GPU at hand, loaded once, launched on torch's current stream."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar

@@ -1,4 +1,4 @@
-"""What the tiled CUDA C rungs share: a block of threads computes BM×BN of C, BK of the inner dimension at a time."""
+"""Base of the tiled CUDA C rungs: a block of threads computes BM×BN of C, BK of the inner dimension at a time."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -61,3 +61,22 @@ class Quads(Tiled):
     def launch(self, shape: Shape) -> Launch:
         aligned = shape.n % 4 == 0 and shape.k % 4 == 0
         return replace(super().launch(shape), defines=(("ALIGNED", str(int(aligned))),))
+
+
+class WarpTiles(Quads):
+    """A warp owns 64×32 of C: BM must be a multiple of 64 and BN of 32."""
+
+    tile = (128, 128, 8)
+    stages = 2
+
+    def __init__(self, precision: str, block: Sequence[int] | None = None):
+        super().__init__(precision, block)
+        if self.sides[0] % 64 or self.sides[1] % 32:
+            raise UnsupportedError(f"{self}: block={list(self.sides)} is no multiple of a warp's 64×32")
+
+
+class AsyncTiles(WarpTiles):
+    """Tiles that are copied to shared memory asynchronously, three pairs deep."""
+
+    stages = 3
+    least_capability = (8, 0)

@@ -1,4 +1,4 @@
-"""What every Numba CUDA rung shares: torch tensors seen as device arrays, launched on torch's current stream."""
+"""Base of the Numba CUDA rungs: torch tensors seen as device arrays, launched on torch's current stream."""
 
 import functools
 from typing import Any, ClassVar

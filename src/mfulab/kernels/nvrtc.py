@@ -64,7 +64,7 @@ def parse_resources(log: str) -> Resources:
 
 
 class _Log:
-    """What the compiler writes its messages to."""
+    """Stream that takes the compiler's messages."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -83,7 +83,7 @@ def _cuda_core() -> tuple[type, type]:
 
 @functools.cache
 def _toolkit_headers() -> tuple[str, ...]:
-    """Where mma.h and cuda_fp16.h lie: beside pip's CUDA packages or in the toolkit; nothing where there are none."""
+    """Folders of mma.h and cuda_fp16.h: beside pip's CUDA packages or in the toolkit; empty without them."""
     from cuda.pathfinder import find_nvidia_header_directory
 
     found = (find_nvidia_header_directory(library) for library in ("nvcc", "cudart", "cccl"))

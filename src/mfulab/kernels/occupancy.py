@@ -13,7 +13,7 @@ SHARED_RESERVED = 1024  # bytes that the system keeps of each block from compute
 
 @dataclass(frozen=True)
 class Multiprocessor:
-    """What one SM has; from the device's properties."""
+    """Resources of one SM, from the device's properties."""
 
     threads: int
     blocks: int

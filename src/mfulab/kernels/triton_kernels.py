@@ -1,4 +1,4 @@
-"""What the Triton rungs share: the kernels' source, one program a tile and one program for many, and their launch."""
+"""Kernels of the Triton rungs, one program a tile and one program for many, and their launch."""
 
 from typing import Any, ClassVar
 

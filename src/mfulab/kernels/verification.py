@@ -60,7 +60,7 @@ def exact_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Check:
-    """How far a result is from the float64 product."""
+    """Distance of a result from the float64 product."""
 
     relative_error: float  # ‖C−R‖F / ‖R‖F
     max_absolute_error: float

@@ -1,1 +1,1 @@
-"""What is profiled: building a model from its config, its inputs and its loss."""
+"""Models to profile: building one from its config, with its inputs and its loss."""

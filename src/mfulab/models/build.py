@@ -21,7 +21,7 @@ class ModelError(ValueError):
 
 @dataclass(frozen=True)
 class Batch:
-    """What one step eats.
+    """Inputs of one step.
 
     Attributes:
         inputs: [batch, *input_shape] of floats, or [batch, sequence_length] of token ids.

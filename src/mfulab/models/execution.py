@@ -1,4 +1,4 @@
-"""How a model's operations are issued: eager, traced, scripted, compiled, or replayed as one CUDA graph."""
+"""Execution modes of a model: eager, traced, scripted, compiled, or replayed as one CUDA graph."""
 
 import warnings
 from collections.abc import Callable

@@ -25,7 +25,7 @@ def _attend(queries_keys_values: torch.Tensor, heads: int) -> torch.Tensor:
 
 
 class _Stream(torch.nn.Module):
-    """What a double block has of its own for each of image and text."""
+    """Layers that a double block has separately for image and text."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

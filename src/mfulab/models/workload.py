@@ -1,4 +1,4 @@
-"""What one step does: in training forward, loss, backward and optimiser, in inference forward without gradients, in
+"""Work of one step: in training forward, loss, backward and optimiser, in inference forward without gradients, in
 decoding one more token of each sequence."""
 
 import contextlib

@@ -1,4 +1,4 @@
-"""What the Snakefile calls while it is parsed: the plans of the experiments asked for, composed once and remembered."""
+"""Plans of the experiments asked for, composed once and remembered; the Snakefile calls this while it is parsed."""
 
 import hashlib
 import itertools
@@ -13,7 +13,7 @@ from mfulab.planning import traces
 from mfulab.planning.overrides import from_snakemake
 from mfulab.planning.runs import Plan, Run, plan
 from mfulab.planning.sources import PACKAGE, locate
-from mfulab.schema.configs import PUBLISHED
+from mfulab.schema.configs import AUDITED, PUBLISHED, installed_version
 from mfulab.schema.errors import ConfigurationError
 from mfulab.schema.files import read_text, write_json
 
@@ -73,7 +73,8 @@ def _fingerprint(overrides: Sequence[str], folder: Path) -> str:
     """Of all that a plan is made from: the config tree, the planning code, the overrides, the machine unless given."""
     is_given = any(override.startswith("hardware=") for override in overrides)
     machine = [] if is_given else [hardware_slug("cpu"), resolve("auto"), hardware_slug("auto")]
-    digest = hashlib.sha256(json.dumps([*overrides, *machine]).encode())
+    versions = [installed_version(library) for library in AUDITED] if "peaks_audit" in "".join(overrides) else []
+    digest = hashlib.sha256(json.dumps([*overrides, *machine, *versions]).encode())
     rooms = [sorted((PACKAGE / room).glob("*.py")) for room in ("planning", "schema")]
     code = [PACKAGE / "language/__init__.py", *itertools.chain(*rooms)]
     for path in [*sorted(folder.rglob("*.yaml")), *sorted(PUBLISHED.glob("*.csv")), *code]:

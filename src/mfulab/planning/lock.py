@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from mfulab.hardware import system
 from mfulab.schema.errors import ConfigurationError
 
 NAME = ".lock"
@@ -93,23 +94,15 @@ def _this_process() -> dict[str, Any]:
     return {
         "process": os.getpid(),
         "host": socket.gethostname(),
-        "boot": _boot(),
+        "boot": system.boot(),
         "since": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])[:LONGEST_COMMAND],
     }
 
 
 def _is_here(holder: Mapping[str, Any]) -> bool:
-    """Whether the lock tells of this holder: it ran on this kernel, or on this machine before it was started anew."""
-    return holder.get("host") == socket.gethostname() or holder.get("boot") == _boot() != ""
-
-
-def _boot() -> str:
-    """What tells this start of the kernel from all others, also in a container; empty where it is not told."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
+    """True if the lock's holder ran on this kernel, or on this machine before it was started anew."""
+    return holder.get("host") == socket.gethostname() or holder.get("boot") == system.boot() != ""
 
 
 def _release(path: Path, process: int) -> None:

@@ -1,4 +1,4 @@
-"""Which runs an experiment consists of: combinations, exclusions, validation, and what each run is joined with.
+"""Runs of an experiment: combinations, exclusions, validation, and the rows that each run is joined with.
 
 A run is one step with the part of the config that this step reads. Combinations which differ only in what a step does
 not read are one run of it, so that a product of models and kernels costs neither a kernel a model nor a model a kernel.
@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from mfulab.language import LANGUAGES
 from mfulab.planning import traces
 from mfulab.planning.naming import run_name
-from mfulab.schema.configs import CeilingsStep, CountFlopsStep, EnvironmentStep, ProfileStepStep, Step
+from mfulab.schema.configs import CeilingsConfig, CountFlopsConfig, EnvironmentConfig, ProfileStepConfig, StepConfig
 from mfulab.schema.errors import ConfigurationError, unknown
 from mfulab.schema.measurements import MEASUREMENTS
 
@@ -46,12 +46,12 @@ class Run:
 
     @property
     def config(self) -> dict[str, Any]:
-        """What the run reads."""
+        """Files that the run reads."""
         return json.loads(self.text)
 
     @property
     def joined(self) -> dict[str, Any]:
-        """What the row is joined with, as the manifest says it."""
+        """Rows that this one is joined with, as in the manifest."""
         folders = {key: f"results/{folder}" for key, folder in self.needs.items()}
         flops = {"flops_folder": folders.pop("flops")} if "flops" in folders else {}
         return {**flops, "ceilings": folders} if folders else flops
@@ -70,7 +70,7 @@ class Plan:
 
     @property
     def manifest_path(self) -> str:
-        """Where the manifest is, below the results."""
+        """Path of the manifest, below the results."""
         return f"{self.hardware}/plan/{self.experiment}.json"
 
     @property
@@ -180,24 +180,24 @@ class _Planner:
             self.excluded[f"{step}/{name}"] = {"step": step, "run": name, "because": because}
             return
         needs = {}
-        if isinstance(config, ProfileStepStep):
-            counted = {key: content[key] for key in CountFlopsStep.model_fields}
-            needs["flops"] = self._append("count_flops", _validated(CountFlopsStep, counted), dotted)
+        if isinstance(config, ProfileStepConfig):
+            counted = {key: content[key] for key in CountFlopsConfig.model_fields}
+            needs["flops"] = self._append("count_flops", _validated(CountFlopsConfig, counted), dotted)
         if config.on_device and "precision" in content:
             needs["compute"] = self._add_ceiling(content["precision"])
             needs["memory"] = self._add_ceiling(None)
         self._append(step, config, dotted, needs)
 
     def add_environment(self) -> None:
-        self._append("environment", _validated(EnvironmentStep, {"device": self.base["device"]}), {})
+        self._append("environment", _validated(EnvironmentConfig, {"device": self.base["device"]}), {})
 
     def _add_ceiling(self, precision: Mapping[str, Any] | None) -> str:
         ceiling = precision["name"] if precision else MEMORY
         content = {"ceiling": ceiling, "precision": precision, "device": self.peaks}
-        return self._append("ceilings", _validated(CeilingsStep, content), {})
+        return self._append("ceilings", _validated(CeilingsConfig, content), {})
 
     def _append(
-        self, step: str, config: Step, dotted: Mapping[str, Any], needs: Mapping[str, str] | None = None
+        self, step: str, config: StepConfig, dotted: Mapping[str, Any], needs: Mapping[str, str] | None = None
     ) -> str:
         name = run_name(config, config.axes, dotted)
         place = [self.hardware, step, name] if config.on_device else [step, name]
@@ -238,7 +238,7 @@ def _put(content: dict[str, Any], key: str, value: Any) -> None:
     content[last] = value
 
 
-def _validated(step: type[Step], content: Mapping[str, Any]) -> Any:
+def _validated(step: type[StepConfig], content: Mapping[str, Any]) -> Any:
     try:
         return step.model_validate(content)
     except ValidationError as error:

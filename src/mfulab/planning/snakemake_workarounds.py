@@ -1,4 +1,4 @@
-"""What thousands of runs with commas in their names meet in Snakemake and Python, mended from the Snakefile."""
+"""Workarounds for Snakemake and Python with thousands of runs and commas in names, applied from the Snakefile."""
 
 import atexit
 import gc

@@ -1,4 +1,4 @@
-"""Which files a measurement depends on, found by reading imports and names of data files, never by importing.
+"""Files that a measurement depends on, found by reading imports and names of data files, never by importing.
 
 Snakemake tracks a script's own text but not the modules behind it, nor what these read: tables of facts, CUDA C,
 catalogues, templates. All are declared as inputs, so that an edited kernel re-runs its runs and nothing else.
@@ -112,7 +112,7 @@ def _data(folder: Path, names: Iterable[str]) -> set[Path]:
 
 @cache
 def _data_files() -> dict[str, list[Path]]:
-    """What this package holds besides Python, by the names' endings."""
+    """Files of this package other than Python's, by the names' endings."""
     found: dict[str, list[Path]] = {}
     for path in PACKAGE.rglob("*.*"):
         if path.suffix not in (".py", ".pyc", ".typed") and path.is_file():
@@ -122,7 +122,7 @@ def _data_files() -> dict[str, list[Path]]:
 
 @cache
 def _is_local(module: str) -> bool:
-    """Whether a module belongs to this project or to the user's own files, not to an installed library."""
+    """True if a module belongs to this project or to the user's own files, not to an installed library."""
     path = _file(module.split(".")[0])
     if path is None:
         return False

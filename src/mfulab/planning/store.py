@@ -18,7 +18,7 @@ Newest = Callable[[Run], float]  # modification time of the newest source file o
 
 
 class State(Enum):
-    """What a run's folder is to a plan."""
+    """State of a run's folder, compared with a plan."""
 
     KEPT = "its config is there as planned, its row too or not yet"
     NEW = "there is no config, or one without a finished row"
@@ -43,12 +43,12 @@ def newest_of(files: Iterable[Path]) -> float:
 
 
 def holds(path: Path, text: str) -> bool:
-    """Whether a file holds exactly this text."""
+    """True if a file holds exactly this text."""
     return _read(path) == text
 
 
 def state(run: Run, results: Path, newest: Newest = lambda run: 0.0) -> State:
-    """What `write_run` would find, without changing anything.
+    """State that `write_run` would find; changes nothing.
 
     A result at rest comes back only if it is as new as `newest`, the run's sources.
     """
@@ -90,7 +90,7 @@ def _move(source: Path, target: Path) -> None:
 
 
 def is_complete(row: Path) -> bool:
-    """Whether a row file holds a header and one row of as many cells, ended by a newline."""
+    """True if a row file holds a header and one row of as many cells, ended by a newline."""
     text = _read(row) or ""
     try:
         return text.endswith("\n") and len(parse_csv(text, row)) == 1

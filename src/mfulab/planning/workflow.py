@@ -22,7 +22,7 @@ from mfulab.schema.measurements import TABLES, Measurement
 
 
 class Workflow:
-    """What Snakemake's `--config` plans; a mistake in it ends the process with one message.
+    """Plans of Snakemake's `--config`; a mistake in it ends the process with one message.
 
     Nothing is written before `begin`. Until then files that `begin` would write are told to Snakemake as scratch files
     of now, so that a dry run lists exactly the runs that would be measured.
@@ -30,6 +30,7 @@ class Workflow:
 
     def __init__(self, config: Mapping[str, Any], is_main: bool = True) -> None:
         with _told_in_one_line():
+            _check_place(Path.cwd())
             self._planned = load(config)
         self.plans: Sequence[Plan] = self._planned.plans
         self._is_read_only = is_main  # a cluster's job finds all that the main process wrote
@@ -83,7 +84,7 @@ class Workflow:
 
     @property
     def planned_manifests(self) -> list[str]:
-        """Where each planned experiment lists its runs."""
+        """Manifests of the planned experiments."""
         return [f"{RESULTS}/{plan.manifest_path}" for plan in self.plans]
 
     def manifests(self, wildcards: Any) -> list[str]:
@@ -106,7 +107,7 @@ class Workflow:
 
     @property
     def measures(self) -> bool:
-        """Whether anything is to be measured: recorded machines alone need a report."""
+        """True if anything is to be measured: recorded machines alone need a report."""
         return bool(self._runs)
 
     @property
@@ -126,7 +127,7 @@ class Workflow:
 
     @property
     def comparison(self) -> list[str]:
-        """What scripts/compare.py left for the page, if it did."""
+        """File that scripts/compare.py left for the page, if any."""
         return [str(path) for path in [RESULTS / "tables/comparison.csv"] if path.exists()]
 
     def figures(self, listed: str) -> list[str]:
@@ -157,7 +158,7 @@ class Workflow:
         return files
 
     def _state(self, folder: str) -> store.State:
-        """What the folder of a run is to this plan; as planned once that is written."""
+        """State of a run's folder for this plan; `as planned` once that is written."""
         if not self._is_read_only or folder not in self._runs:
             return store.State.KEPT
         if folder not in self._states:
@@ -193,11 +194,11 @@ class Workflow:
         return Texts(self.language, "page")(f"topic_{found[1]}") if found else wildcards.figure
 
     def labels(self, wildcards: Any) -> dict[str, str]:
-        """What the figure is listed as in Snakemake's report: its title and its name."""
+        """Labels of the figure in Snakemake's report: its title and its name."""
         return {"figure": Texts(self.language, wildcards.figure)("title"), "name": wildcards.figure}
 
     def reading(self, wildcards: Any) -> str:
-        """How the figure is read: its caption in Snakemake's report, as on the page."""
+        """Caption of the figure in Snakemake's report, as on the page."""
         return Texts(self.language, wildcards.figure)("reading")
 
     def figure_sources(self, wildcards: Any) -> list[str]:
@@ -206,7 +207,7 @@ class Workflow:
         return _relative(path for module in modules for path in closure(module))
 
     def resources(self, measurement: Measurement) -> dict[str, Any]:
-        """What a run takes: a GPU, or the CPU for itself, if it measures one; time for a cluster to reserve."""
+        """Resources of a run: a GPU, or the CPU for itself, if it measures one; time for a cluster to reserve."""
         reserved = {"runtime": f"{measurement.runtime_min}m"}
         if not measurement.on_device:
             return reserved
@@ -225,6 +226,12 @@ def _told_in_one_line() -> Iterator[None]:
         yield
     except ConfigurationError as error:
         sys.exit(f"mfulab: {error}")
+
+
+def _check_place(folder: Path) -> None:
+    """Raises ConfigurationError where Snakemake could not work: it takes braces in any path for a wildcard."""
+    if {"{", "}"} & set(str(folder)):
+        raise ConfigurationError(f"{folder}: Snakemake allows no braces in a path. Move or rename this folder.")
 
 
 def _folder(step: str, wildcards: Any) -> str:

@@ -10,7 +10,7 @@ CLOCK_S = 1.0  # starts are told in whole seconds
 
 
 @dataclass(frozen=True)
-class Effort:
+class DutyCycle:
     """Of `runs` runs; `total_s` counts each second that several ran side by side once for each of them."""
 
     runs: int
@@ -22,7 +22,7 @@ class Effort:
         return 100 * self.measured_s / self.total_s
 
 
-def effort(rows: pd.DataFrame) -> Effort | None:
+def duty_cycle(rows: pd.DataFrame) -> DutyCycle | None:
     """Of rows with `hardware`, `started_at`, `process_s` and `measured_s`; None where none tells when and for how long.
 
     A run that ended without having measured, out of time or unsupported, took its time all the same. What happens
@@ -33,7 +33,7 @@ def effort(rows: pd.DataFrame) -> Effort | None:
     timed = rows.assign(begin=(begins - pd.Timestamp(0, tz="UTC")).dt.total_seconds())
     timed = timed.dropna(subset=["begin", "process_s"])
     total_s = sum(_total_s(zip(here["begin"], here["process_s"], strict=True)) for _, here in timed.groupby("hardware"))
-    return Effort(len(timed), total_s, timed["measured_s"].sum()) if total_s > 0 else None
+    return DutyCycle(len(timed), total_s, timed["measured_s"].sum()) if total_s > 0 else None
 
 
 def _total_s(runs: Iterable[tuple[float, float]]) -> float:

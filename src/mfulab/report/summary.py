@@ -1,4 +1,4 @@
-"""What the terminal shows at the end: run, time, MFU, utilization, and where the page is."""
+"""Summary for the terminal: run, time, MFU, utilization, and the path of the page."""
 
 import argparse
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ def table(profile: pd.DataFrame, matmul: pd.DataFrame) -> Table:
 
 
 def left_out(tables: Path) -> int:
-    """How many measured runs the tables do not show, as after `snakemake rows`, which writes none."""
+    """Number of measured runs that the tables do not show, as after `snakemake rows`, which writes none."""
     written = tables / "profile.csv"
     since = written.stat().st_mtime if written.exists() else 0
     return sum(row.stat().st_mtime > since for row in tables.parent.glob("*/*/*/row.csv"))

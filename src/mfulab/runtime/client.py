@@ -76,7 +76,7 @@ def _measure(command: list[str], environment: dict[str, str]) -> int:
 
 
 def _failure(status: int, is_out_of_memory: bool, row: str) -> str | None:
-    """What to say of a run that ended with `status` (negative: a signal) without a row; None where all is well."""
+    """Message for a run that ended with `status` (negative: a signal) without a row; None if all is well."""
     if status == REFUSED or (status == 0 and os.path.exists(row)):
         return None
     if status == -signal.SIGKILL and is_out_of_memory:

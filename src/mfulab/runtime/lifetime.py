@@ -8,6 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from mfulab.hardware import system
 from mfulab.hardware.identity import NoDeviceError, cuda_devices, slug
 from mfulab.runtime.client import SOCKET, THREADS
 from mfulab.runtime.devices import GPUS
@@ -28,8 +29,7 @@ def start(is_local: bool = True, measures: bool = True) -> None:
         return
     os.environ[WORKFLOW] = str(os.getpid())
     _tell_gpus()
-    # Elsewhere than on Linux, forking after heavy imports is not safe.
-    if sys.platform != "linux" or os.environ.get(SOCKET) == "":
+    if not system.can_fork_after_imports() or os.environ.get(SOCKET) == "":
         return
     what = "measures" if measures else "reports"
     folder = Path(tempfile.mkdtemp(prefix="mfulab-", dir="/tmp"))  # short: a socket's path may have 107 bytes

@@ -1,4 +1,4 @@
-"""What the operating system does to a run's processes, and is asked to do; nothing breaks where it has no answer."""
+"""Requests to the operating system about a run's processes; nothing breaks if it has no answer."""
 
 import errno
 import os
@@ -24,7 +24,7 @@ def check_workflow(environment: Mapping[str, str]) -> None:
 
 
 def is_alive(process: int) -> bool:
-    """Whether a process goes on; one that has ended and that nobody has waited for does not (Linux)."""
+    """True if a process goes on; one that has ended and that nobody has waited for does not (Linux)."""
     try:
         descriptor = _pidfd(process)
         if descriptor is None:
@@ -51,7 +51,7 @@ def _pidfd(process: int) -> int | None:
 
 
 def out_of_memory_kills() -> int:
-    """How many processes this machine has killed for want of memory since it started; 0 where it does not tell."""
+    """Number of processes that this machine has killed for lack of memory since it started; 0 if unknown."""
     with suppress(OSError), open("/proc/vmstat", encoding="ascii") as file:
         for line in file:
             if line.startswith("oom_kill "):
@@ -60,7 +60,7 @@ def out_of_memory_kills() -> int:
 
 
 def prefer_to_kill(process: int) -> None:
-    """Where memory runs out, `process` is to go first, and not the workflow or the worker."""
+    """Makes `process` the first to be killed if memory runs out, not the workflow or the worker."""
     with suppress(OSError), open(f"/proc/{process}/oom_score_adj", "w", encoding="ascii") as file:
         file.write("1000")
 

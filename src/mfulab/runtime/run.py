@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from mfulab.schema.configs import Step
+from mfulab.schema.configs import StepConfig
 from mfulab.schema.errors import ConfigurationError, UnsupportedError
 from mfulab.schema.files import write_csv
 from mfulab.schema.measurements import MEASUREMENTS
@@ -55,7 +55,7 @@ def record_failure(step: str, config_path: Path, message: str, process_s: float 
     return _finish(measured, folder, hardware, datetime.now(UTC) - timedelta(seconds=process_s or 0))
 
 
-def read_config(step: str, path: Path) -> Step:
+def read_config(step: str, path: Path) -> StepConfig:
     """The validated config of a run. Raises ConfigurationError."""
     try:
         return MEASUREMENTS[step].config.model_validate_json(path.read_text(encoding="utf-8"))
@@ -65,7 +65,7 @@ def read_config(step: str, path: Path) -> Step:
         raise ConfigurationError(f"--config={path}: not a config of {step}: {error.errors()[0]['msg']}.") from error
 
 
-def check_device(config: Step, folder: Path) -> str:
+def check_device(config: StepConfig, folder: Path) -> str:
     """The hardware that the run's folder claims. Raises ConfigurationError where this machine is another one."""
     if not config.on_device:
         return ""
@@ -81,7 +81,7 @@ def check_device(config: Step, folder: Path) -> str:
     return claimed
 
 
-def _unmeasured(step: str, config: Step, status: Status, message: str) -> Row:
+def _unmeasured(step: str, config: StepConfig, status: Status, message: str) -> Row:
     """A row that holds the run's axes and why nothing else."""
     kind = MEASUREMENTS[step].row
     axes = {axis: getattr(config, axis) for axis in config.axes if axis in kind.model_fields}

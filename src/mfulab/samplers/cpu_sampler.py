@@ -1,4 +1,4 @@
-"""How busy the CPU was: this process, its cgroup, the machine; what a hypervisor or a quota took; thread switches."""
+"""CPU utilization of this process, its cgroup and the machine; the hypervisor's and a quota's share; switches."""
 
 import resource
 import time

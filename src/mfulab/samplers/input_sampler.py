@@ -1,4 +1,4 @@
-"""How long the loop waited for its input: the time inside `next()` of every torch DataLoader of this process."""
+"""Time for which the loop waited for its input: inside `next()` of every torch DataLoader of this process."""
 
 import time
 from collections.abc import Callable

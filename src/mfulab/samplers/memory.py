@@ -1,14 +1,11 @@
 """Peak memory of a stretch of work: the CUDA allocator's, or the process's resident set on a CPU."""
 
-import contextlib
-from pathlib import Path
 from typing import Any
 
 import psutil
 
+from mfulab.hardware import system
 from mfulab.samplers.reading import Reading
-
-_STATUS = Path("/proc/self/status")
 
 
 class PeakMemory:
@@ -26,8 +23,7 @@ class PeakMemory:
 
             torch.cuda.reset_peak_memory_stats(self._device)
         else:
-            with contextlib.suppress(OSError):  # without it the peak is that of the process's whole life
-                Path("/proc/self/clear_refs").write_text("5")
+            system.forget_peak_memory()
 
     def read(self) -> Reading:
         """The peak in bytes so far."""
@@ -35,21 +31,12 @@ class PeakMemory:
             import torch
 
             return Reading(torch.cuda.max_memory_allocated(self._device), "B", "CUDA caching allocator, peak allocated")
-        peak = _status_bytes("VmHWM")
+        peak = system.peak_memory_bytes()
         if peak is None:
-            return Reading(None, "B", "peak RSS", reason="this system does not tell the peak resident set (no /proc)")
-        source = "peak RSS (VmHWM) above the RSS before the model was built"
+            return Reading(None, "B", "peak RSS", reason="this system does not tell the peak resident set")
+        source = "peak RSS above the RSS before the model was built"
         if peak <= self._baseline:
             return Reading(
                 None, "B", source, reason="the process grew by nothing: it reused memory that it held before"
             )
         return Reading(peak - self._baseline, "B", source)
-
-
-def _status_bytes(key: str) -> int | None:
-    if not _STATUS.exists():
-        return None
-    for line in _STATUS.read_text().splitlines():
-        if line.startswith(f"{key}:"):
-            return int(line.split()[1]) << 10
-    return None

@@ -1,4 +1,4 @@
-"""What NVML says of a GPU between two moments: utilization, energy, throttling, temperature and other processes."""
+"""NVML's readings of a GPU between two moments: utilization, energy, throttling, temperature, other processes."""
 
 import os
 import time
@@ -13,6 +13,7 @@ from mfulab.samplers.reading import Reading, Readings
 
 # NVML's utilization lags by up to its sample period (1/6 s to 1 s, by product): samples before this tell of the past.
 LAG_S = 1.0
+CLOCK_TOLERANCE_S = 0.1  # by which the wall clock may drift from the steady one in a window: it is being slewed
 # The energy counter ticks each 100 ms: over 5 s its edges make 2 % at most.
 ENERGY_WINDOW_S = 5.0
 # Field → the column it feeds. All count nanoseconds since the driver was loaded.
@@ -45,9 +46,10 @@ class Counter:
 
 @dataclass(frozen=True)
 class Moment:
-    """The counters at one moment; `unix_s` is the clock of NVML's own time stamps."""
+    """The counters at one moment; `unix_s` is the clock of NVML's own time stamps, `elapsed_s` one that nobody sets."""
 
     unix_s: float
+    elapsed_s: float
     energy_mj: Counter
     throttled_ns: dict[str, Counter]
 
@@ -55,8 +57,10 @@ class Moment:
 class NvmlSampler:
     """Reads one GPU through its NVML handle. Every value that the driver refuses is empty, with the driver's words."""
 
-    def __init__(self, handle: Any, now: Callable[[], float] = time.time) -> None:
-        self._handle, self._now = handle, now
+    def __init__(
+        self, handle: Any, now: Callable[[], float] = time.time, elapsed: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._handle, self._now, self._elapsed = handle, now, elapsed
         self._begin: Moment | None = None
 
     def start(self) -> None:
@@ -66,9 +70,14 @@ class NvmlSampler:
         if self._begin is None:
             raise RuntimeError("stop() before start()")
         end = self._moment()
-        window_s = end.unix_s - self._begin.unix_s
+        window_s = end.elapsed_s - self._begin.elapsed_s
+        was_set_s = end.unix_s - self._begin.unix_s - window_s
+        if abs(was_set_s) > CLOCK_TOLERANCE_S:
+            utilization = self._rates(window_s, f"the samples, as the machine's clock was set by {was_set_s:+.1f} s")
+        else:
+            utilization = self._utilization(self._begin.unix_s, end.unix_s)
         return {
-            "utilization_percent": self._utilization(self._begin.unix_s, end.unix_s),
+            "utilization_percent": utilization,
             **energy(self._begin.energy_mj, end.energy_mj, window_s),
             **throttling(self._begin.throttled_ns, end.throttled_ns, window_s),
         }
@@ -78,7 +87,7 @@ class NvmlSampler:
             joule = Counter(nvml.ask(pynvml.nvmlDeviceGetTotalEnergyConsumption, self._handle))
         except nvml.RefusedError as refusal:
             joule = Counter(None, reason=str(refusal))
-        return Moment(self._now(), joule, self._throttle_counters())
+        return Moment(self._now(), self._elapsed(), joule, self._throttle_counters())
 
     def _throttle_counters(self) -> dict[str, Counter]:
         try:
@@ -119,7 +128,7 @@ class NvmlSampler:
 
 
 class NvmlAtEnd:
-    """What NVML tells when the window ends, for want of means over it."""
+    """NVML's values at the end of the window, for lack of means over it."""
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle
@@ -148,7 +157,7 @@ def within(samples: Iterable[tuple[float, float]], begin_s: float, end_s: float)
 
 
 def difference(before: Counter, after: Counter) -> tuple[int | None, str]:
-    """How far a counter ran, a 32-bit one at most once around, or None and why."""
+    """Increase of a counter, which may wrap once if it has 32 bits, or None with the reason."""
     if before.value is None or after.value is None:
         return None, before.reason or after.reason
     if after.value >= before.value:
@@ -204,7 +213,7 @@ def other_processes(handle: Any, own: int | None) -> tuple[int | None, str]:
 
 
 def count_others(pids: Sequence[int], own: int | None) -> int:
-    """How many of `pids` are not `own`, which is one of them even where it goes by another number."""
+    """Number of `pids` other than `own`, which is one of them even if it goes by another number."""
     return len(pids) if own is None else max(0, len(pids) - 1)
 
 

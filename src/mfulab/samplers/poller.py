@@ -80,11 +80,11 @@ def cuda_probe(uuid: str, own: int | None) -> Probe:
     return probe
 
 
-def poll(probe: Probe, wait: Callable[[], bool], output: TextIO, now: Callable[[], float] = time.time) -> None:
-    """Writes a line of `probe` after each `wait`, until `wait` says that it is over; times are Unix seconds."""
+def poll(probe: Probe, wait: Callable[[], bool], output: TextIO, now: Callable[[], float] = time.monotonic) -> None:
+    """Writes a line of `probe` after each `wait`, until `wait` says that it is over, by the monotonic clock."""
     writer = None
     while not wait():
-        line = {"unix_s": f"{now():.3f}", **probe()}
+        line = {"monotonic_s": f"{now():.3f}", **probe()}
         if writer is None:
             writer = csv.DictWriter(output, list(line))
             writer.writeheader()

@@ -4,18 +4,19 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from mfulab.hardware import system
 from mfulab.samplers.reading import Reading, Readings, missing
 
 SOURCE = "RAPL package counters"
 UNITS = {"window_energy_j": "J", "power_w": "W"}
-_ROOT = Path("/sys/class/powercap")
 
 
 class RaplSampler:
     """Energy and mean power of all CPU packages between start and stop, this process's or not."""
 
-    def __init__(self, root: Path = _ROOT, now: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, root: Path | None = None, now: Callable[[], float] = time.perf_counter) -> None:
         self._now = now
+        root = root or Path(system.ROOT, "sys/class/powercap")
         # Sub-domains (cores, DRAM) have a second colon and are part of, or beside, their package.
         self._packages = sorted(path for path in root.glob("intel-rapl:*") if path.name.count(":") == 1)
         self._begin: list[int] = []

@@ -57,10 +57,10 @@ class Series:
         return self
 
     def start(self) -> None:
-        self._began_s = time.time()
+        self._began_s = time.monotonic()  # one clock for all processes, which nobody sets
 
     def stop(self) -> Readings:
-        self._ended_s = time.time()
+        self._ended_s = time.monotonic()
         return means(read_series(self._path), self._began_s, self._ended_s, self._device.type)
 
     def close(self) -> None:
@@ -81,7 +81,7 @@ class Series:
             return
         marked: list[dict[str, object]] = []
         for line in lines:
-            stamp = line.pop("unix_s") or 0.0
+            stamp = line.pop("monotonic_s") or 0.0
             inside = self._began_s <= stamp <= self._ended_s
             marked.append({"time_s": f"{stamp - self._began_s:.3f}", "in_window": inside, **line})
         write_csv(self._path, marked)
@@ -100,7 +100,7 @@ def means(lines: list[dict[str, float | None]], begin_s: float, end_s: float, de
     """Means over the lines inside the window, and the most other processes seen in one of them."""
     if device != "cuda":
         return {}
-    inside = [line for line in lines if begin_s <= (line["unix_s"] or 0.0) <= end_s]
+    inside = [line for line in lines if begin_s <= (line["monotonic_s"] or 0.0) <= end_s]
     window_s = end_s - begin_s
     few = f"only {len(inside)} polls in the window" if len(inside) < MINIMUM_SAMPLES else ""
     readings: Readings = {}

@@ -1,10 +1,12 @@
-"""What a run's config may hold: closed and typed, every field with its unit and meaning.
+"""Configs of runs: closed and typed, every field with its unit and meaning.
 
 A run's config is the part of the composed Hydra config that its step reads, so that runs which differ only in what a
 step does not read share one measurement.
 """
 
+import contextlib
 import hashlib
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -47,7 +49,7 @@ class ModelConfig(Closed):
 
 
 class WorkloadConfig(Closed):
-    """What one step does with the model."""
+    """Work that one step does with the model."""
 
     name: Name
     mode: Literal["training", "inference", "decoding"] = Field(
@@ -82,7 +84,7 @@ class PrecisionConfig(Closed):
 
 
 class ExecutionConfig(Closed):
-    """How the model's operations are issued."""
+    """Execution mode of the model's operations."""
 
     name: Name
     mode: Literal["eager", "trace", "script", "compile", "cuda_graph"] = "eager"
@@ -101,7 +103,7 @@ class KernelConfig(Closed):
 
 
 class DeviceConfig(Closed):
-    """Where to measure."""
+    """Device to measure."""
 
     name: Name = "auto"
     type: Literal["auto", "cpu", "cuda"] = "auto"
@@ -112,7 +114,7 @@ class DeviceConfig(Closed):
 
 
 class TimingConfig(Closed):
-    """How long to look. None takes the device's default: short windows on a CPU, 5 s in all where energy is read."""
+    """Length of the measurement. None takes the device's default: short on a CPU, 5 s in all if energy is read."""
 
     windows: int = Field(
         5, ge=2, description="Independent windows; the confidence interval is over these, five or more."
@@ -123,7 +125,7 @@ class TimingConfig(Closed):
 
 
 class ProfileConfig(Closed):
-    """What is recorded beside the timing, in passes of its own."""
+    """Recordings beside the timing, in passes of their own."""
 
     operators: bool = Field(True, description="Operator table from a separate traced pass.")
     trace: bool = Field(False, description="Keep the Chrome / Perfetto trace of that pass.")
@@ -138,19 +140,20 @@ class TraceConfig(Closed):
 
 
 class Step(Closed):
+class StepConfig(Closed):
     """The config of one step; its `axes` make a run's name; what is measured `on_device` stands below the device."""
 
     axes: ClassVar[tuple[str, ...]] = ()
     on_device: ClassVar[bool] = True
 
 
-class EnvironmentStep(Step):
-    """What the machine is."""
+class EnvironmentConfig(StepConfig):
+    """The machine: device, system and packages."""
 
     device: DeviceConfig = DeviceConfig()
 
 
-class CeilingsStep(Step):
+class CeilingsConfig(StepConfig):
     """One ceiling: the best GEMM in one precision, or the memory bandwidth."""
 
     axes: ClassVar[tuple[str, ...]] = ("ceiling",)
@@ -159,7 +162,7 @@ class CeilingsStep(Step):
     device: DeviceConfig = DeviceConfig()
 
 
-class CountFlopsStep(Step):
+class CountFlopsConfig(StepConfig):
     """FLOPs of a model's step, counted once for every precision, workload, execution and device."""
 
     axes: ClassVar[tuple[str, ...]] = ("model", "batch_size", "sequence_length")
@@ -169,20 +172,20 @@ class CountFlopsStep(Step):
     sequence_length: int | None = Field(None, ge=1)
 
     @model_validator(mode="after")
-    def _sequence_only_for_tokens(self) -> "CountFlopsStep":
+    def _sequence_only_for_tokens(self) -> "CountFlopsConfig":
         length = None if self.model.vocabulary_size is None else self.sequence_length or self.model.sequence_length
         self.sequence_length = length
         return self
 
 
-class CompareCountersStep(CountFlopsStep):
+class CompareCountersConfig(CountFlopsConfig):
     """A model's forward pass counted by another tool."""
 
     axes: ClassVar[tuple[str, ...]] = ("model", "batch_size", "sequence_length", "counter")
     counter: Literal["torch", "fvcore", "calflops", "ptflops", "thop", "deepspeed"]
 
 
-class ProfileStepStep(CountFlopsStep):
+class ProfileStepConfig(CountFlopsConfig):
     """One step of a model: of training, inference or decoding."""
 
     on_device: ClassVar[bool] = True
@@ -203,7 +206,7 @@ class ProfileStepStep(CountFlopsStep):
     seed: int = Field(0, ge=0)
 
 
-class BenchMatmulStep(Step):
+class BenchMatmulConfig(StepConfig):
     """One matmul by one implementation."""
 
     axes: ClassVar[tuple[str, ...]] = ("kernel", "size", "precision")
@@ -235,7 +238,7 @@ class BenchMatmulStep(Step):
         raise ValueError(f"size={self.size}: give N, MxNxK or BxMxNxK")
 
 
-class ReadTraceStep(Step):
+class ReadTraceConfig(StepConfig):
     """One trace that torch.profiler wrote somewhere, read."""
 
     axes: ClassVar[tuple[str, ...]] = ("trace", "trace_range")
@@ -250,7 +253,7 @@ class ReadTraceStep(Step):
     )
 
 
-class NumberFormatsStep(Step):
+class NumberFormatsConfig(StepConfig):
     """One number format: its parts, and what rounding does in it."""
 
     axes: ClassVar[tuple[str, ...]] = ("precision",)
@@ -266,7 +269,7 @@ PUBLISHED = Path("results/reference/published")
 """Public runs, one CSV a collection, one line a run with its source."""
 
 
-class PublishedStep(Step):
+class PublishedConfig(StepConfig):
     """One collection of public runs, their FLOPs counted here."""
 
     axes: ClassVar[tuple[str, ...]] = ("published",)
@@ -275,10 +278,41 @@ class PublishedStep(Step):
     digest: str = Field("", description="Of that file, so that edited lines are computed anew.")
 
     @model_validator(mode="after")
-    def _knows_its_file(self) -> "PublishedStep":
+    def _knows_its_file(self) -> "PublishedConfig":
         path = PUBLISHED / f"{self.published}.csv"
         if not path.exists():
             choices = ", ".join(sorted(each.stem for each in PUBLISHED.glob("*.csv")))
             raise ValueError(f"published={self.published}: unknown. Choices: {choices or f'none in {PUBLISHED}/'}")
         self.digest = self.digest or hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+        return self
+
+
+AUDITED = {  # libraries with a table of peaks, each by what pip calls it, here or as part of another
+    "torch_inductor": ("torch",),
+    "lightning": ("pytorch-lightning", "lightning-fabric", "lightning"),
+    "triton_proton": ("triton",),
+    "torchtitan": ("torchtitan",),
+    "composer": ("mosaicml",),
+}
+
+
+def installed_version(library: str) -> str | None:
+    """The version of an audited library, without importing it; None where it is not installed."""
+    for distribution in AUDITED[library]:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(distribution)
+    return None
+
+
+class PeaksAuditConfig(StepConfig):
+    """The peaks that one other library takes, held against ours."""
+
+    axes: ClassVar[tuple[str, ...]] = ("library",)
+    on_device: ClassVar[bool] = False
+    library: Literal["torch_inductor", "lightning", "triton_proton", "torchtitan", "composer"]
+    installed: str = Field("", description="Its version, so that the next release is audited anew.")
+
+    @model_validator(mode="after")
+    def _knows_its_version(self) -> "PeaksAuditConfig":
+        self.installed = self.installed or installed_version(self.library) or "none"
         return self

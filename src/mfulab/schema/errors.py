@@ -1,4 +1,4 @@
-"""What a user's mistake is told with: one sentence that names the key, the value and the choices."""
+"""User-facing errors: one sentence that names the key, the value and the choices."""
 
 import difflib
 from collections.abc import Iterable

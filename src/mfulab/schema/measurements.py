@@ -28,7 +28,7 @@ class Measurement:
 
     step: str
     table: str
-    config: type[configs.Step]
+    config: type[configs.StepConfig]
     row: type[rows.Row]
     message: str
     shown: str
@@ -39,7 +39,7 @@ class Measurement:
 
     @property
     def on_device(self) -> bool:
-        """Whether its runs belong to one machine; others are kept once for all."""
+        """True if its runs belong to one machine; others are kept once for all."""
         return self.config.on_device
 
     @property
@@ -54,7 +54,7 @@ MEASUREMENTS = {
         Measurement(
             "environment",
             "environment",
-            configs.EnvironmentStep,
+            configs.EnvironmentConfig,
             rows.EnvironmentRow,
             "What this machine is: {wildcards.hardware}",
             "hardware recorded device device_name python operating_system",
@@ -64,7 +64,7 @@ MEASUREMENTS = {
         Measurement(
             "ceilings",
             "ceilings",
-            configs.CeilingsStep,
+            configs.CeilingsConfig,
             rows.CeilingRow,
             "What {wildcards.hardware} can do at best: {wildcards.run}",
             "ceiling hardware status measured_tflop_s computed_tflop_s datasheet_tflop_s measured_gb_s computed_gb_s",
@@ -74,7 +74,7 @@ MEASUREMENTS = {
         Measurement(
             "count_flops",
             "flops",
-            configs.CountFlopsStep,
+            configs.CountFlopsConfig,
             rows.FlopsRow,
             "Counting FLOPs of {wildcards.run}",
             "model batch_size sequence_length status parameters forward_flops backward_flops uncounted_operators",
@@ -83,7 +83,7 @@ MEASUREMENTS = {
         Measurement(
             "compare_counters",
             "counters",
-            configs.CompareCountersStep,
+            configs.CompareCountersConfig,
             rows.CounterRow,
             "Counting {wildcards.run}",
             "model counter version status printed printed_unit flops deviation_percent explanation",
@@ -92,7 +92,7 @@ MEASUREMENTS = {
         Measurement(
             "profile_step",
             "profile",
-            configs.ProfileStepStep,
+            configs.ProfileStepConfig,
             rows.ProfileRow,
             "Profiling {wildcards.run}",
             "model mode batch_size precision execution hardware status time_s mfu_percent utilization_percent"
@@ -112,7 +112,7 @@ MEASUREMENTS = {
         Measurement(
             "bench_matmul",
             "matmul",
-            configs.BenchMatmulStep,
+            configs.BenchMatmulConfig,
             rows.MatmulRow,
             "Multiplying {wildcards.run}",
             "kernel size precision hardware status time_s tflop_s share_of_measured_percent share_of_reference_percent"
@@ -123,7 +123,7 @@ MEASUREMENTS = {
         Measurement(
             "number_formats",
             "formats",
-            configs.NumberFormatsStep,
+            configs.NumberFormatsConfig,
             rows.NumberFormatsRow,
             "Rounding in {wildcards.run}",
             "precision status bits exponent_bits mantissa_bits epsilon largest smallest_normal naive_sum_error"
@@ -133,7 +133,7 @@ MEASUREMENTS = {
         Measurement(
             "read_trace",
             "traces",
-            configs.ReadTraceStep,
+            configs.ReadTraceConfig,
             trace_row.TraceRow,
             "Reading {wildcards.run}",
             "model device rank effective_precision status steps time_s mfu_percent kernel_busy_percent matmul_percent"
@@ -141,9 +141,18 @@ MEASUREMENTS = {
             priority=10,
         ),
         Measurement(
+            "peaks_audit",
+            "peaks",
+            configs.PeaksAuditConfig,
+            rows.PeaksAuditRow,
+            "Asking {wildcards.run} for its peaks",
+            "library version device precision theirs ours ratio verdict explanation status",
+            lines=True,
+        ),
+        Measurement(
             "published",
             "published",
-            configs.PublishedStep,
+            configs.PublishedConfig,
             rows.PublishedRow,
             "Counting the models of {wildcards.run}",
             "submitter system model accelerator accelerators precision status mfu_percent mfu_format"

@@ -1,4 +1,4 @@
-"""What a run's row may hold: closed and typed, every column with its unit and meaning.
+"""Rows of runs: closed and typed, every column with its unit and meaning.
 
 A row is what a step measured; None stands for "not measured" and becomes an empty cell.
 """
@@ -14,7 +14,7 @@ Status = Literal["ok", "out_of_memory", "unsupported", "incorrect", "failed"]
 
 
 class Row(Closed):
-    """What every row begins with. Units stand in the column names; an empty cell was not measured."""
+    """Columns with which every row begins. Units stand in the names; an empty cell was not measured."""
 
     hardware: str = Field("", description="Slug of the device; empty where none is needed.")
     run: str = ""
@@ -53,7 +53,7 @@ class EnvironmentRow(Row):
 
 
 class CeilingRow(Row):
-    """What the device can do at best, in one precision or in bytes."""
+    """Ceiling of the device, in one precision or in bytes."""
 
     ceiling: str = Field("", description="The name of a precision, or `memory`.")
     measured_tflop_s: float | None = Field(None, description="Best large matmul found on this device.")
@@ -135,7 +135,7 @@ class FlopsRow(Row):
 
 
 class CounterRow(Row):
-    """What another tool says of one forward pass, beside our own count."""
+    """Another tool's count of one forward pass, beside our own."""
 
     model: str = ""
     batch_size: int | None = None
@@ -331,6 +331,28 @@ class NumberFormatsRow(Row):
     dot_error_own: float | None = Field(None, description="Accumulated in the format itself.")
     dot_error_fp16: float | None = Field(None, description="Accumulated in fp16.")
     dot_error_fp32: float | None = Field(None, description="Accumulated in fp32.")
+
+
+PeakVerdict = Literal[
+    "agreed", "sparse for dense", "another format", "halved", "another device", "guessed", "different", "missing"
+]
+
+
+class PeaksAuditRow(Row):
+    """What another library takes for one device's peak in one format, beside ours."""
+
+    library: str = ""
+    version: str | None = None
+    device: str | None = Field(None, description="The datasheet's name.")
+    asked: str | None = Field(None, description="The name that a driver tells, by which it was asked.")
+    precision: str | None = Field(
+        None, description="A format, or `memory`; empty where it knows no format of a device."
+    )
+    theirs: float | None = Field(None, description="Dense TFLOP/s as it uses them; memory: 10⁹ byte/s.")
+    ours: float | None = Field(None, description="The same by the datasheet.")
+    ratio: float | None = Field(None, description="Theirs ÷ ours.")
+    verdict: PeakVerdict | None = None
+    explanation: str | None = Field(None, description="Whose number it is, where it is not this device's.")
 
 
 class PublishedRow(Row):

@@ -287,7 +287,7 @@ def _bindings() -> Iterator[Recomputed]:
 
 
 def _definitions() -> Iterator[Recomputed]:
-    """What the material says in words, held against the definition or against what the code does."""
+    """Statements of the material, checked against the definition or against the code."""
     gpt2 = ModelConfig.model_validate(
         {
             "name": "gpt2",

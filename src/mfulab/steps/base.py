@@ -1,4 +1,4 @@
-"""What every step is: a function from its config to a row and the raw samples behind it."""
+"""Result of a step, which is a function from its config to a row and the raw samples behind it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

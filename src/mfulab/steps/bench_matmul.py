@@ -22,7 +22,7 @@ from mfulab.kernels.reference import reference_for
 from mfulab.kernels.threads import use_threads
 from mfulab.kernels.verification import Check, Operands, check, exact_product, random_operands
 from mfulab.samplers.cpu_sampler import CpuSampler
-from mfulab.schema.configs import BenchMatmulStep, KernelConfig, TimingConfig
+from mfulab.schema.configs import BenchMatmulConfig, KernelConfig, TimingConfig
 from mfulab.schema.errors import UnsupportedError
 from mfulab.schema.rows import MatmulRow
 from mfulab.steps.base import Measured
@@ -37,7 +37,7 @@ WARM_UP_S = {"cpu": 0.6, "cuda": 0.3}
 AROUND_S = {"cpu": LONGEST_SPIN_S, "cuda": 0.0}
 
 
-def measure(config: BenchMatmulStep, folder: Path) -> Measured:
+def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
     """A row with the times of the product; without any time where its error is outside the tolerance."""
     device = _device(config.device.type)
     shape, form = Shape(*config.shape), format_of(config.precision)
@@ -158,7 +158,7 @@ class _Bound:
 
 
 def _time(
-    config: BenchMatmulStep, call: _Bound, operands: Operands, exact: torch.Tensor
+    config: BenchMatmulConfig, call: _Bound, operands: Operands, exact: torch.Tensor
 ) -> tuple[list[Repetition], str | None]:
     """All repetitions, and the name of the reference where the library has the product; leaves other inputs behind."""
     device = operands.a.device.type
@@ -190,7 +190,7 @@ def _budget(timing: TimingConfig, device: str) -> Budget:
 
 
 def _describe(
-    config: BenchMatmulStep, kernel: MatmulKernel, shape: Shape, form: Format, launch: Launch, checked: Check
+    config: BenchMatmulConfig, kernel: MatmulKernel, shape: Shape, form: Format, launch: Launch, checked: Check
 ) -> MatmulRow:
     """All that is known without a clock."""
     resources = kernel.resources()
@@ -246,7 +246,7 @@ def _fill_times(row: MatmulRow, repetitions: list[Repetition], kernel: str, refe
 def _end_to_end(
     kernel: MatmulKernel, inputs: tuple[torch.Tensor, torch.Tensor], shape: Shape, form: Format, device: str
 ) -> torch.Tensor:
-    """What a user with arrays on the host sees: copies in, conversions, product, copy out."""
+    """End-to-end time for arrays on the host: copies in, conversions, matmul, copy out."""
     a, b = (tensor.to(device) for tensor in inputs)
     operands = Operands(
         a, b, torch.empty(shape.batch, shape.m, shape.n, dtype=getattr(torch, form.output), device=device)

@@ -12,13 +12,13 @@ from mfulab.hardware.device_peak import peak_of
 from mfulab.hardware.gpu import properties_of
 from mfulab.hardware.peaks import memory_peak_gb_s
 from mfulab.samplers.series import Series
-from mfulab.schema.configs import CeilingsStep, PrecisionConfig
+from mfulab.schema.configs import CeilingsConfig, PrecisionConfig
 from mfulab.schema.rows import CeilingRow
 from mfulab.steps.base import Measured, UnsupportedError
-from mfulab.timing.best_matmul import LIMIT_S, best_bandwidth, best_product, sweep_products, sweep_triad
+from mfulab.timing.best_matmul import LIMIT_S, best_bandwidth, fastest_matmul, sweep_matmuls, sweep_triad
 
 
-def measure(config: CeilingsStep, folder: Path) -> Measured:
+def measure(config: CeilingsConfig, folder: Path) -> Measured:
     """Measures `config.ceiling`. Every sample holds products back to back; the ceiling is that of the best shape."""
     device, threads = prepare(config.device)
     row = CeilingRow(ceiling=config.ceiling, threads=threads if device.type == "cpu" else None)
@@ -26,22 +26,27 @@ def measure(config: CeilingsStep, folder: Path) -> Measured:
     if config.precision is None:
         measured = _memory(row, device, folder)
     else:
-        measured = _products(row, config, config.precision, device, threads, folder)
+        measured = _matmuls(row, config, config.precision, device, threads, folder)
     measured.row.measured_s = time.perf_counter() - began
     return measured
 
 
-def _products(
-    row: CeilingRow, config: CeilingsStep, precision: PrecisionConfig, device: torch.device, threads: int, folder: Path
+def _matmuls(
+    row: CeilingRow,
+    config: CeilingsConfig,
+    precision: PrecisionConfig,
+    device: torch.device,
+    threads: int,
+    folder: Path,
 ) -> Measured:
     effective = effective_precision(precision, device)
     if precision.tf32 and effective != "tf32":
         raise UnsupportedError("TF32 needs an NVIDIA GPU of compute capability 8.0 or later; products here stay fp32")
     allow_tf32(precision.tf32)
     with _clock(row, device, folder):
-        samples = sweep_products(effective, device, LIMIT_S[device.type])
+        samples = sweep_matmuls(effective, device, LIMIT_S[device.type])
     peak = peak_of(device, threads, effective, config.device)
-    row.measured_with, row.measured_shape, row.measured_tflop_s = best_product(samples, device)
+    row.measured_with, row.measured_shape, row.measured_tflop_s = fastest_matmul(samples, device)
     row.computed_tflop_s, row.max_clock_tflop_s, row.datasheet_tflop_s = peak.spec, peak.max_clock, peak.datasheet
     row.computed_clock_mhz = peak.spec_clock_mhz
     row.computed_formula, row.computed_source = peak.formula or None, peak.source or None

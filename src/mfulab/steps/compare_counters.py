@@ -7,12 +7,12 @@ from mfulab.flops.explain import explain, kinds_of_layers
 from mfulab.flops.model import count_model
 from mfulab.flops.other_counters import count_by, peer_version
 from mfulab.models.build import LogitsOnly, build, make_batch
-from mfulab.schema.configs import CompareCountersStep
+from mfulab.schema.configs import CompareCountersConfig
 from mfulab.schema.rows import CounterRow
 from mfulab.steps.base import Measured, UnsupportedError
 
 
-def measure(config: CompareCountersStep, folder: Path) -> Measured:
+def measure(config: CompareCountersConfig, folder: Path) -> Measured:
     """Counts the model by `config.counter` on the CPU, in evaluation mode. Samples: our FLOPs by kind of layer.
 
     Raises:

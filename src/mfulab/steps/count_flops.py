@@ -13,7 +13,7 @@ from mfulab.flops.optimizers import optimizer_flops
 from mfulab.flops.parallel import plans
 from mfulab.flops.tree import layer_rows
 from mfulab.models.build import ModelError
-from mfulab.schema.configs import CountFlopsStep
+from mfulab.schema.configs import CountFlopsConfig
 from mfulab.schema.errors import UnsupportedError
 from mfulab.schema.files import write_csv
 from mfulab.schema.rows import FlopsRow
@@ -26,7 +26,7 @@ DEVICES = (2, 8, 64)
 """Numbers of devices for which `parallel.csv` works memory and traffic out."""
 
 
-def measure(config: CountFlopsStep, folder: Path) -> Measured:
+def measure(config: CountFlopsConfig, folder: Path) -> Measured:
     """Counts the model. Samples: one line an operator and pass.
 
     Writes into `folder`: `layers.csv`, one line a layer; for a transformer over tokens also `formulas.csv`, the field's
@@ -54,7 +54,7 @@ def measure(config: CountFlopsStep, folder: Path) -> Measured:
     return Measured(row, _operator_rows(counted.count.operations))
 
 
-def _row(config: CountFlopsStep, counted: ModelCount) -> FlopsRow:
+def _row(config: CountFlopsConfig, counted: ModelCount) -> FlopsRow:
     parameters = list(counted.model.parameters())
     trainable = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
     operations = counted.count.operations
@@ -90,7 +90,7 @@ def _row(config: CountFlopsStep, counted: ModelCount) -> FlopsRow:
     )
 
 
-def _add_transformer(row: FlopsRow, config: CountFlopsStep, shape: TransformerShape) -> None:
+def _add_transformer(row: FlopsRow, config: CountFlopsConfig, shape: TransformerShape) -> None:
     tokens = config.sequence_length or 0
     row.logits_bytes = logits_bytes(
         batch_size=config.batch_size, tokens=tokens, vocabulary_size=shape.vocabulary_size, element_bytes=BYTES
@@ -106,7 +106,7 @@ def _add_transformer(row: FlopsRow, config: CountFlopsStep, shape: TransformerSh
         )
 
 
-def _add_inference(row: FlopsRow, config: CountFlopsStep) -> None:
+def _add_inference(row: FlopsRow, config: CountFlopsConfig) -> None:
     """Counts anew in evaluation mode, where dropout is gone and nothing is kept for a backward pass."""
     counted = count_model(config.model, config.batch_size, config.sequence_length, mode="inference")
     total = counted.count.operations.sum("forward")
@@ -117,7 +117,7 @@ def _add_inference(row: FlopsRow, config: CountFlopsStep) -> None:
     row.inference_peak_fixed_bytes = counted.count.peak.fixed_bytes
 
 
-def _add_checkpointed(row: FlopsRow, config: CountFlopsStep) -> None:
+def _add_checkpointed(row: FlopsRow, config: CountFlopsConfig) -> None:
     """Counts anew with every block recomputed; the columns stay empty where the model has no blocks."""
     try:
         counted = count_model(config.model, config.batch_size, config.sequence_length, checkpointing=True)
@@ -128,7 +128,7 @@ def _add_checkpointed(row: FlopsRow, config: CountFlopsStep) -> None:
     row.checkpointed_peak_bytes = BYTES * counted.count.peak.elements
 
 
-def _add_decoding(row: FlopsRow, config: CountFlopsStep) -> None:
+def _add_decoding(row: FlopsRow, config: CountFlopsConfig) -> None:
     """Counts anew the step that decodes the last token; the columns stay empty where that cannot be, and it is said."""
     try:
         counted = count_model(config.model, config.batch_size, config.sequence_length, mode="decoding")

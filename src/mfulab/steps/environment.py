@@ -11,7 +11,7 @@ import torch
 
 from mfulab.hardware import cpu, gpu, nvml
 from mfulab.hardware.compute import prepare
-from mfulab.schema.configs import EnvironmentStep
+from mfulab.schema.configs import EnvironmentConfig
 from mfulab.schema.rows import EnvironmentRow
 from mfulab.steps.base import Measured
 
@@ -22,7 +22,7 @@ PACKAGES = (
 )
 
 
-def measure(config: EnvironmentStep, folder: Path) -> Measured:
+def measure(config: EnvironmentConfig, folder: Path) -> Measured:
     """One row; what this machine does not tell stays None."""
     device, _ = prepare(config.device)
     here, logical = cpu.cpu(), cpu.logical_cpus()

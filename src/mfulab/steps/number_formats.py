@@ -6,19 +6,19 @@ from pathlib import Path
 import torch
 
 from mfulab.kernels.formats import format_of
-from mfulab.schema.configs import NumberFormatsStep
+from mfulab.schema.configs import NumberFormatsConfig
 from mfulab.schema.errors import UnsupportedError
 from mfulab.schema.rows import NumberFormatsRow
 from mfulab.steps import rounding
 from mfulab.steps.base import Measured
 
 
-def measure(config: NumberFormatsStep, folder: Path) -> Measured:
+def measure(config: NumberFormatsConfig, folder: Path) -> Measured:
     """A row with the format's parts and errors; needs no device."""
     name = format_of(config.precision).name
-    if name not in rounding.FORMATS:
+    if name not in rounding.ROUNDED:
         raise UnsupportedError(f"{name} is no floating-point format")
-    form = rounding.FORMATS[name]
+    form = rounding.ROUNDED[name]
     length = min(config.sum_length, int(rounding.largest(form)))
     values = rounding.terms(form, length, config.seed)
     exact = rounding.exact_sum(values)
@@ -53,7 +53,7 @@ def _dot_errors(form: rounding.NumberFormat, length: int, seed: int) -> dict[str
     """Of the same dot products accumulated in the format itself, in fp16 and in fp32."""
     x, y = (rounding.terms(form, length, seed + step) for step in (1, 2))
     exact = rounding.exact_sum(x * y)
-    own, half, single = form, rounding.FORMATS["fp16"], rounding.FORMATS["fp32"]
+    own, half, single = form, rounding.ROUNDED["fp16"], rounding.ROUNDED["fp32"]
     return {
         f"dot_error_{label}": _error(rounding.dot(form, accumulator, x, y), exact)
         for label, accumulator in (("own", own), ("fp16", half), ("fp32", single))

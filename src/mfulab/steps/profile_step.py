@@ -18,7 +18,7 @@ from mfulab.samplers.memory import PeakMemory
 from mfulab.samplers.reading import Reading, Readings
 from mfulab.samplers.selection import clock_reader, restriction_of, samplers_for, set_readings
 from mfulab.samplers.series import Series
-from mfulab.schema.configs import ProfileConfig, ProfileStepStep, TimingConfig
+from mfulab.schema.configs import ProfileConfig, ProfileStepConfig, TimingConfig
 from mfulab.schema.files import write_csv
 from mfulab.schema.rows import ProfileRow
 from mfulab.steps.base import Measured, UnsupportedError
@@ -38,7 +38,7 @@ from mfulab.tracing.operators import (
 TRACED_S = 0.3
 
 
-def measure(config: ProfileStepStep, folder: Path) -> Measured:
+def measure(config: ProfileStepConfig, folder: Path) -> Measured:
     """One row for one model, workload, batch size, precision and execution mode.
 
     Leaves in `folder`: series.csv, operators.csv, on a GPU kernels.csv, and where asked for trace.json.gz.
@@ -79,7 +79,7 @@ def measure(config: ProfileStepStep, folder: Path) -> Measured:
     return Measured(row, _samples(seen))
 
 
-def make_step(config: ProfileStepStep, device: torch.device) -> tuple[Callable[[], Any], Callable[[], float]]:
+def make_step(config: ProfileStepConfig, device: torch.device) -> tuple[Callable[[], Any], Callable[[], float]]:
     """The step as a function, and a function that gives the loss: of the last training step, or of one output."""
     dtype = workload.parameter_dtype(config.precision)
     with device:
@@ -134,7 +134,7 @@ def pace_for(device: torch.device, timing: TimingConfig) -> Pace:
     )
 
 
-def _row(config: ProfileStepStep, seen: Observation, effective: str) -> ProfileRow:
+def _row(config: ProfileStepConfig, seen: Observation, effective: str) -> ProfileRow:
     steps = Stats(seen.step_times_s)
     return ProfileRow(
         model=config.model.name,
@@ -164,7 +164,7 @@ def _interval(seen: Observation) -> Readings:
     return {name: Reading(value, "s", source, seen.length_s, reason) for name, value in names.items()}
 
 
-def _observe(config: ProfileStepStep, step: Callable[[], Any], device: torch.device, folder: Path) -> Observation:
+def _observe(config: ProfileStepConfig, step: Callable[[], Any], device: torch.device, folder: Path) -> Observation:
     series = Series(device, folder / "series.csv").open()
     try:
         samplers = samplers_for(device, [series])

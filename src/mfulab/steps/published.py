@@ -12,16 +12,16 @@ from mfulab.conventions.models import model_config
 from mfulab.conventions.work import Work, count
 from mfulab.hardware.datasheets import UnknownDeviceError, find
 from mfulab.hardware.peaks import peak
-from mfulab.schema.configs import PUBLISHED, PublishedStep
+from mfulab.schema.configs import PUBLISHED, PublishedConfig
 from mfulab.schema.errors import ConfigurationError
 from mfulab.schema.rows import PublishedRow
 from mfulab.steps.base import Measured
 
 FORMATS = ("bf16", "fp8", "fp4")
-"""What a public training run may have computed in, the slowest first."""
+"""Number formats of public training runs, the slowest first."""
 
 
-def measure(config: PublishedStep, folder: Path) -> Measured:
+def measure(config: PublishedConfig, folder: Path) -> Measured:
     """A row for each line of `results/reference/published/<published>.csv`; needs no device, and no torch but to count.
 
     MFU is derived from the published speed and the FLOPs counted here. A line whose model or speed is not known keeps

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mfulab.schema.configs import ReadTraceStep
+from mfulab.schema.configs import ReadTraceConfig
 from mfulab.schema.files import write_csv
 from mfulab.steps.base import Measured
 from mfulab.tracing.analysis import Analysis
@@ -16,7 +16,7 @@ PRODUCT_COLUMNS = (
 )
 
 
-def measure(config: ReadTraceStep, folder: Path) -> Measured:
+def measure(config: ReadTraceConfig, folder: Path) -> Measured:
     """The row of one run of consecutive steps of one trace.
 
     Leaves in `folder`: kernels.csv and products.csv, longest first.

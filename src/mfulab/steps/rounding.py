@@ -1,4 +1,4 @@
-"""What rounding does: number formats probed by their own arithmetic, and what becomes of sums and differences in them.
+"""Rounding: number formats probed by their own arithmetic, and the errors of sums and differences in them.
 
 Each operation is carried out in float64 and rounded to the format. That is the same as rounding the exact result, since
 float64 has more than twice a format's digits (Figueroa, "When is double rounding innocuous?", 1995); in float64 itself
@@ -41,7 +41,7 @@ def _to_tf32(values: torch.Tensor) -> torch.Tensor:
     return torch.where(values.isfinite(), kept.view(torch.float32), values.to(torch.float32)).to(torch.float64)
 
 
-FORMATS = {
+ROUNDED = {
     form.name: NumberFormat(form.name, form.bits, _to_tf32 if form.name == "tf32" else _through(form.operand))
     for form in formats.FORMATS.values()
     if form.is_floating
@@ -91,17 +91,17 @@ def mantissa_bits(form: NumberFormat) -> int:
 
 
 def exponent_bits(form: NumberFormat) -> int:
-    """What is left beside the sign and the significand."""
+    """Bits besides the sign and the significand."""
     return form.bits - 1 - mantissa_bits(form)
 
 
 def bias(form: NumberFormat) -> int:
-    """What is subtracted from the stored exponent; the smallest normal number has a stored exponent of 1."""
+    """Bias of the stored exponent, which is 1 for the smallest normal number."""
     return 1 - round(math.log2(smallest_normal(form)))
 
 
 def last_counted(form: NumberFormat) -> float:
-    """Where counting by ones stops: the first n for which n + 1 rounds to n."""
+    """End of counting by ones: the first n for which n + 1 rounds to n."""
     low, high = 1, 2 ** (mantissa_bits(form) + 2)
     while low < high:
         middle = (low + high) // 2

@@ -86,7 +86,10 @@ def joined(records: Records) -> Records:
         counted = flops.get(row["flops_run"], {})
         row |= join.profile_columns(row, counted, compute(row), memory, devices.get(_machine(row)))
     for row in records["matmul"]:
-        row |= join.matmul_columns(row, compute(row), devices.get(_machine(row)))
+        ceiling, device = compute(row), devices.get(_machine(row))
+        if impossible := join.faster_than_possible(row, ceiling, device):
+            row |= {"status": "incorrect", "message": impossible}
+        row |= join.matmul_columns(row, ceiling, device)
     for row in records["traces"]:
         row |= join.trace_columns(row)
     jobs.joined(records["traces"])

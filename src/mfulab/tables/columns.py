@@ -1,4 +1,4 @@
-"""What the tables hold: their step's row, what the join needs of the run's config, and what the join gives."""
+"""Columns of the tables: their step's row, the values that the join needs of the run's config, and its results."""
 
 from typing import Any
 

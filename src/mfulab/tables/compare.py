@@ -173,7 +173,7 @@ def table(compared: Sequence[Compared]) -> Table:
 
 
 def change(ratio: float) -> str:
-    """What a factor of time means: `−3.1 %`, `+12 %`; from a factor of two on `×2.3`, `÷250`."""
+    """A factor of time in words: `−3.1 %`, `+12 %`; from a factor of two on `×2.3`, `÷250`."""
     if ratio >= 2:
         return f"×{significant(ratio, 2)}"
     if ratio <= 0.5:
@@ -187,7 +187,7 @@ def write(compared: Sequence[Compared], path: Path, old: Path, new: Path) -> Non
 
 
 def read(path: Path) -> pd.DataFrame:
-    """What `write` left, as texts and in the terminal's order; empty where nothing was compared."""
+    """The comparison that `write` left, as texts and in the terminal's order; empty without one."""
     try:
         found = pd.read_csv(path, dtype=str, keep_default_na=False)
         order = found["verdict"].map({says: place for place, says in enumerate(STYLES)})

@@ -1,4 +1,4 @@
-"""What the page shows of one run beyond its row: config, samples, series, operators and the log's last lines."""
+"""Details of a run for the page: config, samples, series, operators and the log's last lines."""
 
 import csv
 from collections.abc import Mapping, Sequence

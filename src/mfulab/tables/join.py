@@ -245,6 +245,21 @@ def _without_mfu(row: Values, joined: Values, missing: str, at_least: float | No
     return f"{row['uncounted_percent']:.0f} % of the time of matmuls is of unknown FLOPs{low}"
 
 
+def faster_than_possible(row: Values, compute: Values, device: str | None) -> str | None:
+    """Says of a GPU's matmul that no time can be as short; None where it can, or where nobody knows.
+
+    The floor is its FLOPs at the peak of the highest clock that the device allows. What is faster was not computed, or
+    not in the precision whose error it shows.
+    """
+    time, limit = row.get("time_s"), compute.get("max_clock_tflop_s")
+    speed = ratio(ratio(row.get("flops"), time), TERA)
+    if row.get("status") != "ok" or device != "cuda" or speed is None or limit is None or speed <= limit:
+        return None
+    return (
+        f"{speed:.4g} TFLOP/s: more than the {limit:.4g} of this device at its highest clock, so not all was computed"
+    )
+
+
 def _read_bytes(row: Values, flops: Values) -> float | None:
     """Bytes that a step of inference must read: every parameter but embedding tables; of decoding also the cache."""
     if row.get("mode") not in ("inference", "decoding"):

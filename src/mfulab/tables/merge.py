@@ -25,7 +25,7 @@ OF_THE_DAY = {"commit", "started_at", "process_s", "measured_s"}  # columns in w
 
 @dataclass
 class Merged:
-    """What became of every run and plan that was found."""
+    """Outcome for every run and plan that was found."""
 
     copied: list[str] = field(default_factory=list)
     known: list[str] = field(default_factory=list)
@@ -80,7 +80,7 @@ def _merge_run(step: str, theirs: Path, ours: Path, merged: Merged) -> None:
 
 
 def _why_bad(step: str, run: Path) -> str | None:
-    """Why a run cannot be taken over: its row is cut off, does not fit its columns, or is not this run's."""
+    """Reason not to take over a run: its row is cut off, does not fit its columns, or is another run's."""
     if not is_complete(run / "row.csv"):
         return "its row is incomplete"
     row = _row(run)

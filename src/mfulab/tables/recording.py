@@ -39,7 +39,7 @@ def gather(results: Path, hardware: str) -> Collected:
 
 
 def experiments(results: Path, hardware: str) -> dict[str, list[str]]:
-    """What was planned on one machine: each experiment, and the overrides that it was given the last time."""
+    """Experiments planned on one machine, each with its latest overrides."""
     plans = [json.loads(path.read_text(encoding="utf-8")) for path in _plans(results, hardware)]
     return {plan["experiment"]: plan.get("overrides", []) for plan in plans}
 

@@ -1,4 +1,4 @@
-"""Whether a recording in results/reference/ can be relied on: complete, typed, of a known commit, its ratios right."""
+"""Checks a recording in results/reference/: complete, typed, of a known commit, its ratios right."""
 
 import csv
 import json
@@ -21,7 +21,7 @@ RELATIVE = 1e-9  # of joined values: what printing and reading a float may chang
 
 
 def check(folder: Path) -> list[str]:
-    """What is wrong with a recording, in words; empty where nothing is."""
+    """Problems of a recording, in words; empty if it is valid."""
     there = {path.name for path in folder.iterdir()}
     problems = [f"{name} is missing" for name in sorted(FILES - there)]
     problems += [f"{name} does not belong into a recording" for name in sorted(there - FILES)]

@@ -1,4 +1,4 @@
-"""Where rows lie and how they are read: a planned experiment, another machine's copied folder, a recorded machine."""
+"""Reads rows: of a planned experiment, another machine's copied folder, or a recorded machine."""
 
 import csv
 import hashlib
@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from mfulab.schema.configs import CountFlopsStep
+from mfulab.schema.configs import CountFlopsConfig
 from mfulab.schema.formats import format_name
 from mfulab.schema.measurements import MEASUREMENTS, TABLES
 from mfulab.schema.rows import Row
@@ -123,7 +123,7 @@ def _changed(folder: Path, digest: str | None) -> bool:
 
 
 def from_config(table: str, config: Mapping[str, Any], links: Mapping[str, str | None]) -> Record:
-    """What the join needs of a run that its row does not say; `links` are folders of the runs it is joined with."""
+    """Values that the join needs besides a run's row; `links` are folders of the runs it is joined with."""
     precision, workload = config.get("precision") or {}, config.get("workload") or {}
     flops, compute = links.get("flops"), links.get("compute")
     known: Record = {
@@ -172,10 +172,10 @@ def _format(config: Mapping[str, Any]) -> tuple[str | None, bool] | None:
 
 
 def _key(config: Mapping[str, Any]) -> str:
-    """What counting FLOPs depends on, as text: equal for two runs that share a count."""
+    """The config on which counting FLOPs depends, as text: equal for two runs that share a count."""
     try:
-        wanted = {name: config[name] for name in CountFlopsStep.model_fields if name in config}
-        return CountFlopsStep.model_validate(wanted).model_dump_json()
+        wanted = {name: config[name] for name in CountFlopsConfig.model_fields if name in config}
+        return CountFlopsConfig.model_validate(wanted).model_dump_json()
     except ValidationError:
         return ""
 

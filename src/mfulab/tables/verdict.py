@@ -1,4 +1,4 @@
-"""Why a run does not use its device's arithmetic: the rung at which the ladder drops, and the likely cause.
+"""Verdict on a run: the rung at which its ladder drops, and the likely cause.
 
 A pure function of one joined row of the profile table. A verdict is keys and numbers, which is what tables store; its
 sentences stand in the catalogues, under `verdict`, and `mfulab.language.verdicts` forms them. The thresholds are rules
@@ -27,7 +27,7 @@ Numbers = Mapping[str, float | str | None]
 
 @dataclass(frozen=True)
 class Said:
-    """What a sentence says: its key in the catalogues' section `verdict`, and the numbers in it."""
+    """A sentence: its key in the catalogues' section `verdict`, and the numbers in it."""
 
     key: str
     numbers: Numbers = field(default_factory=dict)

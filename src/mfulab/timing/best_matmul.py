@@ -29,7 +29,7 @@ class Best(NamedTuple):
     tflop_s: float
 
 
-def sweep_products(precision: str, device: torch.device, limit_s: float) -> list[dict[str, object]]:
+def sweep_matmuls(precision: str, device: torch.device, limit_s: float) -> list[dict[str, object]]:
     """Samples of the rate of C = A·B over growing shapes within about `limit_s` seconds a library; rates in TFLOP/s.
 
     A CPU's float32 and float64 are multiplied by NumPy too, whose BLAS is another than torch's: MKL, which torch
@@ -45,7 +45,7 @@ def sweep_products(precision: str, device: torch.device, limit_s: float) -> list
 def _sweep(library: str, precision: str, device: torch.device, limit_s: float) -> list[dict[str, object]]:
     clock = clock_for(device)
     shapes = CPU_SHAPES if device.type == "cpu" else CUDA_SHAPES
-    made = numpy_product if library == "numpy" else product_of
+    made = numpy_matmul if library == "numpy" else matmul_of
     began = time.perf_counter()
     samples: list[dict[str, object]] = []
     slowest = 0.0  # seconds a FLOP, as the latest shape ran
@@ -68,7 +68,7 @@ def _sweep(library: str, precision: str, device: torch.device, limit_s: float) -
     return samples
 
 
-def product_of(precision: str, m: int, n: int, k: int, device: torch.device) -> Callable[[], object]:
+def matmul_of(precision: str, m: int, n: int, k: int, device: torch.device) -> Callable[[], object]:
     """A function that multiplies (m, k) by (k, n) in an effective precision; UnsupportedError where torch cannot."""
     # Random normal data: a product of zeros draws less power and runs faster.
     a, b = torch.randn(m, k, device=device), torch.randn(k, n, device=device)
@@ -92,7 +92,7 @@ def product_of(precision: str, m: int, n: int, k: int, device: torch.device) -> 
         raise UnsupportedError(f"{precision} products on {device.type}: {str(error).splitlines()[0]}") from error
 
 
-def numpy_product(precision: str, m: int, n: int, k: int, device: torch.device) -> Callable[[], object]:
+def numpy_matmul(precision: str, m: int, n: int, k: int, device: torch.device) -> Callable[[], object]:
     """The same by NumPy, which computes fp32 and fp64 on the CPU."""
     dtype = getattr(torch, FORMATS[precision].operand)
     left, right = (torch.randn(rows, columns, dtype=dtype).numpy() for rows, columns in ((m, k), (k, n)))
@@ -100,7 +100,7 @@ def numpy_product(precision: str, m: int, n: int, k: int, device: torch.device) 
     return lambda: np.matmul(left, right, out=out)
 
 
-def best_product(samples: list[dict[str, object]], device: torch.device) -> Best:
+def fastest_matmul(samples: list[dict[str, object]], device: torch.device) -> Best:
     """The library and shape with the highest rate.
 
     A shape's rate is its best sample on a CPU, whose neighbours can only slow samples down, and its median on a GPU,

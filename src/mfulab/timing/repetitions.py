@@ -80,7 +80,7 @@ class Settling:
 
 @dataclass(frozen=True)
 class Budget:
-    """How long to look, in seconds of wall time over all contestants.
+    """Length of a measurement, in seconds of wall time over all contestants.
 
     Rounds go on until everything has settled or `time_s` is over, but at least `least_rounds` of them unless they take
     longer than `limit_s`.

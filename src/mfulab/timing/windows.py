@@ -18,7 +18,7 @@ Step = Callable[[], object]
 
 @dataclass(frozen=True)
 class Pace:
-    """How long to look, in seconds; `tolerance` is the relative spread of step times at which they are steady."""
+    """Length of a measurement, in seconds; `tolerance` is the relative spread at which step times are steady."""
 
     windows: int
     window_s: float
@@ -36,7 +36,7 @@ CUDA_PACE = Pace(windows=5, window_s=1.1, warm_up_s=5.0, tolerance=0.02)
 
 @dataclass(frozen=True)
 class WarmUp:
-    """What came before: `first_call_s` holds compilation and autotuning, `chunks_s` the step time of later chunks."""
+    """The warm-up: `first_call_s` holds compilation and autotuning, `chunks_s` the step time of later chunks."""
 
     first_call_s: float
     total_s: float
@@ -50,7 +50,7 @@ class WarmUp:
 
 
 @dataclass(frozen=True)
-class Window:
+class WindowTimes:
     """One measured window: its length on the host's clock and the seconds of its steps."""
 
     length_s: float
@@ -67,7 +67,7 @@ class Observation:
     """All windows of one step, what warmed it up, and what the samplers read over the windows."""
 
     warm_up: WarmUp
-    windows: tuple[Window, ...]
+    windows: tuple[WindowTimes, ...]
     readings: Readings = field(default_factory=dict)
 
     @property
@@ -123,7 +123,7 @@ def warm_up(step: Step, clock: Clock, pace: Pace, frequency_mhz: Callable[[], fl
     return WarmUp(first_call_s, time.perf_counter() - began, steady, tuple(chunks))
 
 
-def measure_window(step: Step, clock: Clock, length_s: float, estimate_s: float) -> Window:
+def measure_window(step: Step, clock: Clock, length_s: float, estimate_s: float) -> WindowTimes:
     """One window of about `length_s` or more, for a step that takes `estimate_s`."""
     # Marks are no denser than the clock allows.
     stride = max(1, math.ceil(clock.resolution_s / max(estimate_s, 1e-9)))
@@ -137,7 +137,7 @@ def measure_window(step: Step, clock: Clock, length_s: float, estimate_s: float)
         clock.mark()
     clock.synchronise()
     length = time.perf_counter() - began
-    return Window(length, strides * stride, tuple(interval / stride for interval in clock.intervals()))
+    return WindowTimes(length, strides * stride, tuple(interval / stride for interval in clock.intervals()))
 
 
 def _timed(step: Step, clock: Clock, steps: int) -> float:
@@ -154,6 +154,6 @@ def _flat(values: Sequence[float], wanted: int, tolerance: float) -> bool:
 
 
 def _flat_clock(values: Sequence[float | None]) -> bool:
-    """Whether the device's clock stood still; a device that does not tell it is judged by time alone."""
+    """True if the device's clock stood still; a device that does not report it is judged by time alone."""
     known = [value for value in values if value]
     return not known or _flat(known, 1, CLOCK_TOLERANCE)

@@ -1,6 +1,6 @@
 // A warp's fragments from shared memory. nvcuda::wmma loads those of bf16 and tf32 through generic addresses, one register at
 // a time; the instruction for shared memory (PTX ISA, "wmma.load") becomes `LDSM`, as it does for fp16 and int8 anyway.
-#if defined(__CUDA_ARCH__) && defined(SHARED_LOAD)
+#ifdef SHARED_LOAD
 #define TEXT(x) #x
 #define NAME(x) TEXT(x)
 #define LOAD(which, to, from, stride)                                                                                 \
@@ -23,13 +23,3 @@ __device__ __forceinline__ void load_fragment(F& fragment, const OPERAND* from, 
     wmma::load_matrix_sync(fragment, from, stride);
 }
 #endif
-
-// float32 rounded to nearest for the multiplier, which alone would cut bits off: once, on the way to shared memory.
-__device__ __forceinline__ void store_pack(OPERAND* to, uint4 pack) {
-#ifdef ROUND_TO_TF32
-    float* values = reinterpret_cast<float*>(&pack);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) values[i] = wmma::__float_to_tf32(values[i]);
-#endif
-    *reinterpret_cast<uint4*>(to) = pack;
-}

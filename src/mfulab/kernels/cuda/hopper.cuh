@@ -12,6 +12,12 @@ struct alignas(64) TensorMap {
 
 __device__ __forceinline__ unsigned shared_address(const void* x) { return __cvta_generic_to_shared(x); }
 
+// The block's dynamic shared memory from the first multiple of 1024 on: a swizzle repeats each 1024 bytes.
+__device__ __forceinline__ unsigned char* shared_memory() {
+    extern __shared__ unsigned char memory[];
+    return memory + (1024 - shared_address(memory) % 1024) % 1024;
+}
+
 // "mbarrier": a phase ends once `count` threads have arrived and all expected bytes are there.
 __device__ __forceinline__ void init_barrier(u64* barrier, int count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
@@ -49,16 +55,85 @@ __device__ __forceinline__ void load_box(void* to, const TensorMap* map, u64* ba
         : "memory");
 }
 
+// The same box for every block of the cluster whose bit is set: to the same place, counted by the same barrier, in each.
+__device__ __forceinline__ void load_box_for(unsigned short blocks, void* to, const TensorMap* map, u64* barrier, int x, int y,
+                                             int z) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+        "[%0], [%1, {%3, %4, %5}], [%2], %6;"
+        ::"r"(shared_address(to)), "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "r"(z), "h"(blocks)
+        : "memory");
+}
+
+// The way back; what lies outside the tensor is left out.
+__device__ __forceinline__ void store_box(const void* from, const TensorMap* map, int x, int y, int z) {
+    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];"
+                 ::"l"(map), "r"(shared_address(from)), "r"(x), "r"(y), "r"(z)
+                 : "memory");
+}
+__device__ __forceinline__ void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+
+// Returns once at most `pending` of this thread's committed stores have not been read from shared memory yet.
+template <int pending>
+__device__ __forceinline__ void wait_until_read() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(pending) : "memory");
+}
+
+// What this thread wrote to shared memory by ordinary stores becomes visible to the copy engine.
+__device__ __forceinline__ void publish_to_copy_engine() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// "barrier.sync" of a part of the block.
+__device__ __forceinline__ void sync_threads(int barrier, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+// "stmatrix": four 8×8 matrices of 16-bit elements. Lane 8·i + r tells where row r of matrix i goes.
+__device__ __forceinline__ void store_matrices(void* row, unsigned x0, unsigned x1, unsigned x2, unsigned x3) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+                 ::"r"(shared_address(row)), "r"(x0), "r"(x1), "r"(x2), "r"(x3)
+                 : "memory");
+}
+
+// This block's place in its cluster.
+__device__ __forceinline__ int cluster_rank() {
+    int rank;
+    asm volatile("mov.u32 %0, %cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+// By all threads of all blocks of the cluster.
+__device__ __forceinline__ void sync_cluster() {
+    asm volatile("barrier.cluster.arrive.release; barrier.cluster.wait.acquire;" ::: "memory");
+}
+
+// Arrives at the barrier of the same name in another block of the cluster, or in this one. A release of the whole cluster's
+// scope would cost a memory barrier of the whole GPU each time; what was only read needs none.
+__device__ __forceinline__ void arrive_in(int rank, u64* barrier) {
+    asm volatile(
+        "{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; "
+        "mbarrier.arrive.shared::cluster.b64 _, [there]; }"
+        ::"r"(shared_address(barrier)), "r"(rank)
+        : "memory");
+}
+
 // "wgmma matrix descriptor", 128-byte swizzle; addresses and offsets in units of 16 bytes.
 __device__ __forceinline__ u64 descriptor(const void* tile, int leading_bytes, int stride_bytes) {
     return u64(shared_address(tile) >> 4 & 0x3FFF) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | 1ull << 62;
 }
 
-// "wgmma.mma_async": D[64×256] (+)= A[64×16] · B[16×256] by a warpgroup; A with K innermost, B with N innermost.
+// "wgmma.mma_async": D[64×256] (+)= A · B by a warpgroup, 32 bytes of the inner dimension deep; A with K innermost, B with N
+// innermost or, for 8-bit elements, K.
+#ifdef B_ALONG_K
+#define PRODUCT "m64n256k32"
+#define AS_THEY_LIE "p, 1, 1"
+#else
+#define PRODUCT "m64n256k16"
+#define AS_THEY_LIE "p, 1, 1, 0, 1"
+#endif
 __device__ __forceinline__ void multiply(float (&d)[128], u64 a, u64 b, int accumulate) {
     asm volatile(
         "{ .reg .pred p; setp.ne.b32 p, %130, 0; "
-        "wgmma.mma_async.sync.aligned.m64n256k16.f32." NAME(TYPE) "." NAME(TYPE) " {"
+        "wgmma.mma_async.sync.aligned." PRODUCT ".f32." NAME(TYPE) "." NAME(TYPE) " {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
         "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "
         "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "
@@ -66,7 +141,7 @@ __device__ __forceinline__ void multiply(float (&d)[128], u64 a, u64 b, int accu
         "%82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, "
         "%101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, "
         "%117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-        "}, %128, %129, p, 1, 1, 0, 1; }"
+        "}, %128, %129, " AS_THEY_LIE "; }"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
           "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
           "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
@@ -115,6 +190,6 @@ __device__ __forceinline__ void give_registers() {
 // Two results rounded to nearest, the first in the lower half.
 __device__ __forceinline__ unsigned rounded_pair(float first, float second) {
     unsigned pair;
-    asm("cvt.rn." NAME(TYPE) "x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+    asm("cvt.rn." NAME(RESULT) "x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
     return pair;
 }

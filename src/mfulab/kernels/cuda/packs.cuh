@@ -15,3 +15,13 @@ __device__ __forceinline__ uint4 load_pack(const OPERAND* x, int row, int column
         if (row < rows && column + i < columns) to[i] = from[i];
     return pack;
 }
+
+// float32 rounded to nearest for the multiplier, which alone would cut bits off: once, on the way to shared memory.
+__device__ __forceinline__ void store_pack(OPERAND* to, uint4 pack) {
+#ifdef ROUND_TO_TF32
+    float* values = reinterpret_cast<float*>(&pack);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) values[i] = nvcuda::wmma::__float_to_tf32(values[i]);
+#endif
+    *reinterpret_cast<uint4*>(to) = pack;
+}

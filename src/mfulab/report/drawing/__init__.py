@@ -1,1 +1,1 @@
-"""What figures share: style, labels, ticks, fonts."""
+"""Style, labels, ticks and fonts that figures share."""

@@ -1,4 +1,4 @@
-"""Which matmul rows belong side by side."""
+"""Selection of matmul rows that belong side by side."""
 
 import pandas as pd
 

@@ -217,7 +217,7 @@ def legend_rows(figure: Figure, entries: Sequence[Line2D], columns: int = 3) -> 
 
 
 def provenance(rows: pd.DataFrame) -> str:
-    """Who measured, when, with which code: the line under every figure."""
+    """The line under every figure: machine, date and code."""
     shown = machines(rows) if "machine" in rows else []
     dates = sorted({started[:10] for started in rows.get("started_at", pd.Series(dtype=str)) if started})
     commits = sorted({commit for commit in rows.get("commit", pd.Series(dtype=str)) if commit})

@@ -41,7 +41,7 @@ TOPICS = (
     "published",
 )
 # Not `Figure.savefig`, which draws twice what it writes. Dates and versions would make each file a new one.
-FORMATS: dict[str, Callable[[Figure, Path], object]] = {
+WRITERS: dict[str, Callable[[Figure, Path], object]] = {
     "svg": lambda figure, path: FigureCanvasSVG(figure).print_svg(path, metadata={"Date": None}),
     "png": lambda figure, path: FigureCanvasAgg(figure).print_png(path, metadata={"Software": None}),
     "pdf": lambda figure, path: FigureCanvasPdf(figure).print_pdf(path, metadata={"CreationDate": None}),
@@ -94,11 +94,11 @@ def save(drawn: Drawn, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     drawn.figure.set_dpi(style.DPI)
     with style.theme():
-        FORMATS[path.suffix[1:]](drawn.figure, path)
+        WRITERS[path.suffix[1:]](drawn.figure, path)
 
 
 def command(name: str, experiments: Sequence[str] = (), language: str = "en") -> str:
-    """What makes the figure anew, typed in the project's folder."""
+    """Command that makes the figure anew, in the project's folder."""
     chosen = [f"experiment={','.join(experiments)}"] if experiments else []
     chosen += [f"overrides=report.language={language}"] if language != "en" else []
     return " ".join([f"snakemake --cores 1 reports/figures/{name}.svg", *(["--config"] if chosen else []), *chosen])
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tables", type=Path, default=Path("results/tables"))
     parser.add_argument("--out", type=Path, default=Path("reports/figures"))
     parser.add_argument("--only", nargs="+", choices=list(modules()), metavar="NAME", help="draw these figures alone")
-    parser.add_argument("--formats", nargs="+", choices=FORMATS, default=list(FORMATS))
+    parser.add_argument("--formats", nargs="+", choices=WRITERS, default=list(WRITERS))
     parser.add_argument("--language", default="en")
     parser.add_argument("--list", type=Path, metavar="FILE", help="draw nothing: list the figures that have data")
     options = parser.parse_args(arguments)

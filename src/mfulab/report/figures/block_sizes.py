@@ -1,4 +1,4 @@
-"""What the block size does: speed of one kernel over its thread blocks or tiles."""
+"""Speed of one kernel over its thread blocks or tiles."""
 
 import json
 

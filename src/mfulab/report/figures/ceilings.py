@@ -1,4 +1,4 @@
-"""What each device can do at best: measured beside computed, by precision."""
+"""Ceilings of each device by precision: measured beside computed."""
 
 import pandas as pd
 from matplotlib.figure import Figure

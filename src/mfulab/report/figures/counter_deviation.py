@@ -1,4 +1,4 @@
-"""How far other tools' FLOPs are from ours: one line a model, one mark a tool."""
+"""Deviation of other tools' FLOPs from ours: one line a model, one mark a tool."""
 
 import pandas as pd
 from matplotlib.figure import Figure

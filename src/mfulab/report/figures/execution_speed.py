@@ -1,4 +1,4 @@
-"""What an execution mode gains: samples per second relative to eager, each model at its largest batch that has both."""
+"""Gain of execution modes: samples per second relative to eager, each model at its largest batch that has both."""
 
 import pandas as pd
 from matplotlib.figure import Figure

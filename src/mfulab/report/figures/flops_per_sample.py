@@ -1,4 +1,4 @@
-"""What a sample costs: forward and backward FLOPs of each model."""
+"""Forward and backward FLOPs of a sample, by model."""
 
 import pandas as pd
 from matplotlib.figure import Figure

@@ -69,7 +69,7 @@ def out_of_order(here: pd.DataFrame) -> list[tuple[pd.Series, pd.Series]]:
 
 
 def _explained(rung: pd.Series, below: pd.Series, text: Texts) -> str:
-    """What the measurement and the compiler tell of a rung that is not above the one below."""
+    """Reasons, from the measurement and the compiler, for a rung that is no faster than the one below."""
     reasons = []
     if rung["verdict_flags"]:
         reasons.append(verdicts.flags(rung["verdict_flags"], text.language))

@@ -37,12 +37,12 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 
 def cube(rows: pd.DataFrame) -> pd.Series:
-    """Whether a product is one of n × n × n."""
+    """True if a matmul is one of n × n × n."""
     return (rows["m"] == rows["n"]) & (rows["n"] == rows["k"]) & (rows["batch"].fillna(1) == 1)
 
 
 def odd(rows: pd.DataFrame) -> pd.Series:
-    """Whether a product is not n × n × n, or n no multiple of a common tile."""
+    """True if a matmul is not n × n × n, or n no multiple of a common tile."""
     return ~(cube(rows) & (rows["n"] % FITS == 0))
 
 

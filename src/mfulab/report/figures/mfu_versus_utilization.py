@@ -21,7 +21,7 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """How useful the busy runs are."""
+    """MFU of the busy runs."""
     busy = rows[rows["utilization_percent"] >= BUSY]
     best = rows.loc[rows["mfu_percent"].idxmax()]
     if busy.empty:

@@ -24,7 +24,7 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """What Kahan's sum saves in the format where the plain one loses most."""
+    """Gain of Kahan's sum in the format in which the plain one loses most."""
     summed = rows.dropna(subset=["naive_sum_error", "kahan_sum_error"])
     widest, narrowest = rows.iloc[-1], rows.iloc[0]
     if summed.empty:

@@ -1,4 +1,4 @@
-"""What a number format gains: samples per second relative to fp32, each model at its largest batch that has both."""
+"""Gain of number formats: samples per second relative to fp32, each model at its largest batch that has both."""
 
 import pandas as pd
 from matplotlib.figure import Figure

@@ -1,4 +1,4 @@
-"""How far printed MFU is from the one recomputed for the same speed: by the publisher's convention, and by ours."""
+"""Deviation of printed MFU from the one recomputed for the same speed: by the publisher's convention, and by ours."""
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -21,7 +21,7 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """How many are met by their own convention, the furthest of them, and what ours makes of them."""
+    """Number of MFUs that their own convention reproduces, the furthest of them, and their values in ours."""
     off = (rows["printed_mfu_percent"] - rows["convention_mfu_percent"]).abs()
     ours = (rows["printed_mfu_percent"] - rows["mfu_percent"]).abs()
     furthest, other = rows.loc[off.idxmax()], rows.loc[ours.idxmax()]

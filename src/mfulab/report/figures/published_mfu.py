@@ -117,5 +117,5 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
 
 
 def disclaim(figure: Figure, text: Texts) -> None:
-    """What MLPerf's rules ask for, at the right of the provenance."""
+    """Attribution that MLPerf's rules ask for, at the right of the provenance."""
     figure.text(0.985, 0.07 / figure.get_figheight(), text("derived"), ha="right", fontsize=9, color=style.MUTED)

@@ -27,7 +27,7 @@ def roof(rows: pd.DataFrame) -> pd.Series:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """How many runs the memory limits, and who comes closest to the roof."""
+    """Number of runs that memory limits, and the run that comes closest to its roof."""
     limited = rows["arithmetic_intensity"] * rows["ceiling_gb_s"] / 1e3 < rows["ceiling_tflop_s"]
     share = 100 * rows["tflop_s"] / roof(rows)
     best = rows.loc[share.idxmax()]

@@ -19,7 +19,7 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """Where a larger batch pays most in samples per second."""
+    """The series whose samples per second gain most from a larger batch."""
     first, last = curves.ends(rows)
     gain = last["samples_per_s"] / first["samples_per_s"]
     best, least = gain.idxmax(), gain.idxmin()

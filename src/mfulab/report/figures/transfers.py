@@ -1,4 +1,4 @@
-"""Where the time of a product goes besides the kernel: memory for its matrices and, on a GPU, their transfers."""
+"""Time of a matmul besides its kernel: memory for its matrices and, on a GPU, their transfers."""
 
 import pandas as pd
 from matplotlib.figure import Figure

@@ -15,7 +15,7 @@ from mfulab.language import Texts, catalogue, verdicts
 from mfulab.language.quantities import duration, percent, quantity, significant
 from mfulab.report import figures, frames
 from mfulab.report.drawing import fonts, style, vector
-from mfulab.report.duty_cycle import effort
+from mfulab.report.duty_cycle import duty_cycle
 from mfulab.report.page import payload
 from mfulab.report.summary import short
 from mfulab.schema.files import write_text
@@ -52,7 +52,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         text=text,
         headline=next((figure["finding"] for section in sections for figure in section["figures"]), None),
         provenance=style.provenance(_runs(tables)),
-        effort=_effort(tables, text),
+        duty_cycle=_duty_cycle(tables, text),
         unmeasured=_unmeasured(told, text),
         problems=[*([] if len(_runs(tables)) else [text("no_rows")]), *problems],
         excluded=frames.excluded(folder).to_dict("records"),
@@ -96,17 +96,17 @@ def _runs(tables: frames.Tables) -> pd.DataFrame:
     return frames.with_machine(tables, pd.concat(wanted, ignore_index=True))
 
 
-def _effort(tables: frames.Tables, text: Texts) -> str:
+def _duty_cycle(tables: frames.Tables, text: Texts) -> str:
     """The duty cycle of what was measured here."""
     runs = _runs(tables)
-    found = effort(runs[~runs["recorded"]])
+    found = duty_cycle(runs[~runs["recorded"]])
     if found is None:
         return ""
-    return text("effort", count=found.runs, total=duration(found.total_s), share=percent(found.duty_percent))
+    return text("duty_cycle", count=found.runs, total=duration(found.total_s), share=percent(found.duty_percent))
 
 
 def _unmeasured(tables: frames.Tables, text: Texts) -> list[str]:
-    """What was asked for and has no speed, and what has one that is to be doubted, in words."""
+    """Rows that were not measured, and those with a suspicious MFU, in words."""
     lines = []
     for name in TABLES:
         table = tables[name]
@@ -122,7 +122,7 @@ def _unmeasured(tables: frames.Tables, text: Texts) -> list[str]:
 
 
 def _of_runs(runs: pd.Series, note: str, text: Texts) -> str:
-    """What is to be said of one run, or alike of several."""
+    """A note on one run, or the same note on several."""
     example = runs.iloc[0]
     return f"{example}: {note}" if len(runs) == 1 else text("note", count=len(runs), example=example, note=note)
 
@@ -161,7 +161,7 @@ def _unbroken(words: str) -> str:
 
 
 def _comparison(folder: Path, text: Texts) -> dict[str, Any]:
-    """What changed between two sets of results: a sentence, and a line a run."""
+    """Comparison of two sets of results: a sentence, and a line a run."""
     found = compare.read(folder / "comparison.csv")
     if found.empty:
         return {}

@@ -1,0 +1,98 @@
+"""`mfulab flops MODEL`: a model's FLOPs layer by layer, without a device, and how sure the count is."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+
+from mfulab.conventions.models import FOLDERS, model_config
+from mfulab.flops.count import CountError
+from mfulab.flops.experts import active_parameters
+from mfulab.flops.model import ModelCount, count_model
+from mfulab.flops.tree import layer_rows, quantity, render
+from mfulab.models.build import ModelError
+from mfulab.schema.configs import ModelConfig
+from mfulab.schema.errors import ConfigurationError
+
+DEFAULT_TOKENS = 1024
+"""Tokens of a sequence where a published config.json is given and no length."""
+
+
+def show(model: str, words: Sequence[str], batch_size: int, sequence_length: int | None, depth: int) -> int:
+    """Prints the tree and the totals; returns the exit status, 2 with one message for what cannot be counted."""
+    sys.path.insert(0, str(Path.cwd()))  # a user's own model stands in this folder
+    try:
+        config = _config(model, dict(_change(word) for word in words), sequence_length)
+        counted = count_model(config, batch_size, sequence_length)
+    except (ConfigurationError, ModelError, CountError) as error:
+        print(f"mfulab: {error}", file=sys.stderr)
+        return 2
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(render(layer_rows(counted.model, counted.count.operations), depth=depth))
+    for line in _totals(counted, batch_size, sequence_length or config.sequence_length):
+        console.print(line)
+    return 0
+
+
+def _change(word: str) -> tuple[str, Any]:
+    key, separator, text = word.partition("=")
+    if not separator:
+        raise ConfigurationError(f"{word}: give key=value, such as arguments.num_hidden_layers=80")
+    return key, yaml.safe_load(text)
+
+
+def _config(model: str, changes: dict[str, Any], sequence_length: int | None) -> ModelConfig:
+    path = Path(model)
+    path = path / "config.json" if path.is_dir() else path
+    if path.suffix == ".json":
+        return model_config(_published(path, sequence_length), changes)
+    named = any((folder / f"{model}.yaml").exists() for folder in FOLDERS)
+    if "." in model and path.suffix not in (".yaml", ".yml") and not named:
+        return model_config({"name": model.rpartition(".")[2], "_target_": model}, changes)
+    return model_config(model, changes)
+
+
+def _published(path: Path, sequence_length: int | None) -> dict[str, Any]:
+    """Facts of a model, read from a config.json of transformers."""
+    if not path.is_file():
+        raise ConfigurationError(f"{path}: there is no such file")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        architecture = content["architectures"][0]
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise ConfigurationError(f"{path}: is no config.json of transformers with `architectures`") from error
+    unread = ("architectures", "torch_dtype", "dtype", "transformers_version", "quantization_config", "auto_map")
+    arguments = {key: value for key, value in content.items() if key not in unread}
+    config = {
+        "name": architecture,
+        "_target_": "mfulab.models.huggingface.build",
+        "arguments": {"architecture": architecture, **arguments},
+    }
+    words = content.get("vocab_size", content.get("text_config", {}).get("vocab_size"))
+    if words:
+        tokens = {"sequence_length": sequence_length or DEFAULT_TOKENS, "vocabulary_size": words}
+        return config | {"task": "language_modeling", **tokens}
+    side = content.get("image_size", 224)
+    return config | {"input_shape": [content.get("num_channels", 3), side, side]}
+
+
+def _totals(counted: ModelCount, batch_size: int, tokens: int | None) -> list[str]:
+    operations = counted.count.operations
+    forward, backward = operations.sum("forward"), operations.sum("backward")
+    whole = sum(parameter.numel() for parameter in counted.model.parameters())
+    active = active_parameters(counted.model)
+    lines = [
+        f"parameters {quantity(whole).strip()}" + (f", {quantity(active).strip()} active a token" * (active != whole)),
+        f"forward {quantity(forward.flops)}FLOP, backward {quantity(backward.flops)}FLOP"
+        f" (× {backward.flops / forward.flops:.2f})" * bool(forward.flops),
+        f"causal attention by its half: {quantity(forward.causal_flops + backward.causal_flops)}FLOP"
+        * (forward.causal_flops != forward.flops),
+        f"a token: {quantity((forward.flops + backward.flops) / (batch_size * (tokens or 1)))}FLOP" * bool(tokens),
+        f"certainty: {counted.count.certainty}",
+        counted.message,
+    ]
+    return [line for line in lines if line]

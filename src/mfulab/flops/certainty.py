@@ -1,0 +1,159 @@
+"""Certainty of a count: the kinds of formulas behind its FLOPs, and a second count by layers, not operators."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from math import prod
+from types import TracebackType
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from mfulab.flops.attention import SIGNATURES, VARIABLE_SIGNATURES
+from mfulab.flops.counter import Operations
+
+Kind = Literal["matmul", "convolution", "attention", "recurrent", "registered"]
+
+_RECURRENT = ("rnn", "lstm", "gru")
+_LIBRARIES = ("aten::", "mfulab::", "transformers::", "torch_attn::", "flash_attn::")
+
+
+@dataclass(frozen=True)
+class Certainty:
+    """Basis of a count.
+
+    Attributes:
+        shares: part of the FLOPs of forward and backward by kind of formula.
+        bound_share: part that is an upper bound: attention whose mask or lengths had no data.
+        uncounted: calls of operators without a formula, which may hide FLOPs.
+        second_share: part of the forward FLOPs that the second count knows as well.
+        deviation: of the second count from the first, over the layers that both know; None where there are none.
+        worst_layer: where it is largest; empty where the two agree.
+    """
+
+    shares: dict[Kind, float]
+    bound_share: float
+    uncounted: dict[str, int]
+    second_share: float
+    deviation: float | None
+    worst_layer: str
+
+    def __str__(self) -> str:
+        kinds = ", ".join(f"{kind} {share:.1%}" for kind, share in self.shares.items() if share)
+        parts = [f"by formulas for {kinds}" if kinds else "no products"]
+        if self.deviation is not None:
+            where = f", most in {self.worst_layer}" if self.worst_layer else ""
+            parts.append(f"second count of {self.second_share:.1%} by layers: deviation {self.deviation:+.2%}{where}")
+        if self.bound_share:
+            parts.append(f"{self.bound_share:.1%} an upper bound (a mask or lengths without values)")
+        calls = ", ".join(f"{name} ({count} calls)" for name, count in self.uncounted.items())
+        parts.append(f"without a formula: {calls}" if calls else "every operator has a formula")
+        return "; ".join(parts)
+
+
+def certainty(operations: Operations, by_layers: dict[str, int]) -> Certainty:
+    """Weighs a count.
+
+    Args:
+        operations: the count.
+        by_layers: the second count, `LayerCount.flops`.
+    """
+    flops: dict[Kind, int] = {"matmul": 0, "convolution": 0, "attention": 0, "recurrent": 0, "registered": 0}
+    bound = whole = forward = 0
+    known: dict[str, int] = dict.fromkeys(by_layers, 0)
+    for key, totals in operations.totals.items():
+        if key.direction not in ("forward", "backward"):
+            continue
+        flops[_kind(key.operator)] += totals.flops
+        whole += totals.flops
+        bound += totals.flops if totals.bounds else 0
+        if key.direction == "forward":
+            forward += totals.flops
+            if key.layer in known:
+                known[key.layer] += totals.flops
+    differences = {layer: by_layers[layer] - counted for layer, counted in known.items()}
+    worst = max(differences, key=lambda layer: abs(differences[layer]), default="")
+    both = sum(known.values())
+    return Certainty(
+        shares={kind: count / whole for kind, count in flops.items()} if whole else {},
+        bound_share=bound / whole if whole else 0,
+        uncounted=dict(operations.uncounted),
+        second_share=both / forward if forward else 0,
+        deviation=sum(differences.values()) / both if both else None,
+        worst_layer=worst if differences.get(worst) else "",
+    )
+
+
+def _kind(operator: str) -> Kind:
+    if operator in SIGNATURES or operator in VARIABLE_SIGNATURES:
+        return "attention"
+    if "conv" in operator:
+        return "convolution"
+    if any(word in operator for word in _RECURRENT):
+        return "recurrent"
+    return "matmul" if operator.startswith(_LIBRARIES) else "registered"
+
+
+@dataclass
+class LayerCount(AbstractContextManager["LayerCount"]):
+    """Counts a model's forward pass by what its layers say of themselves: an independent second count.
+
+    Linear layers, convolutions and recurrent layers are known, by the shapes that enter and leave them. `flops` has
+    one entry a layer, by its name; a call inside the backward pass is a recomputation and left out.
+    """
+
+    model: nn.Module
+    flops: dict[str, int] = field(default_factory=dict)
+    _handles: list[Any] = field(default_factory=list)
+
+    def __enter__(self) -> "LayerCount":
+        for name, module in self.model.named_modules():
+            formula = next((formula for kind, formula in _FORMULAS if isinstance(module, kind)), None)
+            if formula is None and type(module).__name__ == "Conv1D" and hasattr(module, "nx"):
+                formula = _transposed_linear
+            if formula is not None:
+                self._handles.append(module.register_forward_hook(self._note(name, formula)))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def _note(self, name: str, formula: Callable[[Any, torch.Tensor, Any], int]) -> Any:
+        def note(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+            if torch._C._current_autograd_node() is None and inputs and isinstance(inputs[0], torch.Tensor):
+                self.flops[name] = self.flops.get(name, 0) + formula(module, inputs[0], output)
+
+        return note
+
+
+def _linear(module: Any, inputs: torch.Tensor, output: Any) -> int:
+    return 2 * inputs.numel() // module.in_features * module.in_features * module.out_features
+
+
+def _transposed_linear(module: Any, inputs: torch.Tensor, output: Any) -> int:
+    return 2 * inputs.numel() // module.nx * module.nx * module.nf
+
+
+def _convolution(module: Any, inputs: torch.Tensor, output: torch.Tensor) -> int:
+    per_place = module.in_channels // module.groups * prod(module.kernel_size)
+    if module.transposed:
+        per_place = module.out_channels // module.groups * prod(module.kernel_size)
+        return 2 * inputs.numel() * per_place
+    return 2 * output.numel() * per_place
+
+
+def _recurrent(module: Any, inputs: torch.Tensor, output: Any) -> int:
+    tokens = inputs.numel() // module.input_size
+    return 2 * tokens * sum(weight.numel() for weight in module.parameters() if weight.ndim == 2)
+
+
+_FORMULAS: list[tuple[Any, Callable[[Any, torch.Tensor, Any], int]]] = [
+    (nn.Linear, _linear),
+    (nn.modules.conv._ConvNd, _convolution),
+    (nn.RNNBase, _recurrent),
+]

@@ -1,0 +1,52 @@
+"""Mixtures of experts: parameters that a token meets, experts that a batch reads, and tokens that are dropped."""
+
+from collections.abc import Sequence
+
+import torch
+
+# What transformers' configs call the number of experts, and of those a token is sent to.
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+_ACTIVE = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "moe_top_k")
+
+
+def expert_numbers(model: torch.nn.Module) -> tuple[int, int] | None:
+    """Routed experts of a layer, and how many of them a token meets, by the model's config; None for a dense one."""
+    config = getattr(model, "config", None)
+    config = getattr(config, "text_config", config)
+    found = [next((getattr(config, name) for name in names if getattr(config, name, None)), None)
+             for names in (_EXPERTS, _ACTIVE)]  # fmt: skip
+    return (int(found[0]), int(found[1])) if found[0] and found[1] else None
+
+
+def active_parameters(model: torch.nn.Module) -> int:
+    """Parameters that one token meets: of routed experts those it is sent to, all of the rest, shared experts too."""
+    total = sum(parameter.numel() for parameter in model.parameters())
+    numbers = expert_numbers(model)
+    if numbers is None:
+        return total
+    experts, active = numbers
+    routed = sum(parameter.numel() for name, parameter in model.named_parameters() if ".experts." in name)
+    return total - routed + routed * active // experts
+
+
+def experts_read(tokens_of: Sequence[int]) -> int:
+    """Experts whose weights a step reads: those that at least one token was sent to. MBU counts their bytes alone."""
+    return sum(1 for tokens in tokens_of if tokens)
+
+
+def expected_experts_read(experts: int, active: int, tokens: int) -> float:
+    """Experts read by `tokens` tokens that are routed evenly at random: E·(1 − (1 − k/E)ⁿ)."""
+    return experts * (1 - (1 - active / experts) ** tokens)
+
+
+def kept_tokens(tokens_of: Sequence[int], capacity: int) -> int:
+    """Pairs of token and expert that are computed where no expert takes more than `capacity`; the rest is dropped."""
+    return sum(min(tokens, capacity) for tokens in tokens_of)
+
+
+def imbalance(tokens_of: Sequence[int]) -> float:
+    """Busiest expert ÷ mean: by as much the slowest rank of an expert-parallel layer holds the others up."""
+    whole = sum(tokens_of)
+    if not whole:
+        raise ValueError("no token was sent to any expert")
+    return max(tokens_of) * len(tokens_of) / whole

@@ -1,0 +1,80 @@
+"""`@mfulab.measured` on a function that is one training step."""
+
+import atexit
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from mfulab.interactive.measure import Models, Window
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def measured(
+    function: Callable[P, R] | None = None,
+    *,
+    model: Models | None = None,
+    steps: int = 50,
+    warm_up: int = 3,
+    **options: Any,
+) -> Any:
+    """A function whose calls are steps: after `warm_up` of them `steps` are measured and their ladder is printed.
+
+        @mfulab.measured
+        def train_step(batch): ...
+
+    Later calls run as if it were not there. The window is `train_step.window`, which holds `row` and `verdict`. A
+    program that ends earlier prints what was measured by then.
+
+    Args:
+        function: one step.
+        model: what it calls; without it the modules among its arguments, and those of the object it is a method of.
+        steps: how many calls to measure; one more is counted first.
+        warm_up: calls before them: compilation, autotuning.
+        options: of `mfulab.measure`.
+    """
+    if function is None:
+        return lambda given: measured(given, model=model, steps=steps, warm_up=warm_up, **options)
+    calls = 0
+
+    @functools.wraps(function)
+    def step(*args: P.args, **kwargs: P.kwargs) -> R:
+        nonlocal calls
+        calls += 1
+        if calls == warm_up + 1:
+            window = Window(_modules((args, kwargs)) if model is None else model, **options)
+            step.window = window  # type: ignore[attr-defined]
+            window.__enter__()
+            atexit.register(window.__exit__, None, None, None)
+        if not warm_up < calls <= warm_up + 1 + steps:
+            return function(*args, **kwargs)
+        try:
+            result = function(*args, **kwargs)
+        except BaseException as error:
+            step.window.__exit__(type(error), error, error.__traceback__)  # type: ignore[attr-defined]
+            raise
+        step.window.step()  # type: ignore[attr-defined]
+        if calls == warm_up + 1 + steps:
+            step.window.__exit__(None, None, None)  # type: ignore[attr-defined]
+            atexit.unregister(step.window.__exit__)  # type: ignore[attr-defined]
+        return result
+
+    step.window = None  # type: ignore[attr-defined]
+    return step
+
+
+def _modules(arguments: Any) -> list[torch.nn.Module]:
+    """The modules among arguments and in the attributes of objects among them, none inside another."""
+    found: list[torch.nn.Module] = []
+    for leaf in tree_leaves(arguments):
+        if isinstance(leaf, torch.nn.Module):
+            found.append(leaf)
+        elif not isinstance(leaf, torch.Tensor | torch.optim.Optimizer):
+            held: Iterable[Any] = vars(leaf).values() if hasattr(leaf, "__dict__") else ()
+            found += [value for value in held if isinstance(value, torch.nn.Module)]
+    inner = {id(child) for module in found for child in module.modules() if child is not module}
+    return list({id(module): module for module in found if id(module) not in inner}.values())

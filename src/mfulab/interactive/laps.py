@@ -1,0 +1,90 @@
+"""Several stretches or ranks as one: readings of laps averaged over time, values of ranks as the job's."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from mfulab.samplers.reading import Readings
+from mfulab.tables.mfu import percent
+
+# Totals of a lap; everything else is a mean over it, and the peak of memory the largest.
+_SUMMED, _LARGEST = frozenset({"window_energy_j"}), frozenset({"memory_bytes", "other_processes"})
+
+
+def merged(laps: Sequence[tuple[float, Readings]]) -> Readings:
+    """Readings of laps as those of all: means weighted by the laps' seconds, sums and largest values."""
+    if len(laps) == 1:
+        return laps[0][1]
+    found: Readings = {}
+    for name in dict.fromkeys(name for _, readings in laps for name in readings):
+        of_all = [(seconds, readings[name]) for seconds, readings in laps if name in readings]
+        told = [(seconds, reading) for seconds, reading in of_all if reading.value is not None]
+        if not told:
+            found[name] = of_all[0][1]
+            continue
+        values = [reading.value or 0.0 for _, reading in told]
+        if name in _SUMMED:
+            value = sum(values)
+        elif name in _LARGEST:
+            value = max(values)
+        else:
+            value = sum(s * v for (s, _), v in zip(told, values, strict=True)) / sum(s for s, _ in told)
+        windows = [reading.window_s for _, reading in told]
+        length = sum(w for w in windows if w is not None) if None not in windows else None
+        found[name] = replace(told[-1][1], value=value, window_s=length)
+    return found
+
+
+def is_first_rank() -> bool:
+    """Says whether this process speaks for its job: the only one, or rank 0."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank() == 0
+    return os.environ.get("RANK", "0") == "0"
+
+
+def over_ranks(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A window's row over all ranks, a collective call: see `Window.job`."""
+    own = {name: row.get(name) for name in ("flops", "executed_flops", "mfu_percent", "hfu_percent", "tflop_s")}
+    own["seconds"] = row["flops"] / row["tflop_s"] / 1e12 if own["flops"] and own["tflop_s"] else row.get("time_s")
+    ranks: list[Any] = [own]
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        ranks = [None] * torch.distributed.get_world_size()
+        torch.distributed.all_gather_object(ranks, own)
+    return as_job(ranks)
+
+
+def as_job(ranks: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
+    """The job's values from those of its ranks: `flops`, `executed_flops` and `seconds` of a mean step, `mfu_percent`.
+
+    What a rank does not know the job does not know either. A rank's peak follows from its own MFU.
+    """
+    seconds = [rank["seconds"] for rank in ranks]
+    slowest = max(range(len(ranks)), key=lambda place: seconds[place] or 0.0)
+    longest = seconds[slowest]
+
+    def total(name: str) -> float | None:
+        values = [rank[name] for rank in ranks]
+        return None if None in values else sum(value for value in values if value is not None)
+
+    peaks = [
+        100 * rank["tflop_s"] / rank["mfu_percent"] if rank["tflop_s"] and rank["mfu_percent"] else None
+        for rank in ranks
+    ]
+    peak = None if None in peaks else sum(value for value in peaks if value is not None)
+
+    def rate(name: str) -> float | None:
+        flops = total(name)
+        return None if flops is None or not longest else flops / longest / 1e12
+
+    return {
+        "ranks": len(ranks),
+        "tflop_s": rate("flops"),
+        "mfu_percent": percent(rate("flops"), peak),
+        "hfu_percent": percent(rate("executed_flops"), peak),
+        "slowest_rank": slowest,
+        "rank_mfu_percent": [rank["mfu_percent"] for rank in ranks],
+        "rank_step_s": seconds,
+    }

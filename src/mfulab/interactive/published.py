@@ -1,0 +1,112 @@
+"""The rate of a measured process, in a small file that `mfulab watch` reads: written at most once a second."""
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mfulab.interactive.phases import Phases
+
+INTERVAL_S = 1.0
+# A rate older than this is of a process that waits, or whose steps are long: it is not shown as now.
+STALE_S = 30.0
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Recent rate of a process: model and executed FLOPs a second, over steps that ended before `unix_s`."""
+
+    pid: int
+    name: str
+    device: str
+    dtype: str
+    flops_per_s: float
+    executed_flops_per_s: float
+    step_s: float
+    unix_s: float
+
+
+def folder() -> Path:
+    """Where processes of this user publish."""
+    return Path(tempfile.gettempdir()) / f"mfulab-{os.getuid()}"
+
+
+def rates(now: Callable[[], float] = time.time) -> list[Rate]:
+    """The rates that living processes have published lately; files of ended ones are removed."""
+    import psutil
+
+    found = []
+    for file in sorted(folder().glob("*.json")):
+        with suppress(OSError, ValueError, TypeError):
+            if not psutil.pid_exists(int(file.stem)):
+                file.unlink()
+                continue
+            rate = Rate(**json.loads(file.read_text(encoding="utf-8")))
+            if now() - rate.unix_s <= STALE_S:
+                found.append(rate)
+    return found
+
+
+class Published:
+    """Publishes between `with` and its end, on the host's clock: nothing waits for the device."""
+
+    def __init__(self, device: Any, now: Callable[[], float] = time.perf_counter) -> None:
+        self._device, self._now = device, now
+        self._file = folder() / f"{os.getpid()}.json"
+
+    def __enter__(self) -> "Published":
+        self._seen, self._steps, self._last = 0, 0, self._now()
+        with suppress(OSError):
+            self._file.parent.mkdir(mode=0o700, exist_ok=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with suppress(OSError):
+            self._file.unlink()
+
+    def tell(self, phases: "Phases", dtype: Any) -> None:
+        """Publishes what ran since the last time, where a second has passed, no step was counted and all are known."""
+        self._steps += 1
+        passed = self._now() - self._last
+        if passed < INTERVAL_S:
+            return
+        inside = phases.done[self._seen :] if self._seen <= len(phases.done) else phases.done
+        cost = None if any(phase.counted for phase in inside) else phases.cost(inside)
+        steps = self._steps
+        self._seen, self._steps, self._last = len(phases.done), 0, self._now()
+        if cost is None:
+            return
+        kind = max(cost.formats, key=lambda name: cost.formats[name])[0] if cost.formats else dtype()
+        rate = Rate(
+            os.getpid(),
+            Path(sys.argv[0]).name,
+            _identity(self._device),
+            str(kind).removeprefix("torch."),
+            cost.model / passed,
+            cost.executed / passed,
+            passed / steps,
+            time.time(),
+        )
+        with suppress(OSError):  # a full disk is no reason to stop a training
+            beside = self._file.with_suffix(".part")
+            beside.write_text(json.dumps(asdict(rate)), encoding="utf-8")
+            beside.replace(self._file)
+
+
+def _identity(device: Any) -> str:
+    """`cpu`, or the GPU's UUID, by which NVML knows it."""
+    if device.type != "cuda":
+        return str(device.type)
+    from mfulab.hardware.gpu import uuid_of
+
+    return uuid_of(device)

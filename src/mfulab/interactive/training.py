@@ -1,0 +1,52 @@
+"""Base of the trainers' callbacks: a window after the first steps, a lap every so many."""
+
+from collections.abc import Callable
+from typing import Any
+
+from mfulab.interactive.measure import Models, Window
+
+Log = Callable[[dict[str, float]], object]
+
+
+class TrainingWindow:
+    """A window over a training: opened after `warm_up` steps, handed to a logger every `every` steps, shown at the end.
+
+    Args:
+        every: steps from one lap to the next.
+        warm_up: steps before the window opens.
+        options: of `mfulab.measure`.
+    """
+
+    def __init__(self, every: int, warm_up: int, options: dict[str, Any]) -> None:
+        if every < 1 or warm_up < 1:
+            raise ValueError(f"every={every}, warm_up={warm_up}: give 1 or more of each")
+        self._every, self._warm_up, self._options = every, warm_up, options
+        self._steps = 0
+        self.window: Window | None = None
+
+    def step(self, models: Callable[[], Models], log: Log) -> None:
+        """Notes the end of a step."""
+        self._steps += 1
+        if self.window is not None:
+            self.window.step()
+            if (self._steps - self._warm_up) % self._every == 0:
+                self._report(log, self.window.lap())
+        elif self._steps >= self._warm_up:
+            self.window = Window(models(), **self._options).__enter__()
+
+    def close(self, log: Log) -> None:
+        """Ends the window, logs the whole and prints the ladder."""
+        self._steps = 0
+        if self.window is not None:
+            self.window.__exit__(None, None, None)
+            self._report(log, self.window.metrics())
+
+    def abandon(self, error: BaseException) -> None:
+        """Ends the window after an error in the training, without a word."""
+        if self.window is not None:
+            self.window.__exit__(type(error), error, error.__traceback__)
+
+    @staticmethod
+    def _report(log: Log, found: dict[str, float]) -> None:
+        if found:
+            log(found)

@@ -1,0 +1,52 @@
+// Hopper, clusters: two blocks, one tile above the other, load half of their common columns of B each, for both. B, two thirds
+// of a stage, is then read once from the L2 cache where the rung below reads it twice.
+#include "hopper_tiles.cuh"
+
+constexpr int BLOCKS = 2;
+#include "grouped.cuh"
+
+extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(384, 1)
+    matmul(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b, const __grid_constant__ TensorMap map_c,
+           int batch, int m, int n, int k) {
+    const Ring ring;
+    const int pairs = (m + BLOCKS * BM - 1) / (BLOCKS * BM), columns = (n + BN - 1) / BN, steps = (k + BK - 1) / BK;
+    const int tiles = batch * pairs * columns, warpgroup = threadIdx.x / WARPGROUP, rank = cluster_rank();
+    if (threadIdx.x == 0) ring.initialise(BLOCKS * CONSUMING_WARPS);
+    sync_cluster();  // nobody may arrive at a barrier that its owner has not made yet
+
+    // The cluster's pair of tiles, of which this block has the upper or the lower; the lower may lie outside.
+    auto own_tile = [&](int index) {
+        Tile tile = tile_at(index, pairs, columns);
+        tile.top = BLOCKS * tile.top + rank * BM;
+        return tile;
+    };
+    if (warpgroup == 0) {
+        give_registers<40>();
+        Place at = {0, 1};
+        if (threadIdx.x == 0)
+            for (int index = blockIdx.x / BLOCKS; index < tiles; index += gridDim.x / BLOCKS) {
+                const Tile tile = own_tile(index);
+                feed(ring, at, &map_a, tile, steps, [&](unsigned char* to, u64* barrier, int step) {
+                    for (int i = 0; i < BN / BOX / BLOCKS; ++i) {
+                        const int box = rank * (BN / BOX / BLOCKS) + i;
+                        load_box_for(0b11, to + box * PATCH, &map_b, barrier, tile.left + box * BOX, step * BK, tile.batch);
+                    }
+                });
+            }
+    } else {
+        take_registers<232>();
+        const int half = (warpgroup - 1) * 64;
+        unsigned char* patches = ring.behind() + (warpgroup - 1) * 2 * PATCH;
+        Place at = {0, 0};
+        float total[128];
+        for (int index = blockIdx.x / BLOCKS; index < tiles; index += gridDim.x / BLOCKS) {
+            // Both blocks fill this block's stages: a stage is free once the consumers of both have read theirs.
+            multiply_tile(total, ring, at, half, steps, [&](int stage) {
+                if (threadIdx.x % 32 < BLOCKS) arrive_in(threadIdx.x % 32, &ring.empty[stage]);
+            });
+            store_by_copy_engine(total, patches, &map_c, own_tile(index), half);
+        }
+        if (threadIdx.x % WARPGROUP == 0) wait_until_read<0>();
+    }
+    sync_cluster();  // until then the other block writes here and arrives here
+}

@@ -1,0 +1,145 @@
+// What the Hopper rungs share: the ring of stages, feeding it, multiplying from it. The parts that a rung replaces are
+// arguments: which tile comes next, who loads B, who is told that a stage is free.
+#include "hopper.cuh"
+
+constexpr int ROW = 128;  // bytes of a box's row: the widest swizzle
+constexpr int BM = 128, BN = 256, BK = ROW / OPERAND_BYTES, STAGES = 4;
+constexpr int BOX = 64;  // of B's and C's columns in one box
+constexpr int PATCH = BOX * ROW;  // bytes of a box of B, and of one of C
+constexpr int TILE_A = BM * ROW, TILE_B = BN * ROW, STAGE = TILE_A + TILE_B;  // bytes
+constexpr int WARPGROUP = 128;
+constexpr int CONSUMING_WARPS = 8;
+
+struct Tile {
+    int batch, top, left;
+};
+
+// A stage of the ring, and the parity of the phase that ends when it may be used.
+struct Place {
+    int stage, parity;
+
+    __device__ __forceinline__ void advance() {
+        if (++stage == STAGES) stage = 0, parity ^= 1;
+    }
+};
+
+struct Ring {
+    unsigned char* stages;
+    u64 *full, *empty;
+
+    __device__ __forceinline__ Ring() : stages(shared_memory()) {
+        full = reinterpret_cast<u64*>(stages + STAGES * STAGE);
+        empty = full + STAGES;
+    }
+
+    // By one thread; `arrivals` free a stage.
+    __device__ __forceinline__ void initialise(int arrivals) const {
+        for (int stage = 0; stage < STAGES; ++stage) {
+            init_barrier(&full[stage], 1);
+            init_barrier(&empty[stage], arrivals);
+        }
+        publish_barriers();
+    }
+
+    // Behind the ring and its barriers, at a multiple of 1024 bytes.
+    __device__ __forceinline__ unsigned char* behind() const { return stages + STAGES * STAGE + 1024; }
+};
+
+// One box of B: 64 columns, BK deep.
+__device__ __forceinline__ void place_of_box(int& x, int& y, const Tile& tile, int box, int step) {
+#ifdef B_ALONG_K
+    x = step * BK, y = tile.left + box * BOX;
+#else
+    x = tile.left + box * BOX, y = step * BK;
+#endif
+}
+
+// All steps of a tile into the ring, by one thread; `load_b(to, barrier, step)` loads B's share of a stage.
+template <typename LoadB>
+__device__ __forceinline__ void feed(const Ring& ring, Place& at, const TensorMap* map_a, const Tile& tile, int steps,
+                                     LoadB load_b) {
+    for (int step = 0; step < steps; ++step, at.advance()) {
+        unsigned char* to = ring.stages + at.stage * STAGE;
+        wait(&ring.empty[at.stage], at.parity);
+        arrive_expecting(&ring.full[at.stage], STAGE);
+        load_box(to, map_a, &ring.full[at.stage], step * BK, tile.top, tile.batch);
+        load_b(to + TILE_A, &ring.full[at.stage], step);
+    }
+}
+
+// Rows `half` … `half` + 63 of a tile times all its columns; `release(stage)` says that a stage has been read.
+template <typename Release>
+__device__ __forceinline__ void multiply_tile(float (&total)[128], const Ring& ring, Place& at, int half, int steps,
+                                              Release release) {
+    int last = 0;
+    for (int step = 0; step < steps; ++step, at.advance()) {
+        const unsigned char* from = ring.stages + at.stage * STAGE;
+        wait(&ring.full[at.stage], at.parity);
+        fence_products();
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            // A: 8-row atoms of 1024 bytes. B with N innermost: boxes PATCH bytes apart, 8-deep atoms of 1024 bytes.
+#ifdef B_ALONG_K
+            const u64 b = descriptor(from + TILE_A + i * 32, 16, 1024);
+#else
+            const u64 b = descriptor(from + TILE_A + i * 16 * ROW, PATCH, 1024);
+#endif
+            multiply(total, descriptor(from + half * ROW + i * 32, 16, 1024), b, step > 0 || i > 0);
+        }
+        commit_products();
+        // The previous step's products are done now: its stage may be filled again.
+        wait_for_products<1>();
+        if (step > 0) release(last);
+        last = at.stage;
+    }
+    wait_for_products<0>();
+    hold(total);
+    release(last);
+}
+
+// From registers to device memory. "Register fragments for wgmma, accumulator D": a lane holds pairs of columns, 8 apart, in
+// two rows 8 apart.
+__device__ __forceinline__ void store_directly(const float (&total)[128], unsigned* c, const Tile& tile, int half, int m, int n) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x % WARPGROUP / 32;
+    const int row = tile.top + half + warp * 16 + lane / 4, column = tile.left + lane % 4 * 2;
+    unsigned* to = c + (tile.batch * size_t(m) + row) * n / 2 + column / 2;
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+        if (column + i * 8 >= n) break;
+        if (row < m) to[i * 4] = rounded_pair(total[i * 4], total[i * 4 + 1]);
+        if (row + 8 < m) to[i * 4 + size_t(4) * n] = rounded_pair(total[i * 4 + 2], total[i * 4 + 3]);
+    }
+}
+
+// 64 columns of a warpgroup's 64 rows to shared memory as the copy engine wants them: rows of 128 bytes, whose eight 16-byte
+// columns change places by the row, so that neither these stores nor the engine's reads meet in a bank.
+__device__ __forceinline__ void write_patch(unsigned char* patch, const float (&total)[128], int box) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x % WARPGROUP / 32;
+    const int row = warp * 16 + lane % 16, right = lane / 16;  // of the matrix row that this lane tells the place of
+#pragma unroll
+    for (int i = 0; i < 8; i += 2) {
+        const float* pair = &total[(box * 8 + i) * 4];
+        store_matrices(patch + row * ROW + ((i + right) ^ row % 8) * 16, rounded_pair(pair[0], pair[1]),
+                       rounded_pair(pair[2], pair[3]), rounded_pair(pair[4], pair[5]), rounded_pair(pair[6], pair[7]));
+    }
+}
+
+// A warpgroup's 64×256 by way of two patches of its own and the copy engine, which goes on while the next tile is multiplied.
+__device__ __forceinline__ void store_by_copy_engine(const float (&total)[128], unsigned char* patches, const TensorMap* map_c,
+                                                     const Tile& tile, int half) {
+    const bool first = threadIdx.x % WARPGROUP == 0;
+    const int barrier = 1 + half / 64;
+#pragma unroll
+    for (int box = 0; box < BN / BOX; ++box) {
+        unsigned char* patch = patches + box % 2 * PATCH;
+        if (first) wait_until_read<1>();  // the patch before last has been read
+        sync_threads(barrier, WARPGROUP);
+        write_patch(patch, total, box);
+        publish_to_copy_engine();
+        sync_threads(barrier, WARPGROUP);
+        if (first) {
+            store_box(patch, map_c, tile.left + box * BOX, tile.top + half, tile.batch);
+            commit_stores();
+        }
+    }
+}

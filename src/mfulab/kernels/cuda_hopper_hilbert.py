@@ -1,0 +1,45 @@
+"""CUDA C for Hopper, Hilbert order: the tiles that are computed at one time lie in a nearly square patch of C."""
+
+from typing import Any
+
+import numpy as np
+
+from mfulab.kernels.base import ceil_div
+from mfulab.kernels.hopper import TILE_M, TILE_N, HopperStores
+
+
+class CudaHopperHilbert(HopperStores):
+    """The order is a table on the device, made beforehand: that is in the end-to-end time only."""
+
+    rung, adds = 16, "tiles along a Hilbert curve: the L2 cache serves most loads, whatever the size"
+    source = "hopper_hilbert.cu"
+    cluster = 2
+
+    def pointers(self, c: Any) -> list[Any]:
+        import torch
+
+        order = hilbert_order(ceil_div(c.shape[1], self.cluster * TILE_M), ceil_div(c.shape[2], TILE_N))
+        return [torch.from_numpy(order).to(c.device)]
+
+
+def hilbert_order(rows: int, columns: int) -> np.ndarray:
+    """int32 (row << 16 | column) of every cell of a grid along the Hilbert curve of the smallest square around it.
+
+    The square has a power of two a side; what of it lies outside the grid is left out.
+    """
+    y, x = (side.ravel() for side in np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij"))
+    cells = (y << 16 | x).astype(np.int32)
+    distance = np.zeros(len(cells), np.int64)
+    side = 1 << max(rows - 1, columns - 1, 1).bit_length() >> 1
+    while side:
+        right, down = (x & side) > 0, (y & side) > 0
+        distance += side * side * ((3 * right) ^ down)
+        # The quadrant is turned so that the curve enters and leaves it at the corners that its neighbours expect.
+        turned = ~down & right
+        x, y = (
+            np.where(turned, side - 1 - x & side - 1, x & side - 1),
+            np.where(turned, side - 1 - y & side - 1, y & side - 1),
+        )
+        x, y = np.where(down, x, y), np.where(down, y, x)
+        side >>= 1
+    return cells[np.argsort(distance, kind="stable")]

@@ -1,0 +1,14 @@
+"""CUDA C, prefetched fragments: the next values come from shared memory while these are multiplied."""
+
+from mfulab.kernels.cuda_tiled import AsyncTiles
+
+
+class CudaPrefetched(AsyncTiles):
+    """Fragments alternate between two sets of registers, so BK must be even, as the loads of four demand anyway."""
+
+    rung, adds = 10, "the next fragments are read while these are multiplied, also across the barrier"
+    source = "prefetched.cu"
+    group_rows = 1
+
+    def defines(self) -> dict[str, str]:
+        return super().defines() | {"GROUP": str(self.group_rows)}

@@ -1,0 +1,161 @@
+"""Base of the Hopper rungs: views of the matrices for the bulk copy engine (TMA), and the launch."""
+
+import ctypes
+from typing import Any, ClassVar, NamedTuple
+
+from mfulab.kernels.base import Launch, Shape, ceil_div
+from mfulab.kernels.cuda_c import CudaC, LaunchError, check, handle_of
+from mfulab.schema.errors import UnsupportedError
+
+TILE_M, TILE_N, STAGES = 128, 256, 4
+BOX = 64  # columns of B, and of C, in one box
+ROW_BYTES = 128  # of a box: the widest swizzle
+THREADS = 3 * 128
+RING_BYTES = STAGES * (TILE_M + TILE_N) * ROW_BYTES
+ALIGNMENT = 1024  # a swizzle repeats after as many bytes
+PATCH_BYTES = BOX * ROW_BYTES  # of C on its way out
+
+
+class View(NamedTuple):
+    """Descriptor of a contiguous tensor for the copy engine; extents and box innermost first."""
+
+    tensor: Any
+    extents: tuple[int, int, int]
+    box: tuple[int, int, int]
+
+
+class Hopper(CudaC):
+    """fp16 and bf16 with float32 accumulation. Rows of A and B must be multiples of 16 bytes."""
+
+    precisions: ClassVar[tuple[str, ...]] = ("fp16", "bf16")
+    least_capability = (9, 0)
+    cluster: ClassVar[int] = 1  # blocks, one tile above the other
+    shared_memory_bytes: ClassVar[int] = RING_BYTES + 2 * STAGES * 8 + ALIGNMENT
+    item_bytes: ClassVar[int] = 2
+
+    def architecture(self, capability: tuple[int, int]) -> str:
+        return "sm_90a"  # wgmma exists for this one target only
+
+    def defines(self) -> dict[str, str]:
+        name = {"fp16": "f16", "bf16": "bf16"}[self.precision]
+        return {"TYPE": name, "RESULT": name, "OPERAND_BYTES": str(self.item_bytes)}
+
+    def require(self, device: str, shape: Shape) -> None:
+        super().require(device, shape)
+        if device == "cuda":
+            import torch
+
+            if torch.cuda.get_device_capability()[0] != 9:
+                raise UnsupportedError(f"{self}: wgmma exists on compute capability 9.0 only")
+        step = 16 // self.item_bytes
+        if shape.n % 8 or shape.k % step:
+            sides = "n and k to be multiples of 8" if step == 8 else f"n to be a multiple of 8 and k of {step}"
+            raise UnsupportedError(f"{self}: the copy engine needs {sides}, not {shape}")
+
+    def launch(self, shape: Shape) -> Launch:
+        tiles = shape.batch * ceil_div(shape.m, self.cluster * TILE_M) * ceil_div(shape.n, TILE_N)
+        blocks = self.cluster * min(tiles, _multiprocessors() // self.cluster)
+        return Launch((THREADS, 1, 1), (blocks, 1, 1), self.shared_memory_bytes)
+
+    def views(self, a: Any, b: Any, c: Any) -> list[View]:
+        """Tensors that the copy engine loads and stores, in the order of the kernel's arguments."""
+        batch, m, k = a.shape
+        depth = ROW_BYTES // self.item_bytes
+        return [View(a, (k, m, batch), (depth, TILE_M, 1)), View(b, (b.shape[-1], k, batch), (BOX, depth, 1))]
+
+    def pointers(self, c: Any) -> list[Any]:
+        """Tensors that the kernel takes by their address, behind the views."""
+        return [c]
+
+    def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
+        views, pointers = self.views(a, b, c), self.pointers(c)
+        sides = (a.shape[0], a.shape[1], c.shape[2], a.shape[2])
+        maps = [tensor_map(view) for view in views]
+        values = [*(ctypes.c_void_p(one.data_ptr()) for one in pointers), *map(ctypes.c_int, sides)]
+        addresses = [*(one.address for one in maps), *map(ctypes.addressof, values)]
+        return (ctypes.c_void_p * len(addresses))(*addresses), (views, pointers, maps, values)
+
+    def run(self, *operands: Any, launch: Launch) -> None:
+        import torch
+        from cuda.bindings import driver
+
+        arguments, _ = operands
+        kernel = self.loaded(launch)
+        # cuda.core's launch takes no tensor map by value; the driver's does, and takes a CUkernel for a CUfunction.
+        function = driver.CUfunction(handle_of(kernel))
+        stream = driver.CUstream(torch.cuda.current_stream().cuda_stream)
+        try:
+            check(
+                driver.cuLaunchKernel(
+                    function,
+                    *launch.grid,
+                    *launch.block,
+                    launch.shared_memory_bytes,
+                    stream,
+                    ctypes.addressof(arguments),
+                    0,
+                )
+            )
+        except LaunchError as error:
+            raise LaunchError(f"{error} ({self.source}, {launch})") from error
+
+
+class HopperStores(Hopper):
+    """C leaves by the copy engine too: each consuming warpgroup has two patches of 64×64 in shared memory for it."""
+
+    shared_memory_bytes = RING_BYTES + ALIGNMENT + 4 * PATCH_BYTES + ALIGNMENT  # barriers fill up to a multiple
+
+    def views(self, a: Any, b: Any, c: Any) -> list[View]:
+        batch, m, n = c.shape
+        return [*super().views(a, b, c), View(c, (n, m, batch), (BOX, BOX, 1))]
+
+    def pointers(self, c: Any) -> list[Any]:
+        return []
+
+
+class TensorMap:
+    """128 bytes that describe a tensor to the copy engine, at a multiple of 64 as the driver demands.
+
+    Those that cuda.bindings makes lie inside Python objects, which CPython aligns to 16 bytes only.
+    """
+
+    def __init__(self) -> None:
+        self._memory = ctypes.create_string_buffer(128 + 63)
+        self.address = (ctypes.addressof(self._memory) + 63) // 64 * 64
+
+
+def tensor_map(view: View, library: Any = None) -> TensorMap:
+    """A view as the driver encodes it.
+
+    Outside the extents it reads zeros; the 128-byte swizzle is the one that `descriptor` in hopper.cuh names.
+    """
+    from cuda.bindings import driver
+
+    library = library or ctypes.CDLL("libcuda.so.1")
+    dtype, item = str(view.tensor.dtype), view.tensor.element_size()
+    kind = "UINT8" if item == 1 else "BFLOAT16" if "bfloat16" in dtype else "FLOAT16"
+    row, plane = item * view.extents[0], item * view.extents[0] * view.extents[1]
+    made = TensorMap()
+    error = library.cuTensorMapEncodeTiled(
+        ctypes.c_void_p(made.address),
+        ctypes.c_int(getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{kind}")),
+        ctypes.c_uint32(3),
+        ctypes.c_void_p(view.tensor.data_ptr()),
+        (ctypes.c_uint64 * 3)(*view.extents),
+        (ctypes.c_uint64 * 2)(row, plane),
+        (ctypes.c_uint32 * 3)(*view.box),
+        (ctypes.c_uint32 * 3)(1, 1, 1),
+        ctypes.c_int(driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE),
+        ctypes.c_int(driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B),
+        ctypes.c_int(driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B),
+        ctypes.c_int(driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+    )
+    check((driver.CUresult(error),))
+    return made
+
+
+def _multiprocessors() -> int:
+    """SMs of the GPU at hand; an H100's 132 where the kernel is only compiled."""
+    import torch
+
+    return torch.cuda.get_device_properties(0).multi_processor_count if torch.cuda.is_available() else 132

@@ -1,0 +1,52 @@
+"""Mixtures of experts: published sizes, experts that are read, tokens that are dropped."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mfulab.flops.experts import (
+    active_parameters,
+    expected_experts_read,
+    experts_read,
+    imbalance,
+    kept_tokens,
+)
+from mfulab.models.huggingface import build
+
+MIXTRAL_8X7B = {
+    "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2,
+}  # fmt: skip
+
+
+def test_mixtral_has_46_7_billion_parameters_and_12_9_active_ones():
+    """Jiang et al. 2024, arXiv:2401.04088: 47B in all, 13B a token."""
+    with torch.device("meta"):
+        model = build("MixtralForCausalLM", **MIXTRAL_8X7B)
+    assert sum(parameter.numel() for parameter in model.parameters()) == 46_702_792_704
+    assert active_parameters(model) == 12_879_925_248
+    assert active_parameters(torch.nn.Linear(3, 4)) == 16
+
+
+routed = st.lists(st.integers(0, 50), min_size=1, max_size=16)
+
+
+@given(routed, st.integers(0, 60))
+def test_what_experts_do_with_tokens(tokens_of, capacity):
+    assert experts_read(tokens_of) <= min(len(tokens_of), sum(tokens_of))
+    assert kept_tokens(tokens_of, capacity) <= min(sum(tokens_of), capacity * len(tokens_of))
+    assert kept_tokens(tokens_of, 50) == sum(tokens_of)
+    if sum(tokens_of):
+        assert 1 <= imbalance(tokens_of) <= len(tokens_of)
+
+
+def test_experts_by_hand():
+    assert experts_read([3, 0, 1, 0]) == 2
+    assert kept_tokens([3, 0, 1, 0], 2) == 3
+    assert imbalance([3, 0, 1, 0]) == 3
+    assert expected_experts_read(8, 2, 1) == 2
+    assert expected_experts_read(8, 8, 5) == 8
+    assert expected_experts_read(256, 8, 10**6) == pytest.approx(256)
+    with pytest.raises(ValueError, match="no token"):
+        imbalance([0, 0])

@@ -1,0 +1,161 @@
+"""The examples, run for real: what trainers log, and FLOPs on a hand count."""
+
+import csv
+import importlib
+import os
+import runpy
+import subprocess
+import sys
+
+import pytest
+import torch
+from support.workflow_copy import ROOT
+from torch import nn
+
+import mfulab
+from mfulab.interactive.ceiling import Ceiling
+from mfulab.interactive.laps import as_job, merged
+from mfulab.samplers.reading import Reading
+
+EXAMPLES = ROOT / "examples"
+
+
+def need(package):
+    try:
+        importlib.import_module(package)
+    except ImportError:
+        if os.environ.get("MFULAB_CI"):
+            raise
+        pytest.skip(f"{package} is not installed: pip install '.[test]'")
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("mfulab.interactive.measure.measured_ceiling", lambda *_: Ceiling(0.1))
+    return lambda name: runpy.run_path(str(EXAMPLES / name))
+
+
+def test_a_hugging_face_trainer_logs_it(run, capsys):
+    need("accelerate")
+    ran = run("huggingface_trainer.py")
+    window, trainer = ran["callback"].window, ran["trainer"]
+    tokens, width, layers = 32, 128, 2
+    matrices = layers * 12 * width * width + 512 * width
+    one = 2 * 4 * tokens * matrices + layers * 4 * 4 * tokens**2 * width
+    assert window.row["flops"] == 2 * 3 * one, "two micro-batches; what checkpoints run again is not the model's"
+    assert window.row["executed_flops"] > window.row["flops"]
+    assert (window.row["steps"], window.row["counted_steps"]) == (9, 1)
+    logged = [entry for entry in trainer.state.log_history if "mfu" in entry]
+    assert [entry["step"] for entry in logged] == [6, 10, 12]
+    assert all({"mfu", "hfu", "utilization", "tflops", "step_time"} <= entry.keys() for entry in logged)
+    assert any(key.startswith("verdict/") for key in logged[-1])
+    assert "device utilization" in capsys.readouterr().out
+
+
+def test_a_lightning_trainer_logs_it(run, tmp_path, capsys):
+    need("pytorch_lightning")
+    window = run("lightning_trainer.py")["callback"].window
+    assert window.row["flops"] == 2 * 32 * (64 * 256 * 2 + 256 * 8 * 3)
+    assert (window.row["steps"], window.row["counted_steps"]) == (12, 1)
+    [metrics] = tmp_path.glob("trained/**/metrics.csv")
+    rows = [row for row in csv.DictReader(metrics.open()) if row["mfu"]]
+    assert [row["step"] for row in rows] == ["7", "12", "15"]
+    assert "device utilization" in capsys.readouterr().out
+
+
+def test_an_error_in_a_lightning_training_closes_the_window():
+    need("pytorch_lightning")
+    callback = mfulab.LightningCallback(every=1, warm_up=1, quiet=True, ceiling_s=0)
+    module = nn.Linear(4, 4)
+    callback.on_train_batch_end(None, module, None, None, 0)
+    callback.on_exception(None, module, RuntimeError("out of data"))
+    with mfulab.measure(module, quiet=True, ceiling_s=0) as window:
+        module(torch.randn(2, 4))
+    assert window.row
+
+
+def test_a_loop_of_accelerate(run):
+    need("accelerate")
+    importlib.import_module("accelerate.state").AcceleratorState._reset_state(reset_partial_state=True)
+    row = run("accelerate_loop.py")["window"].row
+    assert row["flops"] == 2 * 32 * (64 * 256 * 2 + 256 * 8 * 3)
+    assert row["effective_precision"] == "bf16", "accelerate puts autocast inside forward"
+    assert (row["steps"], row["counted_steps"]) == (9, 1)
+
+
+def test_ranks_and_their_job():
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "examples/fsdp2.py",
+    ]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=240, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    flops = 2 * 32 * 128 * 128 * (2 + 3 + 3)
+    for rank in range(2):
+        assert f"rank {rank}: {flops} FLOPs a step" in done.stdout
+    assert "job: 2 ranks" in done.stdout
+    assert done.stdout.count("device utilization") == 1, "rank 0 speaks for all"
+
+
+def test_a_job_by_hand():
+    one = {"flops": 2e12, "executed_flops": 3e12, "seconds": 1.0, "mfu_percent": 20.0, "tflop_s": 2.0}
+    slow = {**one, "seconds": 2.0, "mfu_percent": 10.0, "tflop_s": 1.0}
+    job = as_job([one, slow])
+    assert (job["ranks"], job["tflop_s"], job["slowest_rank"]) == (2, 2.0, 1)
+    assert job["mfu_percent"] == pytest.approx(10.0), "4 TFLOP in 2 s on peaks of 10 TFLOP/s each"
+    assert job["hfu_percent"] == pytest.approx(15.0)
+    unknown = as_job([one, {**one, "flops": None, "tflop_s": None, "mfu_percent": None}])
+    assert unknown["mfu_percent"] is None
+
+
+def test_readings_of_laps():
+    laps = [
+        (1.0, {"utilization_percent": Reading(90.0, "%", "x", 1.0), "window_energy_j": Reading(5.0, "J", "x")}),
+        (3.0, {"utilization_percent": Reading(50.0, "%", "x", 3.0), "window_energy_j": Reading(7.0, "J", "x")}),
+        (9.0, {"utilization_percent": Reading(None, "%", "x", reason="refused")}),
+    ]
+    found = merged(laps)
+    assert (found["utilization_percent"].value, found["utilization_percent"].window_s) == (60.0, 4.0)
+    assert found["window_energy_j"].value == 12.0
+
+
+def test_a_decorated_step():
+    model, seen = nn.Linear(16, 16), []
+
+    @mfulab.measured(steps=4, warm_up=2, quiet=True, ceiling_s=0)
+    def train_step(model, rows):
+        seen.append(rows)
+        model(torch.randn(rows, 16)).sum().backward()
+        return rows
+
+    assert [train_step(model, 4) for _ in range(10)] == [4] * 10
+    assert (train_step.window.row["steps"], train_step.window.row["flops"]) == (4, 2 * 2 * 4 * 16 * 16)
+    assert len(seen) == 10
+    assert not model._forward_pre_hooks
+
+
+def test_a_decorated_method_finds_its_model_and_passes_errors_on():
+    class Trainer:
+        def __init__(self) -> None:
+            self.model = nn.Linear(16, 16)
+
+        @mfulab.measured(steps=4, warm_up=1, quiet=True, ceiling_s=0)
+        def train_step(self, columns):
+            return self.model(torch.randn(4, columns))
+
+    trainer = Trainer()
+    for _ in range(2):
+        trainer.train_step(16)
+    assert trainer.train_step.window.models == [trainer.model]
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        trainer.train_step(3)
+    assert not trainer.model._forward_pre_hooks
+    assert trainer.train_step(16).shape == (4, 16)

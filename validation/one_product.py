@@ -1,0 +1,52 @@
+"""Multiplies once by one implementation and checks the result: what a profiler or a sanitizer is to look at.
+
+python validation/one_product.py cuda_hopper_hilbert bf16 256x512x1024
+"""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+import yaml
+
+from mfulab.kernels.base import Shape
+from mfulab.kernels.formats import FORMATS
+from mfulab.kernels.verification import check, exact_product, random_operands
+
+KERNELS = Path(__file__).parents[1] / "config" / "kernel"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints how far the result is from the float64 product; 1 where it is too far."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kernel", choices=sorted(path.stem for path in KERNELS.glob("*.yaml")))
+    parser.add_argument("precision", choices=sorted(FORMATS))
+    parser.add_argument("size", help="N, MxNxK or BATCHxMxNxK")
+    options = parser.parse_args(arguments)
+    sides = [int(side) for side in options.size.split("x")]
+    shape = Shape(*{1: [1, *sides * 3], 3: [1, *sides], 4: sides}[len(sides)])
+    module, _, name = yaml.safe_load((KERNELS / f"{options.kernel}.yaml").read_text())["_target_"].rpartition(".")
+    kernel, form = getattr(importlib.import_module(module), name)(options.precision), FORMATS[options.precision]
+    device = "cuda" if "cuda" in kernel.devices and torch.cuda.is_available() else "cpu"
+    kernel.require(device, shape)
+    operands = random_operands(shape, form, device, seed=1)
+    operands.poison()
+    prepared = kernel.prepare(operands.a, operands.b, operands.c)
+    returned = kernel.run(*prepared, launch=kernel.launch(shape))
+    if device == "cuda":
+        torch.cuda.synchronize()
+    result = check(
+        operands.c if returned is None else returned.view_as(operands.c),
+        exact_product(operands.a, operands.b),
+        form,
+        shape.k,
+    )
+    print(f"{options.kernel} {options.precision} {shape} on {device}: {result}")
+    return int(not result.correct)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

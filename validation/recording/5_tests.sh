@@ -1,0 +1,7 @@
+# The tests that need a GPU: kernels side by side, then what must have the GPU for itself. Six minutes.
+. "$(dirname "$0")/common.sh"
+
+part kernels 200 python3 -m pytest -q -n 8 -m gpu tests/gpu/test_cuda_kernels_gpu.py -k "not compiled and not autotuned"
+part timer 60 python3 -m pytest -q -m gpu tests/gpu/test_device_timer_gpu.py
+part ladder_tests 150 python3 -m pytest -q -m gpu tests/gpu/test_gpu_ladder.py
+part others 120 python3 -m pytest -q -m gpu tests --ignore tests/gpu -p no:cacheprovider
