@@ -139,7 +139,6 @@ class TraceConfig(Closed):
     digest: str = Field(description="Of its content: a file that changed is read anew.")
 
 
-class Step(Closed):
 class StepConfig(Closed):
     """The config of one step; its `axes` make a run's name; what is measured `on_device` stands below the device."""
 
