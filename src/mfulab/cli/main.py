@@ -65,6 +65,7 @@ def flops(model: str, words: tuple[str, ...], batch_size: int, sequence_length: 
 @click.option("--model", help="A name in config/model/: whose FLOPs a trace without shapes did.")
 @click.option("--batch-size", type=click.IntRange(min=1), help="Samples a step, with --model.")
 @click.option("--sequence-length", type=click.IntRange(min=1), help="Tokens a sample, with --model.")
+@click.option("--precision", help="The format of the model's matmuls, with --model: bf16, tf32, …")
 @click.option("--language", type=click.Choice(["en", "ko"]), default="en")
 def trace(files: tuple[str, ...], **options: Any) -> int:
     """Read traces of torch.profiler: MFU beside utilization, and where the milliseconds go.

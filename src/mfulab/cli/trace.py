@@ -32,13 +32,14 @@ def run(
     model: str | None = None,
     batch_size: int | None = None,
     sequence_length: int | None = None,
+    precision: str | None = None,
     language: str = "en",
 ) -> int:
     """Reads, joins and shows; returns 0, 1 where a file could not be read, 2 for a mistake in the options."""
     try:
         stated = dict(map(_peak, peaks))
         paths = files(given)
-        counted = _counted(model, batch_size, sequence_length)
+        counted = _counted(model, batch_size, sequence_length, precision)
     except (TraceError, ConfigurationError) as error:
         print(f"mfulab trace: {error}", file=sys.stderr)
         return 2
@@ -78,15 +79,17 @@ def _peak(text: str) -> tuple[str, float]:
     return name, value
 
 
-def _counted(model: str | None, batch_size: int | None, sequence_length: int | None) -> Any:
+def _counted(model: str | None, batch_size: int | None, sequence_length: int | None, precision: str | None) -> Any:
     """A function that gives a row the FLOPs of the model that was named; None where none was."""
     if model is None:
         return None
-    if batch_size is None:
-        raise ConfigurationError("--model needs --batch-size, the samples of one step")
+    if batch_size is None or precision not in _PRECISIONS:
+        raise ConfigurationError(
+            f"--model needs --batch-size, the samples of one step, and --precision: {', '.join(_PRECISIONS)}"
+        )
     from mfulab.tracing.model_flops import count
 
-    return count(model, batch_size, sequence_length)
+    return count(model, batch_size, sequence_length, precision)
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
