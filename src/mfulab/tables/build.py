@@ -90,9 +90,10 @@ def joined(records: Records) -> Records:
         if impossible := join.faster_than_possible(row, ceiling, device):
             row |= {"status": "incorrect", "message": impossible}
         row |= join.matmul_columns(row, ceiling, device)
-    for row in records["traces"]:
+    traces = records.get("traces", [])
+    for row in traces:
         row |= join.trace_columns(row)
-    jobs.joined(records["traces"])
+    jobs.joined(traces)
     return records
 
 
