@@ -103,7 +103,7 @@ def check(uv: Uv) -> list[str]:
     """Resolves each target for each Python and platform from metadata alone, and gives what failed.
 
     A pin that contradicts another, a package without a pin or a hash, and a pin without a file for the platform fail.
-    Raises ConnectionError where the package index cannot be reached.
+    Raises ConnectionError if the package index cannot be reached.
     """
     without = {extra: uv.excluding(extra) for extra in ("", *WITHOUT)}
 

@@ -51,7 +51,7 @@ class Progress:
         return run
 
     def finish(self, job_id: int, now: float) -> Run | None:
-        """A job ended well; None where its start is not known."""
+        """A job ended well; None if its start is not known."""
         self.finished += 1
         run = self._runs.pop(job_id, None)
         if run:

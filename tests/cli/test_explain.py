@@ -8,7 +8,8 @@ from mfulab.conventions.work import count
 
 @pytest.fixture(autouse=True)
 def _counted_here(monkeypatch):
-    monkeypatch.setattr("mfulab.conventions.explain.work", count)
+    for module in ("explain", "roofline"):
+        monkeypatch.setattr(f"mfulab.conventions.{module}.work", count)
 
 
 def words(**changed):
@@ -62,3 +63,15 @@ def test_a_mistake_is_one_message(capsys, changed, message):
     said = capsys.readouterr()
     assert message in said.err
     assert not said.out
+
+
+def test_without_a_speed_it_says_what_the_roofline_allows(capsys):
+    assert main(words(tokens_per_s=None)) == 0
+    printed = capsys.readouterr().out
+    for expected in ("training", "prefill", "decoding", "memory, GB", "at best"):
+        assert expected in printed
+
+
+def test_a_reported_number_needs_a_speed(capsys):
+    assert main(words(tokens_per_s=None, reported=40)) == 2
+    assert "reported: needs a speed" in capsys.readouterr().err

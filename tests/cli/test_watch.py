@@ -1,15 +1,27 @@
 """`mfulab watch` on this CPU for real, and on a stand-in GPU."""
 
 import io
+import json
 import os
+import urllib.error
+import urllib.request
+from dataclasses import asdict
 
 import pytest
+import torch
 from rich.console import Console
 from support.nvml_stand_in import Gpu, StandIn
 
+import mfulab
 from mfulab.cli import watch
+from mfulab.cli.export import PrometheusPage, json_line, prometheus_text
 from mfulab.cli.main import main
 from mfulab.hardware import nvml
+from mfulab.hardware.peaks import Peak
+from mfulab.interactive import published
+from mfulab.interactive.published import Rate
+
+RATE = Rate(42, "train.py", "GPU-1", "bfloat16", 0.4 * 989.4e12, 0.4 * 989.4e12, 0.02, 5.0)
 
 
 def console() -> Console:
@@ -34,7 +46,7 @@ def test_this_cpu(pid):
     assert "context switches/s" in text
 
 
-def test_a_gpu_with_gpm(gpu):
+def test_a_gpu_with_gpm(gpu, monkeypatch):
     library = gpu(Gpu(uuid="GPU-1"))
 
     def wait() -> None:
@@ -44,15 +56,22 @@ def test_a_gpu_with_gpm(gpu):
     assert (readings["utilization_percent"].value, readings["sm_active_percent"].value) == (100, 90)
     assert "1755 MHz · 600 W · 55 °C · 21.5 GB in use" in facts
     shown = console()
-    shown.print(watch.picture("H100", readings, facts))
-    assert "active SMs" in shown.file.getvalue()
+    monkeypatch.setattr(watch, "peak_at_hand", lambda precision: Peak(spec=989.4, spec_clock_mhz=1830.0))
+    sample = watch.sample_of("H100", "GPU-1", readings, [RATE], 5.0)
+    shown.print(watch.picture(sample, readings, facts))
+    text = shown.file.getvalue()
+    assert "active SMs" in text
+    tensor = readings["tensor_active_percent"].value
+    assert sample["expected_mfu_percent"] == pytest.approx(tensor * 1755 / 1830)
+    assert "MFU by tensor pipe × clock" in text
+    assert "train.py (42): 396 TFLOP/s in bf16, 20.0 ms a step, MFU 40.0 % of the spec peak" in " ".join(text.split())
 
 
 def test_a_gpu_without_gpm_says_why(gpu):
     gpu(Gpu(uuid="GPU-1", gpm=False, refused={"nvmlDeviceGetUtilizationRates"}))
     readings, facts = next(watch.frames("cuda", "GPU-1", None, lambda: None))
     shown = console()
-    shown.print(watch.picture("T4", readings, facts))
+    shown.print(watch.picture(watch.sample_of("T4", "", readings, [], 5.0), readings, facts))
     text = shown.file.getvalue()
     assert "finer rungs: this GPU has no GPM" in text
     assert "refused by the driver" in text
@@ -75,3 +94,72 @@ def test_no_gpu(monkeypatch, capsys):
     monkeypatch.setattr(nvml, "why_absent", lambda: "no NVIDIA driver answers")
     assert main(["watch", "--device", "cuda"]) == 2
     assert "no NVIDIA driver answers" in capsys.readouterr().err
+
+
+def test_a_line_of_json_each_time(capsys):
+    assert main(["watch", "--device", "cpu", "--interval", "0.05", "--count", "2", "--json"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(lines) == 2
+    assert {"unix_s", "name", "utilization_percent", "expected_mfu_percent", "processes"} <= lines[0].keys()
+
+
+def test_what_is_not_known_is_null_for_json_and_absent_for_prometheus():
+    sample = {"name": 'a "b"', "uuid": None, "utilization_percent": 7.5, "clock_mhz": None, "processes": []}
+    assert json.loads(json_line(sample)) == sample
+    written = '# TYPE mfulab_utilization_percent gauge\nmfulab_utilization_percent{name="a \\"b\\""} 7.5\n'
+    assert prometheus_text(sample) == written
+
+
+def test_processes_are_series_of_their_own():
+    process = {"pid": 1, "name": "train.py", "precision": "bf16", "tflop_s": 2.0, "mfu_spec_percent": None}
+    text = prometheus_text({"name": "x", "processes": [process, {**process, "pid": 2}]})
+    assert text.count("# TYPE") == 1
+    assert 'mfulab_process_tflop_s{pid="2",name="train.py",precision="bf16"} 2.0' in text
+    assert "mfu" not in text.replace("mfulab", "")
+
+
+def test_prometheus_reads_the_latest_from_this_machine_alone():
+    with PrometheusPage(0) as page:
+        page.show({"name": "x", "utilization_percent": 7.5})
+        assert page.address.startswith("http://127.0.0.1:")
+        with urllib.request.urlopen(page.address, timeout=10) as answer:
+            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            assert answer.read().decode() == page.text
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(page.address.replace("metrics", "secrets"), timeout=10)
+
+
+def test_a_port_that_is_taken_is_one_message(capsys):
+    with PrometheusPage(0) as page:
+        port = page.address.split(":")[2].split("/")[0]
+        assert main(["watch", "--device", "cpu", "--count", "1", "--prometheus", port]) == 2
+    assert f"--prometheus {port}: " in capsys.readouterr().err
+
+
+def test_a_measured_process_publishes_its_rate(monkeypatch, tmp_path):
+    monkeypatch.setattr(published, "folder", lambda: tmp_path)
+    monkeypatch.setattr(published, "INTERVAL_S", 0.0)
+    model = torch.nn.Linear(16, 8)
+    with mfulab.measure(model, quiet=True, ceiling_s=0) as window:
+        assert published.rates() == []
+        for _ in range(4):
+            model(torch.randn(4, 16)).sum().backward()
+            window.step()
+        [rate] = published.rates()
+        assert (rate.pid, rate.device, rate.dtype) == (os.getpid(), "cpu", "float32")
+        assert rate.flops_per_s * rate.step_s == pytest.approx(2 * 2 * 4 * 16 * 8)
+        sample = watch.sample_of("CPU", "", {}, [rate], 5.0)
+        assert sample["processes"][0]["tflop_s"] == pytest.approx(rate.flops_per_s / 1e12)
+    assert not list(tmp_path.iterdir()), "a rate goes with its window"
+
+
+def test_rates_of_the_past_and_of_the_dead_are_not_shown(monkeypatch, tmp_path):
+    monkeypatch.setattr(published, "folder", lambda: tmp_path)
+    own = tmp_path / f"{os.getpid()}.json"
+    own.write_text(json.dumps({**asdict(RATE), "pid": os.getpid()}))
+    (tmp_path / "999999999.json").write_text(json.dumps(asdict(RATE)))
+    assert [rate.pid for rate in published.rates(now=lambda: 6.0)] == [os.getpid()]
+    assert published.rates(now=lambda: 100.0) == []
+    assert [path.name for path in tmp_path.iterdir()] == [own.name]
+    own.write_text("{half")
+    assert published.rates(now=lambda: 6.0) == []

@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from support.sharded_models import PRODUCT, ROWS, WAYS, WIDTH
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
+from mfulab.flops.count import count
 from mfulab.flops.counter import OperatorCounter
 from mfulab.flops.layers import LayerTracker
+from mfulab.flops.sharded import job_flops, pretended_ranks
+from mfulab.models.huggingface import build
 
 TESTS = Path(__file__).parents[1]
 
@@ -36,25 +40,68 @@ def test_every_wrapper_on_two_real_ranks(tmp_path):
         for rank in (0, 1)
     ]
     for process in ranks:
-        output, _ = process.communicate(timeout=120)
-        assert json.loads(output.splitlines()[-1]) == EXPECTED
-
-
-@pytest.fixture
-def pretended_ranks():
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
-    yield
-    dist.destroy_process_group()
+        output, _ = process.communicate(timeout=240)
+        found = json.loads(output.splitlines()[-1])
+        jobs = {name: one.pop("job") for name, one in found.items()}
+        assert found == EXPECTED
+        assert jobs == {name: 2 * one["forward"] for name, one in EXPECTED.items()}
 
 
 # DDP checks its gradients' sums, which nobody makes here.
 @pytest.mark.parametrize("name", [name for name in WAYS if name != "ddp"])
-def test_every_wrapper_on_one_of_two_pretended_ranks(pretended_ranks, name):
-    model = WAYS[name]()
-    with OperatorCounter(LayerTracker(model), memory=False) as counter:
-        model(torch.randn(ROWS, WIDTH)).sum().backward()
+def test_every_wrapper_on_one_of_two_pretended_ranks(name):
+    with pretended_ranks(2):
+        model = WAYS[name]()
+        with OperatorCounter(LayerTracker(model), memory=False) as counter:
+            model(torch.randn(ROWS, WIDTH)).sum().backward()
     operations = counter.operations
     found = {kind: operations.sum(kind).flops for kind in ("forward", "backward", "recomputed")}
     assert {**found, "uncounted": dict(operations.uncounted)} == EXPECTED[name]
+
+
+def test_a_plan_of_512_ranks_needs_one_process_and_no_memory():
+    """A layer of Llama 3.1 405B, 64 ways data-parallel and 8 ways tensor-parallel: a rank has an eighth of it."""
+    width, mlp, heads, tokens = 16384, 53248, 128, 512
+
+    with pretended_ranks(512), torch.device("meta"):
+        mesh = init_device_mesh("cpu", (64, 8), mesh_dim_names=("data", "tensor"))["tensor"]
+        layer = build(
+            "LlamaForCausalLM", vocab_size=1024, hidden_size=width, intermediate_size=mlp, num_hidden_layers=1,
+            num_attention_heads=heads, num_key_value_heads=8,
+        )  # fmt: skip
+        plan: dict[str, ParallelStyle] = {f"model.layers.0.self_attn.{name}_proj": ColwiseParallel() for name in "qkv"}
+        plan |= {f"model.layers.0.mlp.{name}_proj": ColwiseParallel() for name in ("gate", "up")}
+        plan |= {f"model.layers.0.{name}": RowwiseParallel() for name in ("self_attn.o_proj", "mlp.down_proj")}
+        parallelize_module(layer, mesh, plan)
+        ids = torch.zeros(1, tokens, dtype=torch.long)
+        operations = count(layer, lambda: layer(ids).logits.sum()).operations
+    products = 2 * tokens * (2 * width**2 + 2 * width * width // 16 + 3 * width * mlp) // 8
+    attention = 4 * tokens**2 * width // 8
+    found = operations.sum("forward", layer="model.layers.0").flops
+    assert found == products + attention
+    assert operations.sum("backward", layer="model.layers.0").flops == pytest.approx(2 * found, rel=0.01)
+
+
+def test_a_job_is_the_sum_of_its_ranks():
+    model = torch.nn.Linear(4, 4)
+    with OperatorCounter(LayerTracker(model), memory=False) as counter:
+        model(torch.randn(2, 4))
+    assert job_flops(counter.operations)["forward"]["flops"] == 2 * 2 * 4 * 4
+    with pretended_ranks(2), pytest.raises(RuntimeError, match="already belongs to a job"), pretended_ranks(2):
+        pass
+
+
+def test_stages_of_a_pipeline_add_up_to_the_model():
+    """Each rank counts its own stage: its layers forward, and backward to what it was given."""
+    stages = [torch.nn.Linear(WIDTH, WIDTH) for _ in range(2)]
+    whole = torch.nn.Sequential(*stages)
+    with OperatorCounter(LayerTracker(whole), memory=False) as together:
+        whole(torch.randn(ROWS, WIDTH)).sum().backward()
+    apart, given = [], torch.randn(ROWS, WIDTH)
+    for stage in stages:
+        with OperatorCounter(LayerTracker(stage), memory=False) as counter:
+            output = stage(given)
+            output.sum().backward()
+        apart.append(counter.operations.model_flops)
+        given = output.detach().requires_grad_()
+    assert sum(apart) == together.operations.model_flops

@@ -189,7 +189,7 @@ def test_cpu_peak(cpu, precision, flops_per_clock):
         (processor(flags="avx2"), "bf16", "slower than fp32"),
         (processor(), "tf32", "GPU format"),
         (processor(vendor="Unheard"), "fp32", "device.peak_tflop_s.fp32=…"),
-        (processor(clock=None), "fp32", "clock of a CPU is not told"),
+        (processor(clock=None), "fp32", "clock of a CPU is not reported"),
     ],
 )
 def test_cpu_without_a_peak(cpu, precision, reason):

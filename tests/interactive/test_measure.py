@@ -293,3 +293,10 @@ def test_a_disturbed_ceiling_is_measured_anew_and_the_best_is_kept(monkeypatch):
     assert not second.disturbed
     assert second.tflop_s == 0.5
     assert ceiling.measured_ceiling(cpu, "fp32", 1, 1.0) is second, "an undisturbed one is measured once"
+
+
+def test_a_ceiling_knows_what_others_took_meanwhile(monkeypatch):
+    monkeypatch.setattr(ceiling, "_known", {})
+    found = ceiling._measure(torch.device("cpu"), "fp32", 0.2)
+    assert found.tflop_s > 0
+    assert found.other_processes_percent is not None

@@ -21,6 +21,7 @@ from mfulab.tables import compare, ladder, verdict
 
 PACKAGE = Path(mfulab.report.__file__).parent
 VERDICT = PACKAGE.parent / "tables/verdict.py"
+SHOW = PACKAGE.parent / "interactive/show.py"
 ASKING = ("text", "words")
 CONSTANTS = ("key", "PARTS", "RUNGS", "WORDS")
 NOTES = {"uncounted", "uncounted_because", "untimed", "no_peak", "over_peak"}
@@ -54,8 +55,13 @@ def asked_in(path: Path, asking: tuple[str, ...] = ASKING, constants: tuple[str,
 def used() -> frozenset[str]:
     """Every key that code or template asks for."""
     template = (PACKAGE / "page/templates/report.html").read_text()
-    asked = {*re.findall(r"text\([\"'](\w+)[\"']", template), *NOTES, *(rung.column for rung in ladder.RUNGS)}
-    modules = (asked_in(path) for path in PACKAGE.rglob("*.py"))
+    asked = {
+        *re.findall(r"text\([\"'](\w+)[\"']", template),
+        *NOTES,
+        *verdict.CAUSES,
+        *(rung.column for rung in ladder.RUNGS),
+    }
+    modules = (asked_in(path) for path in (*PACKAGE.rglob("*.py"), SHOW))
     return frozenset(asked.union(*modules, asked_in(VERDICT, ("Said",), ())))
 
 

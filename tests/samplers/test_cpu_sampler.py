@@ -55,7 +55,7 @@ def test_the_cgroups_share_and_what_its_quota_took():
     readings = between(begin, end, 2.0)
     assert readings["cgroup_utilization_percent"].value == pytest.approx(100 * 3 / (2 * 2))
     assert readings["throttled_percent"].value == pytest.approx(100 * 0.5 / 3.5)
-    assert between(BEGIN, end, 2.0)["throttled_percent"].reason == "this system tells no cgroup CPU accounting"
+    assert between(BEGIN, end, 2.0)["throttled_percent"].reason == "this system reports no cgroup CPU accounting"
 
 
 def test_a_quota_takes_half_of_what_eight_threads_on_four_cpus_want():

@@ -56,7 +56,7 @@ def test_a_process_that_did_not_grow_has_no_peak(monkeypatch):
 
 def test_a_system_that_does_not_tell(monkeypatch, tmp_path):
     monkeypatch.setattr(system, "ROOT", tmp_path)
-    assert "does not tell" in PeakMemory(CPU).read().reason
+    assert "does not report" in PeakMemory(CPU).read().reason
 
 
 def test_macos_tells_it_in_bytes(monkeypatch, tmp_path):

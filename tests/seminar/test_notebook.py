@@ -78,5 +78,5 @@ def test_it_runs_from_top_to_bottom(measured):
     shown = set(SHOWN.findall("\n".join(cell.source for cell in CODE)))
     assert sum("image/png" in output.get("data", {}) for output in outputs) == len(shown & drawn) >= 10
     assert {"mfu_versus_utilization", "utilization_ladder", "number_formats", "roofline"} <= shown & drawn
-    assert "8 training and inference steps, 4 matrix products" in printed
+    assert "8 training and inference steps, 4 matmuls" in printed
     assert "energy_efficiency: these runs hold nothing for it" in printed or "energy_efficiency" in drawn

@@ -37,7 +37,7 @@ def test_every_combination_makes_sense(experiment, device, monkeypatch):
 def test_a_ladder_has_every_implementation():
     names = {path.stem for path in (CONFIG / "kernel").glob("*.yaml")}
     planned = {config.kernel.name for device in ("cpu", "cuda") for config in _runs("kernels", device)}
-    # fp8 only: matmul_precision has it; and no matrix product.
+    # fp8 only: matmul_precision has it; and no matmul.
     assert names - planned == {"torch_scaled", "cuda_hopper_fp8", "cuda_elementwise"}
 
 

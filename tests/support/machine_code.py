@@ -61,7 +61,7 @@ def main_loops(text: str, multiplication: str) -> list[list[str]]:
 
 
 def resource_usage(cubin: bytes) -> dict[str, int]:
-    """REG, STACK, SHARED, LOCAL of a cubin's one kernel, by cuobjdump; skips the test where there is none."""
+    """REG, STACK, SHARED, LOCAL of a cubin's one kernel, by cuobjdump; skips the test without one."""
     tool = find_nvidia_binary_utility("cuobjdump")
     if tool is None:
         pytest.skip("no cuobjdump: pip install nvidia-cuda-cuobjdump")

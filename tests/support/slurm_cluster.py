@@ -29,7 +29,7 @@ GPUS = {"0": "/dev/null", "1": "/dev/zero"}  # a device file each, as SLURM want
 
 
 def why_not() -> str | None:
-    """Why no cluster can be made here; None where it can."""
+    """Why no cluster can be made here; None if it can."""
     missing = [program for program in PROGRAMS if shutil.which(program) is None]
     if missing:
         return f"SLURM is not installed: no {', '.join(missing)} (apt-get install slurm-wlm munge)"
@@ -124,7 +124,7 @@ class Cluster:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Holds the lock on this machine's one test cluster. Raises TimeoutError where another test run keeps it."""
+    """Holds the lock on this machine's one test cluster. Raises TimeoutError if another test run keeps it."""
     with LOCK.open("a") as file:
 
         def is_free() -> bool:

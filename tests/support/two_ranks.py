@@ -10,6 +10,7 @@ from support.sharded_models import ROWS, WAYS, WIDTH
 
 from mfulab.flops.counter import OperatorCounter
 from mfulab.flops.layers import LayerTracker
+from mfulab.flops.sharded import job_flops
 
 
 def main(rank: int, store: str) -> None:
@@ -28,6 +29,7 @@ def main(rank: int, store: str) -> None:
             "backward": operations.sum("backward").flops,
             "recomputed": operations.sum("recomputed").flops,
             "uncounted": dict(operations.uncounted),
+            "job": job_flops(operations)["forward"]["flops"],
         }
     print(json.dumps(found))
     dist.destroy_process_group()

@@ -93,7 +93,7 @@ def test_causes_on_a_cpu(row, cause):
     ("products", "others", "mfu", "cause", "words"),
     [
         (40.0, 50.0, 20.0, "other_operators", ["50 % of the step", "aten::sqrt alone 12 %", "run at 50 % of the best"]),
-        (40.0, 20.0, 20.0, "overhead", ["40 % of the step pass outside", "run at 50 % of the best"]),
+        (40.0, 20.0, 20.0, "overhead", ["40 % of the step is spent outside", "run at 50 % of the best"]),
         (80.0, 15.0, 20.0, "slow_matmuls", ["take 80 % of the step", "run at 25.0 % of the best"]),
     ],
 )

@@ -57,7 +57,7 @@ def test_a_joined_column_is_a_line_and_a_language_a_catalogue(make_project):
     replace(join, line, f'{line}\n        "flops_per_byte": ratio(row.get("flops"), row.get("bytes_moved")),')
     catalogues = project.folder / "src/mfulab/language/catalogue"
     english = (catalogues / "en.yaml").read_text(encoding="utf-8")
-    (catalogues / "xx.yaml").write_text(english.replace("One matrix product", "Xne xatrix xroduct"), encoding="utf-8")
+    (catalogues / "xx.yaml").write_text(english.replace("One matmul", "Xne xatrix xroduct"), encoding="utf-8")
     project.snakemake("report", "--config", "experiment=recorded", "overrides=report.language=xx")
     with (project.folder / "results/tables/matmul.csv").open(newline="", encoding="utf-8") as file:
         assert "flops_per_byte" in next(csv.reader(file))

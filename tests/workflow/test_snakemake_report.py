@@ -32,7 +32,7 @@ def test_every_figure_is_embedded_with_caption_category_and_labels(measured):
         assert result["labels"]["name"] == name
         assert result["labels"]["figure"] not in ("", name)
     categories = data(page, "categories")
-    assert {"MFU against utilization", "Matrix products", "Memory"} <= set(categories)
+    assert {"MFU against utilization", "Matmuls", "Memory"} <= set(categories)
     assert "How busy a device was" in page
 
 

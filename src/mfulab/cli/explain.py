@@ -12,10 +12,13 @@ from rich.table import Table
 from mfulab.conventions.conventions import ORDER
 from mfulab.conventions.explain import TOLERANCE, Explanation, Row, explain
 from mfulab.conventions.models import model_config
+from mfulab.conventions.roofline import expect
+from mfulab.schema.configs import ModelConfig
 from mfulab.schema.errors import ConfigurationError, unknown
 
 COUNTS = ("sequence_length", "batch_size", "devices")
 NUMBERS = (*COUNTS, "tokens_per_s", "samples_per_s", "time_s", "reported", "peak_tflop_s")
+SPEEDS = {"tokens_per_s", "samples_per_s", "time_s"}
 TEXTS = ("model", "device", "precision", "mode")
 SHOWN = 5
 """Conventions that are listed where a reported number has more."""
@@ -28,12 +31,46 @@ def show(words: Sequence[str]) -> int:
         config = model_config(asked.pop("model", ""), changes)
         if "device" not in asked:
             raise ConfigurationError('device: missing; give its name, such as device="NVIDIA H100 80GB HBM3"')
+        if not SPEEDS & asked.keys():
+            return _show_expected(config, asked)
         explanation = explain(config, **asked)
     except ConfigurationError as error:
         print(f"mfulab: {error}", file=sys.stderr)
         return 2
     _print(explanation)
     return 0 if explanation.reported is None or explanation.matches else 1
+
+
+def _show_expected(config: ModelConfig, asked: dict[str, Any]) -> int:
+    """Without a speed: what the device's roofline allows, and the memory that it needs."""
+    for key in ("reported", "devices", "peak_tflop_s"):
+        if key in asked:
+            raise ConfigurationError(f"{key}: needs a speed; give one of {', '.join(sorted(SPEEDS))}")
+    modes = (asked.pop("mode"),) if "mode" in asked else None
+    device, precision = asked.pop("device"), asked.pop("precision", "bf16")
+    found = expect(config, device, precision, modes=modes, **asked)
+    unit = "tokens" if config.vocabulary_size else "samples"
+    table = Table(box=box.SIMPLE_HEAD, title=f"{config.name} on one {device} in {precision}, at best")
+    table.add_column("a step of")
+    for column in ("time, ms", f"{unit}/s", "MFU, %", "nothing fused, %", "bound by compute, %", "memory, GB", "fits"):
+        table.add_column(column, justify="right")
+    for each in found:
+        table.add_row(
+            {"inference": "prefill" if config.vocabulary_size else "inference"}.get(each.mode, each.mode),
+            f"{1e3 * each.products_s:.4g}",
+            f"{each.tokens_per_s:,.0f}",
+            f"{each.mfu_percent:.1f}",
+            f"{each.unfused_mfu_percent:.1f}",
+            f"{each.compute_bound_percent:.0f}",
+            f"{each.memory_bytes / 1e9:.4g}",
+            {True: "yes", False: "no", None: "?"}[each.fits],
+        )
+    _console().print(table)
+    return 0
+
+
+def _console() -> Console:
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
 
 
 def _read(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -62,7 +99,7 @@ def _read(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _print(explanation: Explanation) -> None:
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+    console = _console()
     ours = explanation.ours
     console.print(
         f"{explanation.model} on {explanation.device}: [bold]{ours.mfu_percent:.1f} % MFU[/bold], "

@@ -22,11 +22,20 @@ def cli(context: click.Context) -> None:
 @click.option("--pid", type=int, help="On a CPU: watch this process instead of the whole machine.")
 @click.option("--interval", type=float, default=1.0, show_default=True, help="Seconds between refreshes.")
 @click.option("--count", type=click.IntRange(min=1), help="Stop after as many refreshes.")
-def watch(device: str, pid: int | None, interval: float, count: int | None) -> int:
-    """Show the utilization ladder of a running device, once a second."""
+@click.option("--json", "as_json", is_flag=True, help="Print a line of JSON each time instead of the ladder.")
+@click.option(
+    "--prometheus",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Serve 127.0.0.1:PORT/metrics; 0: any port.",
+)
+def watch(
+    device: str, pid: int | None, interval: float, count: int | None, as_json: bool, prometheus: int | None
+) -> int:
+    """Show the utilization ladder of a running device, and MFU of processes that mfulab.measure measures."""
     from mfulab.cli import watch
 
-    return watch.run(device, pid=pid, interval_s=interval, count=count)
+    return watch.run(device, pid=pid, interval_s=interval, count=count, as_json=as_json, prometheus=prometheus)
 
 
 @cli.command()
@@ -86,6 +95,7 @@ def explain(words: tuple[str, ...]) -> int:
     tokens_per_s=5762 reported=46.4
 
     Speeds are of all devices together: tokens_per_s, samples_per_s, or time_s of a step of batch_size samples.
+    Without a speed: the time that the device's roofline allows, and the memory that a step needs.
     """
     from mfulab.cli import explain
 

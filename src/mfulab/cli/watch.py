@@ -2,7 +2,8 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import psutil
@@ -10,11 +11,17 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from mfulab.cli.export import PrometheusPage, json_line
 from mfulab.hardware import cpu, identity, nvml
+from mfulab.hardware.at_hand import peak_at_hand
+from mfulab.interactive.published import Rate, rates
 from mfulab.interactive.show import bar, ladder_table
 from mfulab.samplers.gpm_sampler import GpmSampler
 from mfulab.samplers.poller import cpu_probe, cuda_probe
 from mfulab.samplers.reading import Reading, Readings
+from mfulab.schema.formats import BY_DTYPE
+from mfulab.tables.mfu import utilization
+from mfulab.tables.verdict import Facts, expected_mfu
 
 Frame = tuple[Readings, str]
 
@@ -31,6 +38,8 @@ def frames(
             readings, line = gpm.stop(), probe()
             rates = line["utilization_percent"]
             readings["utilization_percent"] = Reading(rates, "%", "NVML", reason="refused by the driver")
+            for name in ("clock_mhz", "power_w", "temperature_c", "device_memory_bytes", "other_processes"):
+                readings[name] = Reading(line[name], "", "NVML", reason="refused by the driver")
             yield readings, _gpu_line(line)
     cores = cpu.usable_cores()
     probe = cpu_probe(pid or psutil.Process().pid, cores)
@@ -46,18 +55,58 @@ def frames(
         yield readings, f"{whose} on {cores} cores · {_steal(line)}{switched / passed:.0f} context switches/s"
 
 
-def picture(name: str, readings: Readings, facts: str) -> Group:
+def sample_of(name: str, uuid: str, readings: Readings, rates: Sequence[Rate], now: float) -> dict[str, Any]:
+    """What is known now, as one mapping: the device's columns, MFU by hardware counters, and its processes."""
+    values: dict[str, Any] = {key: reading.value for key, reading in readings.items()}
+    clock = peak_at_hand("bf16").spec_clock_mhz if uuid else None
+    # Which format the tensor pipe worked in it does not tell; all of them have one clock.
+    known = {**values, "effective_precision": "bf16", "peak_clock_mhz": clock}
+    values["expected_mfu_percent"] = expected_mfu(Facts(known))
+    processes = [process_of(rate, "cuda" if uuid else "cpu") for rate in rates if rate.device == (uuid or "cpu")]
+    return {"unix_s": now, "name": name, "uuid": uuid or None, **values, "processes": processes}
+
+
+def process_of(rate: Rate, device: str) -> dict[str, Any]:
+    """A measured process: its rate, and MFU and HFU of the computed peak of the format that it multiplies in."""
+    form = BY_DTYPE.get(rate.dtype)
+    precision = form.name if form else rate.dtype
+    peak = peak_at_hand(precision) if form else None
+    shares = utilization(
+        1.0,
+        device=device,
+        flops=rate.flops_per_s,
+        compute={"computed_tflop_s": peak.spec if peak else None},
+        memory={},
+    )
+    return {
+        "pid": rate.pid,
+        "name": rate.name,
+        "precision": precision,
+        "tflop_s": shares["tflop_s"],
+        "mfu_spec_percent": shares["mfu_spec_percent"],
+        "step_s": rate.step_s,
+    }
+
+
+def picture(sample: Mapping[str, Any], readings: Readings, facts: str) -> Group:
     """One refresh of the terminal."""
-    values = {key: reading.value for key, reading in readings.items()}
     missing = {reading.reason for key, reading in readings.items() if reading.value is None and key.startswith("sm_")}
-    lines: list[Any] = [Text(name, style="bold"), ladder_table(values, readings), Text(facts)]
+    lines: list[Any] = [Text(sample["name"], style="bold"), ladder_table(sample, readings), Text(facts)]
     lines += [Text(f"finer rungs: {reason}", style="dim") for reason in missing]
+    if (expected := sample["expected_mfu_percent"]) is not None:
+        lines.append(Text(f"MFU by tensor pipe × clock, recomputation and padding included: {expected:.1f} %"))
+    for process in sample["processes"]:
+        mfu, rate = process["mfu_spec_percent"], f"{process['tflop_s']:.3g} TFLOP/s in {process['precision']}"
+        share = "no MFU: its peak is unknown" if mfu is None else f"MFU {mfu:.1f} % of the spec peak {bar(mfu)}"
+        step = f"{1e3 * process['step_s']:.1f} ms a step"
+        lines.append(Text(f"{process['name']} ({process['pid']}): {rate}, {step}, {share}", style="green"))
     if "sm_active_percent" not in readings:
         lines += [
             Text(f"{number:>3} {bar(busy)} {busy:3.0f} %")
             for number, busy in enumerate(psutil.cpu_percent(percpu=True))
         ]
-        lines.append(Text("busy is not useful: only counted FLOPs tell MFU (mfulab.measure)", style="dim"))
+    if not sample["processes"] and sample["expected_mfu_percent"] is None:
+        lines.append(Text("busy is not useful: MFU needs a process that measures itself (mfulab.measure)", style="dim"))
     return Group(*lines)
 
 
@@ -67,27 +116,52 @@ def run(
     pid: int | None = None,
     interval_s: float = 1.0,
     count: int | None = None,
+    as_json: bool = False,
+    prometheus: int | None = None,
     console: Console | None = None,
 ) -> int:
-    """Runs until interrupted, or for `count` refreshes; returns the exit status, 2 after a mistake."""
-    try:
-        kind = _checked(device, pid, interval_s)
-    except ValueError as error:
-        print(f"mfulab: {error}", file=sys.stderr)
-        return 2
-    gpu = identity.cuda_devices()[0] if kind == "cuda" else None
-    name = gpu.name if gpu else cpu.cpu().name
-    source = frames(kind, gpu.uuid if gpu else "", pid, lambda: time.sleep(interval_s))
-    try:
-        with Live(console=console, auto_refresh=False) as live:
+    """Runs until interrupted, or for `count` refreshes; returns the exit status, 2 after a mistake.
+
+    Args:
+        device: cpu, cuda or auto.
+        pid: of the process to watch instead of the whole CPU, and the one whose rate is shown.
+        interval_s: seconds between refreshes.
+        count: refreshes, or for ever.
+        as_json: print a line of JSON each time instead of the ladder.
+        prometheus: port of a page for Prometheus on this machine's loopback.
+        console: where the ladder is drawn.
+    """
+    console = console or Console()
+    with ExitStack() as stack:
+        try:
+            kind = _checked(device, pid, interval_s)
+            page = stack.enter_context(PrometheusPage(prometheus)) if prometheus is not None else None
+        except (ValueError, OSError, OverflowError) as error:
+            where = f"--prometheus {prometheus}: " if not isinstance(error, ValueError) else ""
+            print(f"mfulab: {where}{error}", file=sys.stderr)
+            return 2
+        if page:
+            print(f"Prometheus: {page.address}", file=sys.stderr)
+        gpu = identity.cuda_devices()[0] if kind == "cuda" else None
+        name, uuid = (gpu.name, gpu.uuid) if gpu else (cpu.cpu().name, "")
+        source = frames(kind, uuid, pid, lambda: time.sleep(interval_s))
+        live = None if as_json else stack.enter_context(Live(console=console, auto_refresh=False))
+        try:
             for number, (readings, facts) in enumerate(source, start=1):
-                live.update(picture(name, readings, facts), refresh=True)
+                shown = [rate for rate in rates() if pid in (None, rate.pid)]
+                sample = sample_of(name, uuid, readings, shown, time.time())
+                if page:
+                    page.show(sample)
+                if live:
+                    live.update(picture(sample, readings, facts), refresh=True)
+                else:
+                    console.print(json_line(sample), soft_wrap=True, highlight=False, markup=False)
                 if number == count:
                     break
-    except KeyboardInterrupt:
-        pass
-    except psutil.NoSuchProcess:
-        print(f"process {pid} has ended")
+        except KeyboardInterrupt:
+            pass
+        except psutil.NoSuchProcess:
+            print(f"process {pid} has ended", file=sys.stderr)
     return 0
 
 

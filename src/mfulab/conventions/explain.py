@@ -76,7 +76,7 @@ class Explanation:
         tflop_s: of each device, by this project's convention.
         conventions: a row for each named convention, over the device's dense peak.
         denominators: a row for each other peak, under this project's FLOPs.
-        matches: rows that give the reported number to 0.3 points, the simplest first; empty where none was reported.
+        matches: rows that give the reported number to 0.3 points, the simplest first; empty if none was reported.
         reported: that number, in percent.
     """
 
@@ -114,7 +114,7 @@ def explain(
 
     Args:
         model: a name in `config/model/`, a YAML file like those, or what stands in one.
-        device: its name as a driver tells it, or its PCI id.
+        device: its name as a driver reports it, or its PCI id.
         precision: the format of its products: fp64, fp32, tf32, fp16, bf16, fp8, fp4 or int8.
         sequence_length: tokens a sample; the model's own where not given.
         batch_size: samples of the step that `time_s` is the time of, on all devices together.
@@ -178,7 +178,7 @@ def explained(
 def denominators_of(device: str, precision: str, given: float | None = None) -> tuple[str, list[Denominator]]:
     """The device's name and every peak that could be meant, its dense one in `precision` first.
 
-    Raises ConfigurationError where the device, the precision or the peak is unknown.
+    Raises ConfigurationError if the device, the precision or the peak is unknown.
     """
     if precision not in UNITS:
         raise unknown("precision", precision, UNITS)

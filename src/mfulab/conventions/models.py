@@ -18,7 +18,7 @@ def model_config(model: str | Path | Mapping[str, Any] | ModelConfig, changes: M
     """The config of a model by its name in `config/model/`, a YAML file, or what stands in one.
 
     Args:
-        model: name, file or content; empty where `changes` say it all.
+        model: name, file or content; empty if `changes` say it all.
         changes: dotted keys and their values, such as `arguments.num_hidden_layers: 80`.
 
     Raises ConfigurationError for an unknown name and for content that is no model's.

@@ -50,7 +50,7 @@ class Work:
         unmultiplied: of norms and biases.
         inactive: of experts that a token does not pass through.
         saved_elements: floats kept for the backward pass.
-        cache_elements: keys and values of all tokens; 0 where the model keeps none.
+        cache_elements: keys and values of all tokens; 0 if the model keeps none.
         operations: what was counted.
         message: how it was counted where not on the meta device.
     """
@@ -109,7 +109,7 @@ def count(
     """The same in this process. Raises what `mfulab.flops.model.count_model` raises."""
     layers = _layers(config)
     if layers is None or layers <= 2:
-        return _counted(config, sequence_length, batch_size, mode)
+        return _counted(config, sequence_length, batch_size, mode, alike=False)
     one, two = (_counted(_with_layers(config, few), sequence_length, batch_size, mode) for few in (1, 2))
     return _extended(one, two, layers)
 
@@ -145,7 +145,8 @@ def _extended(one: Work, two: Work, layers: int) -> Work:
     return replace(two, operations=tuple(operations), **extended)  # type: ignore[arg-type]
 
 
-def _counted(config: ModelConfig, sequence_length: int | None, batch_size: int, mode: Mode) -> Work:
+def _counted(config: ModelConfig, sequence_length: int | None, batch_size: int, mode: Mode, alike: bool = True) -> Work:
+    """Counts the whole model; `alike` sums over blocks that differ in their number alone."""
     from mfulab.flops.compare import transformer_shape
     from mfulab.flops.memory import key_value_cache_bytes
     from mfulab.flops.model import count_model, looked_up_parameters
@@ -175,15 +176,15 @@ def _counted(config: ModelConfig, sequence_length: int | None, batch_size: int, 
         inactive=_inactive(counted.model),
         saved_elements=counted.count.saved.elements,
         cache_elements=cache,
-        operations=tuple(_operations(counted.count.operations)),
+        operations=tuple(_operations(counted.count.operations, alike)),
         message=counted.message,
     )
 
 
-def _operations(operations: Any) -> list[Operation]:
+def _operations(operations: Any, alike: bool) -> list[Operation]:
     sums: dict[tuple[str, str, str], list[float]] = {}
     for key, total in operations.totals.items():
-        alike = (re.sub(r"\b\d+\b", "*", key.layer), key.operator, key.direction)
+        where = (re.sub(r"\b\d+\b", "*", key.layer) if alike else key.layer, key.operator, key.direction)
         values = (
             total.flops,
             total.causal_flops,
@@ -191,7 +192,7 @@ def _operations(operations: Any) -> list[Operation]:
             total.elements,
             total.other_elements,
         )
-        sums[alike] = [before + value for before, value in zip(sums.get(alike, [0] * 5), values, strict=True)]
+        sums[where] = [before + value for before, value in zip(sums.get(where, [0] * 5), values, strict=True)]
     return [Operation(*key, *values) for key, values in sums.items()]
 
 

@@ -26,7 +26,7 @@ class Pairs:
         full: of each document's queries with all its keys, a window's width at most.
         attended: those that the mask leaves.
         executed: those that the kernel goes through.
-        rectangle: of all queries with all keys, padding and other documents' included; 0 where there are none.
+        rectangle: of all queries with all keys, padding and other documents' included; 0 without one.
         bound: whether the true numbers may be smaller: a mask or lengths without data.
     """
 
@@ -86,7 +86,7 @@ def _below(queries: int, keys: int, shift: int) -> int:
 
 
 def attention_cost(query: Shape, value: Shape, pairs: Pairs, products: float, executed: float) -> Cost:
-    """Cost of `products` matrix products over all pairs, of which the kernel does `executed`.
+    """Cost of `products` matmuls over all pairs, of which the kernel does `executed`.
 
     Args:
         query: [..., heads, tokens, width of a head], or [tokens, heads, width]; the last dimension is read.

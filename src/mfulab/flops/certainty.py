@@ -28,8 +28,8 @@ class Certainty:
         bound_share: part that is an upper bound: attention whose mask or lengths had no data.
         uncounted: calls of operators without a formula, which may hide FLOPs.
         second_share: part of the forward FLOPs that the second count knows as well.
-        deviation: of the second count from the first, over the layers that both know; None where there are none.
-        worst_layer: where it is largest; empty where the two agree.
+        deviation: of the second count from the first, over the layers that both know; None without one.
+        worst_layer: where it is largest; empty if the two agree.
     """
 
     shares: dict[Kind, float]

@@ -17,6 +17,11 @@ PER_ELEMENT: dict[str, int] = {
     "gelu": 5,
     "hardswish": 4,
     "softplus": 3,
+    "softplus_backward": 4,
+    # Four weighted neighbours.
+    "upsample_bilinear2d": 7,
+    "upsample_bilinear2d_backward": 7,
+    "upsample_nearest2d_backward": 1,
     "tanh_backward": 3,
     "sigmoid_backward": 3,
     "silu_backward": 7,
@@ -93,6 +98,7 @@ FREE = frozenset(
     unsafe_split unsafe_split_with_sizes searchsorted bucketize reflection_pad2d replication_pad2d channel_shuffle
     pixel_shuffle im2col col2im unfold_backward diagonal_backward masked_select isin equal
     diff _has_same_storage_numel _efficientzerotensor _to_sparse
+    _is_all_true _is_any_true masked_scatter masked_scatter_backward upsample_nearest2d upsample_nearest1d
     _nested_tensor_from_tensor_list _nested_tensor_size _nested_tensor_storage_offsets _nested_tensor_strides
     _nested_view_from_buffer to_padded_tensor _nested_from_padded
     """.split()  # noqa: SIM905
@@ -100,7 +106,7 @@ FREE = frozenset(
 
 
 def other_flops(packet: Any, tensors: list[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
-    """FLOPs of one call of an operator that does not count towards MFU; None where there is no formula.
+    """FLOPs of one call of an operator that does not count towards MFU; None if there is no formula.
 
     Args:
         packet: the operator, a `torch.ops` overload packet.

@@ -3,6 +3,7 @@
 N parameters, L layers, H heads of width Q, T tokens of context, V words; a multiply-add is 2 FLOPs.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 # ----------------------------------------------------------------------------------------------- operators, forward
@@ -78,3 +79,18 @@ def megatron_flops(shape: TransformerShape, tokens: int, context: int) -> float:
     width, layers = shape.width, shape.layers
     relative = 1 + context / (6 * width) + shape.vocabulary_size / (12 * width * layers)
     return 72 * tokens * layers * width**2 * relative
+
+
+def weighted_peak_flop_s(flops: Mapping[str, float], peaks: Mapping[str, float]) -> float | None:
+    """Peak of a step that multiplies in several formats: all its FLOPs ÷ the time that each part takes at its own peak.
+
+    Args:
+        flops: by number format.
+        peaks: FLOP/s by number format.
+
+    None where there are no FLOPs, or where a format in use has no peak.
+    """
+    used = {name: count for name, count in flops.items() if count}
+    if not used or any(not peaks.get(name) for name in used):
+        return None
+    return sum(used.values()) / sum(count / peaks[name] for name, count in used.items())

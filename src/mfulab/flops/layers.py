@@ -1,4 +1,4 @@
-"""Layer and pass of an operator: forward, backward, recomputed, or the optimiser's."""
+"""Layer and pass that an operator belongs to: forward, backward, recomputed, or the optimiser's."""
 
 import sys
 import threading

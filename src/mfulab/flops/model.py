@@ -36,7 +36,7 @@ class ModelCount:
         count: one forward and backward pass.
         model: the model, its parameters on the meta device, fake, or real.
         means: what it was counted on.
-        message: why not on the meta device; empty where it was.
+        message: why not on the meta device; empty if it was.
     """
 
     count: Count

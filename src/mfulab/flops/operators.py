@@ -66,7 +66,7 @@ def _formula(*names: str) -> Callable[[_F], _F]:
     return add
 
 
-# ------------------------------------------------------------------------------------------------------ matrix products
+# ------------------------------------------------------------------------------------------------------------- matmuls
 
 
 @_formula("aten::mm", "aten::_int_mm", "aten::_scaled_mm", "aten::mv", "aten::dot", "aten::vdot")
@@ -205,6 +205,39 @@ def grouped_product(a: torch.Tensor, b: torch.Tensor, *args: Any, out: Any, **kw
 def grouped_product_backward(gradient: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *args: Any, out: Any) -> int:
     """Two products as large as the forward one."""
     return 2 * grouped_product(a, b, out=out)
+
+
+# Golub and Van Loan, Matrix Computations, 4th edition: operations of each method for matrices of n rows.
+
+
+@_formula("aten::linalg_solve_triangular", "aten::triangular_solve")
+def triangular_solution(a: torch.Tensor, b: torch.Tensor, *args: Any, out: Any, **kwargs: Any) -> int:
+    """n² for each column of the right side."""
+    return max(a.shape[-1], b.shape[-2]) * b.numel()
+
+
+@_formula("aten::linalg_cholesky_ex")
+def cholesky(a: torch.Tensor, *args: Any, out: Any, **kwargs: Any) -> int:
+    """n³/3."""
+    return a.numel() * a.shape[-1] // 3
+
+
+@_formula("aten::linalg_lu_factor_ex")
+def lu_factors(a: torch.Tensor, *args: Any, out: Any, **kwargs: Any) -> int:
+    """2n³/3."""
+    return 2 * a.numel() * a.shape[-1] // 3
+
+
+@_formula("aten::_linalg_solve_ex")
+def solution(a: torch.Tensor, b: torch.Tensor, *args: Any, out: Any, **kwargs: Any) -> int:
+    """2n³/3 for the factors and 2n² for each column."""
+    return lu_factors(a, out=out) + 2 * a.shape[-1] * b.numel()
+
+
+@_formula("aten::linalg_inv_ex")
+def inverse(a: torch.Tensor, *args: Any, out: Any, **kwargs: Any) -> int:
+    """2n³."""
+    return 2 * a.numel() * a.shape[-1]
 
 
 # --------------------------------------------------------------------------------------------------------- convolution

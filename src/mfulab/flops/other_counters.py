@@ -32,7 +32,7 @@ class PeerCount:
 
 
 def peer_version(peer: Peer) -> str | None:
-    """The installed version; None where the tool is not installed."""
+    """The installed version; None if the tool is not installed."""
     try:
         return version(peer)
     except PackageNotFoundError:

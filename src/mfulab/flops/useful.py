@@ -44,7 +44,7 @@ class RealTokens:
 
 
 def real_tokens(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> RealTokens | None:
-    """Reads a model call's arguments: where its documents begin and end, None where nothing says so.
+    """Reads a model call's arguments: where its documents begin and end, None if nothing says so.
 
     In this order: `cu_seqlens` (and transformers' `cu_seq_lens_q`), an `attention_mask` [rows, width] of zeros and ones
     or of the documents' numbers, `key_padding_mask` (true where padding), `position_ids` that begin anew with each

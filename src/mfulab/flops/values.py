@@ -14,6 +14,17 @@ from torch.utils.weak import WeakIdKeyDictionary
 LARGEST = 4096
 """Elements up to which a tensor keeps its values."""
 
+LARGEST_MASK = 2**26
+"""The same for tensors of true and false, which say who attends to whom: 64 MiB."""
+
+_VALUES = WeakIdKeyDictionary()
+
+
+def value_of(tensor: Any) -> torch.Tensor | None:
+    """The values of a meta tensor that kept them."""
+    return _VALUES.get(tensor) if isinstance(tensor, torch.Tensor) else None
+
+
 _aten = torch.ops.aten
 
 
@@ -24,19 +35,15 @@ class _UnknownError(Exception):
 class KnownValues(TorchDispatchMode):
     """Inside it, each operator on small meta tensors whose values are known runs on a CPU as well."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._values = WeakIdKeyDictionary()
-
     def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if operator is _aten._local_scalar_dense.default and args[0] in self._values:
-            return self._values[args[0]].item()
-        if operator is _aten._to_copy.default and args[0] in self._values and _leaves_meta(kwargs):
-            return operator(self._values[args[0]], **kwargs)
+        if operator is _aten._local_scalar_dense.default and args[0] in _VALUES:
+            return _VALUES[args[0]].item()
+        if operator is _aten._to_copy.default and args[0] in _VALUES and _leaves_meta(kwargs):
+            return operator(_VALUES[args[0]], **kwargs)
         out = operator(*args, **kwargs)
         results = [leaf for leaf in tree_flatten(out)[0] if isinstance(leaf, torch.Tensor)]
-        if results and all(leaf.is_meta and leaf.numel() <= LARGEST for leaf in results):
+        if results and all(_is_kept(leaf) for leaf in results):
             self._note(operator, args, kwargs, results)
         else:
             self._forget(operator, args)
@@ -50,15 +57,15 @@ class KnownValues(TorchDispatchMode):
             self._forget(operator, args)
             return
         for result, value in zip(results, tree_flatten(known)[0], strict=False):
-            self._values[result] = value
+            _VALUES[result] = value
 
     def _known(self, arguments: Any) -> Any:
         def value(tensor: torch.Tensor) -> torch.Tensor:
             if not tensor.is_meta:
                 return tensor
-            if tensor not in self._values:
+            if tensor not in _VALUES:
                 raise _UnknownError
-            return self._values[tensor]
+            return _VALUES[tensor]
 
         return tree_map_only(torch.Tensor, value, arguments)
 
@@ -67,11 +74,15 @@ class KnownValues(TorchDispatchMode):
         if not operator._schema.is_mutable:
             return
         for written in tree_flatten(args[:1])[0]:
-            if isinstance(written, torch.Tensor) and written in self._values:
-                storage = self._values[written].untyped_storage()._cdata
-                for tensor in list(self._values):
-                    if self._values[tensor].untyped_storage()._cdata == storage:
-                        del self._values[tensor]
+            if isinstance(written, torch.Tensor) and written in _VALUES:
+                storage = _VALUES[written].untyped_storage()._cdata
+                for tensor in list(_VALUES):
+                    if _VALUES[tensor].untyped_storage()._cdata == storage:
+                        del _VALUES[tensor]
+
+
+def _is_kept(tensor: torch.Tensor) -> bool:
+    return tensor.is_meta and tensor.numel() <= (LARGEST_MASK if tensor.dtype == torch.bool else LARGEST)
 
 
 def _leaves_meta(kwargs: dict[str, Any]) -> bool:

@@ -15,7 +15,7 @@ from mfulab.hardware import system
 class Cpu:
     """One CPU as this process sees it.
 
-    `family` and `model` are x86's (CPUID), None elsewhere. `clock_mhz` is the highest clock that the system tells: the
+    `family` and `model` are x86's (CPUID), None elsewhere. `clock_mhz` is the highest clock that is reported: the
     cpufreq maximum, else the clock of /proc/cpuinfo, which in a virtual machine is the nominal one.
     """
 
@@ -37,7 +37,7 @@ def cpu() -> Cpu:
 
 
 def read_cpu() -> Cpu:
-    """The CPU described by the /proc and /sys trees; by sysctl where there are none (macOS)."""
+    """The CPU described by the /proc and /sys trees; by sysctl on macOS."""
     facts = _first_processor()
     if not facts:
         return _without_proc()
@@ -62,13 +62,13 @@ def logical_cpus() -> frozenset[int]:
 
 
 def cpu_limit() -> float | None:
-    """CPUs granted by the tightest cgroup quota above this process (version 1 or 2), None where there is none."""
+    """CPUs granted by the tightest cgroup quota above this process (version 1 or 2), None without one."""
     limits = [quota for folder in _cgroup_folders("cpu") if (quota := _quota(folder)) is not None]
     return min(limits, default=None)
 
 
 def cgroup_cpu_seconds() -> tuple[float | None, float | None]:
-    """CPU seconds that this process's cgroup has used, and that its quota kept from it; None where not told."""
+    """CPU seconds that this process's cgroup has used, and that its quota kept from it; None if not reported."""
     used = stopped = None
     for folder in _cgroup_folders("cpu") + _cgroup_folders("cpuacct"):
         lines = (line.split() for line in (system.text(folder / "cpu.stat") or "").splitlines())
@@ -85,7 +85,7 @@ def cgroup_cpu_seconds() -> tuple[float | None, float | None]:
 
 
 def memory_limit_bytes() -> int | None:
-    """Bytes granted by the tightest cgroup above this process, None where there is no limit."""
+    """Bytes granted by the tightest cgroup above this process, None if there is no limit."""
     limits = []
     for folder in _cgroup_folders("memory"):
         for name in ("memory.max", "memory.limit_in_bytes"):
@@ -118,7 +118,7 @@ def system_seconds() -> SystemSeconds:
 
 
 def physical_cores(logical: frozenset[int]) -> int:
-    """Distinct physical cores among `logical` CPUs; their number where the topology is not told."""
+    """Distinct physical cores among `logical` CPUs; their number where the topology is not reported."""
     siblings = {
         system.text(f"sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list") or str(number)
         for number in logical
@@ -154,8 +154,8 @@ def _clock(facts: dict[str, str]) -> tuple[float | None, str]:
     if highest:
         return highest / 1e3, "cpufreq cpuinfo_max_freq"
     if "cpu MHz" in facts:
-        return float(facts["cpu MHz"]), "/proc/cpuinfo; turbo is not told"
-    return None, "not told by this system"
+        return float(facts["cpu MHz"]), "/proc/cpuinfo; turbo is not reported"
+    return None, "not reported by this system"
 
 
 def _last_level_cache() -> int | None:
@@ -205,7 +205,7 @@ def _without_proc() -> Cpu:
         model=None,
         flags=frozenset(features.lower().split()),
         clock_mhz=float(hertz) / 1e6 if hertz else None,
-        clock_source="sysctl" if hertz else "not told by this system",
+        clock_source="sysctl" if hertz else "not reported by this system",
         last_level_cache_bytes=int(cache) if cache else None,
         virtual=False,
     )

@@ -26,7 +26,7 @@ def cpu_peak(cpu: Cpu, cores: int, precision: str, given: Mapping[str, float] | 
     if precision in ("tf32", "fp8", "fp4"):
         return Peak(None, reason=f"{precision} is a GPU format")
     if cpu.clock_mhz is None:
-        return Peak(None, reason=f"the clock of {cpu.name} is not told; {how}")
+        return Peak(None, reason=f"the clock of {cpu.name} is not reported; {how}")
     row = _vector_row(cpu)
     if row is None:
         return Peak(None, reason=f"the vector units of {cpu.name} are in no table here; {how}")

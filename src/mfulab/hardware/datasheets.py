@@ -51,7 +51,7 @@ def find(device: str, units: int | None = None, pci_id: str | None = None) -> Da
         units: its SMs or compute units, where known: they tell products of one name apart.
         pci_id: its PCI id, where known, for the same purpose.
 
-    Raises UnknownDeviceError where no product, or more than one, answers to it.
+    Raises UnknownDeviceError if no product, or more than one, answers to it.
     """
     if _PCI_ID.fullmatch(device.strip().lower()):
         found = [sheet for sheet in datasheets() if device.strip().lower() in sheet.pci_ids]

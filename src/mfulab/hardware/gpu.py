@@ -1,4 +1,4 @@
-"""The GPU that torch computes on, matched to NVML's by UUID, and what it tells about itself."""
+"""The GPU that torch computes on, matched to NVML's by UUID, and its properties."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -70,7 +70,7 @@ def _asked(handle: Any, call: Any, *arguments: Any) -> Any:
 
 
 def describe(handle: Any) -> dict[str, object]:
-    """Everything the environment's table says of one GPU, by NVML; None where it does not tell."""
+    """Columns of the environment's table for one GPU, by NVML; None if it does not report them."""
     memory = nvml.optional(pynvml.nvmlDeviceGetMemoryInfo, handle)
     capability = nvml.optional(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
     limit = nvml.optional(pynvml.nvmlDeviceGetPowerManagementLimit, handle)

@@ -12,7 +12,7 @@ DeviceType = Literal["auto", "cpu", "cuda"]
 
 
 class NoDeviceError(ValueError):
-    """The device that was asked for cannot be told or is not there; its message says what to do."""
+    """The device that was asked for is ambiguous or missing; the message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ def slug(name: str) -> str:
 
 
 def cuda_devices(environment: Mapping[str, str] | None = None) -> list[CudaDevice]:
-    """The devices that CUDA would see, in its order; empty where no driver answers or CUDA_VISIBLE_DEVICES hides all.
+    """The devices that CUDA would see, in its order; empty if no driver answers or CUDA_VISIBLE_DEVICES hides all.
 
-    Asks NVML only, so no CUDA context is made. Raises NoDeviceError where several different GPUs are numbered by CUDA's
+    Asks NVML only, so no CUDA context is made. Raises NoDeviceError if several different GPUs are numbered by CUDA's
     own "fastest first" order, which NVML does not know.
     """
     environment = os.environ if environment is None else environment

@@ -29,7 +29,7 @@ def ask(call: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def optional(call: Callable[..., Any], *arguments: Any) -> Any:
-    """`call(*arguments)`, None where NVML refuses."""
+    """`call(*arguments)`, None if NVML refuses."""
     try:
         return ask(call, *arguments)
     except RefusedError:
@@ -38,7 +38,7 @@ def optional(call: Callable[..., Any], *arguments: Any) -> Any:
 
 @functools.cache
 def why_absent() -> str | None:
-    """None where NVML can be used in this process, else the reason. Initialises the library once; makes no context."""
+    """None if NVML can be used in this process, else the reason. Initialises the library once; makes no context."""
     with _lock:
         try:
             pynvml.nvmlInit()

@@ -1,4 +1,4 @@
-"""What other installed libraries take for a device's peak: each is asked by its own lookup, without the device."""
+"""Peaks that other installed libraries take for a device, each by its own lookup, without the device."""
 
 from collections.abc import Callable
 from contextlib import ExitStack

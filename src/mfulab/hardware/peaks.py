@@ -36,7 +36,7 @@ TOLERANCE = 0.01
 
 @dataclass(frozen=True)
 class Peak:
-    """One dense peak with its origin, in TFLOP/s (TOP/s for int8); None where it is unknown, and `reason` says why.
+    """One dense peak with its origin, in TFLOP/s (TOP/s for int8); None if it is unknown, and `reason` says why.
 
     `spec` is at the datasheet's clock for these units, `max_clock` at the highest clock that the device at hand allows,
     `datasheet` the printed figure; `sparse_factor` is what 2:4 sparsity multiplies it by in the vendor's marketing.
@@ -95,7 +95,7 @@ def gpu_peak(gpu: "GpuProperties", precision: str, given: Mapping[str, float] | 
 
 
 def memory_peak_gb_s(gpu: "GpuProperties") -> float | None:
-    """Memory clock × bus width × 2 (two transfers a clock) in 10⁹ byte/s; None where the device does not tell them."""
+    """Memory clock × bus width × 2 (two transfers a clock) in 10⁹ byte/s; None if the device does not report them."""
     if not gpu.max_memory_clock_mhz or not gpu.bus_bits:
         return None
     return gpu.max_memory_clock_mhz * 1e6 * gpu.bus_bits / 8 * 2 / 1e9
@@ -107,13 +107,13 @@ def how_to_give(precision: str) -> str:
 
 
 def computed(sheet: Datasheet, unit: str) -> float | None:
-    """Units × FMA per clock and unit × 2 × clock of one kind of unit, in TFLOP/s; None where a factor is unknown."""
+    """Units × FMA per clock and unit × 2 × clock of one kind of unit, in TFLOP/s; None if a factor is unknown."""
     rate, clock = _rates(sheet).get(unit), _clock(sheet, unit)
     return sheet.units * int(rate) * 2e-6 * clock if rate and clock and sheet.units else None
 
 
 def printed(sheet: Datasheet, unit: str) -> float | None:
-    """The datasheet's figure of one kind of unit, in TFLOP/s; None where it prints none."""
+    """The datasheet's figure of one kind of unit, in TFLOP/s; None if it prints none."""
     figure = sheet.figures.get(_column(unit))
     return float(figure) if figure else None
 
@@ -133,7 +133,7 @@ def _peak(
     if precision not in UNITS:
         return Peak(None, reason=f"no peak is defined for precision {precision}; choose one of {', '.join(UNITS)}")
     if a_slice and not units:
-        return Peak(None, reason=f"this is a slice of {sheet.device}, and its name does not tell how many SMs it has")
+        return Peak(None, reason=f"this is a slice of {sheet.device}, and its name does not say how many SMs it has")
     if units and sheet.units and units > sheet.units:
         return Peak(
             None,

@@ -24,7 +24,7 @@ def can_fork_after_imports() -> bool:
 
 
 def text(path: str | os.PathLike[str]) -> str | None:
-    """The content of a file below `ROOT`, such as `proc/stat`; None where there is none or it may not be read."""
+    """The content of a file below `ROOT`, such as `proc/stat`; None if it is missing or may not be read."""
     try:
         with open(os.path.join(ROOT, path), encoding="ascii", errors="replace") as file:
             return file.read().strip()
@@ -39,12 +39,12 @@ def write(path: str, content: str) -> None:
 
 
 def affinity() -> frozenset[int] | None:
-    """The logical CPUs that this process may use; None where a process cannot be bound to some (macOS)."""
+    """The logical CPUs that this process may use; None if a process cannot be bound to some (macOS)."""
     return frozenset(os.sched_getaffinity(0)) if IS_LINUX else None
 
 
 def boot() -> str:
-    """A name of this start of the kernel, also in a container; empty where it is not told."""
+    """A name of this start of the kernel, also in a container; empty if it is not reported."""
     return text("proc/sys/kernel/random/boot_id") or ""
 
 

@@ -37,6 +37,7 @@ _STRETCHES = 5
 _METRICS = {
     "mfu": "mfu_percent",
     "hfu": "hfu_percent",
+    "useful_mfu": "useful_mfu_percent",
     "utilization": "utilization_percent",
     "tflops": "tflop_s",
     "step_time": "time_s",
@@ -45,6 +46,13 @@ _METRICS = {
 HOW_TO_GIVE = "give flops_per_step= (or batch=, the model's arguments, for a replayed CUDA graph)"
 
 Models = torch.nn.Module | Sequence[torch.nn.Module] | Mapping[str, torch.nn.Module]
+
+
+def _part(mfu_percent: float | None, total: Cost) -> float | None:
+    """MFU of real tokens alone, None if the batch does not say which ones are."""
+    if mfu_percent is None or total.useful is None or not total.model:
+        return None
+    return mfu_percent * total.useful / total.model
 
 
 class MeasureWarning(UserWarning):
@@ -62,7 +70,7 @@ class Window:
 
     Args:
         model: the module that the loop calls, or a list or dictionary of them; a model in a compiled or parallel form
-            is given in that form. None where the loop calls no module: then call `window.step()`.
+            is given in that form. None if the loop calls no module: then call `window.step()`.
         batch: what one step eats, for loops that do not call the model itself (a replayed CUDA graph): the model's
             arguments as a tensor, a tuple or a dict. Each step is then one forward and, where the model is in
             training mode, one backward pass of it, counted on tensors without data.
@@ -75,11 +83,12 @@ class Window:
         trace: where to keep a Chrome trace of the block (`trace.json.gz`). It adds kernel-busy and the wait for a
             DataLoader to the ladder, and slows the steps down: measure times without it.
         quiet: print nothing.
+        language: what to print in, `en` or `ko`.
 
     Attributes (after the block):
-        row: every value by its column's name, in the units of the profile table; None where it was not measured.
+        row: every value by its column's name, in the units of the profile table; None if it was not measured.
         readings: the measured ones with source, window and reason.
-        verdict: the likely cause, with numbers; None where no step was seen.
+        verdict: the likely cause, with numbers; None if no step was seen.
     """
 
     _running: "Window | None" = None
@@ -96,12 +105,14 @@ class Window:
         series: str | Path | None = None,
         trace: str | Path | None = None,
         quiet: bool = False,
+        language: str = "en",
     ) -> None:
         self.models = _listed(model)
         devices = dict.fromkeys(parameter.device for each in self.models for parameter in each.parameters())
         self.device = torch.device(device) if device is not None else next(iter(devices), torch.device("cpu"))
         self._devices = list(devices)
         self._batch, self._given_flops, self._ceiling_s, self._quiet = batch, flops_per_step, ceiling_s, quiet
+        self._language = language
         self._given = DeviceConfig(peak_tflop_s=peak_tflop_s or {})
         self._keep = Path(series) if series else None
         self._trace_path = Path(trace) if trace else None
@@ -116,7 +127,7 @@ class Window:
         self._steps: list[Step] = []
         self._laps: list[tuple[float, Readings]] = []
         self._open: ExitStack | None = None
-        self.row: dict[str, float | str | None] = {}
+        self.row: dict[str, Any] = {}
         self.readings: Readings = {}
         self.verdict: Verdict | None = None
 
@@ -210,13 +221,13 @@ class Window:
                 if error is None:
                     _warn(f"the block was not measured: {type(failure).__name__}: {failure}")
         if error is None and self.row and not self._quiet and is_first_rank():
-            show(self)
+            show(self, language=self._language)
 
     def _release(self) -> None:
         Window._running = None
 
     def lap(self) -> dict[str, float]:
-        """Numbers for a logger over the steps since the last lap, after `step()`; empty where there are none.
+        """Numbers for a logger over the steps since the last lap, after `step()`; empty without one.
 
         The keys are those that training frameworks log: `mfu`, `hfu` and `utilization` in percent, `tflops` in TFLOP/s,
         `step_time` in s, `samples_per_second`, and the verdict as `verdict/<cause>` = 1. `row` and `verdict` hold the
@@ -286,6 +297,7 @@ class Window:
         self.row = {name: reading.value for name, reading in self.readings.items()}
         self.row |= self._times(chosen)
         self.row["counted_steps"] = sum(step.counted for step in steps)
+        self.row["only_counted"] = all(step.counted for step in steps)
         self.row |= self._useful(chosen)
         if self._trace and self._trace.analysis:
             mean = sum(step.seconds for step in chosen) / len(chosen)
@@ -364,6 +376,7 @@ class Window:
             if measured and measured.disturbed
             else None,
             **shares,
+            "useful_mfu_percent": _part(shares["mfu_percent"], total),
         }
 
     def _cost(self, steps: Sequence[Step]) -> tuple[tuple[Cost, int, float] | None, str]:

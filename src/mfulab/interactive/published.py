@@ -35,7 +35,7 @@ class Rate:
 
 
 def folder() -> Path:
-    """Where processes of this user publish."""
+    """Folder in which processes of this user publish."""
     return Path(tempfile.gettempdir()) / f"mfulab-{os.getuid()}"
 
 

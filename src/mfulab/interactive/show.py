@@ -8,10 +8,15 @@ from rich.table import Table
 from rich.text import Text
 
 from mfulab.language import Texts, verdicts
+from mfulab.language.quantities import percent
 from mfulab.samplers.reading import Reading
 from mfulab.tables import ladder
+from mfulab.tables.verdict import Verdict
+from mfulab.timing.statistics import FEWEST_WINDOWS
 
 BAR = 24
+# Flags that say that something else was measured too.
+DISTURBING = frozenset({"other_processes", "beside", "held_back", "stolen"})
 
 
 def bar(percent: float) -> str:
@@ -20,65 +25,95 @@ def bar(percent: float) -> str:
     return "█" * filled + "░" * (BAR - filled) + ("▶" if percent > 100 else "")
 
 
-def ladder_table(values: Mapping[str, Any], readings: Mapping[str, Reading]) -> Table:
+def ladder_table(values: Mapping[str, Any], readings: Mapping[str, Reading], language: str = "en") -> Table:
     """The rungs of the ladder that were measured, those beside its falling order dimmed.
 
     If the first is missing, its reason stands in place of a bar.
     """
-    table, names = Table(box=None, pad_edge=False, show_header=False), Texts("en", "rungs")
+    table, names = Table(box=None, pad_edge=False, show_header=False), Texts(language, "rungs")
     measured, first = ladder.measured(values), ladder.RUNGS[0].column
+    drop = ladder.largest_drop(values)
     if first in readings and all(rung.column != first for rung in measured):
         table.add_row(names(first), "—", Text(readings[first].reason, style="dim"))
     for rung in measured:
-        style = "green" if rung.falls else "dim"
+        lost = drop is not None and rung.column == drop.below.column
+        style = "dim" if not rung.falls else "yellow" if lost else "green"
         table.add_row(names(rung.column), f"{rung.percent:6.1f} %", Text(bar(rung.percent), style=style))
     return table
 
 
-def facts_line(values: Mapping[str, Any]) -> str:
+def disturbances(values: Mapping[str, Any], verdict: Verdict | None, language: str = "en") -> list[str]:
+    """What makes a row no measure of its own device: others' load, throttling, too few steps, a slowed ceiling."""
+    text, steps = Texts(language, "measured"), values.get("steps") or 0
+    flags = verdict.flags if verdict else ()
+    found = [verdicts.sentence(flag.key, flag.numbers, language) for flag in flags if flag.key in DISTURBING]
+    if values.get("only_counted"):
+        found.append(text("only_counted"))
+    if steps < FEWEST_WINDOWS:
+        found.append(text("few_steps", count=steps))
+    if values.get("ceiling_other_processes_percent") is not None:
+        found.append(text("ceiling_beside"))
+    return found
+
+
+def facts_line(values: Mapping[str, Any], language: str = "en") -> str:
     """Step time, throughput, rate, power and memory in one line, what was not measured left out."""
-    parts = []
+    text, parts = Texts(language, "measured"), []
     if values.get("time_s") is not None:
-        parts.append(f"{1e3 * values['time_s']:.3f} ms a step over {values.get('steps')} steps")
+        parts.append(text("time", ms=f"{1e3 * values['time_s']:.3f}", count=values.get("steps")))
     if values.get("samples_per_s") is not None:
-        parts.append(f"{values['samples_per_s']:.1f} samples/s")
+        parts.append(text("samples", rate=f"{values['samples_per_s']:.1f}"))
     if values.get("tflop_s") is not None:
-        parts.append(f"{values['tflop_s']:.3g} TFLOP/s in {values.get('effective_precision')}")
+        parts.append(text("rate", tflops=f"{values['tflop_s']:.3g}", precision=values.get("effective_precision")))
     if values.get("power_w") is not None:
-        parts.append(f"{values['power_w']:.0f} W")
+        parts.append(text("power", watts=values["power_w"]))
     if values.get("energy_j") is not None:
-        parts.append(f"{values['energy_j']:.3g} J a step")
+        parts.append(text("energy", joules=f"{values['energy_j']:.3g}"))
     if values.get("memory_bytes") is not None:
-        parts.append(f"{values['memory_bytes'] / 1e9:.2f} GB at most")
+        parts.append(text("memory", gigabytes=f"{values['memory_bytes'] / 1e9:.2f}"))
+    if values.get("counted_steps") and not values.get("only_counted"):
+        parts.append(text("counted", count=values["counted_steps"]))
     return " · ".join(parts)
 
 
-def basis_line(values: Mapping[str, Any]) -> str:
-    """MFU by each denominator."""
-    names = {
-        "mfu_spec_percent": "spec peak",
-        "mfu_max_clock_percent": "highest clock",
-        "mfu_actual_clock_percent": "actual clock",
-        "mfu_measured_percent": "best measured matmul",
-    }
-    parts = [f"{values[name]:.1f} % of the {label}" for name, label in names.items() if values.get(name) is not None]
-    return "MFU: " + ", ".join(parts) if parts else "MFU: none"
+def basis_line(values: Mapping[str, Any], language: str = "en") -> str:
+    """MFU by each denominator; empty without one."""
+    text = Texts(language, "measured")
+    shares = (
+        (text("of_spec"), values.get("mfu_spec_percent")),
+        (text("of_max_clock"), values.get("mfu_max_clock_percent")),
+        (text("of_actual_clock"), values.get("mfu_actual_clock_percent")),
+        (text("of_measured"), values.get("mfu_measured_percent")),
+    )
+    parts = [text("share", share=percent(value), of=name) for name, value in shares if value is not None]
+    return "MFU: " + ", ".join(parts) if parts else ""
 
 
-def show(window: Any, console: Console | None = None) -> None:
-    """Prints a finished window."""
-    values, readings = window.row, window.readings
-    lines: list[Any] = [
-        Text(facts_line(values), style="bold"),
-        ladder_table(values, readings),
-        basis_line(values),
-    ]
-    if window.verdict is not None:
-        cause, reason = Texts().name("cause", window.verdict.cause), window.verdict.reason
-        lines.append(Text(f"{cause}: {verdicts.sentence(reason.key, reason.numbers)}", style="yellow"))
-        flags = [verdicts.sentence(flag.key, flag.numbers) for flag in window.verdict.flags]
-        lines += [Text(f"look: {flag}", style="red") for flag in flags]
-    for name in ("flops", "peak_tflop_s"):
+def report(window: Any, language: str = "en") -> list[Any]:
+    """The lines of a finished window: what disturbed it, facts, ladder, verdict, what to try next."""
+    values, readings, verdict, text = window.row, window.readings, window.verdict, Texts(language, "measured")
+    lines: list[Any] = []
+    if disturbed := disturbances(values, verdict, language):
+        lines.append(Text(text("disturbed", what="; ".join(disturbed)), style="bold red"))
+    lines.append(Text(facts_line(values, language), style="bold"))
+    lines.append(ladder_table(values, readings, language))
+    if basis := basis_line(values, language):
+        lines.append(Text(basis))
+    if verdict is not None:
+        cause = Texts(language).name("cause", verdict.cause)
+        reason = verdicts.sentence(verdict.reason.key, verdict.reason.numbers, language)
+        advice = Texts(language, "advice")(verdict.cause)
+        lines.append(Text.assemble((f"{cause}: ", "bold yellow"), (reason, "yellow")))
+        lines.append(Text(text("try", advice=advice), style="cyan"))
+        flags = [flag for flag in verdict.flags if flag.key not in DISTURBING]
+        said = (verdicts.sentence(flag.key, flag.numbers, language) for flag in flags)
+        lines += [Text(text("look", flag=flag), style="red") for flag in said]
+    for name, label in (("flops", "FLOPs"), ("mfu_percent", "MFU"), ("peak_tflop_s", text("peak"))):
         if name in readings and readings[name].value is None:
-            lines.append(Text(f"{name}: {readings[name].reason}", style="dim"))
-    (console or Console()).print(Group(*lines))
+            lines.append(Text(f"{label}: {readings[name].reason}", style="dim"))
+    return lines
+
+
+def show(window: Any, console: Console | None = None, language: str = "en") -> None:
+    """Prints a finished window, in colours where the terminal has them, and no wider than it."""
+    (console or Console()).print(Group(*report(window, language)))

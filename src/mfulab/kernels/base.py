@@ -86,7 +86,7 @@ class MatmulKernel(ABC):
         return type(self).__name__
 
     def require(self, device: str, shape: Shape) -> None:
-        """Raises UnsupportedError where this cannot be done on the device ("cpu" or "cuda") or for the shape."""
+        """Raises UnsupportedError if this cannot be done on the device ("cpu" or "cuda") or for the shape."""
         if device not in self.devices:
             raise UnsupportedError(f"{self} runs on {' and '.join(self.devices)}, not on {device}")
         if device == "cuda":

@@ -16,7 +16,7 @@ STATIC_SHARED_BYTES = 48 << 10  # a block may have more of its SM only where it 
 
 @functools.cache
 def most_threads() -> int:
-    """Threads that a block of the current GPU may have; 1024, as on all since 2.0, where torch does not tell."""
+    """Threads that a block of the current GPU may have; 1024, as on all since 2.0, if torch does not report it."""
     import torch
 
     if not torch.cuda.is_available():
@@ -57,7 +57,7 @@ def require_grid(name: str, grid: tuple[int, ...]) -> None:
 
 
 def require_shares(name: str, threads: int, *loads: int) -> None:
-    """Raises UnsupportedError where so many loads, tile by tile, are not the same number for every thread."""
+    """Raises UnsupportedError if so many loads, tile by tile, are not the same number for every thread."""
     if any(count % threads for count in loads):
         raise UnsupportedError(f"{name}: {threads} threads cannot share the loads of its tiles evenly, {loads}")
 

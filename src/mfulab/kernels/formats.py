@@ -24,7 +24,7 @@ def format_of(precision: PrecisionConfig) -> Format:
 
 
 def effective_precision(form: Format, relative_error: float, k: int) -> str | None:
-    """The format whose rounding the error shows, whatever was asked for; None where the error fits none.
+    """The format whose rounding the error shows, whatever was asked for; None if the error fits none.
 
     A float32 product with an error of 3e-4 was done in tf32, and a tf32 product with one of 5e-7 in float32.
     """

@@ -26,7 +26,7 @@ _BLOCKS = {(7, 5): 16, (8, 6): 16, (8, 7): 16, (8, 9): 24, (11, 0): 24, (12, 0):
 
 
 def multiprocessor() -> Multiprocessor | None:
-    """The current GPU's; None where there is none."""
+    """The current GPU's; None without one."""
     import torch
 
     if not torch.cuda.is_available():
@@ -41,7 +41,7 @@ def multiprocessor() -> Multiprocessor | None:
 
 
 def occupancy_percent(resources: Resources, launch: Launch, sm: Multiprocessor | None = None) -> float | None:
-    """Percent of an SM's warps that can be resident at once; None where the compiler reports no registers."""
+    """Percent of an SM's warps that can be resident at once; None if the compiler reports no registers."""
     if resources.registers is None or not (launch.block or resources.threads):
         return None
     sm = sm or multiprocessor()

@@ -5,7 +5,7 @@ from mfulab.schema.errors import UnsupportedError
 
 
 def reference_for(precision: str, device: str, shape: Shape) -> tuple[str, MatmulKernel] | None:
-    """torch's product and its name, on a GPU the library's beneath it; None where torch has none for this."""
+    """torch's product and its name, on a GPU the library's beneath it; None if torch has none for this."""
     from mfulab.kernels.torch_matmul import Torch
     from mfulab.kernels.torch_scaled import TorchScaled
 

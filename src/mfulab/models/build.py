@@ -116,7 +116,7 @@ def make_batch(
 
 
 def require_positions(model: torch.nn.Module, batch: Batch) -> None:
-    """Raises ModelError where token ids are more than a learned table has positions; a GPU would only say "assert"."""
+    """Raises ModelError if token ids are more than a learned table has positions; a GPU would only say "assert"."""
     limit = getattr(getattr(model, "config", None), "max_position_embeddings", None)
     tables = (module for module in model.modules() if isinstance(module, torch.nn.Embedding))
     tokens = batch.inputs.shape[-1] if not batch.inputs.is_floating_point() else 0

@@ -29,7 +29,7 @@ def arrange(model: torch.nn.Module, batch: Batch, execution: ExecutionConfig) ->
 def issue(model: torch.nn.Module, batch: Batch, execution: ExecutionConfig) -> Callable[[Any], Any]:
     """The model as a callable in the mode asked for; compilation itself happens in its first calls.
 
-    Raises UnsupportedError where the model cannot be traced or scripted.
+    Raises UnsupportedError if the model cannot be traced or scripted.
     """
     match execution.mode:
         case "trace":

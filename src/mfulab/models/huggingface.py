@@ -12,7 +12,19 @@ from mfulab.models.build import ModelError
 # in each step to find packed sequences: a synchronisation with the device, which neither the meta device nor a CUDA
 # graph allows. Whole sequences without padding, as all are here, need only the flag `is_causal`.
 _UNMASKED = "mfulab_unmasked_sdpa"
-transformers.AttentionInterface.register(_UNMASKED, sdpa_attention_forward)
+
+
+def _attend(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **options: Any) -> Any:
+    """Causal attention by the flag alone, but for a layer with a sliding window that is shorter than the sequence."""
+    window = options.get("sliding_window")
+    if attention_mask is None and window and 1 < query.shape[-2] == key.shape[-2] > window:
+        place = torch.arange(key.shape[-2], device=query.device)
+        behind = place[:, None] - place[None, :]
+        attention_mask = ((behind >= 0) & (behind < window))[None, None]
+    return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+
+
+transformers.AttentionInterface.register(_UNMASKED, _attend)
 
 
 def build(architecture: str, attention: str = "sdpa", **config: Any) -> torch.nn.Module:

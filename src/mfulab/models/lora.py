@@ -25,7 +25,7 @@ class LowRankLinear(torch.nn.Module):
 def build(rank: int, adapted: Sequence[str], **arguments: Any) -> torch.nn.Module:
     """Builds `mfulab.models.huggingface.build(**arguments)` with an adapter on each layer named in `adapted`.
 
-    Raises ModelError where no layer has such a name.
+    Raises ModelError if no layer has such a name.
     """
     model = huggingface.build(**arguments).requires_grad_(False)
     found = [

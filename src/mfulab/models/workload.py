@@ -85,7 +85,7 @@ def decoding_step(
 ) -> StepFunction:
     """The last token of each sequence under torch.no_grad, as `call` computes it, from the others in a cache.
 
-    Raises UnsupportedError where `model` keeps no cache.
+    Raises UnsupportedError if `model` keeps no cache.
     """
     with torch.no_grad(), autocast(precision, device):
         decode = decoder(model, batch.inputs, call)

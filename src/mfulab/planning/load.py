@@ -87,7 +87,7 @@ def _fingerprint(overrides: Sequence[str], folder: Path) -> str:
 
 
 def _recall(path: Path) -> list[Plan]:
-    """The remembered plans; none where there are none, or none that can be read."""
+    """The remembered plans; none if nothing readable is remembered."""
     try:
         plans = json.loads(read_text(path))
         return [Plan(**{**each, "runs": [Run(**run) for run in each["runs"]]}) for each in plans]

@@ -43,7 +43,7 @@ def take(results: Path) -> bool:
 
 
 def clear(results: Path) -> None:
-    """Forgets a holder that was killed, here or elsewhere. Raises ConfigurationError where one lives here."""
+    """Forgets a holder that was killed, here or elsewhere. Raises ConfigurationError if one lives here."""
     path = results.resolve() / NAME
     if path.exists():
         descriptor = _open(path)
@@ -62,7 +62,7 @@ def _open(path: Path) -> int:
 
 
 def _lock(descriptor: int, path: Path) -> dict[str, Any]:
-    """Locks the file, and gives what its last holder left in it. Raises ConfigurationError where one lives."""
+    """Locks the file, and gives what its last holder left in it. Raises ConfigurationError if one lives."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

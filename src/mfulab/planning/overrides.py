@@ -73,7 +73,7 @@ def check_keys(overrides: Sequence[str], config: Mapping[str, Any], config_folde
 
 
 def check_choice(group: str, choice: str, config_folder: Path) -> None:
-    """Raises ConfigurationError where `choice` is no option of `group`."""
+    """Raises ConfigurationError if `choice` is no option of `group`."""
     options = [path.stem for path in (config_folder / group).glob("*.yaml")]
     if choice not in options:
         raise unknown(group, choice, options)

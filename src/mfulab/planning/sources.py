@@ -151,7 +151,7 @@ def _file(module: str) -> Path | None:
 
 @cache
 def locate(target: str) -> str:
-    """The module of a `_target_`. Raises ConfigurationError where no module, or no such name in it, is found.
+    """The module of a `_target_`. Raises ConfigurationError if no module, or no such name in it, is found.
 
     A name is looked for in the module's text; a module that makes its names at run time is believed.
     """

@@ -28,7 +28,7 @@ class State(Enum):
 
 
 def write(plan: Plan, results: Path, newest: Newest = lambda run: 0.0) -> None:
-    """Writes every run's config and the experiment's manifest. Raises ConfigurationError where it cannot."""
+    """Writes every run's config and the experiment's manifest. Raises ConfigurationError if it cannot."""
     try:
         for run in plan.runs:
             write_run(run, results, newest)
@@ -99,7 +99,7 @@ def is_complete(row: Path) -> bool:
 
 
 def check_writable(results: Path) -> None:
-    """Raises ConfigurationError where `results` is no folder in which files can be made."""
+    """Raises ConfigurationError if `results` is no folder in which files can be made."""
     probe = results / f".writable-{os.getpid()}"
     try:
         results.mkdir(parents=True, exist_ok=True)
@@ -118,7 +118,7 @@ def write_if_changed(path: Path, text: str) -> bool:
 
 
 def _read(path: Path) -> str | None:
-    """The text of a file; None where it is missing or cannot be read, which is to be written anew."""
+    """The text of a file; None if it is missing or cannot be read, which is to be written anew."""
     try:
         return read_text(path)
     except (FileNotFoundError, UnreadableError):

@@ -59,7 +59,7 @@ class Workflow:
 
     @property
     def warm(self) -> str:
-        """A shell function that runs a script in the warm worker, or directly where there is none."""
+        """A shell function that runs a script in the warm worker, or directly without one."""
         command = shlex.join([sys.executable, "-S", "-E", client.__file__])
         return f'warm() {{{{ {command} "$@"; }}}}; '  # Snakemake formats a prefix: braces are doubled
 
@@ -229,7 +229,7 @@ def _told_in_one_line() -> Iterator[None]:
 
 
 def _check_place(folder: Path) -> None:
-    """Raises ConfigurationError where Snakemake could not work: it takes braces in any path for a wildcard."""
+    """Raises ConfigurationError if Snakemake could not work: it takes braces in any path for a wildcard."""
     if {"{", "}"} & set(str(folder)):
         raise ConfigurationError(f"{folder}: Snakemake allows no braces in a path. Move or rename this folder.")
 

@@ -17,7 +17,7 @@ ABSENT = {str: "", bool: False, float: float("nan")}
 
 
 def read(folder: Path, wanted: Collection[str] = (*TABLES, "series")) -> tuple[Tables, list[str]]:
-    """The wanted tables, empty where one cannot be read, and what was wrong with the files, in words."""
+    """The wanted tables, empty if one cannot be read, and what was wrong with the files, in words."""
     problems: list[str] = []
     tables = {table: _read(folder / f"{table}.csv", table, problems) for table in TABLES if table in wanted}
     if "series" in wanted:
@@ -35,7 +35,7 @@ def excluded(folder: Path) -> pd.DataFrame:
 
 
 def seminar(folder: Path) -> pd.DataFrame:
-    """The seminar's numbers computed anew, as texts; empty where they were not computed or cannot be read."""
+    """The seminar's numbers computed anew, as texts; empty if they were not computed or cannot be read."""
     columns = ["source", "case", "printed", "formula", "value", "answer", "agrees", "note"]
     try:
         return pd.read_csv(folder / "seminar.csv", dtype=str, keep_default_na=False)[columns]
@@ -91,10 +91,10 @@ def own(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def with_machine(tables: Tables, rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with two columns of their machine, as its environment tells them.
+    """The rows with two columns of their machine, as its environment reports them.
 
     `machine` is the name under which its device is shown, a recorded one marked: where devices of one name are in
-    several machines, the machine's own name stands behind it. `device` is cpu or cuda, empty where it is not told.
+    several machines, the machine's own name stands behind it. `device` is cpu or cuda, empty if it is not reported.
     """
     known = tables["environment"].drop_duplicates(["hardware", "recorded"], keep="last")
     known = known.assign(name=known["device_name"].map(short_name)).set_index(["hardware", "recorded"], drop=False)

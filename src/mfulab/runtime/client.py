@@ -114,7 +114,7 @@ def _directly(command: list[str], environment: dict[str, str], limit: float | No
 
 
 def _in_worker(command: list[str], environment: dict[str, str], limit: float | None) -> int | None:
-    """As `_execute`, or None where no worker answers."""
+    """As `_execute`, or None if no worker answers."""
     connection = _connect()
     if connection is None:
         return None

@@ -25,7 +25,7 @@ POLL_S = 0.1
 def claim(device: str | None, config_path: str, environment: dict[str, str]) -> Iterator[dict[str, str]]:
     """Holds a device of type `device` for the run of `config_path`, waiting for one; yields the run's environment.
 
-    Raises WorkflowEndedError where the workflow ends meanwhile.
+    Raises WorkflowEndedError if the workflow ends meanwhile.
 
     `device` is `cuda`, `cpu`, or None for a run that needs none. Where it is not known which GPUs there are, the run
     sees what it would see anyway.

@@ -15,7 +15,7 @@ class WorkflowEndedError(Exception):
 
 
 def check_workflow(environment: Mapping[str, str]) -> None:
-    """Raises WorkflowEndedError where the process that `environment` names as the workflow has ended.
+    """Raises WorkflowEndedError if the process that `environment` names as the workflow has ended.
 
     A shell stands between the workflow and its runs and outlives it, so that these cannot tell by their parent.
     """
@@ -39,7 +39,7 @@ def is_alive(process: int) -> bool:
 
 
 def _pidfd(process: int) -> int | None:
-    """A file descriptor of a process; None where the system has none to give (before Linux 5.3, in some sandboxes)."""
+    """A file descriptor of a process; None if the system has none to give (before Linux 5.3, in some sandboxes)."""
     if not hasattr(os, "pidfd_open"):
         return None
     try:
@@ -66,7 +66,7 @@ def prefer_to_kill(process: int) -> None:
 
 
 def kill_group(group: int) -> None:
-    """Ends every process of a process group; nothing where none is left."""
+    """Ends every process of a process group; nothing if none is left."""
     with suppress(ProcessLookupError):
         os.killpg(group, signal.SIGKILL)
 

@@ -66,7 +66,7 @@ def read_config(step: str, path: Path) -> StepConfig:
 
 
 def check_device(config: StepConfig, folder: Path) -> str:
-    """The hardware that the run's folder claims. Raises ConfigurationError where this machine is another one."""
+    """The hardware that the run's folder claims. Raises ConfigurationError if this machine is another one."""
     if not config.on_device:
         return ""
     from mfulab.hardware.identity import NoDeviceError, hardware_slug

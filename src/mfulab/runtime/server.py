@@ -89,7 +89,7 @@ def _dismiss(listener: socket.socket) -> None:
 
 
 def _keep(connection: socket.socket) -> None:
-    """Forks the run, waits, and tells its exit status (negative: a signal); kills it when nobody waits any more."""
+    """Forks the run, waits, and reports its exit status (negative: a signal); kills it when nobody waits any more."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     request, outputs = _receive(connection)
     if request is None:
@@ -113,7 +113,7 @@ def _keep(connection: socket.socket) -> None:
 
 
 def _receive(connection: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
-    """A request and the descriptors of its standard output and error; None where the client is gone."""
+    """A request and the descriptors of its standard output and error; None if the client is gone."""
     data, descriptors, _, _ = socket.recv_fds(connection, 1 << 20, 2)
     while not data.endswith(b"\n"):
         more = connection.recv(1 << 20)

@@ -102,7 +102,7 @@ def between(begin: CpuCounters, end: CpuCounters, cores: float) -> Readings:
         ("steal_percent", _difference(begin.system_steal_s, end.system_steal_s)),
     ):
         value = None if part is None or not total else 100 * part / total
-        reason = "" if value is not None else "not told by this system, or the window is shorter than its 10 ms ticks"
+        reason = "" if value is not None else "not reported by this system, or the window is shorter than a 10 ms tick"
         readings[name] = Reading(value, "%", SYSTEM, wall, reason)
     used = _difference(begin.cgroup_used_s, end.cgroup_used_s)
     stopped = _difference(begin.cgroup_throttled_s, end.cgroup_throttled_s)
@@ -113,7 +113,7 @@ def between(begin: CpuCounters, end: CpuCounters, cores: float) -> Readings:
         ("throttled_percent", stopped, wanted),
     ):
         value = None if part is None or whole is None else 100 * part / whole if part else 0.0
-        reason = "" if value is not None else "this system tells no cgroup CPU accounting"
+        reason = "" if value is not None else "this system reports no cgroup CPU accounting"
         readings[name] = Reading(value, "%", CGROUP, wall, reason)
     for name, before, after in (
         ("voluntary_switches_per_s", begin.voluntary, end.voluntary),

@@ -89,7 +89,7 @@ class GpmSampler:
 
 
 def why_unsupported(handle: Any) -> str:
-    """Empty where the device claims GPM, else the reason."""
+    """Empty if the device claims GPM, else the reason."""
     try:
         support = nvml.ask(pynvml.nvmlGpmQueryDeviceSupport, nvml.parent(handle))
     except nvml.RefusedError as refusal:

@@ -33,7 +33,7 @@ class PeakMemory:
             return Reading(torch.cuda.max_memory_allocated(self._device), "B", "CUDA caching allocator, peak allocated")
         peak = system.peak_memory_bytes()
         if peak is None:
-            return Reading(None, "B", "peak RSS", reason="this system does not tell the peak resident set")
+            return Reading(None, "B", "peak RSS", reason="this system does not report the peak resident set")
         source = "peak RSS above the RSS before the model was built"
         if peak <= self._baseline:
             return Reading(

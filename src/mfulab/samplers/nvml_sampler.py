@@ -204,7 +204,7 @@ def throttling(before: dict[str, Counter], after: dict[str, Counter], window_s: 
 def other_processes(handle: Any, own: int | None) -> tuple[int | None, str]:
     """Processes besides `own` (all of them where that is None) that compute on the GPU.
 
-    In a container NVML tells the host's process ids, or none at all: one of those it tells is then taken for `own`.
+    In a container NVML reports the host's process ids, or none at all: one of those it tells is then taken for `own`.
     """
     processes, reason = _asked(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
     if processes is None:

@@ -52,7 +52,7 @@ def cpu_probe(pid: int, cores: float) -> Probe:
 
 
 def cuda_probe(uuid: str, own: int | None) -> Probe:
-    """Reads what NVML tells of the GPU `uuid` now; what it refuses is empty. `own` is no "other process"."""
+    """Reads what NVML reports of the GPU `uuid` now; what it refuses is empty. `own` is no "other process"."""
     import pynvml
 
     from mfulab.hardware import nvml

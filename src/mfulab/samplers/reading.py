@@ -9,7 +9,7 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Reading:
-    """A value over `window_s` seconds, told by `source`; None where it could not be had, for `reason`."""
+    """A value over `window_s` seconds, reported by `source`; None if it could not be had, for `reason`."""
 
     value: float | None
     unit: str
@@ -59,7 +59,7 @@ def missing(names: Mapping[str, str], source: str, reason: str) -> Readings:
 def first_available(candidates: Iterable[Readings]) -> Readings:
     """For each name the first candidate that has a value; where none has, one empty reading with every reason.
 
-    A value that is not from the first source that could have told it says in its source why that one did not.
+    A value that is not from the first source that could have had it says in its source why that one did not.
     """
     offers: dict[str, list[Reading]] = {}
     for readings in candidates:

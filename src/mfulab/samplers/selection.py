@@ -56,7 +56,7 @@ def samplers_for(device: Any, series: Sequence[Sampler] = ()) -> list[Sampler]:
 
 
 def clock_reader(device: Any) -> Callable[[], float | None]:
-    """A function that reads the SM clock in MHz now; None where it is not told, as on a CPU."""
+    """A function that reads the SM clock in MHz now; None if it is not reported, as on a CPU."""
     if device.type != "cuda":
         return lambda: None
     from mfulab.hardware.gpu import handle_of

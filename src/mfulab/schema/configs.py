@@ -296,7 +296,7 @@ AUDITED = {  # libraries with a table of peaks, each by what pip calls it, here 
 
 
 def installed_version(library: str) -> str | None:
-    """The version of an audited library, without importing it; None where it is not installed."""
+    """The version of an audited library, without importing it; None if it is not installed."""
     for distribution in AUDITED[library]:
         with contextlib.suppress(metadata.PackageNotFoundError):
             return metadata.version(distribution)

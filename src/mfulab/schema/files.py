@@ -145,7 +145,7 @@ def cannot_be_written(path: Path | str, error: OSError) -> ConfigurationError:
 
 
 def remove(path: Path) -> None:
-    """Removes a file or a folder, whatever stands there; nothing where nothing does."""
+    """Removes a file or a folder, whatever stands there; nothing if nothing does."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

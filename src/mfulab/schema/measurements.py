@@ -16,7 +16,7 @@ class Measurement:
     Attributes:
         step: name of the rule, the script and the module.
         table: name of the table that holds its rows.
-        config: what a run of it may be told.
+        config: the keys that a run of it may have.
         row: what a run of it reports.
         message: what Snakemake says when a run starts; `{wildcards.run}` is the run's name.
         shown: columns that the page shows first, in order; the others appear on request.

@@ -16,7 +16,7 @@ Status = Literal["ok", "out_of_memory", "unsupported", "incorrect", "failed"]
 class Row(Closed):
     """Columns with which every row begins. Units stand in the names; an empty cell was not measured."""
 
-    hardware: str = Field("", description="Slug of the device; empty where none is needed.")
+    hardware: str = Field("", description="Slug of the device; empty if none is needed.")
     run: str = ""
     status: Status = "ok"
     message: str = Field("", description="Why the status is not ok, or which values are empty for what reason.")
@@ -66,7 +66,7 @@ class CeilingRow(Row):
     datasheet_tflop_s: float | None = None
     max_clock_tflop_s: float | None = Field(None, description="The same at the highest clock that the device allows.")
     measured_gb_s: float | None = Field(None, description="Triad a[i] = b[i] + s·c[i], three streams counted.")
-    computed_gb_s: float | None = Field(None, description="Memory clock × bus width × 2, where the device tells them.")
+    computed_gb_s: float | None = Field(None, description="Memory clock × bus width × 2, if the device reports them.")
     clock_mhz: float | None = Field(None, description="Mean SM clock while measuring.")
     threads: int | None = Field(None, description="CPU threads used.")
 
@@ -184,7 +184,7 @@ class ProfileRow(Row):
     memory_source: str | None = None
     energy_j: float | None = Field(None, description="Per step.")
     power_w: float | None = Field(None, description="Mean over the windows.")
-    clock_mhz: float | None = Field(None, description="Mean SM clock over the windows; a CPU tells none.")
+    clock_mhz: float | None = Field(None, description="Mean SM clock over the windows; a CPU reports none.")
     loss: float | None = Field(None, description="After the last step; finite in a row that is ok.")
     kernel_busy_percent: Percent | None = Field(None, description="Union of kernel intervals ÷ wall time, traced pass.")
     sm_active_percent: Percent | None = None
@@ -204,10 +204,10 @@ class ProfileRow(Row):
     integer_active_percent: Percent | None = None
     compute_busy_percent: Percent | None = Field(None, description="Traced pass: compute kernels.")
     communication_percent: Percent | None = Field(
-        None, description="Traced pass: communication that compute hides not."
+        None, description="Traced pass: communication not overlapped by compute."
     )
     copy_percent: Percent | None = Field(
-        None, description="Traced pass: copies that compute and communication hide not."
+        None, description="Traced pass: copies not overlapped by compute or communication."
     )
     idle_percent: Percent | None = Field(None, description="Traced pass: nothing on the GPU.")
     input_wait_percent: Percent | None = Field(None, description="The loop waited for its DataLoader's next batch.")
@@ -307,7 +307,7 @@ class MatmulRow(Row):
 
 
 class NumberFormatsRow(Row):
-    """Errors are relative, medians over independent sequences; empty where a sum left the format's range."""
+    """Errors are relative, medians over independent sequences; empty if a sum left the format's range."""
 
     precision: str = ""
     bits: int | None = Field(None, description="That carry information; tf32 is stored in 32.")
@@ -339,15 +339,13 @@ PeakVerdict = Literal[
 
 
 class PeaksAuditRow(Row):
-    """What another library takes for one device's peak in one format, beside ours."""
+    """Another library's peak for one device in one format, beside ours."""
 
     library: str = ""
     version: str | None = None
     device: str | None = Field(None, description="The datasheet's name.")
-    asked: str | None = Field(None, description="The name that a driver tells, by which it was asked.")
-    precision: str | None = Field(
-        None, description="A format, or `memory`; empty where it knows no format of a device."
-    )
+    asked: str | None = Field(None, description="The name that a driver reports, by which it was asked.")
+    precision: str | None = Field(None, description="A format, or `memory`; empty if it knows no format of a device.")
     theirs: float | None = Field(None, description="Dense TFLOP/s as it uses them; memory: 10⁹ byte/s.")
     ours: float | None = Field(None, description="The same by the datasheet.")
     ratio: float | None = Field(None, description="Theirs ÷ ours.")
@@ -370,7 +368,7 @@ class PublishedRow(Row):
         None, description="Compute capability, gfx name or family, as the datasheet has it."
     )
     accelerators: int | None = None
-    precision: str | None = Field(None, description="As published; empty where it is not said.")
+    precision: str | None = Field(None, description="As published; empty if it is not said.")
     batch_size: int | None = Field(None, description="Samples a step, of all devices together.")
     samples_per_s: float | None = Field(None, description="Of all devices together.")
     tokens_per_s_per_device: float | None = None

@@ -32,7 +32,7 @@ class Recomputed:
         case: what the number is of.
         printed: as the source prints it; empty for a number of ours.
         formula: how it comes about.
-        value: what the code computes; None where the answer is no number.
+        value: what the code computes; None if the answer is no number.
         answer: the same for a reader, with its unit.
         agrees: whether the source is right, to the digits that it prints.
         note: why not, or what is left out.

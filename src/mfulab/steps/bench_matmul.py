@@ -115,7 +115,7 @@ def _packages_of(config: KernelConfig) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _launched_with(launch: Launch) -> Iterator[None]:
-    """Notes a CUDA error's name and the launch configuration that met it, where the error itself does not tell them."""
+    """Notes a CUDA error's name and the launch configuration that met it, if the error itself lacks them."""
     try:
         yield
     except UnsupportedError:

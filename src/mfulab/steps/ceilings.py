@@ -64,13 +64,13 @@ def _memory(row: CeilingRow, device: torch.device, folder: Path) -> Measured:
         row.computed_formula = "memory clock × bus width × 2"
         row.computed_source = "NVML nvmlDeviceGetMaxClockInfo, nvmlDeviceGetMemoryBusWidth"
     if row.computed_gb_s is None:
-        row.message = "this device does not tell its memory clock and bus width, so there is no computed bandwidth"
+        row.message = "this device does not report its memory clock and bus width, so there is no computed bandwidth"
     return Measured(row, samples)
 
 
 @contextlib.contextmanager
 def _clock(row: CeilingRow, device: torch.device, folder: Path) -> Iterator[None]:
-    """Fills the row's mean SM clock over what runs inside, from a series that stays in `folder`; a CPU tells none."""
+    """Fills the row's mean SM clock over what runs inside, from a series that stays in `folder`; a CPU reports none."""
     if device.type != "cuda":
         yield
         return

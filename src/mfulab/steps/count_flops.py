@@ -118,7 +118,7 @@ def _add_inference(row: FlopsRow, config: CountFlopsConfig) -> None:
 
 
 def _add_checkpointed(row: FlopsRow, config: CountFlopsConfig) -> None:
-    """Counts anew with every block recomputed; the columns stay empty where the model has no blocks."""
+    """Counts anew with every block recomputed; the columns stay empty if the model has no blocks."""
     try:
         counted = count_model(config.model, config.batch_size, config.sequence_length, checkpointing=True)
     except ModelError:
@@ -129,7 +129,7 @@ def _add_checkpointed(row: FlopsRow, config: CountFlopsConfig) -> None:
 
 
 def _add_decoding(row: FlopsRow, config: CountFlopsConfig) -> None:
-    """Counts anew the step that decodes the last token; the columns stay empty where that cannot be, and it is said."""
+    """Counts anew the step that decodes the last token; the columns stay empty if that cannot be, and it is said."""
     try:
         counted = count_model(config.model, config.batch_size, config.sequence_length, mode="decoding")
     except UnsupportedError:  # it keeps no cache

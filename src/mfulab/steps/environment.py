@@ -23,7 +23,7 @@ PACKAGES = (
 
 
 def measure(config: EnvironmentConfig, folder: Path) -> Measured:
-    """One row; what this machine does not tell stays None."""
+    """One row; None for what this machine does not report."""
     device, _ = prepare(config.device)
     here, logical = cpu.cpu(), cpu.logical_cpus()
     gpus = [gpu.describe(handle) for handle in nvml.handles()]

@@ -61,6 +61,6 @@ def _dot_errors(form: rounding.NumberFormat, length: int, seed: int) -> dict[str
 
 
 def _error(computed: torch.Tensor, exact: torch.Tensor) -> float | None:
-    """None where a sum left the range of the format: an overflow has no relative error."""
+    """None if a sum left the range of the format: an overflow has no relative error."""
     error = rounding.relative_error(computed, exact)
     return error if math.isfinite(error) else None

@@ -22,7 +22,7 @@ VENDORS = ("NVIDIA", "AMD")
 def measure(config: PeaksAuditConfig, folder: Path) -> Measured:
     """A row for each device and format that the library answers for, one for each device that it does not know.
 
-    Raises UnsupportedError where the library is not installed.
+    Raises UnsupportedError if the library is not installed.
     """
     library = LIBRARIES[config.library]
     version = installed_version(config.library)
@@ -38,7 +38,7 @@ def measure(config: PeaksAuditConfig, folder: Path) -> Measured:
 
 
 def _device(library: Library, name: str, sheet: Datasheet) -> Iterator[PeaksAuditRow]:
-    """The answers for a device as a driver names it; one row, `missing`, where there is none in any format."""
+    """The answers for a device as a driver names it; one row, `missing`, without one in any format."""
     ours = {precision: peak(sheet.device, precision, sheet.units).spec for precision in UNITS}
     ours[MEMORY] = sheet.memory_gb_s
     answers = {precision: library.ask(name, sheet, precision) for precision in ours}
@@ -60,7 +60,7 @@ def _device(library: Library, name: str, sheet: Datasheet) -> Iterator[PeaksAudi
 def _verdict(
     library: Library, sheet: Datasheet, precision: str, theirs: float, ours: dict[str, float | None]
 ) -> tuple[PeakVerdict, str]:
-    """What explains their number: ours, a known mistake, or nothing."""
+    """Explanation of their number: ours, a known mistake, or none."""
     own = ours[precision]
     if own is None:
         return "guessed", f"neither the datasheet nor the architecture has {precision}"
@@ -101,7 +101,7 @@ def _all(precision: str) -> tuple[tuple[str, float], ...]:
 
 
 def _whose(theirs: float, precision: str, sheet: Datasheet) -> str | None:
-    """The device whose peak comes nearest, to one part in a thousand; None where none does."""
+    """The device whose peak comes nearest, to one part in a thousand; None if none does."""
     near = [(abs(theirs / value - 1), device) for device, value in _all(precision) if device != sheet.device]
     best, device = min(near, default=(1.0, ""))
     return device if best < 1e-3 else None

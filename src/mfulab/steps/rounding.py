@@ -153,7 +153,7 @@ def dot(form: NumberFormat, accumulator: NumberFormat, x: torch.Tensor, y: torch
 
 
 def relative_error(computed: torch.Tensor, exact: torch.Tensor) -> float:
-    """Median over the trials of |computed − exact| / |exact|; NaN where a sum left the format's range."""
+    """Median over the trials of |computed − exact| / |exact|; NaN if a sum left the format's range."""
     return float(((computed - exact).abs() / exact.abs()).median())
 
 

@@ -48,7 +48,7 @@ class Interval:
 class Compared:
     """One run in both sets. `ratio` is new ÷ old: below 1 is faster; its bounds are the intervals' at their worst.
 
-    Times are None where there is none in one set, bounds also where a time has no interval.
+    Times are None if a set lacks them, bounds also if a time has no interval.
     """
 
     step: str
@@ -105,7 +105,7 @@ def interval(row: Mapping[str, object]) -> Interval | None:
 
 
 def compare(old: Path, new: Path, noticeable: float = NOTICEABLE) -> list[Compared]:
-    """Every run of two folders of one machine each, matched by step and run name; runs of one alone are told so."""
+    """Every run of two folders of one machine each, matched by step and run name."""
     compared = []
     for step in STEPS:
         before, after = _rows(old, step), _rows(new, step)
@@ -138,7 +138,7 @@ def _one(
 def machine_folder(path: Path) -> Path:
     """The folder results/<hardware> that `path` is or, as a results folder or a project, holds.
 
-    Raises ConfigurationError where there is none, or several to choose from.
+    Raises ConfigurationError if there is none, or more than one.
     """
     if any((path / step).is_dir() for step in STEPS):
         return path

@@ -44,7 +44,7 @@ def step_flops(flops: Values, mode: str, micro_batches: int) -> dict[str, float 
 
 
 def _evaluated(flops: Values, what: str) -> float | None:
-    """A count of the forward pass in evaluation mode; training's, which may have more heads, where there is none."""
+    """A count of the forward pass in evaluation mode, else training's, which may have more heads."""
     counted = flops.get(f"inference_{what}")
     return flops.get(f"forward_{what}") if counted is None else counted
 
@@ -61,7 +61,7 @@ def step_bytes(flops: Values, mode: str, micro_batches: int, dtype: str | None) 
 
 
 def predicted_memory(row: Values, flops: Values, device: str | None) -> float | None:
-    """Bytes that a step needs at its peak, as a pretended allocator saw its tensors; None where it was not counted.
+    """Bytes that a step needs at its peak, as a pretended allocator saw its tensors; None if it was not counted.
 
     An allocator's rounding and the libraries' workspaces come on top; on a CPU also the interpreter and its libraries.
     """
@@ -96,7 +96,7 @@ def profile_columns(row: Values, flops: Values, compute: Values, memory: Values,
     """Joined columns of one profiled step.
 
     `row` is a profile_step row with its config's `mode`, `gradient_accumulation`, `checkpointing` and `dtype`; `flops`,
-    `compute` and `memory` are the count_flops row and the two ceilings rows, empty mappings where there are none.
+    `compute` and `memory` are the count_flops row and the two ceilings rows, empty mappings without one.
     `device` is cpu or cuda.
     """
     mode = row.get("mode") or "training"
@@ -142,7 +142,7 @@ def profile_columns(row: Values, flops: Values, compute: Values, memory: Values,
 
 
 def matmul_columns(row: Values, compute: Values, device: str | None) -> dict[str, Any]:
-    """Joined columns of one matmul; `compute` is the ceilings row of its precision, empty where there is none."""
+    """Joined columns of one matmul; `compute` is the ceilings row of its precision, empty without one."""
     time = row.get("time_s") if row.get("status") == "ok" else None
     speed = ratio(ratio(row.get("flops"), time), TERA)
     peak, ceiling = compute.get("computed_tflop_s"), compute.get("measured_tflop_s")
@@ -246,7 +246,7 @@ def _without_mfu(row: Values, joined: Values, missing: str, at_least: float | No
 
 
 def faster_than_possible(row: Values, compute: Values, device: str | None) -> str | None:
-    """Says of a GPU's matmul that no time can be as short; None where it can, or where nobody knows.
+    """Says of a GPU's matmul that no time can be as short; None if it can, or where nobody knows.
 
     The floor is its FLOPs at the peak of the highest clock that the device allows. What is faster was not computed, or
     not in the precision whose error it shows.

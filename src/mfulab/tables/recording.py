@@ -179,7 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def recordings(results: Path, hardware: str | None) -> list[Path]:
-    """The folders of all recordings, or of one. Raises ConfigurationError where that one is not there."""
+    """The folders of all recordings, or of one. Raises ConfigurationError if that one is not there."""
     if hardware is None:
         return sorted(
             path for path in (results / REFERENCE).glob("[!.]*") if path.is_dir() and path.name not in NO_MACHINE

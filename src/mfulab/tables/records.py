@@ -74,7 +74,7 @@ def read_rows(folder: Path, step: str) -> list[Record]:
 
 
 def read_config(folder: Path) -> Record:
-    """A run's config, empty where there is none to read."""
+    """A run's config, empty if it cannot be read."""
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (ValueError, OSError):

@@ -37,7 +37,7 @@ def columns(lines: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def read(path: Path) -> pd.DataFrame:
-    """The table with its types: numbers, but for the run's identity and `in_window`; empty where there is none."""
+    """The table with its types: numbers, but for the run's identity and `in_window`; empty without one."""
     try:
         frame = pd.read_csv(path, dtype=str, keep_default_na=False, encoding_errors="replace")
     except (FileNotFoundError, ValueError):

@@ -1,4 +1,4 @@
-"""Rates of the simplest work at full size: matrix products over growing shapes, and a memory triad, bounded in time."""
+"""Rates of the simplest work at full size: matmuls over growing shapes, and a memory triad, bounded in time."""
 
 import time
 from collections.abc import Callable

@@ -29,7 +29,7 @@ class Timer(Protocol):
     most_calls: int  # in one group
 
     def time(self, call: Call, calls: int) -> Timed | None:
-        """One of `calls` back-to-back calls; None where this repetition is void."""
+        """One of `calls` back-to-back calls; None if this repetition is void."""
 
     def cold(self, call: Call) -> Timed | None:
         """One call after the caches were flushed."""
@@ -149,7 +149,7 @@ def drop_slow_clocks(repetitions: Sequence[Repetition], share: float = 0.75) -> 
 
 @dataclass(frozen=True)
 class Summary:
-    """Median and interquartile range in seconds; None where there are too few repetitions."""
+    """Median and interquartile range in seconds; None if there are too few repetitions."""
 
     median_s: float | None
     iqr_s: float | None

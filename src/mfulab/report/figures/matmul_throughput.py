@@ -1,4 +1,4 @@
-"""One matrix product in every implementation: throughput and error against its size."""
+"""One matmul in every implementation: throughput and error against its size."""
 
 import pandas as pd
 from matplotlib.figure import Figure

@@ -28,7 +28,7 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """How many answers agree, and the one that is furthest too high for a device that the library knows."""
+    """Number of answers that agree, and the one that is furthest too high for a device that the library knows."""
     given = rows[rows["theirs"].notna()]
     if given.empty:
         return text("none", count=len(rows))

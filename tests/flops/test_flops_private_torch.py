@@ -1,0 +1,46 @@
+"""Private parts of torch that the counter leans on. Where this fails and little else does, torch has changed."""
+
+import importlib
+import inspect
+
+import pytest
+
+PRIVATE = {
+    "torch.autograd": ["_engine_run_backward"],
+    "torch._C": ["_current_autograd_node"],
+    "torch._C._autograd": ["_get_sequence_nr"],
+    "torch._ops": ["HigherOrderOperator", "OpOverload", "OpOverloadPacket"],
+    "torch._subclasses.fake_tensor": ["FakeTensor", "FakeTensorMode"],
+    "torch.nn.attention.flex_attention": [
+        "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", "_validate_device", "create_mask", "flex_attention_hop", "noop_mask",
+    ],
+    "torch.nn.modules.module": ["register_module_forward_hook", "register_module_forward_pre_hook"],
+    "torch.optim.optimizer": ["register_optimizer_step_post_hook", "register_optimizer_step_pre_hook"],
+    "torch.testing._internal.distributed.fake_pg": ["FakeStore"],
+    "torch.utils._python_dispatch": [
+        "TorchDispatchMode", "_disable_current_modes", "_get_current_dispatch_mode_stack",
+        "is_traceable_wrapper_subclass_type",
+    ],
+    "torch.utils.checkpoint": ["_StopRecomputationError"],
+    "torch.utils.flop_counter": ["flop_registry"],
+    "torch.utils.weak": ["WeakIdKeyDictionary"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("module", PRIVATE)
+def test_it_is_where_it_was(module):
+    found = importlib.import_module(module)
+    assert [name for name in PRIVATE[module] if not hasattr(found, name)] == []
+
+
+def test_they_take_what_they_took():
+    from torch.autograd import graph
+    from torch.nn.attention import flex_attention
+
+    assert list(inspect.signature(graph._engine_run_backward).parameters) == ["t_outputs", "args", "kwargs"]
+    mask = flex_attention.BlockMask.as_tuple.__doc__ or inspect.getsource(flex_attention.BlockMask.as_tuple)
+    assert mask
+    full = flex_attention.create_block_mask(flex_attention.noop_mask, 1, 1, 128, 128, device="cpu").as_tuple()
+    assert full[2].shape == (1, 1, 1)
+    assert full[-1] is flex_attention.noop_mask
+    assert full[-3:-1] == (128, 128)
