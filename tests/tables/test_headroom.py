@@ -45,7 +45,7 @@ def test_products_above_their_peak_are_shown_and_not_clipped():
 def test_a_measured_step_of_a_gpu():
     row = {
         "spent": json.dumps({"products": 600, "uncounted": 0, "others": 200, "idle": 200}), "time_s": 1e-3,
-        "matmul_percent": 60.0, "flops": 300e9, "mfu_basis": "spec", "peak_tflop_s": 1000.0, "ceiling_tflop_s": 800.0,
+        "flops": 300e9, "mfu_basis": "spec", "peak_tflop_s": 1000.0, "ceiling_tflop_s": 800.0,
         "clock_mhz": 1500.0, "peak_clock_mhz": 1800.0,
     }  # fmt: skip
     found = of_step(row)
@@ -56,7 +56,8 @@ def test_a_measured_step_of_a_gpu():
 
 
 def test_without_flops_or_shares_nothing_is_invented():
-    row = {"spent": json.dumps({"products": 6, "idle": 4}), "time_s": 1.0, "matmul_percent": 60.0}
+    row = {"spent": json.dumps({"products": 6, "idle": 4}), "time_s": 1.0}
     assert of_step(row)["useful_ms"] == 0
     assert of_step(row)["uncounted_ms"] == pytest.approx(600)
-    assert of_step({**row, "matmul_percent": None}) == of_step({}) == columns(None) == dict.fromkeys(COLUMNS)
+    hidden = {**row, "spent": json.dumps({"others": 6, "idle": 4})}
+    assert of_step(hidden) == of_step({}) == columns(None) == dict.fromkeys(COLUMNS)

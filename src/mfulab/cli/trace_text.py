@@ -17,6 +17,15 @@ from mfulab.tracing.analysis import Analysis, Product
 from mfulab.tracing.reader import Read
 
 RUNGS = ("kernel_busy_percent", "matmul_percent", "hfu_percent", "mfu_percent")
+PRODUCTS = ("operator", "shapes", "calls", "share", "speed_column", "padding")
+OTHERS, KERNELS = ("operator", "share"), ("kernel", "calls", "share")
+FILES = ("file", "device", "step_time", "kernel_busy_percent", "mfu_percent", "verdict")
+RANKS = ("rank", "step_time", "kernel_busy_percent", "exposed", "transfer", "waiting")
+# The titles of these tables, and their columns, as the catalogues name them.
+WORDS = (
+    *("products", "others", "kernels", "ranks", "operator", "shapes", "calls", "share", "speed_column", "padding"),
+    *("kernel", "file", "device", "step_time", "verdict", "rank", "exposed", "transfer", "waiting", "no_device", "cpu"),
+)
 LONGEST = 5
 NAME = 64  # characters of a kernel's name
 
@@ -90,7 +99,7 @@ def _weights(row: dict[str, Any]) -> str:
 
 def _budget(text: Texts, row: dict[str, Any]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=text("budget"), title_justify="left", title_style="bold")
-    table.add_column(text("part"))
+    table.add_column("")
     table.add_column(text("ms"), justify="right")
     table.add_column(text("points"), justify="right")
     step = 1e3 * row["time_s"]
@@ -117,15 +126,15 @@ def _longest(console: Console, text: Texts, analysis: Analysis, row: dict[str, A
         )
         for product in analysis.products[:LONGEST]
     ]
-    _table(console, text, "products", ("operator", "shapes", "calls", "share", "speed_column", "padding"), products)
+    _table(console, text, "products", PRODUCTS, products)
     others = sorted(analysis.others.items(), key=lambda item: -item[1])[:LONGEST]
     lines = [(_short(name, NAME), percent(100 * time / wall)) for name, time in others]
-    _table(console, text, "others", ("operator", "share"), lines)
+    _table(console, text, "others", OTHERS, lines)
     kernels = [
         (_short(str(one["kernel"]), NAME), f"{one['calls']}", percent(1e11 * float(str(one["time_s"])) / wall))
         for one in analysis.kernels[:LONGEST]
     ]
-    _table(console, text, "kernels", ("kernel", "calls", "share"), kernels)
+    _table(console, text, "kernels", KERNELS, kernels)
     for name, (time, reason) in sorted(analysis.uncounted.items(), key=lambda item: -item[1][0])[:LONGEST]:
         share = percent(100 * time / wall)
         console.print(Text(text("uncounted_line", name=_short(name, 44), share=share, reason=reason), style="dim"))
@@ -169,9 +178,8 @@ def _short(name: str, most: int) -> str:
 
 
 def _overview(text: Texts, rows: Sequence[dict[str, Any]], language: str) -> Table:
-    names = ("file", "device", "step_time", "kernel_busy_percent", "mfu_percent", "verdict")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=text("overview"), title_justify="left", title_style="bold")
-    for place, name in enumerate(names):
+    for place, name in enumerate(FILES):
         table.add_column(text(name), justify="right" if 2 <= place <= 4 else "left")
     for row in rows:
         cells = (row["kernel_busy_percent"], row["mfu_percent"])
@@ -197,7 +205,6 @@ def _job(console: Console, text: Texts, job: dict[str, Any], ranks: Sequence[dic
         )
         for row in sorted(ranks, key=lambda row: row["rank"])
     ]
-    names = ("rank", "step_time", "kernel_busy_percent", "exposed", "transfer", "waiting")
-    _table(console, text, "ranks", names, lines)
+    _table(console, text, "ranks", RANKS, lines)
     if any(row["transfer_percent"] is None for row in ranks):
         console.print(Text(text("unmatched"), style="dim"))

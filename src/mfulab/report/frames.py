@@ -75,7 +75,7 @@ def with_traces(tables: Tables) -> pd.DataFrame:
     profile, traces = tables["profile"], tables["traces"]
     if traces.empty:
         return profile
-    devices = [f"{short_name(device)}, read from a trace" for device in traces["device"].replace("", "a device")]
+    devices = [f"{short_name(device)} · read from a trace" for device in traces["device"].replace("", "a device")]
     read = traces.assign(hardware=devices)
     kept = {
         name: read[name] if name in read else pd.Series(ABSENT[kind], read.index, kind)

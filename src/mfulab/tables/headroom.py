@@ -85,13 +85,14 @@ def of_step(row: Mapping[str, Any]) -> dict[str, float | None]:
     """The columns of a measured step, whose shares come from its traced pass and whose FLOPs from a count.
 
     Args:
-        row: `spent`, `time_s`, `matmul_percent`, `flops`, `mfu_basis`, `peak_tflop_s`, `ceiling_tflop_s`,
+        row: `spent`, `time_s`, `flops`, `mfu_basis`, `peak_tflop_s`, `ceiling_tflop_s`,
             `clock_mhz`, `peak_clock_mhz`; all columns are None where the shares are not told.
     """
     time, basis = row.get("time_s"), row.get("mfu_basis")
-    if not row.get("spent") or not time or row.get("matmul_percent") is None:
+    told = json.loads(row.get("spent") or "{}")
+    if not time or not told.get("products", 0) + told.get("uncounted", 0):  # compiled code may hide its matmuls
         return columns(None)
-    spent = shared(json.loads(row["spent"]), round(1e9 * time))
+    spent = {"products": 0, "uncounted": 0} | shared(told, round(1e9 * time))
     flops, peak, ceiling = row.get("flops"), row.get("peak_tflop_s"), row.get("ceiling_tflop_s")
     denominator = {"spec": peak, "measured": ceiling}.get(basis or "")
     if flops is None or not denominator:

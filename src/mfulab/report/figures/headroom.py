@@ -81,8 +81,8 @@ def _draw_steps(axes: Axes, row: pd.Series, words: Texts, text: Texts) -> None:
         axes.barh(place, row[part], left=level - row[part], color=COLORS[part], edgecolor=style.MUTED, linewidth=0.5)
         level -= row[part]
         inside = level > 12
-        where = {"x": level - 1, "ha": "right"} if inside else {"x": level + row[part] + 1, "ha": "left"}
-        axes.text(y=place, s=f"{significant(row[f'{part}_ms'])} ms", va="center", fontsize=10, **where)
+        at, side = (level - 1, "right") if inside else (level + row[part] + 1, "left")
+        axes.text(at, place, f"{significant(row[f'{part}_ms'])} ms", ha=side, va="center", fontsize=10)
         names.append(words(part))
     axes.barh(len(names), row["useful"], color=COLORS["useful"])
     axes.text(row["useful"] + 1, len(names), f"{significant(row['useful_ms'])} ms", va="center", fontsize=10)
