@@ -304,6 +304,7 @@ class Window:
             spent = json.dumps(self._trace.analysis.spent)
             self.row |= headroom.of_step({**self.row, "time_s": mean, "spent": spent})
         self.verdict = judge(self.row)
+        self.row["expected_mfu_percent"] = self.verdict.expected_mfu_percent
 
     def _times(self, steps: Sequence[Step]) -> dict[str, float | str | None]:
         times = [step.seconds for step in steps]
