@@ -18,7 +18,7 @@ from typing import Any
 
 from mfulab.hardware.identity import hardware_slug
 from mfulab.schema import manifest
-from mfulab.schema.configs import SLUG
+from mfulab.schema.configs import PUBLISHED, SLUG
 from mfulab.schema.errors import ConfigurationError
 from mfulab.schema.files import (
     UnreadableError,
@@ -29,7 +29,7 @@ from mfulab.schema.files import (
     write_json,
     write_text,
 )
-from mfulab.schema.measurements import NO_MACHINE, TABLES
+from mfulab.schema.measurements import TABLES
 from mfulab.tables import build, series
 from mfulab.tables.columns import Record, Records, columns
 from mfulab.tables.recording_check import ABOUT, CONFIGS, DIRTY, SERIES, check
@@ -220,8 +220,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def recordings(results: Path, hardware: str | None) -> list[Path]:
     """The folders of all recordings, or of one. Raises ConfigurationError if that one is not there."""
     if hardware is None:
-        places = (path for path in (results / REFERENCE).glob("[!.]*") if path.is_dir() and path.name not in NO_MACHINE)
-        return [folder_of(results, path.name) for path in sorted(places)]
+        found = sorted(path for path in (results / REFERENCE).glob("[!.]*") if path.is_dir())
+        return [folder_of(results, path.name) for path in found if path.name != PUBLISHED.name]
     folder = folder_of(results, hardware)
     if not folder.is_dir():
         raise ConfigurationError(f"{folder}/: there is no such recording.")
