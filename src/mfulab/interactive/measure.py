@@ -1,5 +1,6 @@
 """The ladder of whatever runs in a `with` block: for your own training loop, with no pipeline around it."""
 
+import json
 import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from mfulab.samplers.reading import Reading, Readings, first_available, sampling
 from mfulab.samplers.selection import per_step, restriction_of, samplers_for, sources_answered
 from mfulab.samplers.series import Series
 from mfulab.schema.configs import DeviceConfig
+from mfulab.tables import headroom
 from mfulab.tables.mfu import utilization
 from mfulab.tables.verdict import Verdict, judge
 from mfulab.timing.clocks import clock_for
@@ -310,6 +312,10 @@ class Window:
         self.row["counted_steps"] = sum(step.counted for step in steps)
         self.row["only_counted"] = all(step.counted for step in steps)
         self.row |= self._useful(chosen)
+        if self._trace and self._trace.analysis:
+            mean = sum(step.seconds for step in chosen) / len(chosen)
+            spent = json.dumps(self._trace.analysis.spent)
+            self.row |= headroom.of_step({**self.row, "time_s": mean, "spent": spent})
         self.verdict = judge(self.row)
         self.row["expected_mfu_percent"] = self.verdict.expected_mfu_percent
 
