@@ -43,6 +43,7 @@ def test_a_planned_experiment_becomes_tables(planned):
         "formats": 5,
         "published": 20,
         "peaks": 3,
+        "traces": 0,
     }
     row = (
         found["profile"]
