@@ -1,4 +1,4 @@
-"""What `mfulab trace` prints of each file: the ladder, the verdict, the lost milliseconds, the longest of each kind."""
+"""Text of `mfulab trace` for each file: the ladder, the verdict, the lost milliseconds, the longest of each kind."""
 
 import json
 from collections.abc import Sequence

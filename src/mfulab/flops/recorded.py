@@ -41,17 +41,17 @@ class Shaped:
 
     @property
     def ndim(self) -> int:
-        """How many dimensions."""
+        """Number of dimensions."""
         return len(self.shape)
 
     def numel(self) -> int:
-        """How many elements."""
+        """Number of elements."""
         return prod(self.shape)
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """What one call cost. `cost` is None where the record does not tell, and `reason` says why.
+    """Cost of one call. `cost` is None if the record does not hold it, and `reason` says why.
 
     `matmul` is (batch, m, n, k) where the call is one product of matrices.
     """

@@ -117,7 +117,7 @@ class Phases:
 
     @property
     def kinds(self) -> int:
-        """How many kinds were counted."""
+        """Number of kinds that were counted."""
         return len(self.costs) - 1 - self.derived
 
     @property

@@ -1,4 +1,4 @@
-"""What a row read from a profiler trace may hold."""
+"""Row of a profiler trace."""
 
 from pydantic import Field
 

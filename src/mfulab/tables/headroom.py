@@ -1,4 +1,4 @@
-"""Where a step's milliseconds go between the peak and MFU: each nanosecond lost once, the parts sum to the step.
+"""Lost milliseconds of a step between the peak and MFU: each nanosecond once, the parts sum to the step.
 
 One function for what was read from a trace, for `profile_step` and for `mfulab.measure`. A part ÷ the step is what it
 takes off MFU, in points: the useful part is MFU itself.

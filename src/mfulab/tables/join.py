@@ -234,7 +234,7 @@ def _trace_headroom(row: Values, useful_s: float | None, padding_s: float | None
 
 
 def _without_mfu(row: Values, joined: Values, missing: str, at_least: float | None) -> str | None:
-    """Why a trace gives no MFU, and what to do about it; None where it gives one."""
+    """Reason why a trace gives no MFU, with a remedy; None if it gives one."""
     if row.get("status") != "ok" or joined["mfu_percent"] is not None:
         return None
     if row.get("flops") is None:

@@ -1,4 +1,4 @@
-"""What one window of a trace says: where its time went, by what, and how many FLOPs that was."""
+"""Analysis of one window of a trace: its time by kind and operator, and its FLOPs."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Which operator each launch came from: through the launch's place in time on its thread, else by the id they share.
+"""Operator of each launch, by the launch's place in time on its thread, else by the id they share.
 
 An operator goes by its outermost name: batch_norm, and not what it is made of. A matrix product, convolution or
 attention (a product, for short) is the outermost call with a formula.

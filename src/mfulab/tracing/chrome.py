@@ -107,7 +107,7 @@ class Stream:
         yield rest["traceEvents"]
 
     def _head(self, file: IO[bytes]) -> tuple[bytes, bytes, bool]:
-        """What follows the opening of the list of events, that opening, and whether the file is at its end."""
+        """Text after the opening of the list of events, that opening, and True at the file's end."""
         buffer = b""
         while len(buffer) < HEAD_BYTES:
             more = self._read(file)

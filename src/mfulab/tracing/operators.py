@@ -41,7 +41,7 @@ class TracedPass:
 
     @functools.cached_property
     def analysis(self) -> Analysis:
-        """Where the time of the traced steps went. Raises TraceError where the trace does not tell."""
+        """Time of the traced steps by kind. Raises TraceError if the trace lacks it."""
         recording = read(self._saved)
         return analyse(recording, windows(recording)[0])
 

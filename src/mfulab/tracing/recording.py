@@ -49,7 +49,7 @@ class Texts:
 
 @dataclass(frozen=True)
 class Call:
-    """What a trace holds of one operator's arguments, each as recorded: shapes, types, values of scalars, FLOPs."""
+    """One operator's arguments as recorded: shapes, types, values of scalars, FLOPs."""
 
     name: str
     shapes: tuple[Any, ...]
@@ -60,7 +60,7 @@ class Call:
 
 @dataclass
 class Activities:
-    """What devices executed, a column each; `name` indexes `Recording.names`."""
+    """Work that devices executed, a column each; `name` indexes `Recording.names`."""
 
     begin: Times
     end: Times

@@ -1,4 +1,4 @@
-"""Where the milliseconds of a step go: what is lost between the peak and MFU, each part once."""
+"""Milliseconds of a step that are lost between the peak and MFU, each part once."""
 
 import pandas as pd
 from matplotlib.axes import Axes
