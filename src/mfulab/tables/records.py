@@ -68,7 +68,12 @@ def read_rows(folder: Path, step: str) -> list[Record]:
     if not MEASUREMENTS[step].lines or row["status"] != "ok":
         return [row]
     problems: list[str] = []
-    found = [parse(MEASUREMENTS[step].row, cells) for cells in _lines(folder / "samples.csv", problems)]
+    try:
+        found = [parse(MEASUREMENTS[step].row, cells) for cells in _lines(folder / "samples.csv", problems)]
+    except ValueError as error:
+        problems.append(f"unreadable rows: {folder / 'samples.csv'}: {_first_line(error)}")
+    if problems or not found:
+        return [{**row, "status": "failed", "message": "; ".join(problems) or f"no rows in {folder / 'samples.csv'}"}]
     same = {name: row[name] for name in ("commit", "started_at")}
     return [{**each, **same, "run": f"{folder.name},line={number}"} for number, each in enumerate(found, 1)]
 
@@ -100,7 +105,9 @@ def from_manifest(manifest: Path, root: Path = Path(), *, finished: bool = False
         where = plan["hardware"] if MEASUREMENTS[step].on_device else ""
         who = {"hardware": where, "experiment": plan["experiment"], "recorded": False, "run": Path(folder).name}
         for row in read_rows(root / folder, step):
-            collected.add(MEASUREMENTS[step].table, {**row, **known, **who, "run": row["run"]}, root / folder)
+            # Only a run's own row brings its folder: the page would hold the samples once a line.
+            own = root / folder if row["run"] == Path(folder).name else None
+            collected.add(MEASUREMENTS[step].table, {**row, **known, **who, "run": row["run"]}, own)
 
     for run in plan["runs"]:
         if finished and _changed(root / run["folder"], run.get("config_digest")):
@@ -154,7 +161,8 @@ def from_folder(results: Path, hardware: str) -> Collected:
             links = {"flops": str(flops) if flops else None, "compute": str(ceilings.get(_format(config), "")) or None}
             who = {"hardware": hardware, "experiment": "", "recorded": False, "run": folder.name}
             for row in read_rows(folder, step):
-                collected.add(table, {**row, **from_config(table, config, links), **who, "run": row["run"]}, folder)
+                own = folder if row["run"] == folder.name else None
+                collected.add(table, {**row, **from_config(table, config, links), **who, "run": row["run"]}, own)
     for folder in sorted(used):
         who = {"hardware": "", "experiment": "", "recorded": False, "run": folder.name}
         collected.add("flops", {**read_row(folder, "count_flops"), **who}, folder)
