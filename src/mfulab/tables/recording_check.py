@@ -9,13 +9,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from mfulab.schema.measurements import TABLES
+from mfulab.schema.measurements import RECORDED
 from mfulab.tables import build
 from mfulab.tables.columns import JOINED, Record, columns
 from mfulab.tables.records import Collected, from_recorded
 
 CONFIGS, SERIES, ABOUT = "configs.jsonl", "series.csv", "recording.json"
-FILES = {*(f"{table}.csv" for table in TABLES), CONFIGS, SERIES, ABOUT}
+FILES = {*(f"{table}.csv" for table in RECORDED), CONFIGS, SERIES, ABOUT}
 DIRTY = "-dirty"  # ends the commit of a row that changed code has measured
 RELATIVE = 1e-9  # of joined values: what printing and reading a float may change, and much more
 
@@ -30,7 +30,7 @@ def check(folder: Path) -> list[str]:
     found = from_recorded(folder)
     problems += found.problems
     build.joined(found.records)
-    for table in TABLES:
+    for table in RECORDED:
         problems += _table(folder / f"{table}.csv", table, found.records[table])
     return [*problems, *_links(found, folder), *_configs(found, folder), *_commits(found, folder)]
 
@@ -107,7 +107,7 @@ def _configs(found: Collected, folder: Path) -> Iterator[str]:
     yield from (f"{CONFIGS}: {table}/{run} belongs to no row" for table, run in sorted(there - wanted))
     for line in lines:
         try:
-            TABLES[line["table"]].config.model_validate(line["config"])
+            RECORDED[line["table"]].config.model_validate(line["config"])
         except (ValidationError, KeyError) as error:
             yield f"{CONFIGS}: {line['table']}/{line['run']}: {str(error).splitlines()[0]}"
 

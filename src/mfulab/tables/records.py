@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from mfulab.schema.configs import CountFlopsConfig
 from mfulab.schema.formats import format_name
-from mfulab.schema.measurements import MEASUREMENTS, TABLES
+from mfulab.schema.measurements import MEASUREMENTS, RECORDED, TABLES
 from mfulab.schema.rows import Row
 from mfulab.tables.columns import FLAGS, TEXT, Record, Records
 
@@ -191,7 +191,7 @@ def _key(config: Mapping[str, Any]) -> str:
 def from_recorded(folder: Path) -> Collected:
     """The rows of one recorded machine: its tables, whose joined columns are dropped to be joined anew."""
     collected = Collected()
-    for table, measurement in TABLES.items():
+    for table, measurement in RECORDED.items():
         for number, cells in enumerate(_lines(folder / f"{table}.csv", collected.problems), start=2):
             try:
                 row = parse(measurement.row, cells)
