@@ -8,7 +8,7 @@ CPU_TORCH ?= https://download.pytorch.org/whl/cpu
 CONFIG ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help report figures install test lint format types unit workflow bench lock lock-check audit wheelhouse clean
+.PHONY: help report figures install test lint format types unit workflow bench faults unlock lock lock-check audit wheelhouse clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -44,6 +44,12 @@ workflow: $(VENV)/tested ## The real workflow in miniature
 bench: $(VENV)/installed ## Each target beside what was got, in two minutes (ALL=1: 5,000 runs and quickstart too)
 	@missed=0; for each in "pipeline.py $(if $(ALL),--all)" cpu_matmul.py sampler_cost.py; do \
 	    $(BIN)/python benchmarks/$$each || missed=1; done; exit $$missed
+
+faults: $(VENV)/tested ## Sweeps that are killed, cut off and lied to: ten minutes (docs/reliability.md)
+	MFULAB_FAULTS=5 MFULAB_EXAMPLES=2000 $(BIN)/pytest -n auto tests/workflow/test_faults.py tests/planning/test_checks.py
+
+unlock: $(VENV)/installed ## Forget a sweep that was killed on another machine; refused while one runs here
+	$(BIN)/snakemake --unlock
 
 lock: ## Pin what each target installs, in requirements.lock and requirements/ (UPGRADE=1: the newest that fits)
 	$(PYTHON) scripts/lock.py $(if $(UPGRADE),--upgrade)

@@ -2,7 +2,8 @@
 
     python benchmarks/sampler_cost.py [--device cpu|cuda|auto] [--pairs 10] [--seconds 1]
 
-Also says how far two consecutive windows of the same step differ. On an idle GPU both should stay under 1 %.
+Also says how far two consecutive windows of the same step differ, and what `mfulab.measure` around a training loop with
+steps of some 20 ms costs. On an idle device all should stay under 1 %.
 """
 
 import argparse
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+import mfulab
 from mfulab.hardware.compute import prepare
 from mfulab.samplers.selection import samplers_for
 from mfulab.samplers.series import Series
@@ -37,7 +39,7 @@ def watched_window(step: Step, device: torch.device, seconds: float, estimate_s:
 
 
 def product(device: torch.device) -> Step:
-    """A step of some milliseconds: one product on the CPU, many small ones, bound by launches, on a GPU."""
+    """A step of some milliseconds: one matmul on the CPU, many small ones, bound by launches, on a GPU."""
     size, repeats = (512, 1) if device.type == "cpu" else (256, 200)
     a = torch.randn(size, size, device=device)
 
@@ -48,8 +50,30 @@ def product(device: torch.device) -> Step:
     return step
 
 
+def training(device: torch.device) -> tuple[torch.nn.Module, Step]:
+    """A model and its training step of some 20 ms on four cores: many layers, so that hooks and parameters count."""
+    width, rows = (512, 128) if device.type == "cpu" else (2048, 4096)
+    model = torch.nn.Sequential(*(torch.nn.Linear(width, width, device=device) for _ in range(24)))
+    inputs = torch.randn(rows, width, device=device)
+
+    def step() -> None:
+        model.zero_grad()
+        model(inputs).square().mean().backward()
+
+    return model, step
+
+
+def measured_loop(window: mfulab.measure, step: Step, steps: int) -> float:
+    """The median step time in a loop inside `mfulab.measure`, which has counted such a step before."""
+    with window:
+        for _ in range(steps):
+            step()
+            window.step()
+    return float(window.row["time_s"])
+
+
 def main() -> None:
-    """Prints both ratios with their 95 % confidence intervals."""
+    """Prints the ratios with their 95 % confidence intervals."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
     parser.add_argument("--pairs", type=int, default=10, help=f"at least {FEWEST_WINDOWS}, or there is no interval")
@@ -71,7 +95,20 @@ def main() -> None:
             plain = measure_window(step, clock, options.seconds, estimate).median_s
         costs.append(watched / plain)
         repeats.append(measure_window(step, clock, options.seconds, estimate).median_s / plain)
-    for label, ratios in (("samplers on ÷ off", costs), ("window ÷ window before", repeats)):
+    model, train = training(device)
+    each = warm_up(train, clock, CUDA_PACE if device.type == "cuda" else CPU_PACE).step_s
+    window, steps = mfulab.measure(model, quiet=True, ceiling_s=0), max(FEWEST_WINDOWS, round(options.seconds / each))
+    measured_loop(window, train, 2)
+    loops = []
+    for _ in range(options.pairs):
+        before = measure_window(train, clock, options.seconds, each).median_s
+        loops.append(measured_loop(window, train, steps) / before)
+    told = (
+        ("samplers on ÷ off", costs),
+        ("window ÷ window before", repeats),
+        (f"mfulab.measure on ÷ off, steps of {1e3 * each:.0f} ms", loops),
+    )
+    for label, ratios in told:
         low, high = median_interval(ratios) or (None, None)
         print(f"{label}: {Stats(ratios).median:.4f} (95 % CI {low:.4f} to {high:.4f}) on {device}, {threads} threads")
 

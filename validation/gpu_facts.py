@@ -1,4 +1,4 @@
-"""First facts about a GPU, in under two minutes: which counters answer, how fast copies and large products are.
+"""First facts about a GPU, in under two minutes: which counters answer, how fast copies and large matmuls are.
 
     python validation/gpu_facts.py [--out facts.json] [--quick]
 

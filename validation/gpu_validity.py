@@ -22,7 +22,7 @@ from mfulab.report import frames
 
 Row = Mapping[str, Any]
 OK, DIFFERS, NOT_MEASURABLE = "ok", "differs", "not measurable"
-# Dense TFLOP/s of large products that others have published for a device, as a range.
+# Dense TFLOP/s of large matmuls that others have published for a device, as a range.
 PUBLISHED: dict[str, dict[str, tuple[float, float]]] = {
     "nvidia-h100-80gb-hbm3": {"bf16": (789, 797), "tf32": (372, 402), "fp32": (51.9, 52)},
     "nvidia-h200": {"bf16": (769, 798)},  # 8192³ by torch 2.11 on random data, on several cards

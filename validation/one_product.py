@@ -20,7 +20,7 @@ KERNELS = Path(__file__).parents[1] / "config" / "kernel"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints how far the result is from the float64 product; 1 where it is too far."""
+    """Prints how far the result is from the float64 matmul; 1 where it is too far."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kernel", choices=sorted(path.stem for path in KERNELS.glob("*.yaml")))
     parser.add_argument("precision", choices=sorted(FORMATS))

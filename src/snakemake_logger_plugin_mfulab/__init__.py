@@ -8,6 +8,7 @@ import os
 import sys
 from typing import Any, TextIO
 
+from snakemake import cli
 from snakemake.logging import ColorizingTextHandler
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
@@ -28,11 +29,28 @@ NOISE = (
     "Execute ",
     "Select jobs",
     "Singularity containers: ignored",
+    "Unlocked working directory",
     "Using shell",
     "host:",
 )
 QUIET_EVENTS = {LogEvent.WORKFLOW_STARTED, LogEvent.JOB_STARTED, LogEvent.RESOURCES_INFO}
 RED, GREEN, YELLOW, FAINT = 31, 32, 33, 2
+
+
+def _explain_dotted_keys() -> None:
+    """Tells a dotted key of --config in one line, which Snakemake ends with a traceback before any workflow is read."""
+    parse = cli.parse_config
+
+    def parse_or_explain(entries: Any) -> Any:
+        dotted = [entry for entry in entries or () if "." in entry.partition("=")[0]]
+        if dotted:
+            sys.exit(f"mfulab: {dotted[0]}: a key with a dot goes into `overrides`: --config overrides='{dotted[0]}'.")
+        return parse(entries)
+
+    cli.parse_config = parse_or_explain
+
+
+_explain_dotted_keys()
 
 
 class LogHandler(LogHandlerBase):

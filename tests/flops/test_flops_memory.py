@@ -99,6 +99,28 @@ def test_fused_attention_keeps_no_scores():
     assert saved < 3 * scores
 
 
+def test_attention_leaves_its_output_where_the_next_layer_takes_it():
+    """Heads that are merged again after attention copy nothing, on the meta device as on a CPU."""
+
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.project, self.out = nn.Linear(32, 96), nn.Linear(32, 32)
+
+        def forward(self, x):
+            heads = self.project(x).view(2, 16, 3, 4, 8).permute(2, 0, 3, 1, 4)
+            output = nn.functional.scaled_dot_product_attention(*heads)
+            return self.out(output.transpose(1, 2).reshape(2, 16, 32))
+
+    counts = []
+    for device in ("meta", "cpu"):
+        with torch.device(device):
+            model, x = Attention(), torch.randn(2, 16, 32)
+        counts.append(count(model, lambda model=model, x=x: model(x).sum(), fused=device == "meta"))
+    assert counts[0].saved == counts[1].saved
+    assert counts[0].operations.sum("forward").other_elements == counts[1].operations.sum("forward").other_elements
+
+
 def test_predicted_peak():
     peak = {"parameters": 100, "trainable": 100, "step_peak_bytes": 4000, "step_peak_fixed_bytes": 7}
     assert memory.training_peak_bytes(**peak) == 400 + 800 + 4000 + 7

@@ -66,7 +66,7 @@ def test_every_implementation_is_right_for_every_shape(kind, precision, shapes):
         assert result.correct, f"{shape}: {result}"
         done += 1
     if not done:
-        pytest.skip(f"this GPU has no {precision} product of this kind")
+        pytest.skip(f"this GPU has no {precision} matmul of this kind")
 
 
 def test_a_launch_that_cannot_be_names_the_error_and_the_configuration():

@@ -1,6 +1,7 @@
 """From an experiment to runs: expansion, exclusion, names, and the messages for what cannot be planned."""
 
 import json
+import re
 
 import pytest
 from hydra import compose, initialize_config_dir
@@ -18,6 +19,7 @@ from mfulab.planning.snakemake_workarounds import restore_commas
 from mfulab.schema.configs import BenchMatmulConfig
 from mfulab.schema.errors import ConfigurationError
 from mfulab.schema.measurements import MEASUREMENTS
+from mfulab.schema.replicates import base_name
 
 CONFIG = ROOT / "config"
 EXPERIMENTS = sorted(path.stem for path in (CONFIG / "experiment").glob("*.yaml"))
@@ -69,7 +71,8 @@ def test_the_config_tree_names_every_key_of_the_configs():
 
 
 def test_a_product_of_models_and_kernels_costs_neither_a_kernel_a_model_nor_a_model_a_kernel():
-    result = planned("experiment=quickstart", "model=resnet18,gpt2", "kernel=numpy,torch", "batch_size=1", "size=64")
+    narrow = ("model=resnet18,gpt2", "kernel=numpy,torch", "batch_size=1", "size=64")
+    result = planned("experiment=quickstart", "replicates=1", *narrow)
     assert len(by_step(result, "bench_matmul")) == 3  # NumPy has no bf16
     assert len(by_step(result, "profile_step")) == 2 * 2 * 2
     assert len(by_step(result, "count_flops")) == 2  # shared by workloads and precisions
@@ -90,7 +93,8 @@ def test_every_run_is_joined_with_runs_of_the_same_plan():
 
 
 def test_a_swept_nested_key_stands_in_the_name():
-    result = planned("experiment=quickstart", "kernel=torch", "kernel.block=[8,8],[16,16]", "size=64", "precision=fp32")
+    narrow = ("kernel=torch", "size=64", "precision=fp32", "replicates=1")
+    result = planned("experiment=quickstart", "kernel.block=[8,8],[16,16]", *narrow)
     names = [run.name for run in by_step(result, "bench_matmul")]
     assert [name.split("kernel.block=")[1] for name in names] == ["8x8", "16x16"]
 
@@ -191,8 +195,8 @@ def test_an_own_model_needs_only_its_target_and_input():
     assert names == {"torch.nn.Identity"}
 
 
-@given(st.lists(st.sampled_from("abc"), min_size=1, max_size=3, unique=True), st.integers(1, 4))
-def test_the_number_of_runs_is_the_product_of_the_axes_that_the_step_reads(kernels, sizes):
+@given(st.lists(st.sampled_from("abc"), min_size=1, max_size=3, unique=True), st.integers(1, 4), st.integers(1, 4))
+def test_the_number_of_runs_is_the_product_of_the_axes_that_the_step_reads(kernels, sizes, replicates):
     kernel_axis = [Value(k, {"name": k, "_target_": "a.b", "block": None}) for k in kernels]
     size_axis = [Value(str(2**n), 2**n) for n in range(sizes)]
     base = {
@@ -205,10 +209,13 @@ def test_the_number_of_runs_is_the_product_of_the_axes_that_the_step_reads(kerne
         "device": {"name": "cpu", "type": "cpu", "threads": None, "peak_tflop_s": {}},
         "timing": {},
         "seed": 0,
+        "replicates": replicates,
     }
     axes = {"kernel": kernel_axis, "size": size_axis, "model": [Value("x", {}), Value("y", {})]}
     result = plan(Composition("test", base, {"kernel": "a"}, axes, {}), "test-4c", "cpu")
-    assert len(by_step(result, "bench_matmul")) == len(kernels) * sizes
+    runs = by_step(result, "bench_matmul")
+    assert len(runs) == len(kernels) * sizes * replicates
+    assert len({base_name(run.name) for run in runs}) == len(kernels) * sizes
 
 
 def test_a_cluster_job_understands_the_name_of_its_run() -> None:
@@ -220,3 +227,18 @@ def test_a_cluster_job_understands_the_name_of_its_run() -> None:
     assert target.wildcards_dict == {"hardware": "nvidia-a", "run": name}
     restore_commas([target.wildcards_dict])
     assert target.wildcards_dict == {"hardware": "nvidia-a", "run": name}
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("0", "replicates=0: must be greater than or equal to 1."),
+        ("100", "replicates=100: must be less than or equal to 99."),
+        ("1.5", "replicates=1.5: must be a valid integer"),
+        ("true", "replicates=True: give a value, not true or false."),
+        ("2,3", "replicates=2,3: one value for all runs."),
+    ],
+)
+def test_a_wrong_number_of_replicates_is_one_sentence(value, says):
+    with pytest.raises(ConfigurationError, match=f"^{re.escape(says)}"):
+        planned("experiment=miniature", f"replicates={value}")

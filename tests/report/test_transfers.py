@@ -53,7 +53,7 @@ def test_a_gpu_wins_from_where_it_does_not_lose_again():
 
 
 def test_sizes_are_compared_in_one_precision():
-    """A bf16 product is the fastest of its size, and stands beside no fp32 one."""
+    """A bf16 matmul is the fastest of its size, and stands beside no fp32 one."""
     products = [("numpy", "fp32", 64, 2.0), ("numpy", "fp32", 128, 3.0), ("torch", "bf16", 128, 1.0)]
     lines = [
         {

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mfulab.runtime import client
-from mfulab.runtime.devices import GPUS, JOBS, VISIBLE, claim
+from mfulab.runtime.devices import GPUS, JOBS, LOCKS, VISIBLE, claim, lock_path, open_lock
 from mfulab.runtime.processes import WORKFLOW
 
 # Stands for a measurement: notes the device and when it had it.
@@ -115,7 +115,41 @@ def test_a_run_that_waits_for_a_device_ends_with_its_workflow(tmp_path: Path) ->
     with claim("cuda", str(config), environment):
         waiting = subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
         assert waiting.stdout is not None
-        assert waiting.stdout.readline() == "waiting for GPU-f: another run measures there\n"
+        assert waiting.stdout.readline().startswith("waiting for GPU-f: another run measures there (")
         workflow.kill()  # and nobody has waited for it yet
         assert waiting.wait(10) == client.ABANDONED
     workflow.communicate()
+
+
+@pytest.mark.parametrize("kind", ["link", "folder", "pipe"])
+def test_what_is_no_lock_is_named_with_a_remedy(tmp_path: Path, kind: str) -> None:
+    path = Path(lock_path("cpu", {LOCKS: str(tmp_path)}))
+    {"link": lambda: path.symlink_to("/etc/passwd"), "folder": path.mkdir, "pipe": lambda: os.mkfifo(path)}[kind]()
+    with pytest.raises(RuntimeError, match=r"cannot be used as a lock .*MFULAB_LOCKS"):
+        open_lock(str(path))
+
+
+def test_all_users_of_a_machine_share_a_lock(tmp_path: Path) -> None:
+    path = lock_path("cpu", {LOCKS: str(tmp_path)})
+    os.close(open_lock(path))
+    assert Path(path).stat().st_mode & 0o777 == 0o444  # read by all, whatever the umask; written by nobody
+    assert path == lock_path("cpu", {LOCKS: str(tmp_path), "USER": "another"})
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root becomes another user")
+def test_another_users_lock_is_waited_for(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+    for folder in tmp_path.parents:
+        if folder.stat().st_uid == 0 and len(folder.parts) > 2:
+            folder.chmod(0o755)
+    path = lock_path("cpu", {LOCKS: str(tmp_path)})
+    os.close(open_lock(path))
+    other = os.fork()
+    if other == 0:
+        os.setuid(65534)
+        try:
+            open_lock(path)
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    assert os.waitpid(other, 0)[1] == 0

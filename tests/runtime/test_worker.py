@@ -15,6 +15,7 @@ from support.processes import is_running, pid_in, until
 
 from mfulab.hardware.identity import hardware_slug
 from mfulab.runtime import client, lifetime, processes
+from mfulab.schema.rows import LONGEST_MESSAGE
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the worker is for Linux: elsewhere there is none")
 
@@ -47,6 +48,24 @@ def measure(config, folder):
         case "leave":
             child = subprocess.Popen(["sleep", "600"])
             (folder / "pid").write_text(str(child.pid))
+        case "argparse":
+            import argparse
+            argparse.ArgumentParser().parse_args(["--unknown"])
+        case "usage":
+            os._exit(2)
+        case "elsewhere":
+            os.chdir("/")
+        case "daemon":
+            child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+            (folder / "pid").write_text(str(child.pid))
+        case "chatty":
+            for _ in range(100):
+                print("x" * (1 << 20))
+        case "long":
+            raise ValueError("y" * 300_000)
+        case "late":
+            import atexit
+            atexit.register(os._exit, 9)
         case "pollute":
             os.environ["MFULAB_TEST"] = "left behind"
             os.chdir("/")
@@ -142,7 +161,11 @@ def way(request: pytest.FixtureRequest) -> str | None:
         ("segfault", "failed", "the run's process was ended by SIGSEGV"),
         ("kill", "failed", "the run's process was ended by SIGKILL"),
         ("exit", "failed", "the run's process ended with exit status 3 and wrote no row"),
-        ("quiet_exit", "failed", "the run's process ended with exit status 0 and wrote no row"),
+        ("quiet_exit", "failed", "SystemExit: 0"),
+        ("argparse", "failed", "SystemExit: 2"),
+        ("usage", "failed", "the run's process ended with exit status 2 and wrote no row"),
+        ("elsewhere", "ok", ""),
+        ("late", "ok", ""),  # what goes wrong after the row costs nothing
         ("memory", "out_of_memory", "MemoryError: "),
     ],
 )
@@ -220,9 +243,49 @@ def test_a_client_that_ends_takes_its_run_with_it(tree: Path, way: str | None) -
     assert not (folder_of(tree, "hang") / "row.csv").exists()
 
 
-def test_what_a_run_leaves_running_is_ended(tree: Path, way: str | None) -> None:
-    assert run(tree, "leave", way)["status"] == "ok"
-    until(lambda: not is_running(pid_in(folder_of(tree, "leave") / "pid")))
+@pytest.mark.parametrize("kernel", ["leave", "daemon"])
+def test_what_a_run_leaves_running_is_ended(tree: Path, way: str | None, kernel: str) -> None:
+    assert run(tree, kernel, way)["status"] == "ok"
+    until(lambda: not is_running(pid_in(folder_of(tree, kernel) / "pid")))
+
+
+def test_a_log_and_a_message_have_bounds(tree: Path, way: str | None) -> None:
+    assert run(tree, "chatty", way)["status"] == "ok"
+    log = folder_of(tree, "chatty") / "log"
+    assert log.stat().st_size < 2 * client.LONGEST_LOG
+    assert "cut here" in log.read_text()
+    row = run(tree, "long", way)
+    assert row["message"].startswith("ValueError: yyy")
+    assert len(row["message"]) <= LONGEST_MESSAGE
+
+
+def test_a_killed_client_ends_its_run_and_its_shell_writes_the_row(tree: Path, way: str | None) -> None:
+    process = start(tree, "hang", way)
+    pid = pid_in(folder_of(tree, "hang") / "pid")
+    process.kill()
+    process.wait()
+    until(lambda: not is_running(pid))
+    config = (folder_of(tree, "hang") / "config.json").relative_to(tree)
+    command = [sys.executable, client.__file__, client.KILLED, "scripts/bench_matmul.py", "--config", str(config)]
+    environment = {key: value for key, value in os.environ.items() if key != client.SOCKET}
+    assert subprocess.run(command, cwd=tree, env=environment, check=False).returncode == 0
+    row = row_of(tree, "hang")
+    assert (row["status"], row["message"]) == ("failed", "the process that supervised the run was killed")
+
+
+def test_a_run_without_a_device_has_the_sweeps_time_limit(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(
+        "import sys, time, pathlib\n"
+        "if '--failed' in sys.argv:\n    pathlib.Path('told').write_text(sys.argv[-3])\nelse:\n    time.sleep(60)\n"
+    )
+    (tmp_path / "config.json").write_text('{"model": {}}')
+    source = Path(client.__file__).read_text().replace("GRACE_S = 10 ", "GRACE_S = 0.2 ")
+    root = repr(str(Path(client.__file__).parents[2]))
+    (tmp_path / "client.py").write_text(source.replace("sys.path[0] = ", f"sys.path[0] = {root} or "))
+    environment = {key: value for key, value in os.environ.items() if key != client.SOCKET} | {client.TIME_LIMIT: "0.5"}
+    command = [sys.executable, "client.py", "script.py", "--config", "config.json"]
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=30)
+    assert (tmp_path / "told").read_text() == "took longer than timing.time_limit_s=0.5"
 
 
 def test_a_refused_run_leaves_no_row(tree: Path, way: str | None) -> None:

@@ -1,7 +1,10 @@
 """Files are written whole or not at all."""
 
 import csv
+import errno
 import json
+import os
+import re
 
 import pytest
 
@@ -45,3 +48,53 @@ def test_a_folder_that_cannot_be_made_is_one_message(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigurationError, match="cannot be written"):
         files.write_csv(tmp_path / "file/t.csv", [{"a": 1}])
+
+
+@pytest.mark.parametrize("cell", ["=1+1", "+a", "-a", "@x", "'=x", "''-y", "\tx", "'", "plain", "-1.5", "+2"])
+def test_a_spreadsheet_runs_no_cell_and_reading_gives_back_what_was_written(tmp_path, cell):
+    path = tmp_path / "t.csv"
+    files.write_csv(path, [{"text": cell}])
+    with path.open(newline="") as file:
+        [_, [written]] = csv.reader(file)
+    assert written[:1] not in "=@\t" or not written
+    assert written[:1] not in "+-" or float(written)
+    assert files.read_csv(path) == [{"text": cell}]
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda path: path.mkdir(), "Is a directory|not a regular file"),
+        (lambda path: path.symlink_to("/etc/passwd"), "a link"),
+        (lambda path: os.mkfifo(path), "not a regular file"),
+        (lambda path: path.write_bytes(b"a\xff"), r"not UTF-8 text \(byte 1\)"),
+        (lambda path: path.write_text(""), "empty"),
+        (lambda path: path.write_text("a,b\n1\n"), "line 2 has 1 cells, the header 2"),
+    ],
+)
+def test_what_is_no_table_is_named(tmp_path, make, words):
+    path = tmp_path / "row.csv"
+    make(path)
+    with pytest.raises(files.UnreadableError, match=f"{re.escape(str(path))}: .*({words})"):
+        files.read_csv(path)
+
+
+@pytest.mark.parametrize("text", ["[1]", "3", "{", "{" * 100_000, "nul"])
+def test_what_is_no_object_is_named(tmp_path, text):
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    with pytest.raises(files.UnreadableError, match=re.escape(str(path))):
+        files.read_json(path)
+
+
+def test_the_end_of_a_long_log_is_read_without_its_beginning(tmp_path):
+    path = tmp_path / "log"
+    with path.open("wb") as file:
+        file.seek(3 << 30)  # a hole
+        file.write(b"the end")
+    assert files.read_tail(path, 7) == "the end"
+
+
+def test_a_full_disk_has_its_remedy(tmp_path):
+    error = files.cannot_be_written(tmp_path, OSError(errno.ENOSPC, "No space left on device"))
+    assert "the disk is full. Free some space" in str(error)

@@ -59,7 +59,7 @@ def test_a_format_without_products_is_unsupported(monkeypatch):
         raise RuntimeError("_scaled_mm is not for this device\nmore")
 
     monkeypatch.setattr(torch, "_scaled_mm", refuse)
-    with pytest.raises(UnsupportedError, match=r"fp8 products on cpu: _scaled_mm is not for this device$"):
+    with pytest.raises(UnsupportedError, match=r"fp8 matmuls on cpu: _scaled_mm is not for this device$"):
         best_matmul.matmul_of("fp8", 16, 16, 16, CPU)
 
 

@@ -27,7 +27,7 @@ def test_gpt2_is_counted_to_the_operation(tmp_path):
     assert row.sequence_length == 1024
     assert row.parameters == 124_439_808
     assert row.looked_up_parameters == 1024 * 768, "positions: the tokens' table is the output layer too"
-    # nanoGPT's transformer_sizing: products of matrices and full attention.
+    # nanoGPT's transformer_sizing: matmuls and full attention.
     assert row.forward_flops == 291_648_307_200
     assert row.forward_flops + row.backward_flops == 874_944_921_600
     assert row.uncounted_operators is None

@@ -8,7 +8,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def until(condition: Callable[[], T], timeout_s: float = 20, failure: str = "waited in vain") -> T:
+def until(condition: Callable[[], T], timeout_s: float = 60, failure: str = "waited in vain") -> T:
     """What `condition()` gives once that is true. Raises TimeoutError, saying `failure`, where it does not in time."""
     end = time.monotonic() + timeout_s
     while not (answer := condition()):

@@ -38,7 +38,10 @@ def make(results: Path, step: str, run: str, hardware: str = "", **row: object) 
 def make_plan(results: Path, hardware: str, *runs: str, digest: str = "0") -> Path:
     path = results / hardware / "plan" / "quickstart.json"
     path.parent.mkdir(parents=True)
-    entries = [{"step": "environment", "run": run, "config_digest": digest} for run in runs]
+    folder = f"results/{hardware}/environment"
+    entries = [
+        {"step": "environment", "run": run, "folder": f"{folder}/{run}", "config_digest": digest} for run in runs
+    ]
     path.write_text(json.dumps({"experiment": "quickstart", "hardware": hardware, "runs": entries, "excluded": []}))
     return path
 
@@ -103,7 +106,7 @@ def test_a_row_that_is_broken_is_told_and_not_copied(tmp_path: Path, text: str, 
     (folder / "row.csv").write_text(text)
     merged = collect([tmp_path / "there"], tmp_path / "here")
     assert words in merged.problems[0]
-    assert not (tmp_path / "here").exists()
+    assert not list((tmp_path / "here").glob("*/*"))
 
 
 def test_a_half_written_row_here_gives_way(tmp_path: Path) -> None:

@@ -103,8 +103,6 @@ def test_an_interrupted_sweep_leaves_nothing_running_and_goes_on(
     assert len(done) == 1
 
     (tree / "hold").unlink()
-    if way == "SIGKILL":
-        pretend.finish(pretend.start(tree, "--unlock", runs=runs))
     pretend.finish(pretend.start(tree, *options, runs=runs))
     pretend.assert_all_measured_once(tree, runs)
 

@@ -29,6 +29,7 @@ onsuccess:
 
 onerror:
     lifetime.stop()
+    lab.say_what_failed()
 
 
 def figures_with_data(wildcards):

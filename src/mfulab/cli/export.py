@@ -1,4 +1,4 @@
-"""What `mfulab watch` sees, for other programs: a line of JSON each time, and a page that Prometheus can scrape."""
+"""Readings of `mfulab watch` for other programs: a line of JSON each time, and a page that Prometheus can scrape."""
 
 import json
 from collections.abc import Iterator, Mapping

@@ -18,7 +18,7 @@ from mfulab.planning.composition import Composition, check, composed_by_hydra
 from mfulab.planning.load import CONFIG, RESULTS, place
 from mfulab.planning.overrides import complete
 from mfulab.planning.runs import Plan, Run
-from mfulab.runtime.client import REFUSED
+from mfulab.runtime.client import USAGE
 from mfulab.schema.errors import ConfigurationError
 
 
@@ -35,14 +35,14 @@ def main(step: str, arguments: Sequence[str]) -> None:
             _measure(step, composed_by_hydra(config), done)
         except ConfigurationError as error:
             print(f"mfulab: {error}", file=sys.stderr)
-            sys.exit(REFUSED)
+            sys.exit(USAGE)
 
     hydra.main(version_base="1.3", config_path=str(CONFIG.resolve()), config_name="config")(task)()
 
 
 def _measure(step: str, composition: Composition, done: set[str]) -> None:
     """Measures one composed run of `step`, after what its numbers are joined with where that is not there yet."""
-    composition = replace(composition, base={**composition.base, "steps": [step]})
+    composition = replace(composition, base={**composition.base, "steps": [step], "replicates": 1})
     plan = runs.plan(composition, *place(composition.base))
     for excluded in plan.excluded:
         print(f"left out: {excluded['run']}: {excluded['because']}")

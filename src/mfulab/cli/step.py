@@ -9,7 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from mfulab.runtime.client import REFUSED
+from mfulab.runtime.client import REFUSED, USAGE
 from mfulab.schema.errors import ConfigurationError
 
 
@@ -25,7 +25,7 @@ def main(step: str) -> None:
             standalone.main(step, sys.argv[1:])
     except ConfigurationError as error:
         print(f"mfulab: {error}", file=sys.stderr)
-        sys.exit(REFUSED)
+        sys.exit(REFUSED if "--config" in sys.argv[1:] else USAGE)
 
 
 def _planned(step: str) -> None:

@@ -56,7 +56,7 @@ def frames(
 
 
 def sample_of(name: str, uuid: str, readings: Readings, rates: Sequence[Rate], now: float) -> dict[str, Any]:
-    """What is known now, as one mapping: the device's columns, MFU by hardware counters, and its processes."""
+    """Current readings as one mapping: the device's columns, MFU by hardware counters, and its processes."""
     values: dict[str, Any] = {key: reading.value for key, reading in readings.items()}
     clock = peak_at_hand("bf16").spec_clock_mhz if uuid else None
     # Which format the tensor pipe worked in it does not tell; all of them have one clock.

@@ -24,7 +24,7 @@ MISTAKEN = {
     "fp8": {"bf16", "fp4"},
     "fp4": {"bf16", "fp8"},
 }
-"""Formats whose peak stands under an MFU of another: by mistake, or because a part of the products runs in them."""
+"""Formats whose peak stands under an MFU of another: by mistake, or because a part of the matmuls runs in them."""
 TOLERANCE = 0.3
 """Points of MFU within which a convention gives a reported number."""
 
@@ -115,7 +115,7 @@ def explain(
     Args:
         model: a name in `config/model/`, a YAML file like those, or what stands in one.
         device: its name as a driver reports it, or its PCI id.
-        precision: the format of its products: fp64, fp32, tf32, fp16, bf16, fp8, fp4 or int8.
+        precision: the format of its matmuls: fp64, fp32, tf32, fp16, bf16, fp8, fp4 or int8.
         sequence_length: tokens a sample; the model's own where not given.
         batch_size: samples of the step that `time_s` is the time of, on all devices together.
         devices: how many of them share the work; speeds are of all together.

@@ -69,7 +69,7 @@ class Work:
     message: str = ""
 
     def flops(self, kind: Literal["products", "attention"], how: str = "flops") -> float:
-        """FLOPs of products and convolutions, or of attention: `flops`, `causal_flops` or `executed_flops`."""
+        """FLOPs of matmuls and convolutions, or of attention: `flops`, `causal_flops` or `executed_flops`."""
         return sum(
             getattr(each, how)
             for each in self.operations

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-__all__ = ["count_model", "register"]
+__all__ = ["LayerTracker", "OperatorCounter", "count_model", "pretended_ranks", "register"]
 
 
 def __getattr__(name: str) -> Any:
@@ -15,4 +15,12 @@ def __getattr__(name: str) -> Any:
         from mfulab.flops.model import count_model
 
         return count_model
+    if name in ("LayerTracker", "OperatorCounter"):
+        from mfulab.flops import counter
+
+        return getattr(counter, name)
+    if name == "pretended_ranks":
+        from mfulab.flops.sharded import pretended_ranks
+
+        return pretended_ranks
     raise AttributeError(f"module {__name__} has no attribute {name}")

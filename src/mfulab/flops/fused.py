@@ -1,4 +1,4 @@
-"""Attention and grouped products as one operator each, as they run on a device, where shapes alone are computed.
+"""Attention and grouped matmuls as one operator each, as they run on a device, where shapes alone are computed.
 
 Without data torch takes scaled_dot_product_attention apart into products and a softmax: the causal flag is lost, and
 the scores that no fused kernel writes are taken for activations. These operators keep it whole, forward and backward.
@@ -147,5 +147,5 @@ def _attention(
 
 def _grouped(a: Tensor, b: Tensor, offs: Tensor | None = None, bias: Any = None, out_dtype: Any = None) -> Tensor:
     if offs is None or (a.ndim, b.ndim) != (2, 3):
-        raise NotImplementedError(f"grouped product of {list(a.shape)} and {list(b.shape)}: only rows by groups")
+        raise NotImplementedError(f"grouped matmul of {list(a.shape)} and {list(b.shape)}: only rows by groups")
     return grouped_product(a, b, offs)

@@ -76,7 +76,8 @@ def count_model(
     raise CountError(
         f"model={config.name} cannot be counted with an input of shape {shape}. {_sentence(failures)}. "
         "Set model.input_shape, or model.sequence_length and model.vocabulary_size, to what its forward takes as its "
-        "only argument, or wrap it in a module that makes its other inputs."
+        "only argument; or wrap it in a module that makes its other inputs; or count a step that really runs, inside "
+        "mfulab.measure or mfulab.flops.OperatorCounter."
     )
 
 

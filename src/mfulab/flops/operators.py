@@ -1,4 +1,4 @@
-"""FLOPs of the operators that count towards MFU: products of matrices, convolutions, attention, recurrent layers.
+"""FLOPs of the operators that count towards MFU: matmuls, convolutions, attention, recurrent layers.
 
 One multiply-add is 2 FLOPs. torch's own formulas are the base; an entry here corrects or adds one. Names are those of
 torch's operators, so that an operator that this version of torch does not have does no harm. Formulas read shapes
@@ -168,7 +168,7 @@ def nested_product(a: torch.Tensor, b: torch.Tensor, *args: Any, out: Any, **kwa
 def nested_product_backward(
     gradient: torch.Tensor, a: torch.Tensor, b: torch.Tensor, mask: Sequence[bool], *args: Any, out: Any
 ) -> int:
-    """Each gradient that is asked for costs what the forward product costs."""
+    """Each gradient that is asked for costs what the forward matmul costs."""
     return sum(mask) * nested_product(a, b, out=out)
 
 

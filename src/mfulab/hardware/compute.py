@@ -29,9 +29,9 @@ def cores_filled() -> int:
 
 
 def effective_precision(precision: PrecisionConfig, device: torch.device) -> str:
-    """The format that products use: autocast's where it is on, TF32 where float32 products are allowed to round.
+    """The format that matmuls use: autocast's where it is on, TF32 where float32 matmuls are allowed to round.
 
-    TF32 is a GPU's (compute capability 8.0 and later): elsewhere the switch changes nothing and products stay fp32.
+    TF32 is a GPU's (compute capability 8.0 and later): elsewhere the switch changes nothing and matmuls stay fp32.
     """
     name = BY_DTYPE[precision.dtype].name
     return "tf32" if name == "fp32" and precision.tf32 and _has_tf32(device) else name
@@ -49,7 +49,7 @@ def _has_tf32(device: torch.device) -> bool:
 
 
 def allow_tf32(allowed: bool) -> None:
-    """Sets the switches that make float32 products and convolutions TF32, both of which torch has.
+    """Sets the switches that make float32 matmuls and convolutions TF32, both of which torch has.
 
     By their older names, which set the newer ones too: torch's own compiler reads either, and an older one that the
     newer contradicts raises.
@@ -60,9 +60,9 @@ def allow_tf32(allowed: bool) -> None:
 
 @contextlib.contextmanager
 def matmuls_in(precision: str) -> Iterator[None]:
-    """float32 products are TF32 or not, as `precision` says; afterwards as somebody else's code had set it.
+    """float32 matmuls are TF32 or not, as `precision` says; afterwards as somebody else's code had set it.
 
-    A network's convolutions may round to TF32, by a switch of their own, where its products do not.
+    A network's convolutions may round to TF32, by a switch of their own, where its matmuls do not.
     """
     switch = torch.backends.cuda.matmul
     before, switch.fp32_precision = switch.fp32_precision, "tf32" if precision == "tf32" else "ieee"

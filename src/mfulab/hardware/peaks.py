@@ -62,7 +62,7 @@ def peak(device: str, precision: str, units: int | None = None) -> Peak:
     Args:
         device: what a driver, framework or trace calls it (`NVIDIA H100 80GB HBM3`, `AMD Instinct MI300X`), or its
             PCI id (`10de:2330`). Case, hyphens and the vendor's name do not matter; everything else does.
-        precision: fp64, fp32, tf32, fp16, bf16, fp8, fp4 or int8: the format that products use. A GPU whose tensor
+        precision: fp64, fp32, tf32, fp16, bf16, fp8, fp4 or int8: the format that matmuls use. A GPU whose tensor
             cores lack the format has no peak in it.
         units: its SMs or compute units, where known: they tell products of one name apart, and a slice's share.
 
@@ -82,7 +82,7 @@ def gpu_peak(gpu: "GpuProperties", precision: str, given: Mapping[str, float] | 
 
     Args:
         gpu: its properties; fewer SMs than the datasheet's are a slice of it.
-        precision: the format that products use, not the parameters' dtype.
+        precision: the format that matmuls use, not the parameters' dtype.
         given: `device.peak_tflop_s`: peaks by precision that the user states; they come first.
     """
     if given and precision in given:

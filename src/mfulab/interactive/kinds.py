@@ -9,6 +9,7 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from mfulab.flops.counter import Operations
+from mfulab.flops.useful import RealTokens, useful_flops
 
 # A quadratic needs three points; the fourth checks it.
 ENOUGH_POINTS = 4
@@ -26,13 +27,17 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True)
 class Cost:
-    """FLOPs of a phase: what the model needs, what was executed, and the first by format; bytes that products moved."""
+    """FLOPs of a phase: what the model needs, what was executed, and the first by format; bytes that products moved.
+
+    `useful` are those that served real tokens, None if the model's arguments do not say which ones are.
+    """
 
     model: int = 0
     executed: int = 0
     moved_bytes: int = 0
     formats: Mapping[Format, int] = field(default_factory=dict)
     uncounted: frozenset[str] = frozenset()
+    useful: float | None = None
 
     def __add__(self, other: "Cost") -> "Cost":
         formats = dict(self.formats)
@@ -44,11 +49,18 @@ class Cost:
             self.moved_bytes + other.moved_bytes,
             formats,
             self.uncounted | other.uncounted,
+            self._useful_with(other),
         )
 
+    def _useful_with(self, other: "Cost") -> float | None:
+        """Useful FLOPs of both; all of one are that says nothing, beside one that does."""
+        if self.useful is None and other.useful is None:
+            return None
+        return sum(cost.model if cost.useful is None else cost.useful for cost in (self, other))
 
-def cost_of(operations: Operations) -> Cost:
-    """The cost of what was counted; the optimiser's products are no part of it."""
+
+def cost_of(operations: Operations, real: RealTokens | None = None) -> Cost:
+    """The cost of what was counted, its useful part if `real` tokens are known; the optimiser is no part of it."""
     moved = sum(
         key.dtype.itemsize * totals.elements
         for key, totals in operations.totals.items()
@@ -60,6 +72,7 @@ def cost_of(operations: Operations) -> Cost:
         moved,
         operations.by_format(),
         frozenset(operations.uncounted),
+        useful_flops(operations, real) if real else None,
     )
 
 
@@ -163,4 +176,8 @@ def _extended(points: Mapping[Fraction, Cost]) -> Cost | None:
         return None
     model, executed, moved, *formats = (int(value) for value in found)
     uncounted = frozenset[str]().union(*(cost.uncounted for cost in points.values()))
-    return Cost(model, executed, moved, dict(zip(names, formats, strict=True)), uncounted)
+    useful = None
+    if all(cost.useful is not None for cost in points.values()):  # documents follow no polynomial: their mean share
+        whole = sum(cost.model for cost in points.values())
+        useful = model * sum(cost.useful or 0 for cost in points.values()) / (whole or 1)
+    return Cost(model, executed, moved, dict(zip(names, formats, strict=True)), uncounted, useful)

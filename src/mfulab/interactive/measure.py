@@ -35,6 +35,7 @@ _STRETCHES = 5
 _METRICS = {
     "mfu": "mfu_percent",
     "hfu": "hfu_percent",
+    "useful_mfu": "useful_mfu_percent",
     "utilization": "utilization_percent",
     "tflops": "tflop_s",
     "step_time": "time_s",
@@ -43,6 +44,13 @@ _METRICS = {
 HOW_TO_GIVE = "give flops_per_step= (or batch=, the model's arguments, for a replayed CUDA graph)"
 
 Models = torch.nn.Module | Sequence[torch.nn.Module] | Mapping[str, torch.nn.Module]
+
+
+def _part(mfu_percent: float | None, total: Cost) -> float | None:
+    """MFU of real tokens alone, None if the batch does not say which ones are."""
+    if mfu_percent is None or total.useful is None or not total.model:
+        return None
+    return mfu_percent * total.useful / total.model
 
 
 class MeasureWarning(UserWarning):
@@ -290,6 +298,7 @@ class Window:
         self.row["only_counted"] = all(step.counted for step in steps)
         self.row |= self._useful(chosen)
         self.verdict = judge(self.row)
+        self.row["expected_mfu_percent"] = self.verdict.expected_mfu_percent
 
     def _times(self, steps: Sequence[Step]) -> dict[str, float | str | None]:
         times = [step.seconds for step in steps]
@@ -362,6 +371,7 @@ class Window:
             if measured and measured.disturbed
             else None,
             **shares,
+            "useful_mfu_percent": _part(shares["mfu_percent"], total),
         }
 
     def _cost(self, steps: Sequence[Step]) -> tuple[tuple[Cost, int, float] | None, str]:

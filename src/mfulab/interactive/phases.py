@@ -6,7 +6,7 @@ really runs, outside models too; all others are timed undisturbed and cost what 
 
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +14,11 @@ from unittest.mock import patch
 
 import torch
 from torch.optim import optimizer as optimizer_hooks
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
 from mfulab.flops.counter import Operations, OperatorCounter
 from mfulab.flops.layers import LayerTracker
+from mfulab.flops.useful import RealTokens, real_tokens
 from mfulab.interactive.kinds import Cost, Kind, cost_of, derive, describe, first_dimension
 
 # More kinds than this are not counted: each costs a slow phase.
@@ -64,6 +65,7 @@ class Phases:
         self.forwards = 0
         self.derived = 0
         self._counter: _Counter | None = None
+        self._real: dict[Kind, RealTokens] = {}
         self._current = Phase(_OUTSIDE)
 
     def open(self) -> None:
@@ -138,6 +140,8 @@ class Phases:
             self.begin(kind, first_dimension((arguments, keywords)))
             if self._counter is not None:
                 self._counter.layers.begin(module)
+                if (real := _real_tokens(arguments, keywords)) is not None:
+                    self._real[kind] = real
         finally:
             self._on_forward()
 
@@ -219,7 +223,9 @@ class Phases:
                 if self._counter.error:
                     self.failure = self._counter.error
                 else:
-                    cost = cost_of(self._counter.operations)
+                    kind = self._current.kind
+                    of_forward = self._passed[-1] if kind.words[0] == "backward" and self._passed else kind
+                    cost = cost_of(self._counter.operations, self._real.get(of_forward))
                     self.costs[self._current.kind] = cost
                     self._again.discard(self._current.kind)
                 self._counter.operations = Operations()
@@ -279,6 +285,15 @@ class _Counter(OperatorCounter):
             super().add(operator, out, args, kwargs)
         except Exception as error:
             self.error = f"{operator}: {type(error).__name__}: {error}"
+
+
+def _real_tokens(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> RealTokens | None:
+    """Real tokens of a counted call; looking at the batch is no part of what is counted, nor may it fail."""
+    try:
+        with _disable_current_modes():
+            return real_tokens(arguments, keywords)
+    except Exception:
+        return None
 
 
 def _sequence_number() -> int:

@@ -43,7 +43,7 @@ def ladder_table(values: Mapping[str, Any], readings: Mapping[str, Reading], lan
 
 
 def disturbances(values: Mapping[str, Any], verdict: Verdict | None, language: str = "en") -> list[str]:
-    """What makes a row no measure of its own device: others' load, throttling, too few steps, a slowed ceiling."""
+    """Warnings that a row is no measure of its own device: others' load, throttling, too few steps, a slow ceiling."""
     text, steps = Texts(language, "measured"), values.get("steps") or 0
     flags = verdict.flags if verdict else ()
     found = [verdicts.sentence(flag.key, flag.numbers, language) for flag in flags if flag.key in DISTURBING]

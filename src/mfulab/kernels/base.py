@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 from mfulab.kernels.devices import require_capability, require_grid
 from mfulab.schema.errors import UnsupportedError
 
-FP8_CAPABILITY = (8, 9)  # the first GPUs with fp8 products
+FP8_CAPABILITY = (8, 9)  # the first GPUs with fp8 matmuls
 
 
 class Shape(NamedTuple):

@@ -1,4 +1,4 @@
-"""CUDA C for Hopper: tiles by the bulk copy engine (TMA), warpgroup products (wgmma), warps with different jobs."""
+"""CUDA C for Hopper: tiles by the bulk copy engine (TMA), warpgroup matmuls (wgmma), warps with different jobs."""
 
 from mfulab.kernels.hopper import Hopper
 

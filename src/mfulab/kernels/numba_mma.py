@@ -1,4 +1,4 @@
-"""A warp's tensor-core product for Numba: `mma.sync.m16n8k8` on tf32 as an intrinsic of inline PTX.
+"""A warp's tensor-core matmul for Numba: `mma.sync.m16n8k8` on tf32 as an intrinsic of inline PTX.
 
 Numba has no public call for it. Fragments by PTX ISA, "Matrix fragments for mma.m16n8k8", .tf32, for lane = 4·g + t:
 A[16×8]: a0 (g, t), a1 (g+8, t), a2 (g, t+4), a3 (g+8, t+4); B[8×8]: b0 (t, g), b1 (t+4, g) as (k, column);

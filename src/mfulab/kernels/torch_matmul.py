@@ -9,7 +9,7 @@ from mfulab.schema.errors import UnsupportedError
 
 
 class Torch(MatmulKernel):
-    """float32 products use TF32 only where the precision is tf32; the switch is process-wide and set at each run."""
+    """float32 matmuls use TF32 only where the precision is tf32; the switch is process-wide and set at each run."""
 
     family, rung = "library", 1
     adds = "the framework's own product: MKL or oneDNN on a CPU, cuBLAS on a GPU"

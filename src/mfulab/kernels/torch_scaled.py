@@ -1,4 +1,4 @@
-"""torch: `torch._scaled_mm`, the framework's fp8 product (cuBLASLt underneath)."""
+"""torch: `torch._scaled_mm`, the framework's fp8 matmul (cuBLASLt underneath)."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ class TorchScaled(MatmulKernel):
     """
 
     family, rung = "library", 5
-    adds = "the framework's fp8 product"
+    adds = "the framework's fp8 matmul"
     devices = ("cuda",)
     precisions = ("fp8",)
 

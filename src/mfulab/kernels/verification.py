@@ -1,4 +1,4 @@
-"""Random operands in a format, the float64 product of what was quantised, and how far a result is from it."""
+"""Random operands in a format, the float64 matmul of what was quantised, and how far a result is from it."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +25,7 @@ class Operands:
         """Makes A and B others in place and poisons C: a result that was kept from earlier inputs is wrong now.
 
         Some of A's rows and of B's columns change sign, which is exact in every format, and with them what `exact`,
-        their float64 product, holds.
+        their float64 matmul, holds.
         """
         generator = torch.Generator(device=self.a.device).manual_seed(seed)
         for matrix, shape in ((self.a, (*self.a.shape[:2], 1)), (self.b, (self.b.shape[0], 1, self.b.shape[2]))):
@@ -54,13 +54,13 @@ def random_operands(shape: Shape, form: Format, device: Any, seed: int) -> Opera
 
 
 def exact_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """The float64 product of the operands as they were quantised; exact for int8 up to k = 5e11."""
+    """The float64 matmul of the operands as they were quantised; exact for int8 up to k = 5e11."""
     return torch.matmul(a.to(torch.float64), b.to(torch.float64))
 
 
 @dataclass(frozen=True)
 class Check:
-    """Distance of a result from the float64 product."""
+    """Distance of a result from the float64 matmul."""
 
     relative_error: float  # ‖C−R‖F / ‖R‖F
     max_absolute_error: float

@@ -14,7 +14,7 @@ _SPINS_PER_MS = 1_000_000
 
 
 class TinyKernels(nn.Module):
-    """One small product, then `depth` element-wise operations: [batch, width] → [batch, classes].
+    """One small matmul, then `depth` element-wise operations: [batch, width] → [batch, classes].
 
     Each operation is a kernel of its own in eager mode, so that the device is always busy starting the next.
     """
@@ -32,7 +32,7 @@ class TinyKernels(nn.Module):
 
 
 class Spinning(nn.Module):
-    """One small product, then a wait of about `milliseconds` that counts as work: [batch, width] → [batch, classes].
+    """One small matmul, then a wait of about `milliseconds` that counts as work: [batch, width] → [batch, classes].
 
     On a GPU one thread of one SM watches the clock. On a CPU every thread runs through an integer loop. Elsewhere, as
     on the meta device, there is nothing to keep busy.

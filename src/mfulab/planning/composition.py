@@ -10,16 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException, OverrideParseException
+from hydra.errors import OverrideParseException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
-from mfulab.planning.overrides import check_choice, check_keys, complete
+from mfulab.planning import checks
+from mfulab.planning.overrides import complete
 from mfulab.schema.errors import ConfigurationError
 
 
@@ -47,10 +46,13 @@ def compose_experiments(overrides: Sequence[str], folder: Path) -> list[Composit
     """One composition for each experiment that `overrides` name (`experiment=a,b`); the default where none is named."""
     with _hydra(folder):
         parsed = _parse(complete(overrides))
-        names = [name for override in parsed if override.key_or_group == "experiment" for name in _values_of(override)]
+        names = [
+            name for override in parsed if override.key_or_group == "experiment" for name in checks.values_of(override)
+        ]
         rest = [override for override in parsed if override.key_or_group != "experiment"]
         for name in names:
-            check_choice("experiment", name, folder)
+            checks.check_choice("experiment", name, folder)
+            checks.experiment_file(folder / "experiment" / f"{name}.yaml")
         return [_compose_one([f"experiment={name}"], rest, folder) for name in names] or [
             _compose_one([], rest, folder)
         ]
@@ -64,13 +66,16 @@ def check(overrides: Sequence[str], folder: Path, *, sweeps: bool) -> None:
     with _hydra(folder):
         parsed = _parse(overrides)
         for override in parsed:
-            if len(_values_of(override)) > 1 and not sweeps:
+            if len(checks.values_of(override)) > 1 and not sweeps:
                 raise ConfigurationError(f"{override.input_line}: several values. Add -m to sweep over them.")
-        names = [name for override in parsed if override.key_or_group == "experiment" for name in _values_of(override)]
+        names = [
+            name for override in parsed if override.key_or_group == "experiment" for name in checks.values_of(override)
+        ]
         for name in names:
-            check_choice("experiment", name, folder)
-        rest = [str(override.input_line) for override in parsed if override.key_or_group != "experiment"]
-        check_keys(rest, _plain(compose("config")), folder)
+            checks.check_choice("experiment", name, folder)
+            checks.experiment_file(folder / "experiment" / f"{name}.yaml")
+        rest = [override for override in parsed if override.key_or_group != "experiment"]
+        checks.overrides(rest, _plain(compose("config")), folder)
 
 
 def composed_by_hydra(config: DictConfig) -> Composition:
@@ -82,7 +87,7 @@ def composed_by_hydra(config: DictConfig) -> Composition:
     for override in _parse(list(runtime.overrides.task)):
         key = override.get_key_element().lstrip("+")
         if "." in key:
-            fixed[key] = yaml.safe_load(override.get_value_element_as_str())
+            fixed[key] = checks.plain(override.get_value_element_as_str())
     choices = dict(runtime.runtime.choices)
     return Composition(choices["experiment"], _plain(config), choices, {}, fixed)
 
@@ -93,8 +98,10 @@ def _hydra(folder: Path) -> Iterator[None]:
     try:
         with initialize_config_dir(version_base="1.3", config_dir=str(folder.resolve())):
             yield
-    except (HydraException, OmegaConfBaseException) as error:
-        text = " ".join(str(error).split("See https")[0].split())
+    except (ConfigurationError, OSError):
+        raise
+    except Exception as error:  # of Hydra, OmegaConf, ANTLR or YAML, which give no promise of theirs
+        text = " ".join(str(error).split("See https")[0].split()) or type(error).__name__
         raise ConfigurationError(f"{folder}/: {text}") from error
 
 
@@ -108,48 +115,47 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
         ) from error
 
 
-def _values_of(override: Override) -> list[str]:
-    if not override.is_sweep_override():
-        return [override.get_value_element_as_str()]
-    if not override.is_discrete_sweep():
-        raise ConfigurationError(
-            f"{override.input_line}: an interval cannot be enumerated; give choice(…), range(…), glob(…) or a list."
-        )
-    values = list(override.sweep_string_iterator())
-    if not values:
-        raise ConfigurationError(f"{override.input_line}: matches nothing.")
-    return values
-
-
 def _compose_one(chosen: Sequence[str], overrides: Sequence[Override], folder: Path) -> Composition:
     shipped = compose("config", overrides=list(chosen), return_hydra_config=True)
-    check_keys([str(override.input_line) for override in overrides], _plain(shipped), folder)
-
+    checks.overrides(overrides, _plain(shipped), folder)
     own = [str(override.input_line) for override in overrides if not override.is_sweep_override()]
     composed = compose("config", overrides=[*chosen, *own], return_hydra_config=True)
     choices = {str(key): str(value) for key, value in composed.hydra.runtime.choices.items()}
-    sweep = [f"{key}={value}" for key, value in (composed.hydra.sweeper.params or {}).items()]
-    axes = {override.get_key_element(): override for override in [*_parse(sweep), *overrides]}
+    base = _plain(composed)
+    where = f"{folder}/experiment/{choices['experiment']}.yaml: "
+    sweep = _parse([f"{key}={value}" for key, value in (composed.hydra.sweeper.params or {}).items()])
+    checks.overrides(sweep, base, folder, where)
+    axes = {override.get_key_element(): override for override in [*sweep, *overrides]}
 
     groups = {path.name for path in folder.iterdir() if path.is_dir()}
     expanded: dict[str, list[Value]] = {}
     for key, override in axes.items():
-        values = _values_of(override)
+        values = checks.values_of(override)
         if key in groups:
             expanded[key] = [_option(key, value, [*chosen, *own], folder) for value in values]
         elif override.is_sweep_override() or "." not in key:
-            expanded[key] = [Value(value, yaml.safe_load(value)) for value in values]
+            expanded[key] = [Value(value, checks.plain(value)) for value in values]
     fixed = {
-        override.get_key_element().lstrip("+"): yaml.safe_load(override.get_value_element_as_str())
+        override.get_key_element().lstrip("+"): checks.plain(override.get_value_element_as_str())
         for override in overrides
         if "." in override.get_key_element() and not override.is_sweep_override()
     }
     given = [str(each.input_line) for each in overrides if not each.get_key_element().startswith("report.")]
-    return Composition(choices["experiment"], _plain(composed), choices, expanded, fixed, given)
+    for key, swept in expanded.items():
+        if not any(other.startswith(f"{key}.") for other in expanded):  # a group's swept keys may be what completes it
+            for each in swept:
+                checks.value(key, each.content)
+    checks.whole(base, {key: swept[0].content for key, swept in expanded.items() if "." in key})
+    checks.runs(base["steps"], expanded)
+    return Composition(choices["experiment"], base, choices, expanded, fixed, given)
+
+
+def _experiments(parsed: Sequence[Override]) -> list[str]:
+    return [name for each in parsed if each.key_or_group == "experiment" for name in checks.values_of(each)]
 
 
 def _option(group: str, name: str, overrides: Sequence[str], folder: Path) -> Value:
-    check_choice(group, name, folder)
+    checks.check_choice(group, name, folder)
     return Value(name, _plain(compose("config", overrides=[*overrides, f"{group}={name}"]))[group])
 
 

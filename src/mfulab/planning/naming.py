@@ -7,6 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from mfulab.schema.replicates import numbered
+
 LONGEST = 180  # bytes: file systems allow 255, and a temporary suffix must fit
 TUNABLE = ("timing", "profile", "device", "seed", "sum_length")  # named where they differ from their defaults
 UNNAMED = ("device.name", "device.type", "device.peak_tflop_s", "model._target_", "model.name", "kernel._target_")
@@ -31,7 +33,7 @@ def run_name(config: BaseModel, axes: tuple[str, ...], dotted: Mapping[str, Any]
     if len(name.encode()) > LONGEST:
         kept = name[: LONGEST - 13].rpartition(",")[0]  # each part between commas stays key=value: keep_commas
         name = f"{kept}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
-    return name or "all"
+    return numbered(name or "all", getattr(config, "replicate", 1))
 
 
 def short(run: str) -> str:

@@ -2,10 +2,9 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from mfulab.schema.errors import ConfigurationError, unknown
+from mfulab.schema.errors import ConfigurationError
 
 # Keys of these mappings are the user's own, so Hydra is told to add what is not there.
 OPEN = ("model.arguments", "device.peak_tflop_s")
@@ -19,7 +18,10 @@ def from_snakemake(config: Mapping[str, Any]) -> list[str]:
     result = []
     for key, value in config.items():
         if key == "overrides":
-            result += shlex.split(str(value))
+            try:
+                result += shlex.split(str(value))
+            except ValueError as error:
+                raise ConfigurationError(f"overrides={value}: {error}. Quote a value that holds spaces.") from error
         elif isinstance(value, Mapping):
             raise ConfigurationError(f"{key}={value}: write --config overrides='{key}.KEY=VALUE …' for a nested key.")
         else:
@@ -45,35 +47,3 @@ def complete(overrides: Sequence[str]) -> list[str]:
         is_open = any(key.startswith(f"{prefix}.") for prefix in OPEN)
         result.append(f"++{override}" if is_open and override[0] not in "+~" else override)
     return result
-
-
-def check_keys(overrides: Sequence[str], config: Mapping[str, Any], config_folder: Path) -> None:
-    """Raises ConfigurationError for the first override that names no key of `config` or no option of a group."""
-    groups = {path.name for path in config_folder.iterdir() if path.is_dir()}
-    for override in overrides:
-        key, separator, value = override.partition("=")
-        top = key.lstrip("+~").split(".")[0]
-        if top.startswith("hydra") or (override[0] in "+~" and top in config):
-            continue
-        if not separator:
-            raise ConfigurationError(f"{override}: give key=value.")
-        if key in groups:
-            if not value or value.replace(",", "").replace("_", "").isalnum():
-                for choice in value.split(","):
-                    check_choice(key, choice, config_folder)
-            continue
-        node: Any = config
-        path: list[str] = []
-        for part in key.lstrip("+~").split("."):
-            if not isinstance(node, Mapping) or part not in node:
-                choices = {*node, *(groups if not path else ())} if isinstance(node, Mapping) else ()
-                raise unknown("key", key, [".".join([*path, str(choice)]) for choice in choices])
-            node = node[part]
-            path.append(part)
-
-
-def check_choice(group: str, choice: str, config_folder: Path) -> None:
-    """Raises ConfigurationError if `choice` is no option of `group`."""
-    options = [path.stem for path in (config_folder / group).glob("*.yaml")]
-    if choice not in options:
-        raise unknown(group, choice, options)

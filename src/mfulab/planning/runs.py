@@ -19,13 +19,15 @@ from pydantic import ValidationError
 from mfulab.language import LANGUAGES
 from mfulab.planning.naming import run_name
 from mfulab.schema.configs import CeilingsConfig, CountFlopsConfig, EnvironmentConfig, ProfileStepConfig, StepConfig
-from mfulab.schema.errors import ConfigurationError, unknown
+from mfulab.schema.errors import unknown
 from mfulab.schema.measurements import MEASUREMENTS
 
 if TYPE_CHECKING:  # composing imports Hydra, which a remembered plan does without
     from mfulab.planning.composition import Composition
 
 MEMORY = "memory"
+REPLICATES = {"cpu": 3, "cuda": 2}
+MOST_REPLICATES = 99
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ class Plan:
     excluded: Sequence[Mapping[str, str]]
     language: str = "en"  # of the report; no run reads it
     overrides: Sequence[str] = ()  # what the user gave for these runs, beside the experiment
+    time_limit_s: float = 0  # of runs that need no device, where it is no part of what they are; 0: the default
 
     @property
     def manifest_path(self) -> str:
@@ -105,14 +108,16 @@ def _lines(items: Iterable[Any]) -> str:
 def plan(composition: Composition, hardware: str, device: str) -> Plan:
     """Expands a composed experiment into validated runs; `device` is `cpu` or `cuda`. Raises ConfigurationError."""
     planner = _Planner(composition, hardware, device)
-    for step in planner.steps():
+    for step in composition.base["steps"]:
         for combination in planner.combinations(step):
             planner.add(step, combination)
     if planner.runs:
         planner.add_environment()
     excluded = list(planner.excluded.values())
     runs, language = list(planner.runs.values()), _language(composition)
-    return Plan(composition.experiment, hardware, runs, excluded, language, composition.overrides)
+    swept = [value.content for value in composition.axes.get("timing.time_limit_s", ())]
+    limit = max(swept or [composition.base.get("timing", {}).get("time_limit_s", 0)])
+    return Plan(composition.experiment, hardware, runs, excluded, language, composition.overrides, limit)
 
 
 def _language(composition: Composition) -> str:
@@ -145,12 +150,6 @@ class _Planner:
         self.peaks = {**self.base["device"], "name": device, "type": device}
         self.base["device"] = {**self.peaks, "peak_tflop_s": {}}
 
-    def steps(self) -> list[str]:
-        for step in self.base["steps"]:
-            if step not in MEASUREMENTS:
-                raise unknown("steps", step, MEASUREMENTS)
-        return self.base["steps"]
-
     def combinations(self, step: str) -> Iterator[_Combination]:
         """Every combination of the axes that `step` reads."""
         fields = MEASUREMENTS[step].config.model_fields
@@ -164,7 +163,7 @@ class _Planner:
             )
             for key, value in zip(axes, values, strict=True):
                 combination.labels[key] = value.label
-                _put(combination.content, key, value.content)
+                put(combination.content, key, value.content)
                 if "." in key:
                     combination.dotted[key] = value.content
             yield combination
@@ -184,7 +183,14 @@ class _Planner:
         if config.on_device and "precision" in content:
             needs["compute"] = self._add_ceiling(content["precision"])
             needs["memory"] = self._add_ceiling(None)
-        self._append(step, config, dotted, needs)
+        for replicate in range(1, self.replicates(step) + 1):
+            self._append(step, config.model_copy(update={"replicate": replicate}), dotted, needs)
+
+    def replicates(self, step: str) -> int:
+        """Processes that measure each run of `step`: 1 of a step whose result no machine disturbs."""
+        if "replicate" not in MEASUREMENTS[step].config.model_fields:
+            return 1
+        return self.base["replicates"] or REPLICATES[self.device]
 
     def add_environment(self) -> None:
         self._append("environment", _validated(EnvironmentConfig, {"device": self.base["device"]}), {})
@@ -215,8 +221,6 @@ def excluded_because(labels: Mapping[str, str], rules: Sequence[Mapping[str, Any
     """
     for rule in rules:
         conditions = {key: value for key, value in rule.items() if key != "because"}
-        if "because" not in rule or not conditions:
-            raise ConfigurationError(f"exclude={dict(rule)}: give axes and, as `because`, the reason.")
         if all(key in labels and _matches(labels[key], value) for key, value in conditions.items()):
             return str(rule["because"])
     return None
@@ -227,7 +231,7 @@ def _matches(label: str, pattern: Any) -> bool:
     return any(fnmatchcase(label, str(alternative)) for alternative in alternatives)
 
 
-def _put(content: dict[str, Any], key: str, value: Any) -> None:
+def put(content: dict[str, Any], key: str, value: Any) -> None:
     """Sets a dotted key on copies of the mappings it passes, which other combinations share."""
     *path, last = key.split(".")
     for part in path:
@@ -240,11 +244,6 @@ def _validated(step: type[StepConfig], content: Mapping[str, Any]) -> Any:
     try:
         return step.model_validate(content)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"]) or "config"
-        given = first["input"] if not isinstance(first["input"], Mapping) else "…"
-        says = first["msg"].removeprefix("Value error, ")
-        field = step.model_fields.get(key)
-        if first["type"] == "string_pattern_mismatch" and field is not None and field.description:
-            says = f"give {field.description.rstrip('.')}"  # a reader of regular expressions is not presumed
-        raise ConfigurationError(f"{key}={given}: {says}.") from error
+        from mfulab.planning.checks import told  # with Hydra, which a remembered plan does without
+
+        raise told(error, step) from error

@@ -3,6 +3,7 @@
 import atexit
 import gc
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 WILDCARDS = ("hardware", "run", "figure")
@@ -37,7 +38,7 @@ def begin_before_executing(workflow: Any, lab: Any) -> None:
 
     def execute_after_planning(executor_plugin: Any, *arguments: Any, **options: Any) -> Any:
         is_dry = executor_plugin.common_settings.dryrun_exec
-        if workflow.is_main_process and not is_dry and lab.begin():
+        if workflow.is_main_process and not is_dry and (lab.begin() | _is_any_incomplete()):
             unlock()
             for row in lab.complete_rows:
                 workflow.persistence._unmark_incomplete(row)
@@ -48,6 +49,12 @@ def begin_before_executing(workflow: Any, lab: Any) -> None:
         unlock()
 
     workflow.execute, workflow.unlock = execute_after_planning, unlock_both
+
+
+def _is_any_incomplete() -> bool:
+    """Whether Snakemake has noted a job that it did not see end."""
+    folder = Path(".snakemake/incomplete")
+    return folder.is_dir() and any(folder.iterdir())
 
 
 def keep_no_default_rate(scheduler: Any) -> None:

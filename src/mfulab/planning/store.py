@@ -7,6 +7,7 @@ untouched when its config does, so that reverting a change measures nothing agai
 import hashlib
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 
@@ -103,9 +104,11 @@ def check_writable(results: Path) -> None:
     probe = results / f".writable-{os.getpid()}"
     try:
         results.mkdir(parents=True, exist_ok=True)
-        probe.write_bytes(b"\n")
+        probe.write_bytes(bytes(1 << 16))  # a full disk takes an empty file
         probe.unlink(missing_ok=True)  # another node's process may bear the same number
     except OSError as error:
+        with suppress(OSError):
+            probe.unlink(missing_ok=True)
         raise cannot_be_written(f"{results}/", error) from error
 
 

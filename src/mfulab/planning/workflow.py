@@ -1,5 +1,6 @@
 """The planned sweep as the rules see it: paths, and functions of wildcards; imports neither torch nor pandas."""
 
+import os
 import re
 import shlex
 import sys
@@ -15,10 +16,11 @@ from mfulab.planning import lock, store
 from mfulab.planning.load import RESULTS, load
 from mfulab.planning.runs import Plan, Run
 from mfulab.planning.sources import PACKAGE, closure, digests, run_sources, write_digests
-from mfulab.runtime import client
+from mfulab.runtime import client, devices
 from mfulab.schema.errors import ConfigurationError
 from mfulab.schema.files import write_text
 from mfulab.schema.measurements import TABLES, Measurement
+from mfulab.schema.replicates import previous
 
 
 class Workflow:
@@ -45,12 +47,27 @@ class Workflow:
         """
         with _told_in_one_line():
             store.check_writable(RESULTS)
+            self._check_device_lock()
             is_left_over = lock.take(RESULTS)
             for plan in self.plans:
                 store.write(plan, RESULTS, _newest)
             self._planned.remember()
         self._is_read_only = False
         return is_left_over
+
+    def _check_device_lock(self) -> None:
+        """Raises ConfigurationError where no run could lock the CPU, before the first of them fails."""
+        try:
+            os.close(devices.open_lock(devices.lock_path("cpu", os.environ)))
+        except RuntimeError as error:
+            raise ConfigurationError(str(error)) from error
+
+    def say_what_failed(self) -> None:
+        """Names a full disk, a used quota or a lost permission where that is why a sweep failed."""
+        try:
+            store.check_writable(RESULTS)
+        except ConfigurationError as error:
+            print(f"mfulab: {error}", file=sys.stderr)
 
     def clear_lock(self) -> None:
         """Forgets the holder of the results' lock; ends the process with one message where it lives."""
@@ -61,7 +78,10 @@ class Workflow:
     def warm(self) -> str:
         """A shell function that runs a script in the warm worker, or directly without one."""
         command = shlex.join([sys.executable, "-S", "-E", client.__file__])
-        return f'warm() {{{{ {command} "$@"; }}}}; '  # Snakemake formats a prefix: braces are doubled
+        limit = max((plan.time_limit_s for plan in self.plans), default=0)
+        # 137: killed by SIGKILL. Snakemake formats a prefix: braces are doubled.
+        again = f'{{{{ [ $? = 137 ] && {command} {client.KILLED} "$@"; }}}}'
+        return f'export {client.TIME_LIMIT}={limit:g}; warm() {{{{ {command} "$@" || {again}; }}}}; '
 
     @property
     def complete_rows(self) -> list[str]:
@@ -81,6 +101,15 @@ class Workflow:
             return f"{RESULTS}/{folder}/config.json" if is_there else self._scratch("config.json", "")
 
         return file
+
+    def previous(self, step: str) -> Callable[[Any], list[str]]:
+        """An input function: for a replicate, the row of the one before, so that a run that failed is not repeated."""
+
+        def rows(wildcards: Any) -> list[str]:
+            before = previous(wildcards.run)
+            return [f"{RESULTS}/{wildcards.hardware}/{step}/{before}/row.csv"] if before else []
+
+        return rows
 
     @property
     def planned_manifests(self) -> list[str]:

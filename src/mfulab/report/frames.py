@@ -8,6 +8,7 @@ from typing import get_args
 
 import pandas as pd
 
+from mfulab.schema.files import unquoted
 from mfulab.schema.measurements import TABLES
 from mfulab.tables import series
 from mfulab.tables.columns import FLAGS, TEXT, columns
@@ -28,8 +29,8 @@ def read(folder: Path, wanted: Collection[str] = (*TABLES, "series")) -> tuple[T
 def excluded(folder: Path) -> pd.DataFrame:
     """Runs left out on purpose: experiment, step, run, because."""
     try:
-        return pd.read_csv(folder / "excluded.csv", dtype=str, keep_default_na=False)
-    except (FileNotFoundError, ValueError):
+        return _strings(folder / "excluded.csv")
+    except (OSError, ValueError):
         return pd.DataFrame(columns=["experiment", "step", "run", "because"], dtype=str)
 
 
@@ -37,16 +38,20 @@ def seminar(folder: Path) -> pd.DataFrame:
     """The seminar's numbers computed anew, as texts; empty if they were not computed or cannot be read."""
     columns = ["source", "case", "printed", "formula", "value", "answer", "agrees", "note"]
     try:
-        return pd.read_csv(folder / "seminar.csv", dtype=str, keep_default_na=False)[columns]
-    except (FileNotFoundError, ValueError, KeyError):
+        return _strings(folder / "seminar.csv")[columns]
+    except (OSError, ValueError, KeyError):
         return pd.DataFrame(columns=columns, dtype=str)
 
 
 def _texts(path: Path, column: str) -> list[str]:
     try:
-        return list(pd.read_csv(path, dtype=str, keep_default_na=False)[column])
-    except (FileNotFoundError, ValueError, KeyError):
+        return list(_strings(path)[column])
+    except (OSError, ValueError, KeyError):
         return []
+
+
+def _strings(path: Path) -> pd.DataFrame:
+    return pd.read_csv(path, dtype=str, keep_default_na=False).map(unquoted)
 
 
 def ok(frame: pd.DataFrame, *needed: str) -> pd.DataFrame:
@@ -120,7 +125,7 @@ def _read(path: Path, table: str, problems: list[str]) -> pd.DataFrame:
         raw = pd.read_csv(path, dtype=str, keep_default_na=False, na_filter=False, encoding_errors="replace")
     except FileNotFoundError:
         problems.append(f"{path.name}: the table is missing")
-    except (pd.errors.EmptyDataError, pd.errors.ParserError) as error:
+    except (OSError, ValueError) as error:  # pandas' own errors are ValueErrors
         problems.append(f"{path.name}: the table cannot be read ({str(error).strip()})")
     typed, absent, unreadable = {}, [], 0
     for name, kind in kinds(table):
@@ -128,7 +133,7 @@ def _read(path: Path, table: str, problems: list[str]) -> pd.DataFrame:
             absent.append(name)
         text = raw[name] if name in raw else pd.Series("", index=raw.index, dtype=str)
         if kind is str:
-            typed[name] = text
+            typed[name] = text.map(unquoted)
         elif kind is bool:
             typed[name] = text.map({"True": True, "False": False}).astype("boolean")
         else:

@@ -4,11 +4,14 @@ Snakemake starts `python -S -E client.py SCRIPT --config FILE` once a run, so th
 standard library (some 25 ms). Exit status 0: there is a row. Anything else: the run was refused and there is none.
 """
 
+import fcntl
 import json
 import math
 import os
+import select
 import signal
 import socket
+import stat
 import sys
 import time
 
@@ -20,7 +23,11 @@ from mfulab.runtime.processes import WorkflowEndedError
 
 SOCKET = "MFULAB_WORKER"
 STARTED, WORKFLOW_ENDED = b"started\n", b"ended\n"  # what the worker says, beside an exit status
-REFUSED = 2  # a script's exit status for a run that must not become a row
+REFUSED = 113  # a script's exit status for a run that must not become a row: none that argparse or Python gives
+USAGE = 2  # a script's exit status for a mistake on its command line
+KILLED = "--killed"  # instead of a script: the client of the command behind it was killed
+TIME_LIMIT = "MFULAB_TIME_LIMIT_S"  # of runs that need no device: timing is no part of their config
+LONGEST_LOG = 16 << 20  # bytes
 ABANDONED = 1
 DEFAULT_TIME_LIMIT_S = 600
 WORKER_START_S = 120  # importing from a cluster's file system may take long
@@ -38,14 +45,23 @@ THREADS = (
 
 
 def main(command: list[str]) -> int:
-    """Runs `command` (a script and its arguments) and returns the exit status."""
+    """Runs `command` (a script and its arguments) and returns the exit status.
+
+    After `--killed` it measures nothing: it writes the row of a run whose client was killed.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # this process ends at once, and with it the run
     environment = {key: value for key, value in os.environ.items() if key not in THREADS}
     try:
+        if command[0] == KILLED:
+            return _killed(command[1:], environment)
         if "--config" in command:
             return _measure(command, environment)
         status = _execute(command, environment, None)
     except WorkflowEndedError:
         print("the workflow ended before this run", file=sys.stderr)
+        return ABANDONED
+    except RuntimeError as error:
+        print(f"mfulab: {error}", file=sys.stderr)
         return ABANDONED
     if status < 0:
         print(f"ended by {signal.Signals(-status).name}", file=sys.stderr)
@@ -55,30 +71,66 @@ def main(command: list[str]) -> int:
 def _measure(command: list[str], environment: dict[str, str]) -> int:
     """A planned run: on a device of its own, with a time limit, and with a row whatever happens."""
     config_path = command[command.index("--config") + 1]
-    with open(config_path, encoding="utf-8") as file:
-        config = json.load(file)
-    limit = float((config.get("timing") or {}).get("time_limit_s") or DEFAULT_TIME_LIMIT_S)
+    try:
+        with open(config_path, encoding="utf-8") as file:
+            config = json.load(file)
+        known = (config.get("timing") or {}).get("time_limit_s")
+        if "device" not in config:
+            known = known or environment.get(TIME_LIMIT)
+    except (OSError, ValueError, AttributeError) as error:
+        raise RuntimeError(f"{config_path}: {error}. Give the command again: it is planned anew.") from error
+    limit = float(known or DEFAULT_TIME_LIMIT_S)
+    row = _row_of(command)
+    before = _stamp(row)
     with devices.claim((config.get("device") or {}).get("type"), config_path, environment) as claimed:
         began = time.monotonic()
         try:
             killed_before = processes.out_of_memory_kills()
             status = _execute(command, claimed, limit)
             is_out_of_memory = processes.out_of_memory_kills() > killed_before
-            failure = _failure(status, is_out_of_memory, os.path.join(os.path.dirname(config_path), "row.csv"))
+            failure = _failure(status, is_out_of_memory)
         except TimeoutError:
-            failure = f"took longer than timing.time_limit_s={limit:g}"
-    if failure is None:
+            status, failure = ABANDONED, f"took longer than timing.time_limit_s={limit:g}"
+    if _stamp(row) not in (None, before):
+        return 0  # a row is written whole: what went wrong after it, such as a library's end, costs nothing
+    if status == REFUSED:
         return status
+    return _fail(command, failure, "--after", str(time.monotonic() - began))
+
+
+def _killed(command: list[str], environment: dict[str, str]) -> int:
+    """After the end of a client that was killed: the row of its run, where that has not written one."""
+    processes.check_workflow(environment)
+    if "--config" not in command:
+        return ABANDONED
+    if _stamp(_row_of(command)) is not None:  # Snakemake removes a row before its run
+        return 0
+    return _fail(command, "the process that supervised the run was killed")
+
+
+def _row_of(command: list[str]) -> str:
+    return os.path.join(os.path.dirname(command[command.index("--config") + 1]), "row.csv")
+
+
+def _stamp(path: str) -> tuple[int, int] | None:
+    """What tells a file from one that was written later under its name; None where there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def _fail(command: list[str], failure: str, *more: str) -> int:
+    """Writes the row of a run that ended with `failure`."""
     import subprocess
 
     print(failure, file=sys.stderr)
-    return subprocess.call([sys.executable, *command, "--failed", failure, "--after", str(time.monotonic() - began)])
+    return subprocess.call([sys.executable, *command, "--failed", failure, *more])
 
 
-def _failure(status: int, is_out_of_memory: bool, row: str) -> str | None:
-    """Message for a run that ended with `status` (negative: a signal) without a row; None if all is well."""
-    if status == REFUSED or (status == 0 and os.path.exists(row)):
-        return None
+def _failure(status: int, is_out_of_memory: bool) -> str:
+    """Message for a run that ended with `status` (negative: a signal) without a row."""
     if status == -signal.SIGKILL and is_out_of_memory:
         return "the kernel killed the run's process: out of memory"
     if status < 0:
@@ -88,29 +140,52 @@ def _failure(status: int, is_out_of_memory: bool, row: str) -> str | None:
 
 def _execute(command: list[str], environment: dict[str, str], limit: float | None) -> int:
     """The exit status (negative: the ending signal). Raises TimeoutError once it is dead, and WorkflowEndedError."""
-    status = _in_worker(command, environment, limit)
-    return _directly(command, environment, limit) if status is None else status
+    _append_to_log()
+    try:
+        status = _in_worker(command, environment, limit)
+        return _directly(command, environment, limit) if status is None else status
+    finally:
+        _bound_log()
 
 
 def _directly(command: list[str], environment: dict[str, str], limit: float | None) -> int:
-    import subprocess
-    from contextlib import suppress
-
-    # Unbuffered, so that its log can be read while it runs; the handler leaves a traceback where a library crashes.
-    python = [sys.executable, "-u", "-X", "faulthandler"]
-    process = subprocess.Popen([*python, *command], env=environment, start_new_session=True)
-    _end_before_this_process(process.pid)
-    processes.prefer_to_kill(process.pid)
-    end = time.monotonic() + limit + GRACE_S if limit else math.inf
+    """As the worker does it: by a keeper in a session of its own, which ends the run when this process ends."""
+    lifeline, held = os.pipe()
+    answers, told = os.pipe()
+    keeper = os.fork()
+    if keeper == 0:
+        os.setsid()
+        os.close(held)
+        os.close(answers)
+        processes.adopt_orphans()
+        run = os.fork()
+        if run == 0:
+            _become(command, environment)
+        processes.prefer_to_kill(run)
+        processes.watch(run, [lifeline])
+        os.write(told, b"%d\n" % processes.end(run))
+        os._exit(0)
+    os.close(lifeline)
+    os.close(told)
     try:
-        while (left := end - time.monotonic()) > 0:
-            with suppress(subprocess.TimeoutExpired):
-                return process.wait(min(POLL_S, left))
-            processes.check_workflow(environment)
-        raise TimeoutError
+        answer = _answer(answers, limit and limit + GRACE_S, environment)
+        return int(answer) if answer else -signal.SIGKILL  # the keeper was killed, and the run with it
     finally:
-        processes.kill_group(process.pid)  # the run, or what it left behind
-        process.wait()
+        os.close(held)
+        os.waitpid(keeper, 0)
+        os.close(answers)
+
+
+def _become(command: list[str], environment: dict[str, str]) -> None:
+    """This process, forked by a keeper, becomes the run."""
+    try:
+        processes.end_with_parent(os.getppid())
+        os.setsid()
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        # Unbuffered, so that its log can be read while it runs; the handler leaves a traceback where a library crashes.
+        os.execve(sys.executable, [sys.executable, "-u", "-X", "faulthandler", *command], environment)  # noqa: S606
+    finally:
+        os._exit(ABANDONED)
 
 
 def _in_worker(command: list[str], environment: dict[str, str], limit: float | None) -> int | None:
@@ -119,25 +194,63 @@ def _in_worker(command: list[str], environment: dict[str, str], limit: float | N
     if connection is None:
         return None
     request = {"command": command, "folder": os.getcwd(), "environment": environment}
-    with connection, connection.makefile("rb") as answers:
+    with connection:
         try:
             # The child writes to this process's own standard output and error: its log streams to wherever ours goes.
             socket.send_fds(connection, [json.dumps(request).encode() + b"\n"], [1, 2])
-            connection.settimeout(WORKER_START_S)
-            answer = answers.readline()
+            answer = _answer(connection.fileno(), WORKER_START_S, environment)
             if answer == STARTED:
-                connection.settimeout(limit and limit + GRACE_S)
-                answer = answers.readline()
+                answer = _answer(connection.fileno(), limit and limit + GRACE_S, environment)
         except TimeoutError:
-            connection.settimeout(None)
             connection.shutdown(socket.SHUT_WR)  # the worker kills the run …
             connection.recv(1)  # … and tells when it is dead
             raise
-        except ConnectionError:
+        except OSError:
             return None
     if answer == WORKFLOW_ENDED:
         raise WorkflowEndedError
-    return int(answer) if answer.endswith(b"\n") else None
+    return int(answer) if answer else None
+
+
+def _answer(descriptor: int, limit: float | None, environment: dict[str, str]) -> bytes:
+    """One line; empty where the other end was closed. Raises TimeoutError after `limit` seconds, WorkflowEndedError."""
+    end = time.monotonic() + (limit or math.inf)
+    line = b""
+    while not line.endswith(b"\n"):
+        if (left := end - time.monotonic()) <= 0:
+            raise TimeoutError
+        ready, _, _ = select.select([descriptor], [], [], min(POLL_S, left))
+        if ready:
+            more = os.read(descriptor, 1)
+            if not more:
+                return b""
+            line += more
+        else:
+            processes.check_workflow(environment)
+            _bound_log()
+    return line
+
+
+def _append_to_log() -> None:
+    """Makes whoever writes to this process's standard output write at its end, also after it was cut."""
+    if _log_size() is not None:
+        fcntl.fcntl(1, fcntl.F_SETFL, fcntl.fcntl(1, fcntl.F_GETFL) | os.O_APPEND)
+
+
+def _log_size() -> int | None:
+    """Bytes of the file that this process's standard output goes to; None where it goes elsewhere."""
+    try:
+        found = os.fstat(1)
+    except OSError:
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+
+def _bound_log() -> None:
+    """Cuts a log that grew too long, and keeps its beginning."""
+    if (_log_size() or 0) > LONGEST_LOG:
+        os.ftruncate(1, LONGEST_LOG // 2)
+        os.write(1, b"\n[cut here: this log grew beyond %d MB]\n" % (LONGEST_LOG >> 20))
 
 
 def _connect() -> socket.socket | None:
@@ -150,18 +263,6 @@ def _connect() -> socket.socket | None:
         connection.close()
         return None
     return connection
-
-
-def _end_before_this_process(group: int) -> None:
-    """A signal that ends this process ends the process group first."""
-
-    def handle(number: int, _: object) -> None:
-        processes.kill_group(group)
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, handle)
 
 
 if __name__ == "__main__":

@@ -5,11 +5,13 @@ waiting here; the locks hold where the user changes these, where two workflows s
 cluster that holds several GPUs.
 """
 
+import errno
 import fcntl
 import os
+import stat
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 
 from mfulab.runtime.processes import check_workflow
 
@@ -52,23 +54,48 @@ def _gpus(config_path: str, environment: dict[str, str]) -> list[str]:
     return [uuid for slug, uuid in known if slug == hardware]
 
 
+def lock_path(device: str, environment: Mapping[str, str]) -> str:
+    """The file of a device's lock: one name a machine for all users, as all of them share the device."""
+    scope = next((environment[key] for key in JOBS if key in environment), "local")
+    name = f"mfulab-{scope}-{device}.lock".replace("/", "-")
+    return f"{environment.get(LOCKS) or '/tmp'}/{name}"
+
+
+def open_lock(path: str) -> int:
+    """The descriptor of a lock that all users of a machine share: it is read by all, and nobody writes into it.
+
+    Raises RuntimeError, saying what to do, where something else stands there: a link, or a file that may not be read.
+    """
+    try:
+        with suppress(FileExistsError):
+            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o444)
+            os.fchmod(descriptor, 0o444)  # whatever the umask: another user's run must see it
+            return descriptor
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return descriptor
+        os.close(descriptor)
+        says = "not a regular file"
+    except OSError as error:
+        says = "a link" if error.errno == errno.ELOOP else error.strerror or str(error)
+    raise RuntimeError(f"{path}: cannot be used as a lock ({says}). Remove it, or set {LOCKS} to a folder of your own.")
+
+
 def _first_free(candidates: Sequence[str], environment: dict[str, str]) -> tuple[str, int]:
     """The first candidate that nobody holds and the descriptor of its lock; always in the same order, so that runs
     which do not compete all measure the same device."""
-    scope = next((environment[key] for key in JOBS if key in environment), "local")
-    folder = environment.get(LOCKS, "/tmp")
     is_told = False
     while True:
-        for candidate in candidates:
-            path = f"{folder}/mfulab-{os.getuid()}-{scope}-{candidate.replace('/', '-')}.lock"
-            descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        paths = [lock_path(candidate, environment) for candidate in candidates]
+        for candidate, path in zip(candidates, paths, strict=True):
+            descriptor = open_lock(path)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return candidate, descriptor
             except BlockingIOError:
                 os.close(descriptor)
         if not is_told:
-            print(f"waiting for {' or '.join(candidates)}: another run measures there", flush=True)
+            print(f"waiting for {' or '.join(candidates)}: another run measures there ({', '.join(paths)})", flush=True)
             is_told = True
         time.sleep(POLL_S)
         check_workflow(environment)

@@ -4,10 +4,14 @@ import errno
 import os
 import select
 import signal
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 WORKFLOW = "MFULAB_WORKFLOW"  # the process of the workflow, where it runs on this machine
+
+
+_reaped: dict[int, int] = {}  # the status of children that had to be reaped to be looked at
 
 
 class WorkflowEndedError(Exception):
@@ -73,9 +77,63 @@ def kill_group(group: int) -> None:
 
 def end_with_parent(parent: int) -> None:
     """This process is killed when `parent`, which forked it, ends however that ends (Linux)."""
-    import ctypes
-
     pr_set_pdeathsig = 1
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    _prctl(pr_set_pdeathsig, signal.SIGKILL)
     if os.getppid() != parent:  # it had ended before
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """Makes this process the parent of what its descendants leave behind, in whatever session (Linux)."""
+    pr_set_child_subreaper = 36
+    _prctl(pr_set_child_subreaper, 1)
+
+
+def _prctl(option: int, value: int) -> None:
+    import ctypes
+
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value)
+
+
+def watch(run: int, lifelines: Sequence[int]) -> list[int]:
+    """Waits until `run`, a child of this process, has ended, which gives an empty list, or descriptors have: these."""
+    wake, woken = os.pipe()
+    os.set_blocking(woken, False)
+    signal.set_wakeup_fd(woken)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    while not _has_ended(run):
+        ready, _, _ = select.select([wake, *lifelines], [], [])
+        if wake not in ready:
+            return ready
+        os.read(wake, 64)
+    return []
+
+
+def end(run: int) -> int:
+    """Ends a child, its process group and all that it left to this process; its exit status (negative: a signal)."""
+    kill_group(run)
+    status = _reaped.pop(run) if run in _reaped else os.waitpid(run, 0)[1]
+    while children := _children():
+        for child in children:
+            with suppress(ProcessLookupError, ChildProcessError):
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+def _has_ended(child: int) -> bool:
+    """Whether a child has ended. Where the system can, it stays unreaped, so that no other group takes its number."""
+    if hasattr(os, "waitid"):
+        return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    found, status = os.waitpid(child, os.WNOHANG)  # macOS
+    if found:
+        _reaped[child] = status
+    return bool(found)
+
+
+def _children() -> list[int]:
+    """This process's children; none where the system does not tell."""
+    with suppress(OSError), open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
+        return [int(child) for child in file.read().split()]
+    return []

@@ -7,14 +7,16 @@ import traceback
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
+from typing import cast
 
 from pydantic import ValidationError
 
 from mfulab.schema.configs import StepConfig
 from mfulab.schema.errors import ConfigurationError, UnsupportedError
-from mfulab.schema.files import write_csv
+from mfulab.schema.files import UnreadableError, read_csv, read_json, write_csv
 from mfulab.schema.measurements import MEASUREMENTS
-from mfulab.schema.rows import Row, Status
+from mfulab.schema.replicates import previous
+from mfulab.schema.rows import LONGEST_MESSAGE, Row, Status
 from mfulab.steps.base import Measured
 
 # What the allocators of torch and NumPy say; torch raises a plain RuntimeError for host memory.
@@ -29,12 +31,15 @@ def measure(step: str, config_path: Path) -> Row:
     """
     started = time.perf_counter()
     started_at = datetime.now(UTC)
+    config_path = config_path.absolute()  # a model may go elsewhere
     config = read_config(step, config_path)
     folder = config_path.parent
     hardware = check_device(config, folder)
     try:
-        measured = importlib.import_module(f"mfulab.steps.{step}").measure(config, folder)
-    except Exception as error:
+        measured = _as_before(step, config, folder) or importlib.import_module(f"mfulab.steps.{step}").measure(
+            config, folder
+        )
+    except (Exception, SystemExit) as error:  # argparse in a model's module ends the process
         traceback.print_exc()
         measured = Measured(_unmeasured(step, config, _status(error), _message(error)))
     measured.row.process_s = time.perf_counter() - started
@@ -58,9 +63,11 @@ def record_failure(step: str, config_path: Path, message: str, process_s: float 
 def read_config(step: str, path: Path) -> StepConfig:
     """The validated config of a run. Raises ConfigurationError."""
     try:
-        return MEASUREMENTS[step].config.model_validate_json(path.read_text(encoding="utf-8"))
+        return MEASUREMENTS[step].config.model_validate(read_json(path))
     except FileNotFoundError as error:
         raise ConfigurationError(f"--config={path}: no such file.") from error
+    except UnreadableError as error:
+        raise ConfigurationError(f"{error}. Give the command again: it is planned anew.") from error
     except ValidationError as error:
         raise ConfigurationError(f"--config={path}: not a config of {step}: {error.errors()[0]['msg']}.") from error
 
@@ -81,6 +88,18 @@ def check_device(config: StepConfig, folder: Path) -> str:
     return claimed
 
 
+def _as_before(step: str, config: StepConfig, folder: Path) -> Measured | None:
+    """What the replicate before ended with, if that was no measurement: the next one would end the same."""
+    before = previous(folder.name)
+    try:
+        row = read_csv(folder.with_name(before) / "row.csv")[0] if before else {}
+    except (FileNotFoundError, UnreadableError, IndexError):
+        row = {}
+    if row.get("status", "ok") == "ok":
+        return None
+    return Measured(_unmeasured(step, config, cast(Status, row["status"]), row.get("message", "")))
+
+
 def _unmeasured(step: str, config: StepConfig, status: Status, message: str) -> Row:
     """A row that holds the run's axes and why nothing else."""
     kind = MEASUREMENTS[step].row
@@ -88,7 +107,7 @@ def _unmeasured(step: str, config: StepConfig, status: Status, message: str) -> 
     return kind(**{axis: getattr(value, "name", value) for axis, value in axes.items()}, status=status, message=message)
 
 
-def _status(error: Exception) -> Status:
+def _status(error: BaseException) -> Status:
     if isinstance(error, UnsupportedError):
         return "unsupported"
     return "out_of_memory" if isinstance(error, MemoryError) or _is_memory(str(error)) else "failed"
@@ -98,7 +117,7 @@ def _is_memory(message: str) -> bool:
     return any(words in message.lower() for words in OUT_OF_MEMORY)
 
 
-def _message(error: Exception) -> str:
+def _message(error: BaseException) -> str:
     first = str(error).strip().splitlines()[:1]
     text = "; ".join([*first, *getattr(error, "__notes__", ())])
     return text if isinstance(error, UnsupportedError) else f"{type(error).__name__}: {text}"
@@ -108,6 +127,7 @@ def _finish(measured: Measured, folder: Path, hardware: str, started_at: datetim
     row = measured.row
     row.hardware = hardware
     row.run = folder.name
+    row.message = row.message[:LONGEST_MESSAGE]
     row.commit = commit()
     row.started_at = started_at.isoformat(timespec="seconds")
     samples = list(measured.samples)

@@ -95,6 +95,7 @@ def _keep(connection: socket.socket) -> None:
     if request is None:
         return
     keeper = os.getpid()
+    processes.adopt_orphans()
     run = os.fork()
     if run == 0:
         connection.close()
@@ -106,10 +107,9 @@ def _keep(connection: socket.socket) -> None:
     for descriptor in outputs:
         os.close(descriptor)
     _tell(connection, STARTED)
-    is_workflow_alive = _wait(run, connection)
-    processes.kill_group(run)  # the run, or what it left behind
-    _, status = os.waitpid(run, 0)
-    _tell(connection, b"%d\n" % os.waitstatus_to_exitcode(status) if is_workflow_alive else WORKFLOW_ENDED)
+    ended = processes.watch(run, [connection.fileno(), LIFELINE])
+    status = processes.end(run)
+    _tell(connection, WORKFLOW_ENDED if LIFELINE in ended else b"%d\n" % status)
 
 
 def _receive(connection: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
@@ -121,20 +121,6 @@ def _receive(connection: socket.socket) -> tuple[dict[str, Any] | None, list[int
             return None, descriptors
         data += more
     return json.loads(data), descriptors
-
-
-def _wait(run: int, connection: socket.socket) -> bool:
-    """Waits until the run (not reaped yet), the client or the workflow has ended; whether the workflow lives."""
-    wake, woken = os.pipe()
-    os.set_blocking(woken, False)
-    signal.set_wakeup_fd(woken)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    while os.waitid(os.P_PID, run, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-        ready, _, _ = select.select([wake, connection.fileno(), LIFELINE], [], [])
-        if wake not in ready:
-            return LIFELINE not in ready
-        os.read(wake, 64)
-    return True
 
 
 def _tell(connection: socket.socket, answer: bytes) -> None:

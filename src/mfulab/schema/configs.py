@@ -8,9 +8,17 @@ import contextlib
 import hashlib
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from mfulab.schema.formats import BY_DTYPE
 
@@ -18,9 +26,30 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$")]
 
 
 class Closed(BaseModel):
-    """A model that refuses keys it does not know."""
+    """A model that refuses keys it does not know, numbers without bounds, and true where a number belongs."""
 
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", populate_by_name=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _true_is_no_number(cls, value: object, info: ValidationInfo) -> object:
+        if isinstance(value, bool) and bool not in _kinds(cls.model_fields[info.field_name or ""].annotation):
+            raise ValueError("give a value, not true or false")
+        return value
+
+
+def _kinds(annotation: object) -> set[object]:
+    """The types that an annotation is made of."""
+    return {annotation}.union(*map(_kinds, get_args(annotation)))
+
+
+SIZE = "`N` for N×N×N, `MxNxK` for C[M,N] = A[M,K]·B[K,N], `BxMxNxK` for a batch of B."
+Size = Annotated[
+    str,
+    BeforeValidator(lambda value: str(value) if type(value) is int else value),
+    Field(pattern=r"^[1-9]\d*(x[1-9]\d*){0,3}$"),
+]
+SLUG = r"[a-z0-9][a-z0-9-]{0,99}"  # the name of a device's folder
 
 
 class ModelConfig(Closed):
@@ -34,6 +63,7 @@ class ModelConfig(Closed):
     )
     input_shape: list[Annotated[int, Field(gt=0)]] | None = Field(
         None,
+        min_length=1,
         description="Shape of one sample of a float input, without the batch: [channels, height, width] for images.",
     )
     sequence_length: int | None = Field(None, gt=0, description="Tokens a sample where none is asked for.")
@@ -79,7 +109,7 @@ class PrecisionConfig(Closed):
 
     name: Name
     dtype: Literal[*BY_DTYPE]  # type: ignore[valid-type]
-    tf32: bool = Field(False, description="Allow TF32 tensor cores for float32 products (GPU).")
+    tf32: bool = Field(False, description="Allow TF32 tensor cores for float32 matmuls (GPU).")
     autocast: bool = Field(False, description="Keep float32 parameters; cast inside torch.autocast.")
 
 
@@ -98,7 +128,7 @@ class KernelConfig(Closed):
     name: Name
     target: str = Field(alias="_target_", description="Dotted path of a mfulab.kernels.base.MatmulKernel.")
     block: list[Annotated[int, Field(gt=0)]] | None = Field(
-        None, description="Thread block or tile; chosen from device properties where empty."
+        None, min_length=1, description="Thread block or tile; chosen from device properties where empty."
     )
 
 
@@ -116,9 +146,7 @@ class DeviceConfig(Closed):
 class TimingConfig(Closed):
     """Length of the measurement. None takes the device's default: short on a CPU, 5 s in all if energy is read."""
 
-    windows: int = Field(
-        5, ge=2, description="Independent windows; the confidence interval is over these, five or more."
-    )
+    windows: int | None = Field(None, ge=2, description="Measured windows of each process.")
     window_time_s: float | None = Field(None, gt=0, description="Shortest measured window.")
     warm_up_time_s: float | None = Field(None, gt=0, description="Longest warm-up; it ends earlier once steady.")
     time_limit_s: float = Field(600, gt=0, description="A run that takes longer becomes a failed row.")
@@ -129,6 +157,9 @@ class ProfileConfig(Closed):
 
     operators: bool = Field(True, description="Operator table from a separate traced pass.")
     trace: bool = Field(False, description="Keep the Chrome / Perfetto trace of that pass.")
+
+
+REPLICATE = Field(1, ge=1, description="Which of the processes that measure the run, apart in time; planning sets it.")
 
 
 class StepConfig(Closed):
@@ -195,6 +226,7 @@ class ProfileStepConfig(CountFlopsConfig):
     timing: TimingConfig = TimingConfig()
     profile: ProfileConfig = ProfileConfig()
     seed: int = Field(0, ge=0)
+    replicate: int = REPLICATE
 
 
 class BenchMatmulConfig(StepConfig):
@@ -202,18 +234,12 @@ class BenchMatmulConfig(StepConfig):
 
     axes: ClassVar[tuple[str, ...]] = ("kernel", "size", "precision")
     kernel: KernelConfig
-    size: Annotated[str, Field(pattern=r"^[1-9]\d*(x[1-9]\d*){0,3}$")] = Field(
-        description="`N` for N×N×N, `MxNxK` for C[M,N] = A[M,K]·B[K,N], `BxMxNxK` for a batch of B."
-    )
+    size: Size = Field(description=SIZE)
     precision: PrecisionConfig
     device: DeviceConfig = DeviceConfig()
     timing: TimingConfig = TimingConfig()
     seed: int = Field(0, ge=0)
-
-    @field_validator("size", mode="before")
-    @classmethod
-    def _size_is_text(cls, value: object) -> object:
-        return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    replicate: int = REPLICATE
 
     @property
     def shape(self) -> tuple[int, int, int, int]:

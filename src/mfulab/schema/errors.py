@@ -3,9 +3,15 @@
 import difflib
 from collections.abc import Iterable
 
+LONGEST = 4000  # characters of a message
+
 
 class ConfigurationError(Exception):
-    """A config, a path or a device that cannot be used; its message is all that the user sees."""
+    """A config, a path or a device that cannot be used; its message is all that the user sees, one line of it."""
+
+    def __init__(self, message: str) -> None:
+        shown = "".join(each if each.isprintable() else " " for each in message)
+        super().__init__(shown if len(shown) <= LONGEST else f"{shown[:LONGEST]}…")
 
 
 def unknown(what: str, value: object, choices: Iterable[object]) -> ConfigurationError:

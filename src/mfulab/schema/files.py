@@ -5,7 +5,9 @@ import errno
 import io
 import json
 import os
+import re
 import shutil
+import stat
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +25,7 @@ REMEDIES = {
     errno.EACCES: "permission denied. Give it write permission",
     errno.EPERM: "not permitted. Give it write permission",
 }
+FORMULA = re.compile(r"'*[=+\-@\t\r]")
 LARGEST = 1 << 28  # bytes of a file that is read whole; the tables of 20,000 runs take a tenth
 
 
@@ -33,15 +36,39 @@ class UnreadableError(ValueError):
 def read_text(path: Path) -> str:
     """The text of a UTF-8 file. Raises FileNotFoundError, and UnreadableError for anything else that is there."""
     try:
-        if path.stat().st_size > LARGEST:
-            raise UnreadableError(f"{path}: larger than {LARGEST >> 20} MiB")
-        return path.read_text(encoding="utf-8")
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise FileNotFoundError(f"{path}: no such file") from error
+        return _read(path, LARGEST + 1).decode("utf-8")
     except UnicodeDecodeError as error:
         raise UnreadableError(f"{path}: not UTF-8 text (byte {error.start})") from error
+
+
+def read_tail(path: Path, most: int) -> str:
+    """The last `most` bytes of a text file, however large; what is not UTF-8 is replaced. Raises as `read_text`."""
+    return _read(path, -most).decode("utf-8", errors="replace")
+
+
+def _read(path: Path, most: int) -> bytes:
+    """The first `most` bytes of a file, or the last where that is negative. A link might lead to another's secrets, and
+    a pipe or a device would never end: neither is read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                raise UnreadableError(f"{path}: not a regular file")
+            if found.st_size > most > 0:
+                raise UnreadableError(f"{path}: larger than {LARGEST >> 20} MiB")
+            file.seek(0 if most > 0 else max(0, found.st_size + most))
+            return file.read()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise FileNotFoundError(f"{path}: no such file") from error
     except OSError as error:
-        raise UnreadableError(f"{path}: {error.strerror or error}") from error
+        says = "a link, which is not followed" if error.errno == errno.ELOOP else error.strerror or error
+        raise UnreadableError(f"{path}: {says}") from error
+
+
+def is_inside(path: Path, folder: Path) -> bool:
+    """Whether a path, its links followed, lies in a folder."""
+    return path.resolve().is_relative_to(folder.resolve())
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -74,17 +101,23 @@ def parse_csv(text: str, path: Path) -> list[dict[str, str]]:
     for number, cells in enumerate(lines[1:], start=2):
         if len(cells) != len(header):
             raise UnreadableError(f"{path}: line {number} has {len(cells)} cells, the header {len(header)}")
-    return [dict(zip(header, cells, strict=True)) for cells in lines[1:]]
+    return [dict(zip(header, map(unquoted, cells), strict=True)) for cells in lines[1:]]
+
+
+def unquoted(cell: str) -> str:
+    """A cell without the quote that keeps a text from being a formula."""
+    return cell[1:] if cell[:1] == "'" and FORMULA.match(cell) else cell
 
 
 def write_text(path: Path, text: str) -> None:
     """Writes a file by renaming a finished one. Raises ConfigurationError, leaving nothing partial, where it cannot."""
-    _write(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    _write(path, lambda temporary: temporary.write_text(text, encoding="utf-8", errors="replace"))
 
 
 def write_json(path: Path, value: object, indent: int | None = None) -> None:
-    """Writes JSON as `write_text`."""
-    write_text(path, json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
+    """Writes JSON as `write_text`; half a character, which a log may hold, becomes a question mark."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    write_text(path, text.encode(errors="replace").decode() + "\n")
 
 
 def write_csv(path: Path, rows: Iterable[Mapping[str, object]], columns: Iterable[str] | None = None) -> None:
@@ -100,9 +133,22 @@ def write_csv(path: Path, rows: Iterable[Mapping[str, object]], columns: Iterabl
             writer = csv.DictWriter(file, names, restval="", extrasaction="ignore", lineterminator="\n")
             writer.writeheader()
             for row in rows:
-                writer.writerow({key: json.dumps(v) if isinstance(v, dict | list) else v for key, v in row.items()})
+                writer.writerow({key: _cell(value) for key, value in row.items()})
 
     _write(path, write)
+
+
+def _cell(value: object) -> object:
+    """A value as it is written. A spreadsheet runs a text that begins like a formula: one quote keeps it a text."""
+    if isinstance(value, dict | list):
+        return json.dumps(value)
+    if not isinstance(value, str) or not FORMULA.match(value):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value
 
 
 def _write(path: Path, write: Callable[[Path], object]) -> None:

@@ -1,6 +1,6 @@
 """The number formats, once: torch's types, sizes, the error that rounding gives in a matmul, and how they are drawn.
 
-Expected errors are ‖C−R‖F / ‖R‖F for standard normal inputs and K = 1024 against a float64 product of the *quantised*
+Expected errors are ‖C−R‖F / ‖R‖F for standard normal inputs and K = 1024 against a float64 matmul of the *quantised*
 inputs; for tf32, which rounds its float32 inputs inside the multiplier, against the unquantised ones. They were
 measured on correct implementations and follow from the significands: a float32 sum grows like 2⁻²⁴·√K, fp16 and bf16
 round their output once.
@@ -55,7 +55,7 @@ FORMATS = {
         Format("tf32", "float32", "float32", 19, 4, 2.9e-4),
         Format("fp16", "float16", "float16", 16, 2, 2.1e-4),
         Format("bf16", "bfloat16", "bfloat16", 16, 2, 1.7e-3),
-        # Hopper accumulates fp8 products with about 14 bits: looser.
+        # Hopper accumulates fp8 matmuls with about 14 bits: looser.
         Format("fp8", "float8_e4m3fn", "bfloat16", 8, 1, 1.7e-3, margin=10.0),
         Format("int8", "int8", "int32", 8, 1, 0.0, is_floating=False),
     )

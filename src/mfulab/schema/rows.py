@@ -3,18 +3,30 @@
 A row is what a step measured; None stands for "not measured" and becomes an empty cell.
 """
 
+import math
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Literal
 
-from pydantic import Field
-
-from mfulab.schema.configs import Closed
+from pydantic import BaseModel, ConfigDict, Field
 
 Percent = Annotated[float, Field(ge=0)]
+TIME_CI_LOW = Field(None, description="95 % confidence interval of `time_s`, from the spread between processes.")
+REPLICATES = Field(None, description="Processes that measured the run, apart in time; the tables make them one row.")
+BETWEEN = Field(None, description="Standard deviation of the processes' medians, relative.")
 Status = Literal["ok", "out_of_memory", "unsupported", "incorrect", "failed"]
 
 
-class Row(Closed):
+# Columns that may be below zero; those that may be infinite, where a format overflows, and are then shown empty.
+SIGNED = {"deviation_percent", "difference_points", "loss", "temperature_c"}
+UNBOUNDED = {"loss", "max_absolute_error", "printed", "flops", "deviation_percent"}
+LARGEST = 1e30  # of any quantity; more is a broken file
+LONGEST_MESSAGE = 2000  # characters; a log has the rest
+
+
+class Row(BaseModel):
     """Columns with which every row begins. Units stand in the names; an empty cell was not measured."""
+
+    model_config = ConfigDict(extra="forbid")
 
     hardware: str = Field("", description="Slug of the device; empty if none is needed.")
     run: str = ""
@@ -160,12 +172,17 @@ class ProfileRow(Row):
     sequence_length: int | None = None
     precision: str = ""
     execution: str = ""
-    effective_precision: str | None = Field(None, description="The format that products really used.")
+    effective_precision: str | None = Field(None, description="The format that matmuls really used.")
     time_s: float | None = Field(None, description="Median step.")
     time_p5_s: float | None = None
     time_p95_s: float | None = None
-    time_ci_low_s: float | None = Field(None, description="95 % confidence interval of the median over windows.")
+    time_ci_low_s: float | None = TIME_CI_LOW
     time_ci_high_s: float | None = None
+    replicates: int | None = REPLICATES
+    between_spread_percent: float | None = BETWEEN
+    within_spread_percent: float | None = Field(
+        None, description="Standard deviation of the windows' medians inside a process, relative."
+    )
     windows: int | None = None
     steps: int | None = Field(None, description="Measured steps over all windows.")
     window_s: float | None = Field(None, description="Total length of the measured windows.")
@@ -194,9 +211,9 @@ class ProfileRow(Row):
     sources_answered: str | None = Field(None, description="The sources that answered, strictest first.")
     restriction: str | None = Field(None, description="`MIG instance` or `vGPU`: why some values cannot be had.")
     graphics_active_percent: Percent | None = Field(None, description="Any context of the GPU had work.")
-    hmma_tensor_active_percent: Percent | None = Field(None, description="Tensor pipe on 16-bit and TF32 products.")
-    imma_tensor_active_percent: Percent | None = Field(None, description="Tensor pipe on integer products.")
-    dmma_tensor_active_percent: Percent | None = Field(None, description="Tensor pipe on FP64 products.")
+    hmma_tensor_active_percent: Percent | None = Field(None, description="Tensor pipe on 16-bit and TF32 matmuls.")
+    imma_tensor_active_percent: Percent | None = Field(None, description="Tensor pipe on integer matmuls.")
+    dmma_tensor_active_percent: Percent | None = Field(None, description="Tensor pipe on FP64 matmuls.")
     dfma_tensor_active_percent: Percent | None = None
     fp64_active_percent: Percent | None = Field(None, description="FP64 pipe, no tensor cores.")
     fp32_active_percent: Percent | None = Field(None, description="FP32 pipe, no tensor cores.")
@@ -267,6 +284,10 @@ class MatmulRow(Row):
     k: int | None = None
     effective_precision: str | None = Field(None, description="The format whose rounding the error shows.")
     time_s: float | None = Field(None, description="Median of `hot_time_s`: launches back to back.")
+    time_ci_low_s: float | None = TIME_CI_LOW
+    time_ci_high_s: float | None = None
+    replicates: int | None = REPLICATES
+    between_spread_percent: float | None = BETWEEN
     hot_time_s: float | None = None
     hot_iqr_s: float | None = None
     cold_time_s: float | None = Field(None, description="Caches flushed before each launch.")
@@ -328,6 +349,25 @@ class NumberFormatsRow(Row):
     dot_error_own: float | None = Field(None, description="Accumulated in the format itself.")
     dot_error_fp16: float | None = Field(None, description="Accumulated in fp16.")
     dot_error_fp32: float | None = Field(None, description="Accumulated in fp32.")
+
+
+def impossible(row: Row, now: datetime) -> str | None:
+    """What no measurement can have written: a number out of range, a date to come; None where there is nothing."""
+    for name, value in row.model_dump(exclude_none=True).items():
+        if not isinstance(value, int | float) or isinstance(value, bool) or math.isnan(value):
+            continue
+        if math.isinf(value) and (name in UNBOUNDED or name.endswith("_error")):
+            continue
+        if abs(value) > LARGEST and not name.startswith(("largest", "last")):
+            return f"{name}={value:g}: out of range"
+        if value < 0 and name not in SIGNED:
+            return f"{name}={value:g}: below zero"
+    try:
+        at = datetime.fromisoformat(row.started_at) if row.started_at else now
+    except ValueError:
+        return f"started_at={row.started_at[:40]}: no date"
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    return f"started_at={row.started_at}: a date to come" if at > now + timedelta(days=1) else None
 
 
 PeakVerdict = Literal[

@@ -31,6 +31,7 @@ from mfulab.timing.host_timer import LONGEST_SPIN_S, HostTimer
 from mfulab.timing.repetitions import Budget, Call, Repetition, Timer, interleave, summarise
 from mfulab.timing.transfers import median_wall_s, synchronise, time_transfers
 
+WINDOWS = {"cpu": 2, "cuda": 3}  # of each process
 WINDOW_S = {"cpu": 0.2, "cuda": 0.1}
 WARM_UP_S = {"cpu": 0.6, "cuda": 0.3}
 # What goes around the product is repeated for so long: most of it after other libraries' threads have ceased to spin.
@@ -182,11 +183,12 @@ def _time(
 
 
 def _budget(timing: TimingConfig, device: str) -> Budget:
-    time_s = timing.windows * (timing.window_time_s or WINDOW_S[device])
+    windows = timing.windows or WINDOWS[device]
+    time_s = windows * (timing.window_time_s or WINDOW_S[device])
     warm_up_s = timing.warm_up_time_s or WARM_UP_S[device]
     longest = 10 if device == "cpu" else 20  # rounds on a GPU hold sustained work beside what is timed
     limit_s = min(longest * time_s, timing.time_limit_s / 4)
-    return Budget(warm_up_s, time_s, limit_s, least_rounds=timing.windows)
+    return Budget(warm_up_s, time_s, limit_s, least_rounds=windows)
 
 
 def _describe(

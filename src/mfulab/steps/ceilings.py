@@ -19,7 +19,7 @@ from mfulab.timing.best_matmul import LIMIT_S, best_bandwidth, fastest_matmul, s
 
 
 def measure(config: CeilingsConfig, folder: Path) -> Measured:
-    """Measures `config.ceiling`. Every sample holds products back to back; the ceiling is that of the best shape."""
+    """Measures `config.ceiling`. Every sample holds matmuls back to back; the ceiling is that of the best shape."""
     device, threads = prepare(config.device)
     row = CeilingRow(ceiling=config.ceiling, threads=threads if device.type == "cpu" else None)
     began = time.perf_counter()
@@ -41,7 +41,7 @@ def _matmuls(
 ) -> Measured:
     effective = effective_precision(precision, device)
     if precision.tf32 and effective != "tf32":
-        raise UnsupportedError("TF32 needs an NVIDIA GPU of compute capability 8.0 or later; products here stay fp32")
+        raise UnsupportedError("TF32 needs an NVIDIA GPU of compute capability 8.0 or later; matmuls here stay fp32")
     allow_tf32(precision.tf32)
     with _clock(row, device, folder):
         samples = sweep_matmuls(effective, device, LIMIT_S[device.type])

@@ -14,7 +14,6 @@ from mfulab.hardware.compute import allow_tf32, effective_precision, prepare
 from mfulab.models import execution, workload
 from mfulab.models.build import build, enable_checkpointing, loss, make_batch, require_positions
 from mfulab.samplers.memory import PeakMemory
-from mfulab.samplers.reading import Reading, Readings
 from mfulab.samplers.selection import clock_reader, restriction_of, samplers_for, set_readings
 from mfulab.samplers.series import Series
 from mfulab.schema.configs import ProfileConfig, ProfileStepConfig, TimingConfig
@@ -22,7 +21,7 @@ from mfulab.schema.files import write_csv
 from mfulab.schema.rows import ProfileRow
 from mfulab.steps.base import Measured, UnsupportedError
 from mfulab.timing.clocks import clock_for
-from mfulab.timing.statistics import FEWEST_WINDOWS, Stats, median_interval
+from mfulab.timing.statistics import Stats
 from mfulab.timing.windows import CPU_PACE, CUDA_PACE, Observation, Pace, observe
 from mfulab.tracing.operators import (
     KERNEL_COLUMNS,
@@ -60,8 +59,8 @@ def measure(config: ProfileStepConfig, folder: Path) -> Measured:
     row.measured_s = time.perf_counter() - made
     if config.execution.mode != "eager":
         row.compile_s = max(0.0, made - began + seen.warm_up.first_call_s - seen.time_s)
-    readings = {**seen.readings, **_interval(seen), "memory_bytes": memory.read()}
-    if config.profile.operators or config.profile.trace:
+    readings = {**seen.readings, "memory_bytes": memory.read()}
+    if config.replicate == 1 and (config.profile.operators or config.profile.trace):
         traced = trace_steps(step, device, _traced_steps(device, seen.time_s))
         kernels, table = kernel_readings(traced, device)
         row.top_kernels = top_kernels(table)
@@ -128,7 +127,7 @@ def pace_for(device: torch.device, timing: TimingConfig) -> Pace:
     pace = CUDA_PACE if device.type == "cuda" else CPU_PACE
     return replace(
         pace,
-        windows=timing.windows,
+        windows=timing.windows or pace.windows,
         window_s=timing.window_time_s or pace.window_s,
         warm_up_s=timing.warm_up_time_s or pace.warm_up_s,
     )
@@ -147,6 +146,7 @@ def _row(config: ProfileStepConfig, seen: Observation, effective: str) -> Profil
         time_s=seen.time_s,
         time_p5_s=steps.p5,
         time_p95_s=steps.p95,
+        within_spread_percent=_within_spread(seen),
         windows=len(seen.windows),
         steps=seen.steps,
         window_s=seen.length_s,
@@ -156,12 +156,10 @@ def _row(config: ProfileStepConfig, seen: Observation, effective: str) -> Profil
     )
 
 
-def _interval(seen: Observation) -> Readings:
-    low, high = median_interval([window.median_s for window in seen.windows]) or (None, None)
-    source = "Student's t of the windows' medians"
-    reason = f"{len(seen.windows)} windows say too little about their spread; timing.windows={FEWEST_WINDOWS} is enough"
-    names = {"time_ci_low_s": low, "time_ci_high_s": high}
-    return {name: Reading(value, "s", source, seen.length_s, reason) for name, value in names.items()}
+def _within_spread(seen: Observation) -> float | None:
+    medians = Stats(window.median_s for window in seen.windows)
+    spread = medians.standard_deviation
+    return None if spread is None else 100 * spread / medians.median
 
 
 def _observe(config: ProfileStepConfig, step: Callable[[], Any], device: torch.device, folder: Path) -> Observation:

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mfulab.schema.files import write_csv, write_json
+from mfulab.schema.files import is_inside, write_csv, write_json
 from mfulab.schema.measurements import NO_MACHINE, TABLES
-from mfulab.tables import details, join, series
+from mfulab.tables import details, join, replicates, series
 from mfulab.tables.columns import Record, Records, columns
 from mfulab.tables.records import Collected, from_folder, from_manifest, from_recorded, identity
 
@@ -36,17 +36,20 @@ def collect(
     if results is not None:
         planned = {row["hardware"] for rows in everything.records.values() for row in rows}
         for folder in sorted(results.iterdir()):
-            if folder.is_dir() and folder.name not in NO_MACHINE | planned:
+            if folder.is_dir() and is_inside(folder, results) and folder.name not in NO_MACHINE | planned:
                 _extend(everything, from_folder(results, folder.name))
     if reference is not None and reference.is_dir():
         measured = {row["hardware"] for rows in everything.records.values() for row in rows}
         machines = (path for path in reference.iterdir() if path.is_dir() and path.name not in measured | NO_MACHINE)
         for folder in sorted(machines):
+            if not is_inside(folder, reference):
+                everything.problems.append(f"{folder}: leads out of the recordings and is not read.")
+                continue
             found = from_recorded(folder)
             # Beside one's own machine a recorded GPU is what one lacks; a CPU is what one has.
             if not measured or any(row.get("device") == "cuda" for row in found.records["environment"]):
                 _extend(everything, found)
-    joined(everything.records)
+    joined(replicates.merge(everything.records))
     return everything
 
 
@@ -75,7 +78,7 @@ def joined(records: Records) -> Records:
     flops = {row["run"]: row for row in sorted(records["flops"], key=lambda row: not row["recorded"])}
 
     def compute(row: Record) -> Record:
-        # The format that the products really used decides, where it is known: never the peak of another one.
+        # The format that the matmuls really used decides, where it is known: never the peak of another one.
         planned = by_name.get((_machine(row), row.get("ceiling")), {})
         used = row.get("effective_precision")
         return planned if used in (None, planned.get("format")) else by_format.get((_machine(row), used), {})

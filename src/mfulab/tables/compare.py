@@ -22,13 +22,12 @@ from rich.text import Text
 from mfulab.language.quantities import ABSENT, percent, quantity, significant
 from mfulab.planning.naming import short
 from mfulab.schema.errors import ConfigurationError
-from mfulab.schema.files import write_csv
+from mfulab.schema.files import unquoted, write_csv
+from mfulab.tables import replicates
 from mfulab.tables.records import read_row
-from mfulab.timing.statistics import median_half_width
 
 STEPS = ("profile_step", "bench_matmul")
 NOTICEABLE = 0.02  # relative: intervals that lie this close together are the same for every purpose
-IQR_OF_NORMAL = 1.349  # standard deviations
 LOGGED = 160  # columns of a file or a log, where no window bounds the lines
 # Verdicts in the order in which they are shown.
 STYLES = {"slower": "red", "faster": "green", "ambiguous": "yellow", "same": "dim", "not comparable": "dim"}
@@ -74,7 +73,7 @@ def verdict(old: Interval, new: Interval, noticeable: float = NOTICEABLE) -> tup
     """
     if not (old.known and new.known):
         which = " and ".join(name for name, each in (("old", old), ("new", new)) if not each.known)
-        return "ambiguous", f"no confidence interval ({which}): too few windows"
+        return "ambiguous", f"no confidence interval ({which}): measured by one process only; replicates=3 is enough"
     low, high = new.low_s / old.high_s, new.high_s / old.low_s
     if high < 1 / (1 + noticeable):
         return "faster", ""
@@ -86,19 +85,11 @@ def verdict(old: Interval, new: Interval, noticeable: float = NOTICEABLE) -> tup
 
 
 def interval(row: Mapping[str, object]) -> Interval | None:
-    """The interval of a row's `time_s`: measured over windows, or for a matmul over its repetitions.
-
-    The latter takes the interquartile range for 1.35 standard deviations, as it is of normal values. (McGill's notches,
-    1.57·IQR/√n, are narrower on purpose: two of them that do not overlap differ at 95 %.) None without a time.
-    """
+    """The interval of a row's `time_s`, from the spread between the processes that measured it. None without a time."""
     time = row.get("time_s")
     if row.get("status") != "ok" or not isinstance(time, float):
         return None
     low, high = row.get("time_ci_low_s"), row.get("time_ci_high_s")
-    spread, count = row.get("hot_iqr_s"), row.get("repetitions")
-    if isinstance(spread, float) and isinstance(count, int) and count > 1:
-        half = median_half_width(spread / IQR_OF_NORMAL, count)
-        low, high = time - half, time + half
     if isinstance(low, float) and isinstance(high, float) and low > 0:
         return Interval(time, low, high, True)
     return Interval(time, time, time, False)
@@ -115,7 +106,10 @@ def compare(old: Path, new: Path, noticeable: float = NOTICEABLE) -> list[Compar
 
 
 def _rows(folder: Path, step: str) -> dict[str, Mapping[str, object]]:
-    return {path.parent.name: read_row(path.parent, step) for path in sorted((folder / step).glob("*/row.csv"))}
+    paths = sorted((folder / step).glob("*/row.csv"))
+    named = {"hardware": folder.name, "recorded": False}
+    rows = [{**read_row(path.parent, step), "run": path.parent.name, **named} for path in paths]
+    return {row["run"]: row for row in replicates.merge_rows(rows)}
 
 
 def _one(
@@ -189,7 +183,7 @@ def write(compared: Sequence[Compared], path: Path, old: Path, new: Path) -> Non
 def read(path: Path) -> pd.DataFrame:
     """The comparison that `write` left, as texts and in the terminal's order; empty without one."""
     try:
-        found = pd.read_csv(path, dtype=str, keep_default_na=False)
+        found = pd.read_csv(path, dtype=str, keep_default_na=False).map(unquoted)
         order = found["verdict"].map({says: place for place, says in enumerate(STYLES)})
     except (FileNotFoundError, ValueError, KeyError):
         return pd.DataFrame(columns=COLUMNS, dtype=str)

@@ -1,10 +1,10 @@
 """Details of a run for the page: config, samples, series, operators and the log's last lines."""
 
-import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mfulab.schema.files import UnreadableError, read_csv, read_tail
 from mfulab.tables.records import read_config
 
 MOST_RUNS = 2000  # beyond it a page would grow past what a browser opens at once
@@ -61,17 +61,16 @@ def operators(path: Path) -> list[dict[str, str]]:
 def log_tail(path: Path) -> str:
     """The last lines of a log, which may hold anything."""
     try:
-        text = path.read_bytes()[-4 * LOG_CHARACTERS :].decode("utf-8", errors="replace")
-    except OSError:
+        text = read_tail(path, 4 * LOG_CHARACTERS)
+    except (FileNotFoundError, UnreadableError):
         return ""
     return "\n".join(text.splitlines()[-LOG_LINES:])[-LOG_CHARACTERS:]
 
 
 def _lines(path: Path) -> Sequence[dict[str, str]]:
     try:
-        with path.open(newline="", encoding="utf-8", errors="replace") as file:
-            return list(csv.DictReader(file))
-    except (OSError, csv.Error):
+        return read_csv(path)
+    except (FileNotFoundError, UnreadableError):
         return []
 
 

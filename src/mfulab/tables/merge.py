@@ -4,22 +4,31 @@ python scripts/collect.py /mnt/h100/mfulab /mnt/laptop/results     then: snakema
 """
 
 import argparse
-import csv
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+import tarfile
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from pydantic import ValidationError
 
+from mfulab.planning import lock, store
 from mfulab.planning.store import is_complete, write_if_changed
+from mfulab.schema import manifest
 from mfulab.schema.errors import ConfigurationError
+from mfulab.schema.files import UnreadableError, cannot_be_written, is_inside, read_csv, read_json, remove
 from mfulab.schema.measurements import MEASUREMENTS, NO_MACHINE
+from mfulab.schema.rows import impossible
 
 COLLECTED = "+collected"
+LARGEST_UNPACKED = 16 << 30  # bytes of an archive
 OF_THE_DAY = {"commit", "started_at", "process_s", "measured_s"}  # columns in which the same result differs
 
 
@@ -33,26 +42,60 @@ class Merged:
 
 
 def collect(sources: Sequence[Path], results: Path) -> Merged:
-    """Copies runs and plans of each of `sources` (a results folder, or a project with one) into `results`.
+    """Copies runs and plans of each of `sources` (a results folder, a project with one, an archive) into `results`.
 
     A run that is here already stays as it is; where theirs says something else, that is a problem and not copied.
     Raises ConfigurationError, before anything is copied, for a source without results.
     """
-    folders = [_results_of(source) for source in sources]
     merged = Merged()
-    for folder in folders:
-        for step, run in _runs(folder):
-            _merge_run(step, run, results / run.relative_to(folder), merged)
-        for plan in sorted(folder.glob("*/plan/*.json")):
-            _merge_plan(plan, _collected(results / plan.relative_to(folder)), merged)
+    with ExitStack() as unpacked:
+        folders = [_results_of(source, unpacked) for source in sources]
+        store.check_writable(results)
+        lock.take(results)
+        for folder in folders:
+            for step, run in _runs(folder):
+                if is_inside(run, folder):
+                    _merge_run(step, run, results / run.relative_to(folder), merged)
+                else:
+                    merged.problems.append(f"{run}: a link out of {folder}; not copied")
+            for plan in sorted(folder.glob("*/plan/*.json")):
+                _merge_plan(plan, _collected(results / plan.relative_to(folder)), merged)
     return merged
 
 
-def _results_of(source: Path) -> Path:
+def _results_of(source: Path, unpacked: ExitStack) -> Path:
+    """The results folder of a source, which may be an archive of one."""
+    if source.is_file():
+        folder = Path(unpacked.enter_context(TemporaryDirectory(prefix="mfulab-collect-")))
+        unpack(source, folder)
+        inner = [path for path in folder.iterdir() if path.is_dir()]
+        source = inner[0] if len(inner) == 1 and not any(_runs(folder)) else folder
     folder = source / "results" if (source / "results").is_dir() else source
     if not any(_runs(folder)):
         raise ConfigurationError(f"{source}: no results here (no <hardware>/<step>/<run>/config.json).")
     return folder
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpacks a tar or zip file, nothing of it outside `folder`. Raises ConfigurationError where that is impossible."""
+    try:
+        if zipfile.is_zipfile(archive):
+            with zipfile.ZipFile(archive) as file:
+                _check_size(archive, (entry.file_size for entry in file.infolist()))
+                file.extractall(folder)  # noqa: S202 (drops `..` and leading slashes, makes no links)
+        elif hasattr(tarfile, "data_filter"):  # Python 3.11.4
+            with tarfile.open(archive) as file:
+                _check_size(archive, (entry.size for entry in file))
+                file.extractall(folder, filter="data")  # refuses what would lie or lead outside, devices, other owners
+        else:
+            raise ConfigurationError(f"{archive}: unpack it into an empty folder and give that.")
+    except (tarfile.TarError, zipfile.BadZipFile, OSError, EOFError, RuntimeError) as error:
+        raise ConfigurationError(f"{archive}: cannot be unpacked ({error}). Nothing was copied.") from error
+
+
+def _check_size(archive: Path, sizes: Iterable[int]) -> None:
+    if sum(sizes) > LARGEST_UNPACKED:
+        raise ConfigurationError(f"{archive}: above {LARGEST_UNPACKED >> 30} GiB unpacked. Give its folder instead.")
 
 
 def _runs(results: Path) -> Iterator[tuple[str, Path]]:
@@ -88,22 +131,26 @@ def _why_bad(step: str, run: Path) -> str | None:
     if (row.get("run"), row.get("hardware")) != (run.name, hardware):
         return f"its row is of run={row.get('run')} on hardware={row.get('hardware')}"
     try:
-        MEASUREMENTS[step].config.model_validate_json((run / "config.json").read_text(encoding="utf-8"))
-        MEASUREMENTS[step].row.model_validate({key: value for key, value in row.items() if value != ""})
+        measurement = MEASUREMENTS[step]
+        measurement.config.model_validate(read_json(run / "config.json"))
+        filled = {key: value for key, value in row.items() if value != ""}
+        problem = impossible(measurement.row.model_validate(filled), datetime.now(UTC))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-    return None
+    except (FileNotFoundError, ValueError) as error:
+        return str(error)
+    links = [path.name for path in sorted(run.iterdir()) if path.is_symlink()]
+    return f"{links[0]} is a link" if links else problem
 
 
 def _row(run: Path) -> dict[str, str]:
-    with (run / "row.csv").open(newline="", encoding="utf-8") as file:
-        return next(csv.DictReader(file))
+    return read_csv(run / "row.csv")[0]
 
 
 def _says(run: Path) -> tuple[Any, dict[str, str]]:
     """A run's config and what its row says, to be compared: a FLOP count of another day is the same count."""
-    config = json.loads((run / "config.json").read_text(encoding="utf-8"))
+    config = read_json(run / "config.json")
     ignored = set() if MEASUREMENTS[run.parent.name].on_device else OF_THE_DAY
     return config, {key: value for key, value in _row(run).items() if key not in ignored}
 
@@ -111,11 +158,12 @@ def _says(run: Path) -> tuple[Any, dict[str, str]]:
 def _copy(theirs: Path, ours: Path) -> None:
     """Copies a run, its config first, whose age is kept, and its row last: Snakemake then sees nothing to do again."""
     ours.mkdir(parents=True, exist_ok=True)
-    shutil.copy2(theirs / "config.json", ours / "config.json")
+    remove(ours / "config.json")
+    shutil.copy2(theirs / "config.json", ours / "config.json", follow_symlinks=False)
     for path in sorted(theirs.iterdir(), key=lambda path: path.name == "row.csv"):
         if path.is_file() and path.name != "config.json":
             partial = ours / f".{path.name}.{os.getpid()}"
-            shutil.copyfile(path, partial)
+            shutil.copyfile(path, partial, follow_symlinks=False)
             partial.replace(ours / path.name)
 
 
@@ -126,29 +174,47 @@ def _collected(plan: Path) -> Path:
 
 def _merge_plan(theirs: Path, ours: Path, merged: Merged) -> None:
     """Two plans of one experiment on one kind of device become one that lists the runs of both."""
-    plan = json.loads(theirs.read_text(encoding="utf-8"))
-    if ours.exists():
-        here = json.loads(ours.read_text(encoding="utf-8"))
-        for part in ("runs", "excluded"):
-            known = {(entry["step"], entry["run"]): entry for entry in here[part]}
-            new = [entry for entry in plan[part] if (entry["step"], entry["run"]) not in known]
-            changed = [entry["run"] for entry in plan[part] if known.get((entry["step"], entry["run"]), entry) != entry]
-            merged.problems += [f"{theirs}: {run} was planned with another config; ours is kept" for run in changed]
-            here[part] += new
-        plan = here
+    try:
+        plan = _plan(theirs)
+    except (FileNotFoundError, ValueError) as error:
+        merged.problems.append(f"{error}; not copied")
+        return
+    try:
+        here = _plan(ours)
+    except (FileNotFoundError, ValueError):  # none, or none to keep
+        here = plan
+    for part in ("runs", "excluded"):
+        known = {(entry["step"], entry["run"]): entry for entry in here[part]}
+        new = [entry for entry in plan[part] if (entry["step"], entry["run"]) not in known]
+        changed = [entry["run"] for entry in plan[part] if known.get((entry["step"], entry["run"]), entry) != entry]
+        merged.problems += [f"{theirs}: {run} was planned with another config; ours is kept" for run in changed]
+        here[part] += new
+    plan = here
     write_if_changed(ours, json.dumps(plan, indent=1) + "\n")
+
+
+def _plan(path: Path) -> dict[str, Any]:
+    """A manifest as it stands, once it was found to be one of its machine."""
+    found = manifest.read(path)
+    if found.hardware != path.parents[1].name:
+        raise UnreadableError(f"{path}: is a plan of hardware={found.hardware}")
+    return {"excluded": [], **read_json(path)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """`python scripts/collect.py DIR…`; exit status 1 where something was not taken over."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sources", nargs="+", type=Path, metavar="DIR", help="a results folder, or a project with one")
+    parser.add_argument(
+        "sources", nargs="+", type=Path, metavar="DIR", help="a results folder, a project with one, an archive"
+    )
     parser.add_argument("--into", type=Path, default=Path("results"), help="where to; results/ where not given")
     given = parser.parse_args(arguments)
     try:
         merged = collect(given.sources, given.into)
     except ConfigurationError as error:
         parser.error(str(error))
+    except OSError as error:  # in the middle: what was copied is whole
+        parser.error(str(cannot_be_written(error.filename or given.into, error)))
     print(f"{len(merged.copied)} runs copied, {len(merged.known)} here already, {len(merged.problems)} problems")
     for problem in merged.problems:
         print(f"  {problem}")

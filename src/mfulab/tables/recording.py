@@ -6,18 +6,29 @@ python scripts/record.py --check                  every recording: complete, of 
 """
 
 import argparse
-import csv
 import json
+import re
 import shutil
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from mfulab.hardware.identity import hardware_slug
+from mfulab.schema import manifest
+from mfulab.schema.configs import SLUG
 from mfulab.schema.errors import ConfigurationError
-from mfulab.schema.files import write_csv, write_json, write_text
+from mfulab.schema.files import (
+    UnreadableError,
+    cannot_be_written,
+    is_inside,
+    read_csv,
+    write_csv,
+    write_json,
+    write_text,
+)
 from mfulab.schema.measurements import NO_MACHINE, RECORDED
 from mfulab.tables import build, series
 from mfulab.tables.columns import Record, Records, columns
@@ -40,8 +51,11 @@ def gather(results: Path, hardware: str) -> Collected:
 
 def experiments(results: Path, hardware: str) -> dict[str, list[str]]:
     """Experiments planned on one machine, each with its latest overrides."""
-    plans = [json.loads(path.read_text(encoding="utf-8")) for path in _plans(results, hardware)]
-    return {plan["experiment"]: plan.get("overrides", []) for plan in plans}
+    plans = []
+    for path in _plans(results, hardware):
+        with suppress(UnreadableError):  # the tables have named it
+            plans.append(manifest.read(path))
+    return {plan.experiment: plan.overrides for plan in plans}
 
 
 def _plans(results: Path, hardware: str) -> list[Path]:
@@ -54,8 +68,8 @@ def record(results: Path, hardware: str, commit: str = "", allow_dirty: bool = F
 
     `commit` is that of the measuring code where it was copied without its repository, so that rows have none.
     """
+    folder = folder_of(results, hardware)
     found = gather(results, hardware)
-    folder = results / REFERENCE / hardware
     rows = [row for table in found.records.values() for row in table]
     if not found.records["environment"] or len(rows) == 1:
         raise ConfigurationError(f"{results / hardware}/: holds no finished runs. Measure first: snakemake report.")
@@ -71,8 +85,24 @@ def record(results: Path, hardware: str, commit: str = "", allow_dirty: bool = F
     partial.mkdir(parents=True)
     provenance = about(found.records, hardware, experiments(results, hardware), commit, allow_dirty)
     _write(found, provenance, partial)
-    shutil.rmtree(folder, ignore_errors=True)
-    partial.rename(folder)
+    if folder.exists():
+        old = folder.with_name(f".{hardware}.old")
+        shutil.rmtree(old, ignore_errors=True)
+        folder.rename(old)
+        partial.rename(folder)
+        shutil.rmtree(old)
+    else:
+        partial.rename(folder)
+    return folder
+
+
+def folder_of(results: Path, hardware: str) -> Path:
+    """Where a machine's recording is. Raises ConfigurationError for a name that is none, and for a link elsewhere."""
+    if not re.fullmatch(SLUG, hardware):
+        raise ConfigurationError(f"hardware={hardware}: no name of a device; see the folders in {results}/.")
+    folder = results / REFERENCE / hardware
+    if not is_inside(folder, results):
+        raise ConfigurationError(f"{folder}: leads out of {results}/ and is not touched.")
     return folder
 
 
@@ -144,8 +174,14 @@ def about(
 
 
 def rejoin(folder: Path) -> None:
-    """Writes a recording's tables with their joined columns computed anew, after a formula was corrected."""
-    records = build.joined(from_recorded(folder).records)
+    """Writes a recording's tables with their joined columns computed anew, after a formula was corrected.
+
+    Raises ConfigurationError, and writes nothing, where a line cannot be read: it would be lost.
+    """
+    found = from_recorded(folder)
+    if found.problems:
+        raise ConfigurationError(found.problems[0])
+    records = build.joined(found.records)
     for table in RECORDED:
         write_csv(folder / f"{table}.csv", [_plain(row, table) for row in records[table]], columns(table))
 
@@ -172,6 +208,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigurationError as error:
         print(f"mfulab: {error}", file=sys.stderr)
         return 2
+    except OSError as error:
+        print(f"mfulab: {cannot_be_written(error.filename or options.results, error)}", file=sys.stderr)
+        return 2
     problems = [f"{folder}: {problem}" for folder in folders for problem in check(folder)]
     for folder in folders:
         print(f"{folder}: {_summary(folder)}")
@@ -182,9 +221,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def recordings(results: Path, hardware: str | None) -> list[Path]:
     """The folders of all recordings, or of one. Raises ConfigurationError if that one is not there."""
     if hardware is None:
-        found = (path for path in (results / REFERENCE).glob("[!.]*") if path.is_dir())
-        return sorted(path for path in found if path.name not in NO_MACHINE)
-    folder = results / REFERENCE / hardware
+        found = sorted(path for path in (results / REFERENCE).glob("[!.]*") if path.is_dir())
+        return [folder_of(results, path.name) for path in found if path.name not in NO_MACHINE]
+    folder = folder_of(results, hardware)
     if not folder.is_dir():
         raise ConfigurationError(f"{folder}/: there is no such recording.")
     return [folder]
@@ -198,7 +237,6 @@ def _summary(folder: Path) -> str:
 
 def _count(path: Path) -> int:
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            return sum(1 for _ in csv.DictReader(file))
-    except FileNotFoundError:
+        return len(read_csv(path))
+    except (FileNotFoundError, UnreadableError):
         return 0

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
+from mfulab.schema.files import UnreadableError, read_csv, read_json, read_text
 from mfulab.schema.measurements import RECORDED
 from mfulab.tables import build
 from mfulab.tables.columns import JOINED, Record, columns
@@ -29,6 +28,8 @@ def check(folder: Path) -> list[str]:
         return problems
     found = from_recorded(folder)
     problems += found.problems
+    if found.problems:
+        return problems
     build.joined(found.records)
     for table in RECORDED:
         problems += _table(folder / f"{table}.csv", table, found.records[table])
@@ -37,9 +38,8 @@ def check(folder: Path) -> list[str]:
 
 def _table(path: Path, table: str, rows: list[Record]) -> Iterator[str]:
     """Columns as they are today, joined ones as they follow from the others, and no ratio above 100 % unexplained."""
-    with path.open(newline="", encoding="utf-8") as file:
-        reader = csv.DictReader(file)
-        header, cells = list(reader.fieldnames or ()), list(reader)
+    cells = read_csv(path)
+    header = next(csv.reader(read_text(path).splitlines()))
     if header != columns(table):
         changed = sorted(set(header) ^ set(columns(table))) or ["their order"]
         yield f"{path.name}: its columns are not today's ({', '.join(changed)}): --rejoin writes them anew"
@@ -100,21 +100,30 @@ def _links(found: Collected, folder: Path) -> Iterator[str]:
 
 def _configs(found: Collected, folder: Path) -> Iterator[str]:
     """Every row has the resolved config that it was measured with, and that is one of its step."""
-    lines = [json.loads(line) for line in (folder / CONFIGS).read_text(encoding="utf-8").splitlines()]
-    there = {(line["table"], line["run"]) for line in lines}
+    there = set()
+    for number, text in enumerate(read_text(folder / CONFIGS).splitlines(), start=1):
+        try:
+            line = json.loads(text)
+            table, run = str(line["table"]), str(line["run"])
+            there.add((table, run))
+            RECORDED[table].config.model_validate(line["config"])
+        except (ValueError, KeyError, TypeError) as error:
+            yield f"{CONFIGS}: line {number}: {str(error).splitlines()[0]}"
     wanted = {(table, row["run"]) for table, rows in found.records.items() for row in rows}
     yield from (f"{CONFIGS}: {table}/{run} is missing" for table, run in sorted(wanted - there))
     yield from (f"{CONFIGS}: {table}/{run} belongs to no row" for table, run in sorted(there - wanted))
-    for line in lines:
-        try:
-            RECORDED[line["table"]].config.model_validate(line["config"])
-        except (ValidationError, KeyError) as error:
-            yield f"{CONFIGS}: {line['table']}/{line['run']}: {str(error).splitlines()[0]}"
 
 
 def _commits(found: Collected, folder: Path) -> Iterator[str]:
-    provenance = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-    known = provenance["commits"]
+    try:
+        provenance = read_json(folder / ABOUT)
+    except UnreadableError as error:
+        yield str(error)
+        return
+    known = provenance.get("commits")
+    if not isinstance(known, dict) or "dirty_allowed" not in provenance:
+        yield f"{ABOUT}: names no commits"
+        return
     for table, rows in found.records.items():
         for row in rows:
             if not row["commit"]:

@@ -1,20 +1,24 @@
 """Reads rows: of a planned experiment, another machine's copied folder, or a recorded machine."""
 
-import csv
 import hashlib
-import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from mfulab.schema import manifest
 from mfulab.schema.configs import CountFlopsConfig
+from mfulab.schema.files import UnreadableError, is_inside, read_csv, read_json, read_text
 from mfulab.schema.formats import format_name
 from mfulab.schema.measurements import MEASUREMENTS, RECORDED, TABLES
-from mfulab.schema.rows import Row
+from mfulab.schema.rows import LONGEST_MESSAGE, Row, impossible
 from mfulab.tables.columns import FLAGS, TEXT, Record, Records
+
+AGAIN = "Remove its folder and give the command again: it is measured anew."
 
 
 @dataclass
@@ -40,26 +44,35 @@ def identity(table: str, record: Mapping[str, Any]) -> str:
 
 
 def parse(model: type[Row], cells: Mapping[str, str | None]) -> Record:
-    """A CSV line as its row's typed values; empty cells and NaN are None. ValidationError where a cell does not fit."""
+    """A CSV line as its row's typed values; empty cells, NaN and infinity are None. Raises ValueError for bad cells."""
     known = {name: text for name, text in cells.items() if name in model.model_fields and text not in (None, "")}
-    values = model.model_validate(known).model_dump()
-    return {name: None if value != value else value for name, value in values.items()}
+    row = model.model_validate(known)
+    problem = impossible(row, datetime.now(UTC))
+    if problem:
+        raise ValueError(problem)
+    return {name: value if is_finite(value) else None for name, value in row.model_dump().items()}
+
+
+def is_finite(value: object) -> bool:
+    """Whether a value is anything but NaN and infinity."""
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def read_row(folder: Path, step: str) -> Record:
     """The row of one run's folder. One that is missing, truncated or not a row comes back as `failed`, saying so."""
     path = folder / "row.csv"
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            lines = list(csv.DictReader(file))
+        lines = read_csv(path)
         if len(lines) != 1:
-            raise ValueError(f"{len(lines)} lines instead of one")
+            raise UnreadableError(f"{path}: {len(lines)} lines instead of one")
         return parse(MEASUREMENTS[step].row, lines[0])
     except FileNotFoundError:
         message = f"no row: {path} does not exist"
-    except (ValueError, csv.Error, OSError) as error:
-        message = f"unreadable row: {path}: {_first_line(error)}"
-    return {**MEASUREMENTS[step].row().model_dump(), "run": folder.name, "status": "failed", "message": message}
+    except ValueError as error:
+        says = str(error) if isinstance(error, UnreadableError) else f"{path}: {_first_line(error)}"
+        message = f"unreadable row: {says}. {AGAIN}"
+    empty = MEASUREMENTS[step].row().model_dump()
+    return {**empty, "run": folder.name, "status": "failed", "message": message[:LONGEST_MESSAGE]}
 
 
 def read_rows(folder: Path, step: str) -> list[Record]:
@@ -67,82 +80,97 @@ def read_rows(folder: Path, step: str) -> list[Record]:
     row = {**read_row(folder, step), "run": folder.name}
     if not MEASUREMENTS[step].lines or row["status"] != "ok":
         return [row]
-    problems: list[str] = []
     try:
-        found = [parse(MEASUREMENTS[step].row, cells) for cells in _lines(folder / "samples.csv", problems)]
-    except ValueError as error:
-        problems.append(f"unreadable rows: {folder / 'samples.csv'}: {_first_line(error)}")
-    if problems or not found:
-        return [{**row, "status": "failed", "message": "; ".join(problems) or f"no rows in {folder / 'samples.csv'}"}]
+        found = [parse(MEASUREMENTS[step].row, cells) for cells in read_csv(folder / "samples.csv")]
+    except (FileNotFoundError, ValueError) as error:
+        message = f"unreadable samples: {folder / 'samples.csv'}: {_first_line(error)}. {AGAIN}"
+        return [{**row, "status": "failed", "message": message[:LONGEST_MESSAGE]}]
     same = {name: row[name] for name in ("commit", "started_at")}
     return [{**each, **same, "run": f"{folder.name},line={number}"} for number, each in enumerate(found, 1)]
 
 
-def read_config(folder: Path) -> Record:
-    """A run's config, empty if it cannot be read."""
+def read_config(folder: Path, problems: list[str] | None = None) -> Record:
+    """A run's config, empty if it cannot be read; the reason is added to `problems`."""
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (ValueError, OSError):
+        return read_json(folder / "config.json")
+    except (FileNotFoundError, UnreadableError) as error:
+        if problems is not None and isinstance(error, UnreadableError):
+            problems.append(f"{error}. Its row is shown without what it is joined with. {AGAIN}")
         return {}
-    return config if isinstance(config, dict) else {}
 
 
-def from_manifest(manifest: Path, root: Path = Path(), *, finished: bool = False) -> Collected:
+def from_manifest(path: Path, root: Path = Path(), *, finished: bool = False) -> Collected:
     """The rows of one planned experiment. Folders in the manifest are relative to `root`, the project's folder.
 
     With `finished`, runs without a row, or whose config is no longer the planned one, are passed over: so an older
-    experiment, or another machine's, adds what it has.
+    experiment, or another machine's, adds what it has. A manifest that cannot be read is one problem and no rows.
     """
-    plan = json.loads(manifest.read_text(encoding="utf-8"))
-    collected = Collected(excluded=[{"experiment": plan["experiment"], **run} for run in plan.get("excluded", ())])
+    collected = Collected()
+    try:
+        plan = manifest.read(path)
+    except (FileNotFoundError, UnreadableError) as error:
+        collected.problems.append(f"{error}. Its experiment is not shown: plan it again, or remove the file.")
+        return collected
+    collected.excluded = [{"experiment": plan.experiment, **run} for run in plan.excluded]
     seen: set[str] = set()
 
     def add(step: str, folder: str, links: Mapping[str, Any]) -> None:
-        if folder in seen or (finished and not (root / folder / "row.csv").exists()):
+        place = root / folder
+        if folder in seen or (finished and not (place / "row.csv").exists()):
             return
         seen.add(folder)
-        known = from_config(MEASUREMENTS[step].table, read_config(root / folder), links)
-        where = plan["hardware"] if MEASUREMENTS[step].on_device else ""
-        who = {"hardware": where, "experiment": plan["experiment"], "recorded": False, "run": Path(folder).name}
-        for row in read_rows(root / folder, step):
+        if not is_inside(place, root / "results"):
+            collected.problems.append(f"{place}: leads out of the results and is not read.")
+            return
+        measurement = MEASUREMENTS[step]
+        known = from_config(measurement.table, read_config(place, collected.problems), links)
+        where = plan.hardware if measurement.on_device else ""
+        who = {"hardware": where, "experiment": plan.experiment, "recorded": False}
+        for row in read_rows(place, step):
             # Only a run's own row brings its folder: the page would hold the samples once a line.
-            own = root / folder if row["run"] == Path(folder).name else None
-            collected.add(MEASUREMENTS[step].table, {**row, **known, **who, "run": row["run"]}, own)
+            own = place if row["run"] == place.name else None
+            collected.add(measurement.table, {**row, **known, **who}, own)
 
-    for run in plan["runs"]:
-        if finished and _changed(root / run["folder"], run.get("config_digest")):
+    for run in plan.runs:
+        if finished and _changed(root / run.folder, run.config_digest):
             continue
-        ceilings = run.get("ceilings") or {}
-        for folder in ceilings.values():
+        for folder in run.ceilings.values():
             add("ceilings", folder, {})
-        if run.get("flops_folder"):
-            add("count_flops", run["flops_folder"], {})
-        add(run["step"], run["folder"], {"flops": run.get("flops_folder"), "compute": ceilings.get("compute")})
+        if run.flops_folder:
+            add("count_flops", run.flops_folder, {})
+        add(run.step, run.folder, {"flops": run.flops_folder, "compute": run.ceilings.get("compute")})
     return collected
 
 
 def _changed(folder: Path, digest: str | None) -> bool:
     try:
-        text = (folder / "config.json").read_bytes()
-    except OSError:
+        text = read_text(folder / "config.json")
+    except (FileNotFoundError, UnreadableError):
         return False
-    return digest is not None and hashlib.sha256(text).hexdigest()[: len(digest)] != digest
+    return digest is not None and hashlib.sha256(text.encode()).hexdigest()[: len(digest)] != digest
 
 
 def from_config(table: str, config: Mapping[str, Any], links: Mapping[str, str | None]) -> Record:
     """Values that the join needs besides a run's row; `links` are folders of the runs it is joined with."""
-    precision, workload = config.get("precision") or {}, config.get("workload") or {}
+
+    def given(group: str, key: str, kind: type) -> Any:
+        """A nested value, if it is there and of its type."""
+        content = config.get(group)
+        value = content.get(key) if isinstance(content, Mapping) else None
+        return value if type(value) is kind else None
+
     flops, compute = links.get("flops"), links.get("compute")
+    dtype = given("precision", "dtype", str)
     known: Record = {
         "flops_run": Path(flops).name if flops else None,
         "ceiling": Path(compute).name.partition("=")[2] if compute else None,
-        "mode": workload.get("mode"),
-        "gradient_accumulation": workload.get("gradient_accumulation"),
-        "checkpointing": workload.get("checkpointing"),
-        "optimizer": workload.get("optimizer"),
-        "autocast": precision.get("autocast"),
-        "dtype": precision.get("dtype"),
-        "format": format_name(precision.get("dtype", ""), bool(precision.get("tf32"))),
+        "mode": given("workload", "mode", str),
+        "gradient_accumulation": given("workload", "gradient_accumulation", int),
+        "checkpointing": given("workload", "checkpointing", bool),
+        "optimizer": given("workload", "optimizer", str),
+        "autocast": given("precision", "autocast", bool),
+        "dtype": dtype,
+        "format": format_name(dtype or "", bool(given("precision", "tf32", bool))),
     }
     return {name: known[name] for name in TABLES[table].linked}
 
@@ -155,7 +183,7 @@ def from_folder(results: Path, hardware: str) -> Collected:
     used: set[Path] = set()
     for step, measurement in MEASUREMENTS.items():
         table = measurement.table
-        for folder, config in _runs(results / hardware / step):
+        for folder, config in _runs(results / hardware / step, collected.problems):
             flops = counted.get(_key(config)) if step == "profile_step" else None
             used |= {flops} if flops else set()
             links = {"flops": str(flops) if flops else None, "compute": str(ceilings.get(_format(config), "")) or None}
@@ -169,14 +197,15 @@ def from_folder(results: Path, hardware: str) -> Collected:
     return collected
 
 
-def _runs(folder: Path) -> Iterator[tuple[Path, Record]]:
+def _runs(folder: Path, problems: list[str] | None = None) -> Iterator[tuple[Path, Record]]:
     for config in sorted(folder.glob("*/config.json")):
-        yield config.parent, read_config(config.parent)
+        if is_inside(config.parent, folder):
+            yield config.parent, read_config(config.parent, problems)
 
 
 def _format(config: Mapping[str, Any]) -> tuple[str | None, bool] | None:
     precision = config.get("precision")
-    return (precision.get("dtype"), bool(precision.get("tf32"))) if precision else None
+    return (str(precision.get("dtype")), bool(precision.get("tf32"))) if isinstance(precision, Mapping) else None
 
 
 def _key(config: Mapping[str, Any]) -> str:
@@ -208,12 +237,11 @@ def from_recorded(folder: Path) -> Collected:
 
 def _lines(path: Path, problems: list[str]) -> list[dict[str, str]]:
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            return list(csv.DictReader(file))
+        return read_csv(path)
     except FileNotFoundError:
         return []
-    except (csv.Error, UnicodeDecodeError, OSError) as error:
-        problems.append(f"{path}: {_first_line(error)}")
+    except UnreadableError as error:
+        problems.append(f"{error}. Record the machine again, or take the file from the repository.")
         return []
 
 
@@ -222,11 +250,16 @@ def _typed(name: str, text: str | None) -> Any:
         return None
     if name in FLAGS:
         return text == "True"
-    return text if name in TEXT else int(float(str(text)))
+    if name in TEXT:
+        return text
+    number = float(str(text))
+    if not math.isfinite(number):
+        raise ValueError(f"{name}={text}: not a finite number")
+    return int(number)
 
 
 def _first_line(error: Exception) -> str:
     if isinstance(error, ValidationError):
         first = error.errors()[0]
-        return f"{'.'.join(map(str, first['loc']))}={first['input']!r}: {first['msg']}"
+        return f"{'.'.join(map(str, first['loc']))}={str(first['input'])[:80]!r}: {first['msg']}"
     return str(error).splitlines()[0] if str(error) else type(error).__name__

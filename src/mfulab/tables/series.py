@@ -1,12 +1,12 @@
 """The time series of all runs in one table: what the device reported while each of them ran."""
 
-import csv
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from mfulab.schema.files import UnreadableError, read_csv, unquoted
 from mfulab.tables.details import thin
 
 IDENTITY = ("hardware", "recorded", "run")
@@ -19,11 +19,10 @@ def collect(runs: Iterable[tuple[Mapping[str, Any], Path]]) -> list[dict[str, An
     found = 0
     for row, folder in runs:
         try:
-            with (folder / "series.csv").open(newline="", encoding="utf-8") as file:
-                polled = list(csv.DictReader(file))
-        except (OSError, csv.Error, UnicodeDecodeError):
+            polled = read_csv(folder / "series.csv")
+        except (FileNotFoundError, UnreadableError):
             continue
-        lines += [{**{name: row[name] for name in IDENTITY}, **polled[at]} for at in thin(len(polled), MOST_POINTS)]
+        lines += [{**polled[at], **{name: row[name] for name in IDENTITY}} for at in thin(len(polled), MOST_POINTS)]
         found += 1
         if found == MOST_RUNS:
             break
@@ -40,13 +39,15 @@ def read(path: Path) -> pd.DataFrame:
     """The table with its types: numbers, but for the run's identity and `in_window`; empty without one."""
     try:
         frame = pd.read_csv(path, dtype=str, keep_default_na=False, encoding_errors="replace")
-    except (FileNotFoundError, ValueError):
+    except (OSError, ValueError):
         frame = pd.DataFrame()
     for name in (*IDENTITY, "time_s", "in_window"):
         frame[name] = frame[name] if name in frame else pd.Series(dtype=str)
     for name in frame.columns:
         if name in ("recorded", "in_window"):
             frame[name] = frame[name] == "True"
-        elif name not in IDENTITY:
+        elif name in IDENTITY:
+            frame[name] = frame[name].map(unquoted)
+        else:
             frame[name] = pd.to_numeric(frame[name], errors="coerce")
     return frame

@@ -140,7 +140,7 @@ def note(row: Mapping[str, object]) -> str | None:
 def expected_mfu(facts: Facts) -> float | None:
     """MFU as the hardware saw it: tensor pipe active × mean SM clock ÷ the clock in the spec peak, percent.
 
-    None without GPM, or where products do not run on tensor cores.
+    None without GPM, or where matmuls do not run on tensor cores.
     """
     active, clock, spec = facts["tensor_active_percent"], facts["clock_mhz"], facts["peak_clock_mhz"]
     if facts.text("effective_precision") not in TENSOR_PRECISIONS or active is None or clock is None or not spec:

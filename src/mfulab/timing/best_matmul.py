@@ -22,7 +22,7 @@ SAMPLE_S = {"cpu": 0.05, "cuda": 0.2}
 
 
 class Best(NamedTuple):
-    """The fastest product: by which library, of which shape (MxNxK), at how many TFLOP/s."""
+    """The fastest matmul: by which library, of which shape (MxNxK), at how many TFLOP/s."""
 
     library: str
     shape: str
@@ -89,7 +89,7 @@ def matmul_of(precision: str, m: int, n: int, k: int, device: torch.device) -> C
     except (RuntimeError, NotImplementedError) as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise
-        raise UnsupportedError(f"{precision} products on {device.type}: {str(error).splitlines()[0]}") from error
+        raise UnsupportedError(f"{precision} matmuls on {device.type}: {str(error).splitlines()[0]}") from error
 
 
 def numpy_matmul(precision: str, m: int, n: int, k: int, device: torch.device) -> Callable[[], object]:

@@ -60,7 +60,12 @@ def median_half_width(standard_deviation: float, count: int) -> float:
 
     Student's t, and √(π/2) because the median of normal values varies by that factor more than their mean.
     """
-    t = _T_975[count - 2] if count - 2 < len(_T_975) else 1.96
+    return interval_half_width(standard_deviation, count, count - 1)
+
+
+def interval_half_width(standard_deviation: float, count: int, degrees: int) -> float:
+    """The same for a standard deviation that is known with `degrees` of freedom, one or more."""
+    t = _T_975[degrees - 1] if degrees <= len(_T_975) else 1.96
     return t * math.sqrt(math.pi / 2) * standard_deviation / math.sqrt(count)
 
 

@@ -29,9 +29,9 @@ class Pace:
 # A device that ramps up doubles its clock; one that holds still moves it by some percent.
 CLOCK_TOLERANCE = 0.1
 
-# The energy counter ticks each 100 ms and GPM wants more than that between samples: 5 s in all on a GPU.
-CPU_PACE = Pace(windows=5, window_s=0.4, warm_up_s=1.0, tolerance=0.05)
-CUDA_PACE = Pace(windows=5, window_s=1.1, warm_up_s=5.0, tolerance=0.02)
+# Of each process. The energy counter ticks each 100 ms and GPM wants more than that between samples: 3 s on a GPU.
+CPU_PACE = Pace(windows=2, window_s=0.4, warm_up_s=1.0, tolerance=0.05)
+CUDA_PACE = Pace(windows=3, window_s=1.1, warm_up_s=5.0, tolerance=0.02)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Attribution of traced time: to operators that multiply, to others, or to none.
 
-MFU against the measured ceiling is the share of time that products take, times how fast they are while they run: the
+MFU against the measured ceiling is the share of time that matmuls take, times how fast they are while they run: the
 two say whether to look at the other operators or at the products' shapes.
 """
 
@@ -57,7 +57,7 @@ def operator_readings(events: Iterable[Any], steps: int, on_gpu: bool) -> tuple[
     if on_gpu and attributed < LEAST_ATTRIBUTED:
         return missing(UNITS, SOURCE, "kernels were launched by a graph, and belong to no operator"), None
     if times[FUSED] and not times[PRODUCT]:
-        return missing(UNITS, SOURCE, "compiled code holds its products itself, and no operator tells them apart"), None
+        return missing(UNITS, SOURCE, "compiled code holds its matmuls itself, and no operator tells them apart"), None
     products = times.pop(PRODUCT, 0)
     shares = {"matmul_percent": 100 * products / wall, "other_operators_percent": 100 * sum(times.values()) / wall}
     longest = {str(name): round(100 * time / wall, 1) for name, time in times.most_common(5) if time}

@@ -103,7 +103,7 @@ class BlockTrace:
 def operator_table(traced: TracedPass) -> list[Row]:
     """A row for each operator and input shapes, most self time first; times, FLOPs and bytes of all traced steps.
 
-    FLOPs are torch.profiler's own formulas (products, convolutions, element-wise sums), empty if it has none.
+    FLOPs are torch.profiler's own formulas (matmuls, convolutions, element-wise sums), empty if it has none.
     """
     rows: list[Row] = []
     for event in traced.profiler.key_averages(group_by_input_shape=True):

@@ -3,9 +3,21 @@
 import re
 from io import BytesIO
 from pathlib import Path
+from xml.etree import ElementTree
 
 from mfulab.report.drawing import style
 from mfulab.report.figures import Drawn
+from mfulab.schema.files import UnreadableError, read_text
+
+# What a drawing of Matplotlib consists of; metadata is left out of the page.
+ELEMENT = re.compile(
+    r"\{[^}]*\}(svg|g|defs|path|use|style|clipPath|rect|text|tspan|image|title|desc|polygon|line|circle|ellipse"
+    r"|metadata|RDF|Work|type|date|format|creator|Agent)"
+)
+# Nothing before the element that could hold another.
+BEGINNING = re.compile(r"\s*(<\?xml[^>]*\?>)?\s*(<!DOCTYPE[^>\[]*>)?\s*(?=<svg[\s>])")
+LOADS = re.compile(r"url\((?!['\"]?#)|@import|javascript:|expression\(", re.IGNORECASE)
+COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 
 
 def svg_of(drawn: Drawn) -> str:
@@ -33,9 +45,41 @@ def inline(svg: str, name: str) -> str:
 
 
 def saved(folder: Path | None, name: str) -> str | None:
-    """The figure's SVG as it was drawn before, if it was."""
-    path = folder / f"{name}.svg" if folder else None
-    return path.read_text(encoding="utf-8") if path and path.exists() else None
+    """The figure's SVG as it was drawn before; None where it was not, or where the file holds more than a drawing."""
+    try:
+        svg = read_text(folder / f"{name}.svg") if folder else ""
+    except (FileNotFoundError, UnreadableError):
+        return None
+    return COMMENT.sub("", svg) if is_drawing(svg) else None
+
+
+def is_drawing(svg: str) -> bool:
+    """Whether a text is SVG that only draws: shapes and texts that refer to nothing but one another.
+
+    What XML and HTML read differently, processing instructions and CDATA sections, is none; comments are to be removed.
+    """
+    begins = BEGINNING.match(svg)
+    if begins is None or "<?" in svg[begins.end() :] or "<!" in COMMENT.sub("", svg[begins.end() :]):
+        return False
+    try:
+        elements = list(ElementTree.fromstring(svg).iter())  # noqa: S314 (no entities: see above)
+    except ElementTree.ParseError:
+        return False
+    return all(
+        ELEMENT.fullmatch(str(element.tag))
+        and all(_is_harmless(key.rpartition("}")[2], value) for key, value in element.attrib.items())
+        and not LOADS.search(element.text or "")
+        for element in elements
+    )
+
+
+def _is_harmless(key: str, value: str) -> bool:
+    """Whether an attribute neither runs nor loads anything."""
+    if key.lower().startswith("on"):
+        return False
+    if key in ("href", "src"):
+        return value.startswith(("#", "data:image/png;base64,"))
+    return not LOADS.search(value)
 
 
 def _theme() -> dict[str, str]:

@@ -14,7 +14,7 @@ ORDER = 2
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """On each machine with two formats or more: the fastest product of each, at the largest size that all have."""
+    """On each machine with two formats or more: the fastest matmul of each, at the largest size that all have."""
     square = matmuls.square(with_machine(tables, ok(tables["matmul"], "tflop_s", "relative_error")))
     chosen = []
     for _, here in square.groupby("machine", sort=False):

@@ -170,8 +170,10 @@ class Grid {
   }
 
   export() {
+    // A spreadsheet runs a text that begins like a formula: one quote keeps it a text.
+    const text = (value) => (typeof value === "string" && /^'*[=+\-@\t\r]/.test(value) ? `'${value}` : String(value));
     const quote = (value) => (/[",\n\r]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
-    const cell = (value) => (value === null ? "" : quote(String(value)));
+    const cell = (value) => (value === null ? "" : quote(text(value)));
     const lines = [this.table.columns.map((column) => column.name).join(",")];
     for (const row of this.order) lines.push(this.table.columns.map((_, column) => cell(this.value(column, row))).join(","));
     const url = URL.createObjectURL(new Blob([lines.join("\n") + "\n"], { type: "text/csv" }));

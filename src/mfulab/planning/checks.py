@@ -1,0 +1,274 @@
+"""Mistakes in a sweep, each told in one sentence that names the key, the value and the choices, before any planning."""
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import yaml
+from hydra.core.override_parser.types import Override
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError, create_model
+
+from mfulab.planning.overrides import OPEN
+from mfulab.planning.runs import MOST_REPLICATES, put
+from mfulab.schema.configs import SLUG, Closed
+from mfulab.schema.errors import ConfigurationError, unknown
+from mfulab.schema.files import UnreadableError, read_text
+from mfulab.schema.measurements import MEASUREMENTS
+
+MOST = 100_000  # values of one key, and runs of one step: more is a mistake
+PACKAGE = re.compile(r"^#\s*@package\s+_global_\s*$", re.MULTILINE)
+SHOWN = 80  # characters of a value in a message
+
+
+class Report(Closed):
+    """What the report is told; no run reads it."""
+
+    language: str
+
+
+class Asked(Closed):
+    """What planning itself is told."""
+
+    steps: list[str]
+    hardware: Annotated[str, Field(pattern=f"^{SLUG}$")] | None = Field(
+        description="the device's slug, as its folder in results/ is called: letters a to z, digits and hyphens"
+    )
+    replicates: Annotated[int, Field(ge=1, le=MOST_REPLICATES)] | None = Field(
+        description=f"processes that measure each run, a whole number from 1 to {MOST_REPLICATES}"
+    )
+    report: Report
+    exclude: list[dict[str, Any]]
+
+
+# Every key of a composed experiment, whether one of its steps reads the key or not.
+Experiment = create_model(
+    "Experiment",
+    __base__=Asked,
+    **{
+        name: (field.annotation, field)
+        for each in MEASUREMENTS.values()
+        for name, field in each.config.model_fields.items()
+        if name != "ceiling"
+    },
+)  # type: ignore[call-overload]
+ONE = ("steps", "replicates", "hardware", "exclude", "device", "device.name", "device.type")  # one value for all runs
+
+
+def experiment_file(path: Path) -> None:
+    """Raises ConfigurationError where an experiment's file is none: for the first thing that is wrong with it."""
+    try:
+        text = read_text(path)
+        content = yaml.safe_load(text)
+    except UnreadableError as error:
+        raise ConfigurationError(f"{error}. Give it as a UTF-8 text file.") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        raise ConfigurationError(f"{path}{line}: not YAML: {getattr(error, 'problem', error)}.") from error
+    if content is None:
+        raise ConfigurationError(f"{path}: empty. Give `steps` and what they sweep: config/README.md has an example.")
+    if not isinstance(content, dict):
+        raise ConfigurationError(f"{path}: holds a {type(content).__name__}. Give keys, such as steps: [profile_step].")
+    if not PACKAGE.search(text):
+        raise ConfigurationError(f"{path}: begin it with the line `# @package _global_`, else it sets nothing.")
+    known = {*_names(Experiment), "defaults", "hydra"}
+    for key in content:
+        if str(key) not in known:
+            raise unknown(f"{path}: key", key, known)
+    sweeper = content.get("hydra")
+    for name in ("sweeper", "params"):
+        if sweeper is not None and not isinstance(sweeper, dict):
+            raise ConfigurationError(f"{path}: hydra: give sweeper: {{params: {{KEY: VALUES}}}}.")
+        sweeper = sweeper.get(name) if sweeper else None
+    if sweeper is not None and not isinstance(sweeper, dict):
+        raise ConfigurationError(f"{path}: hydra.sweeper.params={_short(sweeper)}: give KEY: VALUES, a line for each.")
+
+
+def overrides(parsed: Iterable[Override], config: Mapping[str, Any], folder: Path, where: str = "") -> None:
+    """Raises ConfigurationError for the first override that names no key of `config` or no option of a group."""
+    groups = {path.name for path in folder.iterdir() if path.is_dir()}
+    for override in parsed:
+        key, line = override.key_or_group, f"{where}{override.input_line}"
+        if override.is_delete() or override.package is not None:
+            raise ConfigurationError(f"{line}: give key=value; keys are neither removed nor moved.")
+        if key.split(".")[0].split("/")[0] == "hydra":
+            raise ConfigurationError(f"{line}: Hydra's own keys are no part of a sweep; see config/README.md.")
+        if key in ONE and override.is_sweep_override():
+            raise ConfigurationError(f"{line}: one value for all runs. Give the command again for another.")
+        if key == "steps" and override.value() == []:
+            raise ConfigurationError(
+                f"{line}: nothing to measure. Choices: {', '.join(MEASUREMENTS)}; experiment=recorded needs none."
+            )
+        if key in groups:
+            for choice in values_of(override):
+                check_choice(key, choice, folder, where)
+            continue
+        node: Any = config
+        path: list[str] = []
+        for part in key.split("."):
+            if ".".join(path) in OPEN:
+                break
+            if not isinstance(node, Mapping) or part not in node:
+                choices = {*node, *(groups if not path else ())} if isinstance(node, Mapping) else ()
+                raise unknown(f"{where}key", key, [".".join([*path, str(choice)]) for choice in choices])
+            node = node[part]
+            path.append(part)
+        if not override.is_sweep_override() and "${" not in override.get_value_element_as_str():
+            value(key, plain(override.get_value_element_as_str()))
+
+
+def values_of(override: Override) -> list[str]:
+    """The values that an override gives, as text. Raises ConfigurationError where they are none or no end of them."""
+    if not override.is_sweep_override():
+        return [override.get_value_element_as_str()]
+    if not override.is_discrete_sweep():
+        raise ConfigurationError(
+            f"{override.input_line}: an interval cannot be enumerated; give choice(…), range(…), glob(…) or a list."
+        )
+    found = override.value()
+    bounds = [getattr(found, name, None) for name in ("start", "stop", "step")]
+    if all(isinstance(bound, int | float) for bound in bounds):
+        start, stop, step = (float(bound) for bound in bounds)  # type: ignore[arg-type]
+        if not step or not abs((stop - start) / step) <= MOST:
+            raise ConfigurationError(f"{override.input_line}: more than {MOST:,} values. Give fewer.")
+    values = list(override.sweep_string_iterator())
+    if not values:
+        raise ConfigurationError(f"{override.input_line}: matches nothing.")
+    if len(values) > MOST:
+        raise ConfigurationError(f"{_short(override.input_line)}: more than {MOST:,} values. Give fewer.")
+    return values
+
+
+def plain(text: str) -> Any:
+    """A value as YAML reads it; a text that is none, such as `@3`, as it stands."""
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return text
+
+
+def check_choice(group: str, choice: str, folder: Path, where: str = "") -> None:
+    """Raises ConfigurationError where `choice` is no option of `group`."""
+    options = [path.stem for path in (folder / group).glob("*.yaml")]
+    if choice not in options:
+        raise unknown(f"{where}{group}", _short(choice), options)
+
+
+def whole(base: Mapping[str, Any], swept: Mapping[str, Any]) -> None:
+    """Raises ConfigurationError for the first value of a composed config that is none, also where no step reads it.
+
+    `swept` are nested keys, each with one of its values, which may be what makes the others fit.
+    """
+    content = dict(base)
+    for key, each in swept.items():
+        put(content, key, each)
+    try:
+        checked = Experiment.model_validate(content)
+    except ValidationError as error:
+        raise told(error, Experiment) from error
+    for step in checked.steps:
+        if step not in MEASUREMENTS:
+            raise unknown("steps", step, MEASUREMENTS)
+    for rule in checked.exclude:
+        conditions = [key for key in rule if key != "because"]
+        if "because" not in rule or not conditions:
+            raise ConfigurationError(f"exclude={_short(rule)}: give axes and, as `because`, the reason.")
+        for key in conditions:
+            if str(key).split(".")[0] not in _names(Experiment):
+                raise unknown("exclude", key, _names(Experiment))
+
+
+def value(key: str, content: Any) -> None:
+    """Raises ConfigurationError where `content` is no value of `key`; how keys go together is not looked at."""
+    adapter = _adapter(key)
+    try:
+        if adapter is not None:
+            adapter.validate_python(content)
+    except ValidationError as error:
+        raise told(error, Experiment, *key.split(".")) from error
+    if adapter is not None and isinstance(content, bool) and not isinstance(adapter.validate_python(content), bool):
+        raise ConfigurationError(f"{key}={content}: give a value, not true or false.")
+
+
+@cache
+def _adapter(key: str) -> TypeAdapter[Any] | None:
+    """What a key takes; None for the user's own keys."""
+    model: type[BaseModel] | None = Experiment
+    field = None
+    for part in key.split("."):
+        field = next((f for name, f in model.model_fields.items() if part in (name, f.alias)), None) if model else None
+        model = _field_model(model, part) if model else None
+    if field is None:
+        return None
+    return TypeAdapter(Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation)  # type: ignore[arg-type]
+
+
+def told(error: ValidationError, model: type[BaseModel], *prefix: str) -> ConfigurationError:
+    """The sentence for what pydantic found first in `model`, or in its field `prefix`."""
+    first = error.errors(include_url=False)[0]
+    where = [*prefix, *(str(part) for part in first["loc"])]
+    key = ".".join(part for part in where if not part.startswith(("function-", "constrained-"))) or "config"
+    if first["type"] == "extra_forbidden":
+        return unknown("key", key, _siblings(model, where))
+    given, kind = _short(first["input"]), first["type"]
+    if kind == "literal_error":
+        return unknown(key, given, re.findall(r"'([^']*)'", first["ctx"]["expected"]))
+    if kind == "missing":
+        return ConfigurationError(f"{key}: missing. Give {key}=VALUE.")
+    if kind in ("model_type", "dict_type", "model_attributes_type"):
+        inner = _siblings(model, [*where, ""])
+        return ConfigurationError(f"{key}={given}: give one of its keys: {', '.join(inner) or f'{key}.NAME'}.")
+    says = first["msg"].removeprefix("Value error, ").replace("Input should", "must").replace(" should ", " must ")
+    if kind == "list_type":
+        says = f"give a list: {key}=[{given}]" if key != "exclude" else "give a list of rules in the experiment's file"
+    if kind == "string_pattern_mismatch":  # a reader of regular expressions is not presumed
+        says = f"give {(_described(model, where) or 'letters, digits, . _ and -').rstrip('.')}"
+    if isinstance(first["input"], Mapping):  # what is wrong is how its values go together
+        return ConfigurationError(f"{key}: {says}.")
+    return ConfigurationError(f"{key}={given}: {says}.")
+
+
+def _siblings(model: type[BaseModel], where: Sequence[str]) -> list[str]:
+    """The keys beside the last of `where`, each whole."""
+    *parents, _ = where
+    for part in parents:
+        found = _field_model(model, part)
+        if found is None:
+            return []
+        model = found
+    return [".".join([*parents, name]) for name in _names(model)]
+
+
+def _field_model(model: type[BaseModel], name: str) -> type[BaseModel] | None:
+    for key, field in model.model_fields.items():
+        if name in (key, field.alias):
+            kinds = (field.annotation, *get_args(field.annotation))
+            return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+    return None
+
+
+def _described(model: type[BaseModel], where: Sequence[str]) -> str | None:
+    for part in where[:-1]:
+        model = _field_model(model, part) or model
+    return next((f.description for key, f in model.model_fields.items() if where[-1] in (key, f.alias)), None)
+
+
+def _names(model: type[BaseModel]) -> list[str]:
+    return [field.alias or key for key, field in model.model_fields.items()]
+
+
+def _short(content: object) -> str:
+    text = str(content)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+
+
+def runs(steps: Iterable[str], axes: Mapping[str, Sequence[Any]]) -> None:
+    """Raises ConfigurationError where a step's axes multiply to more runs than anyone means."""
+    for step in steps:
+        read = [key for key in axes if key.split(".")[0] in MEASUREMENTS[step].config.model_fields]
+        count = math.prod(len(axes[key]) for key in read)
+        if count > MOST:
+            raise ConfigurationError(f"{step}: {', '.join(read)} give {count:,} runs, more than {MOST:,}. Sweep less.")

@@ -1,0 +1,31 @@
+"""Names of replicates: `…,replicate=2` is the second process that measures a run, the first has the run's own name."""
+
+import re
+
+_NUMBER = re.compile(r",replicate=(\d+)$")
+
+
+def numbered(run: str, replicate: int) -> str:
+    """The name of a run's replicate, counted from 1."""
+    return f"{run},replicate={replicate}" if replicate > 1 else run
+
+
+def base_name(run: str) -> str:
+    """A run's name without the number of its replicate.
+
+    >>> base_name("kernel=torch,size=64,replicate=2")
+    'kernel=torch,size=64'
+    """
+    return _NUMBER.sub("", run)
+
+
+def previous(run: str) -> str | None:
+    """The name of the replicate before this one; None for the first.
+
+    >>> previous("size=64,replicate=3"), previous("size=64,replicate=2"), previous("size=64")
+    ('size=64,replicate=2', 'size=64', None)
+    """
+    found = _NUMBER.search(run)
+    if found is None:
+        return None
+    return numbered(base_name(run), int(found[1]) - 1)

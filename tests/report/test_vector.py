@@ -1,0 +1,63 @@
+"""A figure that lies there as a file comes into the page only if it draws and does nothing else."""
+
+import pytest
+
+from mfulab.report.drawing import vector
+
+HEAD = '<?xml version="1.0"?><!DOCTYPE svg PUBLIC "-//W3C//DTD SVG 1.1//EN" "http://www.w3.org/svg11.dtd">'
+NAMES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+
+
+def svg(body: str, head: str = HEAD) -> str:
+    return f"{head}<svg {NAMES}>{body}</svg>"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '<g id="a"><!-- D --><path d="M 0 0" style="fill: #fff; clip-path: url(#p)"/></g>',
+        '<use xlink:href="#a"/>',
+        '<image xlink:href="data:image/png;base64,AAAA"/>',
+        "<style>*{stroke-linejoin: round}</style>",
+    ],
+)
+def test_a_drawing_is_taken(tmp_path, body):
+    (tmp_path / "x.svg").write_text(svg(body))
+    assert "<!--" not in (vector.saved(tmp_path, "x") or "<!--")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        svg("<script>alert(1)</script>"),
+        svg('<g onload="alert(1)"/>'),
+        svg('<a xlink:href="javascript:alert(1)"><text>x</text></a>'),
+        svg('<use xlink:href="http://example.org/x.svg#a"/>'),
+        svg('<image xlink:href="/etc/passwd"/>'),
+        svg('<path style="fill: url(http://example.org)"/>'),
+        svg("<style>@import 'x'</style>"),
+        svg("<foreignObject/>"),
+        svg('<html xmlns="http://www.w3.org/1999/xhtml"/>'),
+        svg("<?x ><script>alert(1)</script> ?>"),
+        svg("<style><![CDATA[</style><script>]]></style>"),
+        svg("", '<!DOCTYPE svg [<!ENTITY a "x">]>'),
+        svg("", "<!-- <svg><script>alert(1)</script> -->"),
+        "<svg",
+        "no drawing",
+        "",
+    ],
+)
+def test_anything_else_is_drawn_anew(tmp_path, text):
+    (tmp_path / "x.svg").write_text(text)
+    assert vector.saved(tmp_path, "x") is None
+
+
+def test_a_comment_that_browsers_end_earlier_is_removed(tmp_path):
+    (tmp_path / "x.svg").write_text(svg("<g><!--><script>alert(1)</script>--></g>"))
+    assert "script" not in (vector.saved(tmp_path, "x") or "")
+
+
+def test_a_link_is_not_followed(tmp_path):
+    (tmp_path / "secret").write_text(svg("<g/>"))
+    (tmp_path / "x.svg").symlink_to(tmp_path / "secret")
+    assert vector.saved(tmp_path, "x") is None

@@ -1,0 +1,173 @@
+"""Intervals from processes apart in time, on machines with states, drift, outliers and two-peaked processes."""
+
+import math
+import random
+import statistics
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mfulab.tables import compare
+from mfulab.tables.replicates import interval_columns, merge_rows, usual_variance
+
+RUNS, SWEEPS, TRUE_S = 46, 12, 0.010
+
+
+class Machine:
+    """Its processes differ: `between` and `within` are relative spreads, `slow` the share at half speed."""
+
+    def __init__(self, seed: int, between: float = 0.05, within: float = 0.01, slow: float = 0.0, drift: float = 0.0):
+        self.random = random.Random(seed)
+        self.between, self.within, self.slow, self.drift = between, within, slow, drift
+        self.measured = 0
+
+    def process(self, true_s: float, windows: int = 2) -> float:
+        """What one process reports: the median of its windows."""
+        self.measured += 1
+        level = true_s * math.exp(self.random.gauss(0, self.between))
+        level *= 2.0 if self.random.random() < self.slow else 1.0
+        level *= 1 + self.drift * math.sin(self.measured / 40)
+        return statistics.median(level * math.exp(self.random.gauss(0, self.within)) for _ in range(windows))
+
+
+def sweep(
+    machine: Machine, replicates: int = 3, changes: dict[int, float] | None = None, runs: int = RUNS
+) -> list[dict]:
+    rows: list[dict] = []
+    for replicate in range(1, replicates + 1):  # other runs lie between two processes of one
+        for run in range(runs):
+            factor = (changes or {}).get(run, 1.0)
+            name = f"size={run}" + (f",replicate={replicate}" if replicate > 1 else "")
+            rows.append(
+                {
+                    "hardware": "x",
+                    "recorded": False,
+                    "run": name,
+                    "status": "ok",
+                    "message": "",
+                    "time_s": machine.process(factor * TRUE_S * (1 + run % 7)),
+                }
+            )
+    return rows
+
+
+def verdicts(old: list[dict], new: list[dict]) -> list[str]:
+    before, after = ({row["run"]: row for row in merge_rows(rows)} for rows in (old, new))
+    return [compare.verdict(compare.interval(before[run]), compare.interval(after[run]))[0] for run in before]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [{}, {"between": 0.02}, {"between": 0.15}, {"slow": 0.05}, {"drift": 0.1}, {"between": 0.003, "within": 0.05}],
+    ids=["plain", "quiet", "loud", "two states", "drift", "noise within"],
+)
+def test_the_same_code_measured_twice_is_seldom_called_different(kind):
+    told = [
+        verdict
+        for seed in range(SWEEPS)
+        for verdict in verdicts(sweep(Machine(2 * seed, **kind)), sweep(Machine(2 * seed + 1, **kind)))
+    ]
+    assert sum(verdict in ("faster", "slower") for verdict in told) <= 0.05 * len(told)
+
+
+@pytest.mark.parametrize("between", [0.02, 0.05, 0.15])
+def test_intervals_cover_the_truth(between):
+    covered = []
+    for seed in range(SWEEPS):
+        for row in merge_rows(sweep(Machine(seed, between=between))):
+            true_s = TRUE_S * (1 + int(row["run"].partition("=")[2]) % 7)
+            covered.append(row["time_ci_low_s"] <= true_s <= row["time_ci_high_s"])
+    assert sum(covered) >= 0.9 * len(covered)
+
+
+def test_a_change_that_is_larger_than_the_intervals_is_found():
+    changes = dict.fromkeys(range(0, RUNS, 2), 1.10)
+    found = []
+    for seed in range(SWEEPS):
+        old, new = sweep(Machine(2 * seed, between=0.008)), sweep(Machine(2 * seed + 1, between=0.008), changes=changes)
+        found += [verdict for run, verdict in enumerate(verdicts(old, new)) if run in changes]
+    assert found.count("slower") >= 0.9 * len(found)
+
+
+def test_windows_in_a_row_would_have_called_noise_a_change():
+    """The reason for all this: an interval from within one process covers its own state alone."""
+    machine, missed = Machine(1), 0
+    for _ in range(200):
+        level = TRUE_S * math.exp(machine.random.gauss(0, machine.between))
+        windows = [level * math.exp(machine.random.gauss(0, machine.within)) for _ in range(5)]
+        half = 2.776 * statistics.stdev(windows) / math.sqrt(5)
+        missed += abs(statistics.fmean(windows) - TRUE_S) > half
+    assert missed > 100
+
+
+def test_one_process_gives_no_interval():
+    (row,) = merge_rows(sweep(Machine(1), replicates=1, runs=1))
+    assert (row["replicates"], row["time_ci_low_s"], row["between_spread_percent"]) == (1, None, None)
+    interval = compare.interval(row)
+    assert compare.verdict(interval, interval) == (
+        "ambiguous",
+        "no confidence interval (old and new): measured by one process only; replicates=3 is enough",
+    )
+
+
+def test_a_replicate_that_was_killed_is_told_and_the_others_stand():
+    rows = sweep(Machine(1), replicates=3, runs=1)
+    rows[1] |= {"status": "failed", "message": "killed", "time_s": None}
+    (row,) = merge_rows(rows)
+    assert (row["status"], row["replicates"]) == ("ok", 2)
+    assert row["message"] == "1 of 3 replicates ended failed: killed"
+    assert row["time_ci_low_s"] < row["time_s"] < row["time_ci_high_s"]
+
+
+def test_a_run_that_failed_is_one_failed_row():
+    rows = sweep(Machine(1), replicates=3, runs=1)
+    for row in rows:
+        row |= {"status": "out_of_memory", "message": "too large", "time_s": None}
+    (row,) = merge_rows(rows)
+    assert (row["status"], row["message"], row["replicates"]) == ("out_of_memory", "too large", None)
+
+
+def test_numbers_are_medians_and_durations_sums():
+    rows = sweep(Machine(1), replicates=3, runs=1)
+    for number, row in enumerate(rows):
+        row |= {
+            "process_s": 2.0,
+            "steps": 10,
+            "batch_size": 4,
+            "utilization_percent": 90.0 + number,
+            "steady": number < 2,
+        }
+        row["kernel_busy_percent"] = 50.0 if number == 0 else None
+    (row,) = merge_rows(rows)
+    assert (row["process_s"], row["steps"], row["batch_size"]) == (6.0, 30, 4)
+    assert (row["utilization_percent"], row["kernel_busy_percent"], row["steady"]) == (91.0, 50.0, False)
+
+
+def test_recorded_rows_keep_their_own_interval():
+    row = {"hardware": "x", "recorded": True, "run": "a", "status": "ok", "time_s": 1.0, "time_ci_low_s": 0.9}
+    assert merge_rows([dict(row)]) == [row]
+
+
+@given(st.lists(st.floats(1e-6, 1e3), min_size=2, max_size=9), st.floats(1e-6, 1e6))
+def test_an_interval_holds_its_median_and_scales_with_the_unit(times, factor):
+    columns = interval_columns(times, None)
+    assert columns["time_ci_low_s"] <= statistics.median(times) * (1 + 1e-12)
+    assert columns["time_ci_high_s"] >= statistics.median(times) * (1 - 1e-12)
+    scaled = interval_columns([factor * time for time in times], None)
+    assert scaled["time_ci_low_s"] == pytest.approx(factor * columns["time_ci_low_s"], rel=1e-6)
+
+
+def test_a_wider_spread_of_the_machine_widens_every_interval():
+    lengths = []
+    for usual in (None, 1e-4, 1e-2, 1.0):
+        columns = interval_columns([1.0, 1.05, 1.1], usual)
+        lengths.append(columns["time_ci_high_s"] / columns["time_ci_low_s"])
+    assert all(before < after for before, after in pairwise(lengths[1:]))
+
+
+def test_the_usual_spread_needs_runs_and_is_not_moved_by_a_few_disturbed_ones():
+    quiet = [(0.01, 2)] * 20
+    assert usual_variance(quiet[:7]) is None
+    assert usual_variance([*quiet, (9.0, 2), (9.0, 2)]) == usual_variance(quiet)

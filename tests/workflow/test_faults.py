@@ -1,0 +1,350 @@
+"""What is done to a sweep, and what it must come through: its rows complete, none measured twice, nothing left running.
+
+`make faults` does each fault as often as docs/reliability.md says, at random moments; the tests do a part of them once.
+The workflow, planning, client, worker, runner and tables are the real ones; only what is measured is a pause.
+"""
+
+import csv
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from support.processes import is_running, until
+from support.workflow_copy import copy_workflow
+
+from mfulab.runtime.client import SOCKET
+
+pytestmark = [
+    pytest.mark.workflow,
+    pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc"),
+]
+TIMES = int(os.environ.get("MFULAB_FAULTS", "0"))
+IS_SHORT = not TIMES
+SEED = int(os.environ.get("MFULAB_FAULTS_SEED", "1"))
+MARK = "MFULAB_TEST_MARK"
+SCRIPT = """
+import json, os, sys, time, types
+from pathlib import Path
+from mfulab.cli.step import main
+from mfulab.schema.measurements import MEASUREMENTS
+from mfulab.steps.base import Measured
+step = Path(__file__).stem
+
+def measure(config, folder):
+    time.sleep(PAUSE)
+    with open(Path(__file__).parents[1] / "told", "a") as file:
+        file.write(json.dumps(str(folder)) + "\\n")
+    hostile = Path(__file__).parents[1] / "hostile.py"
+    if hostile.exists():
+        exec(hostile.read_text(), {"config": config, "folder": folder})
+    return Measured(MEASUREMENTS[step].row(process_s=1.0))
+
+module = types.ModuleType(f"mfulab.steps.{step}")
+module.measure = measure
+sys.modules[module.__name__] = module
+main(step)
+"""
+EXPERIMENT = """# @package _global_
+steps: [count_flops]
+model: {name: linear, _target_: torch.nn.Linear, input_shape: [4]}
+hydra: {sweeper: {params: {batch_size: "1,2,3,4,5,6"}}}
+"""
+RUNS = 6
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The workflow with counts that pause; whatever a failing test left running is ended."""
+    mark = str(uuid4())
+    monkeypatch.setenv(MARK, mark)
+    monkeypatch.setenv(SOCKET, "")  # runs directly: the worker imports torch, and has tests of its own
+    copy_workflow(tmp_path)
+    make_script(tmp_path, 0.3)
+    (tmp_path / "config/experiment/faults.yaml").write_text(EXPERIMENT)
+    yield tmp_path
+    for process in processes(mark):
+        os.kill(process, signal.SIGKILL)
+
+
+def make_script(tree: Path, pause_s: float) -> None:
+    for step in ("count_flops", "environment"):
+        (tree / "scripts" / f"{step}.py").write_text(SCRIPT.replace("PAUSE", str(pause_s)))
+
+
+def command(*options: str, target: str = "rows", **config: str) -> list[str]:
+    words = [f"{key}={value}" for key, value in {"experiment": "faults", "device": "cpu", **config}.items()]
+    return [sys.executable, "-m", "snakemake", "--cores=2", *options, target, "--config", *words]
+
+
+def start(tree: Path, *options: str, **config: str) -> subprocess.Popen[str]:
+    with (tree / "output").open("w") as output:
+        return subprocess.Popen(
+            command(*options, **config),
+            cwd=tree,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            stdout=output,
+            stderr=output,
+            text=True,
+            start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # a shell's `&` ignores it
+        )
+
+
+def finish(tree: Path, *options: str, status: int = 0, **config: str) -> str:
+    """A sweep to its end, and what it said."""
+    ended = start(tree, *options, **config).wait(180)
+    said = (tree / "output").read_text()
+    assert ended == status, said
+    assert "Traceback" not in said
+    return said
+
+
+def processes(mark: str, words: str = "") -> list[int]:
+    """Processes of this test, by the mark in their environment, whose command holds `words`."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            is_marked = f"{MARK}={mark}".encode() in (folder / "environ").read_bytes()
+            is_meant = words.encode() in (folder / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if is_marked and is_meant and is_running(int(folder.name)) and int(folder.name) != os.getpid():
+            found.append(int(folder.name))
+    return found
+
+
+def rows(tree: Path) -> dict[str, str]:
+    """The status of each row that is whole."""
+    found = {}
+    for path in tree.glob("results/count_flops/*/row.csv"):
+        with path.open(newline="") as file:
+            [row] = csv.DictReader(file)
+        found[path.parent.name] = row["status"]
+    return found
+
+
+def measured(tree: Path) -> Counter[str]:
+    path = tree / "told"
+    found = map(json.loads, path.read_text().splitlines()) if path.exists() else ()
+    return Counter(folder for folder in found if "count_flops" in folder)
+
+
+def assert_complete(tree: Path, status: str = "ok") -> None:
+    """Every run has its row, and nothing of this test runs any more or lies around half-written."""
+    assert Counter(rows(tree).values()) == {status: RUNS}
+    until(lambda: not processes(os.environ[MARK]), 20, "something was left running")
+    assert not list(tree.glob("results/**/*.partial"))
+
+
+KILLED = {"client": "client.py\0scripts/count", "run": "faulthandler\0scripts/count"}
+
+
+SIGNALS = [signal.SIGKILL] if IS_SHORT else [signal.SIGKILL, signal.SIGTERM, signal.SIGINT]
+
+
+@pytest.mark.parametrize("time_", range(TIMES or 1))
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+@pytest.mark.parametrize("who", ["snakemake", "everything"])
+def test_a_sweep_that_was_ended_goes_on_with_the_same_command(tree: Path, who: str, number: int, time_: int) -> None:
+    """And no run whose row was there is measured again."""
+    chance = random.Random(f"{SEED} {who} {number} {time_}")
+    sweep = start(tree)
+    until(lambda: processes(os.environ[MARK], KILLED["client"]) or sweep.poll() is not None, 60)
+    time.sleep(chance.uniform(0, 2.5))
+    victims = [sweep.pid] if who == "snakemake" else processes(os.environ[MARK])
+    for process in victims:
+        try:
+            os.kill(process, number)
+        except ProcessLookupError:
+            continue
+    sweep.wait(60)
+    until(lambda: not processes(os.environ[MARK]), 20, "something was left running")
+    before = {name: path.stat().st_mtime_ns for name in rows(tree) for path in [row_of(tree, name)]}
+    finish(tree)
+    assert_complete(tree)
+    assert {name: row_of(tree, name).stat().st_mtime_ns for name in before} == before
+    assert sum(measured(tree).values()) <= RUNS + 2  # what was under way on two cores is measured again
+
+
+def row_of(tree: Path, name: str) -> Path:
+    return tree / "results/count_flops" / name / "row.csv"
+
+
+@pytest.mark.parametrize("time_", range(TIMES or 1))
+@pytest.mark.parametrize("who", ["client"] if IS_SHORT else ["client", "run"])
+def test_a_killed_process_costs_its_own_row(tree: Path, who: str, time_: int) -> None:
+    chance = random.Random(f"{SEED} {who} {time_}")
+    make_script(tree, 2)
+    sweep = start(tree, batch_size="1,2")
+    until(lambda: processes(os.environ[MARK], KILLED["run"]) or sweep.poll() is not None, 60)
+    time.sleep(chance.uniform(0, 1))
+    victims = processes(os.environ[MARK], KILLED[who])
+    if victims:
+        os.kill(chance.choice(victims), signal.SIGKILL)
+    assert sweep.wait(120) == 0, (tree / "output").read_text()
+    found = rows(tree)
+    assert len(found) == 2
+    assert Counter(found.values())["failed"] == len(victims[:1])
+    until(lambda: not processes(os.environ[MARK]), 20, "something was left running")
+
+
+HOSTILE = {
+    "exits with 2": "import sys; sys.exit(2)",
+    "exits at once": "import os; os._exit(2)",
+    "kills itself": "import os; os.kill(os.getpid(), 9)",
+    "leaves a daemon": "import subprocess; subprocess.Popen(['sleep', '900'], start_new_session=True); 1 / 0",
+    "goes elsewhere": "import os; os.chdir('/'); 1 / 0",
+    "talks too much": "print('x' * 40_000_000); 1 / 0",
+    "says too much": "raise ValueError('y' * 1_000_000)",
+    "raises a name that is no text": "raise ValueError('\\\\udcff \\\\x00 \\\\x1b[2J')",
+    "closes its output": "import os; os.close(1); os.close(2); 1 / 0",
+    "removes its folder": "import shutil; shutil.rmtree(folder); 1 / 0",
+    "uses all memory": "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 30, -1)); bytearray(1 << 40)",
+    "fills its folder with links": "(folder / 'row.csv').symlink_to('/etc/passwd'); 1 / 0",
+}
+
+
+@pytest.mark.parametrize("what", list(HOSTILE)[:: 5 if IS_SHORT else 1])
+def test_whatever_a_model_does_is_a_row(tree: Path, what: str) -> None:
+    make_script(tree, 0)
+    (tree / "hostile.py").write_text(HOSTILE[what])
+    finish(tree, batch_size="1,2")
+    [status] = set(rows(tree).values())
+    assert status == ("out_of_memory" if what == "uses all memory" else "failed")
+    assert len(rows(tree)) == 2
+    assert all(path.stat().st_size < 40_000_000 for path in tree.glob("results/count_flops/*/log"))
+    until(lambda: not processes(os.environ[MARK]), 20, "something was left running")
+
+
+def _directory(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.mkdir()
+    (path / "file").write_text("x")
+
+
+def _link(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.symlink_to("/etc/passwd")
+
+
+BROKEN: dict[str, Callable[[Path], object]] = {
+    "cut": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "empty": lambda path: path.write_bytes(b""),
+    "no text": lambda path: path.write_bytes(b"\xff\xfe\x00\x80" * 50),
+    "a folder": _directory,
+    "a link": _link,
+    "another shape": lambda path: path.write_text("[1, 2, [3]]\n"),
+    "missing": lambda path: path.unlink(),
+}
+
+
+@pytest.mark.parametrize("how", list(BROKEN)[:: 3 if IS_SHORT else 1])
+def test_a_broken_file_costs_one_row_at_most_and_is_made_anew(tree: Path, how: str) -> None:
+    finish(tree)
+    results = tree / "results"
+    [plan, *_] = results.glob("*/plan/faults.json")
+    [memory, *_] = results.glob("plan/*.json")
+    for path in (plan, memory, *(results / "count_flops").glob("*batch_size=1/config.json")):
+        BROKEN[how](path)
+    for path in (results / "count_flops").glob("*batch_size=2/row.csv"):
+        BROKEN[how](path)
+    (results / plan.parent.parent.name / "plan/other.json").write_bytes(b"\x80")
+    finish(tree, target="results/tables/flops.csv")
+    assert_complete(tree)
+    assert sum(measured(tree).values()) <= RUNS + 2
+    problems = (results / "tables/problems.csv").read_text()
+    assert "other.json" in problems
+    assert "remove the file" in problems
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("started_at", "2999-01-01T00:00:00+00:00"), ("process_s", "abc"), ("process_s", "-1"), ("process_s", "inf")][
+        : 1 if IS_SHORT else None
+    ],
+)
+def test_an_impossible_cell_is_told_with_its_file_and_a_remedy(tree: Path, column: str, value: str) -> None:
+    finish(tree, batch_size="1,2")
+    [path, *_] = sorted((tree / "results/count_flops").glob("*/row.csv"))
+    with path.open(newline="") as file:
+        [row] = csv.DictReader(file)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(row))
+        writer.writeheader()
+        writer.writerow({**row, column: value})
+    finish(tree, target="results/tables/flops.csv", batch_size="1,2")
+    with (tree / "results/tables/flops.csv").open(newline="") as file:
+        told = [line for line in csv.DictReader(file) if line["status"] == "failed"]
+    [line] = told
+    assert all(word in line["message"] for word in (str(path.relative_to(tree)), column, "measured anew"))
+
+
+def test_two_sweeps_at_once_are_one_after_another(tree: Path) -> None:
+    make_script(tree, 1)
+    first = start(tree)
+    until(lambda: processes(os.environ[MARK], "client.py"), 60)
+    refused = finish(tree, status=1, batch_size="7,8")
+    assert f"process {first.pid}" in refused
+    assert first.wait(120) == 0
+    make_script(tree, 0)
+    assert_complete(tree)
+
+
+def test_hostile_names_are_refused_or_stay_in_their_folder(tree: Path) -> None:
+    names = ("../../x", "/etc/passwd", "a/b", "", ".", "a\nb", "$(touch x)", "-rf", "x" * 300)
+    for name in names[: 1 if IS_SHORT else None]:
+        said = finish(tree, "-n", status=1, overrides=f"'model.name=\"{name}\"'")
+        assert "mfulab: " in said
+    assert not (tree / "x").exists()
+    assert not list(tree.parent.glob("x"))
+
+
+@pytest.fixture
+def small_disk(tree: Path) -> Iterator[Path]:
+    """The project on a disk of 16 MB."""
+    disk = tree.parent / f"{tree.name}-disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "mfulab", str(disk)]
+    if os.getuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("needs root and the right to mount a disk in memory")
+    try:
+        copy_workflow(disk)
+        for name in ("scripts/count_flops.py", "scripts/environment.py", "config/experiment/faults.yaml"):
+            (disk / name).write_text((tree / name).read_text())
+        yield disk
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_a_full_disk_is_named_loses_nothing_and_the_sweep_goes_on(small_disk: Path) -> None:
+    finish(small_disk, batch_size="1,2")
+    before = rows(small_disk)
+    filler = small_disk / "filler"
+    with filler.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(1 << 12))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command(), cwd=small_disk, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "the disk is full. Free some space" in done.stdout + done.stderr
+    assert rows(small_disk) == before
+    filler.unlink()
+    finish(small_disk)
+    assert_complete(small_disk)
+
+
+def test_a_home_that_cannot_be_written_is_no_obstacle(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/proc/no-home")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    finish(tree, batch_size="1,2", target="results/tables/flops.csv")
+    assert set(rows(tree).values()) == {"ok"}

@@ -1,0 +1,37 @@
+"""Replicates in the real workflow: a row from several processes, more of them later, none for what fails."""
+
+import csv
+
+import pytest
+
+pytestmark = [pytest.mark.workflow, pytest.mark.xdist_group("replicates")]
+ONE_RUN = ("steps=[profile_step]", "model=digit_cnn", "workload=inference", "batch_size=2", "device=cpu")
+
+
+def test_more_replicates_measure_the_missing_ones_alone(make_project):
+    project = make_project()
+
+    def report(replicates: int) -> dict[str, str]:
+        options = ("experiment=miniature", *ONE_RUN, f"replicates={replicates}")
+        project.snakemake("results/tables/profile.csv", "--config", *options)
+        with (project.folder / "results/tables/profile.csv").open(newline="", encoding="utf-8") as file:
+            return next(row for row in csv.DictReader(file) if row["recorded"] == "False")
+
+    row = report(2)
+    assert (row["status"], row["replicates"], ",replicate=" in row["run"]) == ("ok", "2", False)
+    assert float(row["time_ci_low_s"]) < float(row["time_s"]) < float(row["time_ci_high_s"])
+    assert row["top_other_operators"], "the first process was traced"
+    before = project.rows()
+    assert report(3)["replicates"] == "3"
+    new = {path for path, time in project.rows().items() if before.get(path) != time}
+    assert len(new) == 1
+    assert new.pop().endswith(",replicate=3/row.csv")
+
+
+def test_a_run_that_cannot_be_done_is_not_tried_again(make_project):
+    project = make_project()
+    options = ("experiment=miniature", *ONE_RUN, "precision=int8", "replicates=3")
+    done = project.snakemake("results/tables/profile.csv", "--config", *options)
+    with (project.folder / "results/tables/profile.csv").open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["recorded"] == "False"]
+    assert [(row["status"], row["replicates"]) for row in rows] == [("unsupported", "")], done.stdout
