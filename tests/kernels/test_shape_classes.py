@@ -55,7 +55,15 @@ def test_an_older_gpu_is_told_what_it_lacks(monkeypatch):
     refused = list(refusing(Shape(1, 256, 256, 256), (7, 5), monkeypatch))
     assert all("needs compute capability" in reason and "has 7.5" in reason for *_, reason in refused)
     assert {stem for stem, precision, _ in refused if precision != "fp8"} == {
-        *("cuda_wmma", "cuda_async_copies", "cuda_prefetched", "cuda_grouped", "numba_cuda_tensor_core"),
+        *(
+            "cuda_wmma",
+            "cuda_async_copies",
+            "cuda_prefetched",
+            "cuda_grouped",
+            "numba_cuda_tensor_core",
+            "cutile",
+            "helion",
+        ),
         *HOPPER - {"cuda_hopper_fp8"},
     }
     assert {stem for stem, precision, _ in refused if precision == "fp8"} == {
@@ -67,7 +75,10 @@ def test_more_blocks_than_a_gpu_launches_are_refused(monkeypatch):
     refused = list(refusing(Shape(65536, 128, 128, 128), (9, 0), monkeypatch))
     told = {stem for stem, _, reason in refused if "grid" in reason}
     persistent = {*HOPPER, "triton_persistent"}
-    assert told == {stem for stem, *_ in ON_A_GPU if stem.startswith(("cuda_", "numba_", "triton_"))} - persistent
+    assert (
+        told - {"cutile"}
+        == {stem for stem, *_ in ON_A_GPU if stem.startswith(("cuda_", "numba_", "triton_"))} - persistent
+    )
 
 
 def test_every_implementation_is_checked_somewhere_without_a_gpu_but_for_nvidia_s_own():
@@ -77,4 +88,4 @@ def test_every_implementation_is_checked_somewhere_without_a_gpu_but_for_nvidia_
         *("triton_plain", "triton_autotuned", "triton_persistent"),
     }
     left = {stem for stem, kind in kernel_classes().items() if kind not in checked} - elsewhere
-    assert left == {"cublas", "cublaslt", "cublaslt_bias", "torch_scaled"}
+    assert left == {"cublas", "cublaslt", "cublaslt_bias", "torch_scaled", "cutile", "helion"}

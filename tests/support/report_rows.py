@@ -359,12 +359,12 @@ def lay_out(
         return folder
 
     add("environment", environment(hardware), {})
-    for step, name, lines in (
-        ("published", "published=papers", published()),
-        ("peaks_audit", "library=invented", peaks_audit()),
+    for step, name, config, lines in (
+        ("published", "published=papers", {"published": "papers"}, published()),
+        ("peaks_audit", "library=invented", {"library": "lightning"}, peaks_audit()),
     ):
         kind = MEASUREMENTS[step].row
-        folder = root / add(step, kind(**common("", name)), {})
+        folder = root / add(step, kind(**common("", name)), config)
         samples = [row.model_dump(exclude={"hardware", "run"}) for row in lines]
         write_csv(folder / "samples.csv", samples, list(samples[0]))
     for row in number_formats():
@@ -414,7 +414,8 @@ def lay_out(
             row = matmul(hardware, list(KERNELS[hardware])[1], str(sizes[-1])).model_copy(
                 update={"run": f"block={x}x{y}", "block": f"[{x}, {y}]"}
             )
-            row.time_s = row.time_s and row.time_s * (1 + 8 / x + y / 30)
+            for name in ("time_s", "time_ci_low_s", "time_ci_high_s"):
+                setattr(row, name, getattr(row, name) and getattr(row, name) * (1 + 8 / x + y / 30))
             add("bench_matmul", row, config, ceilings=links("fp32"))
     manifest = root / "results" / hardware / "plan/invented.json"
     manifest.parent.mkdir(parents=True, exist_ok=True)

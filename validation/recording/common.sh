@@ -2,10 +2,10 @@
 # from the results that were carried along, and leaves everything new in $OUT, results packed in parts of at most 15 MB.
 #
 #   OUT     where results go; DEVICE  cuda, or cpu for a rehearsal; LIMIT_S  seconds the whole command may take
-#   ROWS    more words for every snakemake, such as timing.windows=2 for a rehearsal
+#   ROWS    more overrides for every row, such as timing.windows=2, and PATIENCE, by which limits are multiplied: a rehearsal's
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-OUT=${OUT:-recorded} DEVICE=${DEVICE:-cuda} LIMIT_S=${LIMIT_S:-560} ROWS=${ROWS:-} SITE=${SITE:-$HOME/site}
+OUT=${OUT:-recorded} DEVICE=${DEVICE:-cuda} LIMIT_S=${LIMIT_S:-560} ROWS=${ROWS:-} PATIENCE=${PATIENCE:-1} SITE=${SITE:-$HOME/site}
 mkdir -p "$OUT"
 BEGAN=$SECONDS
 
@@ -27,7 +27,7 @@ dropped() { cat recorded/dropped.txt "$OUT/dropped.txt" 2> /dev/null | sort -u; 
 # part NAME SECONDS COMMAND …: its output in $OUT/NAME.txt, its end in $OUT/parts.txt; ended, with all that it started, after
 # SECONDS, or once the whole command's time is over.
 part() {
-    local name=$1 limit=$2 left=$((LIMIT_S - SECONDS + BEGAN)) began=$SECONDS status
+    local name=$1 limit=$(($2 * PATIENCE)) left=$((LIMIT_S - SECONDS + BEGAN)) began=$SECONDS status
     shift 2
     [ "$left" -lt "$limit" ] && limit=$left
     if [ "$limit" -lt 5 ]; then
@@ -46,8 +46,8 @@ rows() {
     local name=$1 limit=$2
     shift 2
     rm -rf .snakemake/locks
-    # shellcheck disable=SC2086
-    part "$name" "$limit" snakemake --cores 1 --keep-going rows --config "$@" device="$DEVICE" timing.time_limit_s=90 $ROWS
+    part "$name" "$limit" snakemake --cores 1 --keep-going rows --config "$@" device="$DEVICE" \
+        overrides="timing.time_limit_s=90 $ROWS"
 }
 
 # Whatever ended the command: what there is goes with it.

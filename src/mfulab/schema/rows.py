@@ -273,7 +273,7 @@ class MatmulRow(Row):
     """One measured matmul."""
 
     kernel: str = ""
-    family: str = Field("", description="CPU, Numba CUDA, CUDA C, Triton or library.")
+    family: str = Field("", description="CPU, Numba CUDA, CUDA C, Triton, tile language or library.")
     rung: int | None = Field(None, description="Position on the ladder of its family, from the simplest up.")
     adds: str = Field("", description="What this rung does that the one below does not.")
     size: str = ""

@@ -86,7 +86,7 @@ def precision_colors(values: Iterable[str]) -> dict[str, str]:
 
 def family_colors(values: Iterable[str]) -> dict[str, str]:
     """A colour for each family of kernels, the same one in all figures."""
-    return _usual_first(("library", "CPU", "Numba CUDA", "CUDA C", "Triton"), values)
+    return _usual_first(("library", "CPU", "Numba CUDA", "CUDA C", "Triton", "tile language"), values)
 
 
 def shades(rows: pd.DataFrame, column: str, colors: pd.Series) -> dict[str, str]:

