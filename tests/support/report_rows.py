@@ -20,6 +20,7 @@ from mfulab.schema.rows import (
     PublishedRow,
     Row,
 )
+from mfulab.schema.trace_row import TraceRow
 
 CPU, GPU = "invented-cpu-4c", "invented-gpu-80gb"
 PEAKS = {  # TFLOP/s: (measured, computed)
@@ -207,6 +208,29 @@ def peaks_audit() -> list[PeaksAuditRow]:
     ]
 
 
+def traces() -> list[TraceRow]:
+    """Three steps of invented length, busy from a tenth to nearly always."""
+    rows = []
+    for place, (name, busy) in enumerate({"prefill": 92, "classifier": 40, "tiny_bert": 8}.items()):
+        others, products = 1_000_000 * busy // 2, 1_000_000 * (busy - busy // 2)
+        spent = {"products": products, "recomputed": 0, "uncounted": 0, "others": others, "graph": 0}
+        spent |= {"communication": 0, "copies": 1_000_000, "input_wait": 0, "idle": 99_000_000 - others - products}
+        flops = 4e11 * products / 1e6
+        rows.append(
+            TraceRow(
+                **common("", f"trace={name}"),
+                trace=f"{name}.json.gz", model=name, device="NVIDIA H100 80GB HBM3", units=132, mode="inference",
+                precision="bf16", effective_precision="bf16", steps=1, window_s=0.1, time_s=0.1, flops=flops,
+                causal_flops=flops, executed_flops=flops, flops_by_format=json.dumps({"bf16": flops}),
+                executed_by_format=json.dumps({"bf16": flops}), padding_by_format=json.dumps({"bf16": flops / 50}),
+                spent=json.dumps(spent), utilization_percent=busy, kernel_busy_percent=busy,
+                matmul_percent=busy - busy // 2, other_operators_percent=busy // 2, idle_percent=99 - busy,
+                copy_percent=1, communication_percent=0, launch_gap_s=2e-6, launch_gaps_per_step=100 * place,
+            )
+        )  # fmt: skip
+    return rows
+
+
 def number_formats() -> list[NumberFormatsRow]:
     parts = {"fp64": (11, 52), "fp32": (8, 23), "bf16": (8, 7), "fp16": (5, 10), "fp8": (4, 3)}
     return [
@@ -270,6 +294,7 @@ def profile(
         energy_j=time * 420 if gpu else None,
         power_w=420.0 if gpu else None,
         loss=2.3 if ok else None,
+        spent=json.dumps({"products": 60, "others": 25, "copies": 3, "idle": 12}) if ok else None,
         kernel_busy_percent=busy * 0.97 if ok else None,
         sm_active_percent=busy * 0.8 if gpu else None,
         occupancy_percent=busy * 0.4 if gpu else None,

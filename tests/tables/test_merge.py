@@ -20,8 +20,9 @@ CONFIGS = {
     "count_flops": COUNTED,
     "compare_counters": {**COUNTED, "counter": "thop"},
     "number_formats": {"precision": {"name": "bf16", "dtype": "bfloat16"}},
-    "published": {"published": "papers", "digest": "0"},
-    "peaks_audit": {"library": "torch_inductor", "installed": "0"},
+    "read_trace": {"trace": {"name": "one", "path": "one.json", "digest": "0"}},
+    "published": {"published": "papers"},
+    "peaks_audit": {"library": "lightning"},
 }
 
 
