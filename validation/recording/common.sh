@@ -31,7 +31,7 @@ part() {
     local name=$1 limit=$(($2 * PATIENCE)) left=$((LIMIT_S - SECONDS + BEGAN)) began=$SECONDS status
     shift 2
     [ "$left" -lt "$limit" ] && limit=$left
-    if [ "$limit" -lt 5 ]; then
+    if [ "$left" -lt 5 ]; then
         echo "$name: left out, no time" | tee -a "$OUT/parts.txt"
         return 124
     fi
