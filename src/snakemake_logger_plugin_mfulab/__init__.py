@@ -6,6 +6,7 @@ It prints at events only. A display that redraws itself costs the machine cycles
 import logging
 import os
 import sys
+from pathlib import Path
 from typing import Any, TextIO
 
 from snakemake import cli
@@ -50,7 +51,20 @@ def _explain_dotted_keys() -> None:
     cli.parse_config = parse_or_explain
 
 
+def _need_no_home() -> None:
+    """Puts caches into the project if the home cannot be written, where Snakemake ends with a traceback otherwise."""
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
+    try:
+        (caches / "snakemake").mkdir(parents=True, exist_ok=True)
+        is_writable = os.access(caches / "snakemake", os.W_OK)
+    except (OSError, RuntimeError):
+        is_writable = False
+    if not is_writable:
+        os.environ["XDG_CACHE_HOME"] = str(Path(".snakemake/cache").absolute())
+
+
 _explain_dotted_keys()
+_need_no_home()
 
 
 class LogHandler(LogHandlerBase):

@@ -16,7 +16,7 @@ from mfulab.samplers.series import Series
 from mfulab.schema.configs import DeviceConfig
 from mfulab.timing.clocks import CudaClock
 from mfulab.timing.windows import Pace, observe
-from mfulab.tracing.operators import kernel_readings, trace_steps
+from mfulab.tracing.operators import trace_readings, trace_steps
 
 pytestmark = pytest.mark.gpu
 DEVICE = torch.device("cuda", 0)
@@ -99,17 +99,17 @@ def test_the_trace_tells_busy_from_idle(product):
         torch.cuda.synchronize()
         time.sleep(0.02)
 
-    busy, kernels = kernel_readings(trace_steps(product, DEVICE, 20), DEVICE)
-    idle, _ = kernel_readings(trace_steps(sparse, DEVICE, 5), DEVICE)
+    busy, analysis = trace_readings(trace_steps(product, DEVICE, 20), DEVICE)
+    idle, _ = trace_readings(trace_steps(sparse, DEVICE, 5), DEVICE)
     assert busy["kernel_busy_percent"].value > 95
     assert idle["kernel_busy_percent"].value < 50
-    assert kernels[0]["calls"] == 20
+    assert analysis.kernels[0]["calls"] == 20
 
 
 def test_the_trace_tells_copies_apart():
     host = torch.empty(1 << 24, pin_memory=True)
     target = torch.empty(1 << 24, device=DEVICE)
-    seen, _ = kernel_readings(trace_steps(lambda: target.copy_(host), DEVICE, 5), DEVICE)
+    seen, _ = trace_readings(trace_steps(lambda: target.copy_(host), DEVICE, 5), DEVICE)
     assert seen["copy_percent"].value > 80
     assert seen["compute_busy_percent"].value < 5
 

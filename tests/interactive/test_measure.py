@@ -218,7 +218,51 @@ def test_an_error_that_the_loop_catches_is_its_own(linear):
                 linear(torch.randn(4, 3))
             linear(torch.randn(rows, 16))
 
-    assert measured(linear, body).row["flops"] > 0
+    row = measured(linear, body).row
+    assert row["flops"] == FORWARD, "calls that failed are counted anew each time, and not timed"
+    assert not hooks(linear)
+
+
+def test_a_call_within_an_except_clause_did_not_fail(linear):
+    def body(window):
+        for _ in range(3):
+            try:
+                raise KeyError
+            except KeyError:
+                linear(torch.randn(4, 16))
+
+    assert measured(linear, body).row["flops"] == FORWARD
+
+
+def test_a_block_that_ended_halfway_leaves_no_half_a_cost(linear):
+    window = mfulab.measure(linear, quiet=True, ceiling_s=0)
+
+    def interrupted(module, inputs, output):
+        raise KeyboardInterrupt
+
+    handle = linear.register_forward_hook(interrupted)
+    with contextlib.suppress(KeyboardInterrupt), window:
+        linear(torch.randn(4, 16))
+    handle.remove()
+    with window:
+        for _ in range(3):
+            linear(torch.randn(4, 16)).sum().backward()
+    assert window.row["flops"] == 2 * FORWARD
+
+
+def test_an_error_of_measuring_ends_the_window_and_not_the_loop(linear, monkeypatch):
+    monkeypatch.setattr(measure.Published, "tell", lambda *_: 1 // 0)
+    done = []
+
+    def body(window):
+        for number in range(3):
+            linear(torch.randn(4, 16))
+            window.step()
+            done.append(number)
+
+    with pytest.warns(MeasureWarning, match="measuring stopped: ZeroDivisionError"):
+        window = measured(linear, body)
+    assert (done, window.row) == ([0, 1, 2], {})
     assert not hooks(linear)
 
 

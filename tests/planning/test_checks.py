@@ -171,3 +171,19 @@ def test_any_text_is_planned_or_gets_one_sentence(compose_once, key, text):
     except ConfigurationError as error:
         is_one_line = str(error).isprintable()
         assert is_one_line
+
+
+@pytest.mark.workflow
+@settings(
+    max_examples=min(60, EXAMPLES // 30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(mistake=bad)
+def test_no_bad_config_ends_the_command_in_a_traceback(make_project, mistake):
+    key, given_ = mistake
+    words = [f"overrides={key}='{given_}'"] if "." in key else [f"{key}={given_}"]
+    if key != "experiment":
+        words.append("experiment=miniature")
+    done = make_project().snakemake("-n", "rows", "--config", *words, check=False)
+    assert done.returncode
+    assert "Traceback" not in done.stdout
+    assert [line for line in done.stdout.splitlines() if line.startswith("mfulab: ")]

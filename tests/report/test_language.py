@@ -22,6 +22,8 @@ from mfulab.tables import compare, ladder, verdict
 PACKAGE = Path(mfulab.report.__file__).parent
 VERDICT = PACKAGE.parent / "tables/verdict.py"
 SHOW = PACKAGE.parent / "interactive/show.py"
+TRACE_TEXT = PACKAGE.parent / "cli/trace_text.py"
+HEADROOM = PACKAGE.parent / "tables/headroom.py"
 ASKING = ("text", "words")
 CONSTANTS = ("key", "PARTS", "RUNGS", "WORDS")
 NOTES = {"uncounted", "uncounted_because", "untimed", "no_peak", "over_peak"}
@@ -61,7 +63,7 @@ def used() -> frozenset[str]:
         *verdict.CAUSES,
         *(rung.column for rung in ladder.RUNGS),
     }
-    modules = (asked_in(path) for path in (*PACKAGE.rglob("*.py"), SHOW))
+    modules = (asked_in(path) for path in (*PACKAGE.rglob("*.py"), SHOW, TRACE_TEXT, HEADROOM))
     return frozenset(asked.union(*modules, asked_in(VERDICT, ("Said",), ())))
 
 

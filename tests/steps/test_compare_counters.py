@@ -7,7 +7,7 @@ from support.models import read
 
 from mfulab.flops.explain import explain, kinds_of_layers
 from mfulab.flops.model import count_model
-from mfulab.flops.other_counters import PEERS, peer_version
+from mfulab.flops.other_counters import OTHER_COUNTERS, counter_version
 from mfulab.schema.configs import CompareCountersConfig
 from mfulab.schema.rows import CounterRow
 from mfulab.steps.base import UnsupportedError
@@ -69,9 +69,9 @@ def test_torchs_own_counter_leaves_out_recurrent_layers_on_a_cpu(tmp_path):
     assert "LSTM" in run("lstm", "torch", tmp_path).explanation
 
 
-@pytest.mark.parametrize("counter", [peer for peer in PEERS if peer not in ("torch", "deepspeed")])
+@pytest.mark.parametrize("counter", [counter for counter in OTHER_COUNTERS if counter not in ("torch", "deepspeed")])
 def test_a_tool_counts_a_linear_layer_as_twice_its_macs(counter, tmp_path):
-    if peer_version(counter) is None:
+    if counter_version(counter) is None:
         pytest.skip(f"{counter} is not installed: pip install '.[peers]'")
     row = run("linear_1024", counter, tmp_path, batch_size=4)
     assert row.flops == pytest.approx(4 * 2 * 1024**2, rel=0.002)
@@ -79,7 +79,7 @@ def test_a_tool_counts_a_linear_layer_as_twice_its_macs(counter, tmp_path):
 
 
 def test_a_tool_that_is_not_installed_is_unsupported(tmp_path, monkeypatch):
-    monkeypatch.setattr("mfulab.steps.compare_counters.peer_version", lambda peer: None)
+    monkeypatch.setattr("mfulab.steps.compare_counters.counter_version", lambda counter: None)
     with pytest.raises(UnsupportedError, match="pip install thop"):
         run("linear_1024", "thop", tmp_path)
 

@@ -20,6 +20,7 @@ from mfulab.schema.rows import (
     PublishedRow,
     Row,
 )
+from mfulab.schema.trace_row import TraceRow
 
 CPU, GPU = "invented-cpu-4c", "invented-gpu-80gb"
 PEAKS = {  # TFLOP/s: (measured, computed)
@@ -207,6 +208,29 @@ def peaks_audit() -> list[PeaksAuditRow]:
     ]
 
 
+def traces() -> list[TraceRow]:
+    """Three steps of invented length, busy from a tenth to nearly always."""
+    rows = []
+    for place, (name, busy) in enumerate({"prefill": 92, "classifier": 40, "tiny_bert": 8}.items()):
+        others, products = 1_000_000 * busy // 2, 1_000_000 * (busy - busy // 2)
+        spent = {"products": products, "recomputed": 0, "uncounted": 0, "others": others, "graph": 0}
+        spent |= {"communication": 0, "copies": 1_000_000, "input_wait": 0, "idle": 99_000_000 - others - products}
+        flops = 4e11 * products / 1e6
+        rows.append(
+            TraceRow(
+                **common("", f"trace={name}"),
+                trace=f"{name}.json.gz", model=name, device="NVIDIA H100 80GB HBM3", units=132, mode="inference",
+                precision="bf16", effective_precision="bf16", steps=1, window_s=0.1, time_s=0.1, flops=flops,
+                causal_flops=flops, executed_flops=flops, flops_by_format=json.dumps({"bf16": flops}),
+                executed_by_format=json.dumps({"bf16": flops}), padding_by_format=json.dumps({"bf16": flops / 50}),
+                spent=json.dumps(spent), utilization_percent=busy, kernel_busy_percent=busy,
+                matmul_percent=busy - busy // 2, other_operators_percent=busy // 2, idle_percent=99 - busy,
+                copy_percent=1, communication_percent=0, launch_gap_s=2e-6, launch_gaps_per_step=100 * place,
+            )
+        )  # fmt: skip
+    return rows
+
+
 def number_formats() -> list[NumberFormatsRow]:
     parts = {"fp64": (11, 52), "fp32": (8, 23), "bf16": (8, 7), "fp16": (5, 10), "fp8": (4, 3)}
     return [
@@ -270,6 +294,7 @@ def profile(
         energy_j=time * 420 if gpu else None,
         power_w=420.0 if gpu else None,
         loss=2.3 if ok else None,
+        spent=json.dumps({"products": 60, "others": 25, "copies": 3, "idle": 12}) if ok else None,
         kernel_busy_percent=busy * 0.97 if ok else None,
         sm_active_percent=busy * 0.8 if gpu else None,
         occupancy_percent=busy * 0.4 if gpu else None,
@@ -359,12 +384,12 @@ def lay_out(
         return folder
 
     add("environment", environment(hardware), {})
-    for step, name, lines in (
-        ("published", "published=papers", published()),
-        ("peaks_audit", "library=invented", peaks_audit()),
+    for step, name, config, lines in (
+        ("published", "published=papers", {"published": "papers"}, published()),
+        ("peaks_audit", "library=invented", {"library": "lightning"}, peaks_audit()),
     ):
         kind = MEASUREMENTS[step].row
-        folder = root / add(step, kind(**common("", name)), {})
+        folder = root / add(step, kind(**common("", name)), config)
         samples = [row.model_dump(exclude={"hardware", "run"}) for row in lines]
         write_csv(folder / "samples.csv", samples, list(samples[0]))
     for row in number_formats():
@@ -414,7 +439,8 @@ def lay_out(
             row = matmul(hardware, list(KERNELS[hardware])[1], str(sizes[-1])).model_copy(
                 update={"run": f"block={x}x{y}", "block": f"[{x}, {y}]"}
             )
-            row.time_s = row.time_s and row.time_s * (1 + 8 / x + y / 30)
+            for name in ("time_s", "time_ci_low_s", "time_ci_high_s"):
+                setattr(row, name, getattr(row, name) and getattr(row, name) * (1 + 8 / x + y / 30))
             add("bench_matmul", row, config, ceilings=links("fp32"))
     manifest = root / "results" / hardware / "plan/invented.json"
     manifest.parent.mkdir(parents=True, exist_ok=True)

@@ -41,6 +41,9 @@ def test_a_planned_experiment_becomes_tables(planned):
         "profile": 42,
         "matmul": 25,
         "formats": 5,
+        "published": 20,
+        "peaks": 3,
+        "traces": 0,
     }
     row = (
         found["profile"]

@@ -1,6 +1,8 @@
 """The traced pass on this CPU, and what a GPU's trace becomes."""
 
+import gzip
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -9,8 +11,8 @@ from support.trace_events import TRACE
 
 from mfulab.schema.configs import ProfileConfig
 from mfulab.steps import profile_step
-from mfulab.tracing import operators, trace
-from mfulab.tracing.operators import TracedPass, kernel_readings, operator_table, top_kernels, trace_steps
+from mfulab.tracing import operators
+from mfulab.tracing.operators import TracedPass, operator_table, trace_readings, trace_steps
 
 CUDA = SimpleNamespace(type="cuda")
 
@@ -40,33 +42,39 @@ def test_operators_are_counted_over_all_traced_steps():
     assert times == sorted(times, reverse=True)
 
 
+def load(path: Path) -> dict:
+    return json.loads(gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes())
+
+
 def test_a_gpus_trace_gives_shares_and_kernels():
-    readings, table = kernel_readings(TracedPass(Recorded(TRACE), steps=2), CUDA)
-    assert readings["kernel_busy_percent"].value == pytest.approx(70)
-    assert json.loads(top_kernels(table))["gemm"] == pytest.approx(100 * 30 / 80)
+    readings, analysis = trace_readings(TracedPass(Recorded(TRACE), steps=2), CUDA)
+    assert readings["kernel_busy_percent"].value == pytest.approx(60)
+    assert json.loads(analysis.top_kernels())["gemm"] == pytest.approx(100 * 30 / 80)
 
 
 def test_a_trace_that_was_read_can_still_be_exported(tmp_path):
     traced = TracedPass(Recorded(TRACE), steps=2)
-    kernel_readings(traced, CUDA)
+    trace_readings(traced, CUDA)
     for name in ("trace.json", "trace.json.gz", "again.json.gz"):
         traced.export(tmp_path / name)
-        assert trace.load(tmp_path / name) == TRACE
+        assert load(tmp_path / name) == TRACE
 
 
 def test_a_run_s_tables_and_trace_come_of_one_export(tmp_path, monkeypatch):
     monkeypatch.setattr(profile_step, "operator_table", lambda traced: [])
     traced = TracedPass(Recorded(TRACE), steps=2)
-    _, table = kernel_readings(traced, CUDA)
-    profile_step.write_tables(ProfileConfig(operators=True, trace=True), traced, table, tmp_path)
-    assert trace.load(tmp_path / "trace.json.gz") == TRACE
+    _, analysis = trace_readings(traced, CUDA)
+    profile_step.write_tables(ProfileConfig(operators=True, trace=True), traced, analysis.kernels, tmp_path)
+    assert load(tmp_path / "trace.json.gz") == TRACE
 
 
 def test_a_trace_without_kernels_says_so():
     events = [event for event in TRACE["traceEvents"] if event.get("cat") not in ("kernel", "gpu_memcpy")]
-    readings, table = kernel_readings(TracedPass(Recorded({"traceEvents": events}), steps=2), CUDA)
-    assert "CUPTI" in readings["kernel_busy_percent"].reason
-    assert top_kernels(table) is None
+    for content in ({"traceEvents": events}, {"traceEvents": []}):
+        readings, analysis = trace_readings(TracedPass(Recorded(content), steps=2), CUDA)
+        assert analysis is None
+        assert readings["kernel_busy_percent"].value is None
+        assert readings["kernel_busy_percent"].reason.startswith("the trace holds no")
 
 
 def test_an_untraced_run_says_so():

@@ -1,6 +1,7 @@
 """The `mfulab` command: its subcommands, their arguments and messages. What they run is imported when it runs."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -62,6 +63,27 @@ def flops(model: str, words: tuple[str, ...], batch_size: int, sequence_length: 
     from mfulab.cli import flops
 
     return flops.show(model, words, batch_size, sequence_length, depth)
+
+
+@cli.command(no_args_is_help=True)
+@click.argument("files", nargs=-1, required=True, metavar="FILE…")
+@click.option("--format", "style", type=click.Choice(["text", "json"]), default="text", help="json: an object a line.")
+@click.option("--html", metavar="PAGE", help="Also write the page of these traces.")
+@click.option("--peak", "peaks", multiple=True, metavar="FORMAT=TFLOP/s", help="A dense peak: --peak bf16=1307.")
+@click.option("--steps", type=int, help="How many steps a trace without ProfilerStep spans holds.")
+@click.option("--model", help="A name in config/model/: whose FLOPs a trace without shapes did.")
+@click.option("--batch-size", type=click.IntRange(min=1), help="Samples a step, with --model.")
+@click.option("--sequence-length", type=click.IntRange(min=1), help="Tokens a sample, with --model.")
+@click.option("--precision", help="The format of the model's matmuls, with --model: bf16, tf32, …")
+@click.option("--language", type=click.Choice(["en", "ko"]), default="en")
+def trace(files: tuple[str, ...], **options: Any) -> int:
+    """Read traces of torch.profiler: MFU beside utilization, and where the milliseconds go.
+
+    FILE is *.json or *.json.gz, a folder of them, or a glob; ranks of one job are joined.
+    """
+    from mfulab.cli import trace
+
+    return trace.run(files, **options)
 
 
 @cli.command(no_args_is_help=True)

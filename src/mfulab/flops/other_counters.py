@@ -10,12 +10,12 @@ from typing import Literal, get_args
 import torch
 from torch import nn
 
-Peer = Literal["torch", "fvcore", "calflops", "ptflops", "thop", "deepspeed"]
-PEERS: tuple[Peer, ...] = get_args(Peer)
+OtherCounter = Literal["torch", "fvcore", "calflops", "ptflops", "thop", "deepspeed"]
+OTHER_COUNTERS: tuple[OtherCounter, ...] = get_args(OtherCounter)
 
 
 @dataclass(frozen=True)
-class PeerCount:
+class OtherCount:
     """Result of a tool for one forward pass.
 
     Attributes:
@@ -31,15 +31,15 @@ class PeerCount:
     uncounted: dict[str, int]
 
 
-def peer_version(peer: Peer) -> str | None:
+def counter_version(counter: OtherCounter) -> str | None:
     """The installed version; None if the tool is not installed."""
     try:
-        return version(peer)
+        return version(counter)
     except PackageNotFoundError:
         return None
 
 
-def count_by(peer: Peer, model: nn.Module, inputs: torch.Tensor) -> PeerCount:
+def count_by(counter: OtherCounter, model: nn.Module, inputs: torch.Tensor) -> OtherCount:
     """Has a tool count one forward pass of a model that returns a tensor, in evaluation mode, without its own prints.
 
     Raises:
@@ -47,37 +47,37 @@ def count_by(peer: Peer, model: nn.Module, inputs: torch.Tensor) -> PeerCount:
         Exception: whatever the tool raises on a model that it cannot count.
     """
     with redirect_stdout(StringIO()):
-        return _COUNTERS[peer](model, inputs)
+        return _COUNTERS[counter](model, inputs)
 
 
-def _torch(model: nn.Module, inputs: torch.Tensor) -> PeerCount:
+def _torch(model: nn.Module, inputs: torch.Tensor) -> OtherCount:
     from torch.utils.flop_counter import FlopCounterMode
 
     # Without no_grad: torch's counter is used as its documentation shows it.
     with FlopCounterMode(display=False) as counter:
         model(inputs)
     flops = counter.get_total_flops()
-    return PeerCount(flops, "FLOP", flops, {})
+    return OtherCount(flops, "FLOP", flops, {})
 
 
-def _fvcore(model: nn.Module, inputs: torch.Tensor) -> PeerCount:
+def _fvcore(model: nn.Module, inputs: torch.Tensor) -> OtherCount:
     from fvcore.nn import FlopCountAnalysis
 
     analysis = FlopCountAnalysis(model, inputs)
     analysis.unsupported_ops_warnings(False).uncalled_modules_warnings(False).tracer_warnings("none")
-    return PeerCount(analysis.total(), "MAC, called FLOP", 2 * analysis.total(), dict(analysis.unsupported_ops()))
+    return OtherCount(analysis.total(), "MAC, called FLOP", 2 * analysis.total(), dict(analysis.unsupported_ops()))
 
 
-def _calflops(model: nn.Module, inputs: torch.Tensor) -> PeerCount:
+def _calflops(model: nn.Module, inputs: torch.Tensor) -> OtherCount:
     from calflops import calculate_flops
 
     flops, _, _ = calculate_flops(
         model, args=[inputs], print_results=False, print_detailed=False, output_as_string=False
     )
-    return PeerCount(flops, "FLOP", flops, {})
+    return OtherCount(flops, "FLOP", flops, {})
 
 
-def _ptflops(model: nn.Module, inputs: torch.Tensor) -> PeerCount:
+def _ptflops(model: nn.Module, inputs: torch.Tensor) -> OtherCount:
     from ptflops import get_model_complexity_info
 
     macs, _ = get_model_complexity_info(
@@ -90,24 +90,24 @@ def _ptflops(model: nn.Module, inputs: torch.Tensor) -> PeerCount:
     )
     if macs is None:
         raise RuntimeError("ptflops gave no number and no reason")
-    return PeerCount(macs, "MAC a sample", 2 * macs * len(inputs), {})
+    return OtherCount(macs, "MAC a sample", 2 * macs * len(inputs), {})
 
 
-def _thop(model: nn.Module, inputs: torch.Tensor) -> PeerCount:
+def _thop(model: nn.Module, inputs: torch.Tensor) -> OtherCount:
     from thop import profile
 
     macs, _ = profile(model, inputs=(inputs,), verbose=False)
-    return PeerCount(macs, "MAC", 2 * macs, {})
+    return OtherCount(macs, "MAC", 2 * macs, {})
 
 
-def _deepspeed(model: nn.Module, inputs: torch.Tensor) -> PeerCount:
+def _deepspeed(model: nn.Module, inputs: torch.Tensor) -> OtherCount:
     from deepspeed.profiling.flops_profiler import get_model_profile
 
     flops, _, _ = get_model_profile(model, args=[inputs], print_profile=False, as_string=False)
-    return PeerCount(flops, "FLOP", flops, {})
+    return OtherCount(flops, "FLOP", flops, {})
 
 
-_COUNTERS: dict[Peer, Callable[[nn.Module, torch.Tensor], PeerCount]] = {
+_COUNTERS: dict[OtherCounter, Callable[[nn.Module, torch.Tensor], OtherCount]] = {
     "torch": _torch,
     "fvcore": _fvcore,
     "calflops": _calflops,

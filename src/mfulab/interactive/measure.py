@@ -1,9 +1,10 @@
 """The ladder of whatever runs in a `with` block: for your own training loop, with no pipeline around it."""
 
+import json
 import tempfile
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -24,6 +25,7 @@ from mfulab.samplers.reading import Reading, Readings, first_available, sampling
 from mfulab.samplers.selection import per_step, restriction_of, samplers_for, sources_answered
 from mfulab.samplers.series import Series
 from mfulab.schema.configs import DeviceConfig
+from mfulab.tables import headroom
 from mfulab.tables.mfu import utilization
 from mfulab.tables.verdict import Verdict, judge
 from mfulab.timing.clocks import clock_for
@@ -184,22 +186,34 @@ class Window:
 
     def step(self) -> None:
         """Marks the end of a step; then steps are counted by these calls alone."""
-        if self._open is not None:
-            self._phases.begin()
-            self._mark("step")
-            self._published.tell(self._phases, self._dtype)
+        with self._goes_on() as is_open:
+            if is_open:
+                self._phases.begin()
+                self._mark("step")
+                self._published.tell(self._phases, self._dtype)
 
     def note(self, batch: Any) -> None:
         """Tells steps with other shapes apart, before a step that calls no model given to the window with `batch`."""
-        if self._open is not None:
-            kind = describe(batch)
-            self._phases.begin(kind._replace(words=("forward", *kind.words)), first_dimension(batch))
+        with self._goes_on() as is_open:
+            if is_open:
+                kind = describe(batch)
+                self._phases.begin(kind._replace(words=("forward", *kind.words)), first_dimension(batch))
 
     def skip(self) -> None:
         """Leaves out what ran since the last step: a checkpoint written, an evaluation."""
-        if self._open is not None:
-            self._phases.begin()
-            self._mark("skip")
+        with self._goes_on() as is_open:
+            if is_open:
+                self._phases.begin()
+                self._mark("skip")
+
+    @contextmanager
+    def _goes_on(self) -> Iterator[bool]:
+        """The loop goes on after an error of measuring: a message, and the window closes."""
+        try:
+            yield self._open is not None
+        except Exception as error:
+            _warn(f"measuring stopped: {type(error).__name__}: {error}")
+            self.__exit__(type(error), error, error.__traceback__)
 
     def _mark(self, what: What) -> None:
         self._settle()
@@ -231,15 +245,14 @@ class Window:
         `step_time` in s, `samples_per_second`, and the verdict as `verdict/<cause>` = 1. `row` and `verdict` hold the
         lap's until the block ends. On a GPU it waits for the device.
         """
-        if self._open is None:
-            return {}
-        try:
-            steps = self._cut()
-            if steps:
-                self._fill(self._laps[-1][1], steps)
-        finally:
-            self._watch()
-            self._mark("begin")
+        steps: list[Step] = []
+        with self._goes_on() as is_open:
+            if is_open:
+                steps = self._cut()
+                if steps:
+                    self._fill(self._laps[-1][1], steps)
+                self._watch()
+                self._mark("begin")
         return self.metrics() if steps else {}
 
     def metrics(self) -> dict[str, float]:
@@ -259,6 +272,8 @@ class Window:
         return over_ranks(self.row)
 
     def _finish(self, whole: bool) -> None:
+        if not whole:
+            self._phases.forget()
         self._phases.close()
         self._cut()
         traced: Readings = self._trace.stop() if self._trace else {}
@@ -297,6 +312,10 @@ class Window:
         self.row["counted_steps"] = sum(step.counted for step in steps)
         self.row["only_counted"] = all(step.counted for step in steps)
         self.row |= self._useful(chosen)
+        if self._trace and self._trace.analysis:
+            mean = sum(step.seconds for step in chosen) / len(chosen)
+            spent = json.dumps(self._trace.analysis.spent)
+            self.row |= headroom.of_step({**self.row, "time_s": mean, "spent": spent})
         self.verdict = judge(self.row)
         self.row["expected_mfu_percent"] = self.verdict.expected_mfu_percent
 
@@ -408,7 +427,7 @@ class Window:
         return (total, steps, seconds), ""
 
     def _how_counted(self, sure: int, steps: int) -> str:
-        parts = [f"operators of {len(self._phases.costs) - self._phases.derived} kinds of phases, each counted once"]
+        parts = [f"operators of {self._phases.kinds} kinds of phases, each counted once"]
         if self._phases.derived:
             parts.append(f"{self._phases.derived} kinds follow from counted ones of other lengths")
         if sure < steps:

@@ -25,7 +25,7 @@ from mfulab.interactive.kinds import Cost, Kind, cost_of, derive, describe, firs
 MOST_KINDS = 64
 # Forward passes that one backward pass can go through and still be told apart.
 MOST_PENDING = 8
-_OUTSIDE = Kind(("outside",), ())
+_OUTSIDE, _FAILED = Kind(("outside",), ()), Kind(("failed",), ())
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Phases:
         self._models, self._on_forward, self._on_optimizer, self._counting = models, on_forward, on_optimizer, counting
         self._trainable = [list(model.parameters()) for model in models]
         self._compiled = any(_is_compiled(module) for model in models for module in model.modules())
-        self.costs: dict[Kind, Cost] = {}
+        self.costs: dict[Kind, Cost] = {_FAILED: Cost()}
         """Cost of each kind, counted or derived from counted ones."""
         self.done: list[Phase] = []
         self.failure = ""
@@ -74,6 +74,7 @@ class Phases:
         self._pending: list[Kind] = []
         self._passed: tuple[Kind, ...] = ()
         self._again: set[Kind] = set()
+        self._handled: BaseException | None = None
         self.done, self.forwards, self._runs = [], 0, 0
         with ExitStack() as undo:
             for place, model in enumerate(self._models):
@@ -110,6 +111,15 @@ class Phases:
         self._current = Phase(kind, samples=samples)
         self._decide()
 
+    def forget(self) -> None:
+        """Makes the running phase one that failed: what it did so far is no cost of its kind, and of no use."""
+        self._current.kind = _FAILED
+
+    @property
+    def kinds(self) -> int:
+        """How many kinds were counted."""
+        return len(self.costs) - 1 - self.derived
+
     @property
     def counting(self) -> bool:
         """Says whether the counter is on, so that time is no measure now."""
@@ -133,6 +143,7 @@ class Phases:
         if self._depth > 1 or self._running:  # a part of another, or recomputed by the backward pass
             return
         self.forwards += 1
+        self._handled = sys.exc_info()[1]  # the loop may be in an except clause of its own
         try:
             kind = self._forward_kind(place, module, describe((arguments, keywords)))
             if torch.is_grad_enabled():
@@ -153,8 +164,13 @@ class Phases:
         return Kind(("forward", place, *state, *given.words), given.sizes)
 
     def _after(self, *_: Any) -> None:
-        if self._own_thread():
-            self._depth = max(0, self._depth - 1)
+        if not self._own_thread():
+            return
+        self._depth = max(0, self._depth - 1)
+        # Hooks are also called for a forward pass that failed.
+        if sys.exc_info()[1] not in (None, self._handled) and not self._depth and not self._running:
+            self._pending = self._pending[:-1] if torch.is_grad_enabled() else self._pending
+            self.forget()
 
     def _after_optimizer(self, *_: Any) -> None:
         if self._own_thread():
@@ -222,7 +238,7 @@ class Phases:
             if self._counter is not None and self._current.counted:
                 if self._counter.error:
                     self.failure = self._counter.error
-                else:
+                elif self._current.kind != _FAILED:
                     kind = self._current.kind
                     of_forward = self._passed[-1] if kind.words[0] == "backward" and self._passed else kind
                     cost = cost_of(self._counter.operations, self._real.get(of_forward))

@@ -39,6 +39,7 @@ class Asked(Closed):
     replicates: Annotated[int, Field(ge=1, le=MOST_REPLICATES)] | None = Field(
         description=f"processes that measure each run, a whole number from 1 to {MOST_REPLICATES}"
     )
+    trace: str | None = Field(None, description="a file of torch.profiler, a folder of them or a glob")
     report: Report
     exclude: list[dict[str, Any]]
 
@@ -51,7 +52,7 @@ Experiment = create_model(
         name: (field.annotation, field)
         for each in MEASUREMENTS.values()
         for name, field in each.config.model_fields.items()
-        if name != "ceiling"
+        if name not in ("ceiling", "trace")
     },
 )  # type: ignore[call-overload]
 ONE = ("steps", "replicates", "hardware", "exclude", "device", "device.name", "device.type")  # one value for all runs

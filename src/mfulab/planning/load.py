@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mfulab.hardware.identity import NoDeviceError, hardware_slug, resolve
+from mfulab.planning import traces
 from mfulab.planning.overrides import from_snakemake
 from mfulab.planning.runs import Plan, Run, plan
 from mfulab.planning.sources import PACKAGE, locate
@@ -79,6 +80,9 @@ def _fingerprint(overrides: Sequence[str], folder: Path) -> str:
     for path in [*sorted(folder.rglob("*.yaml")), *sorted(PUBLISHED.glob("*.csv")), *code]:
         digest.update(str(path).encode())
         digest.update(path.read_bytes())
+    for override in overrides:
+        if override.startswith("trace="):  # a file that came, went or changed makes another plan
+            digest.update(json.dumps(traces.stamps(override.partition("=")[2])).encode())
     return digest.hexdigest()[:16]
 
 

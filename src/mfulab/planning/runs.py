@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from mfulab.language import LANGUAGES
+from mfulab.planning import traces
 from mfulab.planning.naming import run_name
 from mfulab.schema.configs import CeilingsConfig, CountFlopsConfig, EnvironmentConfig, ProfileStepConfig, StepConfig
 from mfulab.schema.errors import unknown
@@ -130,7 +131,7 @@ def _language(composition: Composition) -> str:
 
 
 @dataclass(frozen=True)
-class _Combination:
+class Combination:
     """One point of a sweep: labels for exclusions, nested keys for the name, content for the config."""
 
     labels: dict[str, str]
@@ -149,8 +150,9 @@ class _Planner:
         # A given peak belongs to the ceilings alone: it is a denominator and must not re-measure what it divides.
         self.peaks = {**self.base["device"], "name": device, "type": device}
         self.base["device"] = {**self.peaks, "peak_tflop_s": {}}
+        self.base["trace_peaks"] = self.peaks["peak_tflop_s"]
 
-    def combinations(self, step: str) -> Iterator[_Combination]:
+    def combinations(self, step: str) -> Iterator[Combination]:
         """Every combination of the axes that `step` reads."""
         fields = MEASUREMENTS[step].config.model_fields
         axes = {key: values for key, values in self.composition.axes.items() if key.split(".")[0] in fields}
@@ -158,7 +160,7 @@ class _Planner:
         base = {key: self.base[key] for key in fields if key in self.base}
         plain = {key: str(value) for key, value in base.items() if not isinstance(value, dict)}
         for values in itertools.product(*axes.values()):
-            combination = _Combination(
+            combination = Combination(
                 {**chosen, **plain, "device": self.device}, dict(self.composition.fixed), dict(base)
             )
             for key, value in zip(axes, values, strict=True):
@@ -166,9 +168,9 @@ class _Planner:
                 put(combination.content, key, value.content)
                 if "." in key:
                     combination.dotted[key] = value.content
-            yield combination
+            yield from traces.expanded(combination) if step == traces.STEP else [combination]
 
-    def add(self, step: str, combination: _Combination) -> None:
+    def add(self, step: str, combination: Combination) -> None:
         labels, dotted, content = combination.labels, combination.dotted, combination.content
         config = _validated(MEASUREMENTS[step].config, content)
         name = run_name(config, config.axes, dotted)

@@ -14,6 +14,7 @@ from mfulab.tables import series
 from mfulab.tables.columns import FLAGS, TEXT, columns
 
 Tables = dict[str, pd.DataFrame]
+ABSENT = {str: "", bool: False, float: float("nan")}
 
 
 def read(folder: Path, wanted: Collection[str] = (*TABLES, "series")) -> tuple[Tables, list[str]]:
@@ -72,6 +73,20 @@ def one_each(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     medians = grouped[numbers].median().reset_index(drop=True)
     first = rows.drop_duplicates(list(keys)).reset_index(drop=True)
     return first.assign(**{name: medians[name] for name in numbers})
+
+
+def with_traces(tables: Tables) -> pd.DataFrame:
+    """Profiled runs, and steps read from traces as if they were: their device is their machine, and said to be read."""
+    profile, traces = tables["profile"], tables["traces"]
+    if traces.empty:
+        return profile
+    devices = [f"{short_name(device)} · read from a trace" for device in traces["device"].replace("", "a device")]
+    read = traces.assign(hardware=devices)
+    kept = {
+        name: read[name] if name in read else pd.Series(ABSENT[kind], read.index, kind)
+        for name, kind in kinds("profile")
+    }
+    return pd.concat([profile, pd.DataFrame(kept)], ignore_index=True)
 
 
 def own(rows: pd.DataFrame) -> pd.DataFrame:

@@ -4,9 +4,10 @@ import errno
 import os
 import select
 import signal
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+
+from mfulab.hardware import system
 
 WORKFLOW = "MFULAB_WORKFLOW"  # the process of the workflow, where it runs on this machine
 
@@ -56,17 +57,15 @@ def _pidfd(process: int) -> int | None:
 
 def out_of_memory_kills() -> int:
     """Number of processes that this machine has killed for lack of memory since it started; 0 if unknown."""
-    with suppress(OSError), open("/proc/vmstat", encoding="ascii") as file:
-        for line in file:
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
+    for line in (system.text("proc/vmstat") or "").splitlines():
+        if line.startswith("oom_kill "):
+            return int(line.split()[1])
     return 0
 
 
 def prefer_to_kill(process: int) -> None:
     """Makes `process` the first to be killed if memory runs out, not the workflow or the worker."""
-    with suppress(OSError), open(f"/proc/{process}/oom_score_adj", "w", encoding="ascii") as file:
-        file.write("1000")
+    system.write(f"proc/{process}/oom_score_adj", "1000")
 
 
 def kill_group(group: int) -> None:
@@ -92,7 +91,7 @@ def adopt_orphans() -> None:
 def _prctl(option: int, value: int) -> None:
     import ctypes
 
-    if sys.platform == "linux":
+    if system.IS_LINUX:
         ctypes.CDLL(None).prctl(option, value)
 
 
@@ -134,6 +133,4 @@ def _has_ended(child: int) -> bool:
 
 def _children() -> list[int]:
     """This process's children; none where the system does not tell."""
-    with suppress(OSError), open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
-        return [int(child) for child in file.read().split()]
-    return []
+    return [int(child) for child in (system.text(f"proc/self/task/{os.getpid()}/children") or "").split()]

@@ -159,6 +159,14 @@ class ProfileConfig(Closed):
     trace: bool = Field(False, description="Keep the Chrome / Perfetto trace of that pass.")
 
 
+class TraceConfig(Closed):
+    """One profiler trace: what it is called, where it lies, and its content."""
+
+    name: Name
+    path: str = Field(description="Of the file, *.json or *.json.gz.")
+    digest: str = Field(description="Of its content: a file that changed is read anew.")
+
+
 REPLICATE = Field(1, ge=1, description="Which of the processes that measure the run, apart in time; planning sets it.")
 
 
@@ -253,6 +261,21 @@ class BenchMatmulConfig(StepConfig):
             case [batch, m, n, k]:
                 return (batch, m, n, k)
         raise ValueError(f"size={self.size}: give N, MxNxK or BxMxNxK")
+
+
+class ReadTraceConfig(StepConfig):
+    """One trace that torch.profiler wrote somewhere, read."""
+
+    axes: ClassVar[tuple[str, ...]] = ("trace", "trace_range")
+    on_device: ClassVar[bool] = False
+    trace: TraceConfig
+    trace_range: int | None = Field(
+        None, ge=0, description="Which run of consecutive steps, of a trace that holds several; the first where empty."
+    )
+    trace_steps: int | None = Field(None, ge=1, description="Steps in a trace without ProfilerStep spans.")
+    trace_peaks: dict[str, Annotated[float, Field(gt=0)]] = Field(
+        {}, description="Dense peaks by format in TFLOP/s, of a device that is not known here."
+    )
 
 
 class NumberFormatsConfig(StepConfig):

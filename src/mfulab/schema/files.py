@@ -33,6 +33,18 @@ class UnreadableError(ValueError):
     """A file that is there and does not hold what it should; the message names it and says why."""
 
 
+def found_files(word: str, endings: tuple[str, ...]) -> list[Path]:
+    """The files that a word means: itself, those below a folder that end so, or what a glob matches; in order."""
+    path = Path(word).expanduser()
+    if path.is_dir():
+        return sorted(one for one in path.rglob("*") if one.name.endswith(endings) and one.is_file())
+    if path.exists() or not any(sign in word for sign in "*?["):
+        return [path] if path.exists() else []
+    base = Path(path.anchor) if path.is_absolute() else Path()
+    pattern = str(path.relative_to(path.anchor)) if path.anchor else str(path)
+    return sorted(one for one in base.glob(pattern) if one.is_file())
+
+
 def read_text(path: Path) -> str:
     """The text of a UTF-8 file. Raises FileNotFoundError, and UnreadableError for anything else that is there."""
     try:

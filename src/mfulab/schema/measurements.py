@@ -6,7 +6,7 @@ module `mfulab.steps.<step>`, a script `scripts/<step>.py` and a rule `<step>`.
 
 from dataclasses import dataclass
 
-from mfulab.schema import configs, rows
+from mfulab.schema import configs, rows, trace_row
 
 
 @dataclass(frozen=True)
@@ -128,6 +128,16 @@ MEASUREMENTS = {
             "Rounding in {wildcards.run}",
             "precision status bits exponent_bits mantissa_bits epsilon largest smallest_normal naive_sum_error"
             " pairwise_sum_error kahan_sum_error",
+            priority=10,
+        ),
+        Measurement(
+            "read_trace",
+            "traces",
+            configs.ReadTraceConfig,
+            trace_row.TraceRow,
+            "Reading {wildcards.run}",
+            "model device rank effective_precision status steps time_s mfu_percent kernel_busy_percent matmul_percent"
+            " communication_percent idle_percent hfu_percent job_mfu_percent verdict",
             priority=10,
         ),
         Measurement(

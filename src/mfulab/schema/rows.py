@@ -240,6 +240,9 @@ class ProfileRow(Row):
     top_other_operators: str | None = Field(
         None, description="JSON: the five other operators with most time → share of wall time, %."
     )
+    spent: str | None = Field(
+        None, description="JSON: traced pass: kind of time → ns of all traced steps, each nanosecond once."
+    )
     throttled_percent: Percent | None = Field(
         None, description="Held back: share of the windows (a GPU's clock), of the CPU time wanted (a CPU's quota)."
     )

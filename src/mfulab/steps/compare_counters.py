@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mfulab.flops.explain import explain, kinds_of_layers
 from mfulab.flops.model import count_model
-from mfulab.flops.other_counters import count_by, peer_version
+from mfulab.flops.other_counters import count_by, counter_version
 from mfulab.models.build import LogitsOnly, build, make_batch
 from mfulab.schema.configs import CompareCountersConfig
 from mfulab.schema.rows import CounterRow
@@ -18,7 +18,7 @@ def measure(config: CompareCountersConfig, folder: Path) -> Measured:
     Raises:
         UnsupportedError: the tool is not installed, or cannot count this model.
     """
-    installed = peer_version(config.counter)
+    installed = counter_version(config.counter)
     if installed is None:
         raise UnsupportedError(
             f"counter={config.counter} is not installed: pip install {config.counter}, or .[peers] for most"

@@ -1,5 +1,6 @@
 """Measures one step of training, inference or decoding: its time over steady windows, and how busy the device was."""
 
+import json
 import math
 import shutil
 import time
@@ -27,9 +28,8 @@ from mfulab.tracing.operators import (
     KERNEL_COLUMNS,
     OPERATOR_COLUMNS,
     TracedPass,
-    kernel_readings,
     operator_table,
-    top_kernels,
+    trace_readings,
     trace_steps,
     untraced,
 )
@@ -62,11 +62,11 @@ def measure(config: ProfileStepConfig, folder: Path) -> Measured:
     readings = {**seen.readings, "memory_bytes": memory.read()}
     if config.replicate == 1 and (config.profile.operators or config.profile.trace):
         traced = trace_steps(step, device, _traced_steps(device, seen.time_s))
-        kernels, table = kernel_readings(traced, device)
-        row.top_kernels = top_kernels(table)
-        operators, row.top_other_operators = traced.operators(device)
-        kernels = {**kernels, **operators}
-        write_tables(config.profile, traced, table, folder)
+        kernels, analysis = trace_readings(traced, device)
+        if analysis is not None:
+            row.top_kernels, row.top_other_operators = analysis.top_kernels(), analysis.top_other_operators()
+            row.spent = json.dumps(analysis.spent)
+        write_tables(config.profile, traced, analysis.kernels if analysis else [], folder)
     else:
         kernels = untraced()
     set_readings(row, {**readings, **kernels}, seen.steps)

@@ -7,7 +7,7 @@ from typing import Any
 
 from mfulab.schema.files import is_inside, write_csv, write_json
 from mfulab.schema.measurements import NO_MACHINE, TABLES
-from mfulab.tables import details, join, replicates, series
+from mfulab.tables import details, jobs, join, replicates, series
 from mfulab.tables.columns import Record, Records, columns
 from mfulab.tables.records import Collected, from_folder, from_manifest, from_recorded, identity
 
@@ -49,6 +49,7 @@ def collect(
             # Beside one's own machine a recorded GPU is what one lacks; a CPU is what one has.
             if not measured or any(row.get("device") == "cuda" for row in found.records["environment"]):
                 _extend(everything, found)
+        _extend(everything, from_recorded(reference))
     joined(replicates.merge(everything.records))
     return everything
 
@@ -92,6 +93,10 @@ def joined(records: Records) -> Records:
         if impossible := join.faster_than_possible(row, ceiling, device):
             row |= {"status": "incorrect", "message": impossible}
         row |= join.matmul_columns(row, ceiling, device)
+    traces = records.get("traces", [])
+    for row in traces:
+        row |= join.trace_columns(row)
+    jobs.joined(traces)
     return records
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from mfulab.schema.measurements import TABLES
-from mfulab.tables import join, verdict
+from mfulab.tables import jobs, join, verdict
 
 LEADING = ("hardware", "experiment", "run", "recorded", "status", "message")
 
@@ -11,6 +11,7 @@ LEADING = ("hardware", "experiment", "run", "recorded", "status", "message")
 JOINED: dict[str, tuple[str, ...]] = {
     "profile": tuple(join.profile_columns({}, {}, {}, {}, None)),
     "matmul": tuple(join.matmul_columns({}, {}, None)),
+    "traces": (*join.trace_columns({}), *jobs.COLUMNS),
 }
 FLAGS = {"recorded", "checkpointing", "autocast"}
 TEXT = {
@@ -24,6 +25,8 @@ TEXT = {
     "mfu_basis",
     "mfu_note",
     "basis",
+    "peak_weights",
+    "mfu_reason",
     *verdict.COLUMNS,
 } - {"expected_mfu_percent"}
 

@@ -4,12 +4,14 @@ Pure functions over numbers, in base units (seconds, FLOP, bytes, joules) but fo
 None is "not measured" and makes every value that would need it None; no ratio is ever clipped.
 """
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from mfulab.flops.memory import inference_peak_bytes, training_peak_bytes
+from mfulab.hardware.peaks import peak
 from mfulab.schema.formats import BY_DTYPE
-from mfulab.tables import verdict
+from mfulab.tables import headroom, verdict
 from mfulab.tables.mfu import TERA, default_basis, percent, product, ratio, total, utilization
 
 BYTES_COUNTED_PER_ELEMENT = 4  # count_flops gives bytes for float32 operands
@@ -134,6 +136,7 @@ def profile_columns(row: Values, flops: Values, compute: Values, memory: Values,
         "flops_per_j": ratio(counted["flops"], energy),
         "predicted_memory_bytes": predicted_memory(row, flops, device),
     }
+    joined |= headroom.of_step({**row, **joined, "time_s": time})
     joined["mfu_note"] = verdict.note({**row, **joined})
     return joined | verdict.columns({**row, **joined, "time_s": time})
 
@@ -156,6 +159,90 @@ def matmul_columns(row: Values, compute: Values, device: str | None) -> dict[str
         "basis": default_basis(device),
         "verdict_flags": verdict.matmul_flags(row),
     }
+
+
+def trace_columns(row: Values) -> dict[str, Any]:
+    """Joined columns of one row read from a trace: MFU against the peak of its device, weighted by its formats.
+
+    FLOPs in several formats take useful time in each: the peak is the FLOP-weighted harmonic mean, so that MFU is the
+    share of the step that the FLOPs would take at their own peaks.
+    """
+    given: Values = json.loads(row.get("given_peaks") or "{}")
+    device, time = row.get("device"), row.get("time_s") if row.get("status") == "ok" else None
+    flops = _formats(row, "flops_by_format")
+    executed, padding = _formats(row, "executed_by_format"), _formats(row, "padding_by_format")
+    peaks = {name: _trace_peak(device, name, row.get("units"), given) for name in {**flops, **executed}}
+    missing = next((reason for value, reason in peaks.values() if value is None), "")
+    known = {name: value for name, (value, _) in peaks.items() if value is not None}
+    total_flops = row.get("flops")
+    useful = _at_peaks(flops, known) if total_flops else None
+    partial = (row.get("uncounted_percent") or 0) > MOST_UNCOUNTED
+    reliable = None if partial else useful
+    weighted = ratio(ratio(total_flops, useful), TERA) if useful else None
+    speed = ratio(ratio(total_flops, time), TERA)
+    weights = {name: round(count / total_flops, 4) for name, count in flops.items()} if total_flops else {}
+    mfu = percent(reliable, time)
+    executed_s = None if partial else _at_peaks(executed, known)
+    joined = {
+        "tflop_s": speed,
+        "peak_tflop_s": weighted,
+        "peak_weights": json.dumps(weights) if weights else None,
+        "mfu_spec_percent": mfu,
+        "mfu_percent": mfu,
+        "mfu_basis": "spec" if mfu is not None else None,
+        "mfu_causal_percent": percent(product(reliable, ratio(row.get("causal_flops"), total_flops)), time),
+        "hfu_percent": percent(executed_s, time),
+        "arithmetic_intensity": ratio(total_flops, row.get("bytes_moved")),
+    }
+    parts = _trace_headroom(row, useful, _at_peaks(padding, known))
+    joined |= headroom.columns(parts)
+    joined["mfu_note"] = verdict.note({**row, **joined})
+    joined["mfu_reason"] = _without_mfu(row, joined, missing, percent(useful, time))
+    return joined | verdict.columns({**row, **joined, "time_s": time})
+
+
+MOST_UNCOUNTED = 50.0  # % of products' time: beyond it MFU would say more of what is not known than of what is
+
+
+def _formats(row: Values, column: str) -> dict[str, float]:
+    return json.loads(row.get(column) or "{}")
+
+
+def _trace_peak(device: str | None, precision: str, units: int | None, given: Values) -> tuple[float | None, str]:
+    if precision in given:
+        return given[precision], ""
+    if not device:
+        return None, f"the trace does not name its device; give its peak: --peak {precision}=TFLOP/s"
+    # A virtual function of a whole device: its units say that it is whole.
+    found = peak(device.removesuffix(" VF"), precision, units)
+    return found.spec, found.reason
+
+
+def _at_peaks(flops: Mapping[str, float], peaks: Mapping[str, float]) -> float | None:
+    """Seconds that these FLOPs take at the peak of each format; None where one is unknown."""
+    if any(name not in peaks for name, count in flops.items() if count):
+        return None
+    return sum(count / (peaks[name] * TERA) for name, count in flops.items() if count)
+
+
+def _trace_headroom(row: Values, useful_s: float | None, padding_s: float | None) -> dict[str, int] | None:
+    """The budget of one step: the window's, shared among its steps so that the parts still sum to it."""
+    if not row.get("spent") or row.get("status") != "ok":
+        return None
+    spent = headroom.shared(json.loads(row["spent"]), round(1e9 * row["time_s"]))
+    return headroom.headroom(spent, None if useful_s is None else 1e9 * useful_s, padding_ns=1e9 * (padding_s or 0))
+
+
+def _without_mfu(row: Values, joined: Values, missing: str, at_least: float | None) -> str | None:
+    """Why a trace gives no MFU, and what to do about it; None where it gives one."""
+    if row.get("status") != "ok" or joined["mfu_percent"] is not None:
+        return None
+    if row.get("flops") is None:
+        return json.loads(row.get("reasons") or "{}").get("flops") or "FLOPs are not known"
+    if missing:
+        return missing
+    low = "" if at_least is None else f"; what is known makes {at_least:.2f} %"
+    return f"{row['uncounted_percent']:.0f} % of the time of matmuls is of unknown FLOPs{low}"
 
 
 def faster_than_possible(row: Values, compute: Values, device: str | None) -> str | None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from mfulab.hardware.identity import hardware_slug
 from mfulab.schema import manifest
-from mfulab.schema.configs import SLUG
+from mfulab.schema.configs import PUBLISHED, SLUG
 from mfulab.schema.errors import ConfigurationError
 from mfulab.schema.files import (
     UnreadableError,
@@ -221,7 +221,7 @@ def recordings(results: Path, hardware: str | None) -> list[Path]:
     """The folders of all recordings, or of one. Raises ConfigurationError if that one is not there."""
     if hardware is None:
         found = sorted(path for path in (results / REFERENCE).glob("[!.]*") if path.is_dir())
-        return [folder_of(results, path.name) for path in found]
+        return [folder_of(results, path.name) for path in found if path.name != PUBLISHED.name]
     folder = folder_of(results, hardware)
     if not folder.is_dir():
         raise ConfigurationError(f"{folder}/: there is no such recording.")

@@ -71,7 +71,7 @@ def _impossible(row: Mapping[str, Any]) -> Iterator[str]:
         # Reported, never clipped: such a value must say so of itself. Others are measured shares of a whole.
         if name.endswith("_active_percent") and value > 101:
             yield f"{name} is {value:.1f} %"
-    if (row.get("mfu_percent") or 0) > 100 and not row.get("mfu_note"):
+    if "mfu_note" in row and (row.get("mfu_percent") or 0) > 100 and not row["mfu_note"]:
         yield f"MFU is {row['mfu_percent']:.1f} % without a note"
     low, time, high = (row.get(name) for name in ("time_ci_low_s", "time_s", "time_ci_high_s"))
     if low is not None and time is not None and high is not None and not low <= time <= high:

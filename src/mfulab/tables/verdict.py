@@ -71,12 +71,13 @@ def judge(row: Mapping[str, object]) -> Verdict:
     facts = Facts(row)
     expected = expected_mfu(facts)
     flags = tuple(flags_of(facts, expected))
-    if facts["mfu_percent"] is None:
-        return Verdict("no_mfu", Said("no_mfu"), largest_drop(row), expected, flags)
-    for cause, judged in CAUSES.items():
-        reason = judged(facts)
+    useful = facts["mfu_percent"] is not None
+    for cause in CAUSES if useful else WITHOUT_MFU:
+        reason = CAUSES[cause](facts)
         if reason:
             return Verdict(cause, reason, largest_drop(row), expected, flags)
+    if not useful:
+        return Verdict("no_mfu", Said("no_mfu"), largest_drop(row), expected, flags)
     return Verdict("not_explained", _unexplained(facts), largest_drop(row), expected, flags)
 
 
@@ -261,11 +262,18 @@ def _cpu_idle(facts: Facts) -> Said | None:
 
 
 def _attributed(facts: Facts) -> dict[str, float] | None:
-    """MFU taken apart, percent: time in matmuls, in other operators, outside of any; the MFU of the matmuls alone."""
+    """MFU taken apart, percent: time in matmuls, in other operators, outside of any; the MFU of the matmuls alone.
+
+    Their MFU is against the best matmul measured, or against the datasheet's peak where none was.
+    """
     matmuls, others, mfu = facts["matmul_percent"], facts["other_operators_percent"], facts["mfu_measured_percent"]
+    measured = mfu is not None
+    mfu = mfu if measured else facts["mfu_percent"]
     if not matmuls or others is None or mfu is None:
         return None
-    return {"matmuls": matmuls, "others": others, "outside": 100 - matmuls - others, "speed": 100 * mfu / matmuls}
+    counted = matmuls * (1 - (facts["uncounted_percent"] or 0) / 100)
+    shares = {"matmuls": matmuls, "others": others, "outside": 100 - matmuls - others}
+    return {**shares, "speed": 100 * mfu / counted, "measured": int(measured)}
 
 
 def _other_operators(facts: Facts) -> Said | None:
@@ -315,6 +323,9 @@ CAUSES: dict[str, Callable[[Facts], Said | None]] = {
     "slow_matmuls": _slow_matmuls,
     "busy_not_useful": _busy_not_useful,
 }
+
+# What shares of time tell without FLOPs or a peak.
+WITHOUT_MFU = ("input_bound", "communication_bound", "launch_bound")
 
 
 def _unexplained(facts: Facts) -> Said:

@@ -1,88 +1,162 @@
-"""Attribution of traced time: to operators that multiply, to others, or to none.
+"""Which operator each launch came from: through the launch's place in time on its thread, else by the id they share.
 
-MFU against the measured ceiling is the share of time that matmuls take, times how fast they are while they run: the
-two say whether to look at the other operators or at the products' shapes.
+An operator goes by its outermost name: batch_norm, and not what it is made of. A matrix product, convolution or
+attention (a product, for short) is the outermost call with a formula.
 """
 
-import json
-from collections import Counter
-from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass
 
-from torch.autograd import DeviceType
+import numpy as np
+import numpy.typing as npt
 
 from mfulab.flops.operators import FORMULAS
-from mfulab.samplers.reading import Reading, Readings, missing
-from mfulab.tracing import trace
+from mfulab.flops.recorded import Recorded, recorded_cost
+from mfulab.tracing.recording import Recording, Times, launch_of
 
-SOURCE = "torch.profiler operators"
-UNITS = {"matmul_percent": "%", "other_operators_percent": "%"}
 # What torch.compile makes of products on a CPU; the counter sees the model before it is compiled.
 COMPILED_PRODUCTS = (
     *("mkldnn::_linear_pointwise", "mkldnn::_convolution_pointwise", "mkldnn::_convolution_pointwise_"),
     *("mkldnn::_convolution_transpose_pointwise", "mkl::_mkl_linear"),
 )
 PRODUCTS = frozenset([*FORMULAS, *COMPILED_PRODUCTS])
+TEMPLATE = "triton_tem_"  # Inductor's own product
 COMPILED, FUSED = "## Call CompiledFxGraph", "compiled, fused operators"
-PRODUCT = "product"  # no operator goes by a name without "::"
-LEAST_ATTRIBUTED = 0.9  # of the kernels' time; a CUDA graph's kernels belong to no operator
+BACKWARD = "autograd::engine::evaluate_function"
+_ENGINE = ("autograd::", "torch::")
+
+Indices = npt.NDArray[np.int64]
 
 
-def operator_readings(events: Iterable[Any], steps: int, on_gpu: bool) -> tuple[Readings, str | None]:
-    """Shares of the traced steps' wall time, and the other operators that take most of it.
+@dataclass(frozen=True)
+class Attribution:
+    """Of every host call and activity: what it belongs to. Indices into `Recording.host`; -1 where there is none.
 
-    Args:
-        events: torch.profiler's FunctionEvents. On a CPU an operator's time is its own and its callees' on the step's
-            thread, on a GPU that of the kernels which it launched, on any thread.
-        steps: how many steps were traced, for the source.
-        on_gpu: whose time.
-
-    Returns:
-        `matmul_percent` and `other_operators_percent`, and JSON of the five longest others: name → share in percent.
-        An operator goes by its outermost name: batch_norm, and not what it is made of.
+    Attributes:
+        product: of each host call, the outermost product that it is or lies in; of those whose record does not tell
+            their FLOPs, the innermost.
+        around: of each product, the one of unknown FLOPs that it lies in.
+        costs: what the products cost, by the identity of their `Call`.
+        outermost: of each host call, the outermost operator that it is or lies in.
+        innermost: of each product, the innermost call with a formula inside it: its types are those multiplied.
+        backward: whether the host call runs in the backward pass.
+        recomputed: whether it runs there with gradients enabled: a checkpoint's second forward pass.
+        of_activity: the innermost host call that launched each activity.
+        by_graph: whether a graph launched the activity.
     """
-    events = [event for event in events if event.device_type == DeviceType.CPU]
-    wall = sum(event.cpu_time_total for event in events if event.name == trace.STEPS)
-    owners: dict[int, str | None] = {}
-    times: Counter[str | None] = Counter()
-    for event in events:
-        if on_gpu:
-            times[_owner(event, owners)] += event.self_device_time_total
-        elif _under_steps(event):
-            times[_owner(event, owners)] += event.self_cpu_time_total
-    if not wall or not sum(times.values()):
-        return missing(UNITS, SOURCE, "the trace holds no time of any operator"), None
-    whole = sum(times.values())
-    attributed = 1 - times.pop(None, 0) / whole
-    if on_gpu and attributed < LEAST_ATTRIBUTED:
-        return missing(UNITS, SOURCE, "kernels were launched by a graph, and belong to no operator"), None
-    if times[FUSED] and not times[PRODUCT]:
-        return missing(UNITS, SOURCE, "compiled code holds its matmuls itself, and no operator tells them apart"), None
-    products = times.pop(PRODUCT, 0)
-    shares = {"matmul_percent": 100 * products / wall, "other_operators_percent": 100 * sum(times.values()) / wall}
-    longest = {str(name): round(100 * time / wall, 1) for name, time in times.most_common(5) if time}
-    readings = {name: Reading(share, "%", f"{SOURCE}, {steps} steps", wall / 1e6) for name, share in shares.items()}
-    return readings, json.dumps(longest) if longest else None
+
+    product: Indices
+    around: Indices
+    outermost: Indices
+    innermost: dict[int, int]
+    costs: dict[int, Recorded]
+    backward: npt.NDArray[np.bool_]
+    recomputed: npt.NDArray[np.bool_]
+    of_activity: Indices
+    by_graph: npt.NDArray[np.bool_]
+
+    def product_of_activity(self) -> Indices:
+        """The product that launched each activity; -1 where none did."""
+        return np.where(self.of_activity >= 0, self.product[self.of_activity], -1) if len(self.product) else (
+            self.of_activity
+        )  # fmt: skip
+
+    def operator_of_activity(self) -> Indices:
+        """The outermost operator that launched each activity; -1 where none did."""
+        return np.where(self.of_activity >= 0, self.outermost[self.of_activity], -1) if len(self.product) else (
+            self.of_activity
+        )  # fmt: skip
 
 
-def _owner(event: Any, owners: dict[int, str | None]) -> str | None:
-    """PRODUCT within an operator that multiplies, else the outermost operator around the event, None outside of any."""
-    if event.id not in owners:
-        around = None if event.cpu_parent is None else _owner(event.cpu_parent, owners)
-        owners[event.id] = PRODUCT if PRODUCT in (around, _kind(event.name)) else around or _kind(event.name)
-    return owners[event.id]
+def attribute(recording: Recording) -> Attribution:
+    """Nests the host's calls by thread and time, and finds each activity's launch among them."""
+    host, count = recording.host, len(recording.host)
+    is_product = np.array([name in PRODUCTS or name.startswith(TEMPLATE) for name in recording.names], bool)
+    is_operator = np.array([_is_operator(name) for name in recording.names], bool)
+    is_backward = np.array([name.startswith(BACKWARD) for name in recording.names], bool)
+    parent, product, outermost = (np.full(count, -1, np.int64) for _ in range(3))
+    surrounding = np.full(count, -1, np.int64)
+    backward, recomputed = np.zeros(count, bool), np.zeros(count, bool)
+    innermost: dict[int, int] = {}
+    costs: dict[int, Recorded] = {}
+
+    def is_told(one: int) -> bool:
+        call = host.calls.get(one)
+        if call is None:
+            return False
+        if id(call) not in costs:
+            costs[id(call)] = recorded_cost(call.name, call.shapes, call.values)
+        return costs[id(call)].cost is not None
+
+    order = np.lexsort((-host.end, host.begin, host.thread))
+    stack: list[int] = []
+    ends, threads, names = host.end.tolist(), host.thread.tolist(), host.name.tolist()
+    begins, forward = host.begin.tolist(), host.forward.tolist()
+    multiplies, operates, returns = is_product.tolist(), is_operator.tolist(), is_backward.tolist()
+    thread = None
+    for one in order.tolist():
+        if threads[one] != thread:
+            stack, thread = [], threads[one]
+        while stack and ends[stack[-1]] < ends[one]:
+            stack.pop()
+        while stack and ends[stack[-1]] <= begins[one] < ends[one]:
+            stack.pop()
+        name = names[one]
+        if stack:
+            above = stack[-1]
+            parent[one] = above
+            product[one], outermost[one], backward[one] = product[above], outermost[above], backward[above]
+        if operates[name] and outermost[one] < 0:
+            outermost[one] = one
+        if backward[one] and forward[one] and operates[name]:
+            recomputed[one] = True
+        if returns[name]:
+            backward[one] = True
+        if multiplies[name]:
+            if product[one] < 0 or not is_told(int(product[one])):
+                surrounding[one] = product[one]
+                product[one] = one
+                is_told(one)
+            innermost[int(product[one])] = one
+        stack.append(one)
+    of_activity, by_graph = _launched(recording, parent, order)
+    return Attribution(product, surrounding, outermost, innermost, costs, backward, recomputed, of_activity, by_graph)
 
 
-def _kind(name: str) -> str | None:
-    if name in PRODUCTS:
-        return PRODUCT
-    if name.startswith(COMPILED):
-        return FUSED
-    is_operator = "::" in name and not name.startswith(("autograd::", "torch::autograd::"))
-    return name if is_operator else None
+def _is_operator(name: str) -> bool:
+    return ("::" in name and not name.startswith(_ENGINE)) or name.startswith(("triton_", COMPILED))
 
 
-def _under_steps(event: Any) -> bool:
-    while event.cpu_parent is not None:
-        event = event.cpu_parent
-    return bool(event.name == trace.STEPS)
+def _launched(recording: Recording, parent: Indices, order: Indices) -> tuple[Indices, npt.NDArray[np.bool_]]:
+    activities, launches, host = recording.activities, recording.launches, recording.host
+    found = launch_of(recording)
+    by_graph = (found >= 0) & launches.graph[found] if len(launches.graph) else np.zeros(len(activities), bool)
+    around = _around(host.begin, host.end, host.thread, parent, order, launches.begin, launches.thread)
+    of_activity = np.where(found >= 0, around[found], -1) if len(around) else np.full(len(activities), -1)
+    # A correlation that serves as an external id, as in older traces, names a launch and no operator.
+    lonely = np.flatnonzero((of_activity < 0) & (activities.external != activities.correlation))
+    if len(lonely) and len(host):
+        by_id = np.argsort(host.external, kind="stable")
+        places = np.searchsorted(host.external[by_id], activities.external[lonely]).clip(max=len(by_id) - 1)
+        named = by_id[places]
+        matches = (host.external[named] == activities.external[lonely]) & (activities.external[lonely] > 0)
+        of_activity[lonely] = np.where(matches, named, -1)
+    return of_activity, by_graph
+
+
+def _around(
+    begin: Times, end: Times, thread: Indices, parent: Indices, order: Indices, times: Times, on: Indices
+) -> Indices:
+    """The innermost call on the same thread that is open at each of `times`."""
+    found = np.full(len(times), -1)
+    for number in np.unique(on):
+        mine, calls = np.flatnonzero(on == number), order[thread[order] == number]
+        if not len(calls):
+            continue
+        places = np.searchsorted(begin[calls], times[mine], side="right") - 1
+        inside = np.where(places >= 0, calls[places], -1)
+        outside = (inside >= 0) & (end[inside] < times[mine])
+        while outside.any():
+            inside[outside] = parent[inside[outside]]
+            outside = (inside >= 0) & (end[inside] < times[mine])
+        found[mine] = inside
+    return found

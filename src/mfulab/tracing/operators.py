@@ -2,7 +2,6 @@
 
 import functools
 import gzip
-import json
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -13,15 +12,18 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
-from mfulab.samplers.reading import Reading, Readings, missing
-from mfulab.tracing import trace
-from mfulab.tracing.attribution import UNITS, operator_readings
+from mfulab.samplers.reading import Readings, missing
+from mfulab.tracing.analysis import OPERATOR_UNITS, SOURCE, UNITS, Analysis, analyse
+from mfulab.tracing.chrome import TraceError
+from mfulab.tracing.recording import read
+from mfulab.tracing.window import STEPS, annotation, windows
 
 Row = dict[str, object]
 OPERATOR_COLUMNS = (
     *("operator", "input_shapes", "calls", "self_cpu_time_s", "self_device_time_s"),
     *("flops", "self_cpu_memory_bytes", "self_device_memory_bytes"),
 )
+READ = {**UNITS, **OPERATOR_UNITS}
 KERNEL_COLUMNS = ("kernel", "kind", "calls", "time_s", "share_percent")
 
 
@@ -37,13 +39,11 @@ class TracedPass:
         with self._saved.open("rb") as source, gzip.open(path, "wb") if path.suffix == ".gz" else path.open("wb") as to:
             shutil.copyfileobj(source, to)
 
-    def operators(self, device: torch.device) -> tuple[Readings, str | None]:
-        """Time by operator, as in `attribution.operator_readings`."""
-        return operator_readings(self.profiler.events(), self.steps, device.type == "cuda")
-
-    def recorded(self) -> dict[str, Any]:
-        """The trace's events."""
-        return trace.load(self._saved)
+    @functools.cached_property
+    def analysis(self) -> Analysis:
+        """Where the time of the traced steps went. Raises TraceError where the trace does not tell."""
+        recording = read(self._saved)
+        return analyse(recording, windows(recording)[0])
 
     @functools.cached_property
     def _folder(self) -> tempfile.TemporaryDirectory[str]:
@@ -69,7 +69,7 @@ def trace_steps(step: Callable[[], object], device: torch.device, steps: int) ->
             step()
             torch.cuda.synchronize(device)
             profiler.step()
-        with record_function(trace.STEPS):
+        with record_function(annotation(steps)):
             for _ in range(steps):
                 step()
             if device.type == "cuda":
@@ -84,7 +84,8 @@ class BlockTrace:
         self._device, self._path = device, path
         cuda = [ProfilerActivity.CUDA] if device.type == "cuda" else []
         self._profiler = profile(activities=[ProfilerActivity.CPU, *cuda])
-        self._annotation = record_function(trace.STEPS)
+        self.analysis: Analysis | None = None
+        self._annotation = record_function(annotation(1))
 
     def start(self) -> None:
         """Begins to trace."""
@@ -97,7 +98,8 @@ class BlockTrace:
         self._profiler.__exit__(None, None, None)
         traced = TracedPass(self._profiler, steps=1)
         traced.export(self._path)
-        return {**kernel_readings(traced, self._device)[0], **traced.operators(self._device)[0]}
+        found, self.analysis = trace_readings(traced, self._device)
+        return found
 
 
 def operator_table(traced: TracedPass) -> list[Row]:
@@ -107,7 +109,7 @@ def operator_table(traced: TracedPass) -> list[Row]:
     """
     rows: list[Row] = []
     for event in traced.profiler.key_averages(group_by_input_shape=True):
-        if event.key == trace.STEPS or event.key.startswith("ProfilerStep"):
+        if event.key.startswith((STEPS, "ProfilerStep")):
             continue
         rows.append(
             {
@@ -124,29 +126,18 @@ def operator_table(traced: TracedPass) -> list[Row]:
     return sorted(rows, key=lambda row: -float(str(row["self_device_time_s"])) - float(str(row["self_cpu_time_s"])))
 
 
-def kernel_readings(traced: TracedPass, device: torch.device) -> tuple[Readings, list[Row]]:
-    """The GPU's busy shares over the traced steps and the table of its kernels; a CPU has no kernels."""
-    if device.type != "cuda":
-        busy = {"kernel_busy_percent": trace.UNITS["kernel_busy_percent"]}
-        return missing(busy, trace.SOURCE, "a CPU runs operators, not kernels: see operators.csv"), []
-    recorded = traced.recorded()
-    found, span = trace.activities(recorded), trace.traced_span(recorded)
-    if span is None or not found:
-        return missing(trace.UNITS, trace.SOURCE, "the trace holds no kernel: CUPTI was refused or is missing"), []
-    table = trace.kernel_table(found)
-    return trace.shares(found, span, traced.steps), table
-
-
-def top_kernels(table: list[Row]) -> str | None:
-    """The five longest kernels as JSON: name → share of device time in percent."""
-    if not table:
-        return None
-    return json.dumps({str(row["kernel"]): round(float(str(row["share_percent"])), 1) for row in table[:5]})
+def trace_readings(traced: TracedPass, device: torch.device) -> tuple[Readings, Analysis | None]:
+    """Shares of the traced steps, by kind of kernel and of operator, and all that the trace tells of them."""
+    try:
+        analysis = traced.analysis
+    except TraceError as error:
+        return missing(READ, SOURCE, str(error).partition(": ")[2]), None
+    if device.type == "cuda" and not analysis.on_gpu:
+        return missing(READ, SOURCE, "the trace holds no kernel: CUPTI was refused or is missing"), None
+    wanted = READ if analysis.on_gpu else ("kernel_busy_percent", *OPERATOR_UNITS)
+    return {name: analysis.readings[name] for name in wanted}, analysis
 
 
 def untraced() -> Readings:
     """Empty readings of a run that was asked not to be traced."""
-    return {
-        name: Reading(None, unit, trace.SOURCE, reason="not traced: profile.operators and profile.trace are off")
-        for name, unit in {**trace.UNITS, **UNITS}.items()
-    }
+    return missing(READ, SOURCE, "not traced: profile.operators and profile.trace are off")

@@ -132,11 +132,11 @@ def blank(title: str, footer: str) -> Figure:
     figure.get_layout_engine().set(hspace=0.06, wspace=0.04)
     figure.text(0.015, 1, title, ha="left", va="top", fontsize=17, fontweight="bold", gid="title")
     figure.text(0.015, 0, footer, fontsize=9, color=MUTED, gid="provenance")
-    _arrange(figure)
+    arrange(figure)
     return figure
 
 
-def _arrange(figure: Figure) -> None:
+def arrange(figure: Figure) -> None:
     """Puts title, legend and provenance at their distances from the edges, in inches, and the panels between them."""
     height = figure.get_figheight()
     title, footer = figure.texts[:2]
@@ -151,7 +151,7 @@ def _arrange(figure: Figure) -> None:
 def panels(figure: Figure, rows: Sequence[str], columns: Sequence[str], **shared: Any) -> dict[tuple[str, str], Axes]:
     """A grid of axes by row and column name, titled by whichever of the two varies; more rows make a higher figure."""
     figure.set_size_inches(SIZE[0], SIZE[1] * (1 + 0.5 * (len(rows) - 1)))
-    _arrange(figure)
+    arrange(figure)
     grid = figure.subplots(len(rows), len(columns), squeeze=False, **shared)
     named = {}
     for i, row in enumerate(rows):
@@ -166,7 +166,7 @@ def panels(figure: Figure, rows: Sequence[str], columns: Sequence[str], **shared
 def fit(figure: Figure, lines: int) -> None:
     """Makes a figure of few lines (bars, models) as low as they need; call it after `panels` or before `subplots`."""
     figure.set_figheight(min(figure.get_figheight(), 2.2 + 0.55 * max(3, lines)))
-    _arrange(figure)
+    arrange(figure)
 
 
 def batch_area(batch_size: pd.Series) -> pd.Series:
@@ -200,7 +200,20 @@ def legend(figure: Figure, entries: Sequence[Line2D]) -> None:
             columnspacing=1.4,
             fontsize=min(11, 88 / len(entries)),
         ).set_in_layout(False)
-        _arrange(figure)
+        arrange(figure)
+
+
+def legend_rows(figure: Figure, entries: Sequence[Line2D], columns: int = 3) -> None:
+    """Rows of entries under the title, where one row would be too long; call it after `panels` and `fit`."""
+    lines = -(-len(entries) // columns)
+    figure.set_figheight(figure.get_figheight() + 0.2 * lines)
+    figure.legend(
+        handles=list(entries), loc="upper left", ncols=columns, handletextpad=0.4, columnspacing=1.4, fontsize=9
+    ).set_in_layout(False)
+    arrange(figure)
+    height = figure.get_figheight()
+    top, bottom = (0.5 + 0.2 * lines) / height, 0.25 / height
+    figure.get_layout_engine().set(rect=(0.01, bottom, 0.98, 1 - top - bottom))
 
 
 def provenance(rows: pd.DataFrame) -> str:

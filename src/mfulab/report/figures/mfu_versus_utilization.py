@@ -6,9 +6,9 @@ from matplotlib.figure import Figure
 from mfulab.language import Texts
 from mfulab.language.quantities import percent
 from mfulab.report.drawing import labels, points, style
-from mfulab.report.frames import Tables, ok, with_machine
+from mfulab.report.frames import Tables, ok, with_machine, with_traces
 
-TABLES = ("profile", "environment")
+TABLES = ("profile", "traces", "environment")
 TOPIC = "headline"
 ORDER = 0
 PLACE = ("utilization_percent", "mfu_percent")
@@ -17,7 +17,7 @@ BUSY = 90  # percent of the time
 
 def rows(tables: Tables) -> pd.DataFrame:
     """Runs with both measures."""
-    return with_machine(tables, ok(tables["profile"], "mfu_percent", "utilization_percent"))
+    return with_machine(tables, ok(with_traces(tables), "mfu_percent", "utilization_percent"))
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
@@ -46,7 +46,10 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 
 def _named(row: pd.Series, text: Texts) -> str:
-    return text("run", model=row["model"], mode=text.name("mode", row["mode"]), batch_size=int(row["batch_size"]))
+    mode = text.name("mode", row["mode"])
+    if row["batch_size"] != row["batch_size"]:  # a trace does not tell it
+        return text("run_of_trace", model=row["model"], mode=mode)
+    return text("run", model=row["model"], mode=mode, batch_size=int(row["batch_size"]))
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 from mfulab.language import Texts
 from mfulab.language.quantities import percent
 from mfulab.report.drawing import labels, style
-from mfulab.report.frames import Tables, ok, with_machine
+from mfulab.report.frames import Tables, ok, with_machine, with_traces
 from mfulab.tables import ladder
 
-TABLES = ("profile", "environment")
+TABLES = ("profile", "traces", "environment")
 TOPIC = "ladder"
 RUNGS = [rung.column for rung in ladder.RUNGS]
 WRAPPED = 11  # letters of a rung's name in one line
@@ -24,7 +24,7 @@ MOST_LINES = 8  # of which more lie on one another
 
 def rows(tables: Tables) -> pd.DataFrame:
     """The busiest run of each model on each machine, with at least three rungs of the falling order."""
-    known = with_machine(tables, ok(tables["profile"], "mfu_percent", "utilization_percent"))
+    known = with_machine(tables, ok(with_traces(tables), "mfu_percent", "utilization_percent"))
     known = known[[sum(rung.falls for rung in ladder.measured(row)) >= 3 for row in known.to_dict("records")]]
     if known.empty:
         return known
@@ -39,7 +39,8 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     drop = ladder.largest_drop(worst.to_dict())
     said = {
         "model": worst["model"],
-        "batch_size": int(worst["batch_size"]),
+        # A trace does not tell it.
+        "batch_size": int(worst["batch_size"]) if worst["batch_size"] == worst["batch_size"] else "?",
         "machine": worst["machine"],
         "busy": percent(worst["utilization_percent"]),
         "mfu": percent(worst["mfu_percent"]),

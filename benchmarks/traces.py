@@ -1,0 +1,95 @@
+"""`mfulab trace` beside HolisticTraceAnalysis 0.5.0: the same busy, compute and other time, and how long each takes.
+
+python -m venv /tmp/hta && /tmp/hta/bin/pip install HolisticTraceAnalysis==0.5.0
+python benchmarks/traces.py --hta /tmp/hta/bin/python FILE…
+
+HTA rounds times down to microseconds, a kernel's begin and its length: so each kernel may lose up to 1 µs, and gaps
+between kernels gain it. Both read everything from the first to the last activity of the device.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from mfulab.tracing.chrome import TraceError
+from mfulab.tracing.intervals import Intervals, exclusive
+from mfulab.tracing.recording import COMPUTE, read
+
+HTA = """
+import json, logging, os, shutil, sys, tempfile, warnings
+warnings.filterwarnings("ignore")
+logging.disable(logging.CRITICAL)
+from hta.trace_analysis import TraceAnalysis
+folder = tempfile.mkdtemp()
+shutil.copy(sys.argv[1], folder)
+try:
+    analysis = TraceAnalysis({0: os.path.basename(sys.argv[1])}, folder, include_last_profiler_step=True)
+    row = analysis.get_temporal_breakdown(visualize=False).iloc[0]
+    names = ("idle_time(us)", "compute_time(us)", "non_compute_time(us)")
+    print(json.dumps([float(row[name]) for name in names]))
+finally:
+    shutil.rmtree(folder)
+"""
+
+
+def timed(command: list[str]) -> tuple[float, str, bool]:
+    began = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True)
+    return time.perf_counter() - began, done.stdout, done.returncode == 0
+
+
+def ours(path: Path) -> tuple[list[int], int]:
+    """Idle, compute and other time in ns from first to last activity, and how many activities there are."""
+    found = read(path).activities
+    everything, compute = Intervals(found.begin, found.end), found.kind == COMPUTE
+    parts = exclusive(
+        [Intervals(found.begin[compute], found.end[compute]), everything], int(found.begin.min()), int(found.end.max())
+    )
+    return [parts[2], parts[0], parts[1]], len(found)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("--hta", required=True, help="a Python that has HolisticTraceAnalysis 0.5.0")
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    worst = 0
+    print(f"{'file':32} {'mfulab s':>9} {'HTA s':>7} {'':9} {'idle ms':>10} {'compute':>10} {'other':>10}")
+    for path in options.files:
+        times: dict[str, list[float]] = {"mfulab": [], "hta": []}
+        for _ in range(options.rounds):  # interleaved: what else the machine does hits both alike
+            seconds, _, _ = timed([sys.executable, "-m", "mfulab", "trace", str(path)])
+            times["mfulab"].append(seconds)
+            seconds, told, theirs_ok = timed([options.hta, "-c", HTA, str(path)])
+            times["hta"].append(seconds)
+        try:
+            parts, count = ours(path)
+        except TraceError as error:
+            print(error)
+            continue
+        speeds = [statistics.median(times[name]) for name in ("mfulab", "hta")]
+        print(f"{path.name:32} {speeds[0]:9.2f} {speeds[1]:7.2f} {'mfulab':9} " + _ms(np.array(parts) / 1e6))
+        if not theirs_ok:
+            print(f"{'':50} HTA       fails on this file")
+            continue
+        theirs = np.array(json.loads(told.splitlines()[-1])) * 1e3
+        off = np.abs(theirs - parts)
+        allowed = 2e3 * count  # ns: what rounding down may move
+        worst += int((off > allowed).any())
+        print(f"{'':50} {'HTA':9} " + _ms(theirs / 1e6) + ("" if (off <= allowed).all() else "  DIFFERENT"))
+    return int(worst > 0)
+
+
+def _ms(parts: np.ndarray) -> str:
+    return " ".join(f"{part:10.3f}" for part in parts)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,8 @@
+"""Keeps rows read from public traces in results/reference/traces.csv, with their source."""
+
+import sys
+
+from mfulab.tables.shipped_traces import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""`mfulab trace`: MFU beside utilization from profiler traces that are there already, in seconds."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mfulab.language import verdicts
+from mfulab.schema.errors import ConfigurationError
+from mfulab.tables import jobs
+from mfulab.tables.join import trace_columns
+from mfulab.tracing.chrome import TraceError
+from mfulab.tracing.reader import Read, failed, files, read_file
+
+# Columns that hold JSON in a table and are plain objects here.
+_NESTED = (
+    *("flops_by_format", "executed_by_format", "padding_by_format", "uncounted_operators", "spent", "top_kernels"),
+    *("top_other_operators", "given_peaks", "reasons", "peak_weights"),
+)
+_LEFT_OUT = ("collectives", "hardware", "run", "commit", "started_at", "process_s", "measured_s")
+_PRECISIONS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8")
+
+
+def run(
+    given: Sequence[str],
+    *,
+    style: str = "text",
+    html: str | None = None,
+    peaks: Sequence[str] = (),
+    steps: int | None = None,
+    model: str | None = None,
+    batch_size: int | None = None,
+    sequence_length: int | None = None,
+    precision: str | None = None,
+    language: str = "en",
+) -> int:
+    """Reads, joins and shows; returns 0, 1 where a file could not be read, 2 for a mistake in the options."""
+    try:
+        stated = dict(map(_peak, peaks))
+        paths = files(given)
+        counted = _counted(model, batch_size, sequence_length, precision)
+    except (TraceError, ConfigurationError) as error:
+        print(f"mfulab trace: {error}", file=sys.stderr)
+        return 2
+    found: list[Read] = []
+    for path in paths:
+        try:
+            found += read_file(path, steps=steps, peaks=stated)
+        except TraceError as error:
+            print(f"mfulab trace: {error}", file=sys.stderr)
+            found.append(failed(path, error))
+    rows = [{**one.row.model_dump(), "recorded": False} for one in found]
+    for row in rows:
+        if counted and row["status"] == "ok" and row["flops"] is None:
+            row |= counted(row)
+        row |= trace_columns(row)
+    jobs.joined(rows)
+    if html:
+        _write_page(rows, Path(html), language)
+    if style == "json":
+        for row in rows:
+            print(json.dumps(_plain(row), ensure_ascii=False))
+    else:
+        from mfulab.cli.trace_text import show
+
+        show(list(zip(found, rows, strict=True)), language)
+    return int(any(row["status"] != "ok" for row in rows))
+
+
+def _peak(text: str) -> tuple[str, float]:
+    name, _, figure = text.partition("=")
+    try:
+        value = float(figure)
+    except ValueError:
+        value = 0.0
+    if name not in _PRECISIONS or not 0 < value < 1e7:
+        raise ConfigurationError(f"--peak {text}: give {', '.join(_PRECISIONS)} and TFLOP/s, as in bf16=1307")
+    return name, value
+
+
+def _counted(model: str | None, batch_size: int | None, sequence_length: int | None, precision: str | None) -> Any:
+    """A function that gives a row the FLOPs of the model that was named; None where none was."""
+    if model is None:
+        return None
+    if batch_size is None or precision not in _PRECISIONS:
+        raise ConfigurationError(
+            f"--model needs --batch-size, the samples of one step, and --precision: {', '.join(_PRECISIONS)}"
+        )
+    from mfulab.tracing.model_flops import count
+
+    return count(model, batch_size, sequence_length, precision)
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    words = verdicts.columns(row)
+    sentences = {"verdict_sentence": words["verdict_reason"], "verdict_flags": words["verdict_flags"] or None}
+    kept = {name: value for name, value in row.items() if name not in _LEFT_OUT and name != "recorded"}
+    return kept | sentences | {name: json.loads(kept[name]) for name in _NESTED if kept.get(name)}
+
+
+def _write_page(rows: list[dict[str, Any]], page: Path, language: str) -> None:
+    import tempfile
+
+    from mfulab.report.page.document import build
+    from mfulab.tables import build as tables
+    from mfulab.tables.records import Collected
+
+    with tempfile.TemporaryDirectory() as folder:
+        collected = Collected()
+        for row in rows:
+            collected.records["traces"].append({**row, "experiment": "", "run": row["model"]})
+        tables.joined(collected.records)
+        tables.write(collected, Path(folder))
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(build(Path(folder), None, language), encoding="utf-8")
+    print(f"{page}", file=sys.stderr)

@@ -1,0 +1,210 @@
+"""What `mfulab trace` prints of each file: the ladder, the verdict, the lost milliseconds, the longest of each kind."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mfulab.interactive.show import bar
+from mfulab.language import Texts, verdicts
+from mfulab.language.quantities import percent, quantity, significant
+from mfulab.tables.headroom import PARTS
+from mfulab.tracing.analysis import Analysis, Product
+from mfulab.tracing.reader import Read
+
+RUNGS = ("kernel_busy_percent", "matmul_percent", "hfu_percent", "mfu_percent")
+PRODUCTS = ("operator", "shapes", "calls", "share", "speed_column", "padding")
+OTHERS, KERNELS = ("operator", "share"), ("kernel", "calls", "share")
+FILES = ("file", "device", "step_time", "kernel_busy_percent", "mfu_percent", "verdict")
+RANKS = ("rank", "step_time", "kernel_busy_percent", "exposed", "transfer", "waiting")
+# The titles of these tables, and their columns, as the catalogues name them.
+WORDS = (
+    *("products", "others", "kernels", "ranks", "operator", "shapes", "calls", "share", "speed_column", "padding"),
+    *("kernel", "file", "device", "step_time", "verdict", "rank", "exposed", "transfer", "waiting", "no_device", "cpu"),
+)
+LONGEST = 5
+NAME = 64  # characters of a kernel's name
+
+
+def show(found: Sequence[tuple[Read, dict[str, Any]]], language: str = "en", console: Console | None = None) -> None:
+    """Prints every file that was read; of several, then a line each, and the jobs that their ranks make."""
+    console, text = console or Console(highlight=False), Texts(language, "trace")
+    for read, row in found:
+        if read.analysis is not None:
+            _file(console, text, read.analysis, row, language)
+    rows = [row for _, row in found if row["status"] == "ok"]
+    if len(rows) > 1:
+        console.print(_overview(text, rows, language))
+    for job in {row["job"]: row for row in rows if row.get("job_ranks")}.values():
+        _job(console, text, job, [row for row in rows if row["job"] == job["job"]])
+
+
+def _file(console: Console, text: Texts, analysis: Analysis, row: dict[str, Any], language: str) -> None:
+    device = row["device"] or text("no_device" if analysis.on_gpu else "cpu")
+    ends = dict.fromkeys(str(row[name]) for name in ("first_step", "last_step") if row[name] is not None)
+    numbers = " " + "–".join(ends) if ends else ""
+    console.print(Text(f"{row['model']} · {device}", style="bold"))
+    console.print(
+        text(
+            "window",
+            steps=row["steps"],
+            numbers=numbers,
+            time=quantity(row["time_s"], "s"),
+            source=row["window_source"],
+            events=row["events"],
+        )
+    )
+    ladder = Table(box=None, pad_edge=False, show_header=False)
+    reasons = json.loads(row["reasons"] or "{}")
+    for name in RUNGS:
+        value = row.get(name)
+        if value is None:
+            why = row["mfu_reason"] if name.startswith(("mfu", "hfu")) else reasons.get(name, "")
+            ladder.add_row(text(name), "—", Text(why or "", style="dim"))
+        else:
+            ladder.add_row(text(name), f"{percent(value)} %", Text(bar(value), style="green"))
+    console.print(ladder)
+    if row["tflop_s"] is not None:
+        peak = "" if row["peak_tflop_s"] is None else text("of_peak", peak=significant(row["peak_tflop_s"], 4))
+        console.print(
+            text(
+                "speed",
+                speed=quantity(row["tflop_s"] * 1e12, "FLOP/s"),
+                peak=peak,
+                formats=_weights(row),
+                flops=quantity(row["flops"], "FLOP"),
+            )
+        )
+    words = verdicts.columns(row, language=language)
+    console.print(Text(f"{words['verdict']}: {words['verdict_reason']}", style="yellow"))
+    for flag in (words["mfu_note"] if row["mfu_percent"] is not None else "", words["verdict_flags"]):
+        if flag:
+            console.print(Text(str(flag), style="red"))
+    console.print(_budget(text, row))
+    _longest(console, text, analysis, row)
+    console.print()
+
+
+def _weights(row: dict[str, Any]) -> str:
+    weights = json.loads(row["peak_weights"] or "{}")
+    told = {name: share for name, share in weights.items() if share >= 0.0005}
+    if len(told) == 1:
+        return next(iter(told))
+    return ", ".join(f"{name} {percent(100 * share)} %" for name, share in told.items())
+
+
+def _budget(text: Texts, row: dict[str, Any]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=text("budget"), title_justify="left", title_style="bold")
+    table.add_column("")
+    table.add_column(text("ms"), justify="right")
+    table.add_column(text("points"), justify="right")
+    step = 1e3 * row["time_s"]
+    for part in PARTS:
+        value = row.get(f"{part}_ms")
+        if value:
+            style = "green" if part == "useful" else ""
+            table.add_row(text(part), f"{value:,.3f}", f"{100 * value / step:.2f}", style=style)
+    table.add_row(text("step"), f"{step:,.3f}", "100", style="bold")
+    return table
+
+
+def _longest(console: Console, text: Texts, analysis: Analysis, row: dict[str, Any]) -> None:
+    wall = analysis.window.length
+    products = [
+        (
+            _short(product.name.removeprefix("aten::").lstrip("_"), 24)
+            + (f" ({text('recomputation')})" if product.recomputed else ""),
+            _short(f"{_shapes(product)} {product.format or ''}".strip() or product.kernel, 40),
+            f"{product.calls}",
+            percent(100 * product.time_ns / wall),
+            _rate(product),
+            percent(100 * product.padding) if product.tile else "",
+        )
+        for product in analysis.products[:LONGEST]
+    ]
+    _table(console, text, "products", PRODUCTS, products)
+    others = sorted(analysis.others.items(), key=lambda item: -item[1])[:LONGEST]
+    lines = [(_short(name, NAME), percent(100 * time / wall)) for name, time in others]
+    _table(console, text, "others", OTHERS, lines)
+    kernels = [
+        (_short(str(one["kernel"]), NAME), f"{one['calls']}", percent(1e11 * float(str(one["time_s"])) / wall))
+        for one in analysis.kernels[:LONGEST]
+    ]
+    _table(console, text, "kernels", KERNELS, kernels)
+    for name, (time, reason) in sorted(analysis.uncounted.items(), key=lambda item: -item[1][0])[:LONGEST]:
+        share = percent(100 * time / wall)
+        console.print(Text(text("uncounted_line", name=_short(name, 44), share=share, reason=reason), style="dim"))
+    for note in filter(None, row["message"].split("; ")):
+        console.print(Text(note, style="dim"))
+
+
+def _table(console: Console, text: Texts, title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Prints a table in which only texts give way to a narrow terminal: numbers are shown whole."""
+    if not rows:
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=text(title), title_justify="left", title_style="bold")
+    words = sum(name in ("operator", "shapes", "kernel") for name in names)
+    widths = [max(len(text(name)), *(len(row[place]) for row in rows)) for place, name in enumerate(names)]
+    room = console.width - sum(widths[words:]) - 3 * len(names)
+    for place in reversed(range(words)):
+        widths[place] = min(widths[place], max(12, room - (14 if place else 0)))
+        room -= widths[place]
+    for place, name in enumerate(names):
+        side: Any = "left" if place < words else "right"
+        table.add_column(text(name), justify=side, no_wrap=True, min_width=widths[place])
+    for row in rows:
+        table.add_row(*(_short(cell, widths[place]) for place, cell in enumerate(row)))
+    console.print(table)
+
+
+def _shapes(product: Product) -> str:
+    """`16×559×1024 · 2816×1024` of the tensors that are multiplied."""
+    shapes = json.loads(product.shapes) if product.shapes else []
+    kept = [shape for shape in shapes if len(shape) > 1][:3]
+    return " · ".join("×".join(map(str, shape)) for shape in kept)
+
+
+def _rate(product: Product) -> str:
+    return quantity(1e9 * product.flops / product.time_ns, "FLOP/s") if product.flops and product.time_ns else ""
+
+
+def _short(name: str, most: int) -> str:
+    name = name.removeprefix("void ").replace("at::native::", "").replace("(anonymous namespace)::", "")
+    return name if len(name) <= most else name[: most - 1] + "…"
+
+
+def _overview(text: Texts, rows: Sequence[dict[str, Any]], language: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=text("overview"), title_justify="left", title_style="bold")
+    for place, name in enumerate(FILES):
+        table.add_column(text(name), justify="right" if 2 <= place <= 4 else "left")
+    for row in rows:
+        cells = (row["kernel_busy_percent"], row["mfu_percent"])
+        table.add_row(
+            row["model"],
+            row["device"] or "—",
+            quantity(row["time_s"], "s"),
+            *("—" if cell is None else f"{percent(cell)} %" for cell in cells),
+            verdicts.columns(row, language=language)["verdict"],
+        )
+    return table
+
+
+def _job(console: Console, text: Texts, job: dict[str, Any], ranks: Sequence[dict[str, Any]]) -> None:
+    mfu = "—" if job["job_mfu_percent"] is None else f"{percent(job['job_mfu_percent'])} %"
+    console.print(Text(text("job", ranks=job["job_ranks"], world=job["world_size"], mfu=mfu), style="bold"))
+    cells = ("kernel_busy_percent", "communication_percent", "transfer_percent", "waiting_percent")
+    lines = [
+        (
+            f"{row['rank']}{' ←' if row['rank'] == job['job_slowest_rank'] else ''}",
+            quantity(row["time_s"], "s"),
+            *("—" if row[name] is None else f"{percent(row[name])} %" for name in cells),
+        )
+        for row in sorted(ranks, key=lambda row: row["rank"])
+    ]
+    _table(console, text, "ranks", RANKS, lines)
+    if any(row["transfer_percent"] is None for row in ranks):
+        console.print(Text(text("unmatched"), style="dim"))

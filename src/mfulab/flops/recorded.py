@@ -1,0 +1,187 @@
+"""FLOPs of operators that a trace recorded: their shapes, given to the same formulas as a count.
+
+A trace holds inputs alone, so the shape of a convolution's output is computed from its stride, padding and dilation,
+which newer traces hold as "Concrete Inputs". An operator whose FLOPs its record does not tell has none here, and a
+reason, never 0.
+"""
+
+import ast
+import functools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from mfulab.flops.operators import FORMULAS, Cost, convolution_flops
+
+# The formats of products, by the names of types in traces.
+TYPES = {
+    "double": "fp64",
+    "float": "fp32",
+    "c10::Half": "fp16",
+    "c10::BFloat16": "bf16",
+    "c10::Float8_e4m3fn": "fp8",
+    "c10::Float8_e5m2": "fp8",
+    "c10::Float8_e4m3fnuz": "fp8",
+    "c10::Float8_e5m2fnuz": "fp8",
+    "signed char": "int8",
+    "unsigned char": "int8",
+    "c10::Float4_e2m1fn_x2": "fp4",
+}
+_CONVOLUTIONS = {"aten::convolution", "aten::_convolution", "aten::convolution_overrideable"}
+_PLAIN = {"aten::cudnn_convolution", "aten::mkldnn_convolution", "aten::miopen_convolution", "aten::_conv_depthwise2d"}
+
+
+@dataclass(frozen=True)
+class Shaped:
+    """Stands for a tensor in a formula: its shape alone."""
+
+    shape: tuple[int, ...]
+
+    @property
+    def ndim(self) -> int:
+        """How many dimensions."""
+        return len(self.shape)
+
+    def numel(self) -> int:
+        """How many elements."""
+        return prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What one call cost. `cost` is None where the record does not tell, and `reason` says why.
+
+    `matmul` is (batch, m, n, k) where the call is one product of matrices.
+    """
+
+    cost: Cost | None
+    matmul: tuple[int, int, int, int] | None = None
+    reason: str = ""
+
+
+def recorded_cost(name: str, shapes: Sequence[Any], values: Sequence[Any]) -> Recorded:
+    """Cost of a call of operator `name` with inputs of these shapes (`Input Dims`) and values (`Concrete Inputs`)."""
+    if not any(shapes):
+        return Recorded(None, reason="no shapes: record with record_shapes=True")
+    arguments = [_argument(shape, values[place] if place < len(values) else "") for place, shape in enumerate(shapes)]
+    try:
+        if name.startswith("triton_tem_"):
+            return _template(arguments)
+        if name in _COMPILED:
+            return _compiled(name, arguments)
+        if name in _CONVOLUTIONS or name in _PLAIN:
+            return _convolution(name, arguments)
+        if name == "aten::convolution_backward" and (len(arguments) < 11 or not isinstance(arguments[10], list)):
+            return Recorded(
+                None, reason="the trace holds no values of stride and output mask (torch 2.1 or later does)"
+            )
+        cost = FORMULAS[name](*arguments, out=None)
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError, ZeroDivisionError):
+        return Recorded(None, reason=f"no formula for these arguments: {list(shapes)}")
+    cost = cost if isinstance(cost, Cost) else Cost(int(cost), int(cost), int(cost))
+    return Recorded(cost, _matmul(name, arguments))
+
+
+def recorded_format(types: Sequence[str]) -> str | None:
+    """The format of a product by its operands' types; the narrower where they differ; None where none is told."""
+    found = [TYPES[kind] for kind in types if kind in TYPES]
+    order = list(dict.fromkeys(TYPES.values()))
+    return max(found, key=order.index) if found else None
+
+
+def _argument(shape: Any, value: Any) -> Any:
+    if isinstance(shape, list) and shape and isinstance(shape[0], list):
+        return [Shaped(tuple(one)) for one in shape]
+    if isinstance(shape, list) and shape:
+        return Shaped(tuple(shape))
+    return _value(value) if isinstance(value, str) else value
+
+
+@functools.cache
+def _value(text: str) -> Any:
+    try:
+        return ast.literal_eval(re.sub(r"\b(true|false)\b", lambda word: word[0].title(), text)) if text else None
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _matmul(name: str, arguments: list[Any]) -> tuple[int, int, int, int] | None:
+    tensors = [one for one in arguments if isinstance(one, Shaped)]
+    short = name.removeprefix("aten::")
+    if short in ("mm", "bmm", "_int_mm", "_scaled_mm"):
+        a, b = tensors[:2]
+    elif short in ("addmm", "baddbmm", "_addmm_activation"):
+        a, b = tensors[1:3]
+    elif short == "linear":
+        a, b = tensors[:2]
+        return 1, prod(a.shape[:-1]), b.shape[0], b.shape[1] if b.ndim > 1 else 1
+    else:
+        return None
+    return prod(a.shape[:-2]), a.shape[-2], b.shape[-1], a.shape[-1]
+
+
+def _convolution(name: str, arguments: list[Any]) -> Recorded:
+    missing = Recorded(None, reason="the trace holds no values of stride and padding (torch 2.1 or later does)")
+    x, weight = arguments[0], arguments[1]
+    rest = arguments[3:] if name in _CONVOLUTIONS or name == "aten::_conv_depthwise2d" else arguments[2:]
+    transposed = False
+    if name in _CONVOLUTIONS:
+        stride, padding, dilation, transposed = rest[0], rest[1], rest[2], bool(rest[3])
+    elif name == "aten::_conv_depthwise2d":  # kernel size, bias, stride, padding, dilation
+        stride, padding, dilation = arguments[4:7]
+    else:
+        padding, stride, dilation = rest[0], rest[1], rest[2]
+        if isinstance(padding, Shaped):  # mkldnn and miopen take a bias before
+            padding, stride, dilation = rest[1], rest[2], rest[3]
+    if not isinstance(stride, list) or not isinstance(padding, list):
+        return missing
+    sides = len(weight.shape) - 2
+    stride, padding, dilation = (_all(one, sides) for one in (stride, padding, dilation))
+    output = tuple(
+        (size + 2 * padded - spread * (kernel - 1) - 1) // step + 1
+        for size, padded, spread, kernel, step in zip(
+            x.shape[-sides:], padding, dilation, weight.shape[2:], stride, strict=True
+        )
+    )
+    batch = x.shape[0] if x.ndim == sides + 2 else 1
+    flops = convolution_flops(x.shape, weight.shape, (batch, weight.shape[0], *output), transposed)
+    return Recorded(Cost(flops, flops, flops))
+
+
+def _all(values: list[int], sides: int) -> list[int]:
+    return values * sides if len(values) == 1 else values
+
+
+# What torch.compile makes of products on a CPU.
+_COMPILED = {"mkldnn::_linear_pointwise", "mkldnn::_convolution_pointwise", "mkl::_mkl_linear"}
+
+
+def _compiled(name: str, arguments: list[Any]) -> Recorded:
+    if name == "mkldnn::_convolution_pointwise":
+        x, weight, _, padding, stride, dilation = arguments[:6]
+        return _convolution("aten::convolution", [x, weight, None, stride, padding, dilation, False])
+    if name == "mkl::_mkl_linear":  # x, packed weight, original weight
+        arguments = [arguments[0], arguments[2]]
+    x, weight = arguments[:2]
+    flops = 2 * x.numel() * weight.shape[0]
+    return Recorded(Cost(flops, flops, flops), (1, prod(x.shape[:-1]), weight.shape[0], x.shape[-1]))
+
+
+def _template(arguments: list[Any]) -> Recorded:
+    """Inductor's Triton template of a product, by the only m, n, k that fit the shapes of all its tensors."""
+    tensors = [one.shape for one in arguments if isinstance(one, Shaped) and one.ndim >= 2]
+    found = {
+        (prod(a[:-2]), a[-2], b[-1], a[-1])
+        for a in tensors
+        for b in tensors
+        for c in tensors
+        if a is not b and c is not a and c is not b
+        and a[:-2] == b[:-2] == c[:-2] and a[-1] == b[-2] and c[-2:] == (a[-2], b[-1])
+    }  # fmt: skip
+    if len(found) != 1:
+        return Recorded(None, reason="a compiled template whose shapes fit more than one product, or none")
+    batch, m, n, k = matmul = found.pop()
+    flops = 2 * batch * m * n * k
+    return Recorded(Cost(flops, flops, flops), matmul)

@@ -1,0 +1,75 @@
+"""What a row read from a profiler trace may hold."""
+
+from pydantic import Field
+
+from mfulab.schema.rows import Percent, Row
+
+
+class TraceRow(Row):
+    """One profiled range of steps of one rank, read from a trace that torch.profiler wrote; FLOPs and times a step."""
+
+    trace: str = Field("", description="The file's name.")
+    model: str = Field("", description="What the steps are called: the file's name, or `label`.")
+    device: str | None = Field(None, description="As the trace names it; empty where it does not.")
+    compute_capability: str | None = None
+    units: int | None = Field(None, description="SMs or compute units.")
+    rank: int | None = None
+    world_size: int | None = None
+    mode: str | None = Field(None, description="training where a backward pass was recorded, else inference.")
+    precision: str | None = Field(None, description="The same as effective_precision.")
+    first_step: int | None = Field(None, description="The profiler's number of the first step read.")
+    last_step: int | None = None
+    steps: int | None = Field(None, description="Steps in the window.")
+    window_s: float | None = None
+    window_source: str | None = Field(None, description="How the window was found.")
+    time_s: float | None = Field(None, description="window_s ÷ steps.")
+    events: int | None = Field(None, description="Events in the file.")
+    flops: float | None = Field(None, description="Of one step, from recorded shapes; attention counted full.")
+    causal_flops: float | None = Field(None, description="Causal attention counted by its half.")
+    executed_flops: float | None = Field(
+        None, description="With recomputation, of checkpoints and of flash attention's backward."
+    )
+    bytes_moved: float | None = Field(None, description="Operands of the counted products, each read once.")
+    recorded_flops: float | None = Field(None, description="What the profiler itself counted, as a cross-check.")
+    flops_by_format: str | None = Field(None, description="JSON: format → FLOPs a step.")
+    executed_by_format: str | None = Field(None, description="The same, executed.")
+    padding_by_format: str | None = Field(None, description="JSON: format → FLOPs a step that whole tiles add.")
+    effective_precision: str | None = Field(None, description="The format of most FLOPs.")
+    uncounted_percent: Percent | None = Field(
+        None, description="Of the time of all products, that of those whose FLOPs are unknown."
+    )
+    uncounted_operators: str | None = Field(None, description="JSON: operator or kernel → [% of the window, reason].")
+    spent: str | None = Field(None, description="JSON: kind of time → ns a window, exclusive.")
+    utilization_percent: Percent | None = Field(None, description="Time with a kernel running: kernel-busy.")
+    utilization_source: str | None = None
+    kernel_busy_percent: Percent | None = Field(None, description="Union of kernel intervals ÷ window.")
+    compute_busy_percent: Percent | None = None
+    communication_percent: Percent | None = Field(None, description="Communication not overlapped by compute.")
+    communication_total_percent: Percent | None = Field(None, description="All communication.")
+    copy_percent: Percent | None = Field(None, description="Copies not overlapped by kernels.")
+    idle_percent: Percent | None = Field(None, description="Nothing on the device.")
+    idle_input_percent: Percent | None = Field(None, description="Of that, while the host waited for its DataLoader.")
+    graph_percent: Percent | None = Field(None, description="Compute launched by a graph, of no operator.")
+    matmul_percent: Percent | None = Field(None, description="Matrix products, convolutions, attention.")
+    other_operators_percent: Percent | None = Field(None, description="Compute of all other operators.")
+    launch_gaps_per_step: float | None = None
+    launch_gap_s: float | None = Field(None, description="Median gap in which the device had nothing to do.")
+    launch_bound_percent: Percent | None = Field(
+        None, description="Idle in gaps that ended with a kernel not yet launched when they began."
+    )
+    launch_latency_s: float | None = Field(None, description="Median time from launch call to kernel.")
+    queue_depth: float | None = Field(None, description="Mean number of launched activities that wait to run.")
+    stream_overlap_percent: Percent | None = Field(None, description="Two or more activities at once.")
+    estimated_occupancy_percent: Percent | None = Field(
+        None, description="Launch arithmetic weighted by kernel time; never measured."
+    )
+    top_kernels: str | None = Field(None, description="JSON: five longest kernels → % of device time.")
+    top_other_operators: str | None = Field(None, description="JSON: five longest other operators → % of the window.")
+    job: str | None = Field(None, description="Names the files of one job: their folder and world size.")
+    collectives: str | None = Field(
+        None, description="JSON: collective → ns of each of its kernels in order, to be joined with other ranks."
+    )
+    given_peaks: str | None = Field(None, description="JSON: format → TFLOP/s, stated by the user.")
+    flops_source: str | None = Field(None, description="Recorded shapes, or the counter where a model was given.")
+    source: str | None = Field(None, description="Where a shipped row's trace came from: repository, commit, licence.")
+    reasons: str | None = Field(None, description="JSON: column → why it is empty.")

@@ -1,0 +1,58 @@
+"""Reads a profiler trace: where the time of its steps went and how many FLOPs that was."""
+
+from pathlib import Path
+
+from mfulab.schema.configs import ReadTraceConfig
+from mfulab.schema.files import write_csv
+from mfulab.steps.base import Measured
+from mfulab.tracing.analysis import Analysis
+from mfulab.tracing.chrome import TraceError
+from mfulab.tracing.reader import read_file
+
+KERNEL_COLUMNS = ("kernel", "kind", "calls", "time_s", "share_percent")
+PRODUCT_COLUMNS = (
+    *("operator", "input_shapes", "format", "recomputed", "calls", "time_s", "flops", "tile", "padding_percent"),
+    *("kernel", "reason"),
+)
+
+
+def measure(config: ReadTraceConfig, folder: Path) -> Measured:
+    """The row of one run of consecutive steps of one trace.
+
+    Leaves in `folder`: kernels.csv and products.csv, longest first.
+
+    Raises:
+        TraceError: the file cannot be read, or has no such run of steps.
+    """
+    path = Path(config.trace.path)
+    found = read_file(path, steps=config.trace_steps, peaks=config.trace_peaks, label=config.trace.name)
+    wanted = config.trace_range or 0
+    if wanted >= len(found):
+        raise TraceError(f"{path}: trace_range={wanted}: it holds {len(found)} runs of consecutive steps")
+    read = found[wanted]
+    if len(found) > 1:
+        others = f"one of {len(found)} runs of consecutive steps; the others: trace_range=0…{len(found) - 1}"
+        read.row.message = "; ".join(filter(None, [read.row.message, others]))
+    if read.analysis is not None:
+        write_csv(folder / "kernels.csv", read.analysis.kernels, KERNEL_COLUMNS)
+        write_csv(folder / "products.csv", _products(read.analysis), PRODUCT_COLUMNS)
+    return Measured(read.row)
+
+
+def _products(analysis: Analysis) -> list[dict[str, object]]:
+    return [
+        {
+            "operator": product.name,
+            "input_shapes": product.shapes,
+            "format": product.format,
+            "recomputed": product.recomputed,
+            "calls": product.calls,
+            "time_s": product.time_ns / 1e9,
+            "flops": None if product.reason else product.flops,
+            "tile": "x".join(map(str, product.tile)) if product.tile else None,
+            "padding_percent": 100 * product.padding if product.tile else None,
+            "kernel": product.kernel,
+            "reason": product.reason,
+        }
+        for product in analysis.products
+    ]

@@ -1,0 +1,105 @@
+"""Where a step's milliseconds go between the peak and MFU: each nanosecond lost once, the parts sum to the step.
+
+One function for what was read from a trace, for `profile_step` and for `mfulab.measure`. A part ÷ the step is what it
+takes off MFU, in points: the useful part is MFU itself.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+# From the peak down to MFU, in the order in which the figure takes them off.
+PARTS = (
+    "input_wait",
+    "idle",
+    "communication",
+    "copies",
+    "graph",
+    "other_operators",
+    "recomputation",
+    "uncounted",
+    "clock",
+    "tile_padding",
+    "best_below_peak",
+    "matmuls_below_best",
+    "useful",
+)
+COLUMNS = tuple(f"{part}_ms" for part in PARTS)
+_SAME = ("input_wait", "idle", "communication", "copies", "graph", "uncounted")
+
+
+def headroom(
+    spent_ns: Mapping[str, int],
+    useful_ns: float | None,
+    *,
+    padding_ns: float = 0,
+    clock_ns: float = 0,
+    best_ns: float | None = None,
+) -> dict[str, int]:
+    """Parts of a step in whole nanoseconds; their sum is that of `spent_ns`, exactly.
+
+    Args:
+        spent_ns: exclusive times that sum to the step: `products` (matrix products, convolutions, attention),
+            `recomputed` (the same again for a checkpoint), `others` (operators that multiply nothing), `uncounted`
+            (products of unknown FLOPs), `graph`, `communication`, `copies`, `input_wait`, `idle`.
+        useful_ns: FLOPs that the model needs ÷ peak; None where either is unknown: products are then `uncounted`.
+        padding_ns: what whole tiles add to it at the peak.
+        clock_ns: what a clock below the peak's adds to it.
+        best_ns: the same FLOPs at the best speed measured for such products.
+
+    `matmuls_below_best` is negative where products ran above the peak (MFU above 100 % of their time): a wrong peak or
+    wrong FLOPs, shown rather than clipped.
+    """
+    parts = dict.fromkeys(PARTS, 0) | {name: spent_ns.get(name, 0) for name in _SAME}
+    parts["other_operators"], parts["recomputation"] = spent_ns.get("others", 0), spent_ns.get("recomputed", 0)
+    products = spent_ns.get("products", 0)
+    if useful_ns is None:
+        parts["uncounted"] += products
+        return parts
+    parts["useful"] = round(useful_ns)
+    left = products - parts["useful"]
+    below = max(0.0, best_ns - useful_ns - padding_ns - clock_ns) if best_ns is not None else 0.0
+    for name, wanted in (("clock", clock_ns), ("tile_padding", padding_ns), ("best_below_peak", below)):
+        parts[name] = max(0, min(left, round(wanted)))
+        left -= parts[name]
+    parts["matmuls_below_best"] = left
+    return parts
+
+
+def columns(parts: Mapping[str, int] | None) -> dict[str, float | None]:
+    """The parts in ms a step, as columns of a table; all None where there is no budget."""
+    return {f"{part}_ms": None if parts is None else parts[part] / 1e6 for part in PARTS}
+
+
+def shared(spent_ns: Mapping[str, int], step_ns: int) -> dict[str, int]:
+    """Times of a window scaled to one step in whole nanoseconds; idle takes what rounding loses."""
+    whole = sum(spent_ns.values())
+    if not whole:
+        return {"idle": step_ns}
+    scaled = {name: time * step_ns // whole for name, time in spent_ns.items()}
+    scaled["idle"] = scaled.get("idle", 0) + step_ns - sum(scaled.values())
+    return scaled
+
+
+def of_step(row: Mapping[str, Any]) -> dict[str, float | None]:
+    """The columns of a measured step, whose shares come from its traced pass and whose FLOPs from a count.
+
+    Args:
+        row: `spent`, `time_s`, `flops`, `mfu_basis`, `peak_tflop_s`, `ceiling_tflop_s`,
+            `clock_mhz`, `peak_clock_mhz`; all columns are None where the shares are not told.
+    """
+    time, basis = row.get("time_s"), row.get("mfu_basis")
+    told = json.loads(row.get("spent") or "{}")
+    if not time or not told.get("products", 0) + told.get("uncounted", 0):  # compiled code may hide its matmuls
+        return columns(None)
+    spent = {"products": 0, "uncounted": 0} | shared(told, round(1e9 * time))
+    flops, peak, ceiling = row.get("flops"), row.get("peak_tflop_s"), row.get("ceiling_tflop_s")
+    denominator = {"spec": peak, "measured": ceiling}.get(basis or "")
+    if flops is None or not denominator:
+        return columns(headroom(spent, None))
+    spent |= {"products": spent["products"] + spent["uncounted"], "uncounted": 0}  # the count knows them all
+    useful = flops / denominator / 1e3
+    clock, spec_clock = row.get("clock_mhz"), row.get("peak_clock_mhz")
+    slower = max(0.0, spec_clock / clock - 1) if basis == "spec" and clock and spec_clock else 0.0
+    best = flops / ceiling / 1e3 if basis == "spec" and ceiling else None
+    return columns(headroom(spent, useful, clock_ns=useful * slower, best_ns=best))

@@ -1,0 +1,69 @@
+"""Ranks of one job joined: what the job used of all its devices, and which rank the others wait for.
+
+MFU of the job = FLOPs of all ranks ÷ (slowest step × sum of their peaks). A collective ends on all ranks at about the
+same time, so the shortest of its kernels is the transfer, and what a rank's own takes beyond it is waiting.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+COLUMNS = ("job_ranks", "job_time_s", "job_mfu_percent", "job_slowest_rank", "transfer_percent", "waiting_percent")
+TERA = 1e12
+Row = Mapping[str, Any]
+
+
+def joined(rows: Sequence[dict[str, Any]]) -> None:
+    """Fills the job's columns of rows read from traces; None for a row of no job, or without another rank beside it."""
+    for row in rows:
+        row |= dict.fromkeys(COLUMNS)
+    for ranks in _jobs(rows):
+        found = _of_job(ranks)
+        waits = _waits(ranks)
+        last = min(waits, key=lambda rank: waits[rank][1]) if waits else None
+        for row in ranks:
+            row |= found
+            if waits and row["window_s"]:
+                transfer, waiting = waits[row["rank"]]
+                row["transfer_percent"] = 100 * transfer / 1e9 / row["window_s"]
+                row["waiting_percent"] = 100 * waiting / 1e9 / row["window_s"]
+            if last is not None:
+                row["job_slowest_rank"] = last
+
+
+def _jobs(rows: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Rows of the same job and steps, each of another rank, two or more."""
+    jobs: dict[Any, dict[Any, dict[str, Any]]] = {}
+    for row in rows:
+        if row.get("status") == "ok" and row.get("job") and row.get("rank") is not None:
+            key = (row.get("recorded"), row["job"], row["first_step"], row["last_step"])
+            jobs.setdefault(key, {}).setdefault(row["rank"], row)
+    return [sorted(ranks.values(), key=lambda row: row["rank"]) for ranks in jobs.values() if len(ranks) > 1]
+
+
+def _of_job(ranks: Sequence[Row]) -> dict[str, Any]:
+    slowest = max(ranks, key=lambda row: row["time_s"])
+    peaks = [row.get("peak_tflop_s") if row.get("mfu_percent") is not None else None for row in ranks]
+    flops = [row.get("flops") for row in ranks]
+    known = all(value is not None for value in (*peaks, *flops))
+    mfu = 100 * sum(flops) / (slowest["time_s"] * sum(peaks) * TERA) if known else None  # type: ignore[arg-type]
+    return {
+        "job_ranks": len(ranks),
+        "job_time_s": slowest["time_s"],
+        "job_mfu_percent": mfu,
+        "job_slowest_rank": slowest["rank"],
+    }
+
+
+def _waits(ranks: Sequence[Row]) -> dict[int, tuple[int, int]]:
+    """Transfer and waiting of each rank, ns, over the collectives that all ranks recorded equally often."""
+    calls = {row["rank"]: json.loads(row.get("collectives") or "{}") for row in ranks}
+    first, *others = calls.values()
+    shared = [name for name in first if all(len(other.get(name, ())) == len(first[name]) for other in others)]
+    found = dict.fromkeys(calls, (0, 0))
+    for name in shared:
+        for times in zip(*(calls[rank][name] for rank in calls), strict=True):
+            transfer = min(times)
+            for rank, time in zip(calls, times, strict=True):
+                found[rank] = (found[rank][0] + transfer, found[rank][1] + time - transfer)
+    return found if shared else {}

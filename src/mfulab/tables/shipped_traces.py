@@ -1,0 +1,54 @@
+"""Rows read from public traces, kept in results/reference/traces.csv with where each came from; never the files.
+
+python scripts/record_traces.py --source "REPOSITORY FOLDER, commit, licence" FILE…
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from mfulab.runtime.run import commit
+from mfulab.schema.errors import UnsupportedError
+from mfulab.schema.files import write_csv
+from mfulab.tables import jobs
+from mfulab.tables.columns import Record, columns
+from mfulab.tables.join import trace_columns
+from mfulab.tables.records import from_recorded
+from mfulab.tracing.reader import files, read_file
+
+PLACE = Path("results/reference/traces.csv")
+
+
+def read(paths: Sequence[str], source: str) -> list[Record]:
+    """Joined rows of these files. Raises TraceError for one that cannot be read."""
+    rows = []
+    for path in files(paths):
+        for one in read_file(path):
+            row = one.row.model_dump() | {"source": source, "commit": commit(), "run": f"trace={one.row.model}"}
+            rows.append({**row, "experiment": "traces", "recorded": True})
+    return rows
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Adds rows to the kept ones, in place of those of the same name; 2 where a file cannot be read."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+")
+    parser.add_argument("--source", required=True, help="repository and folder, commit, licence")
+    parser.add_argument("--out", type=Path, default=PLACE)
+    options = parser.parse_args(arguments)
+    try:
+        rows = read(options.files, options.source)
+    except UnsupportedError as error:
+        print(f"mfulab: {error}", file=sys.stderr)
+        return 2
+    known = from_recorded(options.out.parent).records["traces"] if options.out.exists() else []
+    names = {row["run"] for row in rows}
+    kept = sorted([*rows, *(row for row in known if row["run"] not in names)], key=lambda row: str(row["run"]))
+    for row in kept:
+        row |= trace_columns(row)
+    jobs.joined(kept)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    write_csv(options.out, kept, columns("traces"))
+    print(f"{options.out}: {len(kept)} rows")
+    return 0

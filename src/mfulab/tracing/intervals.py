@@ -1,0 +1,81 @@
+"""Unions of intervals in whole nanoseconds, over columns: exact, and fast for millions."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Times = npt.NDArray[np.int64]
+
+
+class Intervals(NamedTuple):
+    """Begins and ends, ns, one place an interval."""
+
+    begin: Times
+    end: Times
+
+
+NONE = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def union(intervals: Intervals) -> Intervals:
+    """The intervals merged where they touch or overlap, in order; empty ones left out."""
+    held = intervals.end > intervals.begin
+    begin, end = intervals.begin[held], intervals.end[held]
+    if not len(begin):
+        return NONE
+    order = np.argsort(begin, kind="stable")
+    begin, furthest = begin[order], np.maximum.accumulate(end[order])
+    opens = np.concatenate(([True], begin[1:] > furthest[:-1]))
+    closes = np.concatenate((opens[1:], [True]))
+    return Intervals(begin[opens], furthest[closes])
+
+
+def join(several: Sequence[Intervals]) -> Intervals:
+    """All of them in one, not merged."""
+    if not several:
+        return NONE
+    return Intervals(np.concatenate([one.begin for one in several]), np.concatenate([one.end for one in several]))
+
+
+def clip(intervals: Intervals, begin: int, end: int) -> Intervals:
+    """The parts inside [begin, end)."""
+    inside = Intervals(np.maximum(intervals.begin, begin), np.minimum(intervals.end, end))
+    held = inside.end > inside.begin
+    return Intervals(inside.begin[held], inside.end[held])
+
+
+def length(intervals: Intervals) -> int:
+    """Summed lengths, ns; of disjoint intervals the time that they cover."""
+    return int((intervals.end - intervals.begin).sum())
+
+
+def gaps(merged: Intervals, begin: int, end: int) -> Intervals:
+    """The stretches of [begin, end) outside of `merged` (a union inside it), the edges included."""
+    return clip(Intervals(np.concatenate(([begin], merged.end)), np.concatenate((merged.begin, [end]))), begin, end)
+
+
+def exclusive(kinds: Sequence[Intervals], begin: int, end: int) -> list[int]:
+    """Nanoseconds of [begin, end) of each kind that no kind before it covers, and at last those of none.
+
+    The parts sum to `end - begin` exactly.
+    """
+    covered, parts, before = NONE, [], 0
+    for kind in kinds:
+        covered = union(join([covered, clip(kind, begin, end)]))
+        so_far = length(covered)
+        parts.append(so_far - before)
+        before = so_far
+    return [*parts, end - begin - before]
+
+
+def overlapped(intervals: Intervals) -> int:
+    """Nanoseconds during which two or more of the intervals are open at once."""
+    held = intervals.end > intervals.begin
+    edges = np.concatenate((intervals.begin[held], intervals.end[held]))
+    steps = np.repeat([1, -1], len(edges) // 2)
+    order = np.lexsort((steps, edges))  # ends before begins of the same time
+    depth = np.cumsum(steps[order])
+    lengths = np.diff(edges[order], append=edges[order][-1:])
+    return int(lengths[depth >= 2].sum()) if len(edges) else 0

@@ -1,0 +1,71 @@
+"""Files to rows: what `mfulab trace` and the step `read_trace` share."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mfulab.schema.files import found_files
+from mfulab.schema.trace_row import TraceRow
+from mfulab.tracing.analysis import Analysis, analyse
+from mfulab.tracing.attribution import attribute
+from mfulab.tracing.chrome import TraceError
+from mfulab.tracing.recording import read
+from mfulab.tracing.rows import trace_row
+from mfulab.tracing.window import windows
+
+ENDINGS = (".json", ".json.gz")
+
+
+@dataclass
+class Read:
+    """A row of one file, with what it was made of; a file that cannot be read has a failed row alone."""
+
+    row: TraceRow
+    analysis: Analysis | None = None
+    path: Path = field(default_factory=Path)
+
+
+def read_file(
+    path: Path, *, steps: int | None = None, peaks: Mapping[str, float] | None = None, label: str = ""
+) -> list[Read]:
+    """A row for each run of consecutive steps in the file.
+
+    Args:
+        path: a trace, gzip or not.
+        steps: how many steps it holds, where it does not tell.
+        peaks: dense peaks by format in TFLOP/s that the user states.
+        label: what to call it; the file's name where empty.
+
+    Raises:
+        TraceError: it cannot be read; the message says why.
+    """
+    if steps is not None and steps < 1:
+        raise TraceError(f"{path}: steps={steps}: a trace holds one step or more")
+    recording = read(path)
+    attribution = attribute(recording)
+    found = []
+    for window in windows(recording, steps):
+        analysis = analyse(recording, window, attribution)
+        found.append(Read(trace_row(recording, analysis, label, peaks), analysis, path))
+    return found
+
+
+def failed(path: Path, error: Exception) -> Read:
+    """The row of a file that could not be read."""
+    name = path.name.split(".")[0]
+    return Read(TraceRow(trace=path.name, model=name, status="unsupported", message=str(error)), None, path)
+
+
+def files(given: Iterable[str]) -> list[Path]:
+    """Paths, folders (their traces) and globs as files, each once, in order.
+
+    Raises:
+        TraceError: one of them means no file.
+    """
+    found: dict[Path, None] = {}
+    for word in given:
+        matches = found_files(word, ENDINGS)
+        if not matches:
+            raise TraceError(f"{word}: no file is there ({' or '.join(ENDINGS)})")
+        found |= dict.fromkeys(matches)
+    return list(found)

@@ -1,0 +1,117 @@
+"""The row of one window of a trace: what was read, before it is divided by any peak."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+
+from mfulab.schema.trace_row import TraceRow
+from mfulab.tracing.analysis import Analysis, Product
+from mfulab.tracing.recording import Recording
+
+ELEMENT_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1, "fp4": 0.5}
+LISTED = 10  # uncounted operators that a row names
+MOST_COLLECTIVES = 5000  # of which a row keeps the times
+
+
+def trace_row(
+    recording: Recording, analysis: Analysis, label: str = "", peaks: Mapping[str, float] | None = None
+) -> TraceRow:
+    """The row of one window. `peaks` are dense peaks by format in TFLOP/s that the user states."""
+    window, properties = analysis.window, recording.device_properties()
+    row = TraceRow(
+        trace=recording.path.name,
+        model=label or recording.path.name.split(".")[0],
+        device=properties.get("name") or None,
+        compute_capability=_capability(properties),
+        units=properties.get("numSms"),
+        rank=_whole(recording.distributed.get("rank")),
+        world_size=_whole(recording.distributed.get("world_size")),
+        mode="training" if analysis.backward else "inference",
+        first_step=window.first_step,
+        last_step=window.last_step,
+        steps=window.steps,
+        window_s=window.length / 1e9,
+        window_source=window.source,
+        time_s=window.length / 1e9 / window.steps,
+        events=recording.events,
+        spent=json.dumps(analysis.spent),
+        top_kernels=analysis.top_kernels(),
+        top_other_operators=analysis.top_other_operators(),
+        job=_job(recording),
+        collectives=_collectives(analysis) if _job(recording) else None,
+        given_peaks=json.dumps(dict(peaks)) if peaks else None,
+        message="; ".join([*recording.notes, *analysis.notes]),
+    )
+    reasons = {}
+    for name, reading in analysis.readings.items():
+        if reading.value is None:
+            reasons[name] = reading.reason
+        else:
+            setattr(row, name, reading.value)
+    if analysis.on_gpu:
+        row.utilization_percent, row.utilization_source = row.kernel_busy_percent, "kernel-busy, read from the trace"
+    _count(row, analysis, reasons)
+    if row.device is None:
+        reasons["device"] = "the trace does not name its device" if analysis.on_gpu else "a trace does not name the CPU"
+    row.reasons = json.dumps(reasons, ensure_ascii=False) if reasons else None
+    return row
+
+
+def _count(row: TraceRow, analysis: Analysis, reasons: dict[str, str]) -> None:
+    steps, uncounted = analysis.window.steps, analysis.uncounted
+    lost = sum(time for time, _ in uncounted.values())
+    known = sum(product.time_ns for product in analysis.counted)
+    if lost:
+        row.uncounted_percent = 100 * lost / (lost + known)
+        longest = sorted(uncounted.items(), key=lambda item: -item[1][0])[:LISTED]
+        shares = {name: [round(100 * time / analysis.window.length, 2), why] for name, (time, why) in longest}
+        row.uncounted_operators = json.dumps(shares, ensure_ascii=False)
+    flops, executed = analysis.flops(), analysis.flops("executed_flops", recomputed=True)
+    if not sum(executed.values()):
+        why = next((reason for _, reason in uncounted.values()), "no product was called in this window")
+        reasons["flops"] = why
+        return
+    row.flops, row.executed_flops = sum(flops.values()) / steps, sum(executed.values()) / steps
+    row.causal_flops = sum(analysis.flops("causal_flops").values()) / steps
+    row.flops_by_format = _by_format(flops, steps)
+    row.executed_by_format = _by_format(executed, steps)
+    padding: Counter[str] = Counter()
+    for product in analysis.counted:
+        if not product.recomputed:
+            padding[product.format or "unknown"] += round(product.flops * product.padding)
+    row.padding_by_format = _by_format(padding, steps)
+    row.recorded_flops = sum(product.recorded_flops for product in analysis.counted) / steps or None
+    row.bytes_moved = sum(map(_bytes, analysis.counted)) / steps or None
+    row.effective_precision = row.precision = max(flops, key=lambda name: flops[name]) if flops else None
+    row.flops_source = "recorded shapes"
+
+
+def _by_format(flops: Mapping[str, int], steps: int) -> str:
+    return json.dumps({name: count / steps for name, count in flops.items()})
+
+
+def _bytes(product: Product) -> float:
+    """A, B and C of a matrix product once each; of other products nothing is told."""
+    if product.matmul is None or product.format not in ELEMENT_BYTES:
+        return 0
+    batch, m, n, k = product.matmul
+    return product.calls * batch * (m * k + k * n + m * n) * ELEMENT_BYTES[product.format]
+
+
+def _capability(properties: Mapping[str, object]) -> str | None:
+    major, minor = properties.get("computeMajor"), properties.get("computeMinor")
+    return None if major is None else f"{major}.{minor}"
+
+
+def _job(recording: Recording) -> str | None:
+    world = _whole(recording.distributed.get("world_size"))
+    return f"{recording.path.parent.name}/{world} ranks" if world and world > 1 else None
+
+
+def _collectives(analysis: Analysis) -> str | None:
+    found = analysis.collectives
+    return json.dumps(found) if found and sum(map(len, found.values())) <= MOST_COLLECTIVES else None
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) else None

@@ -1,0 +1,55 @@
+"""The tile that a kernel's name tells, and what padding a product to whole tiles costs."""
+
+import functools
+import re
+from math import prod
+
+_TILES = (
+    re.compile(r"tilesize(\d+)x(\d+)"),  # cuBLAS's xmma kernels
+    re.compile(r"nvjet_\w*?_(\d+)x(\d+)_"),
+    re.compile(r"_MT(\d+)x(\d+)x\d+"),  # hipBLASLt and rocBLAS
+    re.compile(r"(?:gemm|fprop|wgrad|dgrad)\w*?_(\d+)x(\d+)_"),  # CUTLASS and cuBLAS's older names
+    re.compile(r"matmul_\w+_(\d+)x(\d+)x\d+x\d+"),  # Triton's
+)
+_TF32 = re.compile(r"tf32|s1688gemm|nvjet_")
+_PRODUCT = re.compile(
+    r"(?<!fb)gemm|gemv|cijk_|nvjet|xmma|cutlass|wgrad|dgrad|fprop|conv\dd|convolve|winograd|matmul|attn_fwd|attn_bwd|"
+    r"flash|fmha|attention|triton_tem_|mmha|scaled_dot|_dot_kernel|moe_kernel|implicit_con",
+    re.IGNORECASE,
+)
+
+
+@functools.cache
+def tile_of(kernel: str) -> tuple[int, int] | None:
+    """(m, n) of the tile that one block computes; None where the name does not tell."""
+    for pattern in _TILES:
+        if found := pattern.search(kernel):
+            return int(found[1]), int(found[2])
+    return None
+
+
+@functools.cache
+def multiplies(kernel: str) -> bool:
+    """Tells a kernel of a product by its name, for want of an operator."""
+    return bool(_PRODUCT.search(kernel))
+
+
+@functools.cache
+def rounds_to_tf32(kernel: str) -> bool:
+    """Tells a kernel that multiplies float32 on tensor cores by its name."""
+    return bool(_TF32.search(kernel))
+
+
+def padding(m: int, n: int, tile: tuple[int, int], blocks: int = 0, batch: int = 1) -> float:
+    """Work on whole tiles ÷ work on the product's own m × n, minus 1: the loss by tile quantisation.
+
+    BLAS libraries count columns first, so a row-major product's n lies along the tile's first side; where the number
+    of blocks launched fits only the other way round, that is taken.
+    """
+    straight, swapped = _tiles(m, n, tile), _tiles(n, m, tile)
+    tiles = straight if blocks and batch * prod(straight) == blocks != batch * prod(swapped) else swapped
+    return prod(tiles) * prod(tile) / (m * n) - 1
+
+
+def _tiles(m: int, n: int, tile: tuple[int, int]) -> tuple[int, int]:
+    return -(-m // tile[0]), -(-n // tile[1])

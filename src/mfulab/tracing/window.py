@@ -1,0 +1,119 @@
+"""The time that a trace is read over: its annotated steps, else all that the device did."""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from mfulab.tracing.chrome import TraceError
+from mfulab.tracing.recording import Recording, Times, launch_of
+
+# The annotation around steps that mfulab traces itself; their number follows.
+STEPS = "mfulab traced steps"
+_STEP = re.compile(r"ProfilerStep#(\d+)")
+WARM_UP = 1.5  # a first step that takes so many times the median of those after it was warm-up
+
+
+@dataclass(frozen=True)
+class Window:
+    """[begin, end) in ns of the trace's clock, with `steps` steps in it; `source` says how it was found.
+
+    The host calls operators of these steps until `host_end`; where None, all operators of the trace are theirs.
+    """
+
+    begin: int
+    end: int
+    steps: int
+    source: str
+    first_step: int | None = None
+    last_step: int | None = None
+    host_end: int | None = None
+
+    def called(self, begin: Times) -> npt.NDArray[np.bool_]:
+        """Marks the host calls of these steps by when they begin."""
+        if self.host_end is None:
+            return np.ones(len(begin), bool)
+        return (begin >= self.begin) & (begin < self.host_end)
+
+    @property
+    def length(self) -> int:
+        """Nanoseconds."""
+        return self.end - self.begin
+
+
+def annotation(steps: int) -> str:
+    """The name of the annotation around `steps` steps."""
+    return f"{STEPS}: {steps}"
+
+
+def windows(recording: Recording, steps: int | None = None) -> list[Window]:
+    """One window for each run of consecutive steps.
+
+    Args:
+        recording: the trace.
+        steps: how many steps lie in a trace that does not tell.
+
+    Raises:
+        TraceError: there is no time in it.
+    """
+    host = recording.host
+    marks = []
+    for index in np.flatnonzero(host.annotation):
+        name = recording.names[host.name[index]]
+        if name.startswith(STEPS):
+            count = int(name.rpartition(":")[2]) if ":" in name else 1
+            begin, end = int(host.begin[index]), int(host.end[index])
+            return [Window(begin, end, count, "annotated steps", host_end=end)]
+        if found := _STEP.fullmatch(name):
+            marks.append((int(found[1]), int(host.begin[index]), int(host.end[index])))
+    if marks:
+        return [_stretch(recording, run) for run in _runs(sorted(set(marks)))]
+    begin, end = _extent(recording)
+    what = "first to last activity of the device" if len(recording.activities) else "first to last operator"
+    return [Window(begin, end, steps or 1, what + ("" if steps else ", taken for one step"))]
+
+
+def _runs(marks: list[tuple[int, int, int]]) -> list[list[tuple[int, int, int]]]:
+    runs: list[list[tuple[int, int, int]]] = []
+    for mark in marks:
+        if runs and mark[0] == runs[-1][-1][0] + 1:
+            runs[-1].append(mark)
+        else:
+            runs.append([mark])
+    return runs
+
+
+def _stretch(recording: Recording, run: list[tuple[int, int, int]]) -> Window:
+    """The steps of one run without warm-up, to the end of what they launched: the host may be long ahead."""
+    left_out = 0
+    while len(run) >= 3:
+        median = float(np.median([end - begin for _, begin, end in run[1:]]))
+        if run[0][2] - run[0][1] <= WARM_UP * median:
+            break
+        run, left_out = run[1:], left_out + 1
+    begin, end = run[0][1], run[-1][2]
+    last = _last_launched(recording, begin, end)
+    source = "ProfilerStep"
+    if last > end:
+        source += f", to the end of what it launched ({(last - end) / 1e6:.3f} ms later)"
+    if left_out:
+        source += f"; {left_out} slower before it left out as warm-up"
+    return Window(begin, max(end, last), len(run), source, run[0][0], run[-1][0], end)
+
+
+def _last_launched(recording: Recording, begin: int, end: int) -> int:
+    found = launch_of(recording)
+    if not (found >= 0).any():
+        return end
+    times = np.where(found >= 0, recording.launches.begin[found], -1)
+    mine = (times >= begin) & (times < end)
+    return int(recording.activities.end[mine].max()) if mine.any() else end
+
+
+def _extent(recording: Recording) -> tuple[int, int]:
+    source = recording.activities if len(recording.activities) else recording.host
+    begin, end = int(source.begin.min()), int(source.end.max())
+    if begin >= end:
+        raise TraceError(f"{recording.path}: the trace spans no time: every event has a duration of 0")
+    return begin, end

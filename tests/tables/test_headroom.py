@@ -1,0 +1,63 @@
+"""The budget of a step: each nanosecond once, whatever is given."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mfulab.tables.headroom import COLUMNS, PARTS, columns, headroom, of_step, shared
+
+KINDS = ("products", "recomputed", "others", "uncounted", "graph", "communication", "copies", "input_wait", "idle")
+times = st.integers(0, 10**12)
+spent = st.fixed_dictionaries(dict.fromkeys(KINDS, times))
+extra = st.floats(0, 1e12)
+
+
+@given(spent, st.none() | extra, extra, extra, st.none() | extra)
+def test_the_parts_sum_to_the_step_exactly(kinds, useful, padding, clock, best):
+    parts = headroom(kinds, useful, padding_ns=padding, clock_ns=clock, best_ns=best)
+    assert sum(parts.values()) == sum(kinds.values())
+    assert list(parts) == list(PARTS)
+    assert all(value >= 0 for name, value in parts.items() if name != "matmuls_below_best")
+    assert parts["useful"] == (0 if useful is None else round(useful))
+
+
+@given(st.fixed_dictionaries({}, optional=dict.fromkeys(KINDS, times)), st.integers(1, 10**15))
+def test_a_share_of_a_window_sums_to_its_step(kinds, step):
+    assert sum(shared(kinds, step).values()) == step
+
+
+def test_by_hand():
+    kinds = {"products": 50, "recomputed": 5, "others": 20, "communication": 10, "idle": 15}
+    parts = headroom(kinds, 12, padding_ns=3, clock_ns=4, best_ns=25)
+    assert {name: value for name, value in parts.items() if value} == {
+        "idle": 15, "communication": 10, "other_operators": 20, "recomputation": 5,
+        "clock": 4, "tile_padding": 3, "best_below_peak": 6, "matmuls_below_best": 25, "useful": 12,
+    }  # fmt: skip
+
+
+def test_products_above_their_peak_are_shown_and_not_clipped():
+    parts = headroom({"products": 10, "idle": 5}, 12, padding_ns=3)
+    assert (parts["matmuls_below_best"], parts["tile_padding"], parts["useful"]) == (-2, 0, 12)
+
+
+def test_a_measured_step_of_a_gpu():
+    row = {
+        "spent": json.dumps({"products": 600, "uncounted": 0, "others": 200, "idle": 200}), "time_s": 1e-3,
+        "flops": 300e9, "mfu_basis": "spec", "peak_tflop_s": 1000.0, "ceiling_tflop_s": 800.0,
+        "clock_mhz": 1500.0, "peak_clock_mhz": 1800.0,
+    }  # fmt: skip
+    found = of_step(row)
+    assert sum(found.values()) == pytest.approx(1.0)
+    assert (found["useful_ms"], found["clock_ms"]) == (pytest.approx(0.3), pytest.approx(0.06))
+    assert found["best_below_peak_ms"] == pytest.approx(0.375 - 0.3 - 0.06)
+    assert found["matmuls_below_best_ms"] == pytest.approx(0.6 - 0.375)
+
+
+def test_without_flops_or_shares_nothing_is_invented():
+    row = {"spent": json.dumps({"products": 6, "idle": 4}), "time_s": 1.0}
+    assert of_step(row)["useful_ms"] == 0
+    assert of_step(row)["uncounted_ms"] == pytest.approx(600)
+    hidden = {**row, "spent": json.dumps({"others": 6, "idle": 4})}
+    assert of_step(hidden) == of_step({}) == columns(None) == dict.fromkeys(COLUMNS)

@@ -1,0 +1,224 @@
+"""Where a window's time goes, by hand, on traces written as torch.profiler writes them."""
+
+import json
+
+import pytest
+import torch
+from support.trace_events import TRACE, event, launched, operator, steps, trace, write
+
+from mfulab.tracing.analysis import Analysis, analyse
+from mfulab.tracing.attribution import FUSED
+from mfulab.tracing.operators import trace_readings, trace_steps
+from mfulab.tracing.recording import read
+from mfulab.tracing.window import annotation, windows
+
+CPU = torch.device("cpu")
+MM = [[64, 32], [32, 16]]  # 65,536 FLOPs
+
+
+@pytest.fixture
+def told(tmp_path):
+    def of(content, place=0) -> Analysis:
+        recording = read(write(tmp_path / "t.json", content))
+        return analyse(recording, windows(recording)[place])
+
+    return of
+
+
+def values(analysis: Analysis) -> dict[str, float | None]:
+    return {name: reading.value for name, reading in analysis.readings.items()}
+
+
+def test_shares_by_hand(told):
+    found = values(told(TRACE))
+    assert found["kernel_busy_percent"] == pytest.approx(60), "kernels: copies are none"
+    assert found["compute_busy_percent"] == pytest.approx(40)
+    assert found["communication_percent"] == pytest.approx(20)
+    assert found["copy_percent"] == pytest.approx(10)
+    assert found["idle_percent"] == pytest.approx(30)
+    assert found["launch_gaps_per_step"] == 1.5
+    assert found["launch_gap_s"] == pytest.approx(10e-6)
+    assert found["stream_overlap_percent"] == pytest.approx(10)
+
+
+def test_the_edges_of_the_window_count_as_idle(told):
+    assert values(told(trace(steps((0, 100)), launched("k", 30, 40, 20, 1))))["kernel_busy_percent"] == 20
+
+
+def test_what_ran_before_the_steps_does_not_count_and_what_they_launched_does(told):
+    analysis = told(trace(steps((100, 200)), event("kernel", "old", 50, 60), launched("late", 190, 195, 45, 1)))
+    assert analysis.window.length == 140_000
+    assert "to the end of what it launched (0.040 ms later)" in analysis.window.source
+    assert values(analysis)["kernel_busy_percent"] == pytest.approx(100 * 55 / 140)
+
+
+def test_slow_first_steps_are_warm_up_and_a_gap_in_their_numbers_parts_them(tmp_path):
+    spans = [(0, 90), (100, 110), (110, 120), (120, 130)]
+    path = write(tmp_path / "t.json", trace(steps(*spans), steps((500, 520), first=40), launched("k", 101, 102, 5, 1)))
+    first, second = windows(read(path))
+    assert (first.first_step, first.last_step, first.steps, first.length) == (4, 6, 3, 30_000)
+    assert "1 slower before it left out" in first.source
+    assert (second.first_step, second.steps) == (40, 1)
+
+
+def test_without_steps_it_is_first_to_last_activity(told):
+    window = told(trace(launched("a", 0, 10, 5, 1), launched("b", 1, 40, 10, 2))).window
+    assert (window.length, window.steps) == (40_000, 1)
+    assert "taken for one step" in window.source
+
+
+def test_a_kernel_belongs_to_the_operator_that_launched_it(told):
+    analysis = told(
+        trace(
+            steps((0, 100)),
+            operator("aten::linear", 0, 20, [[64, 32], [16, 32]]),
+            operator("aten::addmm", 5, 10, MM),
+            launched("sgemm_128x64_", 8, 30, 30, 1),
+            operator("aten::layer_norm", 20, 20),
+            operator("aten::native_layer_norm", 22, 10),
+            launched("norm", 25, 60, 10, 2),
+            # An older trace: the kernel's external id is its correlation, and no operator's.
+            operator("aten::relu", 50, 20, **{"External id": 2}),
+        )
+    )
+    assert analysis.spent["products"] == 30_000
+    assert analysis.others == {"aten::layer_norm": 10_000}
+    assert analysis.flops() == {"fp32": 65_536}, "once, and not for its callee again"
+    assert [product.name for product in analysis.products] == ["aten::linear"]
+
+
+def test_a_kernel_without_a_launch_belongs_by_its_external_id(told):
+    mm = operator("aten::mm", 0, 20, MM, "c10::BFloat16", **{"External id": 5})
+    kernel = event("kernel", "k", 30, 30, correlation=9, **{"External id": 5})
+    analysis = told(trace(steps((0, 100)), mm, kernel))
+    assert (analysis.spent["products"], analysis.flops()) == (30_000, {"bf16": 65_536})
+
+
+def test_what_a_graph_launched_is_a_share_of_its_own(told):
+    analysis = told(
+        trace(
+            steps((0, 100)),
+            operator("aten::mm", 0, 5, MM),
+            launched("gemm", 1, 10, 10, 1),
+            [one for place in range(4) for one in [event("kernel", "fused", 20 + 10 * place, 10, correlation=2)]],
+            event("cuda_runtime", "cudaGraphLaunch", 6, 1, 1, correlation=2),
+        )
+    )
+    found = values(analysis)
+    assert found["graph_percent"] == 40
+    assert found["matmul_percent"] is None
+    assert "80 % of the kernels' time was launched by a graph" in analysis.readings["matmul_percent"].reason
+    assert analysis.top_other_operators() is None
+
+
+def test_input_wait_is_idle_time_only(told):
+    loads = event("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 20, 40, 1)
+    analysis = told(trace(steps((0, 100)), loads, launched("k", 5, 10, 30, 1)))
+    assert analysis.spent["input_wait"] == 20_000
+    assert values(analysis)["idle_input_percent"] == 20
+    assert values(analysis)["idle_percent"] == 70
+
+
+def test_a_gap_is_launch_bound_where_its_end_was_not_yet_launched(told):
+    analysis = told(
+        trace(steps((0, 100)), launched("a", 1, 10, 10, 1), launched("b", 2, 40, 10, 2), launched("c", 80, 85, 15, 3))
+    )
+    found = values(analysis)
+    assert found["launch_bound_percent"] == pytest.approx(10 + 35), "before a, before c; b waited for something else"
+    assert found["launch_latency_s"] == pytest.approx(9e-6)
+    assert found["queue_depth"] == pytest.approx((9 + 38 + 5) / 100)
+
+
+def test_a_checkpoint_is_executed_work_and_no_useful_one(told):
+    number = {"Sequence number": 4, "Fwd thread id": 0}
+    analysis = told(
+        trace(
+            steps((0, 200)),
+            operator("aten::mm", 0, 10, MM, **number),
+            launched("gemm", 1, 10, 20, 1),
+            event("cpu_op", "autograd::engine::evaluate_function: MmBackward0", 50, 100, 1),
+            operator("aten::mm", 55, 10, MM, **number),
+            launched("gemm", 56, 60, 20, 2),
+            operator("aten::mm", 70, 10, [[32, 64], [64, 16]]),
+            launched("gemm", 71, 90, 20, 3),
+        )
+    )  # fmt: skip
+    assert analysis.flops() == {"fp32": 2 * 65_536}
+    assert analysis.flops("executed_flops", recomputed=True) == {"fp32": 3 * 65_536}
+    assert (analysis.spent["products"], analysis.spent["recomputed"]) == (40_000, 20_000)
+    assert analysis.backward
+
+
+def test_float32_on_tensor_cores_is_tf32(told):
+    for kernel, wanted in (("ampere_sgemm_128x64_tn", "fp32"), ("cutlass_80_tensorop_s1688gemm_128x64_", "tf32")):
+        analysis = told(trace(steps((0, 100)), operator("aten::mm", 0, 5, MM), launched(kernel, 1, 10, 10, 1)))
+        assert analysis.flops() == {wanted: 65_536}
+
+
+def test_products_without_shapes_are_listed_and_not_zero(told):
+    analysis = told(trace(steps((0, 100)), operator("aten::mm", 0, 5), launched("gemm", 1, 10, 10, 1)))
+    assert analysis.flops() == {}
+    assert analysis.uncounted["aten::mm"] == (10_000, "no shapes: record with record_shapes=True")
+    assert values(analysis)["matmul_percent"] == 10
+
+
+def test_an_operator_without_a_formula_whose_kernel_multiplies_is_listed(told):
+    analysis = told(
+        trace(steps((0, 100)), operator("mine::fancy", 0, 5, MM), launched("fancy_gemm_kernel", 1, 10, 10, 1))
+    )
+    assert analysis.uncounted == {"mine::fancy": (10_000, "no formula for this operator")}
+
+
+def test_a_cpu_is_told_by_its_operators(told):
+    content = trace(
+        event("user_annotation", annotation(1), 0, 100, 1),
+        operator("aten::linear", 0, 40, [[64, 32], [16, 32]]),
+        operator("aten::addmm", 5, 30, MM),
+        operator("aten::batch_norm", 50, 20),
+        operator("aten::native_batch_norm", 55, 10),
+        event("cpu_op", "aten::mm", 10, 80, 2),  # another thread
+        deviceProperties=[],
+    )
+    analysis = told(content)
+    found = values(analysis)
+    assert (found["matmul_percent"], found["other_operators_percent"]) == (40, 20)
+    assert analysis.others == {"aten::batch_norm": 20_000}
+    assert "a CPU runs operators" in analysis.readings["kernel_busy_percent"].reason
+
+
+def test_a_compiled_region_is_an_operator_and_the_products_in_it_are_products(told):
+    content = trace(
+        event("user_annotation", annotation(1), 0, 100, 1),
+        operator("## Call CompiledFxGraph f1 ##", 5, 90),
+        operator("mkldnn::_linear_pointwise", 20, 30),
+        deviceProperties=[],
+    )
+    analysis = told(content)
+    assert values(analysis)["matmul_percent"] == 30
+    assert json.loads(analysis.top_other_operators() or "") == {FUSED: 60.0}
+    content["traceEvents"].pop()
+    assert "no operator tells them apart" in told(content).readings["matmul_percent"].reason
+
+
+def test_a_real_step_of_one_product_and_of_one_sum():
+    wide, narrow = torch.randn(768, 768), torch.randn(1 << 22)
+    products, analysis = trace_readings(trace_steps(lambda: wide @ wide, CPU, 3), CPU)
+    sums, others = trace_readings(trace_steps(lambda: narrow.exp(), CPU, 3), CPU)
+    assert products["matmul_percent"].value > 80
+    assert analysis is not None
+    assert others is not None
+    assert analysis.flops() == {"fp32": 3 * 2 * 768**3}
+    assert sums["matmul_percent"].value == 0
+    assert sums["other_operators_percent"].value > 80
+    assert next(iter(json.loads(others.top_other_operators() or ""))) == "aten::exp"
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_real_checkpoint_is_seen(reentrant):
+    layer, x = torch.nn.Linear(64, 64), torch.randn(32, 64, requires_grad=True)
+    step = lambda: torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=reentrant).sum().backward()  # noqa: E731
+    _, analysis = trace_readings(trace_steps(step, CPU, 2), CPU)
+    one = 2 * 2 * 32 * 64 * 64
+    assert analysis is not None
+    assert analysis.flops() == {"fp32": 3 * one}
+    assert analysis.flops("executed_flops", recomputed=True) == {"fp32": 4 * one}

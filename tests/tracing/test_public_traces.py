@@ -1,0 +1,114 @@
+"""Public traces of real devices, where they lie beside this checkout: shares and FLOPs held against hand counts."""
+
+import functools
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from mfulab.tables.join import trace_columns
+from mfulab.tracing.reader import read_file
+
+FOLDER = Path(__file__).parents[3] / "shared/traces"
+pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason=f"no traces in {FOLDER}")
+
+# BERT-small: 4 layers of width 512 and 8 heads over 141 tokens, a head over 30,522 words.
+BERT = 4 * (4 * 2 * 141 * 512 * 512 + 2 * 2 * 141 * 512 * 2048 + 4 * 141**2 * 512) + 2 * 141 * 512 * (512 + 30_522)
+# ViT-B/16: 4 pictures, 12 layers of width 768 over 197 tokens, 196 patches of 3·16·16, a pooler.
+VIT = (
+    12 * (4 * 2 * 788 * 768 * 768 + 2 * 2 * 788 * 768 * 3072 + 4 * 4 * 197**2 * 768)
+    + 2 * 4 * 196 * 768 * 3 * 16 * 16
+    + 2 * 4 * 768 * 768
+)
+# Qwen1.5-0.5B: 16 sequences of 559 tokens, 24 layers of width 1024 (MLP 2816), no head; rotary angles in fp32.
+QWEN = 24 * (4 * 2 * 8944 * 1024 * 1024 + 3 * 2 * 8944 * 1024 * 2816 + 4 * 16 * 559**2 * 1024) + 2 * 32 * 559
+# file: FLOPs of the trace, their format, steps, busy µs (kernels alone)
+KNOWN = {
+    "h100_bert_small_inference": (BERT, "bf16", 1, 307.197),
+    "mi300x_bert_small_inference": (BERT, "bf16", 1, 388.344),
+    "h100_vit_base_inference": (VIT, "bf16", 1, 1_220.926),
+    "h100_qwen1_5_0_5b_inference": (QWEN, "bf16", 1, None),
+}
+
+
+@functools.cache
+def told(name):
+    (found,) = read_file(FOLDER / f"{name}.json.gz")
+    return found
+
+
+def row_of(name):
+    found = told(name)
+    row = found.row.model_dump()
+    return row | trace_columns(row), found.analysis
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_flops_equal_a_hand_count(name):
+    flops, product_format, steps, busy_us = KNOWN[name]
+    row, _ = row_of(name)
+    assert row["flops"] * row["steps"] == pytest.approx(flops, rel=1e-3)
+    assert (row["effective_precision"], row["steps"]) == (product_format, steps)
+    if busy_us is not None:
+        assert row["kernel_busy_percent"] / 100 * row["window_s"] * 1e6 == pytest.approx(busy_us, abs=1e-3)
+
+
+def test_flops_of_training_equal_a_sum_over_its_events():
+    """The graph's kernels have no operators; what was launched eagerly is 180 linear layers and their gradients."""
+    with gzip.open(FOLDER / "v100_nccl_training.json.gz") as file:
+        events = json.load(file)["traceEvents"]
+    flops = 0
+    for event in events:
+        shapes = event.get("args", {}).get("Input Dims", [])
+        if event["name"] in ("aten::mm", "aten::bmm"):
+            a, b = shapes[:2]
+        elif event["name"] == "aten::addmm":
+            a, b = shapes[1:3]
+        else:
+            continue
+        flops += 2 * a[-2] * a[-1] * b[-1] * (a[0] if len(a) == 3 else 1)
+    row, _ = row_of("v100_nccl_training")
+    assert row["flops"] * 6 == pytest.approx(flops, rel=1e-3)
+    assert row["mfu_percent"] is None
+    assert "of unknown FLOPs" in row["mfu_reason"]
+
+
+def test_mfu_of_the_real_devices():
+    for name, peak in (("h100_qwen1_5_0_5b_inference", 989.4), ("mi300x_bert_small_inference", 1307.4)):
+        row, _ = row_of(name)
+        assert row["peak_tflop_s"] == pytest.approx(peak, rel=1e-3)
+        assert row["mfu_percent"] == pytest.approx(100 * row["flops"] / row["time_s"] / peak / 1e12, rel=1e-3)
+    assert row_of("h100_qwen1_5_0_5b_inference")[0]["mfu_percent"] == pytest.approx(12.3, abs=0.05)
+
+
+def test_busy_time_is_the_union_of_kernels_to_the_nanosecond():
+    for path in sorted(FOLDER.glob("*.json.gz")):
+        found = told(path.name.removesuffix(".json.gz"))
+        window, spans, busy = found.analysis.window, [], 0
+        with gzip.open(path) as file:
+            for event in json.load(file)["traceEvents"]:
+                if event.get("cat") == "kernel":
+                    begin = round(event["ts"] * 1000)
+                    spans.append((begin, begin + round(event["dur"] * 1000)))
+        reached = window.begin
+        for begin, end in sorted(spans):
+            begin, end = max(begin, reached), min(end, window.end)
+            busy += max(0, end - begin)
+            reached = max(reached, end)
+        kernels = ("products", "recomputed", "uncounted", "others", "graph", "communication")
+        assert sum(found.analysis.spent[kind] for kind in kernels) == busy, path.name
+        assert sum(found.analysis.spent.values()) == window.length
+
+
+def test_what_cannot_be_told_is_empty_and_says_why():
+    row, _ = row_of("a100_alexnet_no_shapes")
+    assert (row["flops"], row["mfu_percent"]) == (None, None)
+    assert "record_shapes=True" in row["mfu_reason"]
+    row, _ = row_of("graph_launched_decode")
+    assert row["device"] is None
+    assert row["graph_percent"] > 90
+    assert "--peak bf16" in row["mfu_reason"]
+    row, _ = row_of("v100_216000_events")
+    assert row["kernel_busy_percent"] == pytest.approx(56.27, abs=0.01)
+    assert row["verdict"] == "communication_bound"
