@@ -116,3 +116,8 @@ def test_the_lines_of_a_run_become_rows_of_the_table(recomputed, tmp_path):
         folder / "row.csv", [PublishedRow(status="failed", message="why").model_dump()], list(PublishedRow.model_fields)
     )
     assert [(row["run"], row["message"]) for row in read_rows(folder, "published")] == [("published=some", "why")]
+    write_csv(folder / "row.csv", [PublishedRow().model_dump()], list(PublishedRow.model_fields))
+    (folder / "samples.csv").write_text("model,accelerators\nx,many\n")
+    (broken,) = read_rows(folder, "published")
+    assert broken["status"] == "failed"
+    assert "accelerators='many'" in broken["message"]

@@ -10,7 +10,7 @@ from support import report_rows
 from support.workflow_copy import ROOT
 
 from mfulab.schema.errors import ConfigurationError
-from mfulab.schema.measurements import TABLES
+from mfulab.schema.measurements import RECORDED
 from mfulab.tables import build
 from mfulab.tables import recording as recordings
 from mfulab.tables.recording_check import FILES, check
@@ -44,7 +44,7 @@ def test_the_recording_alone_gives_the_rows_that_were_measured(results, recordin
     measured = recordings.gather(results, report_rows.GPU)
     read_back = build.collect(reference=results / "reference")
     assert read_back.problems == []
-    for table in TABLES:
+    for table in RECORDED:
         original = [{**row, "recorded": True} for row in measured.records[table]]
         assert read_back.records[table] == original
         assert original or table not in ("environment", "ceilings", "flops", "profile", "matmul")

@@ -6,6 +6,6 @@ part executed 120 python3 validation/executed_operations.py --out "$OUT/executed
 experiments=busy_but_useless,validity
 [ -e config/experiment/known_truth.yaml ] && experiments=busy_but_useless,known_truth,validity
 rows validity 420 experiment=$experiments
-part tables 60 snakemake --cores 1 tables --config experiment=$experiments device="$DEVICE" \
+part tables 60 snakemake --cores 1 tables --config experiment=$experiments device="$DEVICE" replicates="$REPLICATES" \
     overrides="timing.time_limit_s=90 $ROWS"
 part believed 30 python3 validation/gpu_validity.py --executed "$OUT/executed.json"

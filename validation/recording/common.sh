@@ -3,9 +3,10 @@
 #
 #   OUT     where results go; DEVICE  cuda, or cpu for a rehearsal; LIMIT_S  seconds the whole command may take
 #   ROWS    more overrides for every row, such as timing.windows=2, and PATIENCE, by which limits are multiplied: a rehearsal's
+#   REPLICATES  processes that measure each run; with 2 and the results of 1 carried along, the second is added
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-OUT=${OUT:-recorded} DEVICE=${DEVICE:-cuda} LIMIT_S=${LIMIT_S:-560} ROWS=${ROWS:-} PATIENCE=${PATIENCE:-1} SITE=${SITE:-$HOME/site}
+OUT=${OUT:-recorded} DEVICE=${DEVICE:-cuda} LIMIT_S=${LIMIT_S:-560} ROWS=${ROWS:-} PATIENCE=${PATIENCE:-1} REPLICATES=${REPLICATES:-1} SITE=${SITE:-$HOME/site}
 mkdir -p "$OUT"
 BEGAN=$SECONDS
 
@@ -30,7 +31,7 @@ part() {
     local name=$1 limit=$(($2 * PATIENCE)) left=$((LIMIT_S - SECONDS + BEGAN)) began=$SECONDS status
     shift 2
     [ "$left" -lt "$limit" ] && limit=$left
-    if [ "$limit" -lt 5 ]; then
+    if [ "$left" -lt 5 ]; then
         echo "$name: left out, no time" | tee -a "$OUT/parts.txt"
         return 124
     fi
@@ -46,7 +47,7 @@ rows() {
     local name=$1 limit=$2
     shift 2
     rm -rf .snakemake/locks
-    part "$name" "$limit" snakemake --cores 1 --keep-going rows --config "$@" device="$DEVICE" \
+    part "$name" "$limit" snakemake --cores 1 --keep-going rows --config "$@" device="$DEVICE" replicates="$REPLICATES" \
         overrides="timing.time_limit_s=90 $ROWS"
 }
 

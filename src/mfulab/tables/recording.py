@@ -18,7 +18,7 @@ from typing import Any
 
 from mfulab.hardware.identity import hardware_slug
 from mfulab.schema import manifest
-from mfulab.schema.configs import PUBLISHED, SLUG
+from mfulab.schema.configs import SLUG
 from mfulab.schema.errors import ConfigurationError
 from mfulab.schema.files import (
     UnreadableError,
@@ -29,7 +29,7 @@ from mfulab.schema.files import (
     write_json,
     write_text,
 )
-from mfulab.schema.measurements import TABLES
+from mfulab.schema.measurements import NO_MACHINE, RECORDED
 from mfulab.tables import build, series
 from mfulab.tables.columns import Record, Records, columns
 from mfulab.tables.recording_check import ABOUT, CONFIGS, DIRTY, SERIES, check
@@ -44,8 +44,8 @@ def gather(results: Path, hardware: str) -> Collected:
     plans = _plans(results, hardware)
     everything = build.collect(also=plans, root=results.parent, results=None if plans else results)
     found = Collected(folders=everything.folders)
-    for table, rows in everything.records.items():
-        found.records[table] = [row for row in rows if row["hardware"] in (hardware, "")]
+    for table in RECORDED:
+        found.records[table] = [row for row in everything.records[table] if row["hardware"] in (hardware, "")]
     return found
 
 
@@ -127,8 +127,8 @@ def _write(found: Collected, provenance: dict[str, Any], folder: Path) -> None:
         for table, rows in found.records.items()
         for row in rows
     }
-    for table, rows in found.records.items():
-        write_csv(folder / f"{table}.csv", [_plain(row, table) for row in rows], columns(table))
+    for table in RECORDED:
+        write_csv(folder / f"{table}.csv", [_plain(row, table) for row in found.records[table]], columns(table))
     lines = [
         json.dumps({"table": table, "run": run, "config": read_config(path)}, sort_keys=True)
         for (table, run), path in folders.items()
@@ -181,8 +181,9 @@ def rejoin(folder: Path) -> None:
     found = from_recorded(folder)
     if found.problems:
         raise ConfigurationError(found.problems[0])
-    for table, rows in build.joined(found.records).items():
-        write_csv(folder / f"{table}.csv", [_plain(row, table) for row in rows], columns(table))
+    records = build.joined(found.records)
+    for table in RECORDED:
+        write_csv(folder / f"{table}.csv", [_plain(row, table) for row in records[table]], columns(table))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -221,7 +222,7 @@ def recordings(results: Path, hardware: str | None) -> list[Path]:
     """The folders of all recordings, or of one. Raises ConfigurationError if that one is not there."""
     if hardware is None:
         found = sorted(path for path in (results / REFERENCE).glob("[!.]*") if path.is_dir())
-        return [folder_of(results, path.name) for path in found if path.name != PUBLISHED.name]
+        return [folder_of(results, path.name) for path in found if path.name not in NO_MACHINE]
     folder = folder_of(results, hardware)
     if not folder.is_dir():
         raise ConfigurationError(f"{folder}/: there is no such recording.")
@@ -229,7 +230,7 @@ def recordings(results: Path, hardware: str | None) -> list[Path]:
 
 
 def _summary(folder: Path) -> str:
-    rows = {table: _count(folder / f"{table}.csv") for table in TABLES}
+    rows = {table: _count(folder / f"{table}.csv") for table in RECORDED}
     size = sum(path.stat().st_size for path in folder.iterdir())
     return ", ".join(f"{count} {table}" for table, count in rows.items()) + f" rows, {size / 1e3:.0f} kB"
 

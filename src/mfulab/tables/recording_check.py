@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from mfulab.schema.files import UnreadableError, read_csv, read_json, read_text
-from mfulab.schema.measurements import TABLES
+from mfulab.schema.measurements import RECORDED
 from mfulab.tables import build
 from mfulab.tables.columns import JOINED, Record, columns
 from mfulab.tables.records import Collected, from_recorded
 
 CONFIGS, SERIES, ABOUT = "configs.jsonl", "series.csv", "recording.json"
-FILES = {*(f"{table}.csv" for table in TABLES), CONFIGS, SERIES, ABOUT}
+FILES = {*(f"{table}.csv" for table in RECORDED), CONFIGS, SERIES, ABOUT}
 DIRTY = "-dirty"  # ends the commit of a row that changed code has measured
 RELATIVE = 1e-9  # of joined values: what printing and reading a float may change, and much more
 
@@ -31,7 +31,7 @@ def check(folder: Path) -> list[str]:
     if found.problems:
         return problems
     build.joined(found.records)
-    for table in TABLES:
+    for table in RECORDED:
         problems += _table(folder / f"{table}.csv", table, found.records[table])
     return [*problems, *_links(found, folder), *_configs(found, folder), *_commits(found, folder)]
 
@@ -106,7 +106,7 @@ def _configs(found: Collected, folder: Path) -> Iterator[str]:
             line = json.loads(text)
             table, run = str(line["table"]), str(line["run"])
             there.add((table, run))
-            TABLES[table].config.model_validate(line["config"])
+            RECORDED[table].config.model_validate(line["config"])
         except (ValueError, KeyError, TypeError) as error:
             yield f"{CONFIGS}: line {number}: {str(error).splitlines()[0]}"
     wanted = {(table, row["run"]) for table, rows in found.records.items() for row in rows}

@@ -14,7 +14,7 @@ from mfulab.schema import manifest
 from mfulab.schema.configs import CountFlopsConfig
 from mfulab.schema.files import UnreadableError, is_inside, read_csv, read_json, read_text
 from mfulab.schema.formats import format_name
-from mfulab.schema.measurements import MEASUREMENTS, TABLES
+from mfulab.schema.measurements import MEASUREMENTS, RECORDED, TABLES
 from mfulab.schema.rows import LONGEST_MESSAGE, Row, impossible
 from mfulab.tables.columns import FLAGS, TEXT, Record, Records
 
@@ -127,7 +127,9 @@ def from_manifest(path: Path, root: Path = Path(), *, finished: bool = False) ->
         where = plan.hardware if measurement.on_device else ""
         who = {"hardware": where, "experiment": plan.experiment, "recorded": False}
         for row in read_rows(place, step):
-            collected.add(measurement.table, {**row, **known, **who}, place)
+            # Only a run's own row brings its folder: the page would hold the samples once a line.
+            own = place if row["run"] == place.name else None
+            collected.add(measurement.table, {**row, **known, **who}, own)
 
     for run in plan.runs:
         if finished and _changed(root / run.folder, run.config_digest):
@@ -187,7 +189,8 @@ def from_folder(results: Path, hardware: str) -> Collected:
             links = {"flops": str(flops) if flops else None, "compute": str(ceilings.get(_format(config), "")) or None}
             who = {"hardware": hardware, "experiment": "", "recorded": False, "run": folder.name}
             for row in read_rows(folder, step):
-                collected.add(table, {**row, **from_config(table, config, links), **who, "run": row["run"]}, folder)
+                own = folder if row["run"] == folder.name else None
+                collected.add(table, {**row, **from_config(table, config, links), **who, "run": row["run"]}, own)
     for folder in sorted(used):
         who = {"hardware": "", "experiment": "", "recorded": False, "run": folder.name}
         collected.add("flops", {**read_row(folder, "count_flops"), **who}, folder)
@@ -217,7 +220,7 @@ def _key(config: Mapping[str, Any]) -> str:
 def from_recorded(folder: Path) -> Collected:
     """The rows of one recorded machine: its tables, whose joined columns are dropped to be joined anew."""
     collected = Collected()
-    for table, measurement in TABLES.items():
+    for table, measurement in RECORDED.items():
         for number, cells in enumerate(_lines(folder / f"{table}.csv", collected.problems), start=2):
             try:
                 row = parse(measurement.row, cells)
