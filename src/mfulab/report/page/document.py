@@ -73,16 +73,20 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
 
 def _in_words(tables: frames.Tables, language: str) -> frames.Tables:
     """The tables with the sentences of their verdicts, flags and notes in `language`, in place of their keys."""
-    profile, matmul = tables["profile"], tables["matmul"]
     counts = dict(zip(tables["flops"]["run"], tables["flops"]["message"], strict=True))
-    rows = [verdicts.columns(row, counts.get(row["flops_run"]), language) for row in profile.to_dict("records")]
-    words = pd.DataFrame(rows, index=profile.index, columns=list(verdicts.columns({})), dtype=object)
-    flags = [verdicts.flags(cell, language) for cell in matmul["verdict_flags"]]
-    return {
-        **tables,
-        "profile": profile.assign(**words).drop(columns="verdict_numbers"),
-        "matmul": matmul.assign(verdict_flags=flags),
-    }
+    shown = dict(tables)
+    for name, table in tables.items():
+        if "verdict_reason" in table:
+            rows = [
+                verdicts.columns(row, counts.get(row.get("flops_run")), language) for row in table.to_dict("records")
+            ]
+            words = pd.DataFrame(rows, index=table.index, columns=list(verdicts.columns({})), dtype=object)
+            shown[name] = table.assign(**words).drop(columns="verdict_numbers")
+        elif "verdict_flags" in table:
+            shown[name] = table.assign(
+                verdict_flags=[verdicts.flags(cell, language) for cell in table["verdict_flags"]]
+            )
+    return shown
 
 
 def _file(name: str) -> str:
