@@ -14,6 +14,7 @@ from mfulab.tables import build
 from mfulab.tables.columns import columns
 
 EVIL = '<script>alert("x")</script>'
+EVIL_NAME = '<img src=x onerror=alert("x")>'  # a run's name holds no slash
 MEGABYTE = 1e6
 
 
@@ -94,7 +95,7 @@ def test_drawn_figures_are_taken_as_they_are(measured, tmp_path):
 
 def test_text_from_anywhere_is_escaped(tmp_path):
     root = tmp_path
-    manifest = report_rows.lay_out(root, models=(EVIL,))
+    manifest = report_rows.lay_out(root, models=(EVIL_NAME,))
     text = manifest.read_text().replace("a day of pure Python", EVIL.replace('"', '\\"'))
     manifest.write_text(text)
     folder = next((root / "results" / report_rows.CPU / "environment").iterdir())
@@ -104,6 +105,7 @@ def test_text_from_anywhere_is_escaped(tmp_path):
     content = document.build(root / "tables")
     assert "alert(" in content
     assert EVIL not in content
+    assert EVIL_NAME not in content
     assert not re.search(r"<script>\s*alert", content)
 
 
