@@ -122,7 +122,7 @@ def end(run: int) -> int:
 
 
 def _has_ended(child: int) -> bool:
-    """Whether a child has ended. Where the system can, it stays unreaped, so that no other group takes its number."""
+    """True if a child has ended. If the system can, it stays unreaped, so that no other group takes its number."""
     if hasattr(os, "waitid"):
         return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     found, status = os.waitpid(child, os.WNOHANG)  # macOS
@@ -132,5 +132,5 @@ def _has_ended(child: int) -> bool:
 
 
 def _children() -> list[int]:
-    """This process's children; none where the system does not tell."""
+    """This process's children; none if the system does not report them."""
     return [int(child) for child in (system.text(f"proc/self/task/{os.getpid()}/children") or "").split()]
