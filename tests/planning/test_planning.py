@@ -62,9 +62,9 @@ def test_each_trace_is_a_run_keyed_by_its_content(tmp_path):
 
 
 def test_traces_that_are_not_there_are_one_message():
-    for given in ("null", "nowhere/"):
+    for words in ("null", "nowhere/"):
         with pytest.raises(ConfigurationError, match="trace="):
-            planned("experiment=traces", f"trace={given}")
+            planned("experiment=traces", f"trace={words}")
 
 
 def test_a_group_reads_the_same_whatever_is_chosen_in_the_others():
