@@ -37,7 +37,7 @@ def gpu(monkeypatch):
     nvml.why_absent.cache_clear()
 
 
-@pytest.mark.parametrize("pid", [None, os.getpid()])
+@pytest.mark.parametrize("pid", [None, os.getpid()], ids=["the device", "one process"])
 def test_this_cpu(pid):
     shown = console()
     assert watch.run("cpu", pid=pid, interval_s=0.05, count=2, console=shown) == 0

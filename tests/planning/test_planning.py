@@ -36,14 +36,35 @@ def by_step(plan_, step):
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_every_experiment_plans_valid_runs(experiment, device):
-    result = planned(f"experiment={experiment}", device=device)
+def test_every_experiment_plans_valid_runs(experiment, device, tmp_path):
+    (tmp_path / "step.json").write_text("{}")
+    traces = [f"trace={tmp_path / 'step.json'}"] if experiment == "traces" else []  # it has no default
+    result = planned(f"experiment={experiment}", *traces, device=device)
     assert len({run.folder for run in result.runs}) == len(result.runs)
     for run in result.runs:
         assert (
             MEASUREMENTS[run.step].config.model_validate(run.config).model_dump(mode="json", by_alias=True)
             == run.config
         )
+
+
+def test_each_trace_is_a_run_keyed_by_its_content(tmp_path):
+    for name in ("a.json", "b.json.gz", "a.txt"):
+        (tmp_path / name).write_text(name)
+    first = planned("experiment=traces", f"trace={tmp_path}")
+    (tmp_path / "a.json").write_text("changed")
+    second = planned("experiment=traces", f"trace={tmp_path}")
+    names = [run.name for run in by_step(first, "read_trace")]
+    assert names == ["trace=a", "trace=b"]
+    digests = [[run.config["trace"]["digest"] for run in by_step(each, "read_trace")] for each in (first, second)]
+    assert digests[0][0] != digests[1][0]
+    assert digests[0][1] == digests[1][1]
+
+
+def test_traces_that_are_not_there_are_one_message():
+    for words in ("null", "nowhere/"):
+        with pytest.raises(ConfigurationError, match="trace="):
+            planned("experiment=traces", f"trace={words}")
 
 
 def test_a_group_reads_the_same_whatever_is_chosen_in_the_others():

@@ -19,6 +19,7 @@ TOPIC = "ladder"
 RUNGS = [rung.column for rung in ladder.RUNGS]
 WRAPPED = 11  # letters of a rung's name in one line
 MOST = 20  # runs a panel
+SMALLEST = 0.1  # percent: with more digits a number is wider than its cell
 MOST_LINES = 8  # of which more lie on one another
 
 
@@ -53,15 +54,16 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
-    """A panel a machine; the rungs that it measured from left to right: falling lines, or cells where runs are many."""
+    """A panel a machine; the rungs that it measured from left to right: falling lines, or cells if runs are many."""
     machines = style.machines(rows)
-    grid = style.panels(figure, [""], machines)
     lines = rows.groupby("machine").size().max() <= MOST_LINES
+    grid = style.panels(figure, [""], machines) if lines else _stacked(figure, rows, machines)
     colors = style.precision_colors(rows["precision"])
     for machine in machines:
         axes, here = grid["", machine], rows[rows["machine"] == machine]
         rungs = [name for name in RUNGS if here[name].notna().any()]
-        names = _names(here, rungs, text, WRAPPED if len(machines) == 1 else 40)
+        slanted = lines and len(machines) > 1
+        names = _names(here, rungs, text, 40 if slanted else WRAPPED)
         if lines:
             _draw_lines(axes, here, rungs, colors)
             axes.set_ylim(0, max(105.0, 1.05 * rows[list(RUNGS)].max(axis=None)))
@@ -69,13 +71,12 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
             axes.grid(axis="x", visible=False)
         else:
             _draw_cells(axes, here, rungs)
-            axes.set_title(textwrap.fill(machine, 72 // len(machines)))
             axes.set_xticks([place + 0.5 for place in range(len(rungs))], names)
-            axes.set_xlabel(text("percent"))
-        slanted = {"ha": "right", "rotation": 40 if lines else 65, "rotation_mode": "anchor"}
+        turned = {"ha": "right", "rotation": 40, "rotation_mode": "anchor"} if slanted else {"rotation": 0}
         for label in axes.get_xticklabels():
-            label.set(fontsize=10 if lines else 9, **(slanted if len(machines) > 1 else {"rotation": 0}))
+            label.set(fontsize=10 if lines else 9, **turned)
     if not lines:
+        grid["", machines[-1]].set_xlabel(text("percent"))
         return
     grid["", machines[0]].set_ylabel(text("percent"))
     style.legend(figure, [style.line(color, text.name("precision", name)) for name, color in colors.items()])
@@ -88,6 +89,24 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
             for model, mfu, precision in here[["model", "mfu_percent", "precision"]].itertuples(index=False)
         ]
         labels.at_line_ends(grid["", machine], ends)
+
+
+def _stacked(figure: Figure, rows: pd.DataFrame, machines: Sequence[str]) -> dict[tuple[str, str], Axes]:
+    """Panels one below the other, each as high as its runs need: beside one another their names would leave no room."""
+    counts = [int((rows["machine"] == machine).sum()) for machine in machines]
+    figure.set_size_inches(style.SIZE[0], max(style.SIZE[1], 0.8 + sum(1.1 + 0.3 * count for count in counts)))
+    style.arrange(figure)
+    column = figure.subplots(len(machines), 1, squeeze=False, height_ratios=[count + 1 for count in counts])
+    for machine, [axes] in zip(machines, column, strict=True):
+        axes.set_title(machine)
+    return {("", machine): axes for machine, [axes] in zip(machines, column, strict=True)}
+
+
+def _share(share: float) -> str:
+    """A share as it fits a cell; empty if it was not measured."""
+    if share != share:
+        return ""
+    return f"<{SMALLEST}" if 0 < share < SMALLEST else percent(share)
 
 
 def _names(here: pd.DataFrame, rungs: Sequence[str], text: Texts, width: int) -> list[str]:
@@ -119,7 +138,7 @@ def _draw_cells(axes: Axes, here: pd.DataFrame, rungs: Sequence[str]) -> None:
         vmin=0,
         vmax=100,
         cbar=False,
-        annot=shares.map(lambda share: percent(share) if share == share else ""),
+        annot=shares.map(_share),
         fmt="",
         annot_kws={"fontsize": 8},
         linewidths=1,

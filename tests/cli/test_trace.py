@@ -1,0 +1,85 @@
+"""`mfulab trace` from the outside: text, JSON, a page, ranks, and files that are none."""
+
+import json
+
+import pytest
+from support.trace_events import event, launched, operator, steps, trace, write
+
+from mfulab.cli.main import main
+
+
+def one_step(**metadata):
+    """A step of 1 ms: a bf16 matmul of 137 GFLOP in half of it, an all-reduce, the rest idle."""
+    return trace(
+        steps((0, 1000)),
+        operator("aten::mm", 0, 5, [[4096, 4096], [4096, 4096]], "c10::BFloat16"),
+        launched("nvjet_tst_128x256_64x4", 1, 100, 500, 1),
+        event("kernel", "ncclDevKernel_AllReduce_Sum", 700, metadata.pop("collective", 100), 20, stream=20),
+        **metadata,
+    )
+
+
+def test_json_is_an_object_a_file(tmp_path, capsys):
+    path = write(tmp_path / "step.json.gz", one_step())
+    assert main(["trace", str(path), "--format", "json"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert (row["device"], row["steps"], row["window_s"]) == ("NVIDIA H100 80GB HBM3", 1, pytest.approx(1e-3))
+    assert (row["flops"], row["effective_precision"]) == (2 * 4096**3, "bf16")
+    assert row["peak_tflop_s"] == pytest.approx(989.4, abs=0.1)
+    assert row["kernel_busy_percent"] == pytest.approx(60)
+    assert row["mfu_percent"] == pytest.approx(100 * 2 * 4096**3 / 1e-3 / 989.43e12, rel=1e-4)
+    assert row["hfu_percent"] == pytest.approx(row["mfu_percent"])
+    assert row["verdict"] == "launch_bound"
+    assert row["verdict_sentence"]
+
+
+def test_text_names_what_is_long_and_a_bad_file_leaves_the_others(tmp_path, capsys):
+    good, bad = write(tmp_path / "a.json", one_step()), write(tmp_path / "b.json", b"no trace")
+    assert main(["trace", str(good), str(bad)]) == 1
+    told = capsys.readouterr()
+    assert "b.json: not JSON" in told.err
+    assert told.err.count("\n") == 1
+    assert "useful" in told.out
+    assert "nvjet_tst_128x256_64x4" in told.out
+
+
+def test_ranks_of_a_job_are_joined(tmp_path, capsys):
+    for rank, collective in enumerate((100, 250)):
+        content = one_step(collective=collective, distributedInfo={"rank": rank, "world_size": 2})
+        write(tmp_path / f"rank{rank}.json", content)
+    assert main(["trace", str(tmp_path), "--format", "json"]) == 0
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert first["job_ranks"] == 2
+    assert first["job_slowest_rank"] == 0, "the other waits for it"
+    assert (first["waiting_percent"], second["waiting_percent"]) == (0, pytest.approx(15))
+    assert first["job_mfu_percent"] == pytest.approx(first["mfu_percent"])
+
+
+def test_a_peak_is_given_for_an_unknown_device(tmp_path, capsys):
+    path = write(tmp_path / "t.json", one_step(deviceProperties=[{"id": 0, "name": "Odd X1"}]))
+    assert main(["trace", str(path), "--format", "json"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert row["mfu_percent"] is None
+    assert "Odd X1" in row["mfu_reason"]
+    assert main(["trace", str(path), "--format", "json", "--peak", "bf16=1000"]) == 0
+    assert json.loads(capsys.readouterr().out)["peak_tflop_s"] == pytest.approx(1000)
+
+
+@pytest.mark.parametrize("words", [["--peak", "bf16"], ["--peak", "odd=3"], ["--model", "resnet18"]])
+def test_a_mistake_in_an_option_is_one_message(tmp_path, capsys, words):
+    path = write(tmp_path / "t.json", one_step())
+    assert main(["trace", str(path), *words]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_file_that_is_not_there(capsys):
+    assert main(["trace", "nowhere/*.json"]) == 2
+    assert "no file is there" in capsys.readouterr().err
+
+
+def test_a_page_of_these_traces_alone(tmp_path, capsys):
+    path = write(tmp_path / "step.json.gz", one_step())
+    assert main(["trace", str(path), "--html", str(tmp_path / "page.html")]) == 0
+    page = (tmp_path / "page.html").read_text()
+    assert "read from a trace" in page
+    assert "<svg" in page
