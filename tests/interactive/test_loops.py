@@ -2,10 +2,14 @@
 
 import pytest
 import torch
+from support.sharded_models import PRODUCT, WAYS
+from support.sharded_models import ROWS as SHARDED_ROWS
+from support.sharded_models import WIDTH as SHARDED_WIDTH
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import mfulab
+from mfulab.flops.sharded import pretended_ranks
 from mfulab.models.huggingface import build as build_huggingface
 
 ROWS, WIDTH = 4, 16
@@ -360,3 +364,12 @@ def test_a_formula_that_fails_costs_the_count_and_not_the_loop(linear, monkeypat
     window = measured(linear, lambda: linear(batch()).sum().backward())
     assert window.row["time_s"] > 0
     assert "ZeroDivisionError" in window.readings["flops"].reason
+
+
+@pytest.mark.parametrize(("name", "flops"), [("tensor", 5 * PRODUCT // 2), ("fsdp2", 5 * PRODUCT)])
+def test_of_a_sharded_model_each_rank_reports_what_it_computes(name, flops):
+    """Half of each product under tensor parallelism; all of them, of this rank's own batch, under FSDP2."""
+    with pretended_ranks(2):
+        model = WAYS[name]()
+        window = measured(model, lambda: model(torch.randn(SHARDED_ROWS, SHARDED_WIDTH)).sum().backward())
+    assert window.row["flops"] == flops
