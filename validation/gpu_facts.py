@@ -35,7 +35,7 @@ from mfulab.timing.best_matmul import matmul_of, sweep_triad
 from mfulab.timing.clocks import clock_for
 from mfulab.timing.transfers import time_transfers
 from mfulab.timing.windows import CPU_PACE, Observation, Pace, Step, observe
-from mfulab.tracing.operators import kernel_readings, trace_steps
+from mfulab.tracing.operators import trace_readings, trace_steps
 
 Facts = dict[str, Any]
 SIZE = 8192
@@ -139,8 +139,8 @@ def copies(device: torch.device) -> Facts:
 def profiler(device: torch.device) -> Facts:
     """True if torch.profiler sees kernels."""
     step = matmul_of("bf16", 2048, 2048, 2048, device)
-    readings, kernels = kernel_readings(trace_steps(step, device, 10), device)
-    return {"kernels": [row["kernel"] for row in kernels], **told(readings)}
+    readings, analysis = trace_readings(trace_steps(step, device, 10), device)
+    return {"kernels": [row["kernel"] for row in analysis.kernels] if analysis else [], **told(readings)}
 
 
 def counters(device: torch.device) -> Facts:

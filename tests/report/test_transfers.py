@@ -31,7 +31,7 @@ def test_of_two_machines_one_is_told_of():
     most = rows("most", {128: (4.0, None), 256: (3.0, None), 512: (1.0, None)})
     for both in (pd.concat([few, most]), pd.concat([most, few])):
         told = transfers.finding(both.reset_index(drop=True), TEXT)
-        assert told == "On most at 128³ all but the product itself takes 80 % of the time, at 512³ 50 %."
+        assert told == "On most at 128³ everything but the matmul itself takes 80 % of the time, at 512³ 50 %."
 
 
 def test_a_gpu_is_told_of_before_a_cpu():

@@ -39,9 +39,7 @@ def test_what_the_worker_imports_wakes_no_gpu(tmp_path: Path) -> None:
         "MFULAB_TEST_TOLD": str(told),
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
     }
-    preload = (
-        "import sys; from mfulab.worker import server as it; it.preload(it.everything()); assert 'torch' in sys.modules"
-    )
+    preload = "import sys; from mfulab.runtime import server; server.preload(server.everything()); sys.modules['torch']"
     subprocess.run([sys.executable, "-c", preload], env=environment, check=True)
     assert not told.exists(), told.read_text()
     # The library does tell: this is what must not happen.

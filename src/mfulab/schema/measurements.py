@@ -48,47 +48,10 @@ class Measurement:
         return ("{hardware}/" if self.on_device else "") + self.step + "/{run}"
 
 
+# In the order in which the page offers their tables.
 MEASUREMENTS = {
     each.step: each
     for each in (
-        Measurement(
-            "environment",
-            "environment",
-            configs.EnvironmentConfig,
-            rows.EnvironmentRow,
-            "What this machine is: {wildcards.hardware}",
-            "hardware recorded device device_name python operating_system",
-            priority=30,
-            runtime_min=5,
-        ),
-        Measurement(
-            "ceilings",
-            "ceilings",
-            configs.CeilingsConfig,
-            rows.CeilingRow,
-            "What {wildcards.hardware} can do at best: {wildcards.run}",
-            "ceiling hardware status measured_tflop_s computed_tflop_s datasheet_tflop_s measured_gb_s computed_gb_s",
-            linked=("format",),
-            priority=20,
-        ),
-        Measurement(
-            "count_flops",
-            "flops",
-            configs.CountFlopsConfig,
-            rows.FlopsRow,
-            "Counting FLOPs of {wildcards.run}",
-            "model batch_size sequence_length status parameters forward_flops backward_flops uncounted_operators",
-            priority=10,
-        ),
-        Measurement(
-            "compare_counters",
-            "counters",
-            configs.CompareCountersConfig,
-            rows.CounterRow,
-            "Counting {wildcards.run}",
-            "model counter version status printed printed_unit flops deviation_percent explanation",
-            priority=10,
-        ),
         Measurement(
             "profile_step",
             "profile",
@@ -121,6 +84,44 @@ MEASUREMENTS = {
             runtime_min=20,
         ),
         Measurement(
+            "read_trace",
+            "traces",
+            configs.ReadTraceConfig,
+            trace_row.TraceRow,
+            "Reading {wildcards.run}",
+            "model device rank effective_precision status steps time_s mfu_percent kernel_busy_percent matmul_percent"
+            " communication_percent idle_percent hfu_percent job_mfu_percent verdict",
+            priority=10,
+        ),
+        Measurement(
+            "ceilings",
+            "ceilings",
+            configs.CeilingsConfig,
+            rows.CeilingRow,
+            "What {wildcards.hardware} can do at best: {wildcards.run}",
+            "ceiling hardware status measured_tflop_s computed_tflop_s datasheet_tflop_s measured_gb_s computed_gb_s",
+            linked=("format",),
+            priority=20,
+        ),
+        Measurement(
+            "count_flops",
+            "flops",
+            configs.CountFlopsConfig,
+            rows.FlopsRow,
+            "Counting FLOPs of {wildcards.run}",
+            "model batch_size sequence_length status parameters forward_flops backward_flops uncounted_operators",
+            priority=10,
+        ),
+        Measurement(
+            "compare_counters",
+            "counters",
+            configs.CompareCountersConfig,
+            rows.CounterRow,
+            "Counting {wildcards.run}",
+            "model counter version status printed printed_unit flops deviation_percent explanation",
+            priority=10,
+        ),
+        Measurement(
             "number_formats",
             "formats",
             configs.NumberFormatsConfig,
@@ -131,14 +132,14 @@ MEASUREMENTS = {
             priority=10,
         ),
         Measurement(
-            "read_trace",
-            "traces",
-            configs.ReadTraceConfig,
-            trace_row.TraceRow,
-            "Reading {wildcards.run}",
-            "model device rank effective_precision status steps time_s mfu_percent kernel_busy_percent matmul_percent"
-            " communication_percent idle_percent hfu_percent job_mfu_percent verdict",
-            priority=10,
+            "published",
+            "published",
+            configs.PublishedConfig,
+            rows.PublishedRow,
+            "Counting the models of {wildcards.run}",
+            "submitter system model accelerator accelerators precision status mfu_percent mfu_format"
+            " printed_mfu_percent difference_points explanation source",
+            lines=True,
         ),
         Measurement(
             "peaks_audit",
@@ -150,14 +151,14 @@ MEASUREMENTS = {
             lines=True,
         ),
         Measurement(
-            "published",
-            "published",
-            configs.PublishedConfig,
-            rows.PublishedRow,
-            "Counting the models of {wildcards.run}",
-            "submitter system model accelerator accelerators precision status mfu_percent mfu_format"
-            " printed_mfu_percent difference_points explanation source",
-            lines=True,
+            "environment",
+            "environment",
+            configs.EnvironmentConfig,
+            rows.EnvironmentRow,
+            "What this machine is: {wildcards.hardware}",
+            "hardware recorded device device_name python operating_system",
+            priority=30,
+            runtime_min=5,
         ),
     )
 }
