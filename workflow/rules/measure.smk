@@ -18,7 +18,9 @@ for each in MEASUREMENTS.values():
         threads: 1
         resources:
             **lab.resources(each),
+        params:
+            step=each.step,
         message:
             each.message
         shell:
-            "warm scripts/{rule}.py --config {input.config:q} > {log:q} 2>&1"
+            "warm scripts/{params.step}.py --config {input.config:q} > {log:q} 2>&1"
