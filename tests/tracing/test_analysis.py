@@ -8,8 +8,8 @@ from support.trace_events import TRACE, event, launched, operator, steps, trace,
 
 from mfulab.tracing.analysis import Analysis, analyse
 from mfulab.tracing.attribution import FUSED
+from mfulab.tracing.events import read
 from mfulab.tracing.operators import trace_readings, trace_steps
-from mfulab.tracing.recording import read
 from mfulab.tracing.window import annotation, windows
 
 CPU = torch.device("cpu")

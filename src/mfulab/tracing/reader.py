@@ -9,7 +9,7 @@ from mfulab.schema.trace_row import TraceRow
 from mfulab.tracing.analysis import Analysis, analyse
 from mfulab.tracing.attribution import attribute
 from mfulab.tracing.chrome import TraceError
-from mfulab.tracing.recording import read
+from mfulab.tracing.events import read
 from mfulab.tracing.rows import trace_row
 from mfulab.tracing.window import windows
 
