@@ -5,7 +5,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from mfulab.samplers.reading import Readings
+from mfulab.schema.said import Said
 from mfulab.tracing.attribution import Attribution, attribute
 from mfulab.tracing.device_time import DeviceTime
 from mfulab.tracing.host_time import HostTime
@@ -28,6 +31,7 @@ class Analysis:
         uncounted: products without FLOPs → ns and the reason.
         on_gpu: whether a GPU did it.
         backward: whether a backward pass was recorded in it.
+        device: the number of the device that it is of, where the trace holds several.
         collectives: communication kernels by name → ns of each, in order.
     """
 
@@ -37,11 +41,12 @@ class Analysis:
     products: list[Product]
     kernels: list[dict[str, Any]]
     others: dict[str, int]
-    uncounted: dict[str, tuple[int, str]]
+    uncounted: dict[str, tuple[int, Said]]
     on_gpu: bool
     backward: bool = False
+    device: int | None = None
     collectives: dict[str, list[int]] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    notes: list[Said] = field(default_factory=list)
 
     @property
     def counted(self) -> list[Product]:
@@ -71,16 +76,31 @@ class Analysis:
         return json.dumps(longest) if longest and self.readings["matmul_percent"].value is not None else None
 
 
-def analyse(recording: Recording, window: Window, attribution: Attribution | None = None) -> Analysis:
-    """Reads one window of a trace; of several devices in one trace, the one with most activities."""
+def analyse(
+    recording: Recording, window: Window, attribution: Attribution | None = None, device: int | None = None
+) -> Analysis:
+    """Reads one window of a trace; of several devices in it the one of this number, else that with most activities."""
     attribution = attribution or attribute(recording)
     on_gpu = len(recording.activities) > 0
-    products, uncounted, counted = products_of(recording, attribution, window, on_gpu)
-    told = DeviceTime if on_gpu else HostTime
-    device = told(recording, attribution, window, counted)
+    several = devices(recording, window)
+    device = (several[0] if device is None else device) if len(several) > 1 else None
+    products, uncounted, counted = products_of(recording, attribution, window, on_gpu, device)
+    told: DeviceTime | HostTime
+    if on_gpu:
+        told = DeviceTime(recording, attribution, window, counted, device)
+    else:
+        told = HostTime(recording, attribution, window, counted)
     return Analysis(
-        window=window, readings=device.readings(), spent=device.spent, products=products, kernels=device.kernels(),
-        others=device.others(), uncounted=uncounted, on_gpu=on_gpu, notes=device.notes,
-        collectives=device.collectives(),
+        window=window, readings=told.readings(), spent=told.spent, products=products, kernels=told.kernels(),
+        others=told.others(), uncounted=uncounted, on_gpu=on_gpu, collectives=told.collectives(), device=device,
+        notes=[Said("several_devices", {"count": len(several), "device": device})] if device is not None else [],
         backward=bool(attribution.backward[window.called(recording.host.begin)].any()),
     )  # fmt: skip
+
+
+def devices(recording: Recording, window: Window) -> list[int]:
+    """Numbers of the devices that executed something in the window, the one with most activities first."""
+    activities = recording.activities
+    inside = (activities.end > window.begin) & (activities.begin < window.end)
+    numbers, counts = np.unique(activities.device[inside], return_counts=True)
+    return numbers[np.argsort(-counts, kind="stable")].tolist()

@@ -27,15 +27,19 @@ from mfulab.tracing.window import Window
 class DeviceTime:
     """The window by what the device executed in it."""
 
-    def __init__(self, recording: Recording, attribution: Attribution, window: Window, counted: set[int]) -> None:
+    def __init__(
+        self,
+        recording: Recording,
+        attribution: Attribution,
+        window: Window,
+        counted: set[int],
+        device: int | None = None,
+    ) -> None:
         self.recording, self.attribution, self.window = recording, attribution, window
         activities = recording.activities
         inside = (activities.end > window.begin) & (activities.begin < window.end)
-        self.notes: list[str] = []
-        devices, counts = np.unique(activities.device[inside], return_counts=True)
-        if len(devices) > 1:
-            inside &= activities.device == devices[counts.argmax()]
-            self.notes.append(f"{len(devices)} devices in one trace: device {devices[counts.argmax()]} is read")
+        if device is not None:
+            inside &= activities.device == device
         self.inside = np.flatnonzero(inside)
         self.kind = activities.kind[self.inside]
         self.begin, self.end = activities.begin[self.inside], activities.end[self.inside]

@@ -210,13 +210,14 @@ class _Reader:
 
 def _require_one_clock(recording: Recording) -> None:
     """Raises where kernels begin before they were launched: device and host were timed by different clocks."""
-    delays = launch_delays(recording)
-    if len(delays) and np.median(delays) < -_CLOCKS_APART_NS:
-        apart = -float(np.median(delays)) / 1e6
-        raise TraceError(
-            f"{recording.path}: overlapping clocks: kernels begin {apart:,.1f} ms before they are launched (median), "
-            f"so device and host times cannot be joined"
-        )
+    for device in np.unique(recording.activities.device):
+        delays = launch_delays(recording, device)
+        if len(delays) and np.median(delays) < -_CLOCKS_APART_NS:
+            apart = -float(np.median(delays)) / 1e6
+            raise TraceError(
+                f"{recording.path}: overlapping clocks: kernels of device {device} begin {apart:,.1f} ms before "
+                f"they are launched (median), so device and host times cannot be joined"
+            )
 
 
 def _integer(value: Any) -> int:

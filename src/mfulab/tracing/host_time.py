@@ -28,7 +28,6 @@ class HostTime:
 
     def __init__(self, recording: Recording, attribution: Attribution, window: Window, counted: set[int]) -> None:
         self.recording, self.attribution, self.window = recording, attribution, window
-        self.notes: list[str] = []
         host = recording.host
         inside = window.called(host.begin) & ~host.annotation
         threads, counts = np.unique(host.thread[inside], return_counts=True)

@@ -3,7 +3,7 @@
 Times are whole nanoseconds of the trace's clock.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,6 @@ class Recording:
     launches: Launches
     metadata: dict[str, Any]
     events: int
-    notes: list[str] = field(default_factory=list)
 
     @property
     def properties(self) -> list[dict[str, Any]]:
@@ -101,22 +100,25 @@ class Recording:
     def has_shapes(self) -> bool:
         return any(call.shapes for call in self.host.calls.values())
 
-    def device_properties(self) -> dict[str, Any]:
-        """Properties of the device with most activities; empty where the trace does not tell them."""
+    def device_properties(self, ordinal: int | None = None) -> dict[str, Any]:
+        """Properties of a device by its number, else of that with most activities; empty where they are not told."""
         if not len(self.activities) or not self.properties:
             return {}
-        numbers, counts = np.unique(self.activities.device, return_counts=True)
-        ordinal = int(numbers[counts.argmax()])
+        if ordinal is None:
+            numbers, counts = np.unique(self.activities.device, return_counts=True)
+            ordinal = int(numbers[counts.argmax()])
         exact = [one for one in self.properties if one.get("id") == ordinal]
         # ROCm numbers a process's devices after those of the machine; of like devices the first will do.
         alike = {one.get("name") for one in self.properties}
         return exact[0] if exact else self.properties[0] if len(alike) == 1 else {}
 
 
-def launch_delays(recording: Recording) -> Times:
-    """Nanoseconds from each launch's call to the begin of what it launched, where the trace links the two."""
+def launch_delays(recording: Recording, device: int | None = None) -> Times:
+    """Nanoseconds from each launch's call to the begin of what it launched on a device, or on any, where linked."""
     found = launch_of(recording)
     linked = found >= 0
+    if device is not None:
+        linked &= recording.activities.device == device
     return recording.activities.begin[linked] - recording.launches.begin[found[linked]]
 
 
