@@ -262,7 +262,7 @@ def _without_mfu(row: Values, joined: Values, missing: Said | None, at_least: fl
         return None
     if row.get("flops") is None:
         found = json.loads(row.get("reasons") or "{}").get("flops")
-        return Said(*next(iter(found.items()))) if found else Said("uncounted")
+        return Said(*next(iter(found.items()))) if isinstance(found, dict) and found else Said("uncounted")
     return missing or Said("mostly_uncounted", {"share": row["uncounted_percent"], "least": at_least})
 
 
