@@ -12,7 +12,7 @@ from mfulab.tracing.recording import Recording
 
 ELEMENT_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1, "fp4": 0.5}
 LISTED = 10  # uncounted operators that a row names
-MOST_SHAPES = 100  # of which a row keeps FLOPs and times; those after them as one
+MOST_SHAPES = 40  # of which a row keeps FLOPs and times; those after them as one
 MOST_COLLECTIVES = 5000  # of which a row keeps the times
 
 
