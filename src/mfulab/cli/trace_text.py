@@ -142,7 +142,7 @@ def _budget(text: Texts, row: dict[str, Any]) -> Table:
 
 
 def _budget_notes(text: Texts, row: dict[str, Any], language: str) -> list[str]:
-    """What the best is that matmuls are held against, and why a part is empty."""
+    """Lines below the budget: the best that matmuls are held against, and the reason of each empty part."""
     if row["useful_ms"] is None:
         return []
     reasons = json.loads(row["reasons"] or "{}")

@@ -45,7 +45,7 @@ def read_file(
     attribution = attribute(recording)
     found = []
     for window in windows(recording, steps):
-        for device in sorted(devices(recording, window)) or [None]:
+        for device in [*sorted(devices(recording, window))] or (None,):
             analysis = analyse(recording, window, attribution, device)
             found.append(Read(trace_row(recording, analysis, label, peaks), analysis, path))
     return found

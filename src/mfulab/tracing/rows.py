@@ -107,7 +107,7 @@ def _by_format(flops: Mapping[str, int], steps: int) -> str:
 
 
 def _bytes(product: Product) -> float | None:
-    """What the calls read and write, each operand and result once; None where their record does not tell it."""
+    """Bytes that the calls read and write, each operand and result once; None where their record does not tell it."""
     if product.elements is None or product.format not in ELEMENT_BYTES:
         return None
     return product.calls * product.elements * ELEMENT_BYTES[product.format]

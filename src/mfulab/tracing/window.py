@@ -71,8 +71,10 @@ def windows(recording: Recording, steps: int | None = None) -> list[Window]:
     if marks:
         return [_stretch(recording, run) for run in _runs(sorted(set(marks)))]
     begin, end = _extent(recording)
-    found = [Said("from_activities") if len(recording.activities) else Said("from_operators")]
-    return [Window(begin, end, steps or 1, tuple(found if steps else [*found, Said("taken_for_one")]))]
+    source = [Said("from_activities") if len(recording.activities) else Said("from_operators")]
+    if not steps:
+        source.append(Said("taken_for_one"))
+    return [Window(begin, end, steps or 1, tuple(source))]
 
 
 def _runs(marks: list[tuple[int, int, int]]) -> list[list[tuple[int, int, int]]]:
