@@ -22,6 +22,7 @@ ROOT = Path(__file__).parent.parent
 BESIDE = {
     "README.md": "index.md",
     "config/README.md": "configuration.md",
+    "config/KEYS.md": "keys.md",
     "SECURITY.md": "security.md",
     "CHANGELOG.md": "changes.md",
 }
