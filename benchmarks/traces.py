@@ -42,7 +42,7 @@ finally:
 
 
 def timed(command: list[str]) -> tuple[tuple[float, float, float], str, bool]:
-    """Seconds of a process from start to end, its CPU seconds and peak memory in MB; its output; True if it succeeded."""
+    """Seconds of a process from start to end, its CPU seconds, peak memory in MB; its output; True if it succeeded."""
     began = time.perf_counter()
     with tempfile.TemporaryFile("w+") as told:
         process = subprocess.Popen(command, stdout=told, stderr=subprocess.DEVNULL)
