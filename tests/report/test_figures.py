@@ -256,7 +256,7 @@ def test_a_block_sweep_leaves_its_best(few):
 def test_a_rung_too_slow_for_the_size_of_the_others_is_there_with_its_own(few):
     side = {"m": 64, "n": 64, "k": 64, "size": "64"}
     one = kernel_ladder.rows(few).iloc[[0]]
-    slow = one.assign(kernel="python", rung=0, share_of_reference_percent=0.01, **side)[few["matmul"].columns]
+    slow = one.assign(kernel="python", after="", share_of_reference_percent=0.01, **side)[few["matmul"].columns]
     drawn = figures.render("kernel_ladder", {**few, "matmul": pd.concat([few["matmul"], slow])})
     names = [label.get_text() for axes in drawn.figure.axes for label in axes.get_yticklabels()]
     assert "python (64³)" in names
@@ -298,7 +298,7 @@ def test_a_rung_that_is_no_faster_than_the_one_below_is_said_with_the_reason(few
     rows = rows.assign(
         family="CUDA C",
         kernel=["below", "above"],
-        rung=[1, 2],
+        after=["", "below"],
         share_of_reference_percent=[40.0, 30.0],
         verdict_flags="",
     )
@@ -311,7 +311,7 @@ def test_a_rung_that_is_no_faster_than_the_one_below_is_said_with_the_reason(few
     for values, because in cases:
         told = kernel_ladder.finding(rows.assign(**values), Texts("en", "kernel_ladder"))
         assert f"above is no faster than below: {because}" in told
-    assert "no faster" not in kernel_ladder.finding(rows.assign(rung=[2, 1]), Texts("en", "kernel_ladder"))
+    assert "no faster" not in kernel_ladder.finding(rows.assign(after=["above", ""]), Texts("en", "kernel_ladder"))
 
 
 def test_a_hundred_thousand_points_are_one_picture(few):

@@ -277,7 +277,7 @@ class MatmulRow(Row):
 
     kernel: str = ""
     family: str = Field("", description="CPU, Numba CUDA, CUDA C, Triton, tile language or library.")
-    rung: int | None = Field(None, description="Position on the ladder of its family, from the simplest up.")
+    after: str = Field("", description="Rung below on the ladder of its family; empty: the lowest.")
     adds: str = Field("", description="What this rung does that the one below does not.")
     size: str = ""
     precision: str = ""
