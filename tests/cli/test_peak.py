@@ -12,7 +12,7 @@ from mfulab.__main__ import main
 def test_all_formats_of_a_device_with_source(capsys):
     assert main(["peak", "NVIDIA H100 80GB HBM3"]) == 0
     printed = capsys.readouterr().out
-    for expected in ("989.4", "1830", "494.7", "3350 GB/s", "NVIDIA H100 datasheet"):
+    for expected in ("989.4", "1830", "494.7", "3350 GB/s", "NVIDIA H100 datasheet", "checked: ", "glennklockwood.com"):
         assert expected in printed
 
 

@@ -19,7 +19,7 @@ from mfulab.language import Texts
 from mfulab.language.quantities import percent
 from mfulab.report import figures, frames
 from mfulab.report.drawing import labels, matmuls, style
-from mfulab.report.figures import flops_versus_time, kernel_ladder, matmul_shapes, utilization_ladder
+from mfulab.report.figures import expected_time, flops_versus_time, kernel_ladder, matmul_shapes, utilization_ladder
 from mfulab.tables import build
 
 TWENTY = tuple(
@@ -343,7 +343,21 @@ def test_machines_whose_devices_have_one_name_are_told_apart(few):
     assert sorted(titles) == [f"Invented Xeon {name}" for name in (report_rows.CPU, report_rows.GPU)]
 
 
-@pytest.mark.parametrize("name", ["roofline", "memory_predicted", "matmul_precision", "matmul_throughput"])
+def test_the_expected_time_s_sentence_with_one_run_equal_and_extreme_ones(few):
+    one = expected_time.rows(few).iloc[[0]].assign(measured_ms=30.0, expected_ms=10.0, unfused_ms=20.0)
+    one = one.assign(model="a", batch_size=1)
+    text = Texts("en", "expected_time")
+    told = expected_time.finding(one, text)
+    assert "1 run a step takes 3 times" in told
+    assert "1.5 times with nothing fused; a at batch 1 comes closest, at 3 times" in told
+    assert expected_time.finding(pd.concat([one, one]), text) == told.replace("1 run ", "2 runs ")
+    far = one.assign(measured_ms=1e6, model="b")
+    assert "The furthest is b at batch 1: 100,000 times." in expected_time.finding(pd.concat([one, far]), text)
+
+
+@pytest.mark.parametrize(
+    "name", ["roofline", "expected_time", "memory_predicted", "matmul_precision", "matmul_throughput"]
+)
 def test_a_logarithmic_axis_has_two_numbers_or_more(few, name):
     drawn = figures.render(name, few)
     for axes in drawn.figure.axes:

@@ -59,4 +59,5 @@ def test_each_family_s_rungs_stand_one_above_the_other():
         assert not kind.after or kinds[kind.after].family == kind.family, name
     for family in {kind.family for kind in kinds.values()}:
         after = [kind.after for kind in kinds.values() if kind.family == family]
-        assert len(set(after)) == len(after) and after.count("") == 1, (family, after)
+        assert len(set(after)) == len(after), (family, after)
+        assert after.count("") == 1, family

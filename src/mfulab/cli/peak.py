@@ -54,6 +54,7 @@ def _footnotes(found: dict[str, Peak]) -> list[str]:
     bandwidth = next((one.memory_gb_s for one in known if one.memory_gb_s), None)
     lines = [f"memory: {bandwidth:g} GB/s"] if bandwidth else []
     lines += [f"source: {source}" for source in dict.fromkeys(one.source for one in known)]
+    lines += [checked for checked in dict.fromkeys(one.checked for one in known) if checked]
     return lines + [f"note: {note}" for note in dict.fromkeys(one.note for one in known) if note]
 
 

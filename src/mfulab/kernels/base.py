@@ -66,7 +66,7 @@ class MatmulKernel(ABC):
     """
 
     family: ClassVar[str]
-    after: ClassVar[str] = ""  # the rung below on the ladder of its family, by its name in config/kernel/; none: the lowest
+    after: ClassVar[str] = ""  # the rung below on its family's ladder, by its name in config/kernel/; none: the lowest
     adds: ClassVar[str]  # what this rung does that the one below does not, in a line
     devices: ClassVar[tuple[str, ...]]
     precisions: ClassVar[tuple[str, ...]]

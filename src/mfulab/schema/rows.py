@@ -144,6 +144,11 @@ class FlopsRow(Row):
         None, description="Of the last token of each sequence, those before it in a cache; causal transformers only."
     )
     decoding_bytes: int | None = Field(None, description="Read and written by its counted operators, 4 bytes each.")
+    intensities: str | None = Field(
+        None,
+        description="JSON: pass → [executed FLOPs, bytes of 4 an element] of its operators, those of alike intensity"
+        " summed; all that multiply nothing are one, of 0 FLOPs.",
+    )
 
 
 class CounterRow(Row):
