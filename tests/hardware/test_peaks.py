@@ -40,9 +40,7 @@ def test_what_was_checked_is_said_and_counted():
     page = (Path(__file__).parents[2] / "docs/peaks.md").read_text(encoding="utf-8")
     assert f"{checked} of {len(datasheets())} products are checked" in page
     assert f"other {len(datasheets()) - checked} say `unchecked`" in page
-    assert peak("TPU v5e", "bf16").checked.startswith(
-        "checked: dense figures, bandwidth in Google Cloud: TPU v5e, https"
-    )
+    assert peak("TPU v5p", "bf16").checked.endswith("https://docs.cloud.google.com/tpu/docs/tpu7x (read 2026-11-21)")
     assert peak("NVIDIA A10G", "bf16").checked.startswith("unchecked: no text")
 
 
