@@ -16,14 +16,14 @@ def show(device: str | None = None, precision: str | None = None) -> int:
     if precision and precision not in UNITS:
         print(f"mfulab: precision {precision!r} is unknown; choose one of {', '.join(UNITS)}", file=sys.stderr)
         return 2
-    if device:
+    if device is not None:
         try:
             find(device)
         except UnknownDeviceError as error:
             print(f"mfulab: {error}", file=sys.stderr)
             return 2
     precisions = (precision,) if precision else tuple(UNITS)
-    found = {name: peak(device, name) if device else peak_at_hand(name) for name in precisions}
+    found = {name: peak_at_hand(name) if device is None else peak(device, name) for name in precisions}
     console = Console(highlight=False, soft_wrap=True)
     console.print(_table(device or name_at_hand(), found))
     for line in _footnotes(found):
