@@ -350,9 +350,11 @@ def test_the_expected_time_s_sentence_with_one_run_equal_and_extreme_ones(few):
     told = expected_time.finding(one, text)
     assert "1 run a step takes 3.00 times" in told
     assert "1.50 times with nothing fused; a at batch 1 comes closest, at 3.00 times" in told
-    assert expected_time.finding(pd.concat([one, one]), text) == told.replace("1 run ", "2 runs ")
+    assert expected_time.finding(pd.concat([one, one], ignore_index=True), text) == told.replace("1 run ", "2 runs ")
     far = one.assign(measured_ms=1e6, model="b")
-    assert "The furthest is b at batch 1: 100,000 times." in expected_time.finding(pd.concat([one, far]), text)
+    assert "The furthest is b at batch 1: 100,000 times." in expected_time.finding(
+        pd.concat([one, far], ignore_index=True), text
+    )
 
 
 @pytest.mark.parametrize(
