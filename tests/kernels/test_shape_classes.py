@@ -13,6 +13,7 @@ REFUSED = {
     **{(stem, precision): ONE_OFF for stem in HOPPER for precision in ("fp16", "bf16", "fp8")},
     **{("triton_persistent", precision): ONE_OFF for precision in ("fp32", "tf32", "fp16", "bf16")},
     **{("triton_persistent", precision): ONE_OFF | {"batched"} for precision in ("fp8", "int8")},
+    **{("cute_dsl", precision): SHAPES.keys() - {"square"} for precision in ("fp16", "bf16")},  # whole tiles alone
     ("torch", "int8"): ONE_OFF | {"one_row", "sixteen_rows"},
     ("torch_scaled", "fp8"): ONE_OFF | {"batched"},
     ("cublas", "int8"): ONE_OFF,

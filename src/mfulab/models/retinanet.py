@@ -12,6 +12,9 @@ EXPANSION = 4
 class FrozenBatchNorm(nn.Module):
     """Batch normalisation with statistics and weights that do not change: a scale and a shift for each channel."""
 
+    scale: torch.Tensor
+    shift: torch.Tensor
+
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.register_buffer("scale", torch.ones(channels))
