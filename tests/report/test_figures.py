@@ -343,7 +343,9 @@ def test_machines_whose_devices_have_one_name_are_told_apart(few):
     assert sorted(titles) == [f"Invented Xeon {name}" for name in (report_rows.CPU, report_rows.GPU)]
 
 
-@pytest.mark.parametrize("name", ["roofline", "memory_predicted", "matmul_precision", "matmul_throughput"])
+@pytest.mark.parametrize(
+    "name", ["roofline", "memory_predicted", "matmul_precision", "matmul_throughput", "machine_state", "repeatability"]
+)
 def test_a_logarithmic_axis_has_two_numbers_or_more(few, name):
     drawn = figures.render(name, few)
     for axes in drawn.figure.axes:

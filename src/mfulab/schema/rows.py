@@ -71,6 +71,7 @@ class TimedRow(Row):
     between_spread_percent: float | None = Field(
         None, description="Standard deviation of the processes' medians, relative."
     )
+    process_times_s: str | None = Field(None, description="JSON: the median of each process, in their order.")
     precision_percent: float | None = Field(
         None, description="Half the 95 % confidence interval, relative: the precision that was reached."
     )

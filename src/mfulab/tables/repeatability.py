@@ -5,12 +5,10 @@ each the interval is made as for any run; all of them together say what is true.
 """
 
 import itertools
-import json
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from mfulab.tables import compare, replicates
 
@@ -41,32 +39,23 @@ class Trust:
     drift_percent: float | None = None
 
 
-def times_of(row: Mapping[str, Any]) -> list[float]:
-    """Medians of the processes that measured a merged row, in seconds and in their order; none where not kept."""
-    try:
-        return [float(value) for value in json.loads(row.get("process_times_s") or "[]") if value > 0]
-    except (TypeError, ValueError):
-        return []
-
-
-def size_of(processes: int) -> int:
-    """Processes of one measurement, so that a run holds two at least: three, or two of four or five; 0 below."""
-    return 3 if processes >= 6 else 2 if processes >= 4 else 0
-
-
 def trust(runs: Sequence[Times]) -> Trust:
     """The trust that the processes' times of each run of one machine deserve."""
     several = [list(times) for times in runs if len(times) > 1]
     usual = replicates.usual_variance([_log_variance(times) for times in several])
     known = Trust(len(several), None if usual is None else 100 * math.sqrt(usual))
-    split = [_split(times) for times in several if size_of(len(times))]
+    split = list(filter(None, map(replicates.measurements, several)))
     if not split:
         return known
+    # Of each turn the usual spread is known from that turn alone, as if it had been a sweep.
+    turns = itertools.zip_longest(*split)
+    usuals = [replicates.usual_variance([_log_variance(each) for each in turn if each]) for turn in turns]
     covered, told = [], []
-    for measurements in _by_turn(split):
-        for times, interval in zip(split, measurements, strict=True):
-            covered += [each.low_s <= statistics.median(itertools.chain(*times)) <= each.high_s for each in interval]
-            told += [compare.verdict(*pair)[0] for pair in itertools.combinations(interval, 2)]
+    for measurements in split:
+        intervals = [_interval(times, usual) for times, usual in zip(measurements, usuals, strict=False)]
+        middle = statistics.median(itertools.chain(*measurements))
+        covered += [each.low_s <= middle <= each.high_s for each in intervals]
+        told += [compare.verdict(*pair)[0] for pair in itertools.combinations(intervals, 2)]
     return Trust(
         len(several),
         known.spread_percent,
@@ -75,39 +64,8 @@ def trust(runs: Sequence[Times]) -> Trust:
         _percent(covered),
         len(told),
         _percent([verdict in ("faster", "slower") for verdict in told]),
-        100 * drift(runs),
+        100 * (replicates.drift(runs) or 0.0),
     )
-
-
-def drift(runs: Sequence[Times]) -> float:
-    """Standard deviation of logarithms between measurements, beyond what the spread of their processes makes them vary.
-
-    0 where nothing was measured often enough to tell, or where nothing is beyond.
-    """
-    excess = []
-    for times in runs:
-        if not size_of(len(times)):
-            continue
-        measurements = _split(times)
-        seen = statistics.variance([math.log(statistics.median(each)) for each in measurements])
-        inside = statistics.fmean(statistics.variance(map(math.log, each)) for each in measurements)
-        excess.append(seen - math.pi / 2 * inside / len(measurements[0]))
-    # A mean: variances of few measurements are skewed, and their median lies below what they estimate.
-    return math.sqrt(max(0.0, statistics.fmean(excess))) if len(excess) >= replicates.FEWEST_RUNS else 0.0
-
-
-def _split(times: Times) -> list[list[float]]:
-    size = size_of(len(times))
-    return [list(times[at : at + size]) for at in range(0, len(times) - size + 1, size)]
-
-
-def _by_turn(split: Sequence[Sequence[Times]]) -> list[list[list[compare.Interval]]]:
-    """The intervals of each run's measurements; a turn's usual spread is known from that turn alone."""
-    turns = max(map(len, split))
-    usual = []
-    for turn in range(turns):
-        usual.append(replicates.usual_variance([_log_variance(each[turn]) for each in split if len(each) > turn]))
-    return [[[_interval(times, usual[turn]) for turn, times in enumerate(each)] for each in split]]
 
 
 def _interval(times: Times, usual: float | None) -> compare.Interval:

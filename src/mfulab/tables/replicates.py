@@ -5,12 +5,13 @@ a thread got), so their spread says nothing of the next process. The interval th
 several processes, never from within one.
 """
 
+import json
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from mfulab.schema.replicates import base_name
+from mfulab.schema.replicates import base_name, replicate_of
 from mfulab.tables import states
 from mfulab.timing.statistics import Stats, relative_half_width
 
@@ -74,6 +75,8 @@ def merge_rows(
         groups.setdefault((row["hardware"], row["recorded"], row.get("experiment"), base_name(row["run"])), []).append(
             row
         )
+    for group in groups.values():
+        group.sort(key=lambda row: replicate_of(row["run"]))
     merged = [_one(group) for group in groups.values()]
     best = states.best(row for row in rows if not row["recorded"]) if best is None else best
     for quantity in quantities:
@@ -88,9 +91,12 @@ def merge_rows(
             if key[1] or row.get("replicates") or (not timed and quantity is not quantities[-1]):
                 continue
             slow = [states.slowdown(each, best) for each in timed]
-            row |= interval_columns([each[quantity.name] for each in timed], usual[key[0]], slow, quantity)
+            values = [each[quantity.name] for each in timed]
+            row |= interval_columns(values, usual[key[0]], slow, quantity)
+            if not quantity.is_rate and values:
+                row["process_times_s"] = json.dumps([float(f"{value:.6g}") for value in values])
             if quantity.is_rate and timed and row.get("threads"):
-                row[quantity.name] = _best(row, [each[quantity.name] for each in timed], quantity)
+                row[quantity.name] = _best(row, values, quantity)
     return merged
 
 
@@ -146,6 +152,37 @@ def usual_variance(spreads: Sequence[tuple[float, int]]) -> float | None:
     return statistics.median(scaled)
 
 
+def measurements(times: Sequence[float]) -> list[list[float]]:
+    """The processes of a run as several measurements, apart in time: three to each, or two of four or five in all."""
+    size = 3 if len(times) >= 6 else 2 if len(times) >= 4 else 0
+    return [list(times[at : at + size]) for at in range(0, len(times) - size + 1, size)] if size else []
+
+
+def drift(runs: Iterable[Sequence[float]]) -> float | None:
+    """Standard deviation of logarithms between measurements, beyond what the spread of their processes makes them vary.
+
+    Args:
+        runs: the processes' medians of each run, in their order.
+
+    None where too few runs were measured several times; 0 where nothing is beyond.
+    """
+    excess = []
+    for split in filter(None, map(measurements, runs)):
+        seen = statistics.variance([math.log(statistics.median(each)) for each in split])
+        inside = statistics.fmean(statistics.variance(map(math.log, each)) for each in split)
+        excess.append(seen - math.pi / 2 * inside / len(split[0]))
+    # A mean: variances of few measurements are skewed, and their median lies below what they estimate.
+    return math.sqrt(max(0.0, statistics.fmean(excess))) if len(excess) >= FEWEST_RUNS else None
+
+
+def times_of(row: Mapping[str, Any]) -> list[float]:
+    """Medians of the processes that measured a merged row, in seconds and in their order; none where not kept."""
+    try:
+        return [float(value) for value in json.loads(row.get("process_times_s") or "[]") if value > 0]
+    except (TypeError, ValueError):
+        return []
+
+
 def _best(row: Record, values: Sequence[float], quantity: Quantity) -> float:
     """The highest rate, around which the interval of the median is moved: neighbours can only slow a CPU down."""
     best = max(values)
@@ -165,7 +202,7 @@ def _timed(group: Iterable[Mapping[str, Any]], name: str) -> list[Mapping[str, A
 
 
 def _one(group: Sequence[Record]) -> Record:
-    first, *others = sorted(group, key=lambda row: len(row["run"]))
+    first, *others = group
     row = {**first, "run": base_name(first["run"])}
     measured = [each for each in (first, *others) if each["status"] == "ok"]
     lost = [each for each in others if each["status"] != "ok"]
