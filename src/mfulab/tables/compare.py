@@ -76,7 +76,11 @@ def verdict(old: Interval, new: Interval, noticeable: float = NOTICEABLE) -> tup
     if not (old.known and new.known):
         which = " and ".join(name for name, each in (("old", old), ("new", new)) if not each.known)
         return "ambiguous", f"no confidence interval ({which}): measured by one process only; replicates=3 is enough"
-    low, high = new.low_s / old.high_s, new.high_s / old.low_s
+    return verdict_of(new.low_s / old.high_s, new.high_s / old.low_s, noticeable)
+
+
+def verdict_of(low: float, high: float, noticeable: float = NOTICEABLE) -> tuple[str, str]:
+    """(verdict, reason) of an interval of a ratio new ÷ old, as of two times."""
     if high < 1 / (1 + noticeable):
         return "faster", ""
     if low > 1 + noticeable:
@@ -104,7 +108,7 @@ def compare(old: Path, new: Path, noticeable: float = NOTICEABLE, drift: float =
     """
     compared = []
     for step in STEPS:
-        before, after = _rows(old, step), _rows(new, step)
+        before, after = merged(old, step), merged(new, step)
         for run in dict.fromkeys([*before, *after]):
             compared.append(_one(step, run, before.get(run), after.get(run), noticeable, drift))
     return compared
@@ -112,7 +116,7 @@ def compare(old: Path, new: Path, noticeable: float = NOTICEABLE, drift: float =
 
 def drift_between(old: Path, new: Path) -> float | None:
     """The machine's spread between sweeps, of runs that either folder has measured often enough; None without."""
-    rows = [row for folder in (old, new) for step in STEPS for row in _rows(folder, step).values()]
+    rows = [row for folder in (old, new) for step in STEPS for row in merged(folder, step).values()]
     return replicates.drift(map(replicates.times_of, rows))
 
 
@@ -125,7 +129,8 @@ def widened(found: Interval, drift: float) -> Interval:
     return Interval(found.time_s, found.time_s * math.exp(-low), found.time_s * math.exp(high), True)
 
 
-def _rows(folder: Path, step: str) -> dict[str, Mapping[str, object]]:
+def merged(folder: Path, step: str) -> dict[str, Mapping[str, object]]:
+    """The rows of a machine's folder by run, replicates as one."""
     paths = sorted((folder / step).glob("*/row.csv"))
     named = {"hardware": folder.name, "recorded": False}
     rows = [{**read_row(path.parent, step), "run": path.parent.name, **named} for path in paths]
@@ -232,17 +237,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     drift = drift_between(old, new)
     compared = compare(old, new, options.noticeable, drift or 0.0)
-    console = Console(width=None if sys.stdout.isatty() else LOGGED)
-    console.print(Text(f"{new} against {old}"), soft_wrap=True)
     known = UNKNOWN_DRIFT if drift is None else f"±{percent(196 * drift)} % of the machine between sweeps is in them"
-    console.print(Text(f"intervals are between processes; {known}", style="dim"), soft_wrap=True)
+    status = tell(compared, f"{new} against {old}", f"intervals are between processes; {known}")
+    if options.out:
+        write(compared, options.out, old, new)
+    return status
+
+
+def tell(compared: Sequence[Compared], title: str, basis: str) -> int:
+    """Prints a comparison and what its intervals rest on; the exit code of it."""
+    console = Console(width=None if sys.stdout.isatty() else LOGGED)
+    console.print(Text(title), soft_wrap=True)
+    console.print(Text(basis, style="dim"), soft_wrap=True)
     console.print(table(compared))
     counts = {says: sum(each.verdict == says for each in compared) for says in STYLES}
     console.print(Text(", ".join(f"{count} {says}" for says, count in counts.items() if count)))
     for (says, because), count in Counter((each.verdict, each.because) for each in compared if each.because).items():
         console.print(Text(f"  {count} {says}: {because}", style="dim"), soft_wrap=True)
-    if options.out:
-        write(compared, options.out, old, new)
     if counts["not comparable"] == len(compared):
         print("nothing could be compared: no run is in both folders with a time", file=sys.stderr)
         return 2

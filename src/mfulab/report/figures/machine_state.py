@@ -26,7 +26,8 @@ def rows(tables: Tables) -> pd.DataFrame:
     for row in found.to_dict("records"):
         threads, probes = states.probes(row)
         known = best.get((row["hardware"], threads))
-        for state in probes if known else ():
+        for state in probes:
+            assert known is not None  # it is of these very rows
             parts = {"product": state.product_s / known.product_s, "copy": state.copy_s / known.copy_s}
             lines.append({**row, "at_s": state.at_s, **parts, "slowdown": state.slowdown(known)})
     if not lines:
