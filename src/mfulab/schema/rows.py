@@ -60,6 +60,13 @@ class EnvironmentRow(Row):
     )
     driver: str | None = None
     cuda: str | None = Field(None, description="CUDA version that torch was built for.")
+    cpu_governor: str | None = Field(None, description="Frequency governor; a virtual machine reports none.")
+    cpu_turbo: bool | None = Field(None, description="Whether the clock may rise above its nominal rate.")
+    huge_pages: str | None = Field(None, description="Transparent huge pages: always, madvise or never.")
+    thread_settings: str | None = Field(
+        None,
+        description="JSON: variables of the environment that place threads or let them spin, as the runs see them.",
+    )
     probe_product_s: float | None = Field(None, description="The probe's product at its best, on a CPU.")
     probe_copy_s: float | None = Field(None, description="The probe's copy at its best, on a CPU.")
 
