@@ -71,6 +71,6 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         axes.yaxis.set_major_formatter(lambda value, place: f"{value:g}")
         axes.set(ylim=(0.85, max(2.2, 1.3 * rows["slowdown"].max())), xlabel=text("minutes"))
     grid["", machines[0]].set_ylabel(text("slowdown"))
-    style.legend(
-        figure, [style.dot(color, text(part), mark) for (part, color), mark in zip(parts.items(), "os", strict=True)]
-    )
+    words = (text("product"), text("copy"))
+    entries = zip(words, parts.values(), "os", strict=True)
+    style.legend(figure, [style.dot(color, word, marker) for word, color, marker in entries])
