@@ -11,7 +11,7 @@ import torch
 
 import mfulab
 from mfulab.hardware.compute import allowed_precision
-from mfulab.interactive import ceiling, measure
+from mfulab.interactive import ceiling, measure, peaks
 from mfulab.interactive.ceiling import Ceiling
 from mfulab.interactive.measure import MeasureWarning
 from mfulab.interactive.steps import Mark, stretches
@@ -99,7 +99,7 @@ def test_known_peaks_can_be_given(linear):
 
 
 def test_the_ceiling_is_measured_after_the_block(linear, monkeypatch):
-    monkeypatch.setattr(measure, "measured_ceiling", lambda device, precision, threads, limit_s: Ceiling(0.5))
+    monkeypatch.setattr(peaks, "measured_ceiling", lambda *_: Ceiling(0.5))
     with mfulab.measure(model=linear, quiet=True) as window:
         linear(torch.randn(4, 16))
     assert window.row["mfu_percent"] == pytest.approx(100 * window.row["tflop_s"] / 0.5)

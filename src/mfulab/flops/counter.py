@@ -97,16 +97,17 @@ class Operations:
         """FLOPs of HFU: forward, backward and recomputation, as the kernels execute them."""
         return sum(self.sum(direction).executed_flops for direction in ("forward", "backward", "recomputed"))
 
-    def by_format(self) -> dict[tuple[torch.dtype, bool], int]:
-        """FLOPs of forward and backward by what was multiplied, and whether by convolutions.
+    def by_format(self, executed: bool = False) -> dict[tuple[torch.dtype, bool], int]:
+        """FLOPs of forward and backward by what was multiplied, and whether by convolutions; or those executed.
 
         torch has one switch for TF32 in products and one in convolutions, hence the second part of the key.
         """
         flops: dict[tuple[torch.dtype, bool], int] = {}
+        passes = ("forward", "backward", "recomputed") if executed else ("forward", "backward")
         for key, totals in self.totals.items():
-            if key.dtype is not None and key.direction in ("forward", "backward"):
+            if key.dtype is not None and key.direction in passes:
                 kind = key.dtype, "conv" in key.operator
-                flops[kind] = flops.get(kind, 0) + totals.flops
+                flops[kind] = flops.get(kind, 0) + (totals.executed_flops if executed else totals.flops)
         return flops
 
 

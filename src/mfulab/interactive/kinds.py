@@ -27,7 +27,7 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True)
 class Cost:
-    """FLOPs of a phase: what the model needs, what was executed, and the first by format; bytes that products moved.
+    """FLOPs of a phase: what the model needs, what was executed, both by format; bytes that products moved.
 
     `useful` are those that served real tokens, None if the model's arguments do not say which ones are.
     """
@@ -38,18 +38,17 @@ class Cost:
     formats: Mapping[Format, int] = field(default_factory=dict)
     uncounted: frozenset[str] = frozenset()
     useful: float | None = None
+    executed_formats: Mapping[Format, int] = field(default_factory=dict)
 
     def __add__(self, other: "Cost") -> "Cost":
-        formats = dict(self.formats)
-        for name, flops in other.formats.items():
-            formats[name] = formats.get(name, 0) + flops
         return Cost(
             self.model + other.model,
             self.executed + other.executed,
             self.moved_bytes + other.moved_bytes,
-            formats,
+            _summed(self.formats, other.formats),
             self.uncounted | other.uncounted,
             self._useful_with(other),
+            _summed(self.executed_formats, other.executed_formats),
         )
 
     def _useful_with(self, other: "Cost") -> float | None:
@@ -57,6 +56,10 @@ class Cost:
         if self.useful is None and other.useful is None:
             return None
         return sum(cost.model if cost.useful is None else cost.useful for cost in (self, other))
+
+
+def _summed(one: Mapping[Format, int], other: Mapping[Format, int]) -> dict[Format, int]:
+    return {name: one.get(name, 0) + other.get(name, 0) for name in (*one, *other)}
 
 
 def cost_of(operations: Operations, real: RealTokens | None = None) -> Cost:
@@ -73,6 +76,7 @@ def cost_of(operations: Operations, real: RealTokens | None = None) -> Cost:
         operations.by_format(),
         frozenset(operations.uncounted),
         useful_flops(operations, real) if real else None,
+        operations.by_format(executed=True),
     )
 
 
@@ -151,12 +155,13 @@ def _place(start: tuple[int, ...], end: tuple[int, ...], point: tuple[int, ...])
 def _extended(points: Mapping[Fraction, Cost]) -> Cost | None:
     """The cost at 1 of the quadratic through three points that all others lie on."""
     base, others = list(points.items())[:3], list(points.items())[3:]
-    names = list(base[0][1].formats)
-    if any(set(cost.formats) != set(names) for cost in points.values()):
+    names, again = (list(formats) for formats in (base[0][1].formats, base[0][1].executed_formats))
+    if any(set(cost.formats) != set(names) or set(cost.executed_formats) != set(again) for cost in points.values()):
         return None
 
     def values(cost: Cost) -> list[int]:
-        return [cost.model, cost.executed, cost.moved_bytes, *(cost.formats[name] for name in names)]
+        by_format = (*(cost.formats[name] for name in names), *(cost.executed_formats[name] for name in again))
+        return [cost.model, cost.executed, cost.moved_bytes, *by_format]
 
     def at(place: Fraction) -> list[Fraction]:
         weights = []
@@ -180,4 +185,6 @@ def _extended(points: Mapping[Fraction, Cost]) -> Cost | None:
     if all(cost.useful is not None for cost in points.values()):  # documents follow no polynomial: their mean share
         whole = sum(cost.model for cost in points.values())
         useful = model * sum(cost.useful or 0 for cost in points.values()) / (whole or 1)
-    return Cost(model, executed, moved, dict(zip(names, formats, strict=True)), uncounted, useful)
+    of_model, of_executed = formats[: len(names)], formats[len(names) :]
+    needed = dict(zip(names, of_model, strict=True))
+    return Cost(model, executed, moved, needed, uncounted, useful, dict(zip(again, of_executed, strict=True)))

@@ -5,12 +5,14 @@ import math
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from mfulab.flops.experts import UnreadExperts
 from mfulab.hardware.compute import allow_tf32, effective_precision, prepare
 from mfulab.models import execution, workload
 from mfulab.models.build import build, enable_checkpointing, loss, make_batch, require_positions
@@ -71,11 +73,17 @@ def measure(config: ProfileStepConfig, folder: Path) -> Measured:
         kernels = untraced()
     set_readings(row, {**readings, **kernels}, seen.steps)
     row.restriction = restriction_of(device) or None
-    row.loss = final_loss()
+    with UnreadExperts() if _shows_experts(config) else nullcontext() as unread:
+        row.loss = final_loss()  # of one step more, where none is trained
+    row.unread_parameters = unread.parameters if unread else None
     if not math.isfinite(row.loss):
         row.status, row.loss = "incorrect", None
         row.message = f"the loss is not finite after {seen.steps} steps in {config.precision.name}"
     return Measured(row, _samples(seen))
+
+
+def _shows_experts(config: ProfileStepConfig) -> bool:
+    return config.workload.mode != "training" and config.execution.mode == "eager"
 
 
 def make_step(config: ProfileStepConfig, device: torch.device) -> tuple[Callable[[], Any], Callable[[], float]]:
