@@ -132,6 +132,13 @@ def other_flops(packet: Any, tensors: list[torch.Tensor], args: tuple[Any, ...],
     return (per_element + scaled) * max(tensor.numel() for tensor in tensors)
 
 
+def has_other_formula(packet: Any) -> bool:
+    """Says whether `other_flops` knows an operator, a `torch.ops` overload packet."""
+    name = getattr(packet, "__name__", "")
+    known = (*FUSED_OPTIMIZERS, *_POOLINGS)
+    return name in known or name.startswith(("_foreach_", "_fft_")) or _flops_per_element(packet) is not None
+
+
 def _over_lists(name: str, args: tuple[Any, ...]) -> int | None:
     """An operator on a list of tensors costs what the plain one costs on each."""
     per_element = FUSED_OPTIMIZERS.get(name)
@@ -148,9 +155,12 @@ def _fourier(args: tuple[Any, ...], real: bool) -> int:
     return round(5 * x.numel() * log2(max(size, 1)) / (2 if real else 1))
 
 
+_POOLINGS = ("max_pool2d_with_indices", "avg_pool2d")
+
+
 def _pooling(packet: Any, args: tuple[Any, ...]) -> int | None:
     """Windows cost their size for each input element that they step over."""
-    if getattr(packet, "__name__", "") not in ("max_pool2d_with_indices", "avg_pool2d"):
+    if getattr(packet, "__name__", "") not in _POOLINGS:
         return None
     x, kernel, stride = args[0], args[1], (args[2] if len(args) > 2 and args[2] else args[1])
     return x.numel() * prod(kernel) // prod(stride)

@@ -243,6 +243,9 @@ class ProfileRow(Row):
         None, description="Traced pass: time of operators that multiply ÷ wall time; a GPU's kernels, a CPU's calls."
     )
     other_operators_percent: Percent | None = Field(None, description="The same of all other operators.")
+    uncounted_operators: str | None = Field(
+        None, description="JSON: operator without a FLOP formula → % of operators' own time, traced pass, from 1 % on."
+    )
     top_other_operators: str | None = Field(
         None, description="JSON: the five other operators with most time → share of wall time, %."
     )

@@ -33,6 +33,7 @@ from mfulab.tracing.operators import (
     operator_table,
     trace_readings,
     trace_steps,
+    uncounted_operators,
     untraced,
 )
 
@@ -65,6 +66,7 @@ def measure(config: ProfileStepConfig, folder: Path) -> Measured:
     if config.replicate == 1 and (config.profile.operators or config.profile.trace):
         traced = trace_steps(step, device, _traced_steps(device, seen.time_s))
         kernels, analysis = trace_readings(traced, device)
+        row.uncounted_operators = uncounted_operators(traced)
         if analysis is not None:
             row.top_kernels, row.top_other_operators = analysis.top_kernels(), analysis.top_other_operators()
             row.spent = json.dumps(analysis.spent)
