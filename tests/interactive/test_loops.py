@@ -285,6 +285,22 @@ def test_compiled_models_and_compiled_steps(two, whole):
     assert (row["steps"], row["counted_steps"], row["flops"]) == (3, 1, 5 * ONE)
 
 
+def test_code_that_was_compiled_elsewhere_in_the_process_changes_no_count():
+    torch.compile(lambda x: x.sin().sum(), backend="aot_eager")(torch.randn(3, requires_grad=True)).backward()
+    test_a_loss_that_takes_one_output_now_and_two_then()
+    test_two_models(True)
+    inner = torch.compile(lambda x, weight, bias: nn.functional.linear(x, weight, bias).relu(), backend="aot_eager")
+
+    class Model(nn.Linear):
+        def forward(self, x):
+            return inner(x, self.weight, self.bias).square()
+
+    model = Model(WIDTH, WIDTH)
+    row = measured(model, lambda: model(batch()).sum().backward(), steps=6).row
+    assert row["flops"] == 2 * ONE
+    assert row["counted_steps"] == 2, "the second shows that the graph is of compiled code"
+
+
 def test_a_compiled_loss_function(linear):
     inputs, loss = batch(), torch.compile(lambda x: linear(x).square().mean(), backend="aot_eager")
     loss(inputs).backward()

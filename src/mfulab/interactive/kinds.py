@@ -80,41 +80,54 @@ def cost_of(operations: Operations, real: RealTokens | None = None) -> Cost:
     )
 
 
-def describe(value: Any) -> Kind:
-    """Arguments without data: types, formats, switches and texts as words; dimensions and integers as sizes."""
-    leaves, structure = tree_flatten(_plain(value))
-    words: list[Any] = [str(structure)]
+def describe(value: Any) -> tuple[Kind, int | None]:
+    """Arguments without data: types, formats, switches and texts as words; dimensions and integers as sizes.
+
+    With it comes the size of the batch: the first dimension of the first tensor; None without one.
+    """
+    words: list[Any] = []
     sizes: list[int] = []
+    batch: list[int] = []
+    _walk(value, words, sizes, batch)
+    return Kind(tuple(words), tuple(sizes)), batch[0] if batch else None
+
+
+def _walk(value: Any, words: list[Any], sizes: list[int], batch: list[int]) -> None:
+    """Notes a value, and what it holds; by hand, since pytrees take several times as long."""
+    if isinstance(value, torch.Tensor):
+        shape = value.shape
+        words.append((value.dtype, len(shape), value.requires_grad))
+        sizes.extend(shape)
+        if shape and not batch:
+            batch.append(shape[0])
+    elif isinstance(value, bool | str | None):
+        words.append(value)
+    elif isinstance(value, int):
+        words.append(int)
+        sizes.append(value)
+    elif isinstance(value, tuple | list):
+        words.append((type(value), len(value)))
+        for each in value:
+            _walk(each, words, sizes, batch)
+    elif isinstance(value, Mapping) or hasattr(value, "keys"):  # a tokenizer's batch is no mapping
+        names = tuple(value.keys())
+        words.append((dict, names))
+        for name in names:
+            _walk(value[name], words, sizes, batch)
+    else:
+        _walk_inside(value, words, sizes, batch)
+
+
+def _walk_inside(value: Any, words: list[Any], sizes: list[int], batch: list[int]) -> None:
+    leaves, structure = tree_flatten(value)
+    if len(leaves) == 1 and leaves[0] is value:
+        words.append(type(value))
+        if hasattr(value, "get_seq_length"):  # a key-value cache, which costs by what it holds
+            sizes.append(int(value.get_seq_length()))
+        return
+    words.append(structure)
     for leaf in leaves:
-        if isinstance(leaf, torch.Tensor):
-            words.append((leaf.dtype, leaf.ndim, leaf.requires_grad))
-            sizes.extend(leaf.shape)
-        elif isinstance(leaf, bool | str | None):
-            words.append(leaf)
-        elif isinstance(leaf, int):
-            words.append(int)
-            sizes.append(leaf)
-        else:
-            words.append(type(leaf))
-            if hasattr(leaf, "get_seq_length"):  # a key-value cache, which costs by what it holds
-                sizes.append(int(leaf.get_seq_length()))
-    return Kind(tuple(words), tuple(sizes))
-
-
-def _plain(value: Any) -> Any:
-    """Mappings that pytrees do not know (a tokenizer's batch) as dictionaries."""
-    if isinstance(value, tuple) and not hasattr(value, "_fields"):
-        return tuple(_plain(each) for each in value)
-    if isinstance(value, Mapping) or hasattr(value, "keys"):
-        return {key: _plain(value[key]) for key in value.keys()}  # noqa: SIM118 (it may iterate otherwise)
-    return value
-
-
-def first_dimension(value: Any) -> int | None:
-    """Size of the batch: the first dimension of the first tensor among arguments; None without one."""
-    tensors = (leaf for leaf in tree_flatten(_plain(value))[0] if isinstance(leaf, torch.Tensor) and leaf.ndim)
-    first = next(tensors, None)
-    return None if first is None else first.shape[0]
+        _walk(leaf, words, sizes, batch)
 
 
 def derive(known: Mapping[Kind, Cost], kind: Kind) -> Cost | None:

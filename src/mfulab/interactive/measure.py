@@ -1,6 +1,7 @@
 """The ladder of whatever runs in a `with` block: for your own training loop, with no pipeline around it."""
 
 import json
+import math
 import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 
 from mfulab.interactive.columns import shares, times
-from mfulab.interactive.kinds import describe, first_dimension
+from mfulab.interactive.kinds import describe
 from mfulab.interactive.laps import is_first_rank, merged, over_ranks
 from mfulab.interactive.peaks import peaks_of
 from mfulab.interactive.phases import Phases
@@ -21,6 +22,7 @@ from mfulab.interactive.published import Published
 from mfulab.interactive.show import show
 from mfulab.interactive.steps import Mark, Step, What, samples_of, stretches, timed
 from mfulab.interactive.work import Work, counted_work, given_work, work_of_batch
+from mfulab.language import LANGUAGES
 from mfulab.samplers.memory import PeakMemory
 from mfulab.samplers.reading import Readings, first_available, sampling
 from mfulab.samplers.selection import per_step, samplers_for
@@ -74,6 +76,8 @@ class Window:
         quiet: print nothing.
         language: what to print in, `en` or `ko`.
 
+    Raises ValueError or TypeError for an argument that cannot be, before the loop begins.
+
     Attributes (after the block):
         row: every value by its column's name, in the units of the profile table; None if it was not measured.
         readings: the measured ones with source, window and reason.
@@ -96,6 +100,12 @@ class Window:
         quiet: bool = False,
         language: str = "en",
     ) -> None:
+        if language not in LANGUAGES:
+            raise ValueError(f"language={language!r}: choose {' or '.join(LANGUAGES)}")
+        if flops_per_step is not None and not 0 < flops_per_step < math.inf:
+            raise ValueError(f"flops_per_step={flops_per_step}: give a number above 0")
+        if not 0 <= ceiling_s < math.inf:
+            raise ValueError(f"ceiling_s={ceiling_s}: give seconds, 0 for none")
         self.models = _listed(model)
         devices = dict.fromkeys(parameter.device for each in self.models for parameter in each.parameters())
         self.device = torch.device(device) if device is not None else next(iter(devices), torch.device("cpu"))
@@ -185,8 +195,8 @@ class Window:
         """Tells steps with other shapes apart, before a step that calls no model given to the window with `batch`."""
         with self._goes_on() as is_open:
             if is_open:
-                kind = describe(batch)
-                self._phases.begin(kind._replace(words=("forward", *kind.words)), first_dimension(batch))
+                kind, samples = describe(batch)
+                self._phases.begin(kind._replace(words=("forward", *kind.words)), samples)
 
     def skip(self) -> None:
         """Leaves out what ran since the last step: a checkpoint written, an evaluation."""
@@ -222,7 +232,10 @@ class Window:
                 if error is None:
                     _warn(f"the block was not measured: {type(failure).__name__}: {failure}")
         if error is None and self.row and not self._quiet and is_first_rank():
-            show(self, language=self._language)
+            try:
+                show(self, language=self._language)
+            except Exception as failure:  # a terminal that has no such letters
+                _warn(f"the ladder could not be printed: {type(failure).__name__}: {failure}")
 
     def _release(self) -> None:
         Window._running = None

@@ -36,6 +36,18 @@ class Attention(nn.Module):
         return x + self.out(attended)
 
 
+class Stage(nn.Module):
+    """A residual block, and attention where an image is small enough for it."""
+
+    def __init__(self, block: ResidualBlock, attention: Attention | None) -> None:
+        super().__init__()
+        self.block, self.attention = block, attention
+
+    def forward(self, x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
+        hidden = self.block(x, time)
+        return hidden if self.attention is None else self.attention(hidden)
+
+
 class UNet(nn.Module):
     """[batch, 3, side, side] noisy images → the noise in them; the time step is zero unless given, [batch].
 
@@ -52,31 +64,27 @@ class UNet(nn.Module):
         dropout: float = 0.1,
     ) -> None:
         super().__init__()
-        self.width, time_width = width, 4 * width
+        self.width, self.blocks, time_width = width, blocks, 4 * width
         self.time = nn.Sequential(nn.Linear(width, time_width), nn.SiLU(), nn.Linear(time_width, time_width))
         self.first = nn.Conv2d(3, width, 3, padding=1)
 
-        def stage(into: int, out: int, has_attention: bool) -> nn.ModuleList:
-            attention = Attention(out) if has_attention else nn.Identity()
-            return nn.ModuleList([ResidualBlock(into, out, time_width, dropout), attention])
+        def stage(into: int, out: int, has_attention: bool) -> Stage:
+            return Stage(ResidualBlock(into, out, time_width, dropout), Attention(out) if has_attention else None)
 
         self.down, self.shrink = nn.ModuleList(), nn.ModuleList()
         self.up, self.grow = nn.ModuleList(), nn.ModuleList()
         kept, now = [width], width
         for level, multiple in enumerate(multiples):
-            level_side, out = side >> level, multiple * width
-            self.down.append(nn.ModuleList())
             for _ in range(blocks):
-                self.down[-1].append(stage(now, out, level_side in attention_sides))
-                kept.append(now := out)
+                self.down.append(stage(now, multiple * width, (side >> level) in attention_sides))
+                kept.append(now := multiple * width)
             if level + 1 < len(multiples):
                 self.shrink.append(nn.Conv2d(now, now, 3, stride=2))
                 kept.append(now)
         self.middle = nn.ModuleList([stage(now, now, True), stage(now, now, False)])
         for level, multiple in reversed(list(enumerate(multiples))):
-            self.up.append(nn.ModuleList())
             for _ in range(blocks + 1):
-                self.up[-1].append(stage(now + kept.pop(), multiple * width, (side >> level) in attention_sides))
+                self.up.append(stage(now + kept.pop(), multiple * width, (side >> level) in attention_sides))
                 now = multiple * width
             if level:
                 self.grow.append(nn.Conv2d(now, now, 3, padding=1))
@@ -89,18 +97,18 @@ class UNet(nn.Module):
         time = self.time(torch.cat([angles.sin(), angles.cos()], dim=1).to(images.dtype))
         hidden = self.first(images)
         kept = [hidden]
-        for level, stages in enumerate(self.down):
-            for block, attention in stages:
-                hidden = attention(block(hidden, time))
+        for number, stage in enumerate(self.down, start=1):
+            hidden = stage(hidden, time)
+            kept.append(hidden)
+            level, rest = divmod(number, self.blocks)
+            if not rest and level <= len(self.shrink):
+                hidden = self.shrink[level - 1](pad(hidden, (0, 1, 0, 1)))
                 kept.append(hidden)
-            if level < len(self.shrink):
-                hidden = self.shrink[level](pad(hidden, (0, 1, 0, 1)))
-                kept.append(hidden)
-        for block, attention in self.middle:
-            hidden = attention(block(hidden, time))
-        for level, stages in enumerate(self.up):
-            for block, attention in stages:
-                hidden = attention(block(torch.cat([hidden, kept.pop()], dim=1), time))
-            if level < len(self.grow):
-                hidden = self.grow[level](interpolate(hidden, scale_factor=2.0, mode="nearest"))
+        for stage in self.middle:
+            hidden = stage(hidden, time)
+        for number, stage in enumerate(self.up, start=1):
+            hidden = stage(torch.cat([hidden, kept.pop()], dim=1), time)
+            level, rest = divmod(number, self.blocks + 1)
+            if not rest and level <= len(self.grow):
+                hidden = self.grow[level - 1](interpolate(hidden, scale_factor=2.0, mode="nearest"))
         return self.last(silu(self.last_norm(hidden)))
