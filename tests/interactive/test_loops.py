@@ -14,6 +14,7 @@ import mfulab
 from mfulab.flops.sharded import pretended_ranks
 from mfulab.interactive import peaks
 from mfulab.interactive.ceiling import Ceiling
+from mfulab.interactive.phases import _holds_compiled
 from mfulab.models.huggingface import build as build_huggingface
 
 ROWS, WIDTH = 4, 16
@@ -282,6 +283,7 @@ def test_compiled_models_and_compiled_steps(two, whole):
     step = (lambda: compiled(batch()).sum().backward()) if whole else lambda: train(compiled)
     step()
     row = measured(compiled, step).row
+    assert _holds_compiled(compiled(batch()).sum()), "counting leaves it compiled"
     assert (row["steps"], row["counted_steps"], row["flops"]) == (3, 1, 5 * ONE)
 
 
@@ -295,8 +297,16 @@ def test_code_that_was_compiled_elsewhere_in_the_process_changes_no_count():
         def forward(self, x):
             return inner(x, self.weight, self.bias).square()
 
-    model = Model(WIDTH, WIDTH)
-    row = measured(model, lambda: model(batch()).sum().backward(), steps=6).row
+    model, compiled = Model(WIDTH, WIDTH), []
+
+    def step():
+        loss = model(batch()).sum()
+        compiled.append(_holds_compiled(loss))
+        loss.backward()
+
+    step()
+    row = measured(model, step, steps=6).row
+    assert compiled == [True, False, True, False, True, True, True], "counting leaves it compiled"
     assert row["flops"] == 2 * ONE
     assert row["counted_steps"] == 2, "the second shows that the graph is of compiled code"
 

@@ -1,5 +1,6 @@
 """A dispatch mode that gives each operator its formula, noting pass, layer, number format and bytes."""
 
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -143,6 +144,9 @@ class OperatorCounter:
     def __enter__(self) -> "OperatorCounter":
         with ExitStack() as undo:
             undo.enter_context(self._layers)
+            if "torch._dynamo" in sys.modules:
+                # Compiled code steps aside for a dispatch mode by itself, too, but then stays aside for good.
+                undo.enter_context(torch.compiler.set_stance("force_eager"))
             undo.enter_context(flex_attention_seen(self.add))
             undo.enter_context(_Dispatch(self))
             self._open = undo.pop_all()

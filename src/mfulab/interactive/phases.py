@@ -232,7 +232,7 @@ class Phases:
         compiled = self._compiled or kind.words in self._of_compiled
         if wanted and self._counter is None and kind.words[0] == "backward" and compiled:
             # Its forward pass ran compiled, and so would this one, in which a counter sees little.
-            self._again.update(self._passed)
+            self._again.update(self._passed or [phase.kind for phase in self.done[-1:]])
             wanted = False
         if wanted and kind not in self.costs:
             wanted = len(self.costs) < MOST_KINDS and not self._derive(kind)
