@@ -300,7 +300,10 @@ def raised_ceiling(ceiling: Values, matmul: Values) -> dict[str, Any]:
     if matmul.get("status") != "ok" or speed is None or not speed > (ceiling.get("measured_tflop_s") or 0):
         return {}
     shape = "x".join(str(matmul[name]) for name in ("m", "n", "k"))
-    return {"measured_tflop_s": speed, "measured_with": matmul["kernel"], "measured_shape": shape}
+    found = {"measured_tflop_s": speed, "measured_with": matmul["kernel"], "measured_shape": shape}
+    ends = (matmul.get("time_ci_high_s"), matmul.get("time_ci_low_s"))
+    low, high = (ratio(ratio(matmul.get("flops"), end), TERA) for end in ends)
+    return {**found, "measured_ci_low_tflop_s": low, "measured_ci_high_tflop_s": high}
 
 
 def faster_than_possible(row: Values, compute: Values, device: str | None) -> str | None:
