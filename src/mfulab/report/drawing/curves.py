@@ -4,7 +4,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.language import Texts
-from mfulab.report import frames
+from mfulab.report import frames, trust
 from mfulab.report.drawing import labels, style, ticks
 
 KEYS = ["machine", "model", "workload", "mode", "precision", "execution", "sequence_length"]
@@ -25,6 +25,14 @@ def ends(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     ordered = ordered.set_index(ordered.groupby(KEYS, dropna=False).ngroup())
     first, last = (ordered[~ordered.index.duplicated(keep=keep)].sort_index() for keep in ("first", "last"))
     return first, last
+
+
+def named(row: pd.Series, text: Texts) -> str:
+    """A series in words: its model, mode and precision, its workload and execution where they are not the plain ones."""
+    known = [text.name("mode", row["mode"]), text.name("precision", row["precision"])]
+    known += [row["workload"]] if row["workload"] not in ("", row["mode"]) else []
+    known += [text.name("execution", row["execution"])] if row["execution"] not in ("", "eager") else []
+    return f"{row['model']} ({', '.join(known)})"
 
 
 def draw(
@@ -63,6 +71,9 @@ def draw(
                 capsize=2.5,
                 gid=f"{model} {precision}",
             )
+            hollow = line[trust.doubtful(line)]
+            place = hollow["batch_size"], hollow[value]
+            axes.plot(*place, "o", markersize=5, color=colors[precision], markerfacecolor=style.PAPER, zorder=4)
             last = line.iloc[-1]
             end = (last["batch_size"], last[value], model, colors[precision])
             ends_of.setdefault((machine, titles[mode]), []).append(end)

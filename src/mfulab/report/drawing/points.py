@@ -1,10 +1,11 @@
-"""Runs as points: colour is the precision, size the batch, shape the mode where it differs; the highest are named."""
+"""Runs as points: colour is the precision, size the batch, shape the mode; doubtful ones are hollow, the highest named."""
 
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
 from matplotlib.axes import Axes
 
+from mfulab.report import trust
 from mfulab.report.drawing import labels, style
 
 NAMED = 24  # models a panel
@@ -14,18 +15,20 @@ KEPT_CLEAR = 400  # points that labels keep off; among more there is no free pla
 def scatter(
     axes: Axes, rows: pd.DataFrame, x: str, y: str, colors: Mapping[str, str], shapes: Mapping[str, str] | None = None
 ) -> None:
-    """One point a row at its columns `x` and `y`; `colors` by precision, `shapes` by mode."""
+    """One point a row at its columns `x` and `y`; `colors` by precision, `shapes` by mode; doubtful rows are hollow."""
+    hollow = trust.doubtful(rows)
     for mode, shape in (shapes or {"": "o"}).items():
         here = rows[rows["mode"] == mode] if shapes else rows
+        inks = here["precision"].map(colors)
         axes.scatter(
             here[x],
             here[y],
             s=style.batch_area(here["batch_size"]),
-            color=here["precision"].map(colors),
+            facecolor=inks.mask(hollow[here.index], "none"),
             marker=shape,
             alpha=0.85,
-            edgecolor=style.PAPER,
-            linewidth=0.5,
+            edgecolor=inks.where(hollow[here.index], style.PAPER),
+            linewidth=[1.6 if each else 0.5 for each in hollow[here.index]],
             zorder=3,
             rasterized=len(rows) > style.MANY,
         )

@@ -28,6 +28,7 @@ from mfulab.schema.files import write_text
 
 TOPICS = (
     "headline",
+    "why",
     "ladder",
     "batch_size",
     "precision",

@@ -11,8 +11,8 @@ from mfulab.report.frames import Tables, ok, with_machine, with_traces
 from mfulab.tables.headroom import PARTS
 
 TABLES = ("profile", "traces", "environment")
-TOPIC = "ladder"
-ORDER = 1
+TOPIC = "why"
+ORDER = 0
 MOST = 12  # runs of all machines
 SHOWN = 0.05  # points below which a part has no step of its own
 NAMED = 4.0  # points of a stacked bar that hold a number

@@ -40,10 +40,12 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """From the lowest rung to the highest on the machine with the most rungs."""
-    here = rows[rows["machine"] == rows["machine"].value_counts().idxmax()].sort_values("share_of_reference_percent")
+    all_sizes = rows[rows["machine"] == rows["machine"].value_counts().idxmax()]
+    size = all_sizes["n"].max()
+    here = all_sizes[all_sizes["n"] == size].sort_values("share_of_reference_percent")
     low, high = here.iloc[0], here.iloc[-1]
     told = text(
-        "finding",
+        "finding" if len(here) > 1 else "finding_one",
         machine=high["machine"],
         size=int(high["n"]),
         precision=text.name("precision", high["precision"]),
@@ -54,6 +56,8 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
         factor=significant(high["share_of_reference_percent"] / low["share_of_reference_percent"]),
         reference=high["reference_name"] or text("library"),
     )
+    if slow := list(all_sizes.loc[all_sizes["n"] < size, "kernel"]):
+        told += " " + text("finding_smaller", kernels=", ".join(slow))
     return " ".join([told, *(_explained(rung, below, text) for below, rung in out_of_order(here))])
 
 

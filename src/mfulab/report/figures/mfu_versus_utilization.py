@@ -7,6 +7,7 @@ from mfulab.language import Texts
 from mfulab.language.quantities import percent
 from mfulab.report.drawing import labels, points, style
 from mfulab.report.frames import Tables, ok, with_machine, with_traces
+from mfulab.tables import remedies
 
 TABLES = ("profile", "traces", "environment")
 TOPIC = "headline"
@@ -41,8 +42,19 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
         high=percent(best["mfu_percent"]),
         high_run=_named(best, text),
     )
+    if because := _because(worst, text):
+        words += " " + text("because" if len(busy) > 1 else "because_one", because=because)
     above = int((rows["mfu_percent"] > 100).sum())
     return f"{words} {text('doubtful', count=above)}" if above else words
+
+
+def _because(row: pd.Series, text: Texts) -> str:
+    """The verdict on a run as a clause, with what it costs; empty where nothing that was measured explains it."""
+    clauses = text.within("because")
+    if not clauses.has(row["verdict"]):
+        return ""
+    clause, cost = clauses(row["verdict"]), remedies.cost(row.to_dict(), row["verdict"])
+    return clauses("points", clause=clause, points=percent(cost.points)) if cost else clause
 
 
 def _named(row: pd.Series, text: Texts) -> str:

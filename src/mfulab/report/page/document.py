@@ -13,10 +13,10 @@ from markupsafe import Markup
 
 from mfulab.language import Texts, catalogue, verdicts
 from mfulab.language.quantities import duration, percent, quantity, significant
-from mfulab.report import figures, frames
+from mfulab.report import figures, frames, trust
 from mfulab.report.drawing import fonts, style, vector
 from mfulab.report.duty_cycle import duty_cycle
-from mfulab.report.page import payload
+from mfulab.report.page import payload, why
 from mfulab.report.summary import short
 from mfulab.schema.files import write_text
 from mfulab.schema.measurements import TABLES
@@ -45,6 +45,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     text = Texts(language, "page")
     seminar = frames.seminar(folder)
     sections = _sections(tables, drawn, text)
+    doubts, doubt_lines, again = trust.summary(tables, language)
     template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(_file("report.html"))
     told = _in_words(tables, language)
     data = payload.read(told, folder)
@@ -60,6 +61,8 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         seminar=seminar.to_dict("records"),
         wrong_in_seminar=int((seminar["agrees"] != "True").sum()),
         sections=sections,
+        why=why.section(tables, {figure["name"] for section in sections for figure in section["figures"]}, language),
+        doubts={"says": doubts, "lines": doubt_lines, "again": again},
         has_rows=any(len(tables[name]) for name in TABLES),
         environment=_environment(tables),
         definitions=catalogue(language)["definitions"].items(),
@@ -156,7 +159,12 @@ def _sections(tables: frames.Tables, drawn: Path | None, text: Texts) -> list[di
             "command": figures.command(name, experiments, text.language),
         }
         sections.setdefault(module.TOPIC, []).append(shown)
-    return [{"topic": topic, "title": text(f"topic_{topic}"), "figures": shown} for topic, shown in sections.items()]
+    sections.setdefault("why", [])  # which has cases even where no run has a headroom to draw
+    return [
+        {"topic": topic, "title": text(f"topic_{topic}"), "figures": sections[topic]}
+        for topic in figures.TOPICS
+        if topic in sections
+    ]
 
 
 def _unbroken(words: str) -> str:

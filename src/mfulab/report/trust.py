@@ -1,0 +1,110 @@
+"""Doubts about measured rows: what disturbed them, and what cannot be; for the page, the terminal and the figures."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pandas as pd
+
+from mfulab.language import Texts
+from mfulab.language.quantities import percent
+from mfulab.report import frames
+
+WIDE = 0.25  # relative half width of a confidence interval from which the processes did not agree
+ABOVE = 105.0  # % of a measured ceiling: more than it may differ by between two measurements of it
+FALLING = 0.9  # of a smaller batch's step time: no noise that intervals allow
+ALIKE = ["hardware", "model", "workload", "mode", "precision", "execution", "sequence_length"]
+STEPS = {"profile": "profile_step", "matmul": "bench_matmul"}
+
+# Flags of a verdict that say that the device did something else meanwhile, or not what it can.
+DISTURBING = ("other_processes", "beside", "held_back", "stolen", "disturbed")
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """Runs of one table that are doubtful for one reason, by the reason's key in section `trust`."""
+
+    key: str
+    table: str
+    runs: tuple[str, ...]
+    worst: float | None = None
+
+
+def doubtful(rows: pd.DataFrame) -> pd.Series:
+    """True for each row that was measured on a disturbed machine, or not to an end; such points are drawn hollow."""
+    found = pd.Series(False, index=rows.index)
+    for mask in _masks(rows).values():
+        found |= mask
+    return found
+
+
+def _masks(rows: pd.DataFrame) -> dict[str, pd.Series]:
+    """For each reason a flag a row."""
+    nothing = pd.Series(False, index=rows.index)
+    ok = rows["status"] == "ok" if "status" in rows else ~nothing
+    flags = rows["verdict_flags"].fillna("") if "verdict_flags" in rows else pd.Series("", index=rows.index)
+    masks = {key: ok & flags.str.contains(f'"{key}"', regex=False) for key in DISTURBING}
+    if "steady" in rows:
+        masks["unsteady"] = ok & (rows["steady"] == False).fillna(False).astype(bool)  # noqa: E712 (may be missing)
+    if {"time_s", "time_ci_low_s", "time_ci_high_s"} <= set(rows):
+        width = (rows["time_ci_high_s"] - rows["time_ci_low_s"]) / 2 / rows["time_s"]
+        masks["wide"] = ok & (width > WIDE)
+        masks["no_interval"] = ok & rows["time_s"].notna() & width.isna()
+    if "mfu_percent" in rows:
+        masks["above_peak"] = ok & (rows["mfu_percent"] > 100)
+        masks["falling"] = ok & falling(rows)
+    return masks
+
+
+def doubts(tables: frames.Tables) -> list[Doubt]:
+    """Reasons to doubt what was measured here, the most frequent first; impossible ceilings before all."""
+    found = []
+    for table in STEPS:
+        rows = frames.own(tables[table])
+        for key, mask in _masks(rows).items():
+            if mask.any():
+                found.append(Doubt(key, table, tuple(rows.loc[mask, "run"])))
+    found.sort(key=lambda doubt: -len(doubt.runs))
+    return [*_low_ceilings(tables), *found]
+
+
+def falling(rows: pd.DataFrame) -> pd.Series:
+    """True for a step that takes less time than the same step of a smaller batch, though more is to be done."""
+    ordered = rows.dropna(subset=["time_s", "batch_size"]).sort_values("batch_size")
+    longest = ordered.groupby(ALIKE, dropna=False)["time_s"].cummax()
+    return (ordered["time_s"] < FALLING * longest).reindex(rows.index, fill_value=False)
+
+
+def _low_ceilings(tables: frames.Tables) -> Iterator[Doubt]:
+    """Precisions in which a matmul ran faster than the best one that the ceiling knows: MFU reads too high."""
+    rows = frames.own(frames.ok(tables["matmul"], "share_of_measured_percent"))
+    above = rows[rows["share_of_measured_percent"] > ABOVE]
+    for precision, here in above.groupby("precision", sort=False):
+        best = here.loc[here["share_of_measured_percent"].idxmax()]
+        yield Doubt(str(precision), "ceilings", (best["run"],), best["share_of_measured_percent"])
+
+
+def count(tables: frames.Tables) -> tuple[int, int]:
+    """(doubtful rows, all rows with a time) of what was measured here."""
+    rows = [frames.own(frames.ok(tables[table], "time_s")) for table in STEPS]
+    return sum(int(doubtful(each).sum()) for each in rows), sum(map(len, rows))
+
+
+def summary(tables: frames.Tables, language: str = "en") -> tuple[str, list[str], str]:
+    """(headline, a line a reason, command that measures again); empty texts where nothing is doubtful."""
+    text, found = Texts(language, "trust"), doubts(tables)
+    if not found:
+        return "", [], ""
+    few, all_rows = count(tables)
+    lines = [_line(doubt, text) for doubt in found]
+    steps = dict.fromkeys(STEPS.get(doubt.table, "ceilings") for doubt in found)
+    rows = pd.concat([tables[table][["experiment", "recorded"]] for table in STEPS])
+    experiments = ",".join(dict.fromkeys(filter(None, rows.loc[~rows["recorded"], "experiment"])))
+    chosen = f" --config experiment={experiments}" if experiments else ""
+    command = f"snakemake --cores 1 report --forcerun {' '.join(steps)}{chosen}"
+    return text("headline" if few else "ceilings_only", count=few, total=all_rows), lines, command
+
+
+def _line(doubt: Doubt, text: Texts) -> str:
+    if doubt.table == "ceilings":
+        return text("low_ceiling", precision=doubt.key, share=percent(doubt.worst or 0), run=doubt.runs[0])
+    return text(doubt.key, count=len(doubt.runs), run=doubt.runs[0])
