@@ -91,17 +91,32 @@ def count(tables: frames.Tables) -> tuple[int, int]:
 
 def summary(tables: frames.Tables, language: str = "en") -> tuple[str, list[str], str]:
     """(headline, a line a reason, command that measures again); empty texts where nothing is doubtful."""
-    text, found = Texts(language, "trust"), doubts(tables)
-    if not found:
+    text, found, broken = Texts(language, "trust"), doubts(tables), failed(tables, language)
+    if not found and not broken:
         return "", [], ""
     few, all_rows = count(tables)
-    lines = [_line(doubt, text) for doubt in found]
-    steps = dict.fromkeys(STEPS.get(doubt.table, "ceilings") for doubt in found)
+    lines = [*filter(None, [broken]), *(_line(doubt, text) for doubt in found)]
+    again = [STEPS.get(doubt.table, "ceilings") for doubt in found]
+    again += [STEPS[table] for table in STEPS if broken and len(_failed(tables[table]))]
+    steps = dict.fromkeys(again)
     rows = pd.concat([tables[table][["experiment", "recorded"]] for table in STEPS])
     experiments = ",".join(dict.fromkeys(filter(None, rows.loc[~rows["recorded"], "experiment"])))
     chosen = f" --config experiment={experiments}" if experiments else ""
     command = f"snakemake --cores 1 report --forcerun {' '.join(steps)}{chosen}"
-    return text("headline" if few else "ceilings_only", count=few, total=all_rows), lines, command
+    says = text("headline", count=few, total=all_rows) if few else text("ceilings_only") if found else ""
+    return says or lines.pop(0), lines, command
+
+
+def failed(tables: frames.Tables, language: str = "en") -> str:
+    """Sentence on the runs that failed here, with the first one's message; empty without one."""
+    rows = pd.concat([_failed(tables[table])[["run", "message"]] for table in STEPS])
+    if rows.empty:
+        return ""
+    return Texts(language, "trust")("failed", count=len(rows), run=rows["run"].iloc[0], message=rows["message"].iloc[0])
+
+
+def _failed(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows[~rows["recorded"] & rows["status"].isin(["failed", "incorrect"])]
 
 
 def _line(doubt: Doubt, text: Texts) -> str:

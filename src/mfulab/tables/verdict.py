@@ -277,7 +277,7 @@ def _attributed(facts: Facts) -> dict[str, float] | None:
 
 
 def _lost_in_matmuls(parts: Mapping[str, float]) -> float:
-    """Share of the step by which matmuls take longer than at the best speed: what the headroom calls below their best."""
+    """Share of the step by which matmuls take longer than at the best speed, as in the headroom."""
     return parts["matmuls"] * (1 - parts["speed"] / 100)
 
 

@@ -28,7 +28,7 @@ def ends(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def named(row: pd.Series, text: Texts) -> str:
-    """A series in words: its model, mode and precision, its workload and execution where they are not the plain ones."""
+    """A series in words: model, mode and precision; workload and execution where they are not the plain ones."""
     known = [text.name("mode", row["mode"]), text.name("precision", row["precision"])]
     known += [row["workload"]] if row["workload"] not in ("", row["mode"]) else []
     known += [text.name("execution", row["execution"])] if row["execution"] not in ("", "eager") else []

@@ -1,4 +1,4 @@
-"""Runs as points: colour is the precision, size the batch, shape the mode; doubtful ones are hollow, the highest named."""
+"""Runs as points: colour is the precision, size the batch, shape the mode; doubtful ones are hollow."""
 
 from collections.abc import Mapping, Sequence
 

@@ -44,7 +44,7 @@ def _bytes(precisions: pd.Series) -> pd.Series:
 
 
 def finding(rows: pd.DataFrame, text: Texts, axis: str) -> str:
-    """The largest gain and the largest loss, or the smallest gain where nothing loses; what exceeds the peaks' ratio."""
+    """The largest gain and the largest loss, or the smallest gain where nothing loses; a gain that cannot be."""
     best, worst = rows.loc[rows["speedup"].idxmax()], rows.loc[rows["speedup"].idxmin()]
     said = text(
         "finding_one" if best["speedup"] == worst["speedup"] else "finding",

@@ -22,6 +22,7 @@ INK, MUTED, GRID, PAPER = "#1f2933", "#5f6b7a", "#dde2e8", "#ffffff"
 PALETTE = tuple(sns.color_palette("colorblind").as_hex()[index] for index in (0, 1, 2, 3, 4, 5, 9, 7))
 SIZE = (10.0, 5.625)  # inches: 16:9, 1920 × 1080 at DPI
 DPI = 192
+LETTERS = 150  # of the provenance: what fits the width of a figure
 MANY = 1500  # points beyond which an SVG holds them as one picture
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
@@ -224,4 +225,7 @@ def provenance(rows: pd.DataFrame) -> str:
     span = dates[0] if len(dates) == 1 else f"{dates[0]} … {dates[-1]}" if dates else ""
     commit = ", ".join(commit[:7] + ("-dirty" if commit.endswith("-dirty") else "") for commit in commits[:2])
     code = f"mfulab {commit}{'…' if len(commits) > 2 else ''}" if commits else ""
-    return " · ".join(filter(None, [", ".join(shown[:3]), span, code]))
+    rest = " · ".join(filter(None, [span, code]))
+    names, room = ", ".join(shown[:3]), LETTERS - len(rest)
+    names = names if len(names) <= room else f"{names[: room - 2]} …"
+    return " · ".join(filter(None, [names, rest]))

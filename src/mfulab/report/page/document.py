@@ -25,7 +25,19 @@ from mfulab.tables import compare
 FONTS = "/* fonts */"  # in the style sheet, where the letters that the page needs are put once they are known
 COMPARED = 200  # lines of a comparison; the file has all
 LISTED = 5  # reasons of one status that are told; runs with others are counted
-WORDS = ("copy", "copied", "count", "row", "config", "log", "folder", "operators", "samples", "series")
+WORDS = (
+    "copied",
+    "count",
+    "no_column",
+    "no_number",
+    "row",
+    "config",
+    "log",
+    "folder",
+    "operators",
+    "samples",
+    "series",
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -48,12 +60,13 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     doubts, doubt_lines, again = trust.summary(tables, language)
     template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(_file("report.html"))
     told = _in_words(tables, language)
-    data = payload.read(told, folder)
+    data = payload.read(told, folder) | {"figures": {each["name"]: each.pop("rows") for each in _all(sections)}}
     content = template.render(
         text=text,
-        headline=next((figure["finding"] for section in sections for figure in section["figures"]), None),
-        provenance=style.provenance(_runs(tables)),
+        headline=_headline(sections, tables, text),
+        provenance=style.provenance(frames.in_words(_runs(tables), text)),
         duty_cycle=_duty_cycle(tables, text),
+        rows_shown=_rows_shown(tables, text),
         unmeasured=_unmeasured(told, text),
         problems=[*([] if len(_runs(tables)) else [text("no_rows")]), *problems],
         excluded=frames.excluded(folder).to_dict("records"),
@@ -64,7 +77,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         why=why.section(tables, {figure["name"] for section in sections for figure in section["figures"]}, language),
         doubts={"says": doubts, "lines": doubt_lines, "again": again},
         has_rows=any(len(tables[name]) for name in TABLES),
-        environment=_environment(tables),
+        environment=_environment(tables, text),
         definitions=catalogue(language)["definitions"].items(),
         words={key: text(key) for key in WORDS},
         data=payload.packed(data),
@@ -101,6 +114,16 @@ def _runs(tables: frames.Tables) -> pd.DataFrame:
     shared = ["hardware", "recorded", "experiment", "status", "started_at", "commit", "process_s", "measured_s"]
     wanted = [tables[name][shared] for name in ("profile", "matmul", "ceilings")]
     return frames.with_machine(tables, pd.concat(wanted, ignore_index=True))
+
+
+def _rows_shown(tables: frames.Tables, text: Texts) -> str:
+    """Experiments whose rows the page shows, and how many recorded machines."""
+    runs = _runs(tables)
+    measured = sorted(set(filter(None, runs.loc[~runs["recorded"], "experiment"])))
+    recorded = runs.loc[runs["recorded"], "hardware"].nunique()
+    says = [text("shown_experiments", names=", ".join(measured))] if measured else []
+    says += [text("shown_recorded", count=recorded)] if recorded else []
+    return " ".join([*says, text("shown_all")]) if measured else " ".join(says)
 
 
 def _duty_cycle(tables: frames.Tables, text: Texts) -> str:
@@ -142,7 +165,7 @@ def _sections(tables: frames.Tables, drawn: Path | None, text: Texts) -> list[di
     experiments = list(dict.fromkeys(filter(None, measured["experiment"]))) or ["recorded"] * (len(runs) > 0)
     sections: dict[str, list[dict[str, Any]]] = {}
     for name, module in figures.modules().items():
-        rows = module.rows(tables)
+        rows = frames.in_words(module.rows(tables), text)
         if rows.empty:
             continue
         words = text.within(name)
@@ -156,6 +179,7 @@ def _sections(tables: frames.Tables, drawn: Path | None, text: Texts) -> list[di
             "finding": _unbroken(figures.finding(module, rows, words)),
             "reading": _unbroken(words("reading")),
             "svg": Markup(vector.inline(svg, name)),
+            "rows": payload.drawn(rows),
             "command": figures.command(name, experiments, text.language),
         }
         sections.setdefault(module.TOPIC, []).append(shown)
@@ -165,6 +189,18 @@ def _sections(tables: frames.Tables, drawn: Path | None, text: Texts) -> list[di
         for topic in figures.TOPICS
         if topic in sections
     ]
+
+
+def _headline(sections: list[dict[str, Any]], tables: frames.Tables, text: Texts) -> str | None:
+    """The first figure's sentence; where every run failed, the failure."""
+    measured = any((tables[name]["status"] == "ok").any() for name in trust.STEPS)
+    if not measured and (failed := trust.failed(tables, text.language)):
+        return failed
+    return next((figure["finding"] for figure in _all(sections)), None)
+
+
+def _all(sections: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [figure for section in sections for figure in section["figures"]]
 
 
 def _unbroken(words: str) -> str:
@@ -215,9 +251,11 @@ def _number(text: str) -> float | None:
         return None
 
 
-def _environment(tables: frames.Tables) -> dict[str, Any]:
+def _environment(tables: frames.Tables, text: Texts) -> dict[str, Any]:
     """A column a machine, a line a fact that at least one of them has."""
-    rows = frames.with_machine(tables, tables["environment"]).drop_duplicates("machine", keep="last")
+    rows = frames.in_words(frames.with_machine(tables, tables["environment"]), text).drop_duplicates(
+        "machine", keep="last"
+    )
     skipped = {"experiment", "run", "recorded", "status", "machine", "process_s", "measured_s"}
     facts = []
     for name in (name for name in rows.columns if name not in skipped):

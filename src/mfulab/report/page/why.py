@@ -12,6 +12,7 @@ from mfulab.report.figures import headroom
 from mfulab.tables import remedies
 from mfulab.tables.verdict import COLUMNS as VERDICT
 
+NAMED = 5.0  # points from which a part of the step is named below its bar
 SHOWN = 6  # cases in view; the others unfold
 LISTED = 30  # lines of the table of batch sizes
 PHASES = ("forward", "backward", "optimiser", "other")
@@ -22,7 +23,7 @@ def section(tables: frames.Tables, figures: set[str], language: str) -> dict[str
     """The section's cases and answers; `figures` are those that the page shows. Empty without a profiled step."""
     text = Texts(language, "why")
     rows = frames.own(frames.with_machine(tables, frames.with_traces(tables)))
-    rows = frames.ok(rows, "time_s")
+    rows = frames.in_words(frames.ok(rows, "time_s"), text)
     if rows.empty:
         return {}
     cases = [_case(row, figures, text) for row in chosen(rows).to_dict("records")]
@@ -57,6 +58,9 @@ def _case(row: Mapping[str, Any], figures: set[str], text: Texts) -> dict[str, A
         )
         if lost
         else "",
+        "named": " · ".join(
+            f"{parts(part)} {percent(each.points)} %" for part, each in budget.items() if each.points >= NAMED
+        ),
         "parts": [
             {
                 "name": parts(part),
