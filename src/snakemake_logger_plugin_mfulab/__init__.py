@@ -112,7 +112,7 @@ class LogHandler(LogHandlerBase):
         """Lines of the dry run: each distinct run with its processes and its reason, then each rule's jobs."""
         order = list(self.counts)
         lines = []
-        for (rule, what), (times, reason) in sorted(self.planned.items(), key=lambda each: order.index(each[0][0])):
+        for (_, what), (times, reason) in sorted(self.planned.items(), key=lambda each: order.index(each[0][0])):
             processes = f" × {times}" if times > 1 else ""
             # Of a run that is not there yet the reason goes without saying.
             lines.append(f"{what}{processes}" + (f"  ({reason})" if not reason.startswith("Missing output") else ""))

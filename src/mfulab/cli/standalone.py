@@ -31,7 +31,15 @@ from mfulab.schema.measurements import MEASUREMENTS
 
 # Hydra's flags that take a value, and those that show something and run nothing.
 VALUED = {"--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd"}
-SHOWING = {"--cfg", "-c", "--info", "-i", "--shell-completion", "-sc", "--hydra-help", "--version"}
+COMPLETING = {"--shell-completion", "-sc", "--hydra-help", "--version"}
+SHOWING = {"--cfg", "-c", "--info", "-i", *COMPLETING}
+FLAGS = """
+  -m               sweep over values with commas; one table at the end
+  --row            every column of the row instead of its summary
+  --cfg job        show the composed config and measure nothing
+  --info defaults  show how it was composed
+  --shell-completion install=bash   complete keys and options: eval "$(python SCRIPT -sc install=bash)"
+  --hydra-help     Hydra's own flags"""
 # Seconds of a step where none was measured yet, on two cores; a large model takes as long as it takes.
 USUAL_S = {"ceilings": 12.0, "profile_step": 20.0, "bench_matmul": 10.0, "count_flops": 4.0}
 
@@ -42,7 +50,7 @@ def main(step: str, arguments: Sequence[str]) -> None:
         print(help_of(step))
         return
     flags, given = split(arguments)
-    overrides = given if SHOWING & set(flags) else complete(given)
+    overrides = given if COMPLETING & set(flags) else complete(given)
     many = bool({"-m", "--multirun"} & set(flags))
     if not SHOWING & set(flags):
         check(overrides, CONFIG, sweeps=many)
@@ -83,16 +91,10 @@ def help_of(step: str) -> str:
     fields = MEASUREMENTS[step].config.model_fields
     groups = sorted(path for path in CONFIG.iterdir() if path.is_dir() and path.name in fields)
     choices = [f"  {path.name}={'|'.join(sorted(file.stem for file in path.glob('*.yaml')))}" for path in groups]
-    keys = [name for name in fields if name not in {path.name for path in groups}]
-    return "\n".join([
-        script.strip(), "", "Groups, one option of each:", *choices, "", f"Keys: {', '.join(keys)} (config/README.md)", "",
-        "  -m               sweep over values with commas; one table at the end",
-        "  --row            every column of the row instead of its summary",
-        "  --cfg job        show the composed config and measure nothing",
-        "  --info defaults  show how it was composed",
-        "  --shell-completion install=bash   complete keys and options: eval \"$(python SCRIPT -sc install=bash)\"",
-        "  --hydra-help     Hydra's own flags",
-    ])  # fmt: skip
+    keys = ", ".join(name for name in fields if name not in {path.name for path in groups})
+    return "\n".join(
+        [script.strip(), "", "Groups, one option of each:", *choices, "", f"Keys: {keys} (config/README.md)", FLAGS]
+    )
 
 
 def _measure(step: str, composition: Composition, done: dict[str, Mapping[str, Any]], whole: bool | None) -> None:

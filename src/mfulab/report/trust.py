@@ -15,8 +15,12 @@ FALLING = 0.9  # of a smaller batch's step time: no noise that intervals allow
 ALIKE = ["hardware", "model", "workload", "mode", "precision", "execution", "sequence_length"]
 STEPS = {"profile": "profile_step", "matmul": "bench_matmul"}
 
-# Flags of a verdict that say that the device did something else meanwhile, or not what it can.
-DISTURBING = ("other_processes", "beside", "held_back", "stolen", "disturbed")
+# Reasons, by their keys in section `trust`.
+WORDS = (
+    *("other_processes", "beside", "held_back", "stolen", "disturbed"),
+    *("unsteady", "wide", "no_interval", "above_peak", "falling"),
+)
+DISTURBING = WORDS[:5]  # flags of a verdict: the device did something else meanwhile, or not what it can
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,8 @@ def failed(tables: frames.Tables, language: str = "en") -> str:
     rows = pd.concat([_failed(tables[table])[["run", "message"]] for table in STEPS])
     if rows.empty:
         return ""
-    return Texts(language, "trust")("failed", count=len(rows), run=rows["run"].iloc[0], message=rows["message"].iloc[0])
+    text, first = Texts(language, "trust"), rows.iloc[0]
+    return text("failed", count=len(rows), run=first["run"], message=first["message"])
 
 
 def _failed(rows: pd.DataFrame) -> pd.DataFrame:

@@ -94,7 +94,7 @@ def draw(
     entries = [style.line(color, text.name("precision", name)) for name, color in colors.items()]
     if len(dashes) > 1:
         entries += [style.line(style.MUTED, text.name("execution", name), dash) for name, dash in dashes.items()]
-    style.legend(figure, entries)
+    style.legend(figure, [*entries, *style.hollow(rows, trust.doubtful(rows), text)])
     labels.settle(figure)
     for place, ends in ends_of.items():
         labels.at_line_ends(grid[place], _one_each(ends))

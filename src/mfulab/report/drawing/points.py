@@ -24,7 +24,7 @@ def scatter(
             here[x],
             here[y],
             s=style.batch_area(here["batch_size"]),
-            facecolor=inks.mask(hollow[here.index], "none"),
+            facecolor=inks.mask(hollow[here.index], style.PAPER),
             marker=shape,
             alpha=0.85,
             edgecolor=inks.where(hollow[here.index], style.PAPER),

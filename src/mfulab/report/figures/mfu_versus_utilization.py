@@ -5,6 +5,7 @@ from matplotlib.figure import Figure
 
 from mfulab.language import Texts
 from mfulab.language.quantities import percent
+from mfulab.report import trust
 from mfulab.report.drawing import labels, points, style
 from mfulab.report.frames import Tables, ok, with_machine, with_traces
 from mfulab.tables import remedies
@@ -91,6 +92,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     )
     entries = [style.dot(colors[name], text.name("precision", name)) for name in colors]
     entries += [style.dot(style.MUTED, word, shapes[mode]) for mode, word in modes.items()]
+    entries += style.hollow(rows, trust.doubtful(rows), text)
     style.legend(figure, entries + style.dot_size(rows["batch_size"], text))
     labels.settle(figure)
     for machine in machines:

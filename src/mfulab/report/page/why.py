@@ -15,7 +15,11 @@ from mfulab.tables.verdict import COLUMNS as VERDICT
 NAMED = 5.0  # points from which a part of the step is named below its bar
 SHOWN = 6  # cases in view; the others unfold
 LISTED = 30  # lines of the table of batch sizes
-PHASES = ("forward", "backward", "optimiser", "other")
+WORDS = (
+    *("forward", "backward", "optimiser", "other", "bf16_yes", "bf16_no", "bf16_unclear"),
+    *("head_model", "head_mode", "head_precision", "head_batch", "head_speed", "head_share"),
+)
+PHASES, WORTH, HEADS = WORDS[:4], WORDS[4:7], WORDS[7:]
 CAUSE, REASON = VERDICT[:2]
 
 
@@ -121,8 +125,7 @@ def _answers(rows: pd.DataFrame, text: Texts) -> list[dict[str, Any]]:
 
 
 def _head(text: Texts) -> list[str]:
-    heads = ("head_model", "head_mode", "head_precision", "head_batch", "head_speed", "head_share")
-    return [*(text(name) for name in heads), *(text("head_fits", gigabytes=size) for size in answers.CARDS_GB)]
+    return [*(text(name) for name in HEADS), *(text("head_fits", gigabytes=size) for size in answers.CARDS_GB)]
 
 
 def _line(each: answers.Batch, text: Texts) -> list[str]:
@@ -165,15 +168,16 @@ def _loader_says(waits: pd.DataFrame, text: Texts) -> str:
     if waits.empty:
         return text("loader_unknown")
     worst = waits.iloc[0]
-    said = {"model": worst["model"], "share": percent(worst["input_wait_percent"]), "count": len(waits)}
-    return text("loader_yes" if worst["input_wait_percent"] >= answers.WAITING else "loader_no", **said)
+    share = worst["input_wait_percent"]
+    said = {"model": worst["model"], "share": percent(share), "count": len(waits)}
+    return text("loader_yes" if share >= answers.WAITING else "loader_no", **said)
 
 
 def _bf16_says(pairs: pd.DataFrame, text: Texts) -> str:
     if pairs.empty:
         return text("bf16_unknown")
     said = []
-    for worth in ("yes", "no", "unclear"):
+    for worth in WORTH:
         here = pairs[pairs["worth"] == worth].sort_values("speedup", ascending=False)
         if len(here):
             runs = ", ".join(
@@ -187,5 +191,5 @@ def _bf16_says(pairs: pd.DataFrame, text: Texts) -> str:
                 for row in here.to_dict("records")[:4]
             )
             more = text("and_more", count=len(here) - 4) if len(here) > 4 else ""
-            said.append(text(f"bf16_{worth}", runs=runs + more))
+            said.append(text(worth, runs=runs + more))
     return " ".join(said)
