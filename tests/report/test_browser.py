@@ -130,16 +130,17 @@ def test_figures_are_saved_as_picture_and_rows(opened, tmp_path):
         assert b"var(--" not in content
 
 
-AXE = Path(find_spec("axe_playwright_python").submodule_search_locations[0]) / "axe.min.js"
+AXE = find_spec("axe_playwright_python")
 
 
+@pytest.mark.skipif(AXE is None, reason="axe-playwright-python, which brings axe-core, is not installed")
 @pytest.mark.parametrize("name", ["report", "korean"])
 def test_accessible_at_three_widths(browser, report, name):
     tab = browser.new_page()
     tab.goto(report.with_name(f"{name}.html").as_uri())
     tab.wait_for_selector("#grid tbody tr[data-row]")
     tab.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
-    tab.evaluate(AXE.read_text())
+    tab.evaluate(next(Path(AXE.submodule_search_locations[0]).rglob("axe.min.js")).read_text())
     for width in (375, 768, 1280):
         tab.set_viewport_size({"width": width, "height": 900})
         found = tab.evaluate("axe.run({ exclude: ['svg'] }).then((all) => all.violations)")
