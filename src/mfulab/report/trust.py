@@ -45,14 +45,15 @@ def _masks(rows: pd.DataFrame) -> dict[str, pd.Series]:
     """For each reason a flag a row."""
     nothing = pd.Series(False, index=rows.index)
     ok = rows["status"] == "ok" if "status" in rows else ~nothing
+    timed = ok & rows["replicates"].notna() if "replicates" in rows else ok  # not what was read from a trace
     flags = rows["verdict_flags"].fillna("") if "verdict_flags" in rows else pd.Series("", index=rows.index)
     masks = {key: ok & flags.str.contains(f'"{key}"', regex=False) for key in DISTURBING}
     if "steady" in rows:
-        masks["unsteady"] = ok & (rows["steady"] == False).fillna(False).astype(bool)  # noqa: E712 (may be missing)
+        masks["unsteady"] = timed & (rows["steady"] == False).fillna(False).astype(bool)  # noqa: E712 (may be missing)
     if {"time_s", "time_ci_low_s", "time_ci_high_s"} <= set(rows):
         width = (rows["time_ci_high_s"] - rows["time_ci_low_s"]) / 2 / rows["time_s"]
         masks["wide"] = ok & (width > WIDE)
-        masks["no_interval"] = ok & rows["time_s"].notna() & width.isna()
+        masks["no_interval"] = timed & rows["time_s"].notna() & width.isna()
     if "mfu_percent" in rows:
         masks["above_peak"] = ok & (rows["mfu_percent"] > 100)
         masks["falling"] = ok & falling(rows)

@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from mfulab.report import trust
-from mfulab.report.drawing import labels, style
+from mfulab.report.drawing import hover, labels, style
 
 NAMED = 24  # models a panel
 KEPT_CLEAR = 400  # points that labels keep off; among more there is no free place
@@ -20,7 +20,7 @@ def scatter(
     for mode, shape in (shapes or {"": "o"}).items():
         here = rows[rows["mode"] == mode] if shapes else rows
         inks = here["precision"].map(colors)
-        axes.scatter(
+        drawn = axes.scatter(
             here[x],
             here[y],
             s=style.batch_area(here["batch_size"]),
@@ -32,14 +32,25 @@ def scatter(
             zorder=3,
             rasterized=len(rows) > style.MANY,
         )
+        if len(rows) <= style.MANY:
+            hover.say(drawn, here, x, y)
 
 
-def name_highest(axes: Axes, rows: pd.DataFrame, x: str, y: str, lines: Sequence[tuple[float, float]] = ()) -> None:
+def name_highest(
+    axes: Axes,
+    rows: pd.DataFrame,
+    x: str,
+    y: str,
+    lines: Sequence[tuple[float, float]] = (),
+    also: Sequence[object] = (),
+) -> None:
     """Names the highest point of each model, off the others and, where there is room, off `lines`.
 
-    Call it after `labels.settle`.
+    `also` are rows, by their index, that are named before all. Call it after `labels.settle`.
     """
     highest = rows.loc[rows.groupby("model")[y].idxmax()].nlargest(NAMED, y)
+    first = rows.loc[[index for index in also if index in rows.index and index not in highest.index]]
+    highest = pd.concat([first, highest])
     named = highest[[x, y, "model"]].itertuples(index=False, name=None)
     others = rows[[x, y]].head(KEPT_CLEAR).itertuples(index=False, name=None)
     labels.beside_points(axes, list(named), list(others), lines)

@@ -128,5 +128,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         axes.xaxis.set_major_formatter(lambda share, _: f"{share:g}")
         axes.tick_params(axis="y", labelsize=small + 1)
         axes.grid(axis="y", visible=False)
-        axes.set_xlabel(text("share"))
+        references = {name for name in here["reference_name"] if name}
+        reference = references.pop() if len(references) == 1 else text("library")
+        axes.set_xlabel(text("share", reference=reference))
     style.legend(figure, [style.dot(color, text.name("family", name), "s") for name, color in colors.items() if name])
