@@ -9,7 +9,6 @@ from typing import Any
 
 from mfulab.language import Texts
 
-
 # Operators of an optimiser's update: those of no model, and those that are its own if its phase takes as long.
 UPDATES = ("aten::addcdiv", "aten::addcmul", "aten::lerp", "aten::_foreach", "aten::_fused_adam", "aten::_fused_sgd")
 IN_UPDATES = frozenset({"aten::div", "aten::sqrt", "aten::mul", "aten::mul_", "aten::add", "aten::add_"})
