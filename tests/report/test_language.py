@@ -23,11 +23,10 @@ PACKAGE = Path(mfulab.report.__file__).parent
 VERDICT = PACKAGE.parent / "tables/verdict.py"
 SHOW = PACKAGE.parent / "interactive/show.py"
 TRACE_TEXT = PACKAGE.parent / "cli/trace_text.py"
-VERDICTS = PACKAGE.parent / "language/verdicts.py"
 HEADROOM = PACKAGE.parent / "tables/headroom.py"
 ASKING = ("text", "words")
 CONSTANTS = ("key", "PARTS", "RUNGS", "WORDS")
-NOTES = {"uncounted", "uncounted_because", "untimed", "no_peak", "over_peak"}
+NOTES = {"update", "uncounted", "uncounted_because", "untimed", "no_peak", "over_peak"}
 
 
 def keys(language: str) -> set[tuple[str, str]]:
@@ -64,7 +63,7 @@ def used() -> frozenset[str]:
         *verdict.CAUSES,
         *(rung.column for rung in ladder.RUNGS),
     }
-    modules = (asked_in(path) for path in (*PACKAGE.rglob("*.py"), SHOW, TRACE_TEXT, HEADROOM, VERDICTS))
+    modules = (asked_in(path) for path in (*PACKAGE.rglob("*.py"), SHOW, TRACE_TEXT, HEADROOM))
     return frozenset(asked.union(*modules, asked_in(VERDICT, ("Said",), ())))
 
 
