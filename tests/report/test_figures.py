@@ -184,8 +184,11 @@ def test_sentences_stay_true_for_extreme_equal_and_single_rows(few, language):
             continue
         first = rows.iloc[0]
         equal = rows.assign(**{column: first[column] for column in rows.select_dtypes("number")})
-        for what in (rows.head(1), equal, factors(rows, 1e5), factors(rows, 1e-5)):
+        for what in (rows, rows.head(1), equal, factors(rows, 1e5), factors(rows, 1e-5)):
             said = module.finding(what, text)
+            assert said[0] != " ", (name, said)
+            runs = re.findall(r"\b\w+ \([^()]*,[^()]*\)", said)
+            assert len(runs) == len(set(runs)) or name == "memory_predicted", (name, said)
             assert not re.search(r"\bnan\b|\binf\b|[{}]|None", said), (name, said)
             assert not re.search(r"(?<![\d.,])1 (runs|cases|counts|rows)\b", said), (name, said)
 
@@ -260,8 +263,8 @@ def test_the_headline_names_one_busy_run_and_doubts_what_exceeds_the_peak(few):
     busiest = profile[profile["mode"] == "training"]["mfu_percent"].idxmax()
     profile.loc[busiest, ["model", "utilization_percent", "mfu_percent"]] = "resnet18", 95.0, 123.0
     drawn = figures.render("mfu_versus_utilization", {**few, "profile": profile})
-    batch_size = int(profile.loc[busiest, "batch_size"])
-    assert f"kept the device at least 90 % busy (resnet18 training, batch {batch_size})" in drawn.finding
+    batch_size, precision = int(profile.loc[busiest, "batch_size"]), profile.loc[busiest, "precision"]
+    assert f"kept the device at least 90 % busy (resnet18 training, {precision}, batch {batch_size})" in drawn.finding
     assert "its MFU is 123 %" in drawn.finding
     assert drawn.finding.startswith("1 of ")
     assert "above 100 %: the peak is too low" in drawn.finding

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from string import Formatter
@@ -50,9 +51,16 @@ def asked_in(path: Path, asking: tuple[str, ...] = ASKING, constants: tuple[str,
             keys = None if isinstance(node.args[0], ast.JoinedStr) else node.args[0]
         elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in constants:
             keys = node.value
-        values = [each.value for each in ast.walk(keys) if isinstance(each, ast.Constant)] if keys else []
-        found |= {value for value in values if isinstance(value, str)}
+        found |= set(strings(keys)) if keys else set()
     return found
+
+
+def strings(node: ast.AST) -> Iterator[str]:
+    """The texts in an expression, those of a condition left out."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    for child in [node.body, node.orelse] if isinstance(node, ast.IfExp) else ast.iter_child_nodes(node):
+        yield from strings(child)
 
 
 @cache

@@ -36,17 +36,18 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
             high_run=_named(best, text),
         )
     worst, best = (busy.loc[busy["mfu_percent"].agg(which)] for which in ("idxmin", "idxmax"))
+    low, high = percent(worst["mfu_percent"]), percent(best["mfu_percent"])
     words = text(
-        "finding" if len(busy) > 1 else "finding_one",
+        "finding_one" if len(busy) == 1 else "finding_same" if low == high else "finding",
         count=len(busy),
         total=len(rows),
-        low=percent(worst["mfu_percent"]),
+        low=low,
         low_run=_named(worst, text),
-        high=percent(best["mfu_percent"]),
+        high=high,
         high_run=_named(best, text),
     )
     if because := _because(worst, text):
-        words += " " + text("because" if len(busy) > 1 else "because_one", because=because)
+        words += " " + text("because" if low != high else "because_one", because=because)
     above = int((rows["mfu_percent"] > 100).sum())
     return f"{words} {text('doubtful', count=above)}" if above else words
 
@@ -64,7 +65,8 @@ def _named(row: pd.Series, text: Texts) -> str:
     mode = text.name("mode", row["mode"])
     if row["batch_size"] != row["batch_size"]:  # a trace does not tell it
         return text("run_of_trace", model=row["model"], mode=mode)
-    return text("run", model=row["model"], mode=mode, batch_size=int(row["batch_size"]))
+    precision = text.name("precision", row["precision"])
+    return text("run", model=row["model"], mode=mode, precision=precision, batch_size=int(row["batch_size"]))
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

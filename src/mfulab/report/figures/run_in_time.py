@@ -29,11 +29,11 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     first = rows.iloc[0]
     busy = inside["utilization_percent"].mean()
     return text(
-        "finding",
+        "finding" if busy == busy else "finding_none",
         model=first["model"],
         batch_size=int(first["batch_size"]),
         machine=first["machine"],
-        busy=percent(busy) if busy == busy else "–",
+        busy=percent(busy) if busy == busy else "",
         mfu=percent(first["mfu_percent"]),
         count=int(inside["utilization_percent"].notna().sum()),
     )
