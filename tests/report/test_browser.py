@@ -101,13 +101,13 @@ def test_filtering_by_words_and_conditions(opened):
     assert opened.locator("#grid tbody tr[data-row]").count() == 0
 
 
-@pytest.mark.parametrize("words", ["mfu>10", "mfu_percent >10", "MFU > 10%", "mfu_percent>=10.0 batch!=0"])
-def test_a_condition_may_be_written_as_one_speaks(opened, words):
-    opened.locator("#filter").fill(words)
-    shown = cells(opened, "mfu_percent")
-    assert shown
-    assert all(float(cell) >= 10 for cell in shown)
-    assert opened.locator("#wrong").text_content() == ""
+def test_a_condition_may_be_written_as_one_speaks(opened):
+    for words in ("mfu>10", "mfu_percent >10", "MFU > 10%", "mfu_percent>=10.0 batch!=0"):
+        opened.locator("#filter").fill(words)
+        shown = cells(opened, "mfu_percent")
+        assert shown
+        assert all(float(cell) >= 10 for cell in shown)
+        assert opened.locator("#wrong").text_content() == ""
 
 
 def test_a_wrong_condition_is_explained(opened):
@@ -143,7 +143,8 @@ def test_accessible_at_three_widths(browser, report, name):
     tab.evaluate(next(Path(AXE.submodule_search_locations[0]).rglob("axe.min.js")).read_text())
     for width in (375, 768, 1280):
         tab.set_viewport_size({"width": width, "height": 900})
-        found = tab.evaluate("axe.run({ exclude: ['svg'] }).then((all) => all.violations)")
+        rules = f"{{ 'color-contrast': {{ enabled: {str(width == 1280).lower()} }} }}"  # slow, and no matter of width
+        found = tab.evaluate(f"axe.run({{ exclude: ['svg'] }}, {{ rules: {rules} }}).then((all) => all.violations)")
         assert [(each["id"], [node["html"][:200] for node in each["nodes"][:3]]) for each in found] == []
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
     tab.close()

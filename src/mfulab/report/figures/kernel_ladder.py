@@ -108,8 +108,10 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
             beside = {"textcoords": "offset points", "va": "center", "fontsize": small, "bbox": label}
             axes.annotate(f"{percent(share)} %", (share, height), (5, 0), **beside)
         if len(machines) == 1:
-            for height, adds in enumerate(here["adds"]):
-                words = textwrap.fill(adds, 44) if len(here) <= 14 else textwrap.shorten(adds, 72, placeholder=" …")
+            for height, adds in enumerate(text.name("adds", each) for each in here["adds"]):
+                fewer = len(adds) / max(1, style.letters(adds))
+                short = textwrap.shorten(adds, int(72 * fewer), placeholder=" …")
+                words = style.wrapped(adds, 44) if len(here) <= 14 and adds else short
                 axes.text(
                     1.01,
                     height,
