@@ -93,12 +93,9 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
             axes.set(yscale="log", ylim=(low / 2, 1.6 * top))
             ticks.decades(axes.yaxis)
     grid["", machines[0]].set_ylabel(text("mfu"))
-    at = left + 0.3 * (108 - left)
-    grid["", machines[0]].annotate(
-        text("diagonal"), (at, at), (4, -3), textcoords="offset points", va="top", fontsize=10, color=style.MUTED
-    )
     entries = [style.dot(colors[name], text.name("precision", name)) for name in colors]
     entries += [style.dot(style.MUTED, word, shapes[mode]) for mode, word in modes.items()]
+    entries += [style.line(style.MUTED, text("diagonal"), (0, (4, 3)))]
     entries += style.hollow(rows, trust.doubtful(rows), text)
     style.legend(figure, entries + style.dot_size(rows["batch_size"], text))
     labels.settle(figure)
