@@ -72,7 +72,8 @@ def main(step: str, arguments: Sequence[str]) -> None:
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """(flags with their values, overrides) of a command line in Hydra's words."""
-    flags, overrides = [], []
+    flags: list[str] = []
+    overrides: list[str] = []
     words = iter(arguments)
     for word in words:
         if not word.startswith("-"):
@@ -193,9 +194,9 @@ def with_unit(name: str, value: object) -> str:
     """A cell with the unit that its column's name ends in: `forward_flops` 3.63e9 is `3.63 GFLOP`."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
-    for ending, (factor, unit) in SCALED.items():
+    for ending, (factor, scaled) in SCALED.items():
         if name.endswith(f"_{ending}") or name == ending:
-            return quantity(value * factor, unit)
+            return quantity(value * factor, scaled)
     unit = UNITS.get(name.rpartition("_")[2])
     return quantity(value, unit) if unit else f"{value:,.4g}" if isinstance(value, float) else f"{value:,}"
 

@@ -84,15 +84,17 @@ def joined(records: Records) -> Records:
         used = row.get("effective_precision")
         return planned if used in (None, planned.get("format")) else by_format.get((_machine(row), used), {})
 
+    for row in records["matmul"]:
+        if impossible := join.faster_than_possible(row, compute(row), devices.get(_machine(row))):
+            row |= {"status": "incorrect", "message": impossible}
+        elif ceiling := compute(row):
+            ceiling |= join.raised_ceiling(ceiling, row)  # before anything is divided by it
     for row in records["profile"]:
         memory = by_name.get((_machine(row), "memory"), {})
         counted = flops.get(row["flops_run"], {})
         row |= join.profile_columns(row, counted, compute(row), memory, devices.get(_machine(row)))
     for row in records["matmul"]:
-        ceiling, device = compute(row), devices.get(_machine(row))
-        if impossible := join.faster_than_possible(row, ceiling, device):
-            row |= {"status": "incorrect", "message": impossible}
-        row |= join.matmul_columns(row, ceiling, device)
+        row |= join.matmul_columns(row, compute(row), devices.get(_machine(row)))
     traces = records.get("traces", [])
     bests = best_matmuls(records) if traces else {}
     for row in traces:

@@ -266,6 +266,18 @@ def _without_mfu(row: Values, joined: Values, missing: Said | None, at_least: fl
     return missing or Said("mostly_uncounted", {"share": row["uncounted_percent"], "least": at_least})
 
 
+def raised_ceiling(ceiling: Values, matmul: Values) -> dict[str, Any]:
+    """Changes to a measured ceiling that a matmul of the same format passed; none otherwise.
+
+    A ceiling is the best that was measured. Its own few seconds may have met a disturbed machine.
+    """
+    speed = ratio(ratio(matmul.get("flops"), matmul.get("time_s")), TERA)
+    if matmul.get("status") != "ok" or speed is None or not speed > (ceiling.get("measured_tflop_s") or 0):
+        return {}
+    shape = "x".join(str(matmul[name]) for name in ("m", "n", "k"))
+    return {"measured_tflop_s": speed, "measured_with": matmul["kernel"], "measured_shape": shape}
+
+
 def faster_than_possible(row: Values, compute: Values, device: str | None) -> str | None:
     """Says of a GPU's matmul that no time can be as short; None if it can, or where nobody knows.
 
