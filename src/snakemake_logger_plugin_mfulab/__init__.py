@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, TextIO
 
 from snakemake import cli
@@ -34,6 +35,7 @@ NOISE = (
     "Using shell",
     "host:",
 )
+OBVIOUS = ("Missing output", "Input files updated by another job")  # reasons that go without saying in a dry run
 QUIET_EVENTS = {LogEvent.WORKFLOW_STARTED, LogEvent.JOB_STARTED, LogEvent.RESOURCES_INFO}
 RED, GREEN, YELLOW, FAINT = 31, 32, 33, 2
 
@@ -114,8 +116,8 @@ class LogHandler(LogHandlerBase):
         lines = []
         for (_, what), (times, reason) in sorted(self.planned.items(), key=lambda each: order.index(each[0][0])):
             processes = f" × {times}" if times > 1 else ""
-            # Of a run that is not there yet the reason goes without saying.
-            lines.append(f"{what}{processes}" + (f"  ({reason})" if not reason.startswith("Missing output") else ""))
+            told = "" if reason.startswith(OBVIOUS) else f"  ({shorten(reason, 90, placeholder=' …')})"
+            lines.append(f"{what}{processes}{told}")
         return [*lines, "", *(f"{rule:<18} {count}" for rule, count in self.counts.items())]
 
     def _text(self, record: logging.LogRecord) -> str:
