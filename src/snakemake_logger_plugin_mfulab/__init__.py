@@ -107,7 +107,7 @@ class LogHandler(LogHandlerBase):
             return ""
         message = self._message(record)
         if not message.startswith("This was a dry-run"):
-            return message
+            return "" if message.startswith("Reasons:") else message
         return "\n".join(self._table())
 
     def _table(self) -> list[str]:

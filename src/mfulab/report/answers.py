@@ -1,4 +1,4 @@
-"""What readers ask of their own runs: which batch size, on which card, is the loader or the number format to blame."""
+"""Answers to what readers ask of their runs: batch size, memory of common cards, DataLoader, number format."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What a point says when the pointer rests on it: a title in the SVG, which needs no script."""
+"""Titles of points, shown while the pointer rests on one: part of the SVG, without a script."""
 
 import re
 from collections.abc import Iterable
