@@ -171,8 +171,7 @@ def _show(run: Run, row: Mapping[str, Any], whole: bool) -> None:
         from mfulab.interactive import show
         from mfulab.tables import verdict
 
-        values = {**row, "steps": row.get("windows")}  # windows are what an interval needs
-        show.show(SimpleNamespace(row=values, readings={}, verdict=verdict.judge(row)), console)
+        show.show(SimpleNamespace(row=row, readings={}, verdict=verdict.judge(row)), console)
         console.print(Text("every column: --row", style="dim"))
     else:
         wanted = MEASUREMENTS[run.step].shown.split()
