@@ -12,6 +12,7 @@ from mfulab.tables.verdict import CAUSES
 CASE = {
     "hardware": "here", "machine": "here", "recorded": False, "experiment": "mine", "status": "ok", "message": "",
     "model": "net", "workload": "training", "mode": "training", "precision": "fp32", "execution": "eager",
+    "replicates": 3.0,
     "sequence_length": float("nan"), "effective_precision": "fp32", "steady": True, "verdict_flags": "",
 }  # fmt: skip
 
@@ -20,7 +21,7 @@ def profile(*times: float, **more: object) -> pd.DataFrame:
     """Rows of batch sizes 1, 2, 4 … with these step times and narrow intervals."""
     rows = [
         CASE
-        | {"run": f"batch={2**place}", "batch_size": 2.0**place, "time_s": time, "mfu_percent": 10.0}
+        | {"run": f"model=net,batch={2**place}", "batch_size": 2.0**place, "time_s": time, "mfu_percent": 10.0}
         | {"time_ci_low_s": 0.99 * time, "time_ci_high_s": 1.01 * time, "samples_per_s": 2**place / time}
         | {"predicted_memory_bytes": 1e9 + 2**place * 1e9, "ceiling_tflop_s": 1.0}
         | more
@@ -55,13 +56,13 @@ def test_each_reason_is_found_and_told(more, key):
     for language in ("en", "ko"):
         says, lines, again = trust.summary(found, language)
         assert "2" in says  # of two rows
-        assert "batch=1" in lines[0]
+        assert "net 1" in lines[0]
         assert again == "snakemake --cores 1 report --forcerun profile_step --config experiment=mine"
 
 
 def test_a_step_that_falls_with_the_batch_and_a_low_ceiling_are_told():
     found = trust.doubts(tables(profile(0.1, 0.05, 0.2), share=150.0))
-    assert [(doubt.key, doubt.runs) for doubt in found] == [("fp32", ("product",)), ("falling", ("batch=2",))]
+    assert [(doubt.key, doubt.runs) for doubt in found] == [("fp32", ("product",)), ("falling", ("model=net,batch=2",))]
 
 
 def test_recorded_rows_are_not_doubted_where_something_was_measured():
@@ -73,7 +74,7 @@ def test_recorded_rows_are_not_doubted_where_something_was_measured():
 def test_a_run_that_failed_is_told_first():
     rows = profile(0.1, 0.2).assign(status=["ok", "failed"], message=["", "no such layer"])
     says, lines, again = trust.summary(tables(rows))
-    assert says == "1 run failed: batch=2: no such layer"
+    assert says == "1 run failed: net 2: no such layer"
     assert lines == []
     assert "--forcerun profile_step" in again
     rows = rows.assign(status="failed", message="no such layer")

@@ -7,6 +7,7 @@ import pandas as pd
 
 from mfulab.language import Texts
 from mfulab.language.quantities import percent
+from mfulab.planning.naming import short
 from mfulab.report import frames
 
 WIDE = 0.25  # relative half width of a confidence interval from which the processes did not agree
@@ -100,7 +101,10 @@ def summary(tables: frames.Tables, language: str = "en") -> tuple[str, list[str]
     if not found and not broken:
         return "", [], ""
     few, all_rows = count(tables)
-    lines = [*filter(None, [broken]), *(_line(doubt, text) for doubt in found)]
+    together: dict[str, list[Doubt]] = {}  # steps and matmuls that are doubtful for one reason are one line
+    for doubt in found:
+        together.setdefault(doubt.key if doubt.table in STEPS else f"ceiling {doubt.key}", []).append(doubt)
+    lines = [*filter(None, [broken]), *(_line(doubts, text) for doubts in together.values())]
     again = [STEPS.get(doubt.table, "ceilings") for doubt in found]
     again += [STEPS[table] for table in STEPS if broken and len(_failed(tables[table]))]
     steps = dict.fromkeys(again)
@@ -118,14 +122,16 @@ def failed(tables: frames.Tables, language: str = "en") -> str:
     if rows.empty:
         return ""
     text, first = Texts(language, "trust"), rows.iloc[0]
-    return text("failed", count=len(rows), run=first["run"], message=first["message"])
+    return text("failed", count=len(rows), run=short(first["run"]), message=first["message"])
 
 
 def _failed(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[~rows["recorded"] & rows["status"].isin(["failed", "incorrect"])]
 
 
-def _line(doubt: Doubt, text: Texts) -> str:
-    if doubt.table == "ceilings":
-        return text("low_ceiling", precision=doubt.key, share=percent(doubt.worst or 0), run=doubt.runs[0])
-    return text(doubt.key, count=len(doubt.runs), run=doubt.runs[0])
+def _line(alike: list[Doubt], text: Texts) -> str:
+    first = alike[0]
+    run = short(first.runs[0])
+    if first.table == "ceilings":
+        return text("low_ceiling", precision=first.key, share=percent(first.worst or 0), run=run)
+    return text(first.key, count=sum(len(doubt.runs) for doubt in alike), run=run)
