@@ -162,6 +162,14 @@ def flops(model: str, batch_size: int) -> FlopsRow:
         activation_bytes=forward // 60 * batch_size,
         step_peak_bytes=forward // 50 * batch_size + 4 * parameters,
         inference_peak_bytes=forward // 300 * batch_size,
+        intensities=json.dumps(
+            {
+                "forward": [(forward * batch_size, 4 * parameters + forward // 40 * batch_size), (0, forward // 20)],
+                "backward": [(2 * forward * batch_size, 8 * parameters + forward // 20 * batch_size)],
+                "inference": [(forward * batch_size, 4 * parameters + forward // 40 * batch_size)],
+                "decoding": [(2 * parameters * batch_size, 4 * parameters)],
+            }
+        ),
     )
 
 

@@ -1,6 +1,6 @@
 """Every run under its roofs: arithmetic intensity against speed, with measured and computed ceilings.
 
-A step read from a trace has computed ones alone; it is here where the trace tells all bytes of its counted products.
+A step read from a trace has computed ones alone; it is here where it has an MFU and all bytes of its products are told.
 """
 
 import numpy as np
@@ -22,7 +22,13 @@ def rows(tables: Tables) -> pd.DataFrame:
     """Runs with an intensity, a speed and both measured ceilings, and steps of traces with both computed ones."""
     needed = ("tflop_s", "arithmetic_intensity")
     measured = ok(tables["profile"], *needed, "ceiling_tflop_s", "ceiling_gb_s")
-    read = ok(with_traces({**tables, "profile": tables["profile"].head(0)}), *needed, "peak_tflop_s", "peak_gb_s")
+    read = ok(
+        with_traces({**tables, "profile": tables["profile"].head(0)}),
+        *needed,
+        "peak_tflop_s",
+        "peak_gb_s",
+        "mfu_percent",
+    )
     known = pd.concat([measured, read], ignore_index=True) if len(read) else measured
     roofs = {f"roof_{unit}": known[f"ceiling_{unit}"].fillna(known[f"peak_{unit}"]) for unit in ("tflop_s", "gb_s")}
     return with_machine(tables, known.assign(**roofs))
