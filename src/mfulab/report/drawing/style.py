@@ -215,7 +215,7 @@ def legend(figure: Figure, entries: Sequence[Line2D]) -> None:
             ncols=len(entries),
             handletextpad=0.4,
             columnspacing=1.4,
-            fontsize=min(11, 88 / len(entries)),
+            fontsize=min(11, 88 / len(entries), 690 / sum(3.3 + 0.6 * letters(entry.get_label()) for entry in entries)),
         ).set_in_layout(False)
         arrange(figure)
 
