@@ -305,12 +305,12 @@ function shown(value) {
 
 function describe(detail) {
   const parts = [element("p", { className: "provenance", textContent: `${words.folder} ${detail.folder}` })];
+  if (detail.operators) parts.push(element("h3", { textContent: words.operators }), list(detail.operators));
   for (const kind of ["samples", "series"]) {
     for (const [name, points] of Object.entries(detail[kind] ?? {})) {
       if (name !== "time_s" || kind === "samples") parts.push(element("h3", { textContent: `${words[kind]}: ${name}` }), spark(points));
     }
   }
-  if (detail.operators) parts.push(element("h3", { textContent: words.operators }), list(detail.operators));
   if (detail.config) parts.push(element("h3", { textContent: words.config }), element("pre", { textContent: JSON.stringify(detail.config, null, 1) }));
   if (detail.log) parts.push(element("h3", { textContent: words.log }), element("pre", { textContent: detail.log }));
   return parts;
