@@ -41,6 +41,7 @@ REMEDIES = {
     "overhead": Remedy(("idle",), "model=simple_cnn execution=eager,compile", "execution_speed"),
     "slow_matmuls": Remedy(("matmuls_below_best",), "experiment=matmul_sizes", "matmul_throughput"),
     "busy_not_useful": Remedy(LOST, "experiment=busy_but_useless", "mfu_versus_utilization"),
+    "padded": Remedy(("useful",), "model=gpt2 sequence_length=32,64,128", "flops_versus_time"),
     "no_mfu": Remedy((), "experiment=counters", "counter_deviation"),
     "not_explained": Remedy(LOST, "experiment=traces", "utilization_ladder"),
 }
