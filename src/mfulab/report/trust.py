@@ -47,7 +47,7 @@ def _masks(rows: pd.DataFrame) -> dict[str, pd.Series]:
     nothing = pd.Series(False, index=rows.index)
     ok = rows["status"] == "ok" if "status" in rows else ~nothing
     timed = ok & rows["replicates"].notna() if "replicates" in rows else ok  # not what was read from a trace
-    flags = rows["verdict_flags"].fillna("") if "verdict_flags" in rows else pd.Series("", index=rows.index)
+    flags = rows["verdict_flags"].fillna("").astype(str) if "verdict_flags" in rows else pd.Series("", index=rows.index)
     masks = {key: ok & flags.str.contains(f'"{key}"', regex=False) for key in DISTURBING}
     if "steady" in rows:
         masks["unsteady"] = timed & (rows["steady"] == False).fillna(False).astype(bool)  # noqa: E712 (may be missing)
