@@ -149,6 +149,13 @@ def flags_of(facts: Facts, expected: float | None) -> list[Said]:
     return flags
 
 
+def _padded(facts: Facts) -> Said | None:
+    mfu, useful = facts["mfu_percent"], facts["useful_mfu_percent"]
+    if not mfu or useful is None or 100 * (1 - useful / mfu) < WASTED:
+        return None
+    return Said("padded", {"share": 100 * (1 - useful / mfu), "useful": useful})
+
+
 def _compute_bound(facts: Facts) -> Said | None:
     if not facts.at_least("mfu_measured_percent", NEAR_CEILING):
         return None
@@ -265,9 +272,14 @@ def _attributed(facts: Facts) -> dict[str, float] | None:
     return {**shares, "speed": 100 * mfu / counted, "measured": int(measured)}
 
 
+def _lost_in_matmuls(parts: Mapping[str, float]) -> float:
+    """Share of the step by which matmuls take longer than at the best speed, as in the headroom."""
+    return parts["matmuls"] * (1 - parts["speed"] / 100)
+
+
 def _other_operators(facts: Facts) -> Said | None:
     parts = _attributed(facts)
-    if not parts or parts["matmuls"] > parts["speed"] or parts["others"] < parts["outside"]:
+    if not parts or parts["others"] < max(_lost_in_matmuls(parts), parts["outside"]):
         return None
     longest = json.loads(facts.text("top_other_operators") or "{}")
     if not longest:
@@ -278,7 +290,7 @@ def _other_operators(facts: Facts) -> Said | None:
 
 def _overhead(facts: Facts) -> Said | None:
     parts = _attributed(facts)
-    if not parts or parts["matmuls"] > parts["speed"]:
+    if not parts or parts["outside"] < _lost_in_matmuls(parts):
         return None
     return Said("overhead", parts)
 
@@ -296,6 +308,7 @@ def _busy_not_useful(facts: Facts) -> Said | None:
 
 # Asked in this order: the first that can show its numbers wins.
 CAUSES: dict[str, Callable[[Facts], Said | None]] = {
+    "padded": _padded,
     "compute_bound": _compute_bound,
     "input_bound": _input_bound,
     "communication_bound": _communication_bound,
