@@ -182,7 +182,9 @@ def test_a_lost_and_a_truncated_row_are_measured_again(measured):
 
 
 def test_a_run_that_cannot_be_done_is_a_row_and_the_others_go_on(measured):
-    measured.snakemake("results/tables/profile.csv", *MINIATURE, "precision=fp32,int8", "model=digit_cnn", "batch_size=2", "size=64")
+    measured.snakemake(
+        "results/tables/profile.csv", *MINIATURE, "precision=fp32,int8", "model=digit_cnn", "batch_size=2", "size=64"
+    )
     rows = table(measured, "profile")
     assert {row["precision"]: row["status"] for row in rows} == {"fp32": "ok", "int8": "unsupported"}
     refused = next(row for row in rows if row["precision"] == "int8")
