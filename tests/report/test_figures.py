@@ -18,7 +18,7 @@ from support import report_rows
 from mfulab.language import Texts
 from mfulab.language.quantities import percent
 from mfulab.report import figures, frames
-from mfulab.report.drawing import labels, matmuls, style
+from mfulab.report.drawing import labels, matmuls, relative, style
 from mfulab.report.figures import (
     expected_time,
     flops_versus_time,
@@ -474,3 +474,10 @@ def test_a_figure_reads_no_table_that_it_does_not_name(few):
     for name, module in figures.modules().items():
         named = {table: few[table] for table in module.TABLES}
         assert module.rows(named).equals(module.rows(few)), name
+
+
+def test_runs_without_a_partner_have_no_speed_up_and_its_columns_are_there(few):
+    rows = frames.with_machine(few, frames.ok(few["profile"], "time_s", "samples_per_s"))
+    alone = relative.against(rows[rows["precision"] == "bf16"], "precision", "fp32")
+    assert alone.empty
+    assert {"speedup", "speedup_low", "speedup_high"} <= set(alone.columns)

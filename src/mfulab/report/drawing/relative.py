@@ -28,7 +28,7 @@ def against(rows: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
     values = ["samples_per_s", *INTERVAL, "ceiling_tflop_s", "effective_precision"]
     paired = filled[filled[axis] != baseline].merge(partners[keys + values], on=keys, suffixes=("", "_base"))
     if paired.empty:
-        return paired.assign(speedup=pd.Series(dtype=float))
+        return paired.assign(**dict.fromkeys(("speedup", "speedup_low", "speedup_high"), pd.Series(dtype=float)))
     paired["speedup"] = paired["samples_per_s"] / paired["samples_per_s_base"]
     intervals = [[f"{name}{suffix}" for name in INTERVAL] for suffix in ("_base", "")]
     own = [
