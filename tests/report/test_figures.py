@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from matplotlib.path import Path as Line
 from matplotlib.text import Text
-from matplotlib.transforms import Bbox
 from support import report_rows
+from support.drawn import overlaps, texts
 
 from mfulab.language import Texts
 from mfulab.language.quantities import percent
@@ -78,28 +78,6 @@ def scatter(patch: pytest.MonkeyPatch) -> None:
         return row
 
     patch.setattr(report_rows, "profile", scattered)
-
-
-def texts(figure: Figure) -> list[tuple[str, Bbox]]:
-    """Every text that is drawn, with its place in pixels; slanted ones are left out, as their boxes are too large."""
-    drawn: list[tuple[str, Bbox]] = []
-    original = Text.draw
-
-    def draw(self: Text, renderer: object) -> None:
-        if self.get_visible() and self.get_text().strip() and self.get_rotation() % 90 == 0:
-            # Not the method of an annotation, whose extent includes its leader.
-            drawn.append((self.get_text(), Text.get_window_extent(self, renderer)))
-        original(self, renderer)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Text, "draw", draw)
-        figure.canvas.draw()
-    return drawn
-
-
-def overlaps(figure: Figure) -> list[tuple[str, str]]:
-    placed = [(words, box.padded(-1)) for words, box in texts(figure)]
-    return [(a, b) for (a, one), (b, other) in itertools.combinations(placed, 2) if one.overlaps(other)]
 
 
 def run_together(figure: Figure) -> list[tuple[str, str]]:

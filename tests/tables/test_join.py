@@ -275,3 +275,13 @@ TRAINED = {"mode": "training", "dtype": "float32", "optimizer": "sgd"}
 def test_predicted_memory(row, device, expected):
     assert join.predicted_memory(row, COUNTED, device) == expected
     assert join.predicted_memory(row, {}, device) is None
+
+
+@pytest.mark.parametrize(
+    ("implementation", "device", "temporaries"),
+    [("default", "cpu", 0), ("default", "cuda", 1), ("foreach", "cpu", 1), ("fused", "cuda", 0), (None, "cuda", 1)],
+)
+def test_an_optimiser_that_updates_all_at_once_holds_temporaries(implementation, device, temporaries):
+    row = {**TRAINED, "optimizer": "adam", "optimizer_implementation": implementation}
+    small = {**COUNTED, "step_peak_bytes": 400, "step_peak_fixed_bytes": 0}
+    assert join.predicted_memory(row, small, device) == 400 + 800 + 400 * (1 + temporaries)

@@ -60,8 +60,8 @@ def count_model(
     last token, with the keys and values of the `sequence_length` - 1 before it in a cache.
 
     Raises:
-        ModelError: the model cannot be built, or has no blocks to recompute.
-        UnsupportedError: it cannot decode.
+        ModelError: the model cannot be built.
+        UnsupportedError: it cannot decode, or has no blocks to recompute.
         CountError: its step fails in all three ways.
     """
     failures: list[str] = []

@@ -86,7 +86,11 @@ class WorkloadConfig(Closed):
         "training", description="What a step is; decoding: one more token of each sequence, from a key-value cache."
     )
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    optimizer_implementation: Literal["default", "for_loop", "foreach", "fused"] = Field(
+        "default", description="One parameter after the other, all at once, or in one kernel; default: torch's choice."
+    )
     learning_rate: float = Field(1e-3, gt=0)
+    learning_rate_schedule: Literal["constant", "cosine"] = "constant"
     gradient_accumulation: int = Field(1, ge=1, description="Micro-batches of batch_size a step.")
     gradient_clipping: float | None = Field(None, gt=0, description="Maximum gradient norm; none where empty.")
     checkpointing: bool = Field(False, description="Recompute activations in the backward pass.")

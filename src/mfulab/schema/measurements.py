@@ -67,6 +67,7 @@ MEASUREMENTS = {
                 "gradient_accumulation",
                 "checkpointing",
                 "optimizer",
+                "optimizer_implementation",
                 "autocast",
                 "dtype",
             ),

@@ -191,6 +191,12 @@ class ProfileRow(Row):
     first_call_s: float | None = Field(
         None, description="The first step: lazy initialisation, autotuning, compilation."
     )
+    forward_ms: float | None = Field(None, description="Of a training step: model and loss. In marked steps apart.")
+    backward_ms: float | None = None
+    optimiser_ms: float | None = Field(None, description="The optimiser's update alone.")
+    other_ms: float | None = Field(
+        None, description="The rest: fetching a batch, unscaling, clipping, learning-rate schedule, zero_grad."
+    )
     compile_s: float | None = Field(
         None,
         description="Making and first calling a traced, scripted, compiled or captured model, beyond a steady step.",

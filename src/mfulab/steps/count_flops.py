@@ -12,7 +12,6 @@ from mfulab.flops.model import ModelCount, count_model, looked_up_parameters
 from mfulab.flops.optimizers import optimizer_flops
 from mfulab.flops.parallel import plans
 from mfulab.flops.tree import layer_rows
-from mfulab.models.build import ModelError
 from mfulab.schema.configs import CountFlopsConfig
 from mfulab.schema.errors import UnsupportedError
 from mfulab.schema.files import write_csv
@@ -33,7 +32,7 @@ def measure(config: CountFlopsConfig, folder: Path) -> Measured:
     formulas beside the count, and `parallel.csv`, memory and traffic on several devices, on paper.
 
     Raises:
-        ModelError: the model cannot be built.
+        mfulab.models.build.ModelError: the model cannot be built.
         CountError: its forward or backward pass fails with the given inputs.
     """
     counted = count_model(config.model, config.batch_size, config.sequence_length)
@@ -121,7 +120,7 @@ def _add_checkpointed(row: FlopsRow, config: CountFlopsConfig) -> None:
     """Counts anew with every block recomputed; the columns stay empty if the model has no blocks."""
     try:
         counted = count_model(config.model, config.batch_size, config.sequence_length, checkpointing=True)
-    except ModelError:
+    except UnsupportedError:
         return
     row.recomputed_flops = counted.count.operations.sum("recomputed").executed_flops
     row.checkpointed_activation_bytes = BYTES * counted.count.saved.elements

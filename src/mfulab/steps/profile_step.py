@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -15,6 +15,7 @@ from mfulab.hardware.compute import allow_tf32, effective_precision, prepare
 from mfulab.models import execution, workload
 from mfulab.models.build import build, enable_checkpointing, loss, make_batch, require_positions
 from mfulab.samplers.memory import PeakMemory
+from mfulab.samplers.reading import Reading, Readings, missing
 from mfulab.samplers.selection import clock_reader, restriction_of, samplers_for, set_readings
 from mfulab.samplers.series import Series
 from mfulab.schema.configs import ProfileConfig, ProfileStepConfig, TimingConfig
@@ -22,6 +23,7 @@ from mfulab.schema.files import write_csv
 from mfulab.schema.rows import ProfileRow
 from mfulab.steps.base import Measured, UnsupportedError
 from mfulab.timing.clocks import clock_for
+from mfulab.timing.phases import measure_phases
 from mfulab.timing.statistics import Stats
 from mfulab.timing.windows import CPU_PACE, CUDA_PACE, Observation, Pace, observe
 from mfulab.tracing.operators import (
@@ -59,7 +61,7 @@ def measure(config: ProfileStepConfig, folder: Path) -> Measured:
     row.measured_s = time.perf_counter() - made
     if config.execution.mode != "eager":
         row.compile_s = max(0.0, made - began + seen.warm_up.first_call_s - seen.time_s)
-    readings = {**seen.readings, "memory_bytes": memory.read()}
+    readings = {**seen.readings, "memory_bytes": memory.read(), **_phases(config, step, seen, device)}
     if config.replicate == 1 and (config.profile.operators or config.profile.trace):
         traced = trace_steps(step, device, _traced_steps(device, seen.time_s))
         kernels, analysis = trace_readings(traced, device)
@@ -78,8 +80,11 @@ def measure(config: ProfileStepConfig, folder: Path) -> Measured:
     return Measured(row, _samples(seen))
 
 
-def make_step(config: ProfileStepConfig, device: torch.device) -> tuple[Callable[[], Any], Callable[[], float]]:
-    """The step as a function, and a function that gives the loss: of the last training step, or of one output."""
+def make_step(config: ProfileStepConfig, device: torch.device) -> tuple[Callable[..., Any], Callable[[], float]]:
+    """The step as a function, and a function that gives the loss: of the last training step, or of one output.
+
+    A training step that is no captured graph takes a `workload.Mark` for its phases.
+    """
     dtype = workload.parameter_dtype(config.precision)
     with device:
         model = build(config.model)
@@ -95,17 +100,19 @@ def make_step(config: ProfileStepConfig, device: torch.device) -> tuple[Callable
         raise UnsupportedError(f"execution={config.execution.name}: a growing cache needs eager or compiled execution")
     issued = execution.issue(model, batch, config.execution)
     graph = config.execution.mode == "cuda_graph"
+    fetch: Callable[[], None] = workload.nothing
     if config.workload.input == "host":
         if graph:
             raise UnsupportedError("workload.input=host: a replayed CUDA graph asks the host for nothing")
-        issued = workload.fed(issued, batch, config.model, config.workload, config.sequence_length)
+        fetch = workload.feeder(batch, config.model, config.workload, config.sequence_length)
     if mode == "decoding":
         step = workload.decoding_step(model, issued, batch, config.precision, device)
     elif mode == "inference":
-        step = workload.inference_step(issued, batch, config.precision, device)
+        step = workload.inference_step(issued, batch, config.precision, device, fetch)
     else:
+        parameters = list(model.parameters())
         step = workload.training_step(
-            issued, list(model.parameters()), batch, task, config.workload, config.precision, device, capturable=graph
+            issued, parameters, batch, task, config.workload, config.precision, device, capturable=graph, fetch=fetch
         )
     if graph:
         step = execution.capture(step, device)
@@ -115,8 +122,8 @@ def make_step(config: ProfileStepConfig, device: torch.device) -> tuple[Callable
         return step, lambda: float(loss(step(), targets, task))
     latest: list[torch.Tensor] = []
 
-    def remembered() -> torch.Tensor:
-        latest[:] = [step()]
+    def remembered(*mark: workload.Mark) -> torch.Tensor:
+        latest[:] = [step(*mark)]
         return latest[0]
 
     return remembered, lambda: float(latest[0])
@@ -173,6 +180,17 @@ def _observe(config: ProfileStepConfig, step: Callable[[], Any], device: torch.d
         raise
     finally:
         series.close()
+
+
+def _phases(config: ProfileStepConfig, step: Callable[..., Any], seen: Observation, device: torch.device) -> Readings:
+    names = dict.fromkeys((f"{phase}_ms" for phase in get_args(workload.Phase)), "ms")
+    if config.workload.mode != "training":
+        return missing(names, "marked steps", "the step is one phase, forward")
+    if config.execution.mode == "cuda_graph":
+        return missing(names, "marked steps", "a CUDA graph is launched as a whole")
+    found = measure_phases(step, clock_for(device), pace_for(device, config.timing).window_s, seen.time_s)
+    source = f"marked steps, {'CUDA events' if device.type == 'cuda' else 'host clock'}"
+    return {name: Reading(1e3 * found[name.removesuffix("_ms")], "ms", source) for name in names}
 
 
 def _traced_steps(device: torch.device, step_s: float) -> int:

@@ -20,6 +20,7 @@ TEXT = {
     "ceiling",
     "mode",
     "optimizer",
+    "optimizer_implementation",
     "dtype",
     "format",
     "mfu_basis",

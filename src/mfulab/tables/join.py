@@ -78,6 +78,9 @@ def predicted_memory(row: Values, flops: Values, device: str | None) -> float | 
         fixed = flops.get("inference_peak_fixed_bytes") or 0
         return inference_peak_bytes(parameters, peak, fixed, element_bytes=element_bytes, autocast=autocast)
     optimizer: Any = row.get("optimizer") or "sgd"
+    implementation = row.get("optimizer_implementation") or "default"
+    # torch's default on a GPU is foreach: it updates all parameters at once, and holds a temporary for each.
+    foreach = implementation == "foreach" or (implementation == "default" and device == "cuda")
     return training_peak_bytes(
         parameters,
         flops.get("trainable_parameters") or 0,
@@ -86,8 +89,7 @@ def predicted_memory(row: Values, flops: Values, device: str | None) -> float | 
         element_bytes=element_bytes,
         autocast=autocast,
         optimizer=optimizer,
-        # torch's default for Adam on a GPU updates all parameters at once, and holds a temporary for each.
-        optimizer_copies=int(device == "cuda" and optimizer != "sgd"),
+        optimizer_copies=int(foreach and optimizer != "sgd"),
         accumulated=(row.get("gradient_accumulation") or 1) > 1,
     )
 

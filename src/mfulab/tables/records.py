@@ -168,6 +168,7 @@ def from_config(table: str, config: Mapping[str, Any], links: Mapping[str, str |
         "gradient_accumulation": given("workload", "gradient_accumulation", int),
         "checkpointing": given("workload", "checkpointing", bool),
         "optimizer": given("workload", "optimizer", str),
+        "optimizer_implementation": given("workload", "optimizer_implementation", str),
         "autocast": given("precision", "autocast", bool),
         "dtype": dtype,
         "format": format_name(dtype or "", bool(given("precision", "tf32", bool))),

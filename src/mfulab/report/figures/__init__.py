@@ -30,6 +30,7 @@ TOPICS = (
     "headline",
     "ladder",
     "batch_size",
+    "training",
     "precision",
     "execution",
     "roofline",
