@@ -1,4 +1,4 @@
-"""Where a training step goes: the sentence from its rows, and a figure in which no text covers another."""
+"""Training techniques: the sentence from its rows, and a figure in which no text covers another."""
 
 import pandas as pd
 import pytest

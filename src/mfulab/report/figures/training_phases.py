@@ -1,4 +1,4 @@
-"""Where the time of a training step goes, technique by technique: forward, backward, optimiser, other."""
+"""Time of a training step, technique by technique: forward, backward, optimiser, other."""
 
 import pandas as pd
 from matplotlib.axes import Axes
