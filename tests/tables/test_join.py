@@ -37,6 +37,19 @@ STEP = {
 }
 
 
+def test_mfu_of_a_job_is_all_flops_over_the_slowest_step_and_the_sum_of_peaks():
+    alone = join.profile_columns(STEP, FLOPS, COMPUTE, MEMORY, "cuda")
+    four = join.profile_columns({**STEP, "processes": 4, "devices": 4.0}, FLOPS, COMPUTE, MEMORY, "cuda")
+    assert four["mfu_percent"] == pytest.approx(alone["mfu_percent"])
+    assert (four["flops"], four["peak_tflop_s"]) == (4 * alone["flops"], 4 * alone["peak_tflop_s"])
+    assert four["samples_per_s"] == 4 * alone["samples_per_s"]
+    # Ranks that share one device's threads share its peak.
+    shared = join.profile_columns({**STEP, "processes": 4, "devices": 1.0}, FLOPS, COMPUTE, MEMORY, "cpu")
+    whole = join.profile_columns(STEP, FLOPS, COMPUTE, MEMORY, "cpu")
+    assert shared["mfu_percent"] == pytest.approx(4 * whole["mfu_percent"])
+    assert four["predicted_memory_bytes"] is None
+
+
 def test_a_training_step_on_a_gpu_by_hand():
     joined = join.profile_columns(STEP, FLOPS, COMPUTE, MEMORY, "cuda")
     assert joined["flops"] == 3e12

@@ -171,6 +171,23 @@ class TraceConfig(Closed):
     digest: str = Field(description="Of its content: a file that changed is read anew.")
 
 
+class ParallelConfig(Closed):
+    """Data parallelism: processes that train one model together, each with a batch and a device of its own."""
+
+    processes: int = Field(1, ge=1, le=64, description="On a CPU each takes cores of its own.")
+    wrapper: Literal["ddp", "fsdp2"] = Field(
+        "ddp", description="DistributedDataParallel, or fully_shard of each block."
+    )
+    bucket_mb: float = Field(25, gt=0, description="Of DDP, MiB: gradients are summed up bucket by bucket.")
+    slowed_rank: int | None = Field(None, ge=0, description="Sleeps in each step, to see who waits for whom.")
+
+    @model_validator(mode="after")
+    def _slows_one_of_them(self) -> "ParallelConfig":
+        if self.slowed_rank is not None and self.slowed_rank >= max(2, self.processes):
+            raise ValueError(f"slowed_rank={self.slowed_rank}: ranks are counted from 0 to processes - 1")
+        return self
+
+
 REPLICATE = Field(1, ge=1, description="Which of the processes that measure the run, apart in time; planning sets it.")
 
 
@@ -237,8 +254,17 @@ class ProfileStepConfig(CountFlopsConfig):
     device: DeviceConfig = DeviceConfig()
     timing: TimingConfig = TimingConfig()
     profile: ProfileConfig = ProfileConfig()
+    parallel: ParallelConfig = ParallelConfig()
     seed: int = Field(0, ge=0)
     replicate: int = REPLICATE
+
+    @model_validator(mode="after")
+    def _several_processes_train(self) -> "ProfileStepConfig":
+        if self.parallel.processes > 1 and self.workload.mode != "training":
+            raise ValueError(
+                f"parallel.processes={self.parallel.processes} with mode={self.workload.mode}: only training"
+            )
+        return self
 
 
 class BenchMatmulConfig(StepConfig):

@@ -12,7 +12,7 @@ from typing import Any, get_args
 import torch
 
 from mfulab.hardware.compute import allow_tf32, effective_precision, prepare
-from mfulab.models import execution, workload
+from mfulab.models import execution, parallel, workload
 from mfulab.models.build import build, enable_checkpointing, loss, make_batch, require_positions
 from mfulab.samplers.memory import PeakMemory
 from mfulab.samplers.reading import Reading, Readings, missing
@@ -21,11 +21,13 @@ from mfulab.samplers.series import Series
 from mfulab.schema.configs import ProfileConfig, ProfileStepConfig, TimingConfig
 from mfulab.schema.files import write_csv
 from mfulab.schema.rows import ProfileRow
+from mfulab.steps import ranks
 from mfulab.steps.base import Measured, UnsupportedError
 from mfulab.timing.clocks import clock_for
 from mfulab.timing.phases import measure_phases
 from mfulab.timing.statistics import Stats
 from mfulab.timing.windows import CPU_PACE, CUDA_PACE, Observation, Pace, observe
+from mfulab.tracing.analysis import Analysis
 from mfulab.tracing.operators import (
     KERNEL_COLUMNS,
     OPERATOR_COLUMNS,
@@ -44,6 +46,13 @@ def measure(config: ProfileStepConfig, folder: Path) -> Measured:
 
     Leaves in `folder`: series.csv, operators.csv, on a GPU kernels.csv, and where asked for trace.json.gz.
     """
+    if config.parallel.processes > 1:
+        return ranks.measure(config, folder, measure_process)
+    return measure_process(config, folder)[0]
+
+
+def measure_process(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Analysis | None]:
+    """Measures the step in this process, which may be one of several; also gives what its trace told."""
     device, _ = prepare(config.device)
     effective = effective_precision(config.precision, device)
     if config.precision.tf32 and effective != "tf32":
@@ -61,23 +70,26 @@ def measure(config: ProfileStepConfig, folder: Path) -> Measured:
     row.measured_s = time.perf_counter() - made
     if config.execution.mode != "eager":
         row.compile_s = max(0.0, made - began + seen.warm_up.first_call_s - seen.time_s)
-    readings = {**seen.readings, "memory_bytes": memory.read(), **_phases(config, step, seen, device)}
+    step_s = parallel.agreed(seen.time_s)  # all processes of a job run the same steps
+    readings = {**seen.readings, "memory_bytes": memory.read(), **_phases(config, step, step_s, device)}
+    if config.parallel.processes > 1:
+        readings["sent_bytes"] = parallel.sent_bytes(step, _traced_steps(device, step_s))
     if config.replicate == 1 and (config.profile.operators or config.profile.trace):
-        traced = trace_steps(step, device, _traced_steps(device, seen.time_s))
+        traced = trace_steps(step, device, _traced_steps(device, step_s))
         kernels, analysis = trace_readings(traced, device)
         if analysis is not None:
             row.top_kernels, row.top_other_operators = analysis.top_kernels(), analysis.top_other_operators()
             row.spent = json.dumps(analysis.spent)
         write_tables(config.profile, traced, analysis.kernels if analysis else [], folder)
     else:
-        kernels = untraced()
+        kernels, analysis = untraced(), None
     set_readings(row, {**readings, **kernels}, seen.steps)
     row.restriction = restriction_of(device) or None
     row.loss = final_loss()
     if not math.isfinite(row.loss):
         row.status, row.loss = "incorrect", None
         row.message = f"the loss is not finite after {seen.steps} steps in {config.precision.name}"
-    return Measured(row, _samples(seen))
+    return Measured(row, _samples(seen)), analysis
 
 
 def make_step(config: ProfileStepConfig, device: torch.device) -> tuple[Callable[..., Any], Callable[[], float]]:
@@ -98,6 +110,7 @@ def make_step(config: ProfileStepConfig, device: torch.device) -> tuple[Callable
     model.train(mode == "training")
     if mode == "decoding" and config.execution.mode not in ("eager", "compile"):
         raise UnsupportedError(f"execution={config.execution.name}: a growing cache needs eager or compiled execution")
+    model = parallel.wrap(model, config.parallel, device)
     issued = execution.issue(model, batch, config.execution)
     graph = config.execution.mode == "cuda_graph"
     fetch: Callable[[], None] = workload.nothing
@@ -111,6 +124,7 @@ def make_step(config: ProfileStepConfig, device: torch.device) -> tuple[Callable
         step = workload.inference_step(issued, batch, config.precision, device, fetch)
     else:
         parameters = list(model.parameters())
+        fetch = parallel.slowed(fetch, config.parallel)
         step = workload.training_step(
             issued, parameters, batch, task, config.workload, config.precision, device, capturable=graph, fetch=fetch
         )
@@ -173,7 +187,8 @@ def _observe(config: ProfileStepConfig, step: Callable[[], Any], device: torch.d
     series = Series(device, folder / "series.csv").open()
     try:
         samplers = samplers_for(device, [series])
-        return observe(step, clock_for(device), pace_for(device, config.timing), samplers, clock_reader(device))
+        pace, frequency_mhz = pace_for(device, config.timing), clock_reader(device)
+        return observe(step, clock_for(device), pace, samplers, frequency_mhz, parallel.agreed)
     except RuntimeError as error:
         if "not implemented for" in str(error):
             raise UnsupportedError(f"precision={config.precision.name} on {device.type}: {error}") from error
@@ -182,13 +197,13 @@ def _observe(config: ProfileStepConfig, step: Callable[[], Any], device: torch.d
         series.close()
 
 
-def _phases(config: ProfileStepConfig, step: Callable[..., Any], seen: Observation, device: torch.device) -> Readings:
+def _phases(config: ProfileStepConfig, step: Callable[..., Any], step_s: float, device: torch.device) -> Readings:
     names = dict.fromkeys((f"{phase}_ms" for phase in get_args(workload.Phase)), "ms")
     if config.workload.mode != "training":
         return missing(names, "marked steps", "the step is one phase, forward")
     if config.execution.mode == "cuda_graph":
         return missing(names, "marked steps", "a CUDA graph is launched as a whole")
-    found = measure_phases(step, clock_for(device), pace_for(device, config.timing).window_s, seen.time_s)
+    found = measure_phases(step, clock_for(device), pace_for(device, config.timing).window_s, step_s)
     source = f"marked steps, {'CUDA events' if device.type == 'cuda' else 'host clock'}"
     return {name: Reading(1e3 * found[name.removesuffix("_ms")], "ms", source) for name in names}
 

@@ -21,6 +21,7 @@ TEXT = {
     "mode",
     "optimizer",
     "optimizer_implementation",
+    "wrapper",
     "dtype",
     "format",
     "mfu_basis",

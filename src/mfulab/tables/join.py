@@ -67,6 +67,8 @@ def predicted_memory(row: Values, flops: Values, device: str | None) -> float | 
     """
     element_bytes, parameters = _element_bytes(row.get("dtype")), flops.get("parameters")
     training, again = row.get("mode") == "training", bool(row.get("checkpointing"))
+    if (row.get("processes") or 1) > 1:  # buckets and gathered weights are not in the counted peaks
+        return None
     if row.get("mode") == "decoding":  # its cache, which each step copies, is not in the counted peaks
         return None
     which = "inference" if not training else "checkpointed" if again else "step"
@@ -103,13 +105,15 @@ def profile_columns(row: Values, flops: Values, compute: Values, memory: Values,
     """
     mode = row.get("mode") or "training"
     micro_batches = (row.get("gradient_accumulation") or 1) if mode == "training" else 1
-    counted = step_flops(flops, mode, micro_batches)
+    processes = row.get("processes") or 1
+    counted = {name: product(processes, value) for name, value in step_flops(flops, mode, micro_batches).items()}
+    compute, memory = _of_devices(compute, row.get("devices")), _of_devices(memory, row.get("devices"))
     recomputed = counted.pop("recomputed_flops")
     executed = total(counted["executed_flops"], recomputed if row.get("checkpointing") else 0)
-    bytes_moved = step_bytes(flops, mode, micro_batches, row.get("dtype"))
+    bytes_moved = product(processes, step_bytes(flops, mode, micro_batches, row.get("dtype")))
     time = row.get("time_s") if row.get("status") == "ok" else None
     energy = row.get("energy_j") if row.get("status") == "ok" else None
-    samples = product(micro_batches, row.get("batch_size"))
+    samples = product(processes * micro_batches, row.get("batch_size"))
     interval = (row.get("time_ci_low_s"), row.get("time_ci_high_s")) if time else (None, None)
     counted["executed_flops"] = executed
     shares = utilization(
@@ -141,6 +145,16 @@ def profile_columns(row: Values, flops: Values, compute: Values, memory: Values,
     joined |= headroom.of_step({**row, **joined, "time_s": time})
     joined["mfu_note"] = verdict.note({**row, **joined})
     return joined | verdict.columns({**row, **joined, "time_s": time})
+
+
+def _of_devices(ceiling: Values, devices: float | None) -> Values:
+    """A ceiling of so many devices: the sum of their peaks, under which several processes' FLOPs stand."""
+    if not devices or devices == 1:
+        return ceiling
+    return {
+        name: devices * value if name.endswith(("_tflop_s", "_gb_s")) and value else value
+        for name, value in ceiling.items()
+    }
 
 
 def matmul_columns(row: Values, compute: Values, device: str | None) -> dict[str, Any]:

@@ -94,15 +94,25 @@ def observe(
     pace: Pace,
     samplers: Sequence[Sampler] = (),
     frequency_mhz: Callable[[], float | None] = lambda: None,
+    agree: Callable[[float], float] = float,
 ) -> Observation:
-    """Warms up, then measures. `samplers` come in the order in which their values are preferred."""
-    warm = warm_up(step, clock, pace, frequency_mhz)
+    """Warms up, then measures. `samplers` come in the order in which their values are preferred.
+
+    `agree` gives all processes of one job the same number, so that they run the same steps.
+    """
+    warm = warm_up(step, clock, pace, frequency_mhz, agree)
     with sampling(samplers) as readings:
         windows = tuple(measure_window(step, clock, pace.window_s, warm.step_s) for _ in range(pace.windows))
     return Observation(warm, windows, first_available(readings))
 
 
-def warm_up(step: Step, clock: Clock, pace: Pace, frequency_mhz: Callable[[], float | None] = lambda: None) -> WarmUp:
+def warm_up(
+    step: Step,
+    clock: Clock,
+    pace: Pace,
+    frequency_mhz: Callable[[], float | None] = lambda: None,
+    agree: Callable[[float], float] = float,
+) -> WarmUp:
     """Runs `step` until its time and the device's clock are flat, at most about `pace.warm_up_s` after the first call.
 
     A chunk is a tenth of that time, at least one step. Steady means that the last three chunks differ by at most
@@ -110,16 +120,18 @@ def warm_up(step: Step, clock: Clock, pace: Pace, frequency_mhz: Callable[[], fl
     """
     began = time.perf_counter()
     first_call_s = _timed(step, clock, 1)
-    second_s = _timed(step, clock, 1)
+    second_s = agree(_timed(step, clock, 1))
     steps = max(1, math.ceil(pace.warm_up_s / 10 / max(second_s, 1e-7)))
     chunks, clocks = ([second_s], [frequency_mhz()]) if steps == 1 else ([], [])
     deadline = time.perf_counter() + pace.warm_up_s
-    steady = False
-    while not steady and (len(chunks) < 2 or time.perf_counter() < deadline):
-        chunks.append(_timed(step, clock, steps) / steps)
+    steady, left_s = False, pace.warm_up_s
+    while not steady and (len(chunks) < 2 or left_s > 0):
+        chunks.append(agree(_timed(step, clock, steps) / steps))
         clocks.append(frequency_mhz())
-        wanted = 3 if time.perf_counter() < deadline else 2
-        steady = _flat(chunks[-wanted:], wanted, pace.tolerance) and _flat_clock(clocks[-wanted:])
+        left_s = agree(deadline - time.perf_counter())
+        wanted = 3 if left_s > 0 else 2
+        flat = _flat(chunks[-wanted:], wanted, pace.tolerance) and _flat_clock(clocks[-wanted:])
+        steady = agree(float(not flat)) == 0
     return WarmUp(first_call_s, time.perf_counter() - began, steady, tuple(chunks))
 
 

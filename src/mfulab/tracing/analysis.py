@@ -41,6 +41,7 @@ TRACE_UNITS = {
 ALL_UNITS = {**UNITS, **OPERATOR_UNITS, **TRACE_UNITS}
 LEAST_ATTRIBUTED = 0.9  # of the compute kernels' time, for shares of operators and for FLOPs
 LOADER = re.compile(r"enumerate\(DataLoader\)|DataLoader.*__next__")
+GLOO, ASKS = "gloo:", "c10d::"  # a collective in a thread of gloo's own, and the call that queues it
 NO_KERNELS = "a CPU runs operators, not kernels"
 
 
@@ -313,13 +314,17 @@ class _HostTime:
         self.thread = marked[0] if marked else int(threads[counts.argmax()]) if len(threads) else -1
         self.inside = np.flatnonzero(inside & (host.thread == self.thread))
         self.roots = {int(one) for one in self.inside if attribution.product[one] == one}  # products, each in no other
-        outer = self.inside[attribution.outermost[self.inside] == self.inside]
+        gloo = np.array([name.startswith(GLOO) for name in recording.names], bool)
+        self.sent = np.flatnonzero(host.annotation & gloo[host.name] & window.called(host.begin))
+        asks = np.array([name.startswith(ASKS) for name in recording.names], bool)[host.name]
+        outer = self.inside[(attribution.outermost[self.inside] == self.inside) & ~asks[self.inside]]
         mine = np.array(sorted(self.roots), np.int64)
         known = np.isin(mine, np.fromiter(counted, np.int64, len(counted)))
         again = known & attribution.recomputed[mine]
         spans = [mine[known & ~again], mine[again], mine]
-        parts = exclusive([*map(self._spans, spans), _waits(recording), self._spans(outer)], window.begin, window.end)
-        names = ("products", "recomputed", "uncounted", "input_wait", "others", "idle")
+        kinds = [*map(self._spans, spans), _waits(recording), self._spans(outer), self._spans(self.sent)]
+        parts = exclusive(kinds, window.begin, window.end)
+        names = ("products", "recomputed", "uncounted", "input_wait", "others", "communication", "idle")
         self.spent = dict.fromkeys(SPENT, 0) | dict(zip(names, parts, strict=True))
         self.outer = outer
 
@@ -340,6 +345,10 @@ class _HostTime:
             "other_operators_percent": self.spent["others"],
             "idle_input_percent": self.spent["input_wait"],
         }
+        if len(self.sent):
+            within = clip(self._spans(self.sent), self.window.begin, self.window.end)
+            shares["communication_percent"] = self.spent["communication"]
+            shares["communication_total_percent"] = length(union(within))
         steps = f"{source}, {self.window.steps} steps"
         return found | {name: Reading(100 * time / wall, "%", steps, wall / 1e9) for name, time in shares.items()}
 
@@ -348,8 +357,11 @@ class _HostTime:
         return []
 
     def collectives(self) -> dict[str, list[int]]:
-        """None: no communication kernels."""
-        return {}
+        """Collectives of gloo by name, in order of their begin: ns of each, from its queue to its end."""
+        host, found = self.recording.host, dict[str, list[int]]()
+        for one in self.sent[np.argsort(host.begin[self.sent], kind="stable")].tolist():
+            found.setdefault(self.recording.names[host.name[one]], []).append(int(host.end[one] - host.begin[one]))
+        return found
 
     def others(self) -> dict[str, int]:
         """Time of each outermost operator that is no product, without the products inside it."""
