@@ -19,7 +19,7 @@ def against(rows: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
     `speedup_low` and `speedup_high` bound it by the two confidence intervals at their worst.
     """
     keys = [key for key in KEYS if key != axis]
-    filled = frames.one_each(rows.assign(sequence_length=rows["sequence_length"].fillna(0)), KEYS)
+    filled = frames.one_each(frames.alone(rows).assign(sequence_length=rows["sequence_length"].fillna(0)), KEYS)
     partners = filled[filled[axis] == baseline].drop_duplicates(keys)
     values = ["samples_per_s", "time_s", "time_ci_low_s", "time_ci_high_s"]
     paired = filled[filled[axis] != baseline].merge(partners[keys + values], on=keys, suffixes=("", "_base"))

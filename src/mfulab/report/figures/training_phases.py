@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from mfulab.language import Texts
 from mfulab.language.quantities import percent, significant
 from mfulab.report.drawing import labels, style
-from mfulab.report.frames import Tables, ok, one_each, with_machine
+from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
 
 TABLES = ("profile", "environment")
 TOPIC = "training"
@@ -25,7 +25,7 @@ def rows(tables: Tables) -> pd.DataFrame:
 
     `relative` is the time a sample in percent of the plain step's, `technique` what differs from that.
     """
-    found = with_machine(tables, ok(tables["profile"], *WORDS, "samples_per_s", "mfu_percent"))
+    found = with_machine(tables, alone(ok(tables["profile"], *WORDS, "samples_per_s", "mfu_percent")))
     found = found[(found["mode"] == "training") & (found["execution"] == "eager")]
     plain = found[found["workload"] == PLAIN]
     if plain.empty:
