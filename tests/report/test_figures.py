@@ -38,8 +38,9 @@ def measured(
     return frames.read(root / "tables")[0]
 
 
-# The invented experiment has one execution mode and one process, so nothing to compare.
-INVENTED = [name for name in figures.modules() if name not in ("execution_speed", "data_parallel")]
+# The invented experiment has one execution mode, one process and no prompts, so nothing to compare.
+COMPARING = ("execution_speed", "data_parallel", "generation")
+INVENTED = [name for name in figures.modules() if name not in COMPARING]
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from mfulab.models.build import Batch, loss, make_batch
-from mfulab.models.decoding import decoder
+from mfulab.models.decoding import decoder, prefiller
 from mfulab.schema.configs import ModelConfig, PrecisionConfig, WorkloadConfig
 from mfulab.schema.errors import UnsupportedError
 
@@ -89,20 +89,21 @@ def inference_step(
     return _without_gradients(compute, precision, device)
 
 
-def decoding_step(
+def generating_step(
+    mode: str,
     model: torch.nn.Module,
     call: Callable[..., Any],
     batch: Batch,
     precision: PrecisionConfig,
     device: torch.device,
 ) -> StepFunction:
-    """The last token of each sequence under torch.no_grad, as `call` computes it, from the others in a cache.
+    """A step of generating text under torch.no_grad: the whole prompt (prefill), or its last token from a cache.
 
     Raises UnsupportedError if `model` keeps no cache.
     """
     with torch.no_grad(), autocast(precision, device):
-        decode = decoder(model, batch.inputs, call)
-    return _without_gradients(decode, precision, device)
+        generate = (prefiller if mode == "prefill" else decoder)(model, batch.inputs, call)
+    return _without_gradients(generate, precision, device)
 
 
 def _without_gradients(

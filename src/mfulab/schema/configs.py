@@ -82,8 +82,10 @@ class WorkloadConfig(Closed):
     """Work that one step does with the model."""
 
     name: Name
-    mode: Literal["training", "inference", "decoding"] = Field(
-        "training", description="What a step is; decoding: one more token of each sequence, from a key-value cache."
+    mode: Literal["training", "inference", "prefill", "decoding"] = Field(
+        "training",
+        description="What a step is; prefill: a prompt's keys, values and next token; decoding: one more token of each"
+        " sequence, from a key-value cache.",
     )
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     optimizer_implementation: Literal["default", "for_loop", "foreach", "fused"] = Field(
@@ -101,9 +103,9 @@ class WorkloadConfig(Closed):
 
     @model_validator(mode="after")
     def _decoding_makes_its_own_input(self) -> "WorkloadConfig":
-        if self.mode == "decoding" and self.input == "host":
+        if self.mode in ("prefill", "decoding") and self.input == "host":
             raise ValueError(
-                "input=host with mode=decoding: the next token comes from the model, not from a DataLoader"
+                f"input=host with mode={self.mode}: the next token comes from the model, not from a DataLoader"
             )
         return self
 

@@ -140,6 +140,11 @@ class FlopsRow(Row):
     inference_bytes: int | None = Field(None, description="Read and written by its counted operators, 4 bytes each.")
     inference_peak_bytes: int | None = Field(None, description="Floats alive at once beside the weights, 4 bytes each.")
     inference_peak_fixed_bytes: int | None = None
+    prefill_flops: int | None = Field(
+        None, description="Of a whole prompt, with the logits of its last token alone; causal transformers only."
+    )
+    prefill_causal_flops: int | None = None
+    prefill_bytes: int | None = None
     decoding_flops: int | None = Field(
         None, description="Of the last token of each sequence, those before it in a cache; causal transformers only."
     )

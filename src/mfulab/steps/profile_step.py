@@ -39,6 +39,7 @@ from mfulab.tracing.operators import (
 )
 
 TRACED_S = 0.3
+GENERATING = ("prefill", "decoding")  # modes that give the next token alone
 
 
 def measure(config: ProfileStepConfig, folder: Path) -> Measured:
@@ -108,7 +109,7 @@ def make_step(config: ProfileStepConfig, device: torch.device) -> tuple[Callable
     if mode == "training" and config.workload.checkpointing:
         enable_checkpointing(model)
     model.train(mode == "training")
-    if mode == "decoding" and config.execution.mode not in ("eager", "compile"):
+    if mode in GENERATING and config.execution.mode not in ("eager", "compile"):
         raise UnsupportedError(f"execution={config.execution.name}: a growing cache needs eager or compiled execution")
     model = parallel.wrap(model, config.parallel, device)
     issued = execution.issue(model, batch, config.execution)
@@ -118,8 +119,8 @@ def make_step(config: ProfileStepConfig, device: torch.device) -> tuple[Callable
         if graph:
             raise UnsupportedError("workload.input=host: a replayed CUDA graph asks the host for nothing")
         fetch = workload.feeder(batch, config.model, config.workload, config.sequence_length)
-    if mode == "decoding":
-        step = workload.decoding_step(model, issued, batch, config.precision, device)
+    if mode in GENERATING:
+        step = workload.generating_step(mode, model, issued, batch, config.precision, device)
     elif mode == "inference":
         step = workload.inference_step(issued, batch, config.precision, device, fetch)
     else:
@@ -132,7 +133,7 @@ def make_step(config: ProfileStepConfig, device: torch.device) -> tuple[Callable
         step = execution.capture(step, device)
 
     if mode != "training":
-        targets = batch.targets[:, -1:] if mode == "decoding" else batch.targets
+        targets = batch.targets[:, -1:] if mode in GENERATING else batch.targets
         return step, lambda: float(loss(step(), targets, task))
     latest: list[torch.Tensor] = []
 

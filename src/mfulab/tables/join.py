@@ -28,6 +28,9 @@ def step_flops(flops: Values, mode: str, micro_batches: int) -> dict[str, float 
     if mode == "decoding":  # one token attends to all before it: nothing to halve, nothing computed again
         decoded = flops.get("decoding_flops")
         return {"flops": decoded, "causal_flops": decoded, "executed_flops": decoded, "recomputed_flops": 0}
+    if mode == "prefill":
+        read, causal = flops.get("prefill_flops"), flops.get("prefill_causal_flops")
+        return {"flops": read, "causal_flops": causal, "executed_flops": read, "recomputed_flops": 0}
     if mode == "inference":
         evaluated = _evaluated(flops, "flops")
         causal = _evaluated(flops, "causal_flops")
@@ -51,8 +54,8 @@ def _evaluated(flops: Values, what: str) -> float | None:
 
 def step_bytes(flops: Values, mode: str, micro_batches: int, dtype: str | None) -> float | None:
     """Bytes that the counted operators of one step read and write, each operand once, in the precision's own format."""
-    if mode == "decoding":
-        counted = flops.get("decoding_bytes")
+    if mode in ("prefill", "decoding"):
+        counted = flops.get(f"{mode}_bytes")
     elif mode == "inference":
         counted = _evaluated(flops, "bytes")
     else:
@@ -69,7 +72,7 @@ def predicted_memory(row: Values, flops: Values, device: str | None) -> float | 
     training, again = row.get("mode") == "training", bool(row.get("checkpointing"))
     if (row.get("processes") or 1) > 1:  # buckets and gathered weights are not in the counted peaks
         return None
-    if row.get("mode") == "decoding":  # its cache, which each step copies, is not in the counted peaks
+    if row.get("mode") in ("prefill", "decoding"):  # a cache is not in the counted peaks
         return None
     which = "inference" if not training else "checkpointed" if again else "step"
     peak = flops.get(f"{which}_peak_bytes")
@@ -131,6 +134,7 @@ def profile_columns(row: Values, flops: Values, compute: Values, memory: Values,
         **shares,
         "samples_per_s": ratio(samples, time),
         "tokens_per_s": ratio(product(samples, 1 if mode == "decoding" else row.get("sequence_length")), time),
+        "key_value_cache_bytes": _cached_bytes(row, flops),
         "bytes_moved": bytes_moved,
         "arithmetic_intensity": ratio(counted["flops"], bytes_moved),
         "ceiling_tflop_s": compute.get("measured_tflop_s"),
@@ -278,13 +282,21 @@ def faster_than_possible(row: Values, compute: Values, device: str | None) -> st
 
 def _read_bytes(row: Values, flops: Values) -> float | None:
     """Bytes that a step of inference must read: every parameter but embedding tables; of decoding also the cache."""
-    if row.get("mode") not in ("inference", "decoding"):
+    if row.get("mode") not in ("inference", "prefill", "decoding"):
         return None
     element_bytes = _element_bytes(row.get("dtype"))
     read = total(flops.get("parameters"), -(flops.get("looked_up_parameters") or 0))
     parameter_bytes = product(read, 4 if row.get("autocast") else element_bytes)
-    cached = flops.get("key_value_cache_bytes") if row["mode"] == "decoding" else 0
-    return total(parameter_bytes, product(cached, ratio(element_bytes, BYTES_COUNTED_PER_ELEMENT)))
+    return total(parameter_bytes, _cached_bytes(row, flops) if row["mode"] == "decoding" else 0)
+
+
+def _cached_bytes(row: Values, flops: Values) -> float | None:
+    """Keys and values that a step of generation reads or makes, in the precision's own format."""
+    if row.get("mode") not in ("prefill", "decoding"):
+        return None
+    return product(
+        flops.get("key_value_cache_bytes"), ratio(_element_bytes(row.get("dtype")), BYTES_COUNTED_PER_ELEMENT)
+    )
 
 
 def _element_bytes(dtype: str | None) -> int | None:
