@@ -89,7 +89,11 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         left.barh(here.index, here["efficiency"], color=style.MUTED, height=0.6)
         for place, row in here.iterrows():
             share = "" if pd.isna(row["mfu_percent"]) else f", MFU {percent(row['mfu_percent'])} %"
-            left.text(row["efficiency"] + 2, place, f"{percent(row['efficiency'])} %{share}", va="center", fontsize=8)
+            said, behind = (
+                f"{percent(row['efficiency'])} %{share}",
+                {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1},
+            )
+            left.text(row["efficiency"] + 2, place, said, va="center", fontsize=8, bbox=behind)
             _ranks(right, place, json.loads(row["ranks"]))
         left.axvline(100, color=style.MUTED, linewidth=1, linestyle="--")
         left.set_xlim(0, 1.7 * max(100, here["efficiency"].max()))
