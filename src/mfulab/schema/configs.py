@@ -87,12 +87,12 @@ class WorkloadConfig(Closed):
         description="What a step is; prefill: a prompt's keys, values and next token; decoding: one more token of each"
         " sequence, from a key-value cache.",
     )
-    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    optimizer: Literal["adam", "adamw", "sgd"] = Field("adam", description="What updates the parameters.")
     optimizer_implementation: Literal["default", "for_loop", "foreach", "fused"] = Field(
         "default", description="One parameter after the other, all at once, or in one kernel; default: torch's choice."
     )
-    learning_rate: float = Field(1e-3, gt=0)
-    learning_rate_schedule: Literal["constant", "cosine"] = "constant"
+    learning_rate: float = Field(1e-3, gt=0, description="Of the optimiser.")
+    learning_rate_schedule: Literal["constant", "cosine"] = Field("constant", description="What becomes of it.")
     gradient_accumulation: int = Field(1, ge=1, description="Micro-batches of batch_size a step.")
     gradient_clipping: float | None = Field(None, gt=0, description="Maximum gradient norm; none where empty.")
     checkpointing: bool = Field(False, description="Recompute activations in the backward pass.")
@@ -114,7 +114,7 @@ class PrecisionConfig(Closed):
     """The number format that multiplications are asked to use."""
 
     name: Name
-    dtype: Literal[*BY_DTYPE]  # type: ignore[valid-type]
+    dtype: Literal[*BY_DTYPE] = Field(description="The format in memory.")  # type: ignore[valid-type]
     tf32: bool = Field(False, description="Allow TF32 tensor cores for float32 matmuls (GPU).")
     autocast: bool = Field(False, description="Keep float32 parameters; cast inside torch.autocast.")
 
@@ -123,9 +123,13 @@ class ExecutionConfig(Closed):
     """Execution mode of the model's operations."""
 
     name: Name
-    mode: Literal["eager", "trace", "script", "compile", "cuda_graph"] = "eager"
-    compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = "default"
-    channels_last: bool = False
+    mode: Literal["eager", "trace", "script", "compile", "cuda_graph"] = Field(
+        "eager", description="How operations are issued."
+    )
+    compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = Field(
+        "default", description="Of torch.compile."
+    )
+    channels_last: bool = Field(False, description="Lay images out with their channels last.")
 
 
 class KernelConfig(Closed):
@@ -142,7 +146,7 @@ class DeviceConfig(Closed):
     """Device to measure."""
 
     name: Name = "auto"
-    type: Literal["auto", "cpu", "cuda"] = "auto"
+    type: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto`: the GPU if there is one, else the CPU.")
     threads: int | None = Field(None, ge=1, description="CPU threads; one for each allowed physical core where empty.")
     peak_tflop_s: dict[str, Annotated[float, Field(gt=0)]] = Field(
         {}, description="Dense spec peak by precision for a device that is not known here."
@@ -190,6 +194,7 @@ class ParallelConfig(Closed):
         return self
 
 
+SEED = Field(0, ge=0, description="Of weights and inputs.")
 REPLICATE = Field(1, ge=1, description="Which of the processes that measure the run, apart in time; planning sets it.")
 
 
@@ -221,8 +226,8 @@ class CountFlopsConfig(StepConfig):
     axes: ClassVar[tuple[str, ...]] = ("model", "batch_size", "sequence_length")
     on_device: ClassVar[bool] = False
     model: ModelConfig
-    batch_size: int = Field(ge=1)
-    sequence_length: int | None = Field(None, ge=1)
+    batch_size: int = Field(ge=1, description="Samples a step; of each micro-batch with gradient accumulation.")
+    sequence_length: int | None = Field(None, ge=1, description="Tokens a sample; the model's own where empty.")
 
     @model_validator(mode="after")
     def _sequence_only_for_tokens(self) -> "CountFlopsConfig":
@@ -235,7 +240,9 @@ class CompareCountersConfig(CountFlopsConfig):
     """A model's forward pass counted by another tool."""
 
     axes: ClassVar[tuple[str, ...]] = ("model", "batch_size", "sequence_length", "counter")
-    counter: Literal["torch", "fvcore", "calflops", "ptflops", "thop", "deepspeed"]
+    counter: Literal["torch", "fvcore", "calflops", "ptflops", "thop", "deepspeed"] = Field(
+        description="The other tool."
+    )
 
 
 class ProfileStepConfig(CountFlopsConfig):
@@ -257,7 +264,7 @@ class ProfileStepConfig(CountFlopsConfig):
     timing: TimingConfig = TimingConfig()
     profile: ProfileConfig = ProfileConfig()
     parallel: ParallelConfig = ParallelConfig()
-    seed: int = Field(0, ge=0)
+    seed: int = SEED
     replicate: int = REPLICATE
 
     @model_validator(mode="after")
@@ -278,7 +285,7 @@ class BenchMatmulConfig(StepConfig):
     precision: PrecisionConfig
     device: DeviceConfig = DeviceConfig()
     timing: TimingConfig = TimingConfig()
-    seed: int = Field(0, ge=0)
+    seed: int = SEED
     replicate: int = REPLICATE
 
     @property
@@ -319,7 +326,7 @@ class NumberFormatsConfig(StepConfig):
     sum_length: int = Field(
         4096, ge=2, description="Numbers a sum; fewer where their sum would leave the format's range."
     )
-    seed: int = Field(0, ge=0)
+    seed: int = SEED
 
 
 PUBLISHED = Path("results/reference/published")
@@ -366,7 +373,9 @@ class PeaksAuditConfig(StepConfig):
 
     axes: ClassVar[tuple[str, ...]] = ("library",)
     on_device: ClassVar[bool] = False
-    library: Literal["torch_inductor", "lightning", "triton_proton", "torchtitan", "composer"]
+    library: Literal["torch_inductor", "lightning", "triton_proton", "torchtitan", "composer"] = Field(
+        description="The other library."
+    )
     installed: str = Field("", description="Its version, so that the next release is audited anew.")
 
     @model_validator(mode="after")

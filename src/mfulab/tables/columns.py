@@ -29,6 +29,7 @@ TEXT = {
     "basis",
     "peak_weights",
     "mfu_reason",
+    "best_basis",
     *verdict.COLUMNS,
 } - {"expected_mfu_percent"}
 

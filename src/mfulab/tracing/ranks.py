@@ -1,9 +1,12 @@
 """Collectives of several ranks held against one another: who transfers, who waits, and for whom."""
 
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+Place = TypeVar("Place")  # a rank, or a device of one
 
 
-def waits(calls: Mapping[int, Mapping[str, Sequence[int]]]) -> dict[int, tuple[int, int]]:
+def waits(calls: Mapping[Place, Mapping[str, Sequence[int]]]) -> dict[Place, tuple[int, int]]:
     """Transfer and waiting of each rank, ns, over the collectives that all ranks recorded equally often.
 
     A collective ends on all ranks at about the same time, so the shortest is the transfer, and what a rank's own takes
