@@ -23,7 +23,7 @@ def prefiller(model: torch.nn.Module, tokens: torch.Tensor, call: Callable[..., 
 
 
 def _cached(model: torch.nn.Module) -> dict[str, int]:
-    """What makes a model's call give the last token's logits alone, where it can.
+    """Options with which a model gives the logits of its last token alone, if it knows any.
 
     Raises:
         UnsupportedError: the model keeps no cache.

@@ -64,7 +64,8 @@ def wrap(model: torch.nn.Module, parallel: ParallelConfig, device: torch.device)
     mesh = init_device_mesh(device.type, (parallel.processes,))
     for block in outermost_blocks(model):
         fully_shard(block, mesh=mesh)
-    return fully_shard(model, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
 
 
 def predicted_bytes(model: torch.nn.Module, parallel: ParallelConfig, device: torch.device) -> int:

@@ -167,7 +167,7 @@ def training_step(
 def _optimizer(
     parameters: list[torch.nn.Parameter], workload: WorkloadConfig, capturable: bool
 ) -> torch.optim.Optimizer:
-    kinds: dict[str, type[torch.optim.Optimizer]] = {
+    kinds: dict[str, Callable[..., torch.optim.Optimizer]] = {
         "sgd": torch.optim.SGD,
         "adam": torch.optim.Adam,
         "adamw": torch.optim.AdamW,

@@ -93,13 +93,13 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     columns = [text("shares"), text("simulated")]
     grid = style.panels(figure, machines, columns)
     lengths = sorted(rows["sequence_length"].unique())
-    colors = style.colors(int(length) for length in lengths)
+    colors = style.colors(f"{length:.0f}" for length in lengths)
     for machine in machines:
         left, right = (grid[machine, column] for column in columns)
         here = rows[rows["machine"] == machine]
         for keys, half in here.groupby([*ALIKE, "mode"], sort=False):
             column, dash = LINES[str(keys[-1])]
-            color = colors[int(half["sequence_length"].iloc[0])]
+            color = colors[f"{half['sequence_length'].iloc[0]:.0f}"]
             left.plot(half["batch_size"], half[column], color=color, linestyle=dash, marker="o")
         left.axhline(100, color=style.MUTED, linewidth=1)
         left.set_ylim(0, max(105.0, 1.05 * here[["mfu_percent", "mbu_percent"]].max(axis=None)))
