@@ -53,6 +53,7 @@ unlock: $(VENV)/installed ## Forget a sweep that was killed on another machine; 
 
 lock: ## Pin what each target installs, in requirements.lock and requirements/ (UPGRADE=1: the newest that fits)
 	$(PYTHON) scripts/lock.py $(if $(UPGRADE),--upgrade)
+	$(PYTHON) scripts/wheelhouse.py --python 3.12 $(BARE_GPU) --list docs/gpu.md
 
 lock-check: ## Resolve every lock from the package index, for each Python and platform
 	$(PYTHON) scripts/lock.py --check
@@ -63,7 +64,9 @@ audit: ## Look for known vulnerabilities of the locked versions
 	$(VENV)/audit/bin/pip-audit --strict --disable-pip --require-hashes $(addprefix --requirement ,$(wildcard requirements.lock requirements/*.lock))
 
 wheelhouse: ## Collect every wheel for an air-gapped machine: docs/clusters.md (TARGET=py312: what a bare GPU machine lacks)
-	$(PYTHON) scripts/wheelhouse.py $(if $(TARGET),--python $(TARGET:py3%=3.%) --extras cuda --without validation/recording/present.txt) $(WHEELHOUSE)
+	$(PYTHON) scripts/wheelhouse.py $(if $(TARGET),--python $(TARGET:py3%=3.%) $(BARE_GPU)) $(WHEELHOUSE)
+
+BARE_GPU = --extras cuda --without validation/recording/present.txt
 
 docs: $(VENV)/installed requirements/docs.lock ## Write the documentation as a site, site/index.html; a link that leads nowhere ends it
 	$(MAKE) --no-print-directory install PYTHON=$(BIN)/python EXTRAS=docs

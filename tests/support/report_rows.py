@@ -163,6 +163,14 @@ def flops(model: str, batch_size: int) -> FlopsRow:
         activation_bytes=forward // 60 * batch_size,
         step_peak_bytes=forward // 50 * batch_size + 4 * parameters,
         inference_peak_bytes=forward // 300 * batch_size,
+        intensities=json.dumps(
+            {
+                "forward": [(forward * batch_size, 4 * parameters + forward // 40 * batch_size), (0, forward // 20)],
+                "backward": [(2 * forward * batch_size, 8 * parameters + forward // 20 * batch_size)],
+                "inference": [(forward * batch_size, 4 * parameters + forward // 40 * batch_size)],
+                "decoding": [(2 * parameters * batch_size, 4 * parameters)],
+            }
+        ),
     )
 
 
@@ -222,6 +230,7 @@ def traces() -> list[TraceRow]:
                 **common("", f"trace={name}"),
                 trace=f"{name}.json.gz", model=name, device="NVIDIA H100 80GB HBM3", units=132, mode="inference",
                 precision="bf16", effective_precision="bf16", steps=1, window_s=0.1, time_s=0.1, flops=flops,
+                bytes_moved=flops / 90,
                 causal_flops=flops, executed_flops=flops, flops_by_format=json.dumps({"bf16": flops}),
                 executed_by_format=json.dumps({"bf16": flops}), padding_by_format=json.dumps({"bf16": flops / 50}),
                 spent=json.dumps(spent), utilization_percent=busy, kernel_busy_percent=busy,

@@ -1,5 +1,7 @@
 """The join: hand-computed cases, and what must hold for any numbers."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -132,6 +134,21 @@ def test_checkpointing_shows_in_hfu_and_not_in_mfu():
     again = join.profile_columns({**STEP, "checkpointing": True}, FLOPS, COMPUTE, MEMORY, "cuda")
     assert again["mfu_percent"] == plain["mfu_percent"]
     assert again["executed_flops"] - plain["executed_flops"] == 1e12
+
+
+def test_the_roofline_s_time_is_operator_by_operator():
+    # 40 TFLOP/s and 100 GB/s: 1 s of arithmetic over 0.5 s of moving, then 0.1 s over 2 s; 3 s of others.
+    passes = {"forward": [(40e12, 50e9), (4e12, 200e9), (0, 300e9)], "backward": [(80e12, 8e9)]}
+    flops = {**FLOPS, "intensities": json.dumps(passes)}
+    joined = join.profile_columns(STEP, flops, COMPUTE, MEMORY, "cuda")
+    assert joined["roofline_time_s"] == pytest.approx(1 + 2 + 2)
+    assert joined["unfused_roofline_time_s"] == pytest.approx(1 + 2 + 3 + 2)
+    half = join.profile_columns(
+        {**STEP, "dtype": "bfloat16", "gradient_accumulation": 3}, flops, COMPUTE, MEMORY, "cuda"
+    )
+    assert half["unfused_roofline_time_s"] == pytest.approx(3 * (1 + 1 + 1.5 + 2))
+    for row, counted in (({"mode": "decoding"}, flops), ({"checkpointing": True}, flops), ({}, FLOPS)):
+        assert join.profile_columns({**STEP, **row}, counted, COMPUTE, MEMORY, "cuda")["roofline_time_s"] is None
 
 
 def test_half_precision_moves_half_the_bytes():

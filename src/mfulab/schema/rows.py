@@ -151,6 +151,11 @@ class FlopsRow(Row):
         None, description="Of the last token of each sequence, those before it in a cache; causal transformers only."
     )
     decoding_bytes: int | None = Field(None, description="Read and written by its counted operators, 4 bytes each.")
+    intensities: str | None = Field(
+        None,
+        description="JSON: pass → [executed FLOPs, bytes of 4 an element] of its operators, those of alike intensity"
+        " summed; all that multiply nothing are one, of 0 FLOPs.",
+    )
 
 
 class CounterRow(Row):
@@ -308,7 +313,7 @@ class MatmulRow(Row):
 
     kernel: str = ""
     family: str = Field("", description="CPU, Numba CUDA, CUDA C, Triton, tile language or library.")
-    rung: int | None = Field(None, description="Position on the ladder of its family, from the simplest up.")
+    after: str = Field("", description="Rung below on the ladder of its family; empty: the lowest.")
     adds: str = Field("", description="What this rung does that the one below does not.")
     size: str = ""
     precision: str = ""

@@ -202,7 +202,7 @@ def _describe(
     return MatmulRow(
         kernel=config.kernel.name,
         family=kernel.family,
-        rung=kernel.rung,
+        after=kernel.after,
         adds=kernel.adds,
         size=config.size,
         precision=config.precision.name,

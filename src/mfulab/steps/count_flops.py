@@ -21,6 +21,7 @@ from mfulab.steps.base import Measured
 BYTES = 4
 """An element's size in every `bytes` column; multiply by precision's element size ÷ 4 for another number format."""
 
+Intensities = list[tuple[int, int]]
 DEVICES = (2, 8, 64)
 """Numbers of devices for which `parallel.csv` works memory and traffic out."""
 
@@ -37,19 +38,21 @@ def measure(config: CountFlopsConfig, folder: Path) -> Measured:
     """
     counted = count_model(config.model, config.batch_size, config.sequence_length)
     row = _row(config, counted)
-    _add_inference(row, config)
+    intensities = {each: _intensities(counted.count.operations, each) for each in ("forward", "backward")}
+    _add_inference(row, config, intensities)
     _add_checkpointed(row, config)
     write_csv(folder / "layers.csv", layer_rows(counted.model, counted.count.operations))
     shape = transformer_shape(counted.model)
     if shape and config.sequence_length:
         _add_transformer(row, config, shape)
         if shape.causal:
-            _add_generation(row, config)
+            _add_generation(row, config, intensities)
         write_csv(folder / "formulas.csv", compare_formulas(counted, config.batch_size, config.sequence_length))
         tokens = config.batch_size * config.sequence_length
         whole = sum(parameter.numel() for parameter in counted.model.parameters())
         ways = [plans(whole, devices, layers=shape.layers, width=shape.width, tokens=tokens) for devices in DEVICES]
         write_csv(folder / "parallel.csv", [plan for way in ways for plan in way])
+    row.intensities = json.dumps(intensities)
     return Measured(row, _operator_rows(counted.count.operations))
 
 
@@ -105,7 +108,7 @@ def _add_transformer(row: FlopsRow, config: CountFlopsConfig, shape: Transformer
         )
 
 
-def _add_inference(row: FlopsRow, config: CountFlopsConfig) -> None:
+def _add_inference(row: FlopsRow, config: CountFlopsConfig, intensities: dict[str, Intensities]) -> None:
     """Counts anew in evaluation mode, where dropout is gone and nothing is kept for a backward pass."""
     counted = count_model(config.model, config.batch_size, config.sequence_length, mode="inference")
     total = counted.count.operations.sum("forward")
@@ -114,6 +117,7 @@ def _add_inference(row: FlopsRow, config: CountFlopsConfig) -> None:
     row.inference_bytes = BYTES * total.elements
     row.inference_peak_bytes = BYTES * counted.count.peak.elements
     row.inference_peak_fixed_bytes = counted.count.peak.fixed_bytes
+    intensities["inference"] = _intensities(counted.count.operations, "forward")
 
 
 def _add_checkpointed(row: FlopsRow, config: CountFlopsConfig) -> None:
@@ -127,7 +131,7 @@ def _add_checkpointed(row: FlopsRow, config: CountFlopsConfig) -> None:
     row.checkpointed_peak_bytes = BYTES * counted.count.peak.elements
 
 
-def _add_generation(row: FlopsRow, config: CountFlopsConfig) -> None:
+def _add_generation(row: FlopsRow, config: CountFlopsConfig, intensities: dict[str, Intensities]) -> None:
     """Counts anew reading a prompt and decoding its last token; what cannot be counted stays empty, and it is said."""
     modes: tuple[Mode, ...] = ("prefill", "decoding")
     for mode in modes:
@@ -141,8 +145,22 @@ def _add_generation(row: FlopsRow, config: CountFlopsConfig) -> None:
         total = counted.count.operations.sum("forward")
         setattr(row, f"{mode}_flops", total.flops)
         setattr(row, f"{mode}_bytes", BYTES * total.elements)
+        intensities[mode] = _intensities(counted.count.operations, "forward")
         if mode == "prefill":
             row.prefill_causal_flops = total.causal_flops
+
+
+def _intensities(operations: Operations, direction: str) -> Intensities:
+    """Executed FLOPs and bytes of one pass, operators that agree in FLOPs a byte to a thousandth summed."""
+    sums: dict[str, list[int]] = {}
+    for key, total in operations.totals.items():
+        if key.direction != direction:
+            continue
+        for flops, elements in ((total.executed_flops, total.elements), (0, total.other_elements)):
+            if elements:
+                alike = sums.setdefault(f"{flops / elements:.3e}", [0, 0])
+                alike[0], alike[1] = alike[0] + flops, alike[1] + BYTES * elements
+    return [(flops, size) for flops, size in sums.values()]
 
 
 def _operator_rows(operations: Operations) -> list[dict[str, object]]:
