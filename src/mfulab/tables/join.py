@@ -79,7 +79,7 @@ def roofline_times(
     complete = all(each in counted for each in passes) and not row.get("checkpointing")
     if not (complete and ceiling_tflop_s and ceiling_gb_s and element_bytes):
         return {"roofline_time_s": None, "unfused_roofline_time_s": None}
-    times = (row.get("gradient_accumulation") or 1) if mode == "training" else 1
+    times = ((row.get("gradient_accumulation") or 1) if mode == "training" else 1) * (row.get("processes") or 1)
     fused = unfused = 0.0
     for operations, size in (each for one in passes for each in counted[one]):
         moving = size * element_bytes / BYTES_COUNTED_PER_ELEMENT / ceiling_gb_s / 1e9
