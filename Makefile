@@ -8,7 +8,7 @@ CPU_TORCH ?= https://download.pytorch.org/whl/cpu
 CONFIG ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help report figures install test lint format types unit workflow bench faults unlock lock lock-check audit wheelhouse docs clean
+.PHONY: help report figures compare install test lint format types unit workflow bench faults unlock lock lock-check audit wheelhouse docs clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -18,6 +18,10 @@ report: $(VENV)/installed ## Measure this machine and write reports/report.html 
 
 figures: $(VENV)/installed ## Draw the figures alone, into reports/figures/
 	$(BIN)/python -m snakemake --cores 1 figures $(if $(CONFIG),--config $(CONFIG))
+
+compare: $(VENV)/installed ## Measure this checkout and another commit in turn (BASE=main CONFIG="experiment=kernels" ROUNDS=4)
+	$(if $(BASE),,$(error BASE is missing: make compare BASE=main, a commit or the folder of a checkout))
+	$(BIN)/python scripts/paired.py --base $(BASE) $(if $(CONFIG),--config $(CONFIG)) $(if $(ROUNDS),--rounds $(ROUNDS))
 
 test: lint types unit workflow ## Everything that .ci/run checks
 

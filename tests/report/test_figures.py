@@ -337,7 +337,11 @@ def test_the_expected_time_s_sentence_with_one_run_equal_and_extreme_ones(few):
 
 
 @pytest.mark.parametrize(
-    "name", ["roofline", "expected_time", "memory_predicted", "matmul_precision", "matmul_throughput"]
+    "name",
+    [
+        *("roofline", "expected_time", "memory_predicted", "matmul_precision", "matmul_throughput"),
+        *("machine_state", "repeatability"),
+    ],
 )
 def test_a_logarithmic_axis_has_two_numbers_or_more(few, name):
     drawn = figures.render(name, few)

@@ -1,6 +1,7 @@
 """The join: hand-computed cases, and what must hold for any numbers."""
 
 import json
+import math
 
 import pytest
 from hypothesis import given
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from mfulab.language import verdicts
 from mfulab.tables import join, mfu
+from mfulab.tables.mfu import quotient_interval, utilization
 
 positive = st.floats(1e-9, 1e15)
 maybe = st.one_of(st.none(), positive)
@@ -100,6 +102,17 @@ def test_mbu_is_of_inference():
     assert join.profile_columns(row, looked_up, COMPUTE, MEMORY, "cuda")["mbu_percent"] == pytest.approx(
         100 * 1.8 / 0.5 / 120
     )
+    unread = {**row, "unread_parameters": 600_000_000}
+    assert join.profile_columns(unread, flops, COMPUTE, MEMORY, "cuda")["mbu_percent"] == pytest.approx(
+        100 * 1.2 / 0.5 / 120
+    )
+
+
+def test_useful_mfu_is_the_part_of_real_tokens():
+    joined = join.profile_columns(STEP, {**FLOPS, "useful_percent": 25.0}, COMPUTE, MEMORY, "cuda")
+    assert joined["useful_mfu_percent"] == pytest.approx(joined["mfu_percent"] / 4)
+    assert joined["verdict"] == "padded"
+    assert join.profile_columns(STEP, FLOPS, COMPUTE, MEMORY, "cuda")["useful_mfu_percent"] is None
 
 
 def test_inference_takes_the_forward_pass_alone():
@@ -315,3 +328,24 @@ def test_an_optimiser_that_updates_all_at_once_holds_temporaries(implementation,
     row = {**TRAINED, "optimizer": "adam", "optimizer_implementation": implementation}
     small = {**COUNTED, "step_peak_bytes": 400, "step_peak_fixed_bytes": 0}
     assert join.predicted_memory(row, small, device) == 400 + 800 + 400 * (1 + temporaries)
+
+
+def test_a_quotient_carries_the_intervals_of_both_sides():
+    low, high = quotient_interval(2.0, [(4.0, 3.6, 4.4)], [(2.0, 1.9, 2.1)])
+    own, others = math.log(4.4 / 4), math.log(2 / 1.9)
+    assert math.log(high / 2) == pytest.approx(math.hypot(own, others))
+    assert low < 2 < high
+    exact = quotient_interval(2.0, [(4.0, 3.6, 4.4)], [(2.0, None, None)])
+    assert exact == pytest.approx((1.8, 2.2)), "a datasheet's peak is exact"
+    assert quotient_interval(2.0, [(4.0, None, None)], [(2.0, None, None)]) == (None, None)
+    assert quotient_interval(None, [(4.0, 3.6, 4.4)]) == (None, None)
+
+
+def test_mfu_of_a_measured_ceiling_is_as_unsure_as_both():
+    compute = {"measured_tflop_s": 1.0, "measured_ci_low_tflop_s": 0.9, "measured_ci_high_tflop_s": 1.1}
+    common = {"flops": 5e11, "interval_s": (0.95, 1.05), "memory": {}}
+    cpu = utilization(1.0, device="cpu", compute=compute, **common)
+    exact = utilization(1.0, device="cpu", compute={"measured_tflop_s": 1.0}, **common)
+    assert cpu["mfu_percent"] == exact["mfu_percent"] == 50
+    assert cpu["mfu_ci_low_percent"] < exact["mfu_ci_low_percent"] < 50 < exact["mfu_ci_high_percent"]
+    assert cpu["mfu_ci_high_percent"] > exact["mfu_ci_high_percent"]

@@ -11,8 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Percent = Annotated[float, Field(ge=0)]
 TIME_CI_LOW = Field(None, description="95 % confidence interval of `time_s`, from the spread between processes.")
-REPLICATES = Field(None, description="Processes that measured the run, apart in time; the tables make them one row.")
-BETWEEN = Field(None, description="Standard deviation of the processes' medians, relative.")
 Status = Literal["ok", "out_of_memory", "unsupported", "incorrect", "failed"]
 
 
@@ -62,13 +60,53 @@ class EnvironmentRow(Row):
     )
     driver: str | None = None
     cuda: str | None = Field(None, description="CUDA version that torch was built for.")
+    cpu_governor: str | None = Field(None, description="Frequency governor; a virtual machine reports none.")
+    cpu_turbo: bool | None = Field(None, description="Whether the clock may rise above its nominal rate.")
+    huge_pages: str | None = Field(None, description="Transparent huge pages: always, madvise or never.")
+    thread_settings: str | None = Field(
+        None,
+        description="JSON: variables of the environment that place threads or let them spin, as the runs see them.",
+    )
+    probe_product_s: float | None = Field(None, description="The probe's product at its best, on a CPU.")
+    probe_copy_s: float | None = Field(None, description="The probe's copy at its best, on a CPU.")
 
 
-class CeilingRow(Row):
-    """Ceiling of the device, in one precision or in bytes."""
+class TimedRow(Row):
+    """A row of what is timed by several processes, apart in time, which the tables make one."""
+
+    replicates: int | None = Field(None, description="Processes that measured the run.")
+    between_spread_percent: float | None = Field(
+        None, description="Standard deviation of the processes' medians, relative."
+    )
+    process_times_s: str | None = Field(None, description="JSON: the median of each process, in their order.")
+    precision_percent: float | None = Field(
+        None, description="Half the 95 % confidence interval, relative: the precision that was reached."
+    )
+    disturbed_replicates: int | None = Field(
+        None, description="Processes that met a slow state of the machine to the end; they widen the interval."
+    )
+    slowdown: float | None = Field(
+        None, description="The machine's probe around what counts ÷ its best on this machine; of the slowest process."
+    )
+    disturbed_windows: int | None = Field(
+        None, description="Windows, or rounds of a matmul, that count although the machine was disturbed."
+    )
+    repeated_windows: int | None = Field(None, description="Those measured again because the machine was disturbed.")
+    probe_s: float | None = Field(None, description="Time spent on probing the machine's state.")
+    probes: str | None = Field(
+        None, description="JSON: the machine's states: when (Unix time), seconds of the probe's product and copy."
+    )
+
+
+class CeilingRow(TimedRow):
+    """Ceiling of the device, in one precision or in bytes; of several processes the best on a CPU, else the median."""
 
     ceiling: str = Field("", description="The name of a precision, or `memory`.")
     measured_tflop_s: float | None = Field(None, description="Best large matmul found on this device.")
+    measured_ci_low_tflop_s: float | None = Field(
+        None, description="95 % confidence interval of it, from the spread between processes."
+    )
+    measured_ci_high_tflop_s: float | None = None
     measured_with: str | None = Field(
         None, description="torch, on a CPU also numpy; in the tables also a faster kernel."
     )
@@ -80,6 +118,8 @@ class CeilingRow(Row):
     datasheet_tflop_s: float | None = None
     max_clock_tflop_s: float | None = Field(None, description="The same at the highest clock that the device allows.")
     measured_gb_s: float | None = Field(None, description="Triad a[i] = b[i] + s·c[i], three streams counted.")
+    measured_ci_low_gb_s: float | None = None
+    measured_ci_high_gb_s: float | None = None
     computed_gb_s: float | None = Field(None, description="Memory clock × bus width × 2, if the device reports them.")
     clock_mhz: float | None = Field(None, description="Mean SM clock while measuring.")
     threads: int | None = Field(None, description="CPU threads used.")
@@ -106,6 +146,9 @@ class FlopsRow(Row):
     backward_causal_flops: int | None = None
     executed_backward_flops: int | None = Field(
         None, description="As the kernels do it, flash attention's recomputation included."
+    )
+    useful_percent: Percent | None = Field(
+        None, description="Of forward and backward FLOPs, those for real tokens; empty if the model's calls tell none."
     )
     recomputed_flops: int | None = Field(None, description="Executed in addition with activation checkpointing.")
     optimizer_flops: int | None = Field(None, description="Of Adam; of others: mfulab.flops.optimizers.")
@@ -175,7 +218,7 @@ class CounterRow(Row):
     uncounted_operators: str | None = Field(None, description="JSON: what the tool says it passed over → calls.")
 
 
-class ProfileRow(Row):
+class ProfileRow(TimedRow):
     """One profiled step of a model; what it shares with its FLOP count and ceilings is joined in the table."""
 
     model: str = ""
@@ -190,8 +233,6 @@ class ProfileRow(Row):
     time_p95_s: float | None = None
     time_ci_low_s: float | None = TIME_CI_LOW
     time_ci_high_s: float | None = None
-    replicates: int | None = REPLICATES
-    between_spread_percent: float | None = BETWEEN
     within_spread_percent: float | None = Field(
         None, description="Standard deviation of the windows' medians inside a process, relative."
     )
@@ -239,6 +280,9 @@ class ProfileRow(Row):
     power_w: float | None = Field(None, description="Mean over the windows.")
     clock_mhz: float | None = Field(None, description="Mean SM clock over the windows; a CPU reports none.")
     loss: float | None = Field(None, description="After the last step; finite in a row that is ok.")
+    unread_parameters: int | None = Field(
+        None, description="Of experts that no token of the last step chose; inference and decoding, eager."
+    )
     kernel_busy_percent: Percent | None = Field(None, description="Union of kernel intervals ÷ wall time, traced pass.")
     sm_active_percent: Percent | None = None
     occupancy_percent: Percent | None = None
@@ -273,6 +317,9 @@ class ProfileRow(Row):
         None, description="Traced pass: time of operators that multiply ÷ wall time; a GPU's kernels, a CPU's calls."
     )
     other_operators_percent: Percent | None = Field(None, description="The same of all other operators.")
+    uncounted_operators: str | None = Field(
+        None, description="JSON: operator without a FLOP formula → % of operators' own time, traced pass, from 1 % on."
+    )
     top_other_operators: str | None = Field(
         None, description="JSON: the five other operators with most time → share of wall time, %."
     )
@@ -308,7 +355,7 @@ class ProfileRow(Row):
     reasons: str | None = Field(None, description="JSON: column → why it is empty.")
 
 
-class MatmulRow(Row):
+class MatmulRow(TimedRow):
     """One measured matmul."""
 
     kernel: str = ""
@@ -325,8 +372,6 @@ class MatmulRow(Row):
     time_s: float | None = Field(None, description="Median of `hot_time_s`: launches back to back.")
     time_ci_low_s: float | None = TIME_CI_LOW
     time_ci_high_s: float | None = None
-    replicates: int | None = REPLICATES
-    between_spread_percent: float | None = BETWEEN
     hot_time_s: float | None = None
     hot_iqr_s: float | None = None
     cold_time_s: float | None = Field(None, description="Caches flushed before each launch.")

@@ -5,12 +5,14 @@ import math
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 import torch
 
+from mfulab.flops.experts import UnreadExperts
 from mfulab.hardware.compute import allow_tf32, effective_precision, prepare
 from mfulab.models import execution, parallel, workload
 from mfulab.models.build import build, enable_checkpointing, loss, make_batch, require_positions
@@ -25,6 +27,7 @@ from mfulab.steps import ranks
 from mfulab.steps.base import Measured, UnsupportedError
 from mfulab.timing.clocks import clock_for
 from mfulab.timing.phases import measure_phases
+from mfulab.timing.probe import Probe, known_best, packed
 from mfulab.timing.statistics import Stats
 from mfulab.timing.windows import CPU_PACE, CUDA_PACE, Observation, Pace, observe
 from mfulab.tracing.analysis import Analysis
@@ -35,6 +38,7 @@ from mfulab.tracing.operators import (
     operator_table,
     trace_readings,
     trace_steps,
+    uncounted_operators,
     untraced,
 )
 
@@ -60,14 +64,16 @@ def measure_process(config: ProfileStepConfig, folder: Path) -> tuple[Measured, 
         raise UnsupportedError("TF32 needs an NVIDIA GPU of compute capability 8.0 or later")
     allow_tf32(config.precision.tf32)
     torch.manual_seed(config.seed)
+    probe = Probe(device, clock_reader(device))  # before the memory that it holds would count as the model's
     memory = PeakMemory(device)
     began = time.perf_counter()
     step, final_loss = make_step(config, device)
     made = time.perf_counter()
     if config.workload.mode == "decoding":
         memory.forget()  # filling the cache is not the step
-    seen = _observe(config, step, device, folder)
+    seen = _observe(config, step, device, folder, probe)
     row = _row(config, seen, effective)
+    row.probe_s, row.probes = probe.spent_s, packed(seen.states, torch.get_num_threads())
     row.measured_s = time.perf_counter() - made
     if config.execution.mode != "eager":
         row.compile_s = max(0.0, made - began + seen.warm_up.first_call_s - seen.time_s)
@@ -78,6 +84,7 @@ def measure_process(config: ProfileStepConfig, folder: Path) -> tuple[Measured, 
     if config.replicate == 1 and (config.profile.operators or config.profile.trace):
         traced = trace_steps(step, device, _traced_steps(device, step_s))
         kernels, analysis = trace_readings(traced, device)
+        row.uncounted_operators = uncounted_operators(traced)
         if analysis is not None:
             row.top_kernels, row.top_other_operators = analysis.top_kernels(), analysis.top_other_operators()
             row.spent = json.dumps(analysis.spent)
@@ -86,11 +93,17 @@ def measure_process(config: ProfileStepConfig, folder: Path) -> tuple[Measured, 
         kernels, analysis = untraced(), None
     set_readings(row, {**readings, **kernels}, seen.steps)
     row.restriction = restriction_of(device) or None
-    row.loss = final_loss()
+    with UnreadExperts() if _shows_experts(config) else nullcontext() as unread:
+        row.loss = final_loss()  # of one step more, where none is trained
+    row.unread_parameters = unread.parameters if unread else None
     if not math.isfinite(row.loss):
         row.status, row.loss = "incorrect", None
         row.message = f"the loss is not finite after {seen.steps} steps in {config.precision.name}"
-    return Measured(row, _samples(seen)), analysis
+    return Measured(row, _samples(seen, config.replicate)), analysis
+
+
+def _shows_experts(config: ProfileStepConfig) -> bool:
+    return config.workload.mode != "training" and config.execution.mode == "eager"
 
 
 def make_step(config: ProfileStepConfig, device: torch.device) -> tuple[Callable[..., Any], Callable[[], float]]:
@@ -152,6 +165,8 @@ def pace_for(device: torch.device, timing: TimingConfig) -> Pace:
         windows=timing.windows or pace.windows,
         window_s=timing.window_time_s or pace.window_s,
         warm_up_s=timing.warm_up_time_s or pace.warm_up_s,
+        patience_s=pace.patience_s if timing.patience_s is None else timing.patience_s,
+        precision=timing.relative_precision,
     )
 
 
@@ -170,6 +185,8 @@ def _row(config: ProfileStepConfig, seen: Observation, effective: str) -> Profil
         time_p95_s=steps.p95,
         within_spread_percent=_within_spread(seen),
         windows=len(seen.windows),
+        disturbed_windows=seen.disturbed,
+        repeated_windows=len(seen.discarded),
         steps=seen.steps,
         window_s=seen.length_s,
         warm_up_s=seen.warm_up.total_s,
@@ -184,12 +201,17 @@ def _within_spread(seen: Observation) -> float | None:
     return None if spread is None else 100 * spread / medians.median
 
 
-def _observe(config: ProfileStepConfig, step: Callable[[], Any], device: torch.device, folder: Path) -> Observation:
+def _observe(
+    config: ProfileStepConfig, step: Callable[[], Any], device: torch.device, folder: Path, probe: Probe
+) -> Observation:
     series = Series(device, folder / "series.csv").open()
     try:
-        samplers = samplers_for(device, [series])
-        pace, frequency_mhz = pace_for(device, config.timing), clock_reader(device)
-        return observe(step, clock_for(device), pace, samplers, frequency_mhz, parallel.agreed)
+        samplers, pace = samplers_for(device, [series]), pace_for(device, config.timing)
+        clock, frequency_mhz = clock_for(device), clock_reader(device)
+        if config.parallel.processes > 1:  # further windows of one rank would wait for the others for ever
+            pace = replace(pace, patience_s=0.0, precision=None)
+            return observe(step, clock, pace, samplers, frequency_mhz, agree=parallel.agreed)
+        return observe(step, clock, pace, samplers, frequency_mhz, probe, known_best(folder))
     except RuntimeError as error:
         if "not implemented for" in str(error):
             raise UnsupportedError(f"precision={config.precision.name} on {device.type}: {error}") from error
@@ -229,9 +251,10 @@ def write_tables(profile: ProfileConfig, traced: TracedPass, kernels: list[dict[
         shutil.copyfile(path, folder / "tensorboard" / "step.pt.trace.json.gz")
 
 
-def _samples(seen: Observation) -> list[dict[str, object]]:
+def _samples(seen: Observation, replicate: int) -> list[dict[str, object]]:
     return [
-        {"window": number, "sample": place, "time_s": seconds}
-        for number, window in enumerate(seen.windows)
+        {"replicate": replicate, "window": number, "sample": place, "time_s": seconds, "counted": counted}
+        for counted, windows in ((True, seen.windows), (False, seen.discarded))
+        for number, window in enumerate(windows)
         for place, seconds in enumerate(window.step_times_s)
     ]

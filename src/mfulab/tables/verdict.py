@@ -101,7 +101,8 @@ def columns(row: Mapping[str, object]) -> dict[str, str | float | None]:
 
 def matmul_flags(row: Mapping[str, object]) -> str | None:
     """The flags of a row of the matmul table, which has no ladder to judge, as `verdict_flags` of the profile table."""
-    return packed_all(filter(None, [computed_beside(Facts(row))]))
+    facts = Facts(row)
+    return packed_all(filter(None, [computed_beside(facts), disturbed(facts)]))
 
 
 def note(row: Mapping[str, object]) -> str | None:
@@ -143,7 +144,16 @@ def flags_of(facts: Facts, expected: float | None) -> list[Said]:
         flags.append(Said("held_back", {"share": facts["throttled_percent"]}))
     if facts.at_least("steal_percent", CROSS_CHECK):
         flags.append(Said("stolen", {"share": facts["steal_percent"]}))
+    if slow := disturbed(facts):
+        flags.append(slow)
     return flags
+
+
+def _padded(facts: Facts) -> Said | None:
+    mfu, useful = facts["mfu_percent"], facts["useful_mfu_percent"]
+    if not mfu or useful is None or 100 * (1 - useful / mfu) < WASTED:
+        return None
+    return Said("padded", {"share": 100 * (1 - useful / mfu), "useful": useful})
 
 
 def _compute_bound(facts: Facts) -> Said | None:
@@ -226,6 +236,14 @@ def computed_beside(facts: Facts) -> Said | None:
     return Said("beside", {"share": facts["other_processes_percent"]})
 
 
+def disturbed(facts: Facts) -> Said | None:
+    """Processes that met a slow state of the machine, as its probe tells; None if it was as fast as ever."""
+    if not facts.at_least("disturbed_replicates", 1):
+        return None
+    numbers = {"count": facts["disturbed_replicates"], "total": facts["replicates"], "slowdown": facts["slowdown"]}
+    return Said("disturbed", numbers)
+
+
 def _shared(facts: Facts) -> Said | None:
     others = computed_beside(facts)
     return Said("shared", others.numbers) if others and facts.below("utilization_percent", BUSY) else None
@@ -285,6 +303,7 @@ def _busy_not_useful(facts: Facts) -> Said | None:
 
 # Asked in this order: the first that can show its numbers wins.
 CAUSES: dict[str, Callable[[Facts], Said | None]] = {
+    "padded": _padded,
     "compute_bound": _compute_bound,
     "input_bound": _input_bound,
     "communication_bound": _communication_bound,
