@@ -20,6 +20,8 @@ TEXT = {
     "ceiling",
     "mode",
     "optimizer",
+    "optimizer_implementation",
+    "wrapper",
     "dtype",
     "format",
     "mfu_basis",
