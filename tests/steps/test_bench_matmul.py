@@ -91,6 +91,7 @@ def config(target, size="33x65x17", precision="fp32", dtype="float32", device="c
         precision={"name": precision, "dtype": dtype},
         device={"name": device, "type": device, "threads": 2},
         timing=QUICK,
+        first_calls=3,
     )
 
 
@@ -104,6 +105,9 @@ def test_a_row_has_times_errors_and_the_reference(tmp_path, size):
     for name in ("time_s", "cold_time_s", "first_call_s", "end_to_end_s", "reference_time_s", "allocation_s"):
         assert getattr(row, name) > 0, name
     assert row.time_s == row.hot_time_s
+    # The first call is a third of the mean's weight, and two more come on top.
+    assert row.first_calls == 3
+    assert row.first_calls_mean_s > row.first_call_s / 3
     assert row.flops == 2 * row.batch * row.m * row.n * row.k
     assert row.relative_error <= row.tolerance
     assert row.threads == 2

@@ -8,6 +8,7 @@ from typing import Any
 
 from mfulab.schema.files import write_csv
 from mfulab.schema.measurements import MEASUREMENTS
+from mfulab.schema.reading_row import ReadingRow
 from mfulab.schema.rows import (
     CeilingRow,
     CounterRow,
@@ -60,7 +61,7 @@ def write_run(root: Path, hardware: str, step: str, row: Row, config: dict[str, 
         writer.writeheader()
         writer.writerow(values)
     (path / "samples.csv").write_text("window,step,time_s\n" + "".join(_samples(values.get("time_s"))))
-    if step == "profile_step":
+    if step in ("profile_step", "read_utilization"):
         polled = [
             f"{second / 5 - 2:.3f},{0 <= second - 10 < 20},{60 + 30 * (0 <= second - 10 < 20)},1980\n"
             for second in range(40)
@@ -250,6 +251,42 @@ def number_formats() -> list[NumberFormatsRow]:
     ]
 
 
+def readings(hardware: str) -> list[ReadingRow]:
+    """Loads of known utilization; the machine's counters read a neighbour too, nvidia-smi a spin as if it were all."""
+    gpu = hardware == GPU
+    truths = {"idle": 0.0, "copies": 25.0, "spin_one": 25.0, "duty_50": 51.0, "bursty": 21.0, "steady": 99.5}
+    return [
+        ReadingRow(
+            **common(hardware, f"load={load},polling_period_s={period:g},precision=fp32"),
+            load=load,
+            precision="fp32",
+            polling_period_s=period,
+            window_s=4.0,
+            units=4,
+            duty_percent=truth,
+            truth_percent=truth,
+            useful_flops=int(4e11 * truth),
+            mfulab_percent=truth + 0.4,
+            psutil_process_percent=None if gpu else truth + 0.6,
+            psutil_machine_percent=None if gpu else truth / 2 + 9,
+            proc_stat_percent=None if gpu else truth / 2 + 8,
+            cgroup_percent=None if gpu else truth + 3,
+            profiler_percent=0.0 if load in ("spin_one", "copies") else truth,
+            nvml_percent=100.0 * (truth > 0) if gpu else None,
+            sm_active_percent=truth if gpu else None,
+            before_percent=1.0,
+            during_percent=truth,
+            after_percent=0.0,
+            polls=19,
+            polled_mean_percent=truth,
+            polled_low_percent=truth / 3,
+            polled_high_percent=min(100.0, 3 * truth),
+        )
+        for load, truth in truths.items()
+        for period in ((0.05, 0.2, 1.0) if load in ("steady", "bursty") else (0.2,))
+    ]
+
+
 def profile(
     hardware: str, model: str, workload: str, batch_size: int, precision: str, status: str = "ok"
 ) -> ProfileRow:
@@ -333,6 +370,8 @@ def matmul(hardware: str, kernel: str, size: str, precision: str = "fp32", statu
         hot_iqr_s=time * 0.03 if ok else None,
         cold_time_s=time * 1.2 if ok else None,
         first_call_s=time + 0.4 if ok else None,
+        first_calls=10,
+        first_calls_mean_s=time + 0.04 if ok else None,
         allocation_s=2e-5 + moved / 40e9 if ok else None,
         host_to_device_s=2 * moved / 3 / 12e9 if ok and hardware == GPU else None,
         device_to_host_s=moved / 3 / 12e9 if ok and hardware == GPU else None,
@@ -392,6 +431,9 @@ def lay_out(
         folder = root / add(step, kind(**common("", name)), config)
         samples = [row.model_dump(exclude={"hardware", "run"}) for row in lines]
         write_csv(folder / "samples.csv", samples, list(samples[0]))
+    for row in readings(hardware):
+        config = {"load": row.load, "precision": {"name": "fp32", "dtype": DTYPE["fp32"]}}
+        add("read_utilization", row, config, ceilings=links("fp32"))
     for row in number_formats():
         add("number_formats", row, {"precision": {"name": row.precision, "dtype": DTYPE[row.precision]}})
     for ceiling in ceilings(hardware):

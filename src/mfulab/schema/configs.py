@@ -246,6 +246,9 @@ class BenchMatmulConfig(StepConfig):
     precision: PrecisionConfig
     device: DeviceConfig = DeviceConfig()
     timing: TimingConfig = TimingConfig()
+    first_calls: int | None = Field(
+        None, ge=2, le=1000, description="Calls timed together from the very first on, as by a script without warm-up."
+    )
     seed: int = Field(0, ge=0)
     replicate: int = REPLICATE
 
@@ -261,6 +264,18 @@ class BenchMatmulConfig(StepConfig):
             case [batch, m, n, k]:
                 return (batch, m, n, k)
         raise ValueError(f"size={self.size}: give N, MxNxK or BxMxNxK")
+
+
+class ReadUtilizationConfig(StepConfig):
+    """A load of known utilization, and how often its device is asked."""
+
+    axes: ClassVar[tuple[str, ...]] = ("load", "polling_period_s", "precision")
+    load: Literal["idle", "spin_one", "copies", "duty_25", "duty_50", "duty_75", "padded", "steady", "bursty"]
+    polling_period_s: float = Field(0.2, ge=1e-3, le=60, description="Seconds between two single readings.")
+    load_time_s: float = Field(4.0, gt=0, le=600, description="Length of the loop.")
+    precision: PrecisionConfig
+    device: DeviceConfig = DeviceConfig()
+    seed: int = Field(0, ge=0)
 
 
 class ReadTraceConfig(StepConfig):

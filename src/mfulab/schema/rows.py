@@ -296,6 +296,10 @@ class MatmulRow(Row):
     cold_time_s: float | None = Field(None, description="Caches flushed before each launch.")
     cold_iqr_s: float | None = None
     first_call_s: float | None = Field(None, description="JIT compilation included.")
+    first_calls: int | None = Field(None, description="Calls in first_calls_mean_s.")
+    first_calls_mean_s: float | None = Field(
+        None, description="Mean of so many calls, the very first among them: what a script without warm-up prints."
+    )
     allocation_s: float | None = Field(None, description="A, B and C; on a CPU their pages are touched.")
     host_to_device_s: float | None = Field(None, description="A and B from pageable memory.")
     device_to_host_s: float | None = None
