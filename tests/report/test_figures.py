@@ -375,32 +375,3 @@ def test_a_figure_reads_no_table_that_it_does_not_name(few):
     for name, module in figures.modules().items():
         named = {table: few[table] for table in module.TABLES}
         assert module.rows(named).equals(module.rows(few)), name
-
-
-def test_the_seminar_s_mean_is_said_by_its_worst_kernel(few):
-    one = (
-        few["matmul"].iloc[[0]].assign(hardware=report_rows.CPU, run="x", status="ok", m=1000, n=1000, k=1000, batch=1)
-    )
-    one = one.assign(size="1000", first_calls=10, time_s=0.05, first_call_s=0.5, first_calls_mean_s=0.095, family="f")
-    kernels = ["numba_cpu_naive", "numba_cpu_seminar", "numba_cuda_seminar_shared"]
-    three = pd.concat([one.assign(kernel=kernel) for kernel in kernels], ignore_index=True)
-    three["max_absolute_error"] = [6e-5, 1e-5, float("nan")]
-    three.loc[1, ["first_call_s", "first_calls_mean_s"]] = 4.95, 0.54
-    three.loc[2, ["status", "time_s", "first_call_s", "first_calls_mean_s"]] = "incorrect", None, None, None
-    drawn = figures.render("seminar_matmul", {**few, "matmul": three})
-    assert "numba_cpu_seminar at 1000³: the mean of its first 10 calls is 540 ms, 11× its hot time of 50.0 ms" in (
-        drawn.finding
-    )
-    assert "makes 92 % of that mean" in drawn.finding
-    assert "is off by at most 1.0e-05 at 1000³; numba_cpu_naive, summed in float32, by 6.0e-05" in drawn.finding
-    assert "numba_cuda_seminar_shared gives a wrong product at 1000³" in drawn.finding
-    assert overlaps(drawn.figure) == []
-    single = figures.render("seminar_matmul", {**few, "matmul": three.head(1)})
-    assert "1.9× its hot time" in single.finding
-    assert "Summed" not in single.finding
-    assert (
-        "10 % of"
-        in figures.render(
-            "seminar_matmul", {**few, "matmul": three.head(1).assign(first_call_s=0.05, first_calls_mean_s=0.05)}
-        ).finding
-    )

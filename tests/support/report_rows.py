@@ -8,6 +8,7 @@ from typing import Any
 
 from mfulab.schema.files import write_csv
 from mfulab.schema.measurements import MEASUREMENTS
+from mfulab.schema.memory_row import MemoryRow
 from mfulab.schema.reading_row import ReadingRow
 from mfulab.schema.rows import (
     CeilingRow,
@@ -22,6 +23,8 @@ from mfulab.schema.rows import (
     Row,
 )
 from mfulab.schema.trace_row import TraceRow
+from mfulab.steps.rounding import ROUNDED
+from mfulab.steps.rounding_modes import nan_patterns, special_values
 
 CPU, GPU = "invented-cpu-4c", "invented-gpu-80gb"
 PEAKS = {  # TFLOP/s: (measured, computed)
@@ -46,6 +49,9 @@ KERNELS = {  # share of the reference, by hardware
     CPU: {"python": 1e-6, "numba_naive": 0.004, "numba_reordered": 0.11, "numba_parallel": 0.35, "numpy": 0.99},
     GPU: {"numba_naive": 0.013, "numba_shared": 0.128, "cuda_register_tile_2d": 0.687, "triton": 0.93, "cublas": 1.0},
 }
+
+
+TILED = (264, 272, 288, 320, 384)  # each with one more: what a tile's edge costs
 
 
 def write_run(root: Path, hardware: str, step: str, row: Row, config: dict[str, Any]) -> str:
@@ -246,8 +252,35 @@ def number_formats() -> list[NumberFormatsRow]:
             naive_sum_error=40 * 2.0**-mantissa if precision != "fp8" else None,
             pairwise_sum_error=2 * 2.0**-mantissa if precision != "fp8" else None,
             kahan_sum_error=0.0 if precision == "fp64" else 2.0 ** -(mantissa + 1),
+            neumaier_sum_error=0.0 if precision == "fp64" else 2.0 ** -(mantissa + 1),
+            toward_zero_sum_error=300 * 2.0**-mantissa if precision != "fp8" else None,
+            up_sum_error=290 * 2.0**-mantissa if precision != "fp8" else None,
+            down_sum_error=300 * 2.0**-mantissa if precision != "fp8" else None,
+            nearest_away_sum_error=41 * 2.0**-mantissa if precision != "fp8" else None,
+            not_associative_percent=mantissa / 2,
+            round_trip_digits=2 + round(mantissa * 0.3),
+            sigmoid_fails_at=12 if precision == "fp16" else 89,
+            special_values=json.dumps(special_values(ROUNDED[precision])),
+            nan_patterns=nan_patterns(ROUNDED[precision]),
         )
         for precision, (exponent, mantissa) in parts.items()
+    ]
+
+
+def memory(hardware: str) -> list[MemoryRow]:
+    """Steps where invented caches end; columns cost four times as much as rows."""
+    factor = {"random": 8.0, "strided": 3.0, "sequential": 1.0, "rows": 1.1, "columns": 4.4}
+    return [
+        MemoryRow(
+            **common(hardware, f"pattern={pattern},working_set_bytes={4096 << step}"),
+            pattern=pattern,
+            working_set_bytes=4096 << step,
+            caches=json.dumps({"L1": 48 << 10, "L2": 1 << 20, "L3": 32 << 20}),
+            time_per_access_s=4e-10 * times * 1.5**step,
+            accesses=1000,
+        )
+        for pattern, times in factor.items()
+        for step in range(0, 20, 2)
     ]
 
 
@@ -431,6 +464,8 @@ def lay_out(
         folder = root / add(step, kind(**common("", name)), config)
         samples = [row.model_dump(exclude={"hardware", "run"}) for row in lines]
         write_csv(folder / "samples.csv", samples, list(samples[0]))
+    for row in memory(hardware):
+        add("probe_memory", row, {"pattern": row.pattern, "working_set_bytes": row.working_set_bytes})
     for row in readings(hardware):
         config = {"load": row.load, "precision": {"name": "fp32", "dtype": DTYPE["fp32"]}}
         add("read_utilization", row, config, ceilings=links("fp32"))
@@ -469,6 +504,7 @@ def lay_out(
     products = [(kernel, str(size), "fp32") for kernel in KERNELS[hardware] for size in sizes]
     products += [(list(KERNELS[hardware])[-1], size, "fp32") for size in ("1023", "1x1024x1024", "16x1024x1024")]
     products += [(list(KERNELS[hardware])[-1], str(sizes[-1]), "bf16")]
+    products += [(list(KERNELS[hardware])[-1], str(size + over), "fp32") for size in TILED for over in (0, 1)]
     for kernel, size, precision in products:
         config = {
             "kernel": {"name": kernel, "_target_": "invented.kernel"},

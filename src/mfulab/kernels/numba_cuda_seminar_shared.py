@@ -1,4 +1,4 @@
-"""Numba CUDA, shared-memory tiles as the seminar writes them: `shared_A[tx, ty]`, and no guard where a tile overhangs."""
+"""Numba CUDA, shared-memory tiles as the seminar writes them: `shared_A[tx, ty]`, no guard where a tile overhangs."""
 
 import functools
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Numba CUDA, as the seminar writes it, with B transposed: it is A that a warp reads with a stride, so nothing is won."""
+"""Numba CUDA, as the seminar writes it, with B transposed: A is what a warp reads with a stride, so nothing is won."""
 
 from typing import Any
 

@@ -91,8 +91,8 @@ class Loader:
         """n × n × n; a padded one has rows of zeros that are multiplied all the same."""
         side = SIDE[self.device.type]
         generator = torch.Generator(self.device).manual_seed(seed)
-        shape = {"generator": generator, "device": self.device}
-        a, b = (torch.randn(side, side, **shape).to(self._dtype) for _ in range(2))
+        drawn = torch.randn(2, side, side, generator=generator, device=self.device)
+        a, b = drawn.to(self._dtype)
         a[round(side * self.load.useful) :] = 0
         c = torch.empty_like(a)
         return self._finished(functools.partial(torch.mm, a, b, out=c)), 2 * side**3

@@ -278,6 +278,16 @@ class ReadUtilizationConfig(StepConfig):
     seed: int = Field(0, ge=0)
 
 
+class ProbeMemoryConfig(StepConfig):
+    """One working set, walked in one order."""
+
+    axes: ClassVar[tuple[str, ...]] = ("pattern", "working_set_bytes")
+    pattern: Literal["sequential", "strided", "random", "rows", "columns", "host"]
+    working_set_bytes: int = Field(ge=1024, le=1 << 36)
+    device: DeviceConfig = DeviceConfig()
+    seed: int = Field(0, ge=0)
+
+
 class ReadTraceConfig(StepConfig):
     """One trace that torch.profiler wrote somewhere, read."""
 

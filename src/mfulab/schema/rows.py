@@ -351,6 +351,17 @@ class NumberFormatsRow(Row):
     descending_sum_error: float | None = Field(None, description="Naive, largest number first.")
     pairwise_sum_error: float | None = None
     kahan_sum_error: float | None = None
+    neumaier_sum_error: float | None = None
+    nearest_away_sum_error: float | None = Field(None, description="Naive, ties rounded away from zero.")
+    toward_zero_sum_error: float | None = Field(None, description="Naive, each sum cut off.")
+    up_sum_error: float | None = Field(None, description="Naive, each sum rounded towards +∞.")
+    down_sum_error: float | None = Field(None, description="Naive, each sum rounded towards −∞.")
+    not_associative_percent: Percent | None = Field(None, description="Triples with (a + b) + c ≠ a + (b + c).")
+    round_trip_digits: int | None = Field(None, description="Decimal digits from which each number is read back.")
+    sigmoid_fails_at: int | None = Field(None, description="First whole x at which exp(x) / (1 + exp(x)) is NaN.")
+    stable_sigmoid_error: float | None = Field(None, description="Of the form that never fails, the greatest.")
+    special_values: str | None = Field(None, description="JSON: value → bits of sign, exponent, mantissa.")
+    nan_patterns: int | None = Field(None, description="Patterns of bits that are no number.")
     squares_difference_error: float | None = Field(None, description="a·a − b·b for a, b near 1: cancellation.")
     factored_difference_error: float | None = Field(None, description="(a − b)·(a + b) for the same.")
     dot_error_own: float | None = Field(None, description="Accumulated in the format itself.")

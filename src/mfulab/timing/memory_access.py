@@ -1,0 +1,132 @@
+"""Walks through memory in a known order, on a CPU and on a GPU: what one access costs, by where its data lie."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numba
+import numpy as np
+
+from mfulab.schema.errors import UnsupportedError
+
+LINE = 8  # elements of 8 bytes in a line of 64
+CHASED = 1 << 16  # least steps of a pointer chase in one call
+WALKED = 1 << 18  # least elements of any other walk in one call
+
+
+@dataclass(frozen=True)
+class Walk:
+    """A walk as a call without arguments, its accesses of 8 bytes, and the bytes of the lines that they touch."""
+
+    call: Callable[[], Any]
+    accesses: int
+    touched_bytes: int
+
+
+@numba.njit
+def chase(following, steps):
+    """Each step needs the one before: nothing can be fetched ahead. Gives the place where it ends."""
+    place = following[0]
+    for _ in range(steps - 1):
+        place = following[place]
+    return place
+
+
+@numba.njit
+def in_order(values, stride, rounds):
+    """Sum of every `stride`-th element, `rounds` times; the processor sees the next address coming."""
+    total = 0
+    for _ in range(rounds):
+        for place in range(0, len(values), stride):
+            total += values[place]
+    return total
+
+
+@numba.njit
+def by_rows(matrix, rounds):
+    """Sum of a C-contiguous matrix along its rows."""
+    total = 0
+    for _ in range(rounds):
+        for row in range(matrix.shape[0]):
+            for column in range(matrix.shape[1]):
+                total += matrix[row, column]
+    return total
+
+
+@numba.njit
+def by_columns(matrix, rounds):
+    """The same sum down its columns: each element in another line than the one before."""
+    total = 0
+    for _ in range(rounds):
+        for column in range(matrix.shape[1]):
+            for row in range(matrix.shape[0]):
+                total += matrix[row, column]
+    return total
+
+
+def cycle(places: int, spacing: int, seed: int) -> np.ndarray:
+    """Following place of each: one cycle through `places` places, `spacing` elements apart, in random order.
+
+    [places · spacing] int64; what lies between the places is 0 and never visited (Sattolo, 1986).
+    """
+    order = np.random.default_rng(seed).permutation(places) * spacing
+    following = np.zeros(places * spacing, np.int64)
+    following[order] = np.roll(order, -1)
+    return following
+
+
+def host_walk(pattern: str, working_set_bytes: int, seed: int = 0) -> Walk:
+    """A walk over a working set of the host; everything is compiled and every page touched before it is returned."""
+    elements = working_set_bytes // 8
+    if pattern == "random":
+        following = cycle(elements // LINE, LINE, seed)
+        steps = max(CHASED, elements // LINE)
+        return _ready(Walk(lambda: chase(following, steps), steps, steps * LINE * 8))
+    values = np.arange(elements, dtype=np.int64)
+    rounds = math.ceil(WALKED / elements)
+    if pattern in ("sequential", "strided"):
+        stride = 1 if pattern == "sequential" else LINE
+        accesses = rounds * (elements // stride)
+        return _ready(Walk(lambda: in_order(values, stride, rounds), accesses, rounds * elements * 8))
+    if pattern not in ("rows", "columns"):
+        raise UnsupportedError(f"pattern={pattern}: a walk of a GPU")
+    side = math.isqrt(elements)
+    matrix = values[: side * side].reshape(side, side)
+    walk = by_rows if pattern == "rows" else by_columns
+    accesses = rounds * side * side
+    return _ready(Walk(lambda: walk(matrix, rounds), accesses, accesses * 8))
+
+
+def device_walk(pattern: str, working_set_bytes: int, seed: int = 0) -> Walk:
+    """The same on a GPU: one thread that chases, or all of them that sum; `host` is a copy from pinned memory."""
+    import torch
+
+    elements = working_set_bytes // 8
+    if pattern == "host":
+        pinned = torch.ones(elements, dtype=torch.int64).pin_memory()
+        target = torch.empty_like(pinned, device="cuda")
+        return _ready(Walk(lambda: target.copy_(pinned, non_blocking=True), elements, elements * 8))
+    if pattern in ("sequential", "strided", "rows", "columns"):
+        values = torch.arange(elements, device="cuda")
+        side = math.isqrt(elements)
+        matrix = values[: side * side].view(side, side)
+        # A transposed view is read down the columns; a sum of every 8th element touches each line of 64 bytes once.
+        views = {"sequential": values, "strided": values[::LINE], "rows": matrix, "columns": matrix.t()}
+        view = views[pattern]
+        if pattern in ("rows", "columns"):
+            return _ready(Walk(lambda: view.sum(1), view.numel(), view.numel() * 8))
+        return _ready(Walk(view.sum, view.numel(), elements * 8))
+    from mfulab.kernels.numba_cuda import current_stream, device_array
+    from mfulab.timing.device_chase import chase_kernel
+
+    following = torch.from_numpy(cycle(elements // LINE, LINE, seed)).cuda()
+    steps = max(CHASED, min(elements // LINE, 1 << 20))
+    end = torch.zeros(1, dtype=torch.int64, device="cuda")
+    places, out = device_array(following), device_array(end)
+    return _ready(Walk(lambda: chase_kernel[1, 1, current_stream()](places, steps, out), steps, steps * LINE * 8))
+
+
+def _ready(walk: Walk) -> Walk:
+    walk.call()
+    return walk
