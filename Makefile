@@ -8,7 +8,7 @@ CPU_TORCH ?= https://download.pytorch.org/whl/cpu
 CONFIG ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help report figures install test lint format types unit workflow bench faults unlock lock lock-check audit wheelhouse clean
+.PHONY: help report figures install test lint format types unit workflow bench faults unlock lock lock-check audit wheelhouse docs clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -64,6 +64,10 @@ audit: ## Look for known vulnerabilities of the locked versions
 
 wheelhouse: ## Collect every wheel for an air-gapped machine: docs/clusters.md (TARGET=py312: what a bare GPU machine lacks)
 	$(PYTHON) scripts/wheelhouse.py $(if $(TARGET),--python $(TARGET:py3%=3.%) --extras cuda --without validation/recording/present.txt) $(WHEELHOUSE)
+
+docs: $(VENV)/installed requirements/docs.lock ## Write the documentation as a site, site/index.html; a link that leads nowhere ends it
+	$(MAKE) --no-print-directory install PYTHON=$(BIN)/python EXTRAS=docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 clean: ## Remove the environment and the figures; results stay
 	rm -rf $(VENV) reports/figures reports/report.html

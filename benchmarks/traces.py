@@ -18,8 +18,9 @@ from pathlib import Path
 import numpy as np
 
 from mfulab.tracing.chrome import TraceError
+from mfulab.tracing.events import read
 from mfulab.tracing.intervals import Intervals, exclusive
-from mfulab.tracing.recording import COMPUTE, read
+from mfulab.tracing.recording import COMPUTE
 
 HTA = """
 import json, logging, os, shutil, sys, tempfile, warnings

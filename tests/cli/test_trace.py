@@ -60,7 +60,8 @@ def test_a_peak_is_given_for_an_unknown_device(tmp_path, capsys):
     assert main(["trace", str(path), "--format", "json"]) == 0
     row = json.loads(capsys.readouterr().out)
     assert row["mfu_percent"] is None
-    assert "Odd X1" in row["mfu_reason"]
+    assert row["mfu_reason"] == {"unknown_device": {"device": "Odd X1", "precision": "bf16"}}
+    assert "no datasheet of Odd X1" in row["mfu_sentence"]
     assert main(["trace", str(path), "--format", "json", "--peak", "bf16=1000"]) == 0
     assert json.loads(capsys.readouterr().out)["peak_tflop_s"] == pytest.approx(1000)
 

@@ -35,17 +35,16 @@ def by_step(plan_, step):
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_every_experiment_plans_valid_runs(experiment, device, tmp_path):
+def test_every_experiment_plans_valid_runs(experiment, tmp_path):
     (tmp_path / "step.json").write_text("{}")
     traces = [f"trace={tmp_path / 'step.json'}"] if experiment == "traces" else []  # it has no default
-    result = planned(f"experiment={experiment}", *traces, device=device)
-    assert len({run.folder for run in result.runs}) == len(result.runs)
-    for run in result.runs:
-        assert (
-            MEASUREMENTS[run.step].config.model_validate(run.config).model_dump(mode="json", by_alias=True)
-            == run.config
-        )
+    [composition] = compose_experiments([f"experiment={experiment}", *traces], CONFIG)
+    for device in ("cpu", "cuda"):
+        runs = plan(composition, "test-4c", device).runs
+        assert len({run.folder for run in runs}) == len(runs)
+        for run in runs:
+            valid = MEASUREMENTS[run.step].config.model_validate(run.config)
+            assert valid.model_dump(mode="json", by_alias=True) == run.config
 
 
 def test_each_trace_is_a_run_keyed_by_its_content(tmp_path):

@@ -20,12 +20,14 @@ from mfulab.schema.rows import Status
 from mfulab.tables import compare, ladder, verdict
 
 PACKAGE = Path(mfulab.report.__file__).parent
-VERDICT = PACKAGE.parent / "tables/verdict.py"
+SAYING = [PACKAGE.parent / "tables/verdict.py", PACKAGE.parent / "tables/join.py", PACKAGE.parent / "flops/recorded.py"]
+TRACING = PACKAGE.parent / "tracing"
 SHOW = PACKAGE.parent / "interactive/show.py"
 TRACE_TEXT = PACKAGE.parent / "cli/trace_text.py"
 HEADROOM = PACKAGE.parent / "tables/headroom.py"
 ASKING = ("text", "words")
 CONSTANTS = ("key", "PARTS", "RUNGS", "WORDS")
+REASONS = {"no_clock", "no_bytes", "no_device_name", "no_cpu_name", "one_of_several"}
 NOTES = {"uncounted", "uncounted_because", "untimed", "no_peak", "over_peak"}
 
 
@@ -63,8 +65,9 @@ def used() -> frozenset[str]:
         *verdict.CAUSES,
         *(rung.column for rung in ladder.RUNGS),
     }
+    said = (asked_in(path, ("Said",), ()) for path in (*SAYING, *TRACING.glob("*.py")))
     modules = (asked_in(path) for path in (*PACKAGE.rglob("*.py"), SHOW, TRACE_TEXT, HEADROOM))
-    return frozenset(asked.union(*modules, asked_in(VERDICT, ("Said",), ())))
+    return frozenset(asked.union(*modules, *said, REASONS))
 
 
 def test_all_languages_have_the_same_texts():

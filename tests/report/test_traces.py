@@ -24,7 +24,8 @@ def test_traces_are_drawn_as_read(tables, name, language):
     drawn = figures.render(name, tables, language)
     assert drawn is not None
     assert "prefill" in drawn.finding or "tiny_bert" in drawn.finding
-    assert "NVIDIA H100 80GB HBM3 · read from a trace" in drawn.figure.texts[1].get_text()
+    read = {"en": "read from a trace", "ko": "트레이스에서 읽음"}[language]
+    assert f"NVIDIA H100 80GB HBM3 · {read}" in drawn.figure.texts[1].get_text()
 
 
 def test_the_parts_of_a_bar_sum_to_its_step(tables):

@@ -8,8 +8,8 @@ import shutil
 import pytest
 import torch
 
-from mfulab.schema.configs import ProfileStepConfig
-from mfulab.steps import profile_step
+from mfulab.schema.configs import ProfileStepConfig, ReadTraceConfig
+from mfulab.steps import profile_step, read_trace
 from mfulab.steps.base import UnsupportedError
 
 
@@ -76,8 +76,18 @@ def test_operator_table(tmp_path):
     assert float(product["self_cpu_time_s"]) > 0
 
 
-def test_trace_on_request(tmp_path):
-    profile_step.measure(config(profile={"operators": False, "trace": True}), tmp_path)
+def test_a_trace_on_request_reads_back_as_the_same_shares(tmp_path):
+    row = profile_step.measure(config(profile={"operators": False, "trace": True}), tmp_path).row
+    read = {"trace": {"name": "t", "path": str(tmp_path / "trace.json.gz"), "digest": ""}}
+    (tmp_path / "read").mkdir()
+    back = read_trace.measure(ReadTraceConfig.model_validate(read), tmp_path / "read").row
+    assert back.flops == 2 * 2 * 8 * 16 * 4, "forward and weight gradient: the input needs none"
+    assert back.mode == "training"
+    for name in ("matmul_percent", "other_operators_percent"):
+        assert getattr(back, name) == pytest.approx(getattr(row, name), abs=1), "points"
+    spent, again = json.loads(row.spent), json.loads(back.spent)
+    for kind, time in again.items():
+        assert time / sum(again.values()) == pytest.approx(spent[kind] / sum(spent.values()), abs=0.01)
     with gzip.open(tmp_path / "trace.json.gz") as file:
         assert json.load(file)["traceEvents"]
     # TensorBoard's profiler plugin takes a folder for a run and in it files of this ending.

@@ -105,6 +105,29 @@ def test_a_matmul_faster_than_its_gpu_is_incorrect_and_has_no_speed():
     assert "highest clock" in row["message"]
 
 
+def test_a_matmul_above_the_measured_ceiling_becomes_it():
+    """The ceiling's seconds may have been disturbed; an incorrect matmul or another format's changes nothing."""
+    machine = {"hardware": "cpu", "recorded": False, "status": "ok", "run": "one"}
+    shape = {"m": 1, "n": 2, "k": 3, "flops": 2e12, "ceiling": "fp32"}
+    matmuls = [
+        machine | shape | {"kernel": "slow", "effective_precision": "fp32", "time_s": 2.0},
+        machine | shape | {"kernel": "fast", "effective_precision": "fp32", "time_s": 0.5},
+        machine | shape | {"kernel": "wrong", "effective_precision": "fp32", "time_s": 0.1, "status": "incorrect"},
+        machine | shape | {"kernel": "other", "effective_precision": "bf16", "time_s": 0.1},
+    ]
+    ceiling = machine | {"ceiling": "fp32", "format": "fp32", "measured_tflop_s": 3.0, "measured_with": "torch"}
+    records = {
+        "environment": [machine | {"device": "cpu"}],
+        "ceilings": [ceiling],
+        "flops": [],
+        "profile": [],
+        "matmul": matmuls,
+    }
+    shares = [row["share_of_measured_percent"] for row in build.joined(records)["matmul"]]
+    assert (ceiling["measured_tflop_s"], ceiling["measured_with"], ceiling["measured_shape"]) == (4.0, "fast", "1x2x3")
+    assert shares == [25, 100, None, None]
+
+
 def test_a_folder_copied_from_another_machine_is_joined_by_equal_configs(planned):
     root = planned.parents[3]
     report_rows.lay_out(root, report_rows.GPU).unlink()

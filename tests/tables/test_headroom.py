@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfulab.tables.headroom import COLUMNS, PARTS, columns, headroom, of_step, shared
+from mfulab.tables.headroom import COLUMNS, PARTS, best_time, columns, headroom, of_step, shape_class, shared
 
 KINDS = ("products", "recomputed", "others", "uncounted", "graph", "communication", "copies", "input_wait", "idle")
 times = st.integers(0, 10**12)
@@ -14,13 +14,55 @@ spent = st.fixed_dictionaries(dict.fromkeys(KINDS, times))
 extra = st.floats(0, 1e12)
 
 
-@given(spent, st.none() | extra, extra, extra, st.none() | extra)
+@given(spent, st.none() | extra, extra, st.none() | extra, st.none() | extra)
 def test_the_parts_sum_to_the_step_exactly(kinds, useful, padding, clock, best):
     parts = headroom(kinds, useful, padding_ns=padding, clock_ns=clock, best_ns=best)
     assert sum(parts.values()) == sum(kinds.values())
-    assert list(parts) == list(PARTS)
     assert all(value >= 0 for name, value in parts.items() if name != "matmuls_below_best")
-    assert parts["useful"] == (0 if useful is None else round(useful))
+    absent = {name for name, given in (("clock", clock), ("best_below_peak", best)) if given is None}
+    if useful is None:
+        absent = {"clock", "tile_padding", "best_below_peak", "matmuls_below_best", "useful"}
+    else:
+        assert parts["useful"] == round(useful)
+    assert list(parts) == [part for part in PARTS if part not in absent], "what is not known is in no sum"
+
+
+products = st.lists(
+    st.fixed_dictionaries(
+        {
+            "format": st.sampled_from(["bf16", "fp32"]),
+            "matmul": st.none() | st.just([1, 64, 64, 64]),
+            "flops": st.integers(1, 10**15),
+            "time_ns": st.integers(1, 10**9),
+            "fast": st.floats(0.01, 1),
+        }
+    ).map(lambda one: {**one, "best_ns": one["fast"] * one["time_ns"]}),
+    max_size=4,
+)
+
+
+@given(products, st.dictionaries(st.just(("bf16", shape_class(1, 64, 64, 64))), st.floats(0.1, 1e4)))
+def test_the_best_of_a_shape_is_never_slower_than_what_ran(found, measured):
+    share, basis = best_time(found, measured)
+    if not found:
+        assert (share, basis) == (None, None)
+        return
+    assert 0 < share <= 1 + 1e-9
+    assert basis in ("trace", "matmul_runs", "both")
+    assert measured or basis == "trace"
+
+
+def test_the_best_of_a_shape_by_hand():
+    """Two shapes of 1 TFLOP: one took 100 ns a call at best in the trace, of the other a faster matmul was measured."""
+    found = [
+        {"format": "bf16", "matmul": [1, 1000, 1000, 500], "flops": 1e6, "time_ns": 300, "best_ns": 200},
+        {"format": "bf16", "matmul": [1, 4096, 4096, 4096], "flops": 1e6, "time_ns": 700, "best_ns": 650},
+    ]
+    assert best_time(found, {}) == (pytest.approx(0.85), "trace")
+    measured = {("bf16", shape_class(1, 4000, 5000, 4096)): 2.5}  # TFLOP/s: 400 ns
+    assert best_time(found, measured) == (pytest.approx(0.6), "both")
+    assert best_time(found[1:], measured) == (pytest.approx(400 / 700), "matmul_runs")
+    assert best_time(found, {("fp32", shape_class(1, 4096, 4096, 4096)): 2.5})[1] == "trace", "another format"
 
 
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(KINDS, times)), st.integers(1, 10**15))
@@ -57,7 +99,7 @@ def test_a_measured_step_of_a_gpu():
 
 def test_without_flops_or_shares_nothing_is_invented():
     row = {"spent": json.dumps({"products": 6, "idle": 4}), "time_s": 1.0}
-    assert of_step(row)["useful_ms"] == 0
+    assert of_step(row)["useful_ms"] is None
     assert of_step(row)["uncounted_ms"] == pytest.approx(600)
     hidden = {**row, "spent": json.dumps({"others": 6, "idle": 4})}
     assert of_step(hidden) == of_step({}) == columns(None) == dict.fromkeys(COLUMNS)

@@ -4,12 +4,17 @@ import json
 
 import pytest
 import torch
-from support.trace_events import TRACE, event, launched, operator, steps, trace, write
+from support.trace_events import H100, TRACE, event, launched, operator, steps, trace, write
 
+from mfulab.cli.main import main
+from mfulab.schema.said import Said
+from mfulab.tables import jobs, join
 from mfulab.tracing.analysis import Analysis, analyse
 from mfulab.tracing.attribution import FUSED
+from mfulab.tracing.chrome import TraceError
+from mfulab.tracing.events import read
 from mfulab.tracing.operators import trace_readings, trace_steps
-from mfulab.tracing.recording import read
+from mfulab.tracing.reader import read_file
 from mfulab.tracing.window import annotation, windows
 
 CPU = torch.device("cpu")
@@ -48,7 +53,7 @@ def test_the_edges_of_the_window_count_as_idle(told):
 def test_what_ran_before_the_steps_does_not_count_and_what_they_launched_does(told):
     analysis = told(trace(steps((100, 200)), event("kernel", "old", 50, 60), launched("late", 190, 195, 45, 1)))
     assert analysis.window.length == 140_000
-    assert "to the end of what it launched (0.040 ms later)" in analysis.window.source
+    assert analysis.window.source == (Said("profiler_steps"), Said("launched_later", {"ms": 0.04}))
     assert values(analysis)["kernel_busy_percent"] == pytest.approx(100 * 55 / 140)
 
 
@@ -57,14 +62,14 @@ def test_slow_first_steps_are_warm_up_and_a_gap_in_their_numbers_parts_them(tmp_
     path = write(tmp_path / "t.json", trace(steps(*spans), steps((500, 520), first=40), launched("k", 101, 102, 5, 1)))
     first, second = windows(read(path))
     assert (first.first_step, first.last_step, first.steps, first.length) == (4, 6, 3, 30_000)
-    assert "1 slower before it left out" in first.source
+    assert Said("warm_up_left_out", {"count": 1}) in first.source
     assert (second.first_step, second.steps) == (40, 1)
 
 
 def test_without_steps_it_is_first_to_last_activity(told):
     window = told(trace(launched("a", 0, 10, 5, 1), launched("b", 1, 40, 10, 2))).window
     assert (window.length, window.steps) == (40_000, 1)
-    assert "taken for one step" in window.source
+    assert window.source == (Said("from_activities"), Said("taken_for_one"))
 
 
 def test_a_kernel_belongs_to_the_operator_that_launched_it(told):
@@ -158,7 +163,7 @@ def test_float32_on_tensor_cores_is_tf32(told):
 def test_products_without_shapes_are_listed_and_not_zero(told):
     analysis = told(trace(steps((0, 100)), operator("aten::mm", 0, 5), launched("gemm", 1, 10, 10, 1)))
     assert analysis.flops() == {}
-    assert analysis.uncounted["aten::mm"] == (10_000, "no shapes: record with record_shapes=True")
+    assert analysis.uncounted["aten::mm"] == (10_000, Said("no_shapes"))
     assert values(analysis)["matmul_percent"] == 10
 
 
@@ -166,7 +171,7 @@ def test_an_operator_without_a_formula_whose_kernel_multiplies_is_listed(told):
     analysis = told(
         trace(steps((0, 100)), operator("mine::fancy", 0, 5, MM), launched("fancy_gemm_kernel", 1, 10, 10, 1))
     )
-    assert analysis.uncounted == {"mine::fancy": (10_000, "no formula for this operator")}
+    assert analysis.uncounted == {"mine::fancy": (10_000, Said("no_formula"))}
 
 
 def test_a_cpu_is_told_by_its_operators(told):
@@ -222,3 +227,75 @@ def test_a_real_checkpoint_is_seen(reentrant):
     assert analysis is not None
     assert analysis.flops() == {"fp32": 3 * one}
     assert analysis.flops("executed_flops", recomputed=True) == {"fp32": 4 * one}
+
+
+TWO = {"deviceProperties": [{**H100, "id": number} for number in (0, 1)]}
+
+
+def on_device(number: int, *args, **named):
+    """A launch whose kernel runs on that device."""
+    launch, kernel = launched(*args, **named)
+    return [launch, {**kernel, "args": {**kernel["args"], "device": number}}]
+
+
+def two_devices() -> list:
+    """One process, two GPUs: each multiplies once, the second twice as long, and both reduce."""
+    return [
+        steps((0, 100)),
+        operator("aten::mm", 0, 5, MM),
+        on_device(0, "gemm", 1, 10, 20, 1),
+        operator("aten::mm", 5, 5, MM),
+        operator("aten::mm", 12, 2, MM),
+        on_device(1, "gemm", 6, 10, 20, 2),
+        on_device(1, "gemm", 13, 40, 20, 3),
+        on_device(0, "ncclDevKernel_AllReduce", 14, 30, 40, 4),
+        on_device(1, "ncclDevKernel_AllReduce", 15, 60, 10, 5),
+    ]
+
+
+def test_each_device_of_one_process_has_a_row_and_its_own_flops(tmp_path):
+    path = write(tmp_path / "both.json", trace(*two_devices(), **TWO))
+    first, second = (one.row for one in read_file(path))
+    assert [(row.device_index, row.rank, row.device) for row in (first, second)] == [
+        (0, 0, H100["name"]), (1, 1, H100["name"])
+    ]  # fmt: skip
+    assert (first.flops, second.flops) == (65_536, 2 * 65_536)
+    assert (first.matmul_percent, second.matmul_percent) == (20, 40)
+    assert (first.kernel_busy_percent, second.kernel_busy_percent) == (60, 50)
+    assert json.loads(second.notes) == {"several_devices": {"count": 2, "device": 1}}
+    assert first.message == second.message == ""
+
+
+def test_devices_of_one_process_are_joined_as_ranks(tmp_path):
+    path = write(tmp_path / "both.json", trace(*two_devices(), **TWO))
+    rows = [one.row.model_dump() for one in read_file(path)]
+    for row in rows:
+        row |= join.trace_columns(row)
+    jobs.joined(rows)
+    assert rows[0]["job_ranks"] == 2
+    assert rows[0]["job_slowest_rank"] == 1, "the first waits for it"
+    assert (rows[0]["transfer_percent"], rows[0]["waiting_percent"]) == (pytest.approx(10), pytest.approx(30))
+    of_all = 100 * 3 * 65_536 / (100e-6 * 2 * rows[0]["peak_tflop_s"] * 1e12)
+    assert rows[0]["job_mfu_percent"] == pytest.approx(of_all)
+
+
+def test_one_device_whose_clock_is_apart_is_named(tmp_path):
+    late = [on_device(1, "k", 9e6, place, 1, 10 + place) for place in range(3)]
+    many = [on_device(0, "k", place, place + 5, 1, 100 + place) for place in range(20)]
+    path = write(tmp_path / "apart.json", trace(steps((0, 100)), *many, *late, **TWO))
+    with pytest.raises(TraceError, match="overlapping clocks: kernels of device 1 begin"):
+        read(path)
+
+
+def test_flops_of_a_model_stand_in_for_shapes(tmp_path, capsys):
+    """The counter's FLOPs, in the format that was said; time of matmuls without shapes is then theirs."""
+    content = trace(steps((0, 1000)), operator("aten::addmm", 0, 5), launched("gemm", 1, 100, 500, 1))
+    path = write(tmp_path / "t.json", content)
+    words = ["--model", "linear_1024", "--batch-size", "2", "--precision", "bf16", "--format", "json"]
+    assert main(["trace", str(path), *words]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert row["flops"] == 2 * 2 * 1024 * 1024, "of inference: no backward pass was recorded"
+    assert row["flops_source"] == "counted: linear_1024, 2 samples a step"
+    assert row["mfu_percent"] == pytest.approx(100 * row["flops"] / 1e-3 / 989.43e12, rel=1e-4)
+    assert row["useful_ms"] == pytest.approx(1e3 * row["flops"] / 989.43e12, rel=1e-4)
+    assert row["uncounted_ms"] == 0

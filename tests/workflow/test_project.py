@@ -1,14 +1,21 @@
 """What the project says of itself in several places agrees."""
 
+import json
+import os
 import re
+import subprocess
+import sys
 import tomllib
 
+import click
 import pytest
 import yaml
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from support.workflow_copy import ROOT
+
+from mfulab.cli import schema
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LOCKS = {path.stem: path.read_text() for path in (ROOT / "requirements").glob("*.lock")}
@@ -90,6 +97,28 @@ def test_config_readme_names_every_top_level_key():
     keys = yaml.safe_load((ROOT / "config/config.yaml").read_text()).keys() - {"defaults", "hydra"}
     text = (ROOT / "config/README.md").read_text()
     assert not {key for key in keys if f"`{key}" not in text}
+
+
+def test_the_table_of_keys_is_made_from_the_models():
+    """Made anew by `mfulab schema > config/KEYS.md`."""
+    text = schema.keys()
+    assert (ROOT / "config/KEYS.md").read_text() == text + "\n"
+    assert "|  |" not in text  # each key says what it means
+
+
+def test_the_schema_of_a_step_is_what_its_runs_are_checked_by(capsys):
+    assert schema.show("bench_matmul", row=False) == 0
+    assert "size" in json.loads(capsys.readouterr().out)["required"]
+    with pytest.raises(click.BadParameter, match=r"profile_stepp.*profile_step, bench_matmul"):
+        schema.show("profile_stepp", row=True)
+
+
+def test_the_documentation_is_built_and_its_links_lead_somewhere(tmp_path):
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path)]
+    one = os.environ | {"FIGURES": "1"}
+    finished = subprocess.run(command, cwd=ROOT, env=one, capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stderr[-2000:]
+    assert "mfu_versus_utilization" in (tmp_path / "gallery/index.html").read_text()
 
 
 def test_every_shipped_experiment_is_listed_in_the_readme():

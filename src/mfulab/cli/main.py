@@ -102,6 +102,16 @@ def explain(words: tuple[str, ...]) -> int:
     return explain.show(words)
 
 
+@cli.command()
+@click.argument("step", required=False)
+@click.option("--row", is_flag=True, help="Of what the step reports, instead of its config.")
+def schema(step: str | None, row: bool) -> int:
+    """Print the JSON Schema of STEP's config or row; without STEP the table of every key."""
+    from mfulab.cli import schema
+
+    return schema.show(step, row)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the subcommand; returns the exit status, 2 after a mistake in the arguments."""
     try:

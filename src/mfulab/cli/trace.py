@@ -16,7 +16,8 @@ from mfulab.tracing.reader import Read, failed, files, read_file
 # Columns that hold JSON in a table and are plain objects here.
 _NESTED = (
     *("flops_by_format", "executed_by_format", "padding_by_format", "uncounted_operators", "spent", "top_kernels"),
-    *("top_other_operators", "given_peaks", "reasons", "peak_weights"),
+    *("top_other_operators", "given_peaks", "reasons", "peak_weights", "products", "notes", "window_source"),
+    *("mfu_reason", "verdict_numbers"),
 )
 _LEFT_OUT = ("collectives", "hardware", "run", "commit", "started_at", "process_s", "measured_s")
 _PRECISIONS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8")
@@ -94,7 +95,11 @@ def _counted(model: str | None, batch_size: int | None, sequence_length: int | N
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
     words = verdicts.columns(row)
-    sentences = {"verdict_sentence": words["verdict_reason"], "verdict_flags": words["verdict_flags"] or None}
+    sentences = {
+        "verdict_sentence": words["verdict_reason"],
+        "verdict_flags": words["verdict_flags"] or None,
+        "mfu_sentence": words["mfu_reason"] or None,
+    }
     kept = {name: value for name, value in row.items() if name not in _LEFT_OUT and name != "recorded"}
     return kept | sentences | {name: json.loads(kept[name]) for name in _NESTED if kept.get(name)}
 

@@ -12,11 +12,11 @@ from rich.text import Text
 from mfulab.interactive.show import bar
 from mfulab.language import Texts, verdicts
 from mfulab.language.quantities import percent, quantity, significant
+from mfulab.tables import ladder as rungs
 from mfulab.tables.headroom import PARTS
 from mfulab.tracing.analysis import Analysis, Product
 from mfulab.tracing.reader import Read
 
-RUNGS = ("kernel_busy_percent", "matmul_percent", "hfu_percent", "mfu_percent")
 PRODUCTS = ("operator", "shapes", "calls", "share", "speed_column", "padding")
 OTHERS, KERNELS = ("operator", "share"), ("kernel", "calls", "share")
 FILES = ("file", "device", "step_time", "kernel_busy_percent", "mfu_percent", "verdict")
@@ -24,7 +24,22 @@ RANKS = ("rank", "step_time", "kernel_busy_percent", "exposed", "transfer", "wai
 # The titles of these tables, and their columns, as the catalogues name them.
 WORDS = (
     *("products", "others", "kernels", "ranks", "operator", "shapes", "calls", "share", "speed_column", "padding"),
-    *("kernel", "file", "device", "step_time", "verdict", "rank", "exposed", "transfer", "waiting", "no_device", "cpu"),
+    *(
+        "best_trace",
+        "best_matmul_runs",
+        "best_both",
+        "kernel",
+        "file",
+        "device",
+        "step_time",
+        "verdict",
+        "rank",
+        "exposed",
+        "transfer",
+        "waiting",
+        "no_device",
+        "cpu",
+    ),
 )
 LONGEST = 5
 NAME = 64  # characters of a kernel's name
@@ -54,20 +69,11 @@ def _file(console: Console, text: Texts, analysis: Analysis, row: dict[str, Any]
             steps=row["steps"],
             numbers=numbers,
             time=quantity(row["time_s"], "s"),
-            source=row["window_source"],
+            source=verdicts.flags(row["window_source"], language),
             events=row["events"],
         )
     )
-    ladder = Table(box=None, pad_edge=False, show_header=False)
-    reasons = json.loads(row["reasons"] or "{}")
-    for name in RUNGS:
-        value = row.get(name)
-        if value is None:
-            why = row["mfu_reason"] if name.startswith(("mfu", "hfu")) else reasons.get(name, "")
-            ladder.add_row(text(name), "—", Text(why or "", style="dim"))
-        else:
-            ladder.add_row(text(name), f"{percent(value)} %", Text(bar(value), style="green"))
-    console.print(ladder)
+    console.print(_ladder(text, row, language))
     if row["tflop_s"] is not None:
         peak = "" if row["peak_tflop_s"] is None else text("of_peak", peak=significant(row["peak_tflop_s"], 4))
         console.print(
@@ -85,8 +91,31 @@ def _file(console: Console, text: Texts, analysis: Analysis, row: dict[str, Any]
         if flag:
             console.print(Text(str(flag), style="red"))
     console.print(_budget(text, row))
-    _longest(console, text, analysis, row)
+    for line in _budget_notes(text, row, language):
+        console.print(Text(line, style="dim"))
+    _longest(console, text, analysis, row, language)
     console.print()
+
+
+def _ladder(text: Texts, row: dict[str, Any], language: str) -> Table:
+    """The rungs that a trace has; a GPU's utilization is its kernel-busy share."""
+    table, reasons = Table(box=None, pad_edge=False, show_header=False), json.loads(row["reasons"] or "{}")
+    for rung in rungs.RUNGS:
+        name = rung.column
+        if name not in row or name == "utilization_percent":
+            continue
+        label, value = text.within("rungs")(name), row[name]
+        if value is None:
+            of_peak = name in ("hfu_percent", "mfu_percent")
+            why = (
+                verdicts.flags(row["mfu_reason"], language)
+                if of_peak
+                else verdicts.reason(reasons.get(name, ""), language)
+            )
+            table.add_row(label, "—", Text(why, style="dim"))
+        else:
+            table.add_row(label, f"{percent(value)} %", Text(bar(value), style="green"))
+    return table
 
 
 def _weights(row: dict[str, Any]) -> str:
@@ -112,7 +141,19 @@ def _budget(text: Texts, row: dict[str, Any]) -> Table:
     return table
 
 
-def _longest(console: Console, text: Texts, analysis: Analysis, row: dict[str, Any]) -> None:
+def _budget_notes(text: Texts, row: dict[str, Any], language: str) -> list[str]:
+    """Lines below the budget: the best that matmuls are held against, and the reason of each empty part."""
+    if row["useful_ms"] is None:
+        return []
+    reasons = json.loads(row["reasons"] or "{}")
+    notes = [text(f"best_{row['best_basis']}")] if row["best_basis"] else []
+    empty = [part for part in PARTS if f"{part}_ms" in reasons and row[f"{part}_ms"] is None]
+    return notes + [
+        text("empty_part", part=text(part), reason=verdicts.reason(reasons[f"{part}_ms"], language)) for part in empty
+    ]
+
+
+def _longest(console: Console, text: Texts, analysis: Analysis, row: dict[str, Any], language: str) -> None:
     wall = analysis.window.length
     products = [
         (
@@ -137,9 +178,10 @@ def _longest(console: Console, text: Texts, analysis: Analysis, row: dict[str, A
     _table(console, text, "kernels", KERNELS, kernels)
     for name, (time, reason) in sorted(analysis.uncounted.items(), key=lambda item: -item[1][0])[:LONGEST]:
         share = percent(100 * time / wall)
-        console.print(Text(text("uncounted_line", name=_short(name, 44), share=share, reason=reason), style="dim"))
-    for note in filter(None, row["message"].split("; ")):
-        console.print(Text(note, style="dim"))
+        why = verdicts.sentence(reason.key, reason.numbers, language)
+        console.print(Text(text("uncounted_line", name=_short(name, 44), share=share, reason=why), style="dim"))
+    if row["notes"]:
+        console.print(Text(verdicts.flags(row["notes"], language), style="dim"))
 
 
 def _table(console: Console, text: Texts, title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from mfulab.flops.attention import SIGNATURES, VARIABLE_SIGNATURES, bind
 from mfulab.flops.operators import FORMULAS, Cost, convolution_flops
+from mfulab.schema.said import Said
 
 # The formats of products, by the names of types in traces.
 TYPES = {
@@ -53,18 +55,23 @@ class Shaped:
 class Recorded:
     """Cost of one call. `cost` is None if the record does not hold it, and `reason` says why.
 
-    `matmul` is (batch, m, n, k) where the call is one product of matrices.
+    `matmul` is (batch, m, n, k) where the call is one product of matrices; `elements` how many it reads and writes,
+    each operand and result once, where that is told.
     """
 
     cost: Cost | None
     matmul: tuple[int, int, int, int] | None = None
-    reason: str = ""
+    reason: Said | None = None
+    elements: int | None = None
+
+
+NO_SHAPES, NO_VALUES = Said("no_shapes"), Said("no_argument_values")
 
 
 def recorded_cost(name: str, shapes: Sequence[Any], values: Sequence[Any]) -> Recorded:
     """Cost of a call of operator `name` with inputs of these shapes (`Input Dims`) and values (`Concrete Inputs`)."""
     if not any(shapes):
-        return Recorded(None, reason="no shapes: record with record_shapes=True")
+        return Recorded(None, reason=NO_SHAPES)
     arguments = [_argument(shape, values[place] if place < len(values) else "") for place, shape in enumerate(shapes)]
     try:
         if name.startswith("triton_tem_"):
@@ -74,14 +81,13 @@ def recorded_cost(name: str, shapes: Sequence[Any], values: Sequence[Any]) -> Re
         if name in _CONVOLUTIONS or name in _PLAIN:
             return _convolution(name, arguments)
         if name == "aten::convolution_backward" and (len(arguments) < 11 or not isinstance(arguments[10], list)):
-            return Recorded(
-                None, reason="the trace holds no values of stride and output mask (torch 2.1 or later does)"
-            )
+            return Recorded(None, reason=NO_VALUES)
         cost = FORMULAS[name](*arguments, out=None)
     except (KeyError, IndexError, TypeError, AttributeError, ValueError, ZeroDivisionError):
-        return Recorded(None, reason=f"no formula for these arguments: {list(shapes)}")
+        return Recorded(None, reason=Said("no_formula_for", {"shapes": str(list(shapes))}))
     cost = cost if isinstance(cost, Cost) else Cost(int(cost), int(cost), int(cost))
-    return Recorded(cost, _matmul(name, arguments))
+    matmul = _matmul(name, arguments)
+    return Recorded(cost, matmul, elements=_moved(matmul) if matmul else _elements(name, arguments))
 
 
 def recorded_format(types: Sequence[str]) -> str | None:
@@ -122,8 +128,28 @@ def _matmul(name: str, arguments: list[Any]) -> tuple[int, int, int, int] | None
     return prod(a.shape[:-2]), a.shape[-2], b.shape[-1], a.shape[-1]
 
 
+def _moved(matmul: tuple[int, int, int, int]) -> int:
+    batch, m, n, k = matmul
+    return batch * (m * k + k * n + m * n)
+
+
+def _elements(name: str, arguments: list[Any]) -> int | None:
+    """Elements of operands and results, once each, of attention and of a convolution's backward pass."""
+    if name == "aten::convolution_backward":
+        gradient, x, weight = (one.numel() for one in arguments[:3])
+        needs_x, needs_weight = arguments[10][:2]
+        return gradient + x + weight + (x if needs_x else 0) + (weight if needs_weight else 0)
+    signature = {**SIGNATURES, **VARIABLE_SIGNATURES}.get(name)
+    if signature is None:
+        return None
+    given = bind(signature, arguments, {})
+    q, k, v = (given[part] for part in ("query", "key", "value"))
+    result = q.numel() // q.shape[-1] * v.shape[-1]
+    gradients = q.numel() + k.numel() + v.numel() if "backward" in name else 0
+    return q.numel() + k.numel() + v.numel() + result + gradients
+
+
 def _convolution(name: str, arguments: list[Any]) -> Recorded:
-    missing = Recorded(None, reason="the trace holds no values of stride and padding (torch 2.1 or later does)")
     x, weight = arguments[0], arguments[1]
     rest = arguments[3:] if name in _CONVOLUTIONS or name == "aten::_conv_depthwise2d" else arguments[2:]
     transposed = False
@@ -136,7 +162,7 @@ def _convolution(name: str, arguments: list[Any]) -> Recorded:
         if isinstance(padding, Shaped):  # mkldnn and miopen take a bias before
             padding, stride, dilation = rest[1], rest[2], rest[3]
     if not isinstance(stride, list) or not isinstance(padding, list):
-        return missing
+        return Recorded(None, reason=NO_VALUES)
     sides = len(weight.shape) - 2
     stride, padding, dilation = (_all(one, sides) for one in (stride, padding, dilation))
     output = tuple(
@@ -147,7 +173,8 @@ def _convolution(name: str, arguments: list[Any]) -> Recorded:
     )
     batch = x.shape[0] if x.ndim == sides + 2 else 1
     flops = convolution_flops(x.shape, weight.shape, (batch, weight.shape[0], *output), transposed)
-    return Recorded(Cost(flops, flops, flops))
+    moved = x.numel() + weight.numel() + prod((batch, weight.shape[0], *output))
+    return Recorded(Cost(flops, flops, flops), elements=None if transposed else moved)
 
 
 def _all(values: list[int], sides: int) -> list[int]:
@@ -166,7 +193,8 @@ def _compiled(name: str, arguments: list[Any]) -> Recorded:
         arguments = [arguments[0], arguments[2]]
     x, weight = arguments[:2]
     flops = 2 * x.numel() * weight.shape[0]
-    return Recorded(Cost(flops, flops, flops), (1, prod(x.shape[:-1]), weight.shape[0], x.shape[-1]))
+    matmul = 1, prod(x.shape[:-1]), weight.shape[0], x.shape[-1]
+    return Recorded(Cost(flops, flops, flops), matmul, elements=_moved(matmul))
 
 
 def _template(arguments: list[Any]) -> Recorded:
@@ -181,7 +209,7 @@ def _template(arguments: list[Any]) -> Recorded:
         and a[:-2] == b[:-2] == c[:-2] and a[-1] == b[-2] and c[-2:] == (a[-2], b[-1])
     }  # fmt: skip
     if len(found) != 1:
-        return Recorded(None, reason="a compiled template whose shapes fit more than one product, or none")
+        return Recorded(None, reason=Said("ambiguous_template"))
     batch, m, n, k = matmul = found.pop()
     flops = 2 * batch * m * n * k
-    return Recorded(Cost(flops, flops, flops), matmul)
+    return Recorded(Cost(flops, flops, flops), matmul, elements=_moved(matmul))

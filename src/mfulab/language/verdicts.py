@@ -1,4 +1,4 @@
-"""Sentences for what tables keep as keys and numbers: verdicts, flags, and notes on MFU.
+"""Sentences for what tables keep as keys and numbers: verdicts, flags, notes and reasons for what is empty.
 
 A cell that cannot be read, or a key that this version does not know, is shown as it is.
 """
@@ -19,8 +19,15 @@ def sentence(key: str, numbers: Mapping[str, Any], language: str = "en") -> str:
 
 
 def flags(cell: str | None, language: str = "en") -> str:
-    """The sentences of a cell of `verdict_flags`, joined by semicolons; empty for an empty cell."""
-    return "; ".join(sentence(key, numbers, language) for key, numbers in _read(cell).items())
+    """The sentences of a cell such as `verdict_flags` or `mfu_reason`, joined by semicolons; empty for an empty one."""
+    return reason(_read(cell), language)
+
+
+def reason(given: str | Mapping[str, Mapping[str, Any]], language: str = "en") -> str:
+    """The sentences of {key: numbers}, joined by semicolons; a text is one already."""
+    if isinstance(given, str):
+        return given
+    return "; ".join(sentence(key, numbers, language) for key, numbers in given.items())
 
 
 def note(row: Mapping[str, Any], uncounted: str | None = None, language: str = "en") -> str:
@@ -35,11 +42,13 @@ def note(row: Mapping[str, Any], uncounted: str | None = None, language: str = "
 def columns(row: Mapping[str, Any], uncounted: str | None = None, language: str = "en") -> dict[str, str]:
     """The verdict's columns of a profile row in words; an empty one stays empty."""
     cause, reason = row.get("verdict") or "", row.get("verdict_reason") or ""
+    why = {"mfu_reason": flags(row["mfu_reason"], language)} if "mfu_reason" in row else {}
     return {
         "mfu_note": note(row, uncounted, language),
         "verdict": Texts(language).name("cause", cause),
         "verdict_reason": sentence(reason, _read(row.get("verdict_numbers")), language) if reason else "",
         "verdict_flags": flags(row.get("verdict_flags"), language),
+        **why,
     }
 
 

@@ -8,6 +8,7 @@ from typing import get_args
 
 import pandas as pd
 
+from mfulab.language import Texts
 from mfulab.schema.files import unquoted
 from mfulab.schema.measurements import TABLES
 from mfulab.tables import series
@@ -80,7 +81,7 @@ def with_traces(tables: Tables) -> pd.DataFrame:
     profile, traces = tables["profile"], tables["traces"]
     if traces.empty:
         return profile
-    devices = [f"{short_name(device)} · read from a trace" for device in traces["device"].replace("", "a device")]
+    devices = [f"{short_name(device)}{READ}" for device in traces["device"].replace("", UNNAMED)]
     read = traces.assign(hardware=devices)
     kept = {
         name: read[name] if name in read else pd.Series(ABSENT[kind], read.index, kind)
@@ -107,8 +108,22 @@ def with_machine(tables: Tables, rows: pd.DataFrame) -> pd.DataFrame:
     names = (known["name"] + (" " + known["hardware"]).where(shared, "")).to_dict()
     devices = known["device"].to_dict()
     machines = list(zip(rows["hardware"], rows["recorded"], strict=True))
-    shown = [(names.get(machine) or machine[0]) + (" (recorded)" if machine[1] else "") for machine in machines]
+    shown = [(names.get(machine) or machine[0]) + (RECORDED if machine[1] else "") for machine in machines]
     return rows.assign(machine=shown, device=[devices.get(machine, "") for machine in machines])
+
+
+# What stands behind a machine's name, and for one without.
+RECORDED, READ, UNNAMED = " (recorded)", " · read from a trace", "a device"
+
+
+def in_words(rows: pd.DataFrame, text: Texts) -> pd.DataFrame:
+    """The rows with what is said of their machines in the text's language."""
+    if rows.empty or "machine" not in rows:
+        return rows
+    machines = rows["machine"]
+    for mark in (RECORDED, READ):
+        machines = machines.str.replace(mark, text.name("machine", mark), regex=False)
+    return rows.assign(machine=machines.str.replace(f"^{UNNAMED}\\b", text.name("machine", UNNAMED), regex=True))
 
 
 def short_name(device: str) -> str:

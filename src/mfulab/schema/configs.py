@@ -85,8 +85,8 @@ class WorkloadConfig(Closed):
     mode: Literal["training", "inference", "decoding"] = Field(
         "training", description="What a step is; decoding: one more token of each sequence, from a key-value cache."
     )
-    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
-    learning_rate: float = Field(1e-3, gt=0)
+    optimizer: Literal["adam", "adamw", "sgd"] = Field("adam", description="What updates the parameters.")
+    learning_rate: float = Field(1e-3, gt=0, description="Of the optimiser.")
     gradient_accumulation: int = Field(1, ge=1, description="Micro-batches of batch_size a step.")
     gradient_clipping: float | None = Field(None, gt=0, description="Maximum gradient norm; none where empty.")
     checkpointing: bool = Field(False, description="Recompute activations in the backward pass.")
@@ -108,7 +108,7 @@ class PrecisionConfig(Closed):
     """The number format that multiplications are asked to use."""
 
     name: Name
-    dtype: Literal[*BY_DTYPE]  # type: ignore[valid-type]
+    dtype: Literal[*BY_DTYPE] = Field(description="The format in memory.")  # type: ignore[valid-type]
     tf32: bool = Field(False, description="Allow TF32 tensor cores for float32 matmuls (GPU).")
     autocast: bool = Field(False, description="Keep float32 parameters; cast inside torch.autocast.")
 
@@ -117,9 +117,13 @@ class ExecutionConfig(Closed):
     """Execution mode of the model's operations."""
 
     name: Name
-    mode: Literal["eager", "trace", "script", "compile", "cuda_graph"] = "eager"
-    compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = "default"
-    channels_last: bool = False
+    mode: Literal["eager", "trace", "script", "compile", "cuda_graph"] = Field(
+        "eager", description="How operations are issued."
+    )
+    compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = Field(
+        "default", description="Of torch.compile."
+    )
+    channels_last: bool = Field(False, description="Lay images out with their channels last.")
 
 
 class KernelConfig(Closed):
@@ -136,7 +140,7 @@ class DeviceConfig(Closed):
     """Device to measure."""
 
     name: Name = "auto"
-    type: Literal["auto", "cpu", "cuda"] = "auto"
+    type: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto`: the GPU if there is one, else the CPU.")
     threads: int | None = Field(None, ge=1, description="CPU threads; one for each allowed physical core where empty.")
     peak_tflop_s: dict[str, Annotated[float, Field(gt=0)]] = Field(
         {}, description="Dense spec peak by precision for a device that is not known here."
@@ -167,6 +171,7 @@ class TraceConfig(Closed):
     digest: str = Field(description="Of its content: a file that changed is read anew.")
 
 
+SEED = Field(0, ge=0, description="Of weights and inputs.")
 REPLICATE = Field(1, ge=1, description="Which of the processes that measure the run, apart in time; planning sets it.")
 
 
@@ -198,8 +203,8 @@ class CountFlopsConfig(StepConfig):
     axes: ClassVar[tuple[str, ...]] = ("model", "batch_size", "sequence_length")
     on_device: ClassVar[bool] = False
     model: ModelConfig
-    batch_size: int = Field(ge=1)
-    sequence_length: int | None = Field(None, ge=1)
+    batch_size: int = Field(ge=1, description="Samples a step; of each micro-batch with gradient accumulation.")
+    sequence_length: int | None = Field(None, ge=1, description="Tokens a sample; the model's own where empty.")
 
     @model_validator(mode="after")
     def _sequence_only_for_tokens(self) -> "CountFlopsConfig":
@@ -212,7 +217,9 @@ class CompareCountersConfig(CountFlopsConfig):
     """A model's forward pass counted by another tool."""
 
     axes: ClassVar[tuple[str, ...]] = ("model", "batch_size", "sequence_length", "counter")
-    counter: Literal["torch", "fvcore", "calflops", "ptflops", "thop", "deepspeed"]
+    counter: Literal["torch", "fvcore", "calflops", "ptflops", "thop", "deepspeed"] = Field(
+        description="The other tool."
+    )
 
 
 class ProfileStepConfig(CountFlopsConfig):
@@ -233,7 +240,7 @@ class ProfileStepConfig(CountFlopsConfig):
     device: DeviceConfig = DeviceConfig()
     timing: TimingConfig = TimingConfig()
     profile: ProfileConfig = ProfileConfig()
-    seed: int = Field(0, ge=0)
+    seed: int = SEED
     replicate: int = REPLICATE
 
 
@@ -249,7 +256,7 @@ class BenchMatmulConfig(StepConfig):
     first_calls: int | None = Field(
         None, ge=2, le=1000, description="Calls timed together from the very first on, as by a script without warm-up."
     )
-    seed: int = Field(0, ge=0)
+    seed: int = SEED
     replicate: int = REPLICATE
 
     @property
@@ -270,22 +277,26 @@ class ReadUtilizationConfig(StepConfig):
     """A load of known utilization, and how often its device is asked."""
 
     axes: ClassVar[tuple[str, ...]] = ("load", "polling_period_s", "precision")
-    load: Literal["idle", "spin_one", "copies", "duty_25", "duty_50", "duty_75", "padded", "steady", "bursty"]
+    load: Literal["idle", "spin_one", "copies", "duty_25", "duty_50", "duty_75", "padded", "steady", "bursty"] = Field(
+        description="Nothing; one core or SM spinning; one thread copying; matmuls for so much of the time; half padding."
+    )
     polling_period_s: float = Field(0.2, ge=1e-3, le=60, description="Seconds between two single readings.")
     load_time_s: float = Field(4.0, gt=0, le=600, description="Length of the loop.")
     precision: PrecisionConfig
     device: DeviceConfig = DeviceConfig()
-    seed: int = Field(0, ge=0)
+    seed: int = SEED
 
 
 class ProbeMemoryConfig(StepConfig):
     """One working set, walked in one order."""
 
     axes: ClassVar[tuple[str, ...]] = ("pattern", "working_set_bytes")
-    pattern: Literal["sequential", "strided", "random", "rows", "columns", "host"]
-    working_set_bytes: int = Field(ge=1024, le=1 << 36)
+    pattern: Literal["sequential", "strided", "random", "rows", "columns", "host"] = Field(
+        description="In order; one element a line; a pointer chase; a matrix by rows, by columns; a copy to the GPU."
+    )
+    working_set_bytes: int = Field(ge=1024, le=1 << 36, description="How much memory is walked through.")
     device: DeviceConfig = DeviceConfig()
-    seed: int = Field(0, ge=0)
+    seed: int = SEED
 
 
 class ReadTraceConfig(StepConfig):
@@ -312,7 +323,7 @@ class NumberFormatsConfig(StepConfig):
     sum_length: int = Field(
         4096, ge=2, description="Numbers a sum; fewer where their sum would leave the format's range."
     )
-    seed: int = Field(0, ge=0)
+    seed: int = SEED
 
 
 PUBLISHED = Path("results/reference/published")
@@ -359,7 +370,9 @@ class PeaksAuditConfig(StepConfig):
 
     axes: ClassVar[tuple[str, ...]] = ("library",)
     on_device: ClassVar[bool] = False
-    library: Literal["torch_inductor", "lightning", "triton_proton", "torchtitan", "composer"]
+    library: Literal["torch_inductor", "lightning", "triton_proton", "torchtitan", "composer"] = Field(
+        description="The other library."
+    )
     installed: str = Field("", description="Its version, so that the next release is audited anew.")
 
     @model_validator(mode="after")

@@ -69,7 +69,9 @@ class CeilingRow(Row):
 
     ceiling: str = Field("", description="The name of a precision, or `memory`.")
     measured_tflop_s: float | None = Field(None, description="Best large matmul found on this device.")
-    measured_with: str | None = Field(None, description="The library that gave it: torch, on a CPU also numpy.")
+    measured_with: str | None = Field(
+        None, description="torch, on a CPU also numpy; in the tables also a faster kernel."
+    )
     measured_shape: str | None = Field(None, description="The shape that gave it, MxNxK.")
     computed_tflop_s: float | None = Field(None, description="Dense peak from device properties.")
     computed_clock_mhz: float | None = Field(None, description="The clock in that peak; it scales with it.")

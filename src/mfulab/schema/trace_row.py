@@ -13,15 +13,16 @@ class TraceRow(Row):
     device: str | None = Field(None, description="As the trace names it; empty where it does not.")
     compute_capability: str | None = None
     units: int | None = Field(None, description="SMs or compute units.")
-    rank: int | None = None
+    rank: int | None = Field(None, description="Of a job; of several devices in one trace, the device's number.")
     world_size: int | None = None
     mode: str | None = Field(None, description="training where a backward pass was recorded, else inference.")
     precision: str | None = Field(None, description="The same as effective_precision.")
+    device_index: int | None = Field(None, description="The device's number, where a trace holds several.")
     first_step: int | None = Field(None, description="The profiler's number of the first step read.")
     last_step: int | None = None
     steps: int | None = Field(None, description="Steps in the window.")
     window_s: float | None = None
-    window_source: str | None = Field(None, description="How the window was found.")
+    window_source: str | None = Field(None, description="JSON: how the window was found, as keys and numbers.")
     time_s: float | None = Field(None, description="window_s ÷ steps.")
     events: int | None = Field(None, description="Events in the file.")
     flops: float | None = Field(None, description="Of one step, from recorded shapes; attention counted full.")
@@ -29,7 +30,9 @@ class TraceRow(Row):
     executed_flops: float | None = Field(
         None, description="With recomputation, of checkpoints and of flash attention's backward."
     )
-    bytes_moved: float | None = Field(None, description="Operands of the counted products, each read once.")
+    bytes_moved: float | None = Field(
+        None, description="Operands and results of the counted products, once each; empty where one is not told."
+    )
     recorded_flops: float | None = Field(None, description="What the profiler itself counted, as a cross-check.")
     flops_by_format: str | None = Field(None, description="JSON: format → FLOPs a step.")
     executed_by_format: str | None = Field(None, description="The same, executed.")
@@ -38,7 +41,13 @@ class TraceRow(Row):
     uncounted_percent: Percent | None = Field(
         None, description="Of the time of all products, that of those whose FLOPs are unknown."
     )
-    uncounted_operators: str | None = Field(None, description="JSON: operator or kernel → [% of the window, reason].")
+    uncounted_operators: str | None = Field(
+        None, description="JSON: operator or kernel → [% of the window, {reason: numbers}]."
+    )
+    products: str | None = Field(
+        None,
+        description="JSON: of each shape its format, (batch, m, n, k), FLOPs, ns of a window, ns at its fastest call.",
+    )
     spent: str | None = Field(None, description="JSON: kind of time → ns a window, exclusive.")
     utilization_percent: Percent | None = Field(None, description="Time with a kernel running: kernel-busy.")
     utilization_source: str | None = None
@@ -72,4 +81,5 @@ class TraceRow(Row):
     given_peaks: str | None = Field(None, description="JSON: format → TFLOP/s, stated by the user.")
     flops_source: str | None = Field(None, description="Recorded shapes, or the counter where a model was given.")
     source: str | None = Field(None, description="Where a shipped row's trace came from: repository, commit, licence.")
-    reasons: str | None = Field(None, description="JSON: column → why it is empty.")
+    reasons: str | None = Field(None, description="JSON: column → why it is empty, a text or {key: numbers}.")
+    notes: str | None = Field(None, description="JSON: what else to know of the row, as keys and numbers.")

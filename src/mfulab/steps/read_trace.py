@@ -1,5 +1,6 @@
 """Reads a profiler trace: where the time of its steps went and how many FLOPs that was."""
 
+import json
 from pathlib import Path
 
 from mfulab.schema.configs import ReadTraceConfig
@@ -17,7 +18,7 @@ PRODUCT_COLUMNS = (
 
 
 def measure(config: ReadTraceConfig, folder: Path) -> Measured:
-    """The row of one run of consecutive steps of one trace.
+    """The row of one run of consecutive steps of one trace, on one of its devices.
 
     Leaves in `folder`: kernels.csv and products.csv, longest first.
 
@@ -28,11 +29,11 @@ def measure(config: ReadTraceConfig, folder: Path) -> Measured:
     found = read_file(path, steps=config.trace_steps, peaks=config.trace_peaks, label=config.trace.name)
     wanted = config.trace_range or 0
     if wanted >= len(found):
-        raise TraceError(f"{path}: trace_range={wanted}: it holds {len(found)} runs of consecutive steps")
+        raise TraceError(f"{path}: trace_range={wanted}: it holds {len(found)} (runs of consecutive steps × devices)")
     read = found[wanted]
     if len(found) > 1:
-        others = f"one of {len(found)} runs of consecutive steps; the others: trace_range=0…{len(found) - 1}"
-        read.row.message = "; ".join(filter(None, [read.row.message, others]))
+        others = {"one_of_several": {"count": len(found), "last": len(found) - 1}}
+        read.row.notes = json.dumps(json.loads(read.row.notes or "{}") | others)
     if read.analysis is not None:
         write_csv(folder / "kernels.csv", read.analysis.kernels, KERNEL_COLUMNS)
         write_csv(folder / "products.csv", _products(read.analysis), PRODUCT_COLUMNS)
@@ -52,7 +53,7 @@ def _products(analysis: Analysis) -> list[dict[str, object]]:
             "tile": "x".join(map(str, product.tile)) if product.tile else None,
             "padding_percent": 100 * product.padding if product.tile else None,
             "kernel": product.kernel,
-            "reason": product.reason,
+            "reason": product.reason.key if product.reason else None,
         }
         for product in analysis.products
     ]

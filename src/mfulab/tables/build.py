@@ -7,7 +7,7 @@ from typing import Any
 
 from mfulab.schema.files import is_inside, write_csv, write_json
 from mfulab.schema.measurements import NO_MACHINE, TABLES
-from mfulab.tables import details, jobs, join, replicates, series
+from mfulab.tables import details, headroom, jobs, join, replicates, series
 from mfulab.tables.columns import Record, Records, columns
 from mfulab.tables.records import Collected, from_folder, from_manifest, from_recorded, identity
 
@@ -84,22 +84,39 @@ def joined(records: Records) -> Records:
         used = row.get("effective_precision")
         return planned if used in (None, planned.get("format")) else by_format.get((_machine(row), used), {})
 
+    for row in records["matmul"]:
+        if impossible := join.faster_than_possible(row, compute(row), devices.get(_machine(row))):
+            row |= {"status": "incorrect", "message": impossible}
+        elif ceiling := compute(row):
+            ceiling |= join.raised_ceiling(ceiling, row)  # before anything is divided by it
     for row in records["profile"]:
         memory = by_name.get((_machine(row), "memory"), {})
         counted = flops.get(row["flops_run"], {})
         row |= join.profile_columns(row, counted, compute(row), memory, devices.get(_machine(row)))
     for row in records["matmul"]:
-        ceiling, device = compute(row), devices.get(_machine(row))
-        if impossible := join.faster_than_possible(row, ceiling, device):
-            row |= {"status": "incorrect", "message": impossible}
-        row |= join.matmul_columns(row, ceiling, device)
+        row |= join.matmul_columns(row, compute(row), devices.get(_machine(row)))
     for row in records.get("readings", []):
         row |= join.reading_columns(row, compute(row), devices.get(_machine(row)))
     traces = records.get("traces", [])
+    bests = best_matmuls(records) if traces else {}
     for row in traces:
-        row |= join.trace_columns(row)
+        row |= join.trace_columns(row, bests.get(row.get("device") or ""))
     jobs.joined(traces)
     return records
+
+
+def best_matmuls(records: Records) -> dict[str, dict[Any, float]]:
+    """TFLOP/s of the best joined matmul of each device's name, by format and class of shape."""
+    names = {_machine(row): row.get("device_name") for row in records["environment"]}
+    found: dict[str, dict[Any, float]] = {}
+    for row in records["matmul"]:
+        device, speed = names.get(_machine(row)), row.get("tflop_s")
+        if device and speed and row["status"] == "ok":
+            shape = headroom.shape_class(row["batch"] or 1, row["m"], row["n"], row["k"])
+            key = row.get("effective_precision") or row["precision"], shape
+            best = found.setdefault(device, {})
+            best[key] = max(speed, best.get(key, 0.0))
+    return found
 
 
 def _machine(row: Mapping[str, Any]) -> tuple[str, bool]:

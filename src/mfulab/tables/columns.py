@@ -28,6 +28,7 @@ TEXT = {
     "basis",
     "peak_weights",
     "mfu_reason",
+    "best_basis",
     *verdict.COLUMNS,
 } - {"expected_mfu_percent"}
 

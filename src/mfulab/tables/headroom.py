@@ -5,7 +5,8 @@ takes off MFU, in points: the useful part is MFU itself.
 """
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 # From the peak down to MFU, in the order in which the figure takes them off.
@@ -25,6 +26,7 @@ PARTS = (
     "useful",
 )
 COLUMNS = tuple(f"{part}_ms" for part in PARTS)
+_OF_PRODUCTS = PARTS[PARTS.index("clock") :]
 _SAME = ("input_wait", "idle", "communication", "copies", "graph", "uncounted")
 
 
@@ -33,7 +35,7 @@ def headroom(
     useful_ns: float | None,
     *,
     padding_ns: float = 0,
-    clock_ns: float = 0,
+    clock_ns: float | None = None,
     best_ns: float | None = None,
 ) -> dict[str, int]:
     """Parts of a step in whole nanoseconds; their sum is that of `spent_ns`, exactly.
@@ -42,10 +44,12 @@ def headroom(
         spent_ns: exclusive times that sum to the step: `products` (matrix products, convolutions, attention),
             `recomputed` (the same again for a checkpoint), `others` (operators that multiply nothing), `uncounted`
             (products of unknown FLOPs), `graph`, `communication`, `copies`, `input_wait`, `idle`.
-        useful_ns: FLOPs that the model needs ÷ peak; None where either is unknown: products are then `uncounted`.
+        useful_ns: FLOPs that the model needs ÷ peak; None where either is unknown: products are then `uncounted`, and
+            no part divides them.
         padding_ns: what whole tiles add to it at the peak.
-        clock_ns: what a clock below the peak's adds to it.
-        best_ns: the same FLOPs at the best speed measured for such products.
+        clock_ns: what a clock below the peak's adds to it; where None, the clock is not known, and there is no such
+            part: what it takes is left in those after it.
+        best_ns: the same FLOPs at the best speed measured; where None, the peak is that speed, or none was measured.
 
     `matmuls_below_best` is negative where products ran above the peak (MFU above 100 % of their time): a wrong peak or
     wrong FLOPs, shown rather than clipped.
@@ -55,20 +59,52 @@ def headroom(
     products = spent_ns.get("products", 0)
     if useful_ns is None:
         parts["uncounted"] += products
-        return parts
+        return {name: time for name, time in parts.items() if name not in _OF_PRODUCTS}
     parts["useful"] = round(useful_ns)
     left = products - parts["useful"]
-    below = max(0.0, best_ns - useful_ns - padding_ns - clock_ns) if best_ns is not None else 0.0
+    reached = useful_ns + padding_ns + (clock_ns or 0.0)
+    below = None if best_ns is None else best_ns - reached
     for name, wanted in (("clock", clock_ns), ("tile_padding", padding_ns), ("best_below_peak", below)):
-        parts[name] = max(0, min(left, round(wanted)))
-        left -= parts[name]
+        if wanted is None:
+            del parts[name]
+        else:
+            parts[name] = max(0, min(left, round(wanted)))
+            left -= parts[name]
     parts["matmuls_below_best"] = left
     return parts
 
 
+def shape_class(batch: int, m: int, n: int, k: int) -> tuple[int, ...]:
+    """Products of like speed: sides rounded to powers of two, and whether there is a batch."""
+    return (*(round(math.log2(max(1, side))) for side in (m, n, k)), int(batch > 1))
+
+
+def best_time(
+    products: Sequence[Mapping[str, Any]], measured: Mapping[tuple[str, tuple[int, ...]], float]
+) -> tuple[float | None, str | None]:
+    """Share of the products' time that they would take at the best speed known for each shape, and who says so.
+
+    Args:
+        products: of each shape `format`, `matmul` (batch, m, n, k) or None, `flops`, `time_ns`, and `best_ns`, the time
+            of as many calls as fast as the fastest of them.
+        measured: TFLOP/s of the best measured matmul by format and `shape_class`.
+
+    Returns the share and `trace`, `matmul_runs` or `both`; None without products.
+    """
+    whole, best, said = sum(one["time_ns"] for one in products), 0.0, set()
+    for one in products:
+        rate = measured.get((one["format"], shape_class(*one["matmul"]))) if one["matmul"] else None
+        measured_ns = one["flops"] / rate / 1e3 if rate else math.inf
+        best += min(measured_ns, one["best_ns"])
+        said.add("matmul_runs" if measured_ns < one["best_ns"] else "trace")
+    if not whole:
+        return None, None
+    return best / whole, said.pop() if len(said) == 1 else "both"
+
+
 def columns(parts: Mapping[str, int] | None) -> dict[str, float | None]:
-    """The parts in ms a step, as columns of a table; all None where there is no budget."""
-    return {f"{part}_ms": None if parts is None else parts[part] / 1e6 for part in PARTS}
+    """The parts in ms a step, as columns of a table; None for a part that is not known, or without a budget."""
+    return {f"{part}_ms": parts[part] / 1e6 if parts and part in parts else None for part in PARTS}
 
 
 def shared(spent_ns: Mapping[str, int], step_ns: int) -> dict[str, int]:
@@ -100,6 +136,6 @@ def of_step(row: Mapping[str, Any]) -> dict[str, float | None]:
     spent |= {"products": spent["products"] + spent["uncounted"], "uncounted": 0}  # the count knows them all
     useful = flops / denominator / 1e3
     clock, spec_clock = row.get("clock_mhz"), row.get("peak_clock_mhz")
-    slower = max(0.0, spec_clock / clock - 1) if basis == "spec" and clock and spec_clock else 0.0
+    slower = max(0.0, spec_clock / clock - 1) if basis == "spec" and clock and spec_clock else None
     best = flops / ceiling / 1e3 if basis == "spec" and ceiling else None
-    return columns(headroom(spent, useful, clock_ns=useful * slower, best_ns=best))
+    return columns(headroom(spent, useful, clock_ns=None if slower is None else useful * slower, best_ns=best))

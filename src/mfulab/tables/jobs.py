@@ -1,4 +1,4 @@
-"""Ranks of one job joined: what the job used of all its devices, and which rank the others wait for.
+"""Ranks of one job, or devices of one process, joined: MFU of all its devices, and the rank that the others wait for.
 
 MFU of the job = FLOPs of all ranks ÷ (slowest step × sum of their peaks). A collective ends on all ranks at about the
 same time, so the shortest of its kernels is the transfer, and what a rank's own takes beyond it is waiting.
@@ -24,11 +24,11 @@ def joined(rows: Sequence[dict[str, Any]]) -> None:
         for row in ranks:
             row |= found
             if waits and row["window_s"]:
-                transfer, waiting = waits[row["rank"]]
+                transfer, waiting = waits[_place(row)]
                 row["transfer_percent"] = 100 * transfer / 1e9 / row["window_s"]
                 row["waiting_percent"] = 100 * waiting / 1e9 / row["window_s"]
             if last is not None:
-                row["job_slowest_rank"] = last
+                row["job_slowest_rank"] = last[0]
 
 
 def _jobs(rows: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
@@ -37,8 +37,13 @@ def _jobs(rows: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     for row in rows:
         if row.get("status") == "ok" and row.get("job") and row.get("rank") is not None:
             key = (row.get("recorded"), row["job"], row["first_step"], row["last_step"])
-            jobs.setdefault(key, {}).setdefault(row["rank"], row)
-    return [sorted(ranks.values(), key=lambda row: row["rank"]) for ranks in jobs.values() if len(ranks) > 1]
+            jobs.setdefault(key, {}).setdefault(_place(row), row)
+    return [[ranks[place] for place in sorted(ranks)] for ranks in jobs.values() if len(ranks) > 1]
+
+
+def _place(row: Row) -> tuple[int, int]:
+    """Rank and device: a rank may drive several."""
+    return row["rank"], row.get("device_index") or 0
 
 
 def _of_job(ranks: Sequence[Row]) -> dict[str, Any]:
@@ -55,9 +60,9 @@ def _of_job(ranks: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def _waits(ranks: Sequence[Row]) -> dict[int, tuple[int, int]]:
+def _waits(ranks: Sequence[Row]) -> dict[tuple[int, int], tuple[int, int]]:
     """Transfer and waiting of each rank, ns, over the collectives that all ranks recorded equally often."""
-    calls = {row["rank"]: json.loads(row.get("collectives") or "{}") for row in ranks}
+    calls = {_place(row): json.loads(row.get("collectives") or "{}") for row in ranks}
     first, *others = calls.values()
     shared = [name for name in first if all(len(other.get(name, ())) == len(first[name]) for other in others)]
     found = dict.fromkeys(calls, (0, 0))

@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from mfulab.flops.memory import inference_peak_bytes, training_peak_bytes
-from mfulab.hardware.peaks import peak
+from mfulab.hardware.datasheets import UnknownDeviceError, find
+from mfulab.hardware.peaks import Peak, peak
 from mfulab.schema.formats import BY_DTYPE
+from mfulab.schema.said import Said, packed_all
 from mfulab.tables import headroom, verdict
 from mfulab.tables.mfu import TERA, default_basis, percent, product, ratio, total, utilization
 
@@ -171,8 +173,10 @@ def reading_columns(row: Values, compute: Values, device: str | None) -> dict[st
     return {name: known[name] for name in ("tflop_s", "mfu_percent", "mfu_basis")}
 
 
-def trace_columns(row: Values) -> dict[str, Any]:
+def trace_columns(row: Values, measured: Mapping[Any, float] | None = None) -> dict[str, Any]:
     """Joined columns of one row read from a trace: MFU against the peak of its device, weighted by its formats.
+
+    `measured` are the best matmuls of the same device, where some were measured: `headroom.best_time`.
 
     FLOPs in several formats take useful time in each: the peak is the FLOP-weighted harmonic mean, so that MFU is the
     share of the step that the FLOPs would take at their own peaks.
@@ -182,7 +186,7 @@ def trace_columns(row: Values) -> dict[str, Any]:
     flops = _formats(row, "flops_by_format")
     executed, padding = _formats(row, "executed_by_format"), _formats(row, "padding_by_format")
     peaks = {name: _trace_peak(device, name, row.get("units"), given) for name in {**flops, **executed}}
-    missing = next((reason for value, reason in peaks.values() if value is None), "")
+    missing = next((reason for value, reason in peaks.values() if value is None), None)
     known = {name: value for name, (value, _) in peaks.items() if value is not None}
     total_flops = row.get("flops")
     useful = _at_peaks(flops, known) if total_flops else None
@@ -204,10 +208,13 @@ def trace_columns(row: Values) -> dict[str, Any]:
         "hfu_percent": percent(executed_s, time),
         "arithmetic_intensity": ratio(total_flops, row.get("bytes_moved")),
     }
-    parts = _trace_headroom(row, useful, _at_peaks(padding, known))
-    joined |= headroom.columns(parts)
+    share, basis = headroom.best_time(json.loads(row.get("products") or "[]"), measured or {})
+    parts = _trace_headroom(row, useful, _at_peaks(padding, known), share)
+    joined |= {**headroom.columns(parts), "best_basis": basis if useful else None}
+    joined["peak_gb_s"] = _whole_device(device, row.get("units")).memory_gb_s if device else None
     joined["mfu_note"] = verdict.note({**row, **joined})
-    joined["mfu_reason"] = _without_mfu(row, joined, missing, percent(useful, time))
+    reason = _without_mfu(row, joined, missing, percent(useful, time))
+    joined["mfu_reason"] = packed_all([reason]) if reason else None
     return joined | verdict.columns({**row, **joined, "time_s": time})
 
 
@@ -218,14 +225,26 @@ def _formats(row: Values, column: str) -> dict[str, float]:
     return json.loads(row.get(column) or "{}")
 
 
-def _trace_peak(device: str | None, precision: str, units: int | None, given: Values) -> tuple[float | None, str]:
+def _trace_peak(
+    device: str | None, precision: str, units: int | None, given: Values
+) -> tuple[float | None, Said | None]:
     if precision in given:
-        return given[precision], ""
+        return given[precision], None
     if not device:
-        return None, f"the trace does not name its device; give its peak: --peak {precision}=TFLOP/s"
-    # A virtual function of a whole device: its units say that it is whole.
-    found = peak(device.removesuffix(" VF"), precision, units)
-    return found.spec, found.reason
+        return None, Said("unnamed_device", {"precision": precision})
+    found = _whole_device(device, units, precision)
+    if found.spec is not None:
+        return found.spec, None
+    try:
+        find(device.removesuffix(" VF"), units)
+    except UnknownDeviceError:
+        return None, Said("unknown_device", {"device": device, "precision": precision})
+    return None, Said("no_peak_in", {"device": device, "precision": precision})
+
+
+def _whole_device(device: str, units: int | None, precision: str = "fp32") -> Peak:
+    """A virtual function is taken for a whole device: its units say that it is one."""
+    return peak(device.removesuffix(" VF"), precision, units)
 
 
 def _at_peaks(flops: Mapping[str, float], peaks: Mapping[str, float]) -> float | None:
@@ -235,24 +254,38 @@ def _at_peaks(flops: Mapping[str, float], peaks: Mapping[str, float]) -> float |
     return sum(count / (peaks[name] * TERA) for name, count in flops.items() if count)
 
 
-def _trace_headroom(row: Values, useful_s: float | None, padding_s: float | None) -> dict[str, int] | None:
+def _trace_headroom(
+    row: Values, useful_s: float | None, padding_s: float | None, best: float | None
+) -> dict[str, int] | None:
     """The budget of one step: the window's, shared among its steps so that the parts still sum to it."""
     if not row.get("spent") or row.get("status") != "ok":
         return None
     spent = headroom.shared(json.loads(row["spent"]), round(1e9 * row["time_s"]))
-    return headroom.headroom(spent, None if useful_s is None else 1e9 * useful_s, padding_ns=1e9 * (padding_s or 0))
+    useful_ns = None if useful_s is None else 1e9 * useful_s
+    best_ns = product(best, spent.get("products"))
+    return headroom.headroom(spent, useful_ns, padding_ns=1e9 * (padding_s or 0), best_ns=best_ns)
 
 
-def _without_mfu(row: Values, joined: Values, missing: str, at_least: float | None) -> str | None:
+def _without_mfu(row: Values, joined: Values, missing: Said | None, at_least: float | None) -> Said | None:
     """Reason why a trace gives no MFU, with a remedy; None if it gives one."""
     if row.get("status") != "ok" or joined["mfu_percent"] is not None:
         return None
     if row.get("flops") is None:
-        return json.loads(row.get("reasons") or "{}").get("flops") or "FLOPs are not known"
-    if missing:
-        return missing
-    low = "" if at_least is None else f"; what is known makes {at_least:.2f} %"
-    return f"{row['uncounted_percent']:.0f} % of the time of matmuls is of unknown FLOPs{low}"
+        found = json.loads(row.get("reasons") or "{}").get("flops")
+        return Said(*next(iter(found.items()))) if isinstance(found, dict) and found else Said("uncounted")
+    return missing or Said("mostly_uncounted", {"share": row["uncounted_percent"], "least": at_least})
+
+
+def raised_ceiling(ceiling: Values, matmul: Values) -> dict[str, Any]:
+    """Changes to a measured ceiling that a matmul of the same format passed; none otherwise.
+
+    A ceiling is the best that was measured. Its own few seconds may have met a disturbed machine.
+    """
+    speed = ratio(ratio(matmul.get("flops"), matmul.get("time_s")), TERA)
+    if matmul.get("status") != "ok" or speed is None or not speed > (ceiling.get("measured_tflop_s") or 0):
+        return {}
+    shape = "x".join(str(matmul[name]) for name in ("m", "n", "k"))
+    return {"measured_tflop_s": speed, "measured_with": matmul["kernel"], "measured_shape": shape}
 
 
 def faster_than_possible(row: Values, compute: Values, device: str | None) -> str | None:

@@ -6,9 +6,10 @@ of thumb, and every sentence carries the numbers that it rests on, so that a rea
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
+from mfulab.schema.said import Said, packed, packed_all
 from mfulab.tables.ladder import TENSOR_PRECISIONS, Drop, largest_drop, number
 
 NEAR_CEILING = 70.0  # % of the measured ceiling: what large, well-shaped models reach
@@ -20,17 +21,6 @@ PIPE_BUSY = 30.0  # % from which the FP32 pipe carries the work
 FEW_WARPS = 20.0  # % of resident warps below which latency is hard to hide
 OTHERS = 15.0  # points of CPU that other processes may use unnoticed
 CROSS_CHECK = 5.0  # points by which HFU and the tensor pipe may differ
-
-
-Numbers = Mapping[str, float | str | None]
-
-
-@dataclass(frozen=True)
-class Said:
-    """A sentence: its key in the catalogues' section `verdict`, and the numbers in it."""
-
-    key: str
-    numbers: Numbers = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -104,26 +94,14 @@ def columns(row: Mapping[str, object]) -> dict[str, str | float | None]:
         verdict.drop.below.column if verdict.drop else None,
         verdict.drop.above.column if verdict.drop else None,
         verdict.expected_mfu_percent,
-        packed_flags(verdict.flags),
+        packed_all(verdict.flags),
     )
     return dict(zip(COLUMNS, found, strict=True))
 
 
 def matmul_flags(row: Mapping[str, object]) -> str | None:
     """The flags of a row of the matmul table, which has no ladder to judge, as `verdict_flags` of the profile table."""
-    return packed_flags(filter(None, [computed_beside(Facts(row))]))
-
-
-def packed(numbers: Numbers) -> str | None:
-    """Numbers as JSON of six digits; None for none."""
-    rounded = {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in numbers.items()}
-    return json.dumps(rounded, ensure_ascii=False) if rounded else None
-
-
-def packed_flags(flags: Iterable[Said]) -> str | None:
-    """JSON: key of each flag → its numbers; None without flags."""
-    named = ", ".join(f"{json.dumps(flag.key)}: {packed(flag.numbers) or '{}'}" for flag in flags)
-    return f"{{{named}}}" if named else None
+    return packed_all(filter(None, [computed_beside(Facts(row))]))
 
 
 def note(row: Mapping[str, object]) -> str | None:

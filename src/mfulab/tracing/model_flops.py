@@ -44,6 +44,8 @@ def count(
             "flops_by_format": json.dumps({precision: flops}),
             "executed_by_format": json.dumps({precision: executed}),
             "padding_by_format": "{}",
+            "products": None,
+            "bytes_moved": None,
             "precision": precision,
             "effective_precision": precision,
             "uncounted_percent": None,

@@ -13,9 +13,10 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from mfulab.samplers.reading import Readings, missing
-from mfulab.tracing.analysis import OPERATOR_UNITS, SOURCE, UNITS, Analysis, analyse
+from mfulab.tracing.analysis import Analysis, analyse
 from mfulab.tracing.chrome import TraceError
-from mfulab.tracing.recording import read
+from mfulab.tracing.events import read
+from mfulab.tracing.shares import OPERATOR_UNITS, SOURCE, UNITS
 from mfulab.tracing.window import STEPS, annotation, windows
 
 Row = dict[str, object]

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from mfulab.schema.files import found_files
 from mfulab.schema.trace_row import TraceRow
-from mfulab.tracing.analysis import Analysis, analyse
+from mfulab.tracing.analysis import Analysis, analyse, devices
 from mfulab.tracing.attribution import attribute
 from mfulab.tracing.chrome import TraceError
-from mfulab.tracing.recording import read
+from mfulab.tracing.events import read
 from mfulab.tracing.rows import trace_row
 from mfulab.tracing.window import windows
 
@@ -28,7 +28,7 @@ class Read:
 def read_file(
     path: Path, *, steps: int | None = None, peaks: Mapping[str, float] | None = None, label: str = ""
 ) -> list[Read]:
-    """A row for each run of consecutive steps in the file.
+    """A row for each run of consecutive steps in the file, and of several devices for each.
 
     Args:
         path: a trace, gzip or not.
@@ -45,8 +45,9 @@ def read_file(
     attribution = attribute(recording)
     found = []
     for window in windows(recording, steps):
-        analysis = analyse(recording, window, attribution)
-        found.append(Read(trace_row(recording, analysis, label, peaks), analysis, path))
+        for device in [*sorted(devices(recording, window))] or (None,):
+            analysis = analyse(recording, window, attribution, device)
+            found.append(Read(trace_row(recording, analysis, label, peaks), analysis, path))
     return found
 
 

@@ -1,50 +1,19 @@
 """A trace as columns: what the device executed, which operators the host called, and the launches between them.
 
-Times are whole nanoseconds of the trace's clock. Nothing is interpreted here but the kind of each event.
+Times are whole nanoseconds of the trace's clock.
 """
 
-import gc
-import math
-from array import array
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mfulab.flops.operators import FORMULAS
-from mfulab.tracing.chrome import WANTED, Stream, TraceError, foreign, nanoseconds
-
 Times = npt.NDArray[np.int64]
 
 COMPUTE, COMMUNICATION, COPY = range(3)
 KINDS = ("compute", "communication", "copy")
-_COMMUNICATION = ("nccl", "rccl", "mscclpp", "nvshmem", "deep_ep", "void deep_ep")
-_DEVICE = {"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset", "concurrent_kernel"}
-_KERNEL = {"kernel", "Kernel", "concurrent_kernel"}
-_HOST = {"cpu_op", "Operator", "user_annotation"}
-_LAUNCH = {"cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "xpu_runtime", "Runtime", "runtime"}
-_CLOCKS_APART_NS = 1_000_000  # a kernel that begins so long before its launch was timed by another clock
-_NUMBERS = ("est. achieved occupancy %", "blocks per SM")
-
-
-class Texts:
-    """Names stored once each."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-        self._ids: dict[str, int] = {}
-
-    def __call__(self, name: str) -> int:
-        """The number of a name."""
-        found = self._ids.get(name)
-        if found is None:
-            found = self._ids[name] = len(self.names)
-            self.names.append(name)
-        return found
 
 
 @dataclass(frozen=True)
@@ -116,7 +85,6 @@ class Recording:
     launches: Launches
     metadata: dict[str, Any]
     events: int
-    notes: list[str] = field(default_factory=list)
 
     @property
     def properties(self) -> list[dict[str, Any]]:
@@ -132,204 +100,25 @@ class Recording:
     def has_shapes(self) -> bool:
         return any(call.shapes for call in self.host.calls.values())
 
-    def device_properties(self) -> dict[str, Any]:
-        """Properties of the device with most activities; empty where the trace does not tell them."""
+    def device_properties(self, ordinal: int | None = None) -> dict[str, Any]:
+        """Properties of a device by its number, else of that with most activities; empty where they are not told."""
         if not len(self.activities) or not self.properties:
             return {}
-        numbers, counts = np.unique(self.activities.device, return_counts=True)
-        ordinal = int(numbers[counts.argmax()])
+        if ordinal is None:
+            numbers, counts = np.unique(self.activities.device, return_counts=True)
+            ordinal = int(numbers[counts.argmax()])
         exact = [one for one in self.properties if one.get("id") == ordinal]
         # ROCm numbers a process's devices after those of the machine; of like devices the first will do.
         alike = {one.get("name") for one in self.properties}
         return exact[0] if exact else self.properties[0] if len(alike) == 1 else {}
 
 
-class _Columns:
-    def __init__(self, *names: str) -> None:
-        self.arrays = {name: array("q") for name in names}
-
-    def add(self, *values: int) -> None:
-        for column, value in zip(self.arrays.values(), values, strict=True):
-            column.append(value)
-
-    def numpy(self) -> dict[str, npt.NDArray[np.int64]]:
-        return {name: np.frombuffer(column, np.int64) if column else np.empty(0, np.int64)
-                for name, column in self.arrays.items()}  # fmt: skip
-
-
-class _Reader:
-    def __init__(self, path: Path) -> None:
-        self.path, self.texts = path, Texts()
-        self.device = _Columns("begin", "end", "kind", "name", "device", "stream", "correlation", "external", "blocks")
-        self.occupancy = array("d")
-        self.host = _Columns("begin", "end", "name", "thread", "external", "forward", "annotation")
-        self.launch = _Columns("begin", "end", "thread", "correlation", "graph")
-        self.calls: dict[int, Call] = {}
-        self.shared: dict[str, Call] = {}
-        self.events = self.without_duration = self.odd = 0
-        self.threads = Texts()
-        self.recording_threads: dict[tuple[Any, Any], int] = {}
-
-    def take(self, batch: list[dict[str, Any]]) -> None:
-        self.events += len(batch)
-        for event in batch:
-            if not isinstance(event, dict):
-                self.odd += 1
-                continue
-            category = event.get("cat")
-            if category in _DEVICE:
-                self._activity(event, category)
-            elif category in _HOST:
-                self._call(event, category == "user_annotation")
-            elif category in _LAUNCH:
-                self._launch(event)
-
-    def _span(self, event: dict[str, Any], on_device: bool) -> tuple[int, int] | None:
-        begin, length = nanoseconds(event.get("ts")), nanoseconds(event.get("dur"))
-        if begin is None or length is None or length < 0:
-            if event.get("ph") == "X" and on_device:
-                self.without_duration += 1
-            return None
-        return begin, begin + length
-
-    def _activity(self, event: dict[str, Any], category: str) -> None:
-        span = self._span(event, True)
-        if span is None:
-            return
-        name, args = str(event.get("name", "")), event.get("args") or {}
-        if category not in _KERNEL:
-            kind = COPY
-        else:
-            kind = COMMUNICATION if name.lower().startswith(_COMMUNICATION) else COMPUTE
-        grid = args.get("grid")
-        blocks = math.prod(map(_integer, grid)) if isinstance(grid, list) and grid else 0
-        self.device.add(
-            *span, kind, self.texts(name), _integer(args.get("device", event.get("pid"))),
-            _integer(args.get("stream", event.get("tid"))), _integer(args.get("correlation")),
-            _integer(args.get("External id", args.get("external id"))), blocks,
-        )  # fmt: skip
-        occupancy = args.get("est. achieved occupancy %")
-        self.occupancy.append(float(occupancy) if isinstance(occupancy, (int, float)) else np.nan)
-
-    def _call(self, event: dict[str, Any], annotation: bool) -> None:
-        span = self._span(event, False)
-        if span is None:
-            return
-        name, args = str(event.get("name", "")), event.get("args") or {}
-        thread = self._thread(event)
-        # Gradients are enabled where an operator has a number of its own; in backward that is a recomputation.
-        forward = "Sequence number" in args and args.get("Fwd thread id", 0) == 0
-        if name in FORMULAS or ("Input Dims" in args and name.startswith(_MULTIPLYING)):
-            self.calls[len(self.host.arrays["begin"])] = self._shared(name, args)
-        self.host.add(
-            *span, self.texts(name), thread, _integer(args.get("External id", args.get("external id"))),
-            forward, annotation,
-        )  # fmt: skip
-
-    def _shared(self, name: str, args: dict[str, Any]) -> Call:
-        shapes = args.get("Input Dims", args.get("Input dims", ()))
-        types = args.get("Input type", ())
-        values = args.get("Concrete Inputs", ())
-        flops = args.get("Flops", args.get("flops"))
-        key = f"{name}{shapes}{types}{values}{flops}"
-        call = self.shared.get(key)
-        if call is None:
-            recorded = int(flops) if isinstance(flops, (int, float)) else None
-            call = self.shared[key] = Call(name, tuple(shapes), tuple(types), tuple(values), recorded)
-        return call
-
-    def _launch(self, event: dict[str, Any]) -> None:
-        args = event.get("args") or {}
-        correlation = args.get("correlation")
-        if correlation is None or (span := self._span(event, False)) is None:
-            return
-        graph = "GraphLaunch" in str(event.get("name", ""))
-        self.launch.add(*span, self._thread(event), _integer(correlation), graph)
-
-    def _thread(self, event: dict[str, Any]) -> int:
-        key = (event.get("pid"), event.get("tid"))
-        found = self.recording_threads.get(key)
-        if found is None:
-            found = self.recording_threads[key] = len(self.recording_threads)
-        return found
-
-    def done(self, metadata: dict[str, Any]) -> Recording:
-        device, host, launch = self.device.numpy(), self.host.numpy(), self.launch.numpy()
-        activities = Activities(
-            **{name: column for name, column in device.items() if name != "kind"},
-            kind=device["kind"].astype(np.int8),
-            occupancy=np.array(self.occupancy),
-        )
-        marks: dict[str, Any] = {name: host.pop(name).astype(bool) for name in ("forward", "annotation")}
-        launches = Launches(**{**launch, "graph": launch["graph"].astype(bool)})
-        recording = Recording(
-            self.path, self.texts.names, activities, HostCalls(**(host | marks), calls=self.calls), launches,
-            metadata, self.events,
-        )  # fmt: skip
-        self._check(recording)
-        return recording
-
-    def _check(self, recording: Recording) -> None:
-        if self.without_duration:
-            raise TraceError(
-                f"{self.path}: {self.without_duration:,} device events have no usable `dur`: the trace was written "
-                f"before they ended; synchronise before the profiler stops"
-            )
-        if len(recording.activities):
-            _require_one_clock(recording)
-        elif recording.properties and recording.metadata.get("cpu_only") is None and _asked_for_gpu(recording):
-            raise TraceError(
-                f"{self.path}: no GPU events, though the trace names {recording.properties[0].get('name')!r}: record "
-                f"with ProfilerActivity.CUDA, and see that CUPTI or roctracer may be used"
-            )
-        elif not len(recording.host):
-            raise TraceError(f"{self.path}: no operator and no GPU event in {self.events:,} events; {WANTED}")
-
-
-# Operators beside those with formulas whose arguments tell what they multiply.
-_MULTIPLYING = ("triton_tem_", "mkldnn::_linear", "mkldnn::_convolution", "mkl::_mkl_linear")
-
-
-def read(path: Path) -> Recording:
-    """Reads a trace file, gzip or not.
-
-    Raises:
-        TraceError: the file is no trace, is damaged, or holds nothing that could be told from it.
-    """
-    stream, reader = Stream(path), _Reader(path)
-    first: list[dict[str, Any]] = []
-    with _no_collection():
-        for batch in stream.batches():
-            first = first or batch[:500]
-            reader.take(batch)
-    if not len(reader.device.arrays["begin"]) and not len(reader.host.arrays["begin"]) and not reader.without_duration:
-        if not reader.events:
-            raise TraceError(f"{path}: the trace holds no events; was the profiler active in any step?")
-        dicts = [event for event in first if isinstance(event, dict)]
-        raise TraceError(f"{path}: {foreign(stream.metadata, dicts)}, without events of torch.profiler; {WANTED}")
-    return reader.done(stream.metadata)
-
-
-def _asked_for_gpu(recording: Recording) -> bool:
-    """Tells a GPU's trace without kernels from a CPU's: torch writes deviceProperties wherever there is a GPU."""
-    return bool(recording.properties)
-
-
-def _require_one_clock(recording: Recording) -> None:
-    """Raises where kernels begin before they were launched: device and host were timed by different clocks."""
-    delays = launch_delays(recording)
-    if len(delays) and np.median(delays) < -_CLOCKS_APART_NS:
-        apart = -float(np.median(delays)) / 1e6
-        raise TraceError(
-            f"{recording.path}: overlapping clocks: kernels begin {apart:,.1f} ms before they are launched (median), "
-            f"so device and host times cannot be joined"
-        )
-
-
-def launch_delays(recording: Recording) -> Times:
-    """Nanoseconds from each launch's call to the begin of what it launched, where the trace links the two."""
+def launch_delays(recording: Recording, device: int | None = None) -> Times:
+    """Nanoseconds from each launch's call to the begin of what it launched on a device, or on any, where linked."""
     found = launch_of(recording)
     linked = found >= 0
+    if device is not None:
+        linked &= recording.activities.device == device
     return recording.activities.begin[linked] - recording.launches.begin[found[linked]]
 
 
@@ -342,24 +131,3 @@ def launch_of(recording: Recording) -> npt.NDArray[np.int64]:
     places = np.searchsorted(launches.correlation[order], wanted).clip(max=len(order) - 1)
     found = order[places]
     return np.where((launches.correlation[found] == wanted) & (wanted > 0), found, -1)
-
-
-def _integer(value: Any) -> int:
-    if isinstance(value, int):
-        return value if abs(value) < 2**62 else -1
-    try:
-        return int(value)
-    except (TypeError, ValueError, OverflowError):
-        return -1
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Leaves Python's collector off: millions of young objects without a circle make it look again and again."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()

@@ -3,13 +3,16 @@
 import json
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
+from mfulab.schema.said import Said, packed_all
 from mfulab.schema.trace_row import TraceRow
 from mfulab.tracing.analysis import Analysis, Product
 from mfulab.tracing.recording import Recording
 
 ELEMENT_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1, "fp4": 0.5}
 LISTED = 10  # uncounted operators that a row names
+MOST_SHAPES = 40  # of which a row keeps FLOPs and times; those after them as one
 MOST_COLLECTIVES = 5000  # of which a row keeps the times
 
 
@@ -17,32 +20,36 @@ def trace_row(
     recording: Recording, analysis: Analysis, label: str = "", peaks: Mapping[str, float] | None = None
 ) -> TraceRow:
     """The row of one window. `peaks` are dense peaks by format in TFLOP/s that the user states."""
-    window, properties = analysis.window, recording.device_properties()
+    window, properties = analysis.window, recording.device_properties(analysis.device)
+    rank = _whole(recording.distributed.get("rank"))
+    job = _job(recording, analysis)
     row = TraceRow(
         trace=recording.path.name,
         model=label or recording.path.name.split(".")[0],
         device=properties.get("name") or None,
         compute_capability=_capability(properties),
         units=properties.get("numSms"),
-        rank=_whole(recording.distributed.get("rank")),
+        rank=analysis.device if rank is None else rank,
         world_size=_whole(recording.distributed.get("world_size")),
+        device_index=analysis.device,
         mode="training" if analysis.backward else "inference",
         first_step=window.first_step,
         last_step=window.last_step,
         steps=window.steps,
         window_s=window.length / 1e9,
-        window_source=window.source,
+        window_source=packed_all(window.source),
         time_s=window.length / 1e9 / window.steps,
         events=recording.events,
         spent=json.dumps(analysis.spent),
         top_kernels=analysis.top_kernels(),
         top_other_operators=analysis.top_other_operators(),
-        job=_job(recording),
-        collectives=_collectives(analysis) if _job(recording) else None,
+        job=job,
+        collectives=_collectives(analysis) if job else None,
         given_peaks=json.dumps(dict(peaks)) if peaks else None,
-        message="; ".join([*recording.notes, *analysis.notes]),
+        notes=packed_all(analysis.notes),
+        products=_products(analysis),
     )
-    reasons = {}
+    reasons: dict[str, Any] = {}
     for name, reading in analysis.readings.items():
         if reading.value is None:
             reasons[name] = reading.reason
@@ -52,24 +59,28 @@ def trace_row(
         row.utilization_percent, row.utilization_source = row.kernel_busy_percent, "kernel-busy, read from the trace"
     _count(row, analysis, reasons)
     if row.device is None:
-        reasons["device"] = "the trace does not name its device" if analysis.on_gpu else "a trace does not name the CPU"
-    row.reasons = json.dumps(reasons, ensure_ascii=False) if reasons else None
+        reasons["device"] = {"no_device_name" if analysis.on_gpu else "no_cpu_name": {}}
+    reasons["clock_ms"] = {"no_clock": {}}
+    row.reasons = json.dumps(reasons, ensure_ascii=False)
     return row
 
 
-def _count(row: TraceRow, analysis: Analysis, reasons: dict[str, str]) -> None:
+def _count(row: TraceRow, analysis: Analysis, reasons: dict[str, Any]) -> None:
     steps, uncounted = analysis.window.steps, analysis.uncounted
     lost = sum(time for time, _ in uncounted.values())
     known = sum(product.time_ns for product in analysis.counted)
     if lost:
         row.uncounted_percent = 100 * lost / (lost + known)
         longest = sorted(uncounted.items(), key=lambda item: -item[1][0])[:LISTED]
-        shares = {name: [round(100 * time / analysis.window.length, 2), why] for name, (time, why) in longest}
+        shares = {
+            name: [round(100 * time / analysis.window.length, 2), {why.key: why.numbers}]
+            for name, (time, why) in longest
+        }
         row.uncounted_operators = json.dumps(shares, ensure_ascii=False)
     flops, executed = analysis.flops(), analysis.flops("executed_flops", recomputed=True)
     if not sum(executed.values()):
-        why = next((reason for _, reason in uncounted.values()), "no product was called in this window")
-        reasons["flops"] = why
+        why = next((reason for _, reason in uncounted.values()), Said("no_product"))
+        reasons["flops"] = {why.key: why.numbers}
         return
     row.flops, row.executed_flops = sum(flops.values()) / steps, sum(executed.values()) / steps
     row.causal_flops = sum(analysis.flops("causal_flops").values()) / steps
@@ -81,7 +92,12 @@ def _count(row: TraceRow, analysis: Analysis, reasons: dict[str, str]) -> None:
             padding[product.format or "unknown"] += round(product.flops * product.padding)
     row.padding_by_format = _by_format(padding, steps)
     row.recorded_flops = sum(product.recorded_flops for product in analysis.counted) / steps or None
-    row.bytes_moved = sum(map(_bytes, analysis.counted)) / steps or None
+    moved = [_bytes(product) for product in analysis.counted if not product.recomputed]
+    if None in moved:
+        without = next(product.name for product in analysis.counted if _bytes(product) is None)
+        reasons["bytes_moved"] = {"no_bytes": {"operator": without}}
+    else:
+        row.bytes_moved = sum(filter(None, moved)) / steps or None
     row.effective_precision = row.precision = max(flops, key=lambda name: flops[name]) if flops else None
     row.flops_source = "recorded shapes"
 
@@ -90,12 +106,39 @@ def _by_format(flops: Mapping[str, int], steps: int) -> str:
     return json.dumps({name: count / steps for name, count in flops.items()})
 
 
-def _bytes(product: Product) -> float:
-    """A, B and C of a matrix product once each; of other products nothing is told."""
-    if product.matmul is None or product.format not in ELEMENT_BYTES:
-        return 0
-    batch, m, n, k = product.matmul
-    return product.calls * batch * (m * k + k * n + m * n) * ELEMENT_BYTES[product.format]
+def _bytes(product: Product) -> float | None:
+    """Bytes that the calls read and write, each operand and result once; None where their record does not tell it."""
+    if product.elements is None or product.format not in ELEMENT_BYTES:
+        return None
+    return product.calls * product.elements * ELEMENT_BYTES[product.format]
+
+
+def _products(analysis: Analysis) -> str | None:
+    """JSON: of each shape its format, sides, FLOPs and time of a window, and that time at its fastest call's speed."""
+    shapes: dict[Any, list[Product]] = {}
+    for product in analysis.counted:
+        if product.time_ns and product.flops and not product.recomputed:
+            what = product.matmul or (product.name, product.shapes)
+            shapes.setdefault((product.format, what), []).append(product)
+    found = []
+    for (product_format, _), same in shapes.items():
+        time = sum(product.time_ns for product in same)
+        fastest = min(product.shortest_ns or product.time_ns for product in same)
+        found.append(
+            {
+                "format": product_format,
+                "matmul": same[0].matmul,
+                "flops": sum(product.flops for product in same),
+                "time_ns": time,
+                "best_ns": min(time, fastest * sum(product.calls for product in same)),
+            }
+        )
+    longest = sorted(found, key=lambda one: -one["time_ns"])
+    rest = longest[MOST_SHAPES:]
+    if rest:  # as one, without a shape
+        summed = {name: sum(one[name] for one in rest) for name in ("flops", "time_ns", "best_ns")}
+        longest[MOST_SHAPES:] = [{"format": None, "matmul": None, **summed}]
+    return json.dumps(longest) if longest else None
 
 
 def _capability(properties: Mapping[str, object]) -> str | None:
@@ -103,9 +146,12 @@ def _capability(properties: Mapping[str, object]) -> str | None:
     return None if major is None else f"{major}.{minor}"
 
 
-def _job(recording: Recording) -> str | None:
+def _job(recording: Recording, analysis: Analysis) -> str | None:
+    """The files of one job by their folder; the devices of one process by their file."""
     world = _whole(recording.distributed.get("world_size"))
-    return f"{recording.path.parent.name}/{world} ranks" if world and world > 1 else None
+    if world and world > 1:
+        return f"{recording.path.parent.name}/{world} ranks"
+    return None if analysis.device is None else recording.path.name
 
 
 def _collectives(analysis: Analysis) -> str | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from mfulab.schema.said import Said
 from mfulab.tracing.chrome import TraceError
 from mfulab.tracing.recording import Recording, Times, launch_of
 
@@ -25,7 +26,7 @@ class Window:
     begin: int
     end: int
     steps: int
-    source: str
+    source: tuple[Said, ...]
     first_step: int | None = None
     last_step: int | None = None
     host_end: int | None = None
@@ -64,14 +65,16 @@ def windows(recording: Recording, steps: int | None = None) -> list[Window]:
         if name.startswith(STEPS):
             count = int(name.rpartition(":")[2]) if ":" in name else 1
             begin, end = int(host.begin[index]), int(host.end[index])
-            return [Window(begin, end, count, "annotated steps", host_end=end)]
+            return [Window(begin, end, count, (Said("annotated_steps"),), host_end=end)]
         if found := _STEP.fullmatch(name):
             marks.append((int(found[1]), int(host.begin[index]), int(host.end[index])))
     if marks:
         return [_stretch(recording, run) for run in _runs(sorted(set(marks)))]
     begin, end = _extent(recording)
-    what = "first to last activity of the device" if len(recording.activities) else "first to last operator"
-    return [Window(begin, end, steps or 1, what + ("" if steps else ", taken for one step"))]
+    source = [Said("from_activities") if len(recording.activities) else Said("from_operators")]
+    if not steps:
+        source.append(Said("taken_for_one"))
+    return [Window(begin, end, steps or 1, tuple(source))]
 
 
 def _runs(marks: list[tuple[int, int, int]]) -> list[list[tuple[int, int, int]]]:
@@ -94,12 +97,12 @@ def _stretch(recording: Recording, run: list[tuple[int, int, int]]) -> Window:
         run, left_out = run[1:], left_out + 1
     begin, end = run[0][1], run[-1][2]
     last = _last_launched(recording, begin, end)
-    source = "ProfilerStep"
+    source = [Said("profiler_steps")]
     if last > end:
-        source += f", to the end of what it launched ({(last - end) / 1e6:.3f} ms later)"
+        source.append(Said("launched_later", {"ms": (last - end) / 1e6}))
     if left_out:
-        source += f"; {left_out} slower before it left out as warm-up"
-    return Window(begin, max(end, last), len(run), source, run[0][0], run[-1][0], end)
+        source.append(Said("warm_up_left_out", {"count": left_out}))
+    return Window(begin, max(end, last), len(run), tuple(source), run[0][0], run[-1][0], end)
 
 
 def _last_launched(recording: Recording, begin: int, end: int) -> int:

@@ -70,7 +70,7 @@ def modules() -> dict[str, ModuleType]:
 def render(name: str, tables: frames.Tables, language: str = "en") -> Drawn | None:
     """Draws one figure; None if the tables hold nothing for it."""
     module, text = modules()[name], Texts(language, name)
-    rows: pd.DataFrame = module.rows(tables)
+    rows = frames.in_words(module.rows(tables), text)
     if rows.empty:
         return None
     with style.theme():

@@ -29,11 +29,11 @@ COLORS = dict(
 def rows(tables: Tables) -> pd.DataFrame:
     """The budget of the busiest run of each model on each machine, in points of MFU."""
     columns = [f"{part}_ms" for part in PARTS]
-    known = with_machine(tables, ok(with_traces(tables), "time_s", "mfu_percent", *columns))
+    known = with_machine(tables, ok(with_traces(tables), "time_s", "mfu_percent", "useful_ms"))
     if known.empty:
         return known
     for part, column in zip(PARTS, columns, strict=True):
-        known[part] = 100 * known[column] / 1e3 / known["time_s"]
+        known[part] = (100 * known[column] / 1e3 / known["time_s"]).fillna(0)  # a part that is not known takes nothing
     known["busy"] = known["utilization_percent"].fillna(0)
     best = known.loc[known.groupby(["machine", "model"])["busy"].idxmax()]
     ordered = best.sort_values(["recorded", "machine", "useful"], ascending=[True, True, False])

@@ -24,6 +24,7 @@ from mfulab.tables import compare
 
 FONTS = "/* fonts */"  # in the style sheet, where the letters that the page needs are put once they are known
 COMPARED = 200  # lines of a comparison; the file has all
+SAID = ("window_source", "notes")  # keys and numbers of traces, beside the verdict's
 LISTED = 5  # reasons of one status that are told; runs with others are counted
 WORDS = ("copy", "copied", "count", "row", "config", "log", "folder", "operators", "samples", "series")
 
@@ -61,7 +62,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         wrong_in_seminar=int((seminar["agrees"] != "True").sum()),
         sections=sections,
         has_rows=any(len(tables[name]) for name in TABLES),
-        environment=_environment(tables),
+        environment=_environment(tables, text),
         definitions=catalogue(language)["definitions"].items(),
         words={key: text(key) for key in WORDS},
         data=payload.packed(data),
@@ -80,8 +81,14 @@ def _in_words(tables: frames.Tables, language: str) -> frames.Tables:
             rows = [
                 verdicts.columns(row, counts.get(row.get("flops_run")), language) for row in table.to_dict("records")
             ]
-            words = pd.DataFrame(rows, index=table.index, columns=list(verdicts.columns({})), dtype=object)
-            shown[name] = table.assign(**words).drop(columns="verdict_numbers")
+            columns = list(verdicts.columns(dict.fromkeys(table)))
+            words = pd.DataFrame(rows, index=table.index, columns=columns, dtype=object)
+            told = {
+                column: table[column].map(lambda cell: verdicts.flags(cell, language))
+                for column in SAID
+                if column in table
+            }
+            shown[name] = table.assign(**words, **told).drop(columns="verdict_numbers")
         elif "verdict_flags" in table:
             shown[name] = table.assign(
                 verdict_flags=[verdicts.flags(cell, language) for cell in table["verdict_flags"]]
@@ -122,7 +129,9 @@ def _unmeasured(tables: frames.Tables, text: Texts) -> list[str]:
             if more:
                 lines.append(text("more_unmeasured", count=more, status=word, table=name))
     noted = tables["profile"][tables["profile"]["mfu_note"] != ""]
-    return lines + [_of_runs(runs, str(note), text) for note, runs in noted.groupby("mfu_note", sort=False)["run"]]
+    lines += [_of_runs(runs, str(note), text) for note, runs in noted.groupby("mfu_note", sort=False)["run"]]
+    traces = tables["traces"][(tables["traces"]["mfu_reason"] != "") & ~tables["traces"]["recorded"]]
+    return lines + [_of_runs(runs, str(why), text) for why, runs in traces.groupby("mfu_reason", sort=False)["run"]]
 
 
 def _of_runs(runs: pd.Series, note: str, text: Texts) -> str:
@@ -143,6 +152,7 @@ def _sections(tables: frames.Tables, drawn: Path | None, text: Texts) -> list[di
         if rows.empty:
             continue
         words = text.within(name)
+        rows = frames.in_words(rows, words)
         svg = vector.saved(drawn, name)
         if svg is None:
             found = figures.render(name, tables, text.language)
@@ -207,7 +217,7 @@ def _number(text: str) -> float | None:
         return None
 
 
-def _environment(tables: frames.Tables) -> dict[str, Any]:
+def _environment(tables: frames.Tables, text: Texts) -> dict[str, Any]:
     """A column a machine, a line a fact that at least one of them has."""
     rows = frames.with_machine(tables, tables["environment"]).drop_duplicates("machine", keep="last")
     skipped = {"experiment", "run", "recorded", "status", "machine", "process_s", "measured_s"}
@@ -216,7 +226,7 @@ def _environment(tables: frames.Tables) -> dict[str, Any]:
         cells = [_fact(str(name), value) for value in rows[name]]
         if any(cells):
             facts.append((name, cells))
-    return {"machines": list(rows["machine"]), "facts": facts}
+    return {"machines": list(frames.in_words(rows, text)["machine"]), "facts": facts}
 
 
 def _fact(name: str, value: Any) -> str:

@@ -1,0 +1,101 @@
+"""Hooks of mkdocs: the documentation's site from docs/, from what lies beside it, and from the models.
+
+Nothing is copied: the README is the first page, and tables and schemas are read from `mfulab.schema`.
+"""
+
+import io
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+from mfulab import __all__ as library
+from mfulab.report import figures, frames
+from mfulab.schema.measurements import MEASUREMENTS
+from mfulab.tables import build
+
+ROOT = Path(__file__).parent.parent
+BESIDE = {
+    "README.md": "index.md",
+    "config/README.md": "configuration.md",
+    "config/KEYS.md": "keys.md",
+    "SECURITY.md": "security.md",
+    "CHANGELOG.md": "changes.md",
+}
+LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Adds the pages that are not in docs/."""
+    pages = {page: (ROOT / source).read_text(encoding="utf-8") for source, page in BESIDE.items()}
+    pages |= {"library.md": _library(), "tables.md": _tables(), "schemas.md": _schemas()}
+    for name, text in pages.items():
+        files.append(File.generated(config, name, content=text))
+    for file in _gallery(config):
+        files.append(file)
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Leads links of the checkout to pages of the site; a file that is no page becomes its name."""
+    source = next((ROOT / name for name, made in BESIDE.items() if made == page.file.src_uri), None)
+    folder = source.parent if source else ROOT / "docs"
+
+    def led(match: re.Match[str]) -> str:
+        image, text, target, anchor = match.groups()
+        path = (folder / target).resolve()
+        if not path.exists():
+            return match[0]  # mkdocs ends with its name
+        name = path.relative_to(ROOT).as_posix()
+        if name in BESIDE or name.startswith("docs/"):
+            return f"{image}[{text}]({BESIDE.get(name, name.removeprefix('docs/'))}{anchor or ''})"
+        return text if text == name else f"{text} (`{name}`)"
+
+    return LINK.sub(led, markdown) if source or page.file.generated_by is None else markdown
+
+
+def _library() -> str:
+    """The functions of `import mfulab`."""
+    import mfulab
+
+    names = [getattr(mfulab, name) for name in library]
+    return "# Library\n\n" + "\n\n".join(f"::: {each.__module__}.{each.__qualname__}" for each in names)
+
+
+def _tables() -> str:
+    """Columns of every measurement's row, with their unit or meaning."""
+    parts = ["# Tables\n\nOne row a run, in `results/tables/`. Joined columns follow those that were measured."]
+    for each in MEASUREMENTS.values():
+        parts.append(f"## {each.table}\n\nStep `{each.step}`.\n\n| column | meaning |\n|---|---|")
+        rows = each.row.model_fields.items()
+        parts[-1] += "".join(f"\n| `{name}` | {field.description or ''} |" for name, field in rows)
+    return "\n\n".join(parts)
+
+
+def _schemas() -> str:
+    """JSON schemas of configs and rows."""
+    parts = ["# Schemas\n\nJSON Schema of a run's `config.json` and of its `row.csv`: `mfulab schema STEP` prints one."]
+    for each in MEASUREMENTS.values():
+        for kind, model in (("config", each.config), ("row", each.row)):
+            text = json.dumps(model.model_json_schema(), indent=1)
+            parts.append(f"## {each.step}: {kind}\n\n```json\n{text}\n```")
+    return "\n\n".join(parts)
+
+
+def _gallery(config: Any) -> Iterator[File]:
+    """A page of every figure that the recordings fill, with its sentence."""
+    parts = ["# Gallery\n\nFrom the machines, traces and public runs in `results/reference/`."]
+    with TemporaryDirectory() as folder:
+        build.write(build.collect(reference=ROOT / "results/reference"), Path(folder))
+        tables, _ = frames.read(Path(folder), {table for each in figures.modules().values() for table in each.TABLES})
+    for name in list(figures.modules())[: config.extra["figures"]]:
+        if drawn := figures.render(name, tables):
+            picture = io.BytesIO()
+            drawn.figure.savefig(picture, format="svg")
+            yield File.generated(config, f"gallery/{name}.svg", content=picture.getvalue())
+            parts.append(f"## {drawn.title}\n\n![{drawn.title}](gallery/{name}.svg)\n\n{drawn.finding}")
+    yield File.generated(config, "gallery.md", content="\n\n".join(parts))

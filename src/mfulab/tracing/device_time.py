@@ -1,0 +1,179 @@
+"""A window's time by what a device executed in it."""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from mfulab.samplers.reading import Reading, Readings, missing
+from mfulab.tracing.attribution import COMPILED, Attribution
+from mfulab.tracing.intervals import Intervals, clip, exclusive, gaps, length, overlapped, union
+from mfulab.tracing.recording import COMMUNICATION, COMPUTE, COPY, Recording, launch_of
+from mfulab.tracing.shares import (
+    ALL_UNITS,
+    LEAST_ATTRIBUTED,
+    OPERATOR_UNITS,
+    SOURCE,
+    SPENT,
+    called,
+    kernel_table,
+    multiplying,
+    waits,
+)
+from mfulab.tracing.tiles import multiplies
+from mfulab.tracing.window import Window
+
+
+class DeviceTime:
+    """The window by what the device executed in it."""
+
+    def __init__(
+        self,
+        recording: Recording,
+        attribution: Attribution,
+        window: Window,
+        counted: set[int],
+        device: int | None = None,
+    ) -> None:
+        self.recording, self.attribution, self.window = recording, attribution, window
+        activities = recording.activities
+        inside = (activities.end > window.begin) & (activities.begin < window.end)
+        if device is not None:
+            inside &= activities.device == device
+        self.inside = np.flatnonzero(inside)
+        self.kind = activities.kind[self.inside]
+        self.begin, self.end = activities.begin[self.inside], activities.end[self.inside]
+        self.product = attribution.product_of_activity()[self.inside]
+        self.operator = attribution.operator_of_activity()[self.inside]
+        self.graph = attribution.by_graph[self.inside]
+        self.launched = launch_of(recording)[self.inside]
+        compute = self.kind == COMPUTE
+        # Kernels of no operator, left over from earlier steps or launched by hand, go by their names.
+        named = np.array([multiplies(name) for name in recording.names], bool)[activities.name[self.inside]]
+        alone = (self.product < 0) & (self.operator < 0) & ~self.graph
+        self.multiplied = compute & ~self.graph & ((self.product >= 0) | (alone & named))
+        known = np.isin(self.product, np.fromiter(counted, np.int64, len(counted))) & (self.product >= 0)
+        again = known & attribution.recomputed[self.product] if len(attribution.recomputed) else known
+        parts = exclusive(
+            [
+                self._where(self.multiplied & known & ~again),
+                self._where(self.multiplied & again),
+                self._where(self.multiplied),
+                self._where(compute & ~self.graph),
+                self._where(compute),
+                self._where(self.kind == COMMUNICATION),
+                self._where(self.kind == COPY),
+                waits(recording),
+            ],
+            window.begin,
+            window.end,
+        )
+        self.spent = dict(zip(SPENT, parts, strict=True))
+        self.busy = union(clip(Intervals(self.begin, self.end), window.begin, window.end))
+
+    def _where(self, chosen: Any) -> Intervals:
+        return Intervals(self.begin[chosen], self.end[chosen])
+
+    def readings(self) -> Readings:
+        spent, wall = self.spent, self.window.length
+        compute = sum(spent[name] for name in ("products", "recomputed", "uncounted", "others", "graph"))
+        busy = compute + spent["communication"]
+        idle = gaps(self.busy, self.window.begin, self.window.end)
+        lengths = idle.end - idle.begin
+        values: dict[str, float | None] = {
+            "kernel_busy_percent": 100 * busy / wall,
+            "compute_busy_percent": 100 * compute / wall,
+            "copy_percent": 100 * spent["copies"] / wall,
+            "communication_percent": 100 * spent["communication"] / wall,
+            "idle_percent": 100 * (spent["idle"] + spent["input_wait"]) / wall,
+            "launch_gaps_per_step": len(lengths) / self.window.steps,
+            "launch_gap_s": float(np.median(lengths)) / 1e9 if len(lengths) else 0.0,
+            "graph_percent": 100 * spent["graph"] / wall,
+            "communication_total_percent": 100
+            * length(union(clip(self._where(self.kind == COMMUNICATION), self.window.begin, self.window.end)))
+            / wall,
+            "stream_overlap_percent": 100
+            * overlapped(clip(Intervals(self.begin, self.end), self.window.begin, self.window.end))
+            / wall,
+            "idle_input_percent": 100 * spent["input_wait"] / wall,
+        }
+        found = {name: self._reading(name, value) for name, value in values.items()}
+        return {**found, **self._launches(idle), **self._occupancy(), **self._operators(compute)}
+
+    def _reading(self, name: str, value: float | None, reason: str = "", source: str = SOURCE) -> Reading:
+        return Reading(value, ALL_UNITS[name], source, self.window.length / 1e9, reason)
+
+    def _operators(self, compute: int) -> Readings:
+        spent, wall = self.spent, self.window.length
+        if compute and spent["graph"] > (1 - LEAST_ATTRIBUTED) * compute:
+            share = 100 * spent["graph"] / compute
+            reason = f"{share:.0f} % of the kernels' time was launched by a graph, and belongs to no operator"
+            return missing(OPERATOR_UNITS, SOURCE, reason)
+        if not compute:
+            return missing(OPERATOR_UNITS, SOURCE, "no compute kernel ran in this window")
+        if not (self.multiplied.any()) and self.operator.size and self._fused():
+            return missing(OPERATOR_UNITS, SOURCE, "compiled code holds its products itself")
+        return {
+            "matmul_percent": self._reading("matmul_percent", 100 * multiplying(spent) / wall),
+            "other_operators_percent": self._reading("other_operators_percent", 100 * spent["others"] / wall),
+        }
+
+    def _fused(self) -> bool:
+        names = {self.recording.names[self.recording.host.name[one]] for one in np.unique(self.operator) if one >= 0}
+        return any(name.startswith(COMPILED) for name in names)
+
+    def _launches(self, idle: Intervals) -> Readings:
+        names = ("launch_bound_percent", "launch_latency_s", "queue_depth")
+        linked = self.launched >= 0
+        if not linked.any():
+            units = {name: ALL_UNITS[name] for name in names}
+            return missing(units, SOURCE, "the trace links no kernel to its launch")
+        asked = self.recording.launches.begin[self.launched[linked]]
+        began = self.begin[linked]
+        delay = np.maximum(began - asked, 0)
+        order = np.argsort(began, kind="stable")
+        # A gap waits for the host where what ends it had not been launched when it began.
+        after = np.searchsorted(began[order], idle.end, side="left")
+        held = after < len(order)
+        late = np.zeros(len(idle.end), bool)
+        late[held] = asked[order[after[held]]] >= idle.begin[held]
+        bound = int((idle.end - idle.begin)[late].sum())
+        values = (
+            100 * bound / self.window.length,
+            float(np.median(delay)) / 1e9,
+            float(delay.sum()) / self.window.length,
+        )
+        return {name: self._reading(name, value) for name, value in zip(names, values, strict=True)}
+
+    def _occupancy(self) -> Readings:
+        name = "estimated_occupancy_percent"
+        shares = self.recording.activities.occupancy[self.inside]
+        known = np.isfinite(shares) & (self.kind == COMPUTE)
+        weights = (self.end - self.begin)[known]
+        if not known.any() or not weights.sum():
+            return missing({name: "%"}, SOURCE, "the trace estimates none")
+        return {name: self._reading(name, float(np.average(shares[known], weights=weights)), "", "launch arithmetic")}
+
+    def kernels(self) -> list[dict[str, object]]:
+        """A row for each kernel and copy, the longest first: calls, summed seconds, share of all device time."""
+        return kernel_table(
+            self.recording.names, self.recording.activities.name[self.inside], self.kind, self.end - self.begin
+        )
+
+    def collectives(self) -> dict[str, list[int]]:
+        """Communication kernels by name, in order of their begin: ns of each."""
+        found: dict[str, list[int]] = {}
+        chosen = np.flatnonzero(self.kind == COMMUNICATION)
+        for one in chosen[np.argsort(self.begin[chosen], kind="stable")].tolist():
+            name = self.recording.names[self.recording.activities.name[self.inside[one]]].partition("(")[0]
+            found.setdefault(name, []).append(int(self.end[one] - self.begin[one]))
+        return found
+
+    def others(self) -> dict[str, int]:
+        """Kernel time of each outermost operator that is no product."""
+        chosen = (self.kind == COMPUTE) & (self.product < 0) & (self.operator >= 0) & ~self.graph
+        found: Counter[str] = Counter()
+        names = self.recording.host.name[self.operator[chosen]]
+        for name, time in zip(names.tolist(), (self.end - self.begin)[chosen].tolist(), strict=True):
+            found[called(self.recording.names[name])] += time
+        return dict(found)

@@ -1,0 +1,90 @@
+"""A window's time by what the thread of its steps called: a CPU's time."""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from mfulab.samplers.reading import Reading, Readings, missing
+from mfulab.tracing.attribution import FUSED, Attribution
+from mfulab.tracing.intervals import Intervals, exclusive
+from mfulab.tracing.recording import Recording
+from mfulab.tracing.shares import (
+    NO_KERNELS,
+    OPERATOR_UNITS,
+    SOURCE,
+    SPENT,
+    TRACE_UNITS,
+    UNITS,
+    called,
+    multiplying,
+    waits,
+)
+from mfulab.tracing.window import Window
+
+
+class HostTime:
+    """The window by what the thread of the steps called in it: a CPU's time."""
+
+    def __init__(self, recording: Recording, attribution: Attribution, window: Window, counted: set[int]) -> None:
+        self.recording, self.attribution, self.window = recording, attribution, window
+        host = recording.host
+        inside = window.called(host.begin) & ~host.annotation
+        threads, counts = np.unique(host.thread[inside], return_counts=True)
+        marked = [
+            int(host.thread[index])
+            for index in np.flatnonzero(host.annotation)
+            if int(host.begin[index]) == window.begin
+        ]
+        self.thread = marked[0] if marked else int(threads[counts.argmax()]) if len(threads) else -1
+        self.inside = np.flatnonzero(inside & (host.thread == self.thread))
+        self.roots = {int(one) for one in self.inside if attribution.product[one] == one}  # products, each in no other
+        outer = self.inside[attribution.outermost[self.inside] == self.inside]
+        mine = np.array(sorted(self.roots), np.int64)
+        known = np.isin(mine, np.fromiter(counted, np.int64, len(counted)))
+        again = known & attribution.recomputed[mine]
+        spans = [mine[known & ~again], mine[again], mine]
+        parts = exclusive([*map(self._spans, spans), waits(recording), self._spans(outer)], window.begin, window.end)
+        names = ("products", "recomputed", "uncounted", "input_wait", "others", "idle")
+        self.spent = dict.fromkeys(SPENT, 0) | dict(zip(names, parts, strict=True))
+        self.outer = outer
+
+    def _spans(self, chosen: Any) -> Intervals:
+        return Intervals(self.recording.host.begin[chosen], self.recording.host.end[chosen])
+
+    def readings(self) -> Readings:
+        wall, source = self.window.length, "operators on the host"
+        found = missing({**UNITS, **TRACE_UNITS}, SOURCE, f"{NO_KERNELS}: see operators.csv")
+        fused = self.others().get(FUSED, 0)
+        if not multiplying(self.spent) + self.spent["others"]:
+            return {**found, **missing(OPERATOR_UNITS, source, "the trace holds no time of any operator")}
+        if fused and not multiplying(self.spent):
+            reason = "compiled code holds its products itself, and no operator tells them apart"
+            return {**found, **missing(OPERATOR_UNITS, source, reason)}
+        shares = {
+            "matmul_percent": multiplying(self.spent),
+            "other_operators_percent": self.spent["others"],
+            "idle_input_percent": self.spent["input_wait"],
+        }
+        steps = f"{source}, {self.window.steps} steps"
+        return found | {name: Reading(100 * time / wall, "%", steps, wall / 1e9) for name, time in shares.items()}
+
+    def kernels(self) -> list[dict[str, object]]:
+        """None: a CPU has no kernels."""
+        return []
+
+    def collectives(self) -> dict[str, list[int]]:
+        """None: no communication kernels."""
+        return {}
+
+    def others(self) -> dict[str, int]:
+        """Time of each outermost operator that is no product, without the products inside it."""
+        host, found = self.recording.host, Counter[str]()
+        for one in self.outer.tolist():
+            if one not in self.roots:
+                found[called(self.recording.names[host.name[one]])] += int(host.end[one] - host.begin[one])
+        for root in self.roots:
+            above = int(self.attribution.outermost[root])
+            if above not in (root, -1):
+                found[called(self.recording.names[host.name[above]])] -= int(host.end[root] - host.begin[root])
+        return dict(found)

@@ -1,0 +1,149 @@
+"""Matrix products, convolutions and attention of a window: calls, time, FLOPs, tiles; and those of unknown FLOPs."""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mfulab.flops.operators import Cost
+from mfulab.flops.recorded import NO_SHAPES, Recorded, recorded_format
+from mfulab.schema.said import Said
+from mfulab.tracing.attribution import Attribution
+from mfulab.tracing.recording import COMPUTE, Recording
+from mfulab.tracing.shares import called
+from mfulab.tracing.tiles import multiplies, padding, rounds_to_tf32, tile_of
+from mfulab.tracing.window import Window
+
+
+@dataclass
+class Product:
+    """Calls of one product with one shape and format: `time_ns` of its kernels (on a CPU, of its calls).
+
+    `shortest_ns` is the time of its fastest call, `elements` what one call reads and writes, None where not told.
+    """
+
+    name: str
+    shapes: str
+    format: str | None
+    recomputed: bool
+    calls: int = 0
+    time_ns: int = 0
+    shortest_ns: int | None = None
+    elements: int | None = None
+    flops: int = 0
+    causal_flops: int = 0
+    executed_flops: int = 0
+    matmul: tuple[int, int, int, int] | None = None
+    tile: tuple[int, int] | None = None
+    padding: float = 0.0
+    kernel: str = ""
+    reason: Said | None = None
+    recorded_flops: int = 0
+
+
+def products_of(
+    recording: Recording, attribution: Attribution, window: Window, on_gpu: bool, device: int | None = None
+) -> tuple[list[Product], dict[str, tuple[int, Said]], set[int]]:
+    """The window's products with their FLOPs, those whose FLOPs are not told, and the calls of which they are.
+
+    With `device`, those of which that device executed a kernel.
+    """
+    host, activities = recording.host, recording.activities
+    roots = np.flatnonzero((attribution.product == np.arange(len(host))) & window.called(host.begin))
+    times: Counter[int] = Counter()
+    kernels: dict[int, list[int]] = {}
+    if on_gpu:
+        owners = attribution.product_of_activity()
+        mine = (activities.device == device) if device is not None else np.ones(len(activities), bool)
+        for one in np.flatnonzero((owners >= 0) & (activities.kind == COMPUTE) & mine).tolist():
+            times[int(owners[one])] += int(activities.end[one] - activities.begin[one])
+            kernels.setdefault(int(owners[one]), []).append(one)
+        if device is not None:
+            roots = roots[np.isin(roots, np.fromiter(kernels, np.int64, len(kernels)))]
+    else:
+        for root in roots.tolist():
+            times[root] += int(host.end[root] - host.begin[root])
+            above = int(attribution.around[root])
+            if above >= 0:  # a product of unknown FLOPs around it, of which the rest is left
+                times[above] -= int(host.end[root] - host.begin[root])
+    costs = attribution.costs
+    found: dict[Any, Product] = {}
+    counted: set[int] = set()
+    untold = Recorded(None, reason=NO_SHAPES)
+    for root in roots.tolist():
+        call = host.calls.get(root)
+        inner = host.calls.get(attribution.innermost[root], call)
+        launched = [recording.names[activities.name[one]] for one in kernels.get(root, ())]
+        product_format = recorded_format(inner.types) if inner else None
+        if product_format == "fp32" and any(map(rounds_to_tf32, launched)):
+            product_format = "tf32"
+        again = bool(attribution.recomputed[root])
+        main = max(
+            (one for one in kernels.get(root, ()) if multiplies(recording.names[activities.name[one]])),
+            key=lambda one: int(activities.end[one] - activities.begin[one]),
+            default=None,
+        )
+        name = recording.names[host.name[root]]
+        kernel = "" if main is None else recording.names[activities.name[main]]
+        key = (id(call) if call else name, product_format, again, kernel)
+        product = found.get(key)
+        if product is None:
+            shapes = str([shape for shape in call.shapes if shape]) if call and any(call.shapes) else ""
+            product = found[key] = Product(name, shapes, product_format, again, kernel=kernel)
+            recorded = costs.get(id(call), untold)
+            product.reason, product.matmul = recorded.reason, recorded.matmul
+            product.elements = recorded.elements
+            if main is not None and recorded.matmul and (tile := tile_of(kernel)):
+                batch, m, n, _ = recorded.matmul
+                product.tile, product.padding = tile, padding(m, n, tile, int(activities.blocks[main]), batch)
+        recorded = costs.get(id(call), untold)
+        if recorded.cost is not None:
+            counted.add(root)
+        product.calls += 1
+        product.time_ns += times[root]
+        if times[root]:
+            product.shortest_ns = min(times[root], product.shortest_ns or times[root])
+        cost = recorded.cost or Cost(0, 0, 0)
+        product.flops += cost.flops
+        product.causal_flops += cost.causal_flops
+        product.executed_flops += cost.executed_flops
+        product.recorded_flops += (call.recorded_flops or 0) if call else 0
+    told = (product for product in found.values() if product.time_ns or not product.reason)
+    ordered = sorted(told, key=lambda product: -product.time_ns)
+    uncounted: dict[str, tuple[int, Said]] = {}
+    for product in ordered:
+        if product.reason:
+            before = uncounted.get(product.name, (0, product.reason))
+            uncounted[product.name] = (before[0] + product.time_ns, before[1])
+    if on_gpu:
+        uncounted |= _unknown(recording, attribution, window, device)
+    return ordered, uncounted, counted
+
+
+def _unknown(
+    recording: Recording, attribution: Attribution, window: Window, device: int | None
+) -> dict[str, tuple[int, Said]]:
+    """Operators without a formula whose kernels multiply by their names, and such kernels of no operator."""
+    activities, host = recording.activities, recording.host
+    by_name = np.array([multiplies(name) for name in recording.names], bool)
+    chosen = (
+        (activities.kind == COMPUTE)
+        & by_name[activities.name]
+        & (attribution.product_of_activity() < 0)
+        & (activities.begin >= window.begin)
+        & (activities.begin < window.end)
+        & (device is None or activities.device == device)
+    )
+    found: dict[str, tuple[int, Said]] = {}
+    owners = attribution.operator_of_activity()
+    for one in np.flatnonzero(chosen):
+        graph = attribution.by_graph[one]
+        if graph or owners[one] < 0:
+            name = recording.names[activities.name[one]]
+            reason = Said("by_graph") if graph else Said("of_no_operator")
+        else:
+            name, reason = called(recording.names[host.name[owners[one]]]), Said("no_formula")
+        time = int(activities.end[one] - activities.begin[one])
+        found[name] = (found.get(name, (0, reason))[0] + time, reason)
+    return found

@@ -1,0 +1,76 @@
+"""Columns of a window's time, and what is told of it alike on a device and on a CPU's host thread."""
+
+import re
+from typing import Any
+
+import numpy as np
+
+from mfulab.tracing.attribution import COMPILED, FUSED
+from mfulab.tracing.intervals import Intervals
+from mfulab.tracing.recording import KINDS, Recording
+
+SOURCE = "profiler trace"
+UNITS = {
+    "kernel_busy_percent": "%",
+    "compute_busy_percent": "%",
+    "copy_percent": "%",
+    "communication_percent": "%",
+    "idle_percent": "%",
+    "launch_gaps_per_step": "",
+    "launch_gap_s": "s",
+}
+OPERATOR_UNITS = {"matmul_percent": "%", "other_operators_percent": "%"}
+TRACE_UNITS = {
+    "graph_percent": "%",
+    "communication_total_percent": "%",
+    "stream_overlap_percent": "%",
+    "launch_bound_percent": "%",
+    "launch_latency_s": "s",
+    "queue_depth": "",
+    "estimated_occupancy_percent": "%",
+    "idle_input_percent": "%",
+}
+ALL_UNITS = {**UNITS, **OPERATOR_UNITS, **TRACE_UNITS}
+LEAST_ATTRIBUTED = 0.9  # of the compute kernels' time, for shares of operators and for FLOPs
+LOADER = re.compile(r"enumerate\(DataLoader\)|DataLoader.*__next__")
+NO_KERNELS = "a CPU runs operators, not kernels"
+
+# What a window's time is spent on, each nanosecond once: products of known FLOPs, the same again for a checkpoint,
+# products of unknown FLOPs, other operators, what a graph launched, and what none of these covers.
+SPENT = (*("products", "recomputed", "uncounted", "others", "graph", "communication", "copies", "input_wait", "idle"),)
+
+
+def multiplying(spent: dict[str, int]) -> int:
+    """Nanoseconds in products of all kinds."""
+    return spent["products"] + spent["recomputed"] + spent["uncounted"]
+
+
+def called(name: str) -> str:
+    """The name of an operator, one for all of compiled code."""
+    return FUSED if name.startswith(COMPILED) else name
+
+
+def waits(recording: Recording) -> Intervals:
+    """The spans in which the host waited for its DataLoader."""
+    loads = np.array([bool(LOADER.search(name)) for name in recording.names], bool)
+    chosen = np.flatnonzero(loads[recording.host.name]) if len(recording.host) else np.empty(0, np.int64)
+    return Intervals(recording.host.begin[chosen], recording.host.end[chosen])
+
+
+def kernel_table(names: list[str], name: Any, kind: Any, times: Any) -> list[dict[str, object]]:
+    """A row for each kernel and copy, the longest first."""
+    if not len(name) or not times.sum():
+        return []
+    unique, places = np.unique(np.stack((name, kind)), axis=1, return_inverse=True)
+    sums, calls = np.bincount(places, weights=times), np.bincount(places)
+    total = float(times.sum())
+    return [
+        {
+            "kernel": names[unique[0, one]],
+            "kind": KINDS[unique[1, one]],
+            "calls": int(calls[one]),
+            "time_s": float(sums[one]) / 1e9,
+            "share_percent": 100 * float(sums[one]) / total,
+        }
+        for one in np.argsort(-sums, kind="stable")
+    ]
