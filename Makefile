@@ -77,7 +77,7 @@ LOCKED = $(PIP) --require-hashes --requirement
 
 # torch's default build on Linux is the one for CUDA. Where no driver is, its CPU build comes first, from PyTorch's own index;
 # where that does not answer, the default build stays, which cannot be imported without CUDA's libraries.
-install: ## Install the locked versions into an environment of yours, the one of PYTHON (EXTRAS="slurm peers notebook")
+install: ## Install the locked versions into an environment of yours, the one of PYTHON (EXTRAS="slurm counters notebook")
 	$(LOCKED) requirements/build.lock
 	$(if $(CUDA),,$(PIP) --retries 1 --extra-index-url $(CPU_TORCH) $$(grep -oE '^torch==[0-9.]+' requirements.lock))
 	$(LOCKED) requirements.lock

@@ -72,7 +72,7 @@ def test_torchs_own_counter_leaves_out_recurrent_layers_on_a_cpu(tmp_path):
 @pytest.mark.parametrize("counter", [counter for counter in OTHER_COUNTERS if counter not in ("torch", "deepspeed")])
 def test_a_tool_counts_a_linear_layer_as_twice_its_macs(counter, tmp_path):
     if counter_version(counter) is None:
-        pytest.skip(f"{counter} is not installed: pip install '.[peers]'")
+        pytest.skip(f"{counter} is not installed: pip install '.[counters]'")
     row = run("linear_1024", counter, tmp_path, batch_size=4)
     assert row.flops == pytest.approx(4 * 2 * 1024**2, rel=0.002)
     assert row.flops == row.printed * {"FLOP": 1, "MAC": 2, "MAC, called FLOP": 2, "MAC a sample": 8}[row.printed_unit]
