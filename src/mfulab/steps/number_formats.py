@@ -49,9 +49,8 @@ def measure(config: NumberFormatsConfig, folder: Path) -> Measured:
         kahan_sum_error=_error(rounding.kahan_sum(form, values), exact),
         neumaier_sum_error=_error(rounding_modes.neumaier_sum(form, values), exact),
         **{
-            f"{mode}_sum_error": _error(rounding_modes.sum_in(form, values, mode), exact)
-            for mode in rounding_modes.MODES
-            if mode != "nearest_even"  # naive_sum_error
+            f"{mode}_sum_error": _error(total, exact)
+            for mode, total in rounding_modes.sums(form, values, rounding_modes.MODES[1:]).items()  # nearest: naive
         },
         not_associative_percent=rounding_modes.not_associative_percent(form, values),
         round_trip_digits=rounding_modes.round_trip_digits(form, scattered),

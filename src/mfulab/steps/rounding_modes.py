@@ -1,6 +1,8 @@
 """Rounding in all five directions of IEEE 754, sums that compensate, and the bits of special values."""
 
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -25,43 +27,58 @@ def spacing(form: NumberFormat, values: torch.Tensor) -> torch.Tensor:
     return torch.exp2(torch.clamp(exponent - mantissa_bits(form), min=smallest))
 
 
-def round_sum(form: NumberFormat, total: torch.Tensor, lost: torch.Tensor, mode: str) -> torch.Tensor:
-    """total + lost, a sum that float64 may not hold, as the format rounds it in one of MODES.
+class Around(NamedTuple):
+    """A sum between two values of the format: the nearest, those above and below, what is left, and their distance."""
 
-    `lost` is less than half of float64's own spacing at `total`. Sums stay within the format's range.
+    nearest: torch.Tensor
+    above: torch.Tensor
+    below: torch.Tensor
+    excess: torch.Tensor
+    gap: torch.Tensor
+
+
+def around(form: NumberFormat, total: torch.Tensor, lost: torch.Tensor) -> Around:
+    """Values of the format around total + lost, a sum that float64 itself may not hold, within the format's range.
+
+    `lost` is less than half of float64's own spacing at `total`.
     """
     nearest = form.round(total)
     excess = (total - nearest) + lost  # exact: the two are within a spacing of each other
     step = spacing(form, nearest)
     # Just below a power of two the spacing is half of that above it.
-    inner = torch.where(nearest.abs() == torch.exp2(torch.floor(torch.log2(nearest.abs()))), step / 2, step)
-    inner = inner.clamp(min=smallest_subnormal(form))
+    mantissa = torch.frexp(nearest.abs()).mantissa
+    inner = torch.where(mantissa == 0.5, step / 2, step).clamp(min=smallest_subnormal(form))
     upwards = torch.where(nearest >= 0, step, inner)
     downwards = torch.where(nearest > 0, inner, step)
     above = torch.where(excess > 0, nearest + upwards, nearest)
     below = torch.where(excess < 0, nearest - downwards, nearest)
+    return Around(nearest, above, below, excess, torch.where(excess > 0, upwards, downwards))
+
+
+def chosen(one: Around, mode: str) -> torch.Tensor:
+    """The value that one of MODES rounds to."""
     if mode == "up":
-        return above
+        return one.above
     if mode == "down":
-        return below
+        return one.below
+    positive = one.nearest + one.excess >= 0
     if mode == "toward_zero":
-        return torch.where(total >= 0, below, above)
+        return torch.where(positive, one.below, one.above)
     if mode == "nearest_away":
-        away = torch.where(total >= 0, above, below)
-        gap = torch.where(excess > 0, upwards, downwards)
-        return torch.where(2 * excess.abs() >= gap, away, nearest)
+        away = torch.where(positive, one.above, one.below)
+        return torch.where(2 * one.excess.abs() >= one.gap, away, one.nearest)
     # float64 rounded first: where that made a tie of what was none, the part it lost decides.
-    gap = torch.where(excess > 0, upwards, downwards)
-    further = torch.where(excess > 0, above, below)
-    return torch.where(2 * excess.abs() > gap, further, nearest)
+    further = torch.where(one.excess > 0, one.above, one.below)
+    return torch.where(2 * one.excess.abs() > one.gap, further, one.nearest)
 
 
-def sum_in(form: NumberFormat, values: torch.Tensor, mode: str) -> torch.Tensor:
-    """One after the other, each sum rounded in a mode; values[trials, length] → [trials]."""
-    total = torch.zeros(len(values), dtype=torch.float64)
+def sums(form: NumberFormat, values: torch.Tensor, modes: Sequence[str] = MODES) -> dict[str, torch.Tensor]:
+    """One after the other, each sum rounded in each of `modes`; values[trials, length] → [trials]."""
+    total = torch.zeros(len(modes), len(values), dtype=torch.float64)
     for column in values.T:
-        total = round_sum(form, *two_sum(total, column), mode)
-    return total
+        found = around(form, *two_sum(total, column))
+        total = torch.stack([chosen(Around(*(part[at] for part in found)), mode) for at, mode in enumerate(modes)])
+    return dict(zip(modes, total, strict=True))
 
 
 def neumaier_sum(form: NumberFormat, values: torch.Tensor) -> torch.Tensor:
