@@ -14,6 +14,7 @@ from mfulab.kernels.cuda_shared import CudaShared
 from mfulab.kernels.cuda_vectorised import CudaVectorised
 from mfulab.kernels.cuda_warp_tile import CudaWarpTile
 from mfulab.kernels.cuda_wmma import CudaWmma
+from mfulab.kernels.numba_cpu_elementwise import NumbaCpuElementwise
 from mfulab.kernels.numba_cuda_coalesced import NumbaCudaCoalesced
 from mfulab.kernels.numba_cuda_naive import NumbaCudaNaive
 from mfulab.kernels.numba_cuda_register import NumbaCudaRegister
@@ -59,4 +60,8 @@ SEMINAR = {
     NumbaCudaSeminarShared: ((8, 8), 8, 8),
 }
 
-CPU_CLASSES = [kind for kind in kernel_classes().values() if "cpu" in kind.devices and kind is not TorchCompiled]
+CPU_CLASSES = [
+    kind
+    for kind in kernel_classes().values()
+    if "cpu" in kind.devices and kind not in (TorchCompiled, NumbaCpuElementwise)
+]
