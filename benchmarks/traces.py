@@ -9,9 +9,11 @@ between kernels gain it. Both read everything from the first to the last activit
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -39,10 +41,17 @@ finally:
 """
 
 
-def timed(command: list[str]) -> tuple[float, str, bool]:
+def timed(command: list[str]) -> tuple[float, float, str, bool]:
+    """Seconds of a process from start to end, its peak memory in MB, what it printed, and whether it succeeded."""
     began = time.perf_counter()
-    done = subprocess.run(command, capture_output=True, text=True)
-    return time.perf_counter() - began, done.stdout, done.returncode == 0
+    with tempfile.TemporaryFile("w+") as told:
+        process = subprocess.Popen(command, stdout=told, stderr=subprocess.DEVNULL)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        seconds = time.perf_counter() - began
+        told.seek(0)
+        scale = 1e6 if sys.platform == "darwin" else 1e3
+        return seconds, usage.ru_maxrss / scale, told.read(), process.returncode == 0
 
 
 def ours(path: Path) -> tuple[list[int], int]:
@@ -62,29 +71,30 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     worst = 0
-    print(f"{'file':32} {'mfulab s':>9} {'HTA s':>7} {'':9} {'idle ms':>10} {'compute':>10} {'other':>10}")
+    print(f"{'file':32} {'':7} {'s':>6} {'MB':>5} {'idle ms':>10} {'compute':>10} {'other':>10}")
     for path in options.files:
-        times: dict[str, list[float]] = {"mfulab": [], "hta": []}
+        times: dict[str, list[float]] = {"mfulab": [], "HTA": []}
+        most: dict[str, float] = {}
         for _ in range(options.rounds):  # interleaved: what else the machine does hits both alike
-            seconds, _, _ = timed([sys.executable, "-m", "mfulab", "trace", str(path)])
+            seconds, most["mfulab"], _, _ = timed([sys.executable, "-m", "mfulab", "trace", str(path)])
             times["mfulab"].append(seconds)
-            seconds, told, theirs_ok = timed([options.hta, "-c", HTA, str(path)])
-            times["hta"].append(seconds)
+            seconds, most["HTA"], told, theirs_ok = timed([options.hta, "-c", HTA, str(path)])
+            times["HTA"].append(seconds)
         try:
             parts, count = ours(path)
         except TraceError as error:
             print(error)
             continue
-        speeds = [statistics.median(times[name]) for name in ("mfulab", "hta")]
-        print(f"{path.name:32} {speeds[0]:9.2f} {speeds[1]:7.2f} {'mfulab':9} " + _ms(np.array(parts) / 1e6))
+        cost = {name: f"{name:7} {statistics.median(times[name]):6.2f} {most[name]:5.0f} " for name in times}
+        print(f"{path.name.split('.')[0]:32} {cost['mfulab']}" + _ms(np.array(parts) / 1e6))
         if not theirs_ok:
-            print(f"{'':50} HTA       fails on this file")
+            print(f"{'':32} {cost['HTA']}fails on this file")
             continue
         theirs = np.array(json.loads(told.splitlines()[-1])) * 1e3
         off = np.abs(theirs - parts)
         allowed = 2e3 * count  # ns: what rounding down may move
         worst += int((off > allowed).any())
-        print(f"{'':50} {'HTA':9} " + _ms(theirs / 1e6) + ("" if (off <= allowed).all() else "  DIFFERENT"))
+        print(f"{'':32} {cost['HTA']}" + _ms(theirs / 1e6) + ("" if (off <= allowed).all() else "  DIFFERENT"))
     return int(worst > 0)
 
 

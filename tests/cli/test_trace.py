@@ -3,9 +3,11 @@
 import json
 
 import pytest
+from rich.cells import cell_len
 from support.trace_events import event, launched, operator, steps, trace, write
 
 from mfulab.cli.main import main
+from mfulab.language import LANGUAGES, Texts
 
 
 def one_step(**metadata):
@@ -41,6 +43,22 @@ def test_text_names_what_is_long_and_a_bad_file_leaves_the_others(tmp_path, caps
     assert told.err.count("\n") == 1
     assert "useful" in told.out
     assert "nvjet_tst_128x256_64x4" in told.out
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_ranks_and_files_stand_in_tables_in_every_language(tmp_path, capsys, language):
+    for rank in (0, 1):
+        write(tmp_path / f"rank{rank}.json", one_step(distributedInfo={"rank": rank, "world_size": 2}))
+    bare = trace(event("cpu_op", "aten::relu", 0, 9, 1), deviceProperties=[])
+    write(tmp_path / "cpu.json", bare)
+    assert main(["trace", str(tmp_path), "--language", language]) == 0
+    told = capsys.readouterr().out
+    words = Texts(language, "trace")
+    for key in ("budget", "products", "kernels", "overview", "ranks", "best_trace"):
+        assert words(key) in told, key
+    assert Texts(language, "verdict")("no_product").split()[0] in told
+    wide = [line for line in told.splitlines() if cell_len(line.rstrip()) > 80]
+    assert wide == []
 
 
 def test_ranks_of_a_job_are_joined(tmp_path, capsys):

@@ -3,6 +3,7 @@
 import csv
 import importlib
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -16,6 +17,8 @@ import mfulab
 from mfulab.interactive.ceiling import Ceiling
 from mfulab.interactive.laps import as_job, merged
 from mfulab.samplers.reading import Reading
+from mfulab.schema.files import found_files
+from mfulab.tracing.reader import read_file
 
 EXAMPLES = ROOT / "examples"
 
@@ -159,3 +162,70 @@ def test_a_decorated_method_finds_its_model_and_passes_errors_on():
         trainer.train_step(3)
     assert not trainer.model._forward_pre_hooks
     assert trainer.train_step(16).shape == (4, 16)
+
+
+def recipes():
+    """The Python blocks of docs/traces.md by the framework that each needs."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/traces.md").read_text(), re.DOTALL)
+    needs = ("torch", "pytorch_lightning", "transformers")
+    assert len(blocks) == len(needs)
+    return dict(zip(needs, blocks, strict=True))
+
+
+def linear_steps():
+    model = nn.Linear(16, 4)
+    return {"batches": [torch.randn(8, 16)] * 14, "train_step": lambda batch: model(batch).sum().backward()}
+
+
+def lightning_steps():
+    pytorch_lightning = importlib.import_module("pytorch_lightning")
+
+    class Model(pytorch_lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(16, 4)
+
+        def training_step(self, batch):
+            return self.layer(batch).sum()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    batches = torch.utils.data.DataLoader(torch.randn(8 * 14, 16), batch_size=8)
+    return {"pytorch_lightning": pytorch_lightning, "model": Model(), "batches": batches}
+
+
+def hugging_face_steps():
+    transformers = importlib.import_module("transformers")
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(16, 4)
+
+        def forward(self, x):
+            return {"loss": self.layer(x).sum()}
+
+    arguments = transformers.TrainingArguments(
+        "trained", max_steps=14, per_device_train_batch_size=8, use_cpu=True, report_to="none", save_strategy="no"
+    )
+    data = [{"x": torch.randn(16)} for _ in range(8 * 14)]
+    return {"transformers": transformers, "trainer": transformers.Trainer(Model(), arguments, train_dataset=data)}
+
+
+STEPS = {"torch": linear_steps, "pytorch_lightning": lightning_steps, "transformers": hugging_face_steps}
+
+
+@pytest.mark.parametrize("framework", STEPS)
+def test_the_documented_way_to_record_a_trace_gives_one_that_can_be_read(framework, tmp_path, monkeypatch):
+    need(framework)
+    if framework == "transformers":
+        need("accelerate")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(recipes()[framework], "docs/traces.md", "exec"), STEPS[framework]())
+    (trace,) = found_files(".", (".json", ".json.gz")) or found_files("traces", (".json", ".json.gz"))
+    (read,) = read_file(trace)
+    assert read.row.steps in (1, 2, 3), "a first step that is slower is left out as warm-up"
+    assert read.row.last_step == 9
+    assert read.row.mode == "training"
+    assert read.row.flops == 2 * 2 * 8 * 16 * 4, "forward and weight gradient of three steps alike"

@@ -19,7 +19,7 @@ def tables(request, tmp_path_factory):
 
 
 @pytest.mark.parametrize("language", ["en", "ko"])
-@pytest.mark.parametrize("name", ["headroom", "mfu_versus_utilization", "utilization_ladder"])
+@pytest.mark.parametrize("name", ["headroom", "mfu_versus_utilization", "roofline", "utilization_ladder"])
 def test_traces_are_drawn_as_read(tables, name, language):
     drawn = figures.render(name, tables, language)
     assert drawn is not None

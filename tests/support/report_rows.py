@@ -228,6 +228,7 @@ def traces() -> list[TraceRow]:
                 **common("", f"trace={name}"),
                 trace=f"{name}.json.gz", model=name, device="NVIDIA H100 80GB HBM3", units=132, mode="inference",
                 precision="bf16", effective_precision="bf16", steps=1, window_s=0.1, time_s=0.1, flops=flops,
+                bytes_moved=flops / 90,
                 causal_flops=flops, executed_flops=flops, flops_by_format=json.dumps({"bf16": flops}),
                 executed_by_format=json.dumps({"bf16": flops}), padding_by_format=json.dumps({"bf16": flops / 50}),
                 spent=json.dumps(spent), utilization_percent=busy, kernel_busy_percent=busy,

@@ -66,6 +66,13 @@ def test_slow_first_steps_are_warm_up_and_a_gap_in_their_numbers_parts_them(tmp_
     assert (second.first_step, second.steps) == (40, 1)
 
 
+@pytest.mark.parametrize("mark", [steps((0, 0)), event("user_annotation", annotation(0), 0, 9, 1)])
+def test_no_whole_step_is_one_message(tmp_path, mark):
+    path = write(tmp_path / "t.json", trace(mark, launched("k", -9, -5, 2, 1)))
+    with pytest.raises(TraceError, match=r"steps of \d+ ns: no step was recorded whole"):
+        windows(read(path))
+
+
 def test_without_steps_it_is_first_to_last_activity(told):
     window = told(trace(launched("a", 0, 10, 5, 1), launched("b", 1, 40, 10, 2))).window
     assert (window.length, window.steps) == (40_000, 1)
@@ -297,5 +304,5 @@ def test_flops_of_a_model_stand_in_for_shapes(tmp_path, capsys):
     assert row["flops"] == 2 * 2 * 1024 * 1024, "of inference: no backward pass was recorded"
     assert row["flops_source"] == "counted: linear_1024, 2 samples a step"
     assert row["mfu_percent"] == pytest.approx(100 * row["flops"] / 1e-3 / 989.43e12, rel=1e-4)
-    assert row["useful_ms"] == pytest.approx(1e3 * row["flops"] / 989.43e12, rel=1e-4)
+    assert row["useful_ms"] == pytest.approx(1e3 * row["flops"] / 989.43e12, abs=1e-6), "whole nanoseconds"
     assert row["uncounted_ms"] == 0

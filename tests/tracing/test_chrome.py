@@ -108,6 +108,19 @@ def test_a_gzip_that_ends_early_or_unpacks_without_end(tmp_path, monkeypatch):
         read(tmp_path / "odd.json.gz")
 
 
+def test_what_does_not_fit_into_memory_is_said_before_it_is_read(tmp_path, monkeypatch):
+    for name in ("t.json", "t.json.gz"):
+        path = write(tmp_path / name, TRACE)
+        assert chrome.unpacked_size(path, path.stat().st_size) == len(json.dumps(TRACE, indent=1))
+        monkeypatch.setattr(chrome, "free_memory_bytes", lambda: 10**12)
+        assert read(path).events
+        monkeypatch.setattr(chrome, "free_memory_bytes", lambda: 10**8)
+        monkeypatch.setattr(chrome, "BATCH_BYTES", None)  # reading would fail otherwise
+        with pytest.raises(TraceError, match=r"GB of JSON need about 0\.3 GB of memory and 0\.1 GB are free"):
+            read(path)
+        monkeypatch.undo()
+
+
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(TraceError, match="No such file"):
         read(tmp_path / "none.json")

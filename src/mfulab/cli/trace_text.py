@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -104,7 +105,7 @@ def _ladder(text: Texts, row: dict[str, Any], language: str) -> Table:
         name = rung.column
         if name not in row or name == "utilization_percent":
             continue
-        label, value = text.within("rungs")(name), row[name]
+        label, value = _label(text, name), row[name]
         if value is None:
             of_peak = name in ("hfu_percent", "mfu_percent")
             why = (
@@ -190,17 +191,24 @@ def _table(console: Console, text: Texts, title: str, names: Sequence[str], rows
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=text(title), title_justify="left", title_style="bold")
     words = sum(name in ("operator", "shapes", "kernel") for name in names)
-    widths = [max(len(text(name)), *(len(row[place]) for row in rows)) for place, name in enumerate(names)]
+    widths = [
+        max(map(cell_len, (_label(text, name), *(row[place] for row in rows)))) for place, name in enumerate(names)
+    ]
     room = console.width - sum(widths[words:]) - 3 * len(names)
     for place in reversed(range(words)):
         widths[place] = min(widths[place], max(12, room - (14 if place else 0)))
         room -= widths[place]
     for place, name in enumerate(names):
         side: Any = "left" if place < words else "right"
-        table.add_column(text(name), justify=side, no_wrap=True, min_width=widths[place])
+        table.add_column(_label(text, name), justify=side, no_wrap=True, min_width=widths[place])
     for row in rows:
         table.add_row(*(_short(cell, widths[place]) for place, cell in enumerate(row)))
     console.print(table)
+
+
+def _label(text: Texts, name: str) -> str:
+    """The title of a column: a rung's name, or a word of these tables."""
+    return text.within("rungs" if name.endswith("_percent") else "trace")(name)
 
 
 def _shapes(product: Product) -> str:
@@ -222,7 +230,7 @@ def _short(name: str, most: int) -> str:
 def _overview(text: Texts, rows: Sequence[dict[str, Any]], language: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=text("overview"), title_justify="left", title_style="bold")
     for place, name in enumerate(FILES):
-        table.add_column(text(name), justify="right" if 2 <= place <= 4 else "left")
+        table.add_column(_label(text, name), justify="right" if 2 <= place <= 4 else "left")
     for row in rows:
         cells = (row["kernel_busy_percent"], row["mfu_percent"])
         table.add_row(

@@ -6,6 +6,7 @@ The file is taken apart at the boundaries between events, so that memory holds o
 import gzip
 import json
 import math
+import os
 import re
 import zlib
 from collections.abc import Iterator, Mapping
@@ -13,12 +14,14 @@ from decimal import Decimal
 from pathlib import Path
 from typing import IO, Any
 
+from mfulab.hardware.cpu import memory_limit_bytes
 from mfulab.schema.errors import UnsupportedError
 
 BATCH_BYTES = 16 << 20
 MOST_BATCHES = 4  # without an end of an event
 HEAD_BYTES = 64 << 20  # of metadata before the first event
 MOST_BYTES = 64 << 30  # unpacked
+MEMORY_PER_BYTE, BASE_BYTES = 0.9, 250 << 20  # peak memory ÷ size of the JSON, and what Python and NumPy take
 RATIO = 400  # unpacked ÷ packed bytes: traces pack to a tenth or a thirtieth, a gzip bomb to a thousandth
 SMALL_BYTES = 256 << 20  # below it no ratio is suspicious
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -55,6 +58,7 @@ class Stream:
     def batches(self) -> Iterator[list[dict[str, Any]]]:
         """Lists of events in the order of the file."""
         with self._open() as file:
+            self._require_memory()
             try:
                 yield from self._batches(file)
             except EOFError:
@@ -76,6 +80,16 @@ class Stream:
         if begin.startswith((_ZSTD, _ZIP)):
             raise TraceError(f"{self.path}: packed as zip or zstd; unpack it first: {WANTED}")
         return gzip.open(self.path) if begin.startswith(_GZIP) else self.path.open("rb")  # type: ignore[return-value]
+
+    def _require_memory(self) -> None:
+        """Raises, before anything is read, where the columns of so large a file would not fit into memory."""
+        size = unpacked_size(self.path, self._packed)
+        need, free = BASE_BYTES + MEMORY_PER_BYTE * size, free_memory_bytes()
+        if free is not None and need > free:
+            raise TraceError(
+                f"{self.path}: {size / 1e9:.1f} GB of JSON need about {need / 1e9:.1f} GB of memory and "
+                f"{free / 1e9:.1f} GB are free: record fewer steps, or read it on a larger machine"
+            )
 
     def _batches(self, file: IO[bytes]) -> Iterator[list[dict[str, Any]]]:
         buffer, opening, ended = self._head(file)
@@ -138,6 +152,30 @@ class Stream:
 
     def _cut(self, why: str) -> TraceError:
         return TraceError(f"{self.path}: cut in the middle ({why}); copy or record it anew")
+
+
+def unpacked_size(path: Path, packed: int) -> int:
+    """Bytes of a file, unpacked; of a gzip the size that its last four bytes hold modulo 4 GiB.
+
+    Traces pack to about a fifteenth, which tells how many times 4 GiB to add.
+    """
+    with path.open("rb") as file:
+        if file.read(2) != _GZIP or packed < 20:
+            return packed
+        file.seek(-4, os.SEEK_END)
+        rest = int.from_bytes(file.read(4), "little")
+    return rest + max(0, round((15 * packed - rest) / 2**32)) * 2**32
+
+
+def free_memory_bytes() -> int | None:
+    """Bytes that a process may still take: of the machine, and of the tightest cgroup; None if neither is known."""
+    import psutil
+
+    limit = memory_limit_bytes()
+    left = [psutil.virtual_memory().available]
+    if limit is not None:
+        left.append(limit - psutil.Process().memory_info().rss)
+    return min(left)
 
 
 def nanoseconds(value: Any) -> int | None:

@@ -65,16 +65,22 @@ def windows(recording: Recording, steps: int | None = None) -> list[Window]:
         if name.startswith(STEPS):
             count = int(name.rpartition(":")[2]) if ":" in name else 1
             begin, end = int(host.begin[index]), int(host.end[index])
-            return [Window(begin, end, count, (Said("annotated_steps"),), host_end=end)]
+            return [_timed(recording, Window(begin, end, count, (Said("annotated_steps"),), host_end=end))]
         if found := _STEP.fullmatch(name):
             marks.append((int(found[1]), int(host.begin[index]), int(host.end[index])))
     if marks:
-        return [_stretch(recording, run) for run in _runs(sorted(set(marks)))]
+        return [_timed(recording, _stretch(recording, run)) for run in _runs(sorted(set(marks)))]
     begin, end = _extent(recording)
     source = [Said("from_activities") if len(recording.activities) else Said("from_operators")]
     if not steps:
         source.append(Said("taken_for_one"))
     return [Window(begin, end, steps or 1, tuple(source))]
+
+
+def _timed(recording: Recording, window: Window) -> Window:
+    if window.steps < 1 or window.length <= 0:
+        raise TraceError(f"{recording.path}: {window.steps} steps of {window.length} ns: no step was recorded whole")
+    return window
 
 
 def _runs(marks: list[tuple[int, int, int]]) -> list[list[tuple[int, int, int]]]:

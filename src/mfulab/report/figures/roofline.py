@@ -1,4 +1,7 @@
-"""Every run under its roofs: arithmetic intensity against speed, with measured and computed ceilings."""
+"""Every run under its roofs: arithmetic intensity against speed, with measured and computed ceilings.
+
+A step read from a trace has computed ones alone; it is here where it has an MFU and all bytes of its products are told.
+"""
 
 import numpy as np
 import pandas as pd
@@ -7,39 +10,55 @@ from matplotlib.figure import Figure
 from mfulab.language import Texts
 from mfulab.language.quantities import percent
 from mfulab.report.drawing import labels, points, style, ticks
-from mfulab.report.frames import Tables, ok, with_machine
+from mfulab.report.frames import Tables, ok, with_machine, with_traces
 
-TABLES = ("profile", "environment")
+TABLES = ("profile", "traces", "environment")
 TOPIC = "roofline"
 ORDER = 0
 PLACE = ("arithmetic_intensity", "tflop_s")
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """Runs with an intensity, a speed and both measured ceilings."""
-    needed = ("tflop_s", "arithmetic_intensity", "ceiling_tflop_s", "ceiling_gb_s")
-    return with_machine(tables, ok(tables["profile"], *needed))
+    """Runs with an intensity, a speed and both measured ceilings, and steps of traces with both computed ones."""
+    needed = ("tflop_s", "arithmetic_intensity")
+    measured = ok(tables["profile"], *needed, "ceiling_tflop_s", "ceiling_gb_s")
+    read = ok(
+        with_traces({**tables, "profile": tables["profile"].head(0)}),
+        *needed,
+        "peak_tflop_s",
+        "peak_gb_s",
+        "mfu_percent",
+    )
+    known = pd.concat([measured, read], ignore_index=True) if len(read) else measured
+    roofs = {f"roof_{unit}": known[f"ceiling_{unit}"].fillna(known[f"peak_{unit}"]) for unit in ("tflop_s", "gb_s")}
+    return with_machine(tables, known.assign(**roofs))
 
 
 def roof(rows: pd.DataFrame) -> pd.Series:
-    """The measured roof over each run, TFLOP/s: the lower of the compute ceiling and intensity × bandwidth."""
-    return np.minimum(rows["ceiling_tflop_s"], rows["arithmetic_intensity"] * rows["ceiling_gb_s"] / 1e3)
+    """The roof over each run, TFLOP/s: the lower of the compute ceiling and intensity × bandwidth."""
+    return np.minimum(rows["roof_tflop_s"], rows["arithmetic_intensity"] * rows["roof_gb_s"] / 1e3)
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """Number of runs that memory limits, and the run that comes closest to its roof."""
-    limited = rows["arithmetic_intensity"] * rows["ceiling_gb_s"] / 1e3 < rows["ceiling_tflop_s"]
+    limited = rows["arithmetic_intensity"] * rows["roof_gb_s"] / 1e3 < rows["roof_tflop_s"]
     share = 100 * rows["tflop_s"] / roof(rows)
     best = rows.loc[share.idxmax()]
     return text(
         "finding",
         limited=int(limited.sum()),
         total=len(rows),
-        model=best["model"],
-        batch_size=int(best["batch_size"]),
+        run=_named(best, text),
+        measured=int(best["ceiling_tflop_s"] == best["ceiling_tflop_s"]),
         share=percent(share.max()),
         median=percent(share.median()),
     )
+
+
+def _named(row: pd.Series, text: Texts) -> str:
+    if row["batch_size"] != row["batch_size"]:  # a trace does not tell it
+        return text("run_of_trace", model=row["model"])
+    return text("run", model=row["model"], batch_size=int(row["batch_size"]))
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
@@ -49,13 +68,14 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     colors = style.precision_colors(rows["precision"])
     for machine in machines:
         axes, here = grid["", machine], rows[rows["machine"] == machine]
-        bandwidth, peak_bandwidth = here["ceiling_gb_s"].iloc[0], here["peak_gb_s"].iloc[0]
-        low = min(here["arithmetic_intensity"].min() / 3, 0.3 * here["ceiling_tflop_s"].min() * 1e3 / bandwidth)
-        high = max(here["arithmetic_intensity"].max() * 4, 4 * here["ceiling_tflop_s"].max() * 1e3 / bandwidth)
+        bandwidth, peak_bandwidth = here["roof_gb_s"].iloc[0], here["peak_gb_s"].iloc[0]
+        low = min(here["arithmetic_intensity"].min() / 3, 0.3 * here["roof_tflop_s"].min() * 1e3 / bandwidth)
+        high = max(here["arithmetic_intensity"].max() * 4, 4 * here["roof_tflop_s"].max() * 1e3 / bandwidth)
         x = np.geomspace(low, high, 200)
         for precision, group in here.groupby("precision", sort=False):
             ceiling, peak = group["ceiling_tflop_s"].iloc[0], group["peak_tflop_s"].iloc[0]
-            axes.plot(x, np.minimum(ceiling, x * bandwidth / 1e3), color=colors[precision], linewidth=1.6)
+            if ceiling == ceiling:
+                axes.plot(x, np.minimum(ceiling, x * bandwidth / 1e3), color=colors[precision], linewidth=1.6)
             if peak == peak and peak_bandwidth == peak_bandwidth:
                 axes.plot(
                     x, np.minimum(peak, x * peak_bandwidth / 1e3), color=colors[precision], linewidth=1, linestyle="--"
@@ -76,7 +96,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         ticks.decades(axes.yaxis)
     grid["", machines[0]].set_ylabel("TFLOP/s")
     entries = [style.dot(color, text.name("precision", name)) for name, color in colors.items()]
-    entries += [style.line(style.MUTED, text("measured")), style.line(style.MUTED, text("computed"), "--")]
+    solid = [style.line(style.MUTED, text("measured"))] if rows["ceiling_tflop_s"].notna().any() else []
+    entries += [*solid, style.line(style.MUTED, text("computed"), "--")]
     style.legend(figure, entries + style.dot_size(rows["batch_size"], text))
     labels.settle(figure)
     for machine in machines:

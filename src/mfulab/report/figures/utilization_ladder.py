@@ -38,10 +38,11 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     gap = rows["utilization_percent"] - rows["mfu_percent"]
     worst = rows.loc[gap.idxmax()]
     drop = ladder.largest_drop(worst.to_dict())
+    run, batch_size = worst["model"], worst["batch_size"]
+    if batch_size == batch_size:  # a trace does not tell it
+        run = text("run", model=run, batch_size=int(batch_size))
     said = {
-        "model": worst["model"],
-        # A trace does not tell it.
-        "batch_size": int(worst["batch_size"]) if worst["batch_size"] == worst["batch_size"] else "?",
+        "run": run,
         "machine": worst["machine"],
         "busy": percent(worst["utilization_percent"]),
         "mfu": percent(worst["mfu_percent"]),
