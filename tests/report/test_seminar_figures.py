@@ -49,7 +49,8 @@ def test_the_seminar_s_mean_is_said_by_its_worst_kernel():
 
 
 def counters(load, truth, **read):
-    return {"load": load, "truth_percent": truth, **dict.fromkeys(known_truth.COUNTERS), **read}
+    others = {"other_processes_percent": 5.0}
+    return {"load": load, "truth_percent": truth, **others, **dict.fromkeys(known_truth.COUNTERS), **read}
 
 
 def test_the_worst_counter_and_the_best_are_named():
@@ -63,6 +64,8 @@ def test_the_worst_counter_and_the_best_are_named():
     assert words.endswith("mfulab is off by at most 2.0 points over 2 loads.")
     assert "off by at most" not in told(known_truth, [counters("steady", 100.0, mfulab_percent=100.0)])
     assert "reads 100 %" in told(known_truth, [counters("steady", 100.0, mfulab_percent=100.0, nvml_percent=100.0)])
+    shared = counters("steady", 100.0, mfulab_percent=12.0, other_processes_percent=88.0)
+    assert "Other processes took 88 % of these CPUs" in told(known_truth, [shared])
 
 
 def reading(**changed):

@@ -85,16 +85,16 @@ def host_walk(pattern: str, working_set_bytes: int, seed: int = 0) -> Walk:
         return _ready(Walk(lambda: chase(following, steps), steps, steps * LINE * 8))
     values = np.arange(elements, dtype=np.int64)
     rounds = math.ceil(WALKED / elements)
-    if pattern in ("sequential", "strided"):
-        stride = 1 if pattern == "sequential" else LINE
-        accesses = rounds * (elements // stride)
-        return _ready(Walk(lambda: in_order(values, stride, rounds), accesses, rounds * elements * 8))
-    if pattern not in ("rows", "columns"):
+    if pattern == "strided":
+        accesses = rounds * (elements // LINE)
+        return _ready(Walk(lambda: in_order(values, LINE, rounds), accesses, rounds * elements * 8))
+    if pattern not in ("sequential", "rows", "columns"):
         raise UnsupportedError(f"pattern={pattern}: a walk of a GPU")
     side = math.isqrt(elements)
-    matrix = values[: side * side].reshape(side, side)
-    walk = by_rows if pattern == "rows" else by_columns
-    accesses = rounds * side * side
+    # In order is a matrix of one row: the compiler vectorises both.
+    matrix = values[None] if pattern == "sequential" else values[: side * side].reshape(side, side)
+    walk = by_columns if pattern == "columns" else by_rows
+    accesses = rounds * matrix.size
     return _ready(Walk(lambda: walk(matrix, rounds), accesses, accesses * 8))
 
 

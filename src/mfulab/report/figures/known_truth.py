@@ -23,6 +23,7 @@ COUNTERS = (
     "sm_active_percent",
 )
 LOADS = ("idle", "copies", "spin_one", "duty_25", "bursty", "duty_50", "duty_75", "padded", "steady")
+DISTURBED = 5.0  # percent of the CPUs: beyond it the load itself waited, and its truth is what it wanted
 WORST = 50  # points of error that have the full colour
 
 
@@ -44,7 +45,7 @@ def errors(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """The worst reading of all, and the counter whose worst is the least."""
+    """The worst reading of all, the counter whose worst is the least, and what else ran on the CPU meanwhile."""
     off = errors(rows)
     load, worst = off.abs().stack().idxmax()
     row = rows.set_index("load").loc[load]
@@ -56,10 +57,14 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
         reading=percent(row[worst]),
         truth=percent(row["truth_percent"]),
     )
-    if len(off.columns) < 2:
-        return words
-    best = most.idxmin()
-    return f"{words} {text('best', counter=text(best), points=percent(most[best]), count=len(off))}"
+    said = [words]
+    if len(off.columns) > 1:
+        best = most.idxmin()
+        said.append(text("best", counter=text(best), points=percent(most[best]), count=len(off)))
+    others = rows["other_processes_percent"].median()
+    if others > DISTURBED:
+        said.append(text("disturbed", share=percent(others)))
+    return " ".join(said)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
