@@ -31,8 +31,11 @@ def test_walks_sum_what_they_visit():
     assert in_order(values, LINE, 1) == values[::LINE].sum()
     matrix = values.reshape(8, 8)
     assert by_rows(matrix, 1) == by_columns(matrix, 1) == values.sum()
-    following = cycle(8, LINE, 3)
-    assert chase(following, 8) == 0  # a whole cycle ends where it began
+    following, place = cycle(8, LINE, 3), np.zeros(1, np.int64)
+    chase(following, place, 3)
+    assert place[0] == following[following[following[0]]]
+    chase(following, place, 5)  # it goes on from there
+    assert place[0] == 0  # a whole cycle ends where it began
 
 
 @pytest.mark.parametrize("pattern", ["sequential", "strided", "random", "rows", "columns"])
@@ -69,9 +72,11 @@ def test_the_gpu_s_chase_ends_where_the_cpu_s_does():
 import numpy as np
 from mfulab.timing.device_chase import chase_kernel
 from mfulab.timing.memory_access import chase, cycle
-following, end = cycle(50, 8, 1), np.zeros(1, np.int64)
-chase_kernel[1, 1](following, 37, end)
-assert end[0] == chase(following, 37)
+following, here, there = cycle(50, 8, 1), np.zeros(1, np.int64), np.zeros(1, np.int64)
+for steps in (37, 12):
+    chase_kernel[1, 1](following, here, steps)
+    chase(following, there, steps)
+    assert here[0] == there[0] != 0
 """
     environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "1"}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)

@@ -4,9 +4,9 @@ from numba import cuda
 
 
 @cuda.jit
-def chase_kernel(following, steps, end):
-    """Writes the place after `steps` steps to end[0]; each needs the one before."""
-    place = following[0]
-    for _ in range(steps - 1):
-        place = following[place]
-    end[0] = place
+def chase_kernel(following, place, steps):
+    """Moves place[0] by `steps` steps, each of which needs the one before."""
+    at = place[0]
+    for _ in range(steps):
+        at = following[at]
+    place[0] = at

@@ -11,7 +11,7 @@ import numpy as np
 from mfulab.schema.errors import UnsupportedError
 
 LINE = 8  # elements of 8 bytes in a line of 64
-CHASED = 1 << 16  # least steps of a pointer chase in one call
+CHASED = (1 << 16, 1 << 20)  # least and most steps of a pointer chase in one call; the next call goes on from there
 WALKED = 1 << 18  # least elements of any other walk in one call
 
 
@@ -25,12 +25,12 @@ class Walk:
 
 
 @numba.njit
-def chase(following, steps):
-    """Each step needs the one before: nothing can be fetched ahead. Gives the place where it ends."""
-    place = following[0]
-    for _ in range(steps - 1):
-        place = following[place]
-    return place
+def chase(following, place, steps):
+    """Moves place[0] by `steps` steps, each of which needs the one before: nothing can be fetched ahead."""
+    at = place[0]
+    for _ in range(steps):
+        at = following[at]
+    place[0] = at
 
 
 @numba.njit
@@ -81,8 +81,8 @@ def host_walk(pattern: str, working_set_bytes: int, seed: int = 0) -> Walk:
     elements = working_set_bytes // 8
     if pattern == "random":
         following = cycle(elements // LINE, LINE, seed)
-        steps = max(CHASED, elements // LINE)
-        return _ready(Walk(lambda: chase(following, steps), steps, steps * LINE * 8))
+        place, steps = np.zeros(1, np.int64), _steps(elements)
+        return _ready(Walk(lambda: chase(following, place, steps), steps, steps * LINE * 8))
     values = np.arange(elements, dtype=np.int64)
     rounds = math.ceil(WALKED / elements)
     if pattern == "strided":
@@ -121,10 +121,14 @@ def device_walk(pattern: str, working_set_bytes: int, seed: int = 0) -> Walk:
     from mfulab.timing.device_chase import chase_kernel
 
     following = torch.from_numpy(cycle(elements // LINE, LINE, seed)).cuda()
-    steps = max(CHASED, min(elements // LINE, 1 << 20))
-    end = torch.zeros(1, dtype=torch.int64, device="cuda")
-    places, out = device_array(following), device_array(end)
-    return _ready(Walk(lambda: chase_kernel[1, 1, current_stream()](places, steps, out), steps, steps * LINE * 8))
+    places, place = device_array(following), device_array(torch.zeros(1, dtype=torch.int64, device="cuda"))
+    steps = _steps(elements)
+    return _ready(Walk(lambda: chase_kernel[1, 1, current_stream()](places, place, steps), steps, steps * LINE * 8))
+
+
+def _steps(elements: int) -> int:
+    """Steps of one call: a whole cycle, if that is neither too short for a clock nor too long to wait for."""
+    return min(max(CHASED[0], elements // LINE), CHASED[1])
 
 
 def _ready(walk: Walk) -> Walk:
