@@ -78,7 +78,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     axes.imshow(off.abs().clip(upper=WORST).fillna(0), cmap=colors, vmin=0, vmax=1.6 * WORST, aspect="auto")
     for down, load in enumerate(off.index):
         for across, (value, error) in enumerate(zip(readings.loc[load], off.loc[load], strict=True)):
-            words = "–" if pd.isna(value) else f"{percent(value)} ({error:+.0f})"
+            words = "–" if pd.isna(value) else f"{percent(value)} ({round(error):+d})".replace("-", "−")
             axes.text(across, down, words, ha="center", va="center", fontsize=10)
     truths = rows.set_index("load")["truth_percent"]
     names = [f"{text(load)}: {percent(truths[load])} %" for load in off.index]

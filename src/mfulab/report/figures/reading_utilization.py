@@ -15,9 +15,11 @@ MOMENTS = ("before", "during", "after")
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """The series of each load and period on one machine, with what its row says."""
+    """Series of each load and period on one machine, with what its row says, but for periods that say nothing."""
     known = own(with_machine(tables, ok(tables["readings"], "mfulab_percent", "window_s", "polling_period_s")))
-    known = known[known["load"].isin(SHOWN)].drop_duplicates(["hardware", "load", "polling_period_s"])
+    known = known[known["load"].isin(SHOWN) & known["polled_mean_percent"].notna()].drop_duplicates(
+        ["hardware", "load", "polling_period_s"]
+    )
     if known.empty:
         return known
     known = known[known["hardware"] == known["hardware"].iloc[0]].drop(columns="tflop_s")
