@@ -8,7 +8,7 @@ CPU_TORCH ?= https://download.pytorch.org/whl/cpu
 CONFIG ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help report figures install test lint format types unit workflow bench faults unlock lock lock-check audit wheelhouse docs clean
+.PHONY: help report figures compare install test lint format types unit workflow bench faults unlock lock lock-check audit wheelhouse docs clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -18,6 +18,10 @@ report: $(VENV)/installed ## Measure this machine and write reports/report.html 
 
 figures: $(VENV)/installed ## Draw the figures alone, into reports/figures/
 	$(BIN)/python -m snakemake --cores 1 figures $(if $(CONFIG),--config $(CONFIG))
+
+compare: $(VENV)/installed ## Measure this checkout and another commit in turn (BASE=main CONFIG="experiment=kernels" ROUNDS=4)
+	$(if $(BASE),,$(error BASE is missing: make compare BASE=main, a commit or the folder of a checkout))
+	$(BIN)/python scripts/paired.py --base $(BASE) $(if $(CONFIG),--config $(CONFIG)) $(if $(ROUNDS),--rounds $(ROUNDS))
 
 test: lint types unit workflow ## Everything that .ci/run checks
 
@@ -53,6 +57,7 @@ unlock: $(VENV)/installed ## Forget a sweep that was killed on another machine; 
 
 lock: ## Pin what each target installs, in requirements.lock and requirements/ (UPGRADE=1: the newest that fits)
 	$(PYTHON) scripts/lock.py $(if $(UPGRADE),--upgrade)
+	$(PYTHON) scripts/wheelhouse.py --python 3.12 $(BARE_GPU) --list docs/gpu.md
 
 lock-check: ## Resolve every lock from the package index, for each Python and platform
 	$(PYTHON) scripts/lock.py --check
@@ -63,7 +68,9 @@ audit: ## Look for known vulnerabilities of the locked versions
 	$(VENV)/audit/bin/pip-audit --strict --disable-pip --require-hashes $(addprefix --requirement ,$(wildcard requirements.lock requirements/*.lock))
 
 wheelhouse: ## Collect every wheel for an air-gapped machine: docs/clusters.md (TARGET=py312: what a bare GPU machine lacks)
-	$(PYTHON) scripts/wheelhouse.py $(if $(TARGET),--python $(TARGET:py3%=3.%) --extras cuda --without validation/recording/present.txt) $(WHEELHOUSE)
+	$(PYTHON) scripts/wheelhouse.py $(if $(TARGET),--python $(TARGET:py3%=3.%) $(BARE_GPU)) $(WHEELHOUSE)
+
+BARE_GPU = --extras cuda --without validation/recording/present.txt
 
 docs: $(VENV)/installed requirements/docs.lock ## Write the documentation as a site, site/index.html; a link that leads nowhere ends it
 	$(MAKE) --no-print-directory install PYTHON=$(BIN)/python EXTRAS=docs

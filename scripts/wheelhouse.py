@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -90,6 +91,18 @@ def pip(command: str, packages: Iterable[str], folder: Path, *options: str) -> N
         subprocess.run([sys.executable, "-m", "pip", command, *asked], check=True)
 
 
+def write_list(page: Path, packages: Mapping[str, str]) -> None:
+    """Writes names and versions of `packages` between the markers in `page`; raises ValueError if it has none."""
+    begin, end = "<!-- wheels -->\n", "<!-- end of wheels -->"
+    before, found, rest = page.read_text(encoding="utf-8").partition(begin)
+    _, closed, after = rest.partition(end)
+    if not (found and closed):
+        raise ValueError(f"{page} has no lines {begin.strip()} and {end}")
+    named = sorted(pinned.split()[0].replace("==", " ") for pinned in packages.values())
+    lines = textwrap.fill(f"{len(named)} wheels: {', '.join(named)}.", 128, break_on_hyphens=False)
+    page.write_text(f"{before}{begin}{lines}\n{end}{after}", encoding="utf-8")
+
+
 def main() -> None:
     """Downloads, and says how much."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -99,6 +112,7 @@ def main() -> None:
     parser.add_argument("--extras", default="slurm", help="such as cuda,slurm; empty for none")
     parser.add_argument("--without", type=Path, help="file of packages that are there already, one a line")
     parser.add_argument("--into", type=Path, default=Path("wheelhouse"))
+    parser.add_argument("--list", type=Path, metavar="PAGE", help="download nothing: write their names into a page")
     given = parser.parse_args()
     target = ["--only-binary=:all:", "--python-version", given.python, "--implementation", "cp"]
     target += [part for name in platforms(given.platform) for part in ("--platform", name)]
@@ -107,6 +121,9 @@ def main() -> None:
     if given.without:
         there = names_in(given.without)
         packages = {name: pinned for name, pinned in packages.items() if canonicalize_name(name) not in there}
+    if given.list:
+        write_list(given.list, packages)
+        return
     collect(packages, target, given.into, cuda="cuda" in extras)
     wheels = sorted(given.into.glob("*.whl"))
     size = sum(path.stat().st_size for path in wheels) / 1e6

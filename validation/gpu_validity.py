@@ -1,9 +1,10 @@
 """Checks of what was measured on a GPU: each says ok, differs or not measurable, and why.
 
     python validation/gpu_validity.py [--tables results/tables] [--hardware SLUG] [--executed executed.json]
+        [--clocks clocks.json]
 
-Reads the tables of the experiments `validity` and any other, and what validation/executed_operations.py wrote. Ends
-with status 1 where something differs.
+Reads the tables of the experiments `validity` and any other, and what validation/executed_operations.py and
+validation/second_clock.py wrote. Ends with status 1 where something differs.
 """
 
 import argparse
@@ -34,6 +35,9 @@ CEILING = 0.03
 POINTS = 5.0  # between HFU and what the tensor pipe says, in percentage points
 LEAST_ACTIVE = 20.0  # percent: steps in which the tensor pipe does less are not dominated by products
 SPREAD = 0.01
+LEAST_POLLED = 10  # samples: two seconds
+ENERGY = 0.05  # between the energy counter and polled power; some cards' counters are further off
+CLOCKS = 0.03  # between CUDA events and Proton
 
 
 @dataclass(frozen=True)
@@ -165,20 +169,57 @@ def runs_repeat(rows: Sequence[Row]) -> Iterator[Line]:
         yield Line(check, "all runs", NOT_MEASURABLE, "no run was repeated with another seed: run experiment=validity")
 
 
+def counter_as_power(profile: Sequence[Row], series: Sequence[Row]) -> Iterator[Line]:
+    """Mean power by the energy counter, which rows hold, within ENERGY of that of polled power in the same window."""
+    check = "energy counter against integrated power"
+    polled: dict[str, list[float]] = {}
+    for sample in series:
+        if sample["in_window"] and known(sample.get("power_w")):
+            polled.setdefault(sample["run"], []).append(sample["power_w"])
+    found = False
+    for row in profile:
+        counted, samples = row["power_w"], polled.get(row["run"], [])
+        if not known(row["energy_j"]) or not known(counted) or len(samples) < LEAST_POLLED:
+            continue
+        found = True
+        mean = sum(samples) / len(samples)
+        verdict = OK if abs(counted / mean - 1) <= ENERGY else DIFFERS
+        yield Line(check, row["run"], verdict, f"{counted:.1f} W by the counter (used), {mean:.1f} W polled")
+    if not found:
+        yield Line(check, "all steps", NOT_MEASURABLE, "no step has both the counter's energy and polled power")
+
+
+def clocks_agree(cases: Sequence[Row]) -> Iterator[Line]:
+    """A kernel's time by CUDA events within CLOCKS of Proton's."""
+    check = "CUDA events against Proton"
+    if not cases:
+        yield Line(check, "all rungs", NOT_MEASURABLE, "give --clocks, from validation/second_clock.py")
+    for case in cases:
+        events, proton = case["events_s"], case["proton_s"]
+        if not (known(events) and known(proton)):
+            yield Line(check, case["case"], NOT_MEASURABLE, case["reason"])
+            continue
+        verdict = OK if abs(events / proton - 1) <= CLOCKS else DIFFERS
+        yield Line(check, case["case"], verdict, f"{1e3 * events:.4g} against {1e3 * proton:.4g} ms")
+
+
 def without_seed(run: str) -> str:
     """A run's name without its seed: equal for repetitions."""
     return re.sub(r",seed=\d+", "", run)
 
 
-def judge(tables: frames.Tables, hardware: str, executed: Sequence[Row]) -> list[Line]:
+def judge(tables: frames.Tables, hardware: str, executed: Sequence[Row], clocks: Sequence[Row] = ()) -> list[Line]:
     """Every check of one machine's rows."""
     rows = {name: _of(tables[name], hardware) for name in ("ceilings", "profile", "matmul")}
+    series = tables["series"][tables["series"]["hardware"] == hardware].to_dict("records")
     return [
         *products_agree(rows["profile"], rows["matmul"]),
         *ceilings_as_published(rows["ceilings"], PUBLISHED.get(hardware, {})),
         *executed_as_counted(executed),
         *tensor_pipe_as_hfu(rows["profile"], rows["ceilings"]),
         *runs_repeat([*rows["profile"], *rows["matmul"]]),
+        *counter_as_power(rows["profile"], series),
+        *clocks_agree(clocks),
     ]
 
 
@@ -204,10 +245,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tables", type=Path, default=Path("results/tables"))
     parser.add_argument("--hardware", help="the machine to judge; the only GPU where none is named")
     parser.add_argument("--executed", type=Path, help="what validation/executed_operations.py --out wrote")
+    parser.add_argument("--clocks", type=Path, help="what validation/second_clock.py --out wrote")
     options = parser.parse_args(arguments)
     tables, _ = frames.read(options.tables)
-    executed = json.loads(options.executed.read_text(encoding="utf-8")) if options.executed else []
-    lines = judge(tables, options.hardware or only_machine(tables), executed)
+    executed, clocks = (
+        json.loads(path.read_text(encoding="utf-8")) if path else [] for path in (options.executed, options.clocks)
+    )
+    lines = judge(tables, options.hardware or only_machine(tables), executed, clocks)
     print("\n".join(map(str, lines)))
     return int(any(line.verdict == DIFFERS for line in lines))
 

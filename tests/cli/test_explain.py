@@ -55,6 +55,10 @@ def test_a_model_of_ones_own(capsys):
         ({"model": None}, "model: missing"),
         ({"batch_size": 2.5}, "batch_size=2.5: give a whole number"),
         ({"tokens_per_s": "many"}, "tokens_per_s=many: give a number"),
+        ({"tokens_per_s": ".inf"}, "tokens_per_s=inf: give a number above 0"),
+        ({"reported": ".nan"}, "reported=nan: give an MFU in percent"),
+        ({"peak_tflop_s": ".nan"}, "peak_tflop_s=nan: give a dense peak above 0"),
+        ({"model.name.x": 3}, "model.name.x: model.name is 'gpt2', which holds no keys"),
         ({"device": "H100"}, "did you mean H100 NVL, H100 PCIe or H100 SXM5 80GB?"),
     ],
 )

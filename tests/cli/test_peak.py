@@ -12,7 +12,7 @@ from mfulab.__main__ import main
 def test_all_formats_of_a_device_with_source(capsys):
     assert main(["peak", "NVIDIA H100 80GB HBM3"]) == 0
     printed = capsys.readouterr().out
-    for expected in ("989.4", "1830", "494.7", "3350 GB/s", "NVIDIA H100 datasheet"):
+    for expected in ("989.4", "1830", "494.7", "3350 GB/s", "NVIDIA H100 datasheet", "checked: ", "glennklockwood.com"):
         assert expected in printed
 
 
@@ -32,6 +32,8 @@ def test_one_format(capsys):
             ["NVIDIA GeForce RTX 3050"],
             "could be one of GeForce RTX 3050 8GB (20 units), GeForce RTX 3050 6GB (18 units)",
         ),
+        (["10de:25b6"], "could be one of A16 (10 units), A2 (10 units): name one of these\n"),
+        ([""], "there is no datasheet of '' here"),
         (["NVIDIA L40S", "fp12"], "precision 'fp12' is unknown; choose one of fp64, fp32"),
     ],
 )

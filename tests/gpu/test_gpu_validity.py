@@ -200,3 +200,44 @@ def test_the_product_of_the_check_is_one_product():
 
     with torch.device("meta"):
         assert [tuple(p.shape) for p in WideLinear(8192, 1).parameters()] == [(8192, 8192)]
+
+
+def test_the_energy_counter_is_held_against_polled_power(validity):
+    def series(run, watts, inside=True):
+        return [{"run": run, "in_window": inside, "power_w": watts}] * 10
+
+    rows = [{"run": name, "energy_j": joule, "power_w": 500.0} for name, joule in (("a", 9.0), ("b", 9.0), ("c", NAN))]
+    polled = [*series("a", 520.0), *series("a", 90.0, inside=False), *series("b", 400.0), *series("c", 500.0)]
+    lines = list(validity.counter_as_power(rows, polled))
+    assert verdicts(lines) == ["ok", "differs"]
+    assert "500.0 W by the counter (used), 520.0 W polled" in lines[0].because
+    assert verdicts(validity.counter_as_power(rows, polled[:5])) == ["not measurable"]
+
+
+def test_two_clocks_agree_or_say_why_not(validity):
+    cases = [
+        {"case": "a", "events_s": 1.02e-3, "proton_s": 1e-3, "reason": ""},
+        {"case": "b", "events_s": 1.05e-3, "proton_s": 1e-3, "reason": ""},
+        {"case": "c", "events_s": None, "proton_s": None, "reason": "Proton saw no kernel"},
+    ]
+    assert verdicts(validity.clocks_agree(cases)) == ["ok", "differs", "not measurable"]
+    assert verdicts(validity.clocks_agree([])) == ["not measurable"]
+
+
+def test_protons_profile_is_summed_over_its_kernels(benchmark_scripts, capsys, tmp_path):
+    second_clock = importlib.import_module("second_clock")
+    kernels = [
+        {"frame": {"name": name}, "metrics": {"time (ns)": ns, "count": 1}} for name, ns in (("a", 3e6), ("b", 2e6))
+    ]
+    tree = {
+        "frame": {"name": "ROOT"},
+        "metrics": {"count": 0},
+        "children": [kernels[0], {"metrics": {}, "children": kernels[1:]}],
+    }
+    assert second_clock.kernel_seconds([tree, {"CUDA": {}}]) == 5e-3
+    assert second_clock.kernel_seconds([{"metrics": {}, "children": []}]) is None
+    if not torch.cuda.is_available():
+        second_clock.main(["--size", "64", "--out", str(tmp_path / "clocks.json")])
+        cases = json.loads((tmp_path / "clocks.json").read_text())
+        assert len(cases) == len(second_clock.RUNGS)
+        assert all(case["reason"] and case["events_s"] is None for case in cases)

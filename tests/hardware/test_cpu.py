@@ -146,3 +146,21 @@ def test_cores_stay_within_the_quota(machine, monkeypatch):
 def test_this_machine():
     assert cpu.cpu().name
     assert 1 <= cpu.usable_cores() <= len(cpu.logical_cpus())
+
+
+def test_what_decides_the_clock_is_told_where_it_is_readable(machine, monkeypatch):
+    monkeypatch.setattr(cpu, "logical_cpus", lambda: frozenset({0, 1}))
+    assert (cpu.governor(), cpu.turbo(), cpu.huge_pages()) == (None, None, None)
+    cpus = "sys/devices/system/cpu"
+    machine({f"{cpus}/cpu{number}/cpufreq/scaling_governor": "powersave\n" for number in (0, 1)})
+    machine({f"{cpus}/intel_pstate/no_turbo": "1\n"})
+    machine({"sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n"})
+    assert (cpu.governor(), cpu.turbo(), cpu.huge_pages()) == ("powersave", False, "madvise")
+    machine({f"{cpus}/cpu1/cpufreq/scaling_governor": "performance\n", f"{cpus}/intel_pstate/no_turbo": "0\n"})
+    assert (cpu.governor(), cpu.turbo()) == ("powersave, performance", True)
+
+
+@pytest.mark.parametrize(("boost", "turbo"), [("1", True), ("0", False)])
+def test_amd_tells_turbo_as_boost(machine, boost, turbo):
+    machine({"sys/devices/system/cpu/cpufreq/boost": f"{boost}\n"})
+    assert cpu.turbo() is turbo

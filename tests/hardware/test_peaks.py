@@ -3,6 +3,7 @@
 import contextlib
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -29,6 +30,18 @@ def test_the_formula_gives_the_printed_figures_or_the_row_says_why_not(sheet):
             assert unit.removesuffix("_tensor") in sheet.note, (
                 f"{unit}: printed {printed(sheet, unit)}, computed {computed(sheet, unit)}"
             )
+
+
+def test_what_was_checked_is_said_and_counted():
+    texts = table("checked_texts.csv")
+    assert {key for sheet in datasheets() for key in sheet.checked} == {text["key"] for text in texts}
+    assert all(text["url"].startswith("https://") and text["read"] and text["states"] for text in texts)
+    checked = sum(bool(sheet.checked) for sheet in datasheets())
+    page = (Path(__file__).parents[2] / "docs/peaks.md").read_text(encoding="utf-8")
+    assert f"{checked} of {len(datasheets())} products are checked" in page
+    assert f"other {len(datasheets()) - checked} say `unchecked`" in page
+    assert peak("TPU v5p", "bf16").checked.endswith("https://docs.cloud.google.com/tpu/docs/tpu7x (read 2026-11-21)")
+    assert peak("NVIDIA A10G", "bf16").checked.startswith("unchecked: no text")
 
 
 @ALL
@@ -72,6 +85,7 @@ def test_every_rate_belongs_to_a_device_and_every_device_to_a_rate():
         ("AMD Instinct MI355X", "fp4", 10066),
         ("NVIDIA GB300", "fp4", 15000),
         ("TPU v4", "bf16", 275),
+        ("Gaudi 3", "fp8", 1835),
     ],
 )
 def test_known_peaks(device, precision, tflop_s):

@@ -19,7 +19,7 @@ from mfulab.language import Texts
 from mfulab.language.quantities import percent
 from mfulab.report import figures, frames
 from mfulab.report.drawing import labels, matmuls, style
-from mfulab.report.figures import flops_versus_time, kernel_ladder, matmul_shapes, utilization_ladder
+from mfulab.report.figures import expected_time, flops_versus_time, kernel_ladder, matmul_shapes, utilization_ladder
 from mfulab.tables import build
 
 TWENTY = tuple(
@@ -256,7 +256,7 @@ def test_a_block_sweep_leaves_its_best(few):
 def test_a_rung_too_slow_for_the_size_of_the_others_is_there_with_its_own(few):
     side = {"m": 64, "n": 64, "k": 64, "size": "64"}
     one = kernel_ladder.rows(few).iloc[[0]]
-    slow = one.assign(kernel="python", rung=0, share_of_reference_percent=0.01, **side)[few["matmul"].columns]
+    slow = one.assign(kernel="python", after="", share_of_reference_percent=0.01, **side)[few["matmul"].columns]
     drawn = figures.render("kernel_ladder", {**few, "matmul": pd.concat([few["matmul"], slow])})
     names = [label.get_text() for axes in drawn.figure.axes for label in axes.get_yticklabels()]
     assert "python (64³)" in names
@@ -298,7 +298,7 @@ def test_a_rung_that_is_no_faster_than_the_one_below_is_said_with_the_reason(few
     rows = rows.assign(
         family="CUDA C",
         kernel=["below", "above"],
-        rung=[1, 2],
+        after=["", "below"],
         share_of_reference_percent=[40.0, 30.0],
         verdict_flags="",
     )
@@ -311,7 +311,7 @@ def test_a_rung_that_is_no_faster_than_the_one_below_is_said_with_the_reason(few
     for values, because in cases:
         told = kernel_ladder.finding(rows.assign(**values), Texts("en", "kernel_ladder"))
         assert f"above is no faster than below: {because}" in told
-    assert "no faster" not in kernel_ladder.finding(rows.assign(rung=[2, 1]), Texts("en", "kernel_ladder"))
+    assert "no faster" not in kernel_ladder.finding(rows.assign(after=["above", ""]), Texts("en", "kernel_ladder"))
 
 
 def test_a_hundred_thousand_points_are_one_picture(few):
@@ -343,7 +343,27 @@ def test_machines_whose_devices_have_one_name_are_told_apart(few):
     assert sorted(titles) == [f"Invented Xeon {name}" for name in (report_rows.CPU, report_rows.GPU)]
 
 
-@pytest.mark.parametrize("name", ["roofline", "memory_predicted", "matmul_precision", "matmul_throughput"])
+def test_the_expected_time_s_sentence_with_one_run_equal_and_extreme_ones(few):
+    one = expected_time.rows(few).iloc[[0]].assign(measured_ms=30.0, expected_ms=10.0, unfused_ms=20.0)
+    one = one.assign(model="a", batch_size=1)
+    text = Texts("en", "expected_time")
+    told = expected_time.finding(one, text)
+    assert "1 run a step takes 3.00 times" in told
+    assert "1.50 times with nothing fused; a at batch 1 comes closest, at 3.00 times" in told
+    assert expected_time.finding(pd.concat([one, one], ignore_index=True), text) == told.replace("1 run ", "2 runs ")
+    far = one.assign(measured_ms=1e6, model="b")
+    assert "The furthest is b at batch 1: 100,000 times." in expected_time.finding(
+        pd.concat([one, far], ignore_index=True), text
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("roofline", "expected_time", "memory_predicted", "matmul_precision", "matmul_throughput"),
+        *("machine_state", "repeatability"),
+    ],
+)
 def test_a_logarithmic_axis_has_two_numbers_or_more(few, name):
     drawn = figures.render(name, few)
     for axes in drawn.figure.axes:

@@ -339,7 +339,7 @@ WORKFLOW = """
 import os, sys
 from mfulab.runtime import lifetime
 lifetime.start()
-print(os.environ["MFULAB_WORKER"], lifetime._worker.pid, flush=True)
+print(os.environ["MFULAB_WORKER"], lifetime._worker.process.pid, flush=True)
 sys.stdin.readline()
 lifetime.stop()
 """

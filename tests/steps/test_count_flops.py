@@ -1,6 +1,7 @@
 """The step `count_flops`: its row, its operator table, and its layer table."""
 
 import csv
+import json
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,21 @@ def test_gpt2_is_counted_to_the_operation(tmp_path):
     with (tmp_path / "formulas.csv").open() as file:
         assert {line["counted_flops"] for line in csv.DictReader(file)} == {"874944921600"}
     assert sum(line["flops"] for line in operators) == row.forward_flops + row.backward_flops
+
+
+def test_operators_of_alike_intensity_add_up_to_the_pass(tmp_path):
+    row, _ = run("digit_cnn", tmp_path)
+    passes = json.loads(row.intensities)
+    assert set(passes) == {"forward", "backward", "inference"}
+    for name, flops, size, others in (
+        ("forward", row.forward_flops, row.forward_bytes, row.other_bytes),
+        ("backward", row.executed_backward_flops, row.backward_bytes, row.other_backward_bytes),
+    ):
+        assert sum(each[0] for each in passes[name]) == flops
+        assert sum(each[1] for each in passes[name] if each[0]) == size
+        assert sum(each[1] for each in passes[name] if not each[0]) == others
+        intensities = [each[0] / each[1] for each in passes[name]]
+        assert len(set(intensities)) == len(intensities)
 
 
 def test_layers_add_up(tmp_path):

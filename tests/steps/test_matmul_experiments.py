@@ -62,10 +62,16 @@ def test_the_element_wise_product_takes_vectors_alone(monkeypatch):
         CudaElementwise("fp32").require("cuda", Shape(1, 4, 4, 4))
 
 
-def test_a_family_s_rungs_have_their_own_places():
-    seen = {}
+def test_each_family_s_rungs_stand_one_above_the_other():
+    kinds = {}
     for path in (CONFIG / "kernel").glob("*.yaml"):
         target = next(line.split()[1] for line in path.read_text().splitlines() if line.startswith("_target_"))
         module, _, name = target.rpartition(".")
-        kind = getattr(importlib.import_module(module), name)
-        assert seen.setdefault((kind.family, kind.rung), path.stem) == path.stem
+        kinds[path.stem] = getattr(importlib.import_module(module), name)
+    del kinds["cuda_elementwise"]  # no matmul, so on no ladder
+    for name, kind in kinds.items():
+        assert not kind.after or kinds[kind.after].family == kind.family, name
+    for family in {kind.family for kind in kinds.values()}:
+        after = [kind.after for kind in kinds.values() if kind.family == family]
+        assert len(set(after)) == len(after), (family, after)
+        assert after.count("") == 1, family

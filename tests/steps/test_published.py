@@ -75,11 +75,14 @@ def test_more_than_a_formats_peak_needs_a_faster_one(recomputed):
 
 def test_what_is_not_known_is_empty_and_said(recomputed):
     unknown_model, unknown_device, no_speed = recomputed(
-        {**MEGATRON, "model": "retinanet", "model_arguments": ""},
+        {**MEGATRON, "model": "mosaic_bert", "model_arguments": ""},
         {**MEGATRON, "accelerator": "NVIDIA H100"},
         {**MEGATRON, "time_s": ""},
     )
-    assert (unknown_model.mfu_percent, unknown_model.message) == (None, "model=retinanet: no model here has its shapes")
+    assert (unknown_model.mfu_percent, unknown_model.message) == (
+        None,
+        "model=mosaic_bert: no model here has its shapes",
+    )
     assert unknown_device.mfu_percent is None
     assert "did you mean H100 NVL" in unknown_device.message
     assert (no_speed.mfu_percent, no_speed.message) == (None, "no speed is published")

@@ -1,11 +1,15 @@
 """The join: hand-computed cases, and what must hold for any numbers."""
 
+import json
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mfulab.language import verdicts
 from mfulab.tables import join, mfu
+from mfulab.tables.mfu import quotient_interval, utilization
 
 positive = st.floats(1e-9, 1e15)
 maybe = st.one_of(st.none(), positive)
@@ -119,6 +123,21 @@ def test_checkpointing_shows_in_hfu_and_not_in_mfu():
     again = join.profile_columns({**STEP, "checkpointing": True}, FLOPS, COMPUTE, MEMORY, "cuda")
     assert again["mfu_percent"] == plain["mfu_percent"]
     assert again["executed_flops"] - plain["executed_flops"] == 1e12
+
+
+def test_the_roofline_s_time_is_operator_by_operator():
+    # 40 TFLOP/s and 100 GB/s: 1 s of arithmetic over 0.5 s of moving, then 0.1 s over 2 s; 3 s of others.
+    passes = {"forward": [(40e12, 50e9), (4e12, 200e9), (0, 300e9)], "backward": [(80e12, 8e9)]}
+    flops = {**FLOPS, "intensities": json.dumps(passes)}
+    joined = join.profile_columns(STEP, flops, COMPUTE, MEMORY, "cuda")
+    assert joined["roofline_time_s"] == pytest.approx(1 + 2 + 2)
+    assert joined["unfused_roofline_time_s"] == pytest.approx(1 + 2 + 3 + 2)
+    half = join.profile_columns(
+        {**STEP, "dtype": "bfloat16", "gradient_accumulation": 3}, flops, COMPUTE, MEMORY, "cuda"
+    )
+    assert half["unfused_roofline_time_s"] == pytest.approx(3 * (1 + 1 + 1.5 + 2))
+    for row, counted in (({"mode": "decoding"}, flops), ({"checkpointing": True}, flops), ({}, FLOPS)):
+        assert join.profile_columns({**STEP, **row}, counted, COMPUTE, MEMORY, "cuda")["roofline_time_s"] is None
 
 
 def test_half_precision_moves_half_the_bytes():
@@ -275,3 +294,24 @@ TRAINED = {"mode": "training", "dtype": "float32", "optimizer": "sgd"}
 def test_predicted_memory(row, device, expected):
     assert join.predicted_memory(row, COUNTED, device) == expected
     assert join.predicted_memory(row, {}, device) is None
+
+
+def test_a_quotient_carries_the_intervals_of_both_sides():
+    low, high = quotient_interval(2.0, [(4.0, 3.6, 4.4)], [(2.0, 1.9, 2.1)])
+    own, others = math.log(4.4 / 4), math.log(2 / 1.9)
+    assert math.log(high / 2) == pytest.approx(math.hypot(own, others))
+    assert low < 2 < high
+    exact = quotient_interval(2.0, [(4.0, 3.6, 4.4)], [(2.0, None, None)])
+    assert exact == pytest.approx((1.8, 2.2)), "a datasheet's peak is exact"
+    assert quotient_interval(2.0, [(4.0, None, None)], [(2.0, None, None)]) == (None, None)
+    assert quotient_interval(None, [(4.0, 3.6, 4.4)]) == (None, None)
+
+
+def test_mfu_of_a_measured_ceiling_is_as_unsure_as_both():
+    compute = {"measured_tflop_s": 1.0, "measured_ci_low_tflop_s": 0.9, "measured_ci_high_tflop_s": 1.1}
+    common = {"flops": 5e11, "interval_s": (0.95, 1.05), "memory": {}}
+    cpu = utilization(1.0, device="cpu", compute=compute, **common)
+    exact = utilization(1.0, device="cpu", compute={"measured_tflop_s": 1.0}, **common)
+    assert cpu["mfu_percent"] == exact["mfu_percent"] == 50
+    assert cpu["mfu_ci_low_percent"] < exact["mfu_ci_low_percent"] < 50 < exact["mfu_ci_high_percent"]
+    assert cpu["mfu_ci_high_percent"] > exact["mfu_ci_high_percent"]

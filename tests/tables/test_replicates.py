@@ -1,5 +1,6 @@
 """Intervals from processes apart in time, on machines with states, drift, outliers and two-peaked processes."""
 
+import json
 import math
 import random
 import statistics
@@ -9,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfulab.tables import compare
+from mfulab.schema.replicates import numbered, replicate_of, turn
+from mfulab.tables import compare, replicates
 from mfulab.tables.replicates import interval_columns, merge_rows, usual_variance
 
 RUNS, SWEEPS, TRUE_S = 46, 12, 0.010
@@ -171,3 +173,52 @@ def test_the_usual_spread_needs_runs_and_is_not_moved_by_a_few_disturbed_ones():
     quiet = [(0.01, 2)] * 20
     assert usual_variance(quiet[:7]) is None
     assert usual_variance([*quiet, (9.0, 2), (9.0, 2)]) == usual_variance(quiet)
+
+
+def probed(row: dict, slowdown: float) -> dict:
+    states = {"threads": 2, "at_s": [1.0, 2.0], "product_s": [3e-4 * slowdown] * 2, "copy_s": [1e-3 * slowdown] * 2}
+    return row | {"probes": json.dumps(states)}
+
+
+def test_a_process_in_a_slow_state_widens_the_interval_by_what_it_may_have_lost():
+    rows = [probed(row, 1.0) for row in sweep(Machine(1, between=0.01), runs=10)]
+    quiet = merge_rows(rows)[3]
+    assert (quiet["disturbed_replicates"], quiet["slowdown"]) == (0, pytest.approx(1.0))
+    slow = [
+        probed(row | {"time_s": 2 * row["time_s"]}, 2.0) if row["run"].startswith("size=3") else row for row in rows
+    ]
+    told = merge_rows(slow)[3]
+    assert (told["disturbed_replicates"], told["slowdown"]) == (3, pytest.approx(2.0))
+    assert told["time_ci_low_s"] < quiet["time_s"] < told["time_s"] < told["time_ci_high_s"]
+    assert told["precision_percent"] > 40
+    assert len(json.loads(told["probes"])["at_s"]) == 6
+
+
+def test_a_ceiling_of_a_cpu_is_the_best_of_its_processes_and_has_an_interval():
+    rows = [
+        {"hardware": "x", "recorded": False, "run": f"ceiling=fp32,replicate={k}" if k > 1 else "ceiling=fp32"}
+        | {"status": "ok", "message": "", "measured_tflop_s": rate, "measured_gb_s": None, "threads": threads}
+        for threads, rates in ((2, (0.10, 0.09, 0.11)),)
+        for k, rate in enumerate(rates, 1)
+    ]
+    (cpu,) = merge_rows([dict(row) for row in rows], replicates.MEASURED["ceilings"])
+    assert (cpu["measured_tflop_s"], cpu["replicates"]) == (0.11, 3)
+    assert cpu["measured_ci_low_tflop_s"] < 0.11 < cpu["measured_ci_high_tflop_s"]
+    assert cpu.get("measured_ci_low_gb_s") is None
+    (gpu,) = merge_rows([row | {"threads": None} for row in rows], replicates.MEASURED["ceilings"])
+    assert gpu["measured_tflop_s"] == 0.10
+
+
+@given(st.integers(2, 9), st.integers(0, 5))
+def test_replicates_are_measured_round_by_round_and_each_round_in_an_order_of_its_own(runs, seed):
+    names = [numbered(f"size={run}", replicate) for replicate in (1, 2, 3) for run in range(runs)]
+    order = sorted(names, key=lambda name: -turn(name, seed))
+    rounds = [order[at : at + runs] for at in range(0, len(order), runs)]
+    assert [{replicate_of(name) for name in each} for each in rounds] == [{1}, {2}, {3}]
+    assert all(0 < turn(name, seed) < 1 for name in names)
+
+
+def test_the_order_of_a_round_is_the_seeds():
+    names = [f"size={run}" for run in range(9)]
+    orders = {tuple(sorted(names, key=lambda name: turn(name, seed))) for seed in range(5)}
+    assert len(orders) == 5

@@ -36,7 +36,7 @@ BUDGET = Budget(warm_up_s=0.0, time_s=0.0, limit_s=60, least_rounds=4)
 
 def test_contestants_alternate_and_both_temperatures_are_taken():
     timer = ScriptedTimer(itertools.repeat(1e-4))
-    repetitions = interleave({"mine": lambda: "mine", "theirs": lambda: "theirs"}, timer, BUDGET)
+    repetitions = interleave({"mine": lambda: "mine", "theirs": lambda: "theirs"}, timer, BUDGET).repetitions
     assert timer.asked[:2] == [("mine", 1), ("theirs", 1)]  # warm-up
     assert timer.asked[2:5] == [("mine", 10, 1e-4), ("mine", 10), ("mine", "cold")]
     assert timer.asked[5:8] == [("theirs", 10, 1e-4), ("theirs", 10), ("theirs", "cold")]
@@ -57,7 +57,7 @@ def test_every_round_has_inputs_of_its_own():
 def test_a_void_repetition_leaves_no_sample():
     timer = ScriptedTimer(itertools.repeat(1e-4))
     timer.cold = lambda call: None
-    repetitions = interleave({"mine": lambda: None}, timer, BUDGET)
+    repetitions = interleave({"mine": lambda: None}, timer, BUDGET).repetitions
     assert {one.temperature for one in repetitions} == {"hot"}
     assert summarise(repetitions, "mine", "cold").median_s is None
 
@@ -65,14 +65,14 @@ def test_a_void_repetition_leaves_no_sample():
 def test_it_stops_early_once_all_has_settled():
     timer = ScriptedTimer(itertools.repeat(1e-4))
     started = time.perf_counter()
-    repetitions = interleave({"mine": lambda: None}, timer, Budget(0.0, 60, 60, least_rounds=2))
+    repetitions = interleave({"mine": lambda: None}, timer, Budget(0.0, 60, 60, least_rounds=2)).repetitions
     assert time.perf_counter() - started < 30
     assert max(one.round for one in repetitions) + 1 == Settling.least
 
 
 def test_a_slow_call_is_taken_at_least_once():
     timer = ScriptedTimer(itertools.repeat(1.0))
-    repetitions = interleave({"mine": lambda: None}, timer, Budget(0.0, 0.0, 0.0, least_rounds=5))
+    repetitions = interleave({"mine": lambda: None}, timer, Budget(0.0, 0.0, 0.0, least_rounds=5)).repetitions
     assert len(repetitions) == 2
 
 
@@ -124,7 +124,7 @@ def test_a_long_call_is_not_made_twice():
 @pytest.mark.parametrize("delay", [0.002, 0.01])
 def test_the_host_timer_sees_a_known_delay(delay):
     timer = HostTimer(1 << 20)
-    repetitions = interleave({"sleeper": lambda: time.sleep(delay)}, timer, Budget(0.0, 0.05, 5))
+    repetitions = interleave({"sleeper": lambda: time.sleep(delay)}, timer, Budget(0.0, 0.05, 5)).repetitions
     for temperature in ("hot", "cold"):
         # A sleep lasts at least as long as asked; a loaded machine makes it longer, never shorter.
         assert summarise(repetitions, "sleeper", temperature).median_s >= delay

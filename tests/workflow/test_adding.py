@@ -38,7 +38,7 @@ from mfulab.kernels.cpu_numpy import Numpy
 
 
 class NumpyAgain(Numpy):
-    family, rung = "CPU", 5
+    after = "numpy"
     adds = "nothing"
 """
     (project.folder / "src/mfulab/kernels/numpy_again.py").write_text(kernel)

@@ -87,3 +87,32 @@ def test_trivial_sweeps_have_a_row_a_run_and_nothing_to_do_afterwards():
         assert sorted(configs) == [f"model=linear_1024,batch_size={size}" for size in (1, 2, 3)]
         trivial.plan(folder, trivial.matmuls(2))
         assert len(list(folder.glob("results/*/bench_matmul/*/config.json"))) == 2
+
+
+def test_repeated_sweeps_are_judged_by_what_compare_says(tmp_path, capsys):
+    import repeatability
+
+    from mfulab.schema.files import write_csv
+
+    for sweep, factor in (("a", 1.0), ("b", 1.001), ("c", 1.3)):
+        for run in range(10):
+            for replicate, time in enumerate((1.0, 1.002, 0.998), 1):
+                name = f"size={run}" + (f",replicate={replicate}" if replicate > 1 else "")
+                row = {"run": name, "status": "ok", "process_s": 4.0, "measured_s": 3.0, "time_s": factor * time}
+                folder = tmp_path / sweep / "results/here/bench_matmul" / name
+                folder.mkdir(parents=True)
+                (folder / "config.json").write_text("{}")
+                write_csv(folder / "row.csv", [row])
+    sweeps = {name: str(tmp_path / name) for name in "abc"}
+    assert repeatability.main(["--sweeps", sweeps["a"], sweeps["b"]]) == 0
+    lines = [[cell.strip() for cell in line.split("|")] for line in capsys.readouterr().out.splitlines()[2:]]
+    assert lines == [
+        ["unchanged runs called faster or slower, of 10 ≤ 5 %", "0 %", "yes"],
+        ["intervals that hold the pooled median, of 20 ≥ 90 %", "100 %", "yes"],
+        ["duty cycle of a sweep ≥ 65 %", "75 %", "yes"],
+    ]
+    assert repeatability.main(["--sweeps", sweeps["b"], sweeps["c"]]) == 1
+    assert "of 10 ≤ 5 %" in (told := capsys.readouterr().out)
+    assert "100 %" in told
+    with pytest.raises(SystemExit):
+        repeatability.main(["--sweeps", sweeps["a"]])

@@ -1,6 +1,7 @@
 """Replicates in the real workflow: a row from several processes, more of them later, none for what fails."""
 
 import csv
+import json
 
 import pytest
 
@@ -20,12 +21,14 @@ def test_more_replicates_measure_the_missing_ones_alone(make_project):
     row = report(2)
     assert (row["status"], row["replicates"], ",replicate=" in row["run"]) == ("ok", "2", False)
     assert float(row["time_ci_low_s"]) < float(row["time_s"]) < float(row["time_ci_high_s"])
+    assert float(row["mfu_ci_low_percent"]) < float(row["mfu_percent"]) < float(row["mfu_ci_high_percent"])
     assert row["top_other_operators"], "the first process was traced"
+    assert len(json.loads(row["probes"])["at_s"]) >= 2, "each process probed the machine"
     before = project.rows()
     assert report(3)["replicates"] == "3"
     new = {path for path, time in project.rows().items() if before.get(path) != time}
-    assert len(new) == 1
-    assert new.pop().endswith(",replicate=3/row.csv")
+    assert len(new) == 3, "the run and both its ceilings"
+    assert all(path.endswith(",replicate=3/row.csv") for path in new)
 
 
 def test_a_run_that_cannot_be_done_is_not_tried_again(make_project):

@@ -87,6 +87,17 @@ def test_what_a_bare_gpu_machine_lacks_is_little_and_not_its_torch(wheelhouse):
     assert not {"torch", "triton", "numpy", "numba-cuda"} & carried
 
 
+def test_the_page_lists_what_is_carried_to_a_bare_gpu_machine(tmp_path):
+    page = tmp_path / "gpu.md"
+    page.write_bytes((ROOT / "docs/gpu.md").read_bytes())
+    present = ROOT / "validation/recording/present.txt"
+    command = [sys.executable, SCRIPT, "--python", "3.12", "--extras", "cuda", "--without", present, "--list", page]
+    subprocess.run(command, check=True)
+    assert page.read_text(encoding="utf-8") == (ROOT / "docs/gpu.md").read_text(encoding="utf-8"), "run `make lock`"
+    page.write_text("no markers")
+    assert subprocess.run(command, stderr=subprocess.DEVNULL).returncode
+
+
 def test_a_package_without_a_wheel_for_it_is_an_error_that_names_it(project):
     done = collect(project, "--python", "3.11", "--platform", "manylinux_2_28_x86_64", "--extras", "")
     assert done.returncode != 0

@@ -8,4 +8,5 @@ experiments=busy_but_useless,validity
 rows validity 420 experiment=$experiments
 part tables 60 snakemake --cores 1 tables --config experiment=$experiments device="$DEVICE" replicates="$REPLICATES" \
     overrides="timing.time_limit_s=90 $ROWS"
-part believed 30 python3 validation/gpu_validity.py --executed "$OUT/executed.json"
+part second_clock 60 python3 validation/second_clock.py --out "$OUT/clocks.json"
+part believed 30 python3 validation/gpu_validity.py --executed "$OUT/executed.json" --clocks "$OUT/clocks.json"

@@ -12,7 +12,7 @@ for each in MEASUREMENTS.values():
             row=f"results/{each.folder}/row.csv",
         log:
             f"results/{each.folder}/log",
-        priority: each.priority
+        priority: lab.priority(each)
         conda:
             "../../environment.yml"
         threads: 1

@@ -16,14 +16,14 @@ def show(device: str | None = None, precision: str | None = None) -> int:
     if precision and precision not in UNITS:
         print(f"mfulab: precision {precision!r} is unknown; choose one of {', '.join(UNITS)}", file=sys.stderr)
         return 2
-    if device:
+    if device is not None:
         try:
             find(device)
         except UnknownDeviceError as error:
             print(f"mfulab: {error}", file=sys.stderr)
             return 2
     precisions = (precision,) if precision else tuple(UNITS)
-    found = {name: peak(device, name) if device else peak_at_hand(name) for name in precisions}
+    found = {name: peak_at_hand(name) if device is None else peak(device, name) for name in precisions}
     console = Console(highlight=False, soft_wrap=True)
     console.print(_table(device or name_at_hand(), found))
     for line in _footnotes(found):
@@ -54,6 +54,7 @@ def _footnotes(found: dict[str, Peak]) -> list[str]:
     bandwidth = next((one.memory_gb_s for one in known if one.memory_gb_s), None)
     lines = [f"memory: {bandwidth:g} GB/s"] if bandwidth else []
     lines += [f"source: {source}" for source in dict.fromkeys(one.source for one in known)]
+    lines += [checked for checked in dict.fromkeys(one.checked for one in known) if checked]
     return lines + [f"note: {note}" for note in dict.fromkeys(one.note for one in known) if note]
 
 

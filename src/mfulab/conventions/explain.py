@@ -1,5 +1,6 @@
 """One speed as MFU by every convention: how each comes from ours, and which one gives a number that was reported."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -135,6 +136,8 @@ def explain(
     rate = _samples_per_s(config, sequence_length, batch_size, tokens_per_s, samples_per_s, time_s)
     if mode not in get_args(Mode):
         raise unknown("mode", mode, get_args(Mode))
+    if reported is not None and not math.isfinite(reported):
+        raise ConfigurationError(f"reported={reported}: give an MFU in percent")
     if devices < 1:
         raise ConfigurationError(f"devices={devices}: give 1 or more")
     if sequence_length is not None and (sequence_length < 1 or config.vocabulary_size is None):
@@ -183,7 +186,7 @@ def denominators_of(device: str, precision: str, given: float | None = None) -> 
     if precision not in UNITS:
         raise unknown("precision", precision, UNITS)
     if given is not None:
-        if given <= 0:
+        if not 0 < given < math.inf:
             raise ConfigurationError(f"peak_tflop_s={given}: give a dense peak above 0")
         return device, [Denominator("as given", given)]
     try:
@@ -310,7 +313,7 @@ def _samples_per_s(
         said = " and ".join(f"{name}={value}" for name, value in given.items()) or "no speed"
         raise ConfigurationError(f"{said}: give exactly one of tokens_per_s, samples_per_s and time_s")
     ((name, value),) = given.items()
-    if not value > 0:
+    if not 0 < value < math.inf:
         raise ConfigurationError(f"{name}={value}: give a number above 0")
     if batch_size < 1:
         raise ConfigurationError(f"batch_size={batch_size}: give 1 or more")

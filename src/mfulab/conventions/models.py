@@ -34,6 +34,8 @@ def model_config(model: str | Path | Mapping[str, Any] | ModelConfig, changes: M
         *parents, last = key.split(".")
         for parent in parents:
             node = node.setdefault(parent, {})
+            if not isinstance(node, dict):
+                raise ConfigurationError(f"model.{key}: model.{parent} is {node!r}, which holds no keys")
         node[last] = value
     try:
         return ModelConfig(**content)

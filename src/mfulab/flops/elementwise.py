@@ -97,7 +97,7 @@ FREE = frozenset(
     lift_fresh_copy set_ resize_ result_type is_same_size _has_compatible_shallow_copy_type split split_with_sizes
     unsafe_split unsafe_split_with_sizes searchsorted bucketize reflection_pad2d replication_pad2d channel_shuffle
     pixel_shuffle im2col col2im unfold_backward diagonal_backward masked_select isin equal
-    diff _has_same_storage_numel _efficientzerotensor _to_sparse
+    diff _has_same_storage_numel _efficientzerotensor _to_sparse _unsafe_index
     _is_all_true _is_any_true masked_scatter masked_scatter_backward upsample_nearest2d upsample_nearest1d
     _nested_tensor_from_tensor_list _nested_tensor_size _nested_tensor_storage_offsets _nested_tensor_strides
     _nested_view_from_buffer to_padded_tensor _nested_from_padded

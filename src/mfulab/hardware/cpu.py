@@ -117,6 +117,27 @@ def system_seconds() -> SystemSeconds:
     return SystemSeconds(total - idle - (steal or 0.0), steal, total)
 
 
+def governor() -> str | None:
+    """The frequency governor of the CPUs that this process may use, several if they differ; None if not reported."""
+    paths = (f"sys/devices/system/cpu/cpu{number}/cpufreq/scaling_governor" for number in sorted(logical_cpus()))
+    found = dict.fromkeys(filter(None, (system.text(path) for path in paths)))
+    return ", ".join(found) or None
+
+
+def turbo() -> bool | None:
+    """True if the clock may rise above its nominal rate; None if it is not reported, as in a virtual machine."""
+    if off := system.text("sys/devices/system/cpu/intel_pstate/no_turbo"):
+        return off == "0"
+    boost = system.text("sys/devices/system/cpu/cpufreq/boost")
+    return None if not boost else boost == "1"
+
+
+def huge_pages() -> str | None:
+    """The kernel's choice for transparent huge pages: always, madvise or never; None if it is not reported."""
+    found = re.search(r"\[(\w+)\]", system.text("sys/kernel/mm/transparent_hugepage/enabled") or "")
+    return found[1] if found else None
+
+
 def physical_cores(logical: frozenset[int]) -> int:
     """Distinct physical cores among `logical` CPUs; their number where the topology is not reported."""
     siblings = {

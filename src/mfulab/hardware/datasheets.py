@@ -24,6 +24,7 @@ class Datasheet:
 
     `units` are what a framework counts: SMs, compute units, cores. `rate` chooses the row of FMA per clock and unit;
     `printed` as a rate means that the figures follow from none. `figures` holds the printed numbers as text, by unit.
+    `source` is who prints them, `checked` which texts of `checked_texts.csv` were read and state the same.
     """
 
     device: str
@@ -39,6 +40,7 @@ class Datasheet:
     memory_gb_s: float | None
     tdp_w: float | None
     source: str
+    checked: tuple[str, ...]
     note: str
     figures: Mapping[str, str] = field(hash=False)
 
@@ -65,7 +67,8 @@ def find(device: str, units: int | None = None, pci_id: str | None = None) -> Da
         return found[0]
     if found:
         choices = ", ".join(f"{sheet.device} ({sheet.units} units)" for sheet in found)
-        raise UnknownDeviceError(f"{device!r} could be one of {choices}: name one of these, or its PCI id")
+        how = "name one of these" + ("" if _PCI_ID.fullmatch(device.strip().lower()) else ", or its PCI id")
+        raise UnknownDeviceError(f"{device!r} could be one of {choices}: {how}")
     raise UnknownDeviceError(f"there is no datasheet of {device!r} here, so its peak is unknown{_suggested(device)}")
 
 
@@ -86,6 +89,17 @@ def datasheets() -> tuple[Datasheet, ...]:
     return tuple(_datasheet(row) for row in table("datasheets.csv"))
 
 
+def texts_read(sheet: Datasheet) -> str:
+    """Names the texts that were read for a datasheet's figures, what each states and when; says if none was."""
+    if not sheet.checked:
+        return "unchecked: no text that states these figures was read"
+    texts = {row["key"]: row for row in table("checked_texts.csv")}
+    return "checked: " + "; ".join(
+        f"{text['states']} in {text['title']}, {text['url']} (read {text['read']})"
+        for text in (texts[key] for key in sheet.checked)
+    )
+
+
 @functools.cache
 def table(name: str) -> list[dict[str, str]]:
     """Reads a table of facts that stands beside this module."""
@@ -101,6 +115,7 @@ def _datasheet(row: dict[str, str]) -> Datasheet:
         **{key: float(row[key]) if row[key] else None for key in numbers},  # type: ignore[arg-type]
         names=tuple(filter(None, row["names"].split("|"))),
         pci_ids=tuple(filter(None, row["pci_ids"].split("|"))),
+        checked=tuple(filter(None, row["checked"].split("|"))),
         units=int(row["units"]) if row["units"] else None,
         figures={
             key.rsplit("_", 1)[0]: value for key, value in row.items() if value and key.endswith(("_tflops", "_tops"))

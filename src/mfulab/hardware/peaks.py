@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mfulab.hardware.datasheets import Datasheet, UnknownDeviceError, find, is_slice, table
+from mfulab.hardware.datasheets import Datasheet, UnknownDeviceError, find, is_slice, table, texts_read
 
 if TYPE_CHECKING:
     from mfulab.hardware.gpu import GpuProperties
@@ -40,7 +40,8 @@ class Peak:
 
     `spec` is at the datasheet's clock for these units, `max_clock` at the highest clock that the device at hand allows,
     `datasheet` the printed figure; `sparse_factor` is what 2:4 sparsity multiplies it by in the vendor's marketing.
-    `memory_gb_s` is the datasheet's bandwidth in 10⁹ byte/s, `device` the product whose datasheet was used.
+    `memory_gb_s` is the datasheet's bandwidth in 10⁹ byte/s, `device` the product whose datasheet was used; `checked`
+    says which texts were read for its figures.
     """
 
     spec: float | None
@@ -54,6 +55,7 @@ class Peak:
     memory_gb_s: float | None = None
     sparse_factor: float = 1.0
     note: str = ""
+    checked: str = ""
 
 
 def peak(device: str, precision: str, units: int | None = None) -> Peak:
@@ -161,6 +163,7 @@ def _peak(
         memory_gb_s=sheet.memory_gb_s if share == 1 else None,
         sparse_factor=float(rate.get("sparse_factor") or 1) if precision not in _BOTH else 1.0,
         note=sheet.note,
+        checked=texts_read(sheet),
     )
 
 

@@ -66,7 +66,7 @@ class MatmulKernel(ABC):
     """
 
     family: ClassVar[str]
-    rung: ClassVar[int]  # position on the ladder of its family
+    after: ClassVar[str] = ""  # the rung below on its family's ladder, by its name in config/kernel/; none: the lowest
     adds: ClassVar[str]  # what this rung does that the one below does not, in a line
     devices: ClassVar[tuple[str, ...]]
     precisions: ClassVar[tuple[str, ...]]

@@ -10,7 +10,7 @@ from mfulab.kernels.base import Launch, MatmulKernel
 class Numpy(MatmulKernel):
     """`numpy.matmul` into an array that exists already."""
 
-    family, rung = "CPU", 4
+    family, after = "CPU", "numba_cpu_blocked"
     adds = "OpenBLAS: hand-written assembly for this processor"
     devices = ("cpu",)
     precisions = ("fp64", "fp32")

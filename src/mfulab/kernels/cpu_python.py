@@ -11,7 +11,7 @@ LARGEST = 2**27  # multiply-adds: about ten seconds
 class Python(MatmulKernel):
     """Accumulates in float64, which Python's floats are; A and B are turned into lists beforehand."""
 
-    family, rung = "CPU", 0
+    family, after = "CPU", ""
     adds = "three nested loops in the interpreter"
     devices = ("cpu",)
     precisions = ("fp64", "fp32")

@@ -24,7 +24,7 @@ _TYPES = {
 class Cublas(MatmulKernel):
     """`cublasGemmStridedBatchedEx`. cuBLAS thinks in columns: it is asked for Cᵀ = Bᵀ·Aᵀ, which is C in rows."""
 
-    family, rung = "library", 2
+    family, after = "library", "torch"
     adds = "cuBLAS called directly, without the framework"
     devices = ("cuda",)
     precisions = tuple(_TYPES)

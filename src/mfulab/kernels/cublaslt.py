@@ -24,7 +24,7 @@ class CublasLt(MatmulKernel):
     the inner dimension, B is transposed beforehand: that is in the end-to-end time only.
     """
 
-    family, rung = "library", 3
+    family, after = "library", "cublas"
     adds = "cuBLASLt: the algorithm chosen by its heuristic; fp8"
     devices = ("cuda",)
     precisions = tuple(_TYPES)
@@ -57,7 +57,7 @@ class CublasLtBias(CublasLt):
     The bias is zero, so that the result is still A·B: what it shows is the price of fusing.
     """
 
-    rung, adds = 4, "a bias added in the product's own epilogue: what fusing costs"
+    after, adds = "cublaslt", "a bias added in the product's own epilogue: what fusing costs"
     precisions = ("fp16", "bf16", "fp8")
     epilogue = "BIAS"
 

@@ -6,5 +6,5 @@ from mfulab.kernels.cuda_tiled import AsyncTiles
 class CudaAsyncCopies(AsyncTiles):
     """A's elements are copied one by one, since its tile is transposed on the way; B's in fours."""
 
-    rung, adds = 9, "asynchronous copies, three tiles deep; pointers and masks computed once"
+    after, adds = "cuda_warp_tile", "asynchronous copies, three tiles deep; pointers and masks computed once"
     source = "async_copies.cu"

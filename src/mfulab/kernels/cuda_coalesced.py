@@ -8,7 +8,7 @@ from mfulab.kernels.devices import thread_block
 class CudaCoalesced(CudaC):
     """The naive kernel with its indices swapped. `block` is (columns, rows) of C."""
 
-    rung, adds = 2, "indices swapped: a warp reads 32 neighbours of B in one access"
+    after, adds = "cuda_naive", "indices swapped: a warp reads 32 neighbours of B in one access"
     source = "coalesced.cu"
     block_sides = 2
 

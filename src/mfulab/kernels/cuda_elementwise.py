@@ -12,7 +12,7 @@ BLOCK = 256
 class CudaElementwise(CudaC):
     """A batch of 1×1×1 products: one multiplication for 12 bytes in float32, so memory's bandwidth is its ceiling."""
 
-    rung, adds = 0, "one thread an element, nothing shared: the smallest kernel"
+    after, adds = "", "one thread an element, nothing shared: the smallest kernel"
     source = "elementwise.cu"
     entry = "multiply"
 

@@ -6,5 +6,5 @@ from mfulab.kernels.cuda_prefetched import CudaPrefetched
 class CudaGrouped(CudaPrefetched):
     """Eight rows of tiles are walked together, column by column."""
 
-    rung, adds = 11, "tiles in groups of eight rows: blocks that run at once share more of the L2 cache"
+    after, adds = "cuda_prefetched", "tiles in groups of eight rows: blocks that run at once share more of the L2 cache"
     group_rows = 8

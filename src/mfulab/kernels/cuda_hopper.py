@@ -6,5 +6,6 @@ from mfulab.kernels.hopper import Hopper
 class CudaHopper(Hopper):
     """A lane writes 4 bytes of C at a time."""
 
-    rung, adds = 13, "Hopper: bulk copies by one warp, products by two warpgroups, blocks that stay for tile after tile"
+    after = "cuda_wmma"
+    adds = "Hopper: bulk copies by one warp, products by two warpgroups, blocks that stay for tile after tile"
     source = "hopper.cu"

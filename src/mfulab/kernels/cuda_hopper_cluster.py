@@ -6,6 +6,6 @@ from mfulab.kernels.hopper import HopperStores
 class CudaHopperCluster(HopperStores):
     """A cluster of two blocks computes 256×256 of C."""
 
-    rung, adds = 15, "clusters of two blocks: each loads half of B's tile for both by multicast"
+    after, adds = "cuda_hopper_stores", "clusters of two blocks: each loads half of B's tile for both by multicast"
     source = "hopper_cluster.cu"
     cluster = 2

@@ -11,7 +11,7 @@ class CudaHopperFp8(CudaHopperHilbert):
     beforehand: that is in the end-to-end time only.
     """
 
-    rung, adds = 17, "fp8: twice the products a clock, half the bytes; B transposed beforehand"
+    after, adds = "cuda_hopper_hilbert", "fp8: twice the products a clock, half the bytes; B transposed beforehand"
     precisions = ("fp8",)
     item_bytes = 1
 

@@ -11,7 +11,8 @@ from mfulab.kernels.hopper import TILE_M, TILE_N, HopperStores
 class CudaHopperHilbert(HopperStores):
     """The order is a table on the device, made beforehand: that is in the end-to-end time only."""
 
-    rung, adds = 16, "tiles along a Hilbert curve: the L2 cache serves most loads, whatever the size"
+    after = "cuda_hopper_cluster"
+    adds = "tiles along a Hilbert curve: the L2 cache serves most loads, whatever the size"
     source = "hopper_hilbert.cu"
     cluster = 2
 

@@ -6,5 +6,6 @@ from mfulab.kernels.hopper import HopperStores
 class CudaHopperStores(HopperStores):
     """Of a warpgroup's two patches of C one is written while the other is on its way."""
 
-    rung, adds = 14, "results leave through swizzled shared memory by bulk copies, while the next tile is multiplied"
+    after = "cuda_hopper"
+    adds = "results leave through swizzled shared memory by bulk copies, while the next tile is multiplied"
     source = "hopper_stores.cu"

@@ -8,7 +8,7 @@ from mfulab.kernels.devices import thread_block
 class CudaNaive(CudaC):
     """A warp reads A down a column: 32 transactions for one instruction. `block` is (rows, columns) of C."""
 
-    rung, adds = 1, "one thread an element of C; a warp touches 32 rows at once"
+    after, adds = "", "one thread an element of C; a warp touches 32 rows at once"
     source = "naive.cu"
     block_sides = 2
 

@@ -6,7 +6,7 @@ from mfulab.kernels.cuda_tiled import AsyncTiles
 class CudaPrefetched(AsyncTiles):
     """Fragments alternate between two sets of registers, so BK must be even, as the loads of four demand anyway."""
 
-    rung, adds = 10, "the next fragments are read while these are multiplied, also across the barrier"
+    after, adds = "cuda_async_copies", "the next fragments are read while these are multiplied, also across the barrier"
     source = "prefetched.cu"
     group_rows = 1
 

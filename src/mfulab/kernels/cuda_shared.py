@@ -11,7 +11,7 @@ from mfulab.schema.errors import UnsupportedError
 class CudaShared(CudaC):
     """A TILE-th of the device-memory traffic of the rung below. `block` is (TILE, TILE)."""
 
-    rung, adds = 3, "tiles in shared memory: a 32nd of the device-memory traffic"
+    after, adds = "cuda_coalesced", "tiles in shared memory: a 32nd of the device-memory traffic"
     source = "shared.cu"
     block_sides = 2
 

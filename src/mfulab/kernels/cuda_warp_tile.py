@@ -6,5 +6,5 @@ from mfulab.kernels.cuda_tiled import WarpTiles
 class CudaWarpTile(WarpTiles):
     """Double-buffered as the rung below."""
 
-    rung, adds = 8, "a warp owns 64×32: fewer distinct shared-memory reads a multiply-add"
+    after, adds = "cuda_double_buffered", "a warp owns 64×32: fewer distinct shared-memory reads a multiply-add"
     source = "warp_tile.cu"

@@ -38,7 +38,7 @@ class CudaWmma(CudaC):
     `block` is (BM, BN): multiples of a warp's 64×32.
     """
 
-    rung, adds = 12, "tensor cores: a warp multiplies 16×16 fragments in one instruction"
+    after, adds = "cuda_grouped", "tensor cores: a warp multiplies 16×16 fragments in one instruction"
     precisions = tuple(_TYPES)
     source = "wmma.cu"
     least_capability = (8, 0)

@@ -13,7 +13,7 @@ ITEM_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
 class CuTile(MatmulKernel):
     """`block` is (tile_m, tile_n, tile_k), powers of two. Edges are read as zeros."""
 
-    family, rung = "tile language", 1
+    family, after = "tile language", ""
     adds = "cuTile: NVIDIA's own tiles; the compiler chooses threads, shared memory and bulk copies"
     devices = ("cuda",)
     precisions = tuple(ITEM_BYTES)

@@ -13,7 +13,7 @@ ITEM_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
 class Helion(MatmulKernel):
     """`block` is (tile_m, tile_n, tile_k). In Triton's interpreter (TRITON_INTERPRET=1) it runs on CPU tensors."""
 
-    family, rung = "tile language", 2
+    family, after = "tile language", "cutile"
     adds = "Helion: torch operations on tiles; indices, masks and the Triton kernel are made from them"
     devices = ("cuda",)
     precisions = tuple(ITEM_BYTES)

@@ -67,7 +67,7 @@ def _matmul(a, b, c, rows, columns, depth):
 class NumbaCpuBlocked(MatmulKernel):
     """All allowed threads. `block` is (rows, columns) of C."""
 
-    family, rung = "CPU", 3
+    family, after = "CPU", "numba_cpu_reordered"
     adds = "blocks that fit the caches, 4×4 register tiles, every core"
     devices = ("cpu",)
     precisions = ("fp64", "fp32")

@@ -17,7 +17,7 @@ def _multiply(a, b, c):
 class NumbaCpuElementwise(MatmulKernel):
     """A batch of 1×1×1 products, as `cuda_elementwise` on a GPU: memory's bandwidth is its ceiling."""
 
-    family, rung = "element-wise", 0
+    family, after = "element-wise", ""
     adds = "one multiplication for 12 bytes in float32, on every core"
     devices = ("cpu",)
     precisions = ("fp64", "fp32")

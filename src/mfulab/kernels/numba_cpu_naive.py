@@ -21,7 +21,7 @@ def _matmul(a, b, c):
 class NumbaCpuNaive(MatmulKernel):
     """One core, loops in the order row, column, k; accumulates in the operands' own format."""
 
-    family, rung = "CPU", 1
+    family, after = "CPU", "python"
     adds = "the same loops compiled to machine code"
     devices = ("cpu",)
     precisions = ("fp64", "fp32")

@@ -23,7 +23,7 @@ def _matmul(a, b, c):
 class NumbaCpuReordered(MatmulKernel):
     """One core, loops in the order row, k, column. `contract` permits fused multiply-adds, nothing else."""
 
-    family, rung = "CPU", 2
+    family, after = "CPU", "numba_cpu_naive"
     adds = "loop order row, k, column: contiguous, so it vectorises"
     devices = ("cpu",)
     precisions = ("fp64", "fp32")

@@ -21,7 +21,7 @@ def _matmul(a, b, c):
 class NumbaCpuSeminar(MatmulKernel):
     """One core; products in float32, their sum in float64. `numba_cpu_naive` is the same with a float32 sum."""
 
-    family, rung = "seminar, CPU", 1
+    family, after = "seminar, CPU", ""
     adds = "as written: the plain loops, summed in float64"
     devices = ("cpu",)
     precisions = ("fp32",)

@@ -21,7 +21,7 @@ def _matmul(a, b_transposed, c):
 class NumbaCpuSeminarTransposed(MatmulKernel):
     """Transposing B is not in the kernel's time, but in the end-to-end time."""
 
-    family, rung = "seminar, CPU", 2
+    family, after = "seminar, CPU", "numba_cpu_seminar"
     adds = "as written: B transposed, so that a core reads both operands in order"
     devices = ("cpu",)
     precisions = ("fp32",)

@@ -18,7 +18,7 @@ def _matmul(a, b, c):
 class NumbaCudaCoalesced(NumbaCuda):
     """`block` is (columns, rows) of C."""
 
-    rung, adds = 3, "indices swapped: a warp reads 32 neighbours of B in one access"
+    after, adds = "numba_cuda_transposed", "indices swapped: a warp reads 32 neighbours of B in one access"
     precisions = ("fp32", "fp64")
     function = _matmul
     block_sides = 2

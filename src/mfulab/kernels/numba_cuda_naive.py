@@ -22,7 +22,7 @@ def _matmul(a, b, c):
 class NumbaCudaNaive(NumbaCuda):
     """A warp reads A down a column: 32 transactions for one instruction. `block` is (rows, columns) of C."""
 
-    rung, adds = 1, "one thread an element of C; a warp touches 32 rows at once"
+    after, adds = "", "one thread an element of C; a warp touches 32 rows at once"
     precisions = ("fp32", "fp64")
     function = _matmul
     block_sides = 2

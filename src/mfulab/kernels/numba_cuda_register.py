@@ -55,7 +55,7 @@ def _matmul(a, b, c):
 class NumbaCudaRegister(NumbaCuda):
     """The local arrays become registers only because every index into them is known once the loops are unrolled."""
 
-    rung, adds = 5, "8×8 elements a thread: 16 shared-memory reads for 64 multiply-adds"
+    after, adds = "numba_cuda_shared", "8×8 elements a thread: 16 shared-memory reads for 64 multiply-adds"
     function = _matmul
 
     def launch(self, shape: Shape) -> Launch:

@@ -21,7 +21,7 @@ class NumbaCudaSeminar(NumbaCuda):
     """`numba_cuda_naive` is the same with a float32 sum. `block` is (rows, columns) of C."""
 
     family = "seminar, CUDA"
-    rung, adds = 1, "as written: summed in float64; a warp touches 32 rows of A at once"
+    after, adds = "", "as written: summed in float64; a warp touches 32 rows of A at once"
     function = _matmul
     block_sides = 2
 

@@ -41,7 +41,10 @@ class NumbaCudaSeminarShared(NumbaCuda):
     """Right where the sides are multiples of TILE alone. `block` is (TILE, TILE); `numba_cuda_shared` is corrected."""
 
     family = "seminar, CUDA"
-    rung, adds = 3, "as written: tiles in shared memory, each filled by strided reads and without guards"
+    after, adds = (
+        "numba_cuda_seminar_transposed",
+        "as written: tiles in shared memory, each filled by strided reads and without guards",
+    )
     block_sides = 2
 
     def __init__(self, precision: str, block: Sequence[int] | None = None):

@@ -23,7 +23,7 @@ class NumbaCudaSeminarTransposed(NumbaCuda):
     """All threads of a warp share a column: they read one element of B either way. `numba_cuda_transposed` turns A."""
 
     family = "seminar, CUDA"
-    rung, adds = 2, "as written: B transposed, though a warp reads it at one place in any case"
+    after, adds = "numba_cuda_seminar", "as written: B transposed, though a warp reads it at one place in any case"
     function = _matmul
     block_sides = 2
 

@@ -41,7 +41,7 @@ def compiled(tile: int, real: Any) -> Any:
 class NumbaCudaShared(NumbaCuda):
     """Device memory is read a TILE-th as often as in the rung below. `block` is (TILE, TILE)."""
 
-    rung, adds = 4, "tiles in shared memory: a 32nd of the device-memory traffic"
+    after, adds = "numba_cuda_coalesced", "tiles in shared memory: a 32nd of the device-memory traffic"
     precisions = ("fp32", "fp64")
     block_sides = 2
 

@@ -84,7 +84,7 @@ def _matmul(a, b, c):
 class NumbaCudaTensorCore(NumbaCuda):
     """float32 in and out, rounded to tf32 on the way to shared memory; accumulates in float32."""
 
-    rung, adds = 7, "tensor cores: mma.sync on tf32 by an intrinsic of inline PTX"
+    after, adds = "numba_cuda_unrolled", "tensor cores: mma.sync on tf32 by an intrinsic of inline PTX"
     precisions = ("tf32",)
     least_capability = (8, 0)
     function = _matmul

@@ -24,7 +24,7 @@ def _matmul(a_transposed, b, c):
 class NumbaCudaTransposed(NumbaCuda):
     """Transposing A is not in the kernel's time, but in the end-to-end time. `block` is (rows, columns) of C."""
 
-    rung, adds = 2, "A transposed beforehand: the same threads now read it in one access"
+    after, adds = "numba_cuda_naive", "A transposed beforehand: the same threads now read it in one access"
     precisions = ("fp32", "fp64")
     function = _matmul
     block_sides = 2

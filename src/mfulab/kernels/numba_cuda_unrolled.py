@@ -104,7 +104,8 @@ def _matmul(a, b, c, rows, columns, inner):
 class NumbaCudaUnrolled(NumbaCuda):
     """Arrays of 2³² elements and more are unsupported: the indices have 32 bits."""
 
-    rung, adds = 6, "32-bit indices, unrolled inner loop, the next tile loads while this one is multiplied"
+    after = "numba_cuda_register"
+    adds = "32-bit indices, unrolled inner loop, the next tile loads while this one is multiplied"
     function = _matmul
 
     def require(self, device: str, shape: Shape) -> None:

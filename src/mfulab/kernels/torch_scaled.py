@@ -14,7 +14,7 @@ class TorchScaled(MatmulKernel):
     B is laid out by columns beforehand, as the product wants it: that is in the end-to-end time only.
     """
 
-    family, rung = "library", 5
+    family, after = "library", "cublaslt_bias"
     adds = "the framework's fp8 matmul"
     devices = ("cuda",)
     precisions = ("fp8",)

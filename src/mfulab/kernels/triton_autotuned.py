@@ -26,7 +26,7 @@ CANDIDATES = [
 class TritonAutotuned(TritonKernel):
     """Tuned anew for each shape; the time that takes is in the first call's."""
 
-    rung, adds = 2, "tile, warps and stages tuned for this shape on this device"
+    after, adds = "triton_plain", "tile, warps and stages tuned for this shape on this device"
     block_sides = 0
 
     def require(self, device: str, shape: Shape) -> None:

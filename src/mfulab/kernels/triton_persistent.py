@@ -13,7 +13,7 @@ class TritonPersistent(TritonKernel):
     All matrices of a batch lie under one another in one descriptor, so a tile of B may not reach into the next matrix.
     """
 
-    rung, adds = 3, "programs that stay, one an SM, and whole tiles by the bulk copy engine"
+    after, adds = "triton_autotuned", "programs that stay, one an SM, and whole tiles by the bulk copy engine"
 
     def require(self, device: str, shape: Shape) -> None:
         super().require(device, shape)

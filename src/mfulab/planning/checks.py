@@ -12,11 +12,12 @@ from hydra.core.override_parser.types import Override
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError, create_model
 
 from mfulab.planning.overrides import OPEN
-from mfulab.planning.runs import MOST_REPLICATES, put
+from mfulab.planning.runs import put
 from mfulab.schema.configs import SLUG, Closed
 from mfulab.schema.errors import ConfigurationError, unknown
 from mfulab.schema.files import UnreadableError, read_text
 from mfulab.schema.measurements import MEASUREMENTS
+from mfulab.schema.replicates import MOST_REPLICATES
 
 MOST = 100_000  # values of one key, and runs of one step: more is a mistake
 PACKAGE = re.compile(r"^#\s*@package\s+_global_\s*$", re.MULTILINE)

@@ -22,13 +22,13 @@ from mfulab.planning.naming import run_name
 from mfulab.schema.configs import CeilingsConfig, CountFlopsConfig, EnvironmentConfig, ProfileStepConfig, StepConfig
 from mfulab.schema.errors import unknown
 from mfulab.schema.measurements import MEASUREMENTS
+from mfulab.schema.replicates import numbered
 
 if TYPE_CHECKING:  # composing imports Hydra, which a remembered plan does without
     from mfulab.planning.composition import Composition
 
 MEMORY = "memory"
 REPLICATES = {"cpu": 3, "cuda": 2}
-MOST_REPLICATES = 99
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,7 @@ class Plan:
     excluded: Sequence[Mapping[str, str]]
     language: str = "en"  # of the report; no run reads it
     overrides: Sequence[str] = ()  # what the user gave for these runs, beside the experiment
+    seed: int = 0  # of the order in which replicates are measured
     time_limit_s: float = 0  # of runs that need no device, where it is no part of what they are; 0: the default
 
     @property
@@ -118,7 +119,8 @@ def plan(composition: Composition, hardware: str, device: str) -> Plan:
     runs, language = list(planner.runs.values()), _language(composition)
     swept = [value.content for value in composition.axes.get("timing.time_limit_s", ())]
     limit = max(swept or [composition.base.get("timing", {}).get("time_limit_s", 0)])
-    return Plan(composition.experiment, hardware, runs, excluded, language, composition.overrides, limit)
+    order = 0 if "seed" in composition.axes else composition.base.get("seed", 0)
+    return Plan(composition.experiment, hardware, runs, excluded, language, composition.overrides, order, limit)
 
 
 def _language(composition: Composition) -> str:
@@ -200,7 +202,12 @@ class _Planner:
     def _add_ceiling(self, precision: Mapping[str, Any] | None) -> str:
         ceiling = precision["name"] if precision else MEMORY
         content = {"ceiling": ceiling, "precision": precision, "device": self.peaks}
-        return self._append("ceilings", _validated(CeilingsConfig, content), {})
+        config = _validated(CeilingsConfig, content)
+        folder = self._append("ceilings", config, {})
+        if numbered(folder, 2) not in self.runs:
+            for replicate in range(2, self.replicates("ceilings") + 1):
+                self._append("ceilings", config.model_copy(update={"replicate": replicate}), {})
+        return folder
 
     def _append(
         self, step: str, config: StepConfig, dotted: Mapping[str, Any], needs: Mapping[str, str] | None = None

@@ -20,7 +20,7 @@ from mfulab.runtime import client, devices
 from mfulab.schema.errors import ConfigurationError
 from mfulab.schema.files import write_text
 from mfulab.schema.measurements import TABLES, Measurement
-from mfulab.schema.replicates import previous
+from mfulab.schema.replicates import previous, replicate_of, turn
 
 
 class Workflow:
@@ -110,6 +110,16 @@ class Workflow:
             return [f"{RESULTS}/{wildcards.hardware}/{step}/{before}/row.csv"] if before else []
 
         return rows
+
+    def priority(self, measurement: Measurement) -> Callable[[Any], float]:
+        """Priority of a run: what others are joined with first, then round by round in an order of the plan's seed."""
+        seed = self.plans[0].seed
+
+        def number(wildcards: Any) -> float:
+            run = str(wildcards.run)
+            return (measurement.priority if replicate_of(run) == 1 else 0) + turn(run, seed)
+
+        return number
 
     @property
     def planned_manifests(self) -> list[str]:

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 from mfulab.hardware import system
@@ -14,7 +15,23 @@ from mfulab.runtime.client import SOCKET, THREADS
 from mfulab.runtime.devices import GPUS
 from mfulab.runtime.processes import WORKFLOW
 
-_worker: subprocess.Popen[bytes] | None = None
+_worker: "Worker | None" = None
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A warm worker, which ends with this process at the latest; clients find it by its socket."""
+
+    process: subprocess.Popen[bytes]
+    socket: str
+
+    def stop(self) -> None:
+        """Ends it and any run in it."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.kill()  # it may still be importing
+        self.process.wait()
+        shutil.rmtree(Path(self.socket).parent, ignore_errors=True)
 
 
 def start(is_local: bool = True, measures: bool = True) -> None:
@@ -29,8 +46,15 @@ def start(is_local: bool = True, measures: bool = True) -> None:
         return
     os.environ[WORKFLOW] = str(os.getpid())
     _tell_gpus()
+    _worker = start_worker(measures)
+    if _worker is not None:
+        os.environ[SOCKET] = _worker.socket
+
+
+def start_worker(measures: bool = True) -> Worker | None:
+    """Starts a worker with the modules that this process's environment finds; None where runs go without one."""
     if not system.can_fork_after_imports() or os.environ.get(SOCKET) == "":
-        return
+        return None
     what = "measures" if measures else "reports"
     folder = Path(tempfile.mkdtemp(prefix="mfulab-", dir="/tmp"))  # short: a socket's path may have 107 bytes
     environment = {key: value for key, value in os.environ.items() if key not in THREADS}
@@ -39,28 +63,24 @@ def start(is_local: bool = True, measures: bool = True) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(folder / "socket"))
         listener.listen(1024)
-        _worker = subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "mfulab.runtime.server", str(listener.fileno()), str(folder), what],
             stdin=subprocess.PIPE,  # its end is the worker's: only this process holds it, and even SIGKILL lets it go
             pass_fds=[listener.fileno()],
             start_new_session=True,
             env=environment,
         )
-    os.environ[SOCKET] = str(folder / "socket")
+    return Worker(process, str(folder / "socket"))
 
 
 def stop() -> None:
     """Ends the worker and any run in it."""
     global _worker
     os.environ.pop(WORKFLOW, None)
-    path = os.environ.pop(SOCKET, None)
-    if _worker is None or _worker.stdin is None or path is None:
-        return
-    _worker.stdin.close()
-    _worker.kill()  # it may still be importing
-    _worker.wait()
+    os.environ.pop(SOCKET, None)
+    if _worker is not None:
+        _worker.stop()
     _worker = None
-    shutil.rmtree(Path(path).parent, ignore_errors=True)
 
 
 def _tell_gpus() -> None:

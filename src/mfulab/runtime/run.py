@@ -4,6 +4,7 @@ import importlib
 import subprocess
 import time
 import traceback
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -18,7 +19,9 @@ from mfulab.schema.measurements import MEASUREMENTS
 from mfulab.schema.replicates import previous
 from mfulab.schema.rows import LONGEST_MESSAGE, Row, Status
 from mfulab.steps.base import Measured
+from mfulab.timing.statistics import relative_half_width
 
+FEWEST_REPLICATES = 3  # that can be precise: two agree by chance
 # What the allocators of torch and NumPy say; torch raises a plain RuntimeError for host memory.
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "unable to allocate", "defaultcpuallocator")
 
@@ -89,15 +92,29 @@ def check_device(config: StepConfig, folder: Path) -> str:
 
 
 def _as_before(step: str, config: StepConfig, folder: Path) -> Measured | None:
-    """Outcome of the previous replicate, if that was no measurement: the next one would end the same."""
-    before = previous(folder.name)
-    try:
-        row = read_csv(folder.with_name(before) / "row.csv")[0] if before else {}
-    except (FileNotFoundError, UnreadableError, IndexError):
-        row = {}
-    if row.get("status", "ok") == "ok":
+    """Outcome of a replicate that needs no measuring: the one before was not measured, or all before are precise."""
+    rows = _rows_before(folder)
+    if rows and rows[0].get("status", "ok") != "ok":
+        return Measured(_unmeasured(step, config, cast(Status, rows[0]["status"]), rows[0].get("message", "")))
+    wanted = getattr(getattr(config, "timing", None), "relative_precision", None)
+    times = [float(row["time_s"]) for row in rows if row.get("time_s")]
+    if wanted is None or len(times) < FEWEST_REPLICATES:
         return None
-    return Measured(_unmeasured(step, config, cast(Status, row["status"]), row.get("message", "")))
+    reached = relative_half_width(times)
+    if reached is None or reached > wanted:
+        return None
+    told = f"not measured: {len(times)} processes reach {reached:.3g}, timing.relative_precision={wanted:g}"
+    return Measured(_unmeasured(step, config, "ok", told))
+
+
+def _rows_before(folder: Path) -> list[dict[str, str]]:
+    """The rows of the replicates before this one that are there, the latest first."""
+    rows, before = [], previous(folder.name)
+    while before:
+        with suppress(FileNotFoundError, UnreadableError):
+            rows += read_csv(folder.with_name(before) / "row.csv")[:1]
+        before = previous(before)
+    return rows
 
 
 def _unmeasured(step: str, config: StepConfig, status: Status, message: str) -> Row:

@@ -9,12 +9,17 @@ from mfulab.samplers.reading import Reading
 
 
 class PeakMemory:
-    """The most memory held since it was made, beyond what was held then (nothing, for CUDA's allocator)."""
+    """The most memory held since it was made, beyond what was held then."""
 
     def __init__(self, device: Any) -> None:
         self._device = device
         self.forget()
-        self._baseline = 0 if device.type == "cuda" else psutil.Process().memory_info().rss
+        if device.type == "cuda":
+            import torch
+
+            self._baseline = torch.cuda.memory_allocated(device)
+        else:
+            self._baseline = psutil.Process().memory_info().rss
 
     def forget(self) -> None:
         """Leaves out what was held in between and is no longer: the peak is from now on."""
@@ -30,7 +35,8 @@ class PeakMemory:
         if self._device.type == "cuda":
             import torch
 
-            return Reading(torch.cuda.max_memory_allocated(self._device), "B", "CUDA caching allocator, peak allocated")
+            held = torch.cuda.max_memory_allocated(self._device) - self._baseline
+            return Reading(held, "B", "CUDA caching allocator, peak allocated")
         peak = system.peak_memory_bytes()
         if peak is None:
             return Reading(None, "B", "peak RSS", reason="this system does not report the peak resident set")

@@ -153,7 +153,24 @@ class TimingConfig(Closed):
     windows: int | None = Field(None, ge=2, description="Measured windows of each process.")
     window_time_s: float | None = Field(None, gt=0, description="Shortest measured window.")
     warm_up_time_s: float | None = Field(None, gt=0, description="Longest warm-up; it ends earlier once steady.")
+    relative_precision: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="Half-width of the interval, relative, at which further windows and processes are left out.",
+    )
+    patience_s: float | None = Field(
+        None, ge=0, description="Longest time of further windows: for disturbed ones, and for the precision."
+    )
     time_limit_s: float = Field(600, gt=0, description="A run that takes longer becomes a failed row.")
+
+    @model_validator(mode="after")
+    def _precision_needs_patience(self) -> "TimingConfig":
+        if self.relative_precision is not None and self.patience_s == 0:
+            raise ValueError(
+                f"relative_precision={self.relative_precision:g} with patience_s=0: no further window may be measured"
+            )
+        return self
 
 
 class ProfileConfig(Closed):
@@ -195,6 +212,7 @@ class CeilingsConfig(StepConfig):
     ceiling: Name = Field(description="The name of a precision, or `memory`.")
     precision: PrecisionConfig | None = Field(None, description="Empty for `memory`.")
     device: DeviceConfig = DeviceConfig()
+    replicate: int = REPLICATE
 
 
 class CountFlopsConfig(StepConfig):

@@ -1,7 +1,9 @@
 """Names of replicates: `…,replicate=2` is the second process that measures a run, the first has the run's own name."""
 
+import hashlib
 import re
 
+MOST_REPLICATES = 99
 _NUMBER = re.compile(r",replicate=(\d+)$")
 
 
@@ -29,3 +31,18 @@ def previous(run: str) -> str | None:
     if found is None:
         return None
     return numbered(base_name(run), int(found[1]) - 1)
+
+
+def replicate_of(run: str) -> int:
+    """The number of a run's replicate, 1 of the run itself."""
+    found = _NUMBER.search(run)
+    return int(found[1]) if found else 1
+
+
+def turn(run: str, seed: int) -> float:
+    """A priority between 0 and 1, exclusive: replicates in rounds, each round in an order that the seed decides.
+
+    So a run's processes lie a round apart, and the runs beside it differ from round to round.
+    """
+    drawn = int.from_bytes(hashlib.sha256(f"{seed},{run}".encode()).digest()[:6], "big") / 2**48
+    return (1 - (replicate_of(run) - drawn) / (MOST_REPLICATES + 1)) / 2

@@ -11,8 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Percent = Annotated[float, Field(ge=0)]
 TIME_CI_LOW = Field(None, description="95 % confidence interval of `time_s`, from the spread between processes.")
-REPLICATES = Field(None, description="Processes that measured the run, apart in time; the tables make them one row.")
-BETWEEN = Field(None, description="Standard deviation of the processes' medians, relative.")
 Status = Literal["ok", "out_of_memory", "unsupported", "incorrect", "failed"]
 
 
@@ -62,13 +60,53 @@ class EnvironmentRow(Row):
     )
     driver: str | None = None
     cuda: str | None = Field(None, description="CUDA version that torch was built for.")
+    cpu_governor: str | None = Field(None, description="Frequency governor; a virtual machine reports none.")
+    cpu_turbo: bool | None = Field(None, description="Whether the clock may rise above its nominal rate.")
+    huge_pages: str | None = Field(None, description="Transparent huge pages: always, madvise or never.")
+    thread_settings: str | None = Field(
+        None,
+        description="JSON: variables of the environment that place threads or let them spin, as the runs see them.",
+    )
+    probe_product_s: float | None = Field(None, description="The probe's product at its best, on a CPU.")
+    probe_copy_s: float | None = Field(None, description="The probe's copy at its best, on a CPU.")
 
 
-class CeilingRow(Row):
-    """Ceiling of the device, in one precision or in bytes."""
+class TimedRow(Row):
+    """A row of what is timed by several processes, apart in time, which the tables make one."""
+
+    replicates: int | None = Field(None, description="Processes that measured the run.")
+    between_spread_percent: float | None = Field(
+        None, description="Standard deviation of the processes' medians, relative."
+    )
+    process_times_s: str | None = Field(None, description="JSON: the median of each process, in their order.")
+    precision_percent: float | None = Field(
+        None, description="Half the 95 % confidence interval, relative: the precision that was reached."
+    )
+    disturbed_replicates: int | None = Field(
+        None, description="Processes that met a slow state of the machine to the end; they widen the interval."
+    )
+    slowdown: float | None = Field(
+        None, description="The machine's probe around what counts ÷ its best on this machine; of the slowest process."
+    )
+    disturbed_windows: int | None = Field(
+        None, description="Windows, or rounds of a matmul, that count although the machine was disturbed."
+    )
+    repeated_windows: int | None = Field(None, description="Those measured again because the machine was disturbed.")
+    probe_s: float | None = Field(None, description="Time spent on probing the machine's state.")
+    probes: str | None = Field(
+        None, description="JSON: the machine's states: when (Unix time), seconds of the probe's product and copy."
+    )
+
+
+class CeilingRow(TimedRow):
+    """Ceiling of the device, in one precision or in bytes; of several processes the best on a CPU, else the median."""
 
     ceiling: str = Field("", description="The name of a precision, or `memory`.")
     measured_tflop_s: float | None = Field(None, description="Best large matmul found on this device.")
+    measured_ci_low_tflop_s: float | None = Field(
+        None, description="95 % confidence interval of it, from the spread between processes."
+    )
+    measured_ci_high_tflop_s: float | None = None
     measured_with: str | None = Field(
         None, description="torch, on a CPU also numpy; in the tables also a faster kernel."
     )
@@ -80,6 +118,8 @@ class CeilingRow(Row):
     datasheet_tflop_s: float | None = None
     max_clock_tflop_s: float | None = Field(None, description="The same at the highest clock that the device allows.")
     measured_gb_s: float | None = Field(None, description="Triad a[i] = b[i] + s·c[i], three streams counted.")
+    measured_ci_low_gb_s: float | None = None
+    measured_ci_high_gb_s: float | None = None
     computed_gb_s: float | None = Field(None, description="Memory clock × bus width × 2, if the device reports them.")
     clock_mhz: float | None = Field(None, description="Mean SM clock while measuring.")
     threads: int | None = Field(None, description="CPU threads used.")
@@ -146,6 +186,11 @@ class FlopsRow(Row):
         None, description="Of the last token of each sequence, those before it in a cache; causal transformers only."
     )
     decoding_bytes: int | None = Field(None, description="Read and written by its counted operators, 4 bytes each.")
+    intensities: str | None = Field(
+        None,
+        description="JSON: pass → [executed FLOPs, bytes of 4 an element] of its operators, those of alike intensity"
+        " summed; all that multiply nothing are one, of 0 FLOPs.",
+    )
 
 
 class CounterRow(Row):
@@ -165,7 +210,7 @@ class CounterRow(Row):
     uncounted_operators: str | None = Field(None, description="JSON: what the tool says it passed over → calls.")
 
 
-class ProfileRow(Row):
+class ProfileRow(TimedRow):
     """One profiled step of a model; what it shares with its FLOP count and ceilings is joined in the table."""
 
     model: str = ""
@@ -180,8 +225,6 @@ class ProfileRow(Row):
     time_p95_s: float | None = None
     time_ci_low_s: float | None = TIME_CI_LOW
     time_ci_high_s: float | None = None
-    replicates: int | None = REPLICATES
-    between_spread_percent: float | None = BETWEEN
     within_spread_percent: float | None = Field(
         None, description="Standard deviation of the windows' medians inside a process, relative."
     )
@@ -274,12 +317,12 @@ class ProfileRow(Row):
     reasons: str | None = Field(None, description="JSON: column → why it is empty.")
 
 
-class MatmulRow(Row):
+class MatmulRow(TimedRow):
     """One measured matmul."""
 
     kernel: str = ""
     family: str = Field("", description="CPU, Numba CUDA, CUDA C, Triton, tile language or library.")
-    rung: int | None = Field(None, description="Position on the ladder of its family, from the simplest up.")
+    after: str = Field("", description="Rung below on the ladder of its family; empty: the lowest.")
     adds: str = Field("", description="What this rung does that the one below does not.")
     size: str = ""
     precision: str = ""
@@ -291,8 +334,6 @@ class MatmulRow(Row):
     time_s: float | None = Field(None, description="Median of `hot_time_s`: launches back to back.")
     time_ci_low_s: float | None = TIME_CI_LOW
     time_ci_high_s: float | None = None
-    replicates: int | None = REPLICATES
-    between_spread_percent: float | None = BETWEEN
     hot_time_s: float | None = None
     hot_iqr_s: float | None = None
     cold_time_s: float | None = Field(None, description="Caches flushed before each launch.")

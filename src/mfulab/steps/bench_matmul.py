@@ -28,12 +28,14 @@ from mfulab.schema.rows import MatmulRow
 from mfulab.steps.base import Measured
 from mfulab.timing.device_timer import DeviceTimer
 from mfulab.timing.host_timer import LONGEST_SPIN_S, HostTimer
+from mfulab.timing.probe import Best, Probe, Watch, known_best, packed
 from mfulab.timing.repetitions import Budget, Call, Repetition, Timer, interleave, summarise
 from mfulab.timing.transfers import median_wall_s, synchronise, time_transfers
 
 WINDOWS = {"cpu": 2, "cuda": 3}  # of each process
 WINDOW_S = {"cpu": 0.2, "cuda": 0.1}
-WARM_UP_S = {"cpu": 0.6, "cuda": 0.3}
+WARM_UP_S = {"cpu": 0.4, "cuda": 0.3}
+PATIENCE_S = {"cpu": 1.0, "cuda": 1.0}
 # What goes around the product is repeated for so long: most of it after other libraries' threads have ceased to spin.
 AROUND_S = {"cpu": LONGEST_SPIN_S, "cuda": 0.0}
 
@@ -65,15 +67,17 @@ def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
     if not before.correct:
         return Measured(_incorrect(row, before, "at the first call"))
 
+    probe = Probe(operands.c.device)
     started = time.perf_counter()
     first_calls = config.first_calls if is_first else None
     first_calls_s = first_call_s + sum(_one(call)[0] for _ in range((first_calls or 1) - 1))
     with _launched_with(launch), _others_noted(row):
-        repetitions, reference = _time(config, call, operands, exact)
+        repetitions, reference = _time(config, call, operands, exact, row, probe, known_best(folder))
+    row.probe_s = probe.spent_s
     row.measured_s = time.perf_counter() - started
     # What timing left in C; a call that returns its result is asked once more.
     after = check(_result(operands, None if returned is None else call()), exact, form, shape.k)
-    samples = [asdict(repetition) for repetition in repetitions]
+    samples = [{"replicate": config.replicate, **asdict(repetition)} for repetition in repetitions]
     if not after.correct:
         return Measured(_incorrect(row, after, "after timing"), samples)
     del exact
@@ -165,9 +169,18 @@ class _Bound:
 
 
 def _time(
-    config: BenchMatmulConfig, call: _Bound, operands: Operands, exact: torch.Tensor
+    config: BenchMatmulConfig,
+    call: _Bound,
+    operands: Operands,
+    exact: torch.Tensor,
+    row: MatmulRow,
+    watch: Watch,
+    best: Best,
 ) -> tuple[list[Repetition], str | None]:
-    """All repetitions, and the name of the reference where the library has the product; leaves other inputs behind."""
+    """All repetitions, and the name of the reference where the library has the product; leaves other inputs behind.
+
+    Fills the row's columns of the machine's states, which `watch` told and whose `best` may be known.
+    """
     device = operands.a.device.type
     timer: Timer = DeviceTimer() if device == "cuda" else HostTimer(cpu().last_level_cache_bytes)
     contestants = {config.kernel.name: call}
@@ -185,7 +198,11 @@ def _time(
         for contestant in contestants.values():
             contestant.prepare()
 
-    return interleave(contestants, timer, _budget(config.timing, device), refresh), name
+    timed = interleave(contestants, timer, _budget(config.timing, device), refresh, watch, best)
+    row.probes = packed(timed.states, torch.get_num_threads())
+    row.disturbed_windows = len({one.round for one in timed.repetitions if one.disturbed})
+    row.repeated_windows = timed.repeated
+    return timed.repetitions, name
 
 
 def _budget(timing: TimingConfig, device: str) -> Budget:
@@ -194,7 +211,8 @@ def _budget(timing: TimingConfig, device: str) -> Budget:
     warm_up_s = timing.warm_up_time_s or WARM_UP_S[device]
     longest = 10 if device == "cpu" else 20  # rounds on a GPU hold sustained work beside what is timed
     limit_s = min(longest * time_s, timing.time_limit_s / 4)
-    return Budget(warm_up_s, time_s, limit_s, least_rounds=windows)
+    patience_s = PATIENCE_S[device] if timing.patience_s is None else timing.patience_s
+    return Budget(warm_up_s, time_s, limit_s, windows, patience_s, timing.relative_precision)
 
 
 def _describe(
@@ -205,7 +223,7 @@ def _describe(
     return MatmulRow(
         kernel=config.kernel.name,
         family=kernel.family,
-        rung=kernel.rung,
+        after=kernel.after,
         adds=kernel.adds,
         size=config.size,
         precision=config.precision.name,

@@ -13,22 +13,28 @@ from mfulab.hardware.gpu import properties_of
 from mfulab.hardware.peaks import memory_peak_gb_s
 from mfulab.samplers.series import Series
 from mfulab.schema.configs import CeilingsConfig, PrecisionConfig
+from mfulab.schema.files import UnreadableError, read_csv
+from mfulab.schema.replicates import base_name
 from mfulab.schema.rows import CeilingRow
 from mfulab.steps.base import Measured, UnsupportedError
 from mfulab.timing.best_matmul import LIMIT_S, best_bandwidth, fastest_matmul, sweep_matmuls, sweep_triad
+from mfulab.timing.probe import Probe, packed
 
 
 def measure(config: CeilingsConfig, folder: Path) -> Measured:
     """Measures `config.ceiling`. Every sample holds matmuls back to back; the ceiling is that of the best shape."""
     device, threads = prepare(config.device)
     row = CeilingRow(ceiling=config.ceiling, threads=threads if device.type == "cpu" else None)
+    probe = Probe(device)
+    states = [probe()]
     began = time.perf_counter()
     if config.precision is None:
         measured = _memory(row, device, folder)
     else:
         measured = _matmuls(row, config, config.precision, device, threads, folder)
-    measured.row.measured_s = time.perf_counter() - began
-    return measured
+    row.measured_s = time.perf_counter() - began
+    row.probes, row.probe_s = packed([*states, probe()], torch.get_num_threads()), probe.spent_s
+    return Measured(row, [{"replicate": config.replicate, **sample} for sample in measured.samples])
 
 
 def _matmuls(
@@ -44,7 +50,7 @@ def _matmuls(
         raise UnsupportedError("TF32 needs an NVIDIA GPU of compute capability 8.0 or later; matmuls here stay fp32")
     allow_tf32(precision.tf32)
     with _clock(row, device, folder):
-        samples = sweep_matmuls(effective, device, LIMIT_S[device.type])
+        samples = sweep_matmuls(effective, device, LIMIT_S[device.type], _found_before(folder))
     peak = peak_of(device, threads, effective, config.device)
     row.measured_with, row.measured_shape, row.measured_tflop_s = fastest_matmul(samples, device)
     row.computed_tflop_s, row.max_clock_tflop_s, row.datasheet_tflop_s = peak.spec, peak.max_clock, peak.datasheet
@@ -52,6 +58,17 @@ def _matmuls(
     row.computed_formula, row.computed_source = peak.formula or None, peak.source or None
     row.message = peak.reason
     return Measured(row, samples)
+
+
+def _found_before(folder: Path) -> tuple[str, str] | None:
+    """Library and shape of the best matmul that the run's first process found: later ones repeat that alone."""
+    first = base_name(folder.name)
+    try:
+        (row,) = read_csv(folder.with_name(first) / "row.csv") if first != folder.name else ({},)
+    except (OSError, UnreadableError, ValueError):
+        return None
+    with_, shape = row.get("measured_with"), row.get("measured_shape")
+    return (with_, shape) if with_ and shape else None
 
 
 def _memory(row: CeilingRow, device: torch.device, folder: Path) -> Measured:

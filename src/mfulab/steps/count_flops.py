@@ -22,6 +22,7 @@ from mfulab.steps.base import Measured
 BYTES = 4
 """An element's size in every `bytes` column; multiply by precision's element size ÷ 4 for another number format."""
 
+Intensities = list[tuple[int, int]]
 DEVICES = (2, 8, 64)
 """Numbers of devices for which `parallel.csv` works memory and traffic out."""
 
@@ -38,19 +39,21 @@ def measure(config: CountFlopsConfig, folder: Path) -> Measured:
     """
     counted = count_model(config.model, config.batch_size, config.sequence_length)
     row = _row(config, counted)
-    _add_inference(row, config)
+    intensities = {each: _intensities(counted.count.operations, each) for each in ("forward", "backward")}
+    _add_inference(row, config, intensities)
     _add_checkpointed(row, config)
     write_csv(folder / "layers.csv", layer_rows(counted.model, counted.count.operations))
     shape = transformer_shape(counted.model)
     if shape and config.sequence_length:
         _add_transformer(row, config, shape)
         if shape.causal:
-            _add_decoding(row, config)
+            _add_decoding(row, config, intensities)
         write_csv(folder / "formulas.csv", compare_formulas(counted, config.batch_size, config.sequence_length))
         tokens = config.batch_size * config.sequence_length
         whole = sum(parameter.numel() for parameter in counted.model.parameters())
         ways = [plans(whole, devices, layers=shape.layers, width=shape.width, tokens=tokens) for devices in DEVICES]
         write_csv(folder / "parallel.csv", [plan for way in ways for plan in way])
+    row.intensities = json.dumps(intensities)
     return Measured(row, _operator_rows(counted.count.operations))
 
 
@@ -106,7 +109,7 @@ def _add_transformer(row: FlopsRow, config: CountFlopsConfig, shape: Transformer
         )
 
 
-def _add_inference(row: FlopsRow, config: CountFlopsConfig) -> None:
+def _add_inference(row: FlopsRow, config: CountFlopsConfig, intensities: dict[str, Intensities]) -> None:
     """Counts anew in evaluation mode, where dropout is gone and nothing is kept for a backward pass."""
     counted = count_model(config.model, config.batch_size, config.sequence_length, mode="inference")
     total = counted.count.operations.sum("forward")
@@ -115,6 +118,7 @@ def _add_inference(row: FlopsRow, config: CountFlopsConfig) -> None:
     row.inference_bytes = BYTES * total.elements
     row.inference_peak_bytes = BYTES * counted.count.peak.elements
     row.inference_peak_fixed_bytes = counted.count.peak.fixed_bytes
+    intensities["inference"] = _intensities(counted.count.operations, "forward")
 
 
 def _add_checkpointed(row: FlopsRow, config: CountFlopsConfig) -> None:
@@ -128,7 +132,7 @@ def _add_checkpointed(row: FlopsRow, config: CountFlopsConfig) -> None:
     row.checkpointed_peak_bytes = BYTES * counted.count.peak.elements
 
 
-def _add_decoding(row: FlopsRow, config: CountFlopsConfig) -> None:
+def _add_decoding(row: FlopsRow, config: CountFlopsConfig, intensities: dict[str, Intensities]) -> None:
     """Counts anew the step that decodes the last token; the columns stay empty if that cannot be, and it is said."""
     try:
         counted = count_model(config.model, config.batch_size, config.sequence_length, mode="decoding")
@@ -139,6 +143,20 @@ def _add_decoding(row: FlopsRow, config: CountFlopsConfig) -> None:
         return
     total = counted.count.operations.sum("forward")
     row.decoding_flops, row.decoding_bytes = total.flops, BYTES * total.elements
+    intensities["decoding"] = _intensities(counted.count.operations, "forward")
+
+
+def _intensities(operations: Operations, direction: str) -> Intensities:
+    """Executed FLOPs and bytes of one pass, operators that agree in FLOPs a byte to a thousandth summed."""
+    sums: dict[str, list[int]] = {}
+    for key, total in operations.totals.items():
+        if key.direction != direction:
+            continue
+        for flops, elements in ((total.executed_flops, total.elements), (0, total.other_elements)):
+            if elements:
+                alike = sums.setdefault(f"{flops / elements:.3e}", [0, 0])
+                alike[0], alike[1] = alike[0] + flops, alike[1] + BYTES * elements
+    return [(flops, size) for flops, size in sums.values()]
 
 
 def _operator_rows(operations: Operations) -> list[dict[str, object]]:

@@ -1,6 +1,7 @@
 """Describes the machine and the software that every other number was measured with."""
 
 import json
+import os
 import platform
 from importlib import metadata
 from pathlib import Path
@@ -14,6 +15,10 @@ from mfulab.hardware.compute import prepare
 from mfulab.schema.configs import EnvironmentConfig
 from mfulab.schema.rows import EnvironmentRow
 from mfulab.steps.base import Measured
+from mfulab.timing.probe import best_now
+
+PROBED_S = 0.2
+THREADING = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "NUMBA_NUM_THREADS", "GLIBC_TUNABLES", "MALLOC_")
 
 # Those that a measured number depends on.
 PACKAGES = (
@@ -49,8 +54,19 @@ def measure(config: EnvironmentConfig, folder: Path) -> Measured:
         gpus=json.dumps(gpus) if gpus else None,
         driver=driver(),
         cuda=torch.version.cuda,
+        cpu_governor=cpu.governor(),
+        cpu_turbo=cpu.turbo(),
+        huge_pages=cpu.huge_pages(),
+        thread_settings=json.dumps(thread_settings()),
     )
+    if device.type == "cpu":  # a GPU's runs know their own: only to look at it must not wake CUDA up
+        row.probe_product_s, row.probe_copy_s = best_now(device, PROBED_S)
     return Measured(row)
+
+
+def thread_settings() -> dict[str, str]:
+    """Variables that say where threads run, how many there are, and whether they spin while they wait."""
+    return {name: value for name, value in sorted(os.environ.items()) if name.startswith(THREADING)}
 
 
 def packages() -> dict[str, str]:

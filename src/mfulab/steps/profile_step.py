@@ -22,6 +22,7 @@ from mfulab.schema.files import write_csv
 from mfulab.schema.rows import ProfileRow
 from mfulab.steps.base import Measured, UnsupportedError
 from mfulab.timing.clocks import clock_for
+from mfulab.timing.probe import Probe, known_best, packed
 from mfulab.timing.statistics import Stats
 from mfulab.timing.windows import CPU_PACE, CUDA_PACE, Observation, Pace, observe
 from mfulab.tracing.operators import (
@@ -48,14 +49,16 @@ def measure(config: ProfileStepConfig, folder: Path) -> Measured:
         raise UnsupportedError("TF32 needs an NVIDIA GPU of compute capability 8.0 or later")
     allow_tf32(config.precision.tf32)
     torch.manual_seed(config.seed)
+    probe = Probe(device, clock_reader(device))  # before the memory that it holds would count as the model's
     memory = PeakMemory(device)
     began = time.perf_counter()
     step, final_loss = make_step(config, device)
     made = time.perf_counter()
     if config.workload.mode == "decoding":
         memory.forget()  # filling the cache is not the step
-    seen = _observe(config, step, device, folder)
+    seen = _observe(config, step, device, folder, probe)
     row = _row(config, seen, effective)
+    row.probe_s, row.probes = probe.spent_s, packed(seen.states, torch.get_num_threads())
     row.measured_s = time.perf_counter() - made
     if config.execution.mode != "eager":
         row.compile_s = max(0.0, made - began + seen.warm_up.first_call_s - seen.time_s)
@@ -75,7 +78,7 @@ def measure(config: ProfileStepConfig, folder: Path) -> Measured:
     if not math.isfinite(row.loss):
         row.status, row.loss = "incorrect", None
         row.message = f"the loss is not finite after {seen.steps} steps in {config.precision.name}"
-    return Measured(row, _samples(seen))
+    return Measured(row, _samples(seen, config.replicate))
 
 
 def make_step(config: ProfileStepConfig, device: torch.device) -> tuple[Callable[[], Any], Callable[[], float]]:
@@ -130,6 +133,8 @@ def pace_for(device: torch.device, timing: TimingConfig) -> Pace:
         windows=timing.windows or pace.windows,
         window_s=timing.window_time_s or pace.window_s,
         warm_up_s=timing.warm_up_time_s or pace.warm_up_s,
+        patience_s=pace.patience_s if timing.patience_s is None else timing.patience_s,
+        precision=timing.relative_precision,
     )
 
 
@@ -148,6 +153,8 @@ def _row(config: ProfileStepConfig, seen: Observation, effective: str) -> Profil
         time_p95_s=steps.p95,
         within_spread_percent=_within_spread(seen),
         windows=len(seen.windows),
+        disturbed_windows=seen.disturbed,
+        repeated_windows=len(seen.discarded),
         steps=seen.steps,
         window_s=seen.length_s,
         warm_up_s=seen.warm_up.total_s,
@@ -162,11 +169,13 @@ def _within_spread(seen: Observation) -> float | None:
     return None if spread is None else 100 * spread / medians.median
 
 
-def _observe(config: ProfileStepConfig, step: Callable[[], Any], device: torch.device, folder: Path) -> Observation:
+def _observe(
+    config: ProfileStepConfig, step: Callable[[], Any], device: torch.device, folder: Path, probe: Probe
+) -> Observation:
     series = Series(device, folder / "series.csv").open()
     try:
-        samplers = samplers_for(device, [series])
-        return observe(step, clock_for(device), pace_for(device, config.timing), samplers, clock_reader(device))
+        samplers, pace = samplers_for(device, [series]), pace_for(device, config.timing)
+        return observe(step, clock_for(device), pace, samplers, clock_reader(device), probe, known_best(folder))
     except RuntimeError as error:
         if "not implemented for" in str(error):
             raise UnsupportedError(f"precision={config.precision.name} on {device.type}: {error}") from error
@@ -195,9 +204,10 @@ def write_tables(profile: ProfileConfig, traced: TracedPass, kernels: list[dict[
         shutil.copyfile(path, folder / "tensorboard" / "step.pt.trace.json.gz")
 
 
-def _samples(seen: Observation) -> list[dict[str, object]]:
+def _samples(seen: Observation, replicate: int) -> list[dict[str, object]]:
     return [
-        {"window": number, "sample": place, "time_s": seconds}
-        for number, window in enumerate(seen.windows)
+        {"replicate": replicate, "window": number, "sample": place, "time_s": seconds, "counted": counted}
+        for counted, windows in ((True, seen.windows), (False, seen.discarded))
+        for number, window in enumerate(windows)
         for place, seconds in enumerate(window.step_times_s)
     ]

@@ -8,6 +8,7 @@ The exit code is 1 where a run is slower, 2 where nothing can be compared, other
 """
 
 import argparse
+import math
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,7 @@ from mfulab.tables.records import read_row
 
 STEPS = ("profile_step", "bench_matmul")
 NOTICEABLE = 0.02  # relative: intervals that lie this close together are the same for every purpose
+UNKNOWN_DRIFT = "what the machine does between sweeps is not: experiment=repeat measures it"
 LOGGED = 160  # columns of a file or a log, where no window bounds the lines
 # Verdicts in the order in which they are shown.
 STYLES = {"slower": "red", "faster": "green", "ambiguous": "yellow", "same": "dim", "not comparable": "dim"}
@@ -74,7 +76,11 @@ def verdict(old: Interval, new: Interval, noticeable: float = NOTICEABLE) -> tup
     if not (old.known and new.known):
         which = " and ".join(name for name, each in (("old", old), ("new", new)) if not each.known)
         return "ambiguous", f"no confidence interval ({which}): measured by one process only; replicates=3 is enough"
-    low, high = new.low_s / old.high_s, new.high_s / old.low_s
+    return verdict_of(new.low_s / old.high_s, new.high_s / old.low_s, noticeable)
+
+
+def verdict_of(low: float, high: float, noticeable: float = NOTICEABLE) -> tuple[str, str]:
+    """(verdict, reason) of an interval of a ratio new ÷ old, as of two times."""
     if high < 1 / (1 + noticeable):
         return "faster", ""
     if low > 1 + noticeable:
@@ -95,17 +101,36 @@ def interval(row: Mapping[str, object]) -> Interval | None:
     return Interval(time, time, time, False)
 
 
-def compare(old: Path, new: Path, noticeable: float = NOTICEABLE) -> list[Compared]:
-    """Every run of two folders of one machine each, matched by step and run name."""
+def compare(old: Path, new: Path, noticeable: float = NOTICEABLE, drift: float = 0.0) -> list[Compared]:
+    """Every run of two folders of one machine each, matched by step and run name.
+
+    `drift` is the machine's spread between sweeps, a standard deviation of logarithms, which widens every interval.
+    """
     compared = []
     for step in STEPS:
-        before, after = _rows(old, step), _rows(new, step)
+        before, after = merged(old, step), merged(new, step)
         for run in dict.fromkeys([*before, *after]):
-            compared.append(_one(step, run, before.get(run), after.get(run), noticeable))
+            compared.append(_one(step, run, before.get(run), after.get(run), noticeable, drift))
     return compared
 
 
-def _rows(folder: Path, step: str) -> dict[str, Mapping[str, object]]:
+def drift_between(old: Path, new: Path) -> float | None:
+    """The machine's spread between sweeps, of runs that either folder has measured often enough; None without."""
+    rows = [row for folder in (old, new) for step in STEPS for row in merged(folder, step).values()]
+    return replicates.drift(map(replicates.times_of, rows))
+
+
+def widened(found: Interval, drift: float) -> Interval:
+    """The interval with a further spread in it: relative half-widths add as squares."""
+    if not found.known or not drift:
+        return found
+    further = 1.96 * drift
+    low, high = (math.hypot(math.log(end / found.time_s), further) for end in (found.low_s, found.high_s))
+    return Interval(found.time_s, found.time_s * math.exp(-low), found.time_s * math.exp(high), True)
+
+
+def merged(folder: Path, step: str) -> dict[str, Mapping[str, object]]:
+    """The rows of a machine's folder by run, replicates as one."""
     paths = sorted((folder / step).glob("*/row.csv"))
     named = {"hardware": folder.name, "recorded": False}
     rows = [{**read_row(path.parent, step), "run": path.parent.name, **named} for path in paths]
@@ -113,7 +138,12 @@ def _rows(folder: Path, step: str) -> dict[str, Mapping[str, object]]:
 
 
 def _one(
-    step: str, run: str, old: Mapping[str, object] | None, new: Mapping[str, object] | None, noticeable: float
+    step: str,
+    run: str,
+    old: Mapping[str, object] | None,
+    new: Mapping[str, object] | None,
+    noticeable: float,
+    drift: float,
 ) -> Compared:
     if old is None or new is None:
         return Compared(step, run, "not comparable", because=f"only in {'new' if old is None else 'old'}")
@@ -121,6 +151,7 @@ def _one(
     if before is None or after is None:
         which, row = ("old", old) if before is None else ("new", new)
         return Compared(step, run, "not comparable", because=f"{which} is {row['status']}: {row['message']}")
+    before, after = widened(before, drift), widened(after, drift)
     says, because = verdict(before, after, noticeable)
     bounds: tuple[float | None, float | None] = (None, None)
     if before.known and after.known:
@@ -204,16 +235,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         old, new = machine_folder(options.old), machine_folder(options.new)
     except ConfigurationError as error:
         parser.error(str(error))
-    compared = compare(old, new, options.noticeable)
+    drift = drift_between(old, new)
+    compared = compare(old, new, options.noticeable, drift or 0.0)
+    known = UNKNOWN_DRIFT if drift is None else f"±{percent(196 * drift)} % of the machine between sweeps is in them"
+    status = tell(compared, f"{new} against {old}", f"intervals are between processes; {known}")
+    if options.out:
+        write(compared, options.out, old, new)
+    return status
+
+
+def tell(compared: Sequence[Compared], title: str, basis: str) -> int:
+    """Prints a comparison and what its intervals rest on; the exit code of it."""
     console = Console(width=None if sys.stdout.isatty() else LOGGED)
-    console.print(Text(f"{new} against {old}"), soft_wrap=True)
+    console.print(Text(title), soft_wrap=True)
+    console.print(Text(basis, style="dim"), soft_wrap=True)
     console.print(table(compared))
     counts = {says: sum(each.verdict == says for each in compared) for says in STYLES}
     console.print(Text(", ".join(f"{count} {says}" for says, count in counts.items() if count)))
     for (says, because), count in Counter((each.verdict, each.because) for each in compared if each.because).items():
         console.print(Text(f"  {count} {says}: {because}", style="dim"), soft_wrap=True)
-    if options.out:
-        write(compared, options.out, old, new)
     if counts["not comparable"] == len(compared):
         print("nothing could be compared: no run is in both folders with a time", file=sys.stderr)
         return 2

@@ -62,6 +62,30 @@ def step_bytes(flops: Values, mode: str, micro_batches: int, dtype: str | None) 
     return product(counted, ratio(_element_bytes(dtype), BYTES_COUNTED_PER_ELEMENT))
 
 
+def roofline_times(
+    row: Values, flops: Values, ceiling_tflop_s: float | None, ceiling_gb_s: float | None
+) -> dict[str, float | None]:
+    """The least time that the measured roofline allows a step, each operator the longer of computing and moving.
+
+    Products alone, as if all else were fused away, and with every other operator reading and writing memory; forward
+    and backward, without the optimiser. Empty with activation checkpointing: its second forward pass is not among them.
+    """
+    counted: Mapping[str, list[tuple[int, int]]] = json.loads(flops.get("intensities") or "{}")
+    mode, element_bytes = row.get("mode") or "training", _element_bytes(row.get("dtype"))
+    passes = {"training": ("forward", "backward")}.get(mode, (mode,))
+    complete = all(each in counted for each in passes) and not row.get("checkpointing")
+    if not (complete and ceiling_tflop_s and ceiling_gb_s and element_bytes):
+        return {"roofline_time_s": None, "unfused_roofline_time_s": None}
+    times = (row.get("gradient_accumulation") or 1) if mode == "training" else 1
+    fused = unfused = 0.0
+    for operations, size in (each for one in passes for each in counted[one]):
+        moving = size * element_bytes / BYTES_COUNTED_PER_ELEMENT / ceiling_gb_s / 1e9
+        least = times * max(operations / ceiling_tflop_s / TERA, moving)
+        unfused += least
+        fused += least if operations else 0.0
+    return {"roofline_time_s": fused, "unfused_roofline_time_s": unfused}
+
+
 def predicted_memory(row: Values, flops: Values, device: str | None) -> float | None:
     """Bytes that a step needs at its peak, as a pretended allocator saw its tensors; None if it was not counted.
 
@@ -138,6 +162,7 @@ def profile_columns(row: Values, flops: Values, compute: Values, memory: Values,
         "flops_per_j": ratio(counted["flops"], energy),
         "predicted_memory_bytes": predicted_memory(row, flops, device),
     }
+    joined |= roofline_times(row, flops, compute.get("measured_tflop_s"), memory.get("measured_gb_s"))
     joined |= headroom.of_step({**row, **joined, "time_s": time})
     joined["mfu_note"] = verdict.note({**row, **joined})
     return joined | verdict.columns({**row, **joined, "time_s": time})
@@ -285,7 +310,10 @@ def raised_ceiling(ceiling: Values, matmul: Values) -> dict[str, Any]:
     if matmul.get("status") != "ok" or speed is None or not speed > (ceiling.get("measured_tflop_s") or 0):
         return {}
     shape = "x".join(str(matmul[name]) for name in ("m", "n", "k"))
-    return {"measured_tflop_s": speed, "measured_with": matmul["kernel"], "measured_shape": shape}
+    found = {"measured_tflop_s": speed, "measured_with": matmul["kernel"], "measured_shape": shape}
+    ends = (matmul.get("time_ci_high_s"), matmul.get("time_ci_low_s"))
+    low, high = (ratio(ratio(matmul.get("flops"), end), TERA) for end in ends)
+    return {**found, "measured_ci_low_tflop_s": low, "measured_ci_high_tflop_s": high}
 
 
 def faster_than_possible(row: Values, compute: Values, device: str | None) -> str | None:

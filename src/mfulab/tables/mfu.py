@@ -3,10 +3,12 @@
 None is "not measured" and makes every value that needs it None. Ratios are never clipped at 100.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 TERA, GIGA = 1e12, 1e9
+CEILING = ("measured_tflop_s", "measured_ci_low_tflop_s", "measured_ci_high_tflop_s")
 
 
 def product(*factors: float | None) -> float | None:
@@ -34,6 +36,31 @@ def ratio(numerator: float | None, denominator: float | None) -> float | None:
 def percent(part: float | None, whole: float | None) -> float | None:
     """100 · part ÷ whole; above 100 if the part is larger, on purpose."""
     return product(100, ratio(part, whole))
+
+
+Measure = Sequence[float | None]  # (value, low, high)
+
+
+def quotient_interval(
+    value: float | None, numerators: Sequence[Measure] = (), denominators: Sequence[Measure] = ()
+) -> tuple[float | None, float | None]:
+    """The 95 % confidence interval of a quotient of independent measures: relative half-widths add as squares.
+
+    A measure without an interval counts as exact, as a datasheet's peak is. None if the value is None, or no measure
+    has an interval.
+    """
+    low = [*(_width(each, 1) for each in numerators), *(_width(each, 2) for each in denominators)]
+    high = [*(_width(each, 2) for each in numerators), *(_width(each, 1) for each in denominators)]
+    if value is None or not any(low):
+        return None, None
+    below, above = (math.hypot(*(width or 0.0 for width in widths)) for widths in (low, high))
+    return value * math.exp(-below), value * math.exp(above)
+
+
+def _width(measure: Measure, bound: int) -> float | None:
+    """The logarithm of a bound ÷ the value, without its sign; None without both."""
+    value, end = measure[0], measure[bound]
+    return abs(math.log(end / value)) if value and end and value > 0 and end > 0 else None
 
 
 def default_basis(device: str | None) -> str:
@@ -66,7 +93,7 @@ def utilization(
         flops: what the model needs for the step; `causal_flops` the same with causal attention counted by its half,
             `executed_flops` what ran, recomputation included.
         read_bytes: parameters and key-value cache that the step reads; None for training, which has no MBU.
-        interval_s: the confidence interval of `time_s`, low and high.
+        interval_s: the confidence interval of `time_s`, low and high; MFU's includes that of a measured ceiling.
         clock_mhz: the mean clock during the step; the peak at the actual clock scales with it.
         compute: the ceilings row of the step's effective precision, in TFLOP/s; empty without one.
         memory: the ceilings row of the memory bandwidth, in GB/s; empty without one.
@@ -86,13 +113,15 @@ def utilization(
         return percent(ratio(ratio(counted, seconds), TERA), peak)
 
     low_s, high_s = interval_s
+    measured = [compute.get(name) for name in CEILING] if basis == "measured" else [peak_tflop_s, None, None]
+    bounds = quotient_interval(mfu(flops, time_s), denominators=[(time_s, low_s, high_s), measured])
     return {
         "tflop_s": ratio(ratio(flops, time_s), TERA),
         **{f"mfu_{name}_percent": mfu(flops, time_s, peak) for name, peak in denominators.items()},
         "mfu_percent": mfu(flops, time_s),
         "mfu_basis": basis if peak_tflop_s is not None else None,
-        "mfu_ci_low_percent": mfu(flops, high_s),
-        "mfu_ci_high_percent": mfu(flops, low_s),
+        "mfu_ci_low_percent": bounds[0],
+        "mfu_ci_high_percent": bounds[1],
         "mfu_causal_percent": mfu(causal_flops, time_s),
         "hfu_percent": mfu(executed_flops, time_s),
         "mbu_percent": percent(ratio(ratio(read_bytes, time_s), GIGA), bandwidth),

@@ -15,6 +15,7 @@ from mfulab.schema.configs import CountFlopsConfig
 from mfulab.schema.files import UnreadableError, is_inside, read_csv, read_json, read_text
 from mfulab.schema.formats import format_name
 from mfulab.schema.measurements import MEASUREMENTS, RECORDED, TABLES
+from mfulab.schema.replicates import base_name
 from mfulab.schema.rows import LONGEST_MESSAGE, Row, impossible
 from mfulab.tables.columns import FLAGS, TEXT, Record, Records
 
@@ -163,7 +164,7 @@ def from_config(table: str, config: Mapping[str, Any], links: Mapping[str, str |
     dtype = given("precision", "dtype", str)
     known: Record = {
         "flops_run": Path(flops).name if flops else None,
-        "ceiling": Path(compute).name.partition("=")[2] if compute else None,
+        "ceiling": base_name(Path(compute).name).partition("=")[2] if compute else None,
         "mode": given("workload", "mode", str),
         "gradient_accumulation": given("workload", "gradient_accumulation", int),
         "checkpointing": given("workload", "checkpointing", bool),

@@ -5,19 +5,22 @@ a thread got), so their spread says nothing of the next process. The interval th
 several processes, never from within one.
 """
 
+import json
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from mfulab.schema.replicates import base_name
-from mfulab.timing.statistics import Stats, interval_half_width
+from mfulab.schema.replicates import base_name, replicate_of
+from mfulab.tables import states
+from mfulab.timing.statistics import Stats, relative_half_width
 
 Record = dict[str, Any]
 Records = dict[str, list[Record]]
-
-TIMES = {"profile": "time_s", "matmul": "time_s"}  # what the interval is of, by table
-ADDED = ("process_s", "measured_s", "windows", "steps", "window_s", "repetitions", "unheld_repetitions")
+ADDED = (
+    *("process_s", "measured_s", "windows", "steps", "window_s", "repetitions", "unheld_repetitions"),
+    *("disturbed_windows", "repeated_windows", "probe_s"),
+)
 FIRST = ("started_at", "first_call_s", "first_calls", "first_calls_mean_s", "compile_s", "loss")  # of the first process
 # Weight of the machine's usual spread beside a run's own, in degrees of freedom, and the fewest runs that tell it.
 PRIOR_DEGREES = 4
@@ -26,58 +29,115 @@ FEWEST_RUNS = 8
 MEDIAN_OF_CHI_SQUARE = {1: 0.4549, 2: 0.6931, 3: 0.7887, 4: 0.8392}
 
 
+class Quantity(NamedTuple):
+    """A column that processes measure, its interval's columns, and whether a slow machine makes it smaller."""
+
+    name: str
+    low: str
+    high: str
+    is_rate: bool = False
+
+
+TIME = Quantity("time_s", "time_ci_low_s", "time_ci_high_s")
+MEASURED = {  # by table
+    "profile": (TIME,),
+    "matmul": (TIME,),
+    "ceilings": (
+        Quantity("measured_tflop_s", "measured_ci_low_tflop_s", "measured_ci_high_tflop_s", True),
+        Quantity("measured_gb_s", "measured_ci_low_gb_s", "measured_ci_high_gb_s", True),
+    ),
+}
+
+
 def merge(records: Records) -> Records:
     """The same records with one row for each run; rows of recorded machines are one each already."""
-    for table in TIMES:
+    known = [row for table in MEASURED for row in records.get(table, []) if not row["recorded"]]
+    best = states.best(known)
+    for table, quantities in MEASURED.items():
         if table in records:
-            records[table] = merge_rows(records[table], TIMES[table])
+            records[table] = merge_rows(records[table], quantities, best)
     return records
 
 
-def merge_rows(rows: Sequence[Record], time: str = "time_s") -> list[Record]:
+def merge_rows(
+    rows: Sequence[Record], quantities: Sequence[Quantity] = (TIME,), best: states.Bests | None = None
+) -> list[Record]:
     """One row for each run of `rows`, in the order of their first replicates.
 
-    Numbers that were measured are medians over the processes, durations and counts sums; `time`'s 95 % confidence
-    interval is in `time_ci_low_s` and `time_ci_high_s`, empty if fewer than two processes measured it.
+    Numbers that were measured are medians over the processes, durations and counts sums; each quantity's 95 %
+    confidence interval is empty if fewer than two processes measured it. A CPU's ceiling is the best of its processes.
+
+    Args:
+        best: what the machine's probe reads at best, from every row of it; of `rows` where None.
     """
     groups: dict[tuple[Any, ...], list[Record]] = {}
     for row in rows:
         groups.setdefault((row["hardware"], row["recorded"], row.get("experiment"), base_name(row["run"])), []).append(
             row
         )
+    for group in groups.values():
+        group.sort(key=lambda row: replicate_of(row["run"]))
     merged = [_one(group) for group in groups.values()]
-    spreads: dict[str, list[tuple[float, int]]] = {}  # by machine
-    for key, group in groups.items():
-        spread = None if key[1] else _log_spread(group, time)
-        spreads.setdefault(key[0], []).extend([spread] if spread else [])
-    usual = {hardware: usual_variance(found) for hardware, found in spreads.items()}
-    for (key, group), row in zip(groups.items(), merged, strict=True):
-        if key[1] or row.get("replicates"):  # recorded or merged before: it brings its own interval
-            continue
-        row |= interval_columns([each[time] for each in _timed(group, time)], usual[key[0]])
+    best = states.best(row for row in rows if not row["recorded"]) if best is None else best
+    for quantity in quantities:
+        spreads: dict[str, list[tuple[float, int]]] = {}  # by machine
+        for key, group in groups.items():
+            spread = None if key[1] else _log_spread(group, quantity.name)
+            spreads.setdefault(key[0], []).extend([spread] if spread else [])
+        usual = {hardware: usual_variance(found) for hardware, found in spreads.items()}
+        for (key, group), row in zip(groups.items(), merged, strict=True):
+            timed = _timed(group, quantity.name)
+            # Recorded or merged before: it brings its own interval. Of a ceiling one of two quantities is there.
+            if key[1] or row.get("replicates") or (not timed and quantity is not quantities[-1]):
+                continue
+            slow = [states.slowdown(each, best) for each in timed]
+            values = [each[quantity.name] for each in timed]
+            row |= interval_columns(values, usual[key[0]], slow, quantity)
+            if not quantity.is_rate and values:
+                row["process_times_s"] = json.dumps([float(f"{value:.6g}") for value in values])
+            if quantity.is_rate and timed and row.get("threads"):
+                row[quantity.name] = _best(row, values, quantity)
     return merged
 
 
-def interval_columns(times: Sequence[float], usual: float | None) -> dict[str, float | None]:
+def interval_columns(
+    times: Sequence[float],
+    usual: float | None,
+    slowdowns: Sequence[float] = (),
+    quantity: Quantity = TIME,
+) -> dict[str, float | None]:
     """`replicates`, their relative spread in percent and the interval of their median.
 
     Args:
-        times: the medians of each process, in seconds.
+        times: the medians of each process, in seconds, or rates.
         usual: variance of the logarithm of a time between processes on this machine, None if too few runs tell it.
+        slowdowns: of the machine around each process, by its probe. A process that met a slow state would have been
+            that much faster elsewhere, at most: the interval holds both.
+        quantity: names of the columns.
     """
-    columns: dict[str, float | None] = {"replicates": len(times) or None}
-    columns |= dict.fromkeys(("between_spread_percent", "time_ci_low_s", "time_ci_high_s"))
-    if len(times) < 2:
+    disturbed = [slowdown >= states.DISTURBED for slowdown in slowdowns]
+    columns: dict[str, float | None] = {
+        "replicates": len(times) or None,
+        "disturbed_replicates": sum(disturbed) if slowdowns else None,
+        "slowdown": max(slowdowns) if slowdowns else None,
+    }
+    columns |= dict.fromkeys(("between_spread_percent", "precision_percent", quantity.low, quantity.high))
+    half = relative_half_width(times, usual, PRIOR_DEGREES) if len(times) > 1 else None
+    if half is None:
         return columns
-    logarithms = [math.log(value) for value in times]
-    own, degrees = statistics.variance(logarithms), len(times) - 1
-    columns["between_spread_percent"] = 100 * math.sqrt(own)
-    if usual is not None:  # a run's few processes borrow from what the machine does to all runs
-        own = (degrees * own + PRIOR_DEGREES * usual) / (degrees + PRIOR_DEGREES)
-        degrees += PRIOR_DEGREES
-    half = interval_half_width(math.sqrt(own), len(times), degrees)
     middle = Stats(times).median
-    columns["time_ci_low_s"], columns["time_ci_high_s"] = middle * math.exp(-half), middle * math.exp(half)
+    low, high = middle * math.exp(-half), middle * math.exp(half)
+    if any(disturbed):
+        sign = 1 if quantity.is_rate else -1
+        freed = [
+            value * slowdown**sign if is_slow else value
+            for value, slowdown, is_slow in zip(times, slowdowns, disturbed, strict=True)
+        ]
+        low = min(low, Stats(freed).median * math.exp(-half))
+        high = max(high, Stats(freed).median * math.exp(half))
+    columns["between_spread_percent"] = 100 * statistics.stdev(map(math.log, times))
+    columns["precision_percent"] = 100 * (math.sqrt(high / low) - 1)
+    columns[quantity.low], columns[quantity.high] = low, high
     return columns
 
 
@@ -92,17 +152,57 @@ def usual_variance(spreads: Sequence[tuple[float, int]]) -> float | None:
     return statistics.median(scaled)
 
 
-def _log_spread(group: Sequence[Mapping[str, Any]], time: str) -> tuple[float, int] | None:
-    logarithms = [math.log(row[time]) for row in _timed(group, time)]
+def measurements(times: Sequence[float]) -> list[list[float]]:
+    """The processes of a run as several measurements, apart in time: three to each, or two of four or five in all."""
+    size = 3 if len(times) >= 6 else 2 if len(times) >= 4 else 0
+    return [list(times[at : at + size]) for at in range(0, len(times) - size + 1, size)] if size else []
+
+
+def drift(runs: Iterable[Sequence[float]]) -> float | None:
+    """Standard deviation of logarithms between measurements, beyond what the spread of their processes makes them vary.
+
+    Args:
+        runs: the processes' medians of each run, in their order.
+
+    None where too few runs were measured several times; 0 where nothing is beyond.
+    """
+    excess = []
+    for split in filter(None, map(measurements, runs)):
+        seen = statistics.variance([math.log(statistics.median(each)) for each in split])
+        inside = statistics.fmean(statistics.variance(map(math.log, each)) for each in split)
+        excess.append(seen - math.pi / 2 * inside / len(split[0]))
+    # A mean: variances of few measurements are skewed, and their median lies below what they estimate.
+    return math.sqrt(max(0.0, statistics.fmean(excess))) if len(excess) >= FEWEST_RUNS else None
+
+
+def times_of(row: Mapping[str, Any]) -> list[float]:
+    """Medians of the processes that measured a merged row, in seconds and in their order; none where not kept."""
+    try:
+        return [float(value) for value in json.loads(row.get("process_times_s") or "[]") if value > 0]
+    except (TypeError, ValueError):
+        return []
+
+
+def _best(row: Record, values: Sequence[float], quantity: Quantity) -> float:
+    """The highest rate, around which the interval of the median is moved: neighbours can only slow a CPU down."""
+    best = max(values)
+    for name in (quantity.low, quantity.high):
+        if row[name] is not None:
+            row[name] *= best / Stats(values).median
+    return best
+
+
+def _log_spread(group: Sequence[Mapping[str, Any]], name: str) -> tuple[float, int] | None:
+    logarithms = [math.log(row[name]) for row in _timed(group, name)]
     return (statistics.variance(logarithms), len(logarithms) - 1) if len(logarithms) > 1 else None
 
 
-def _timed(group: Iterable[Mapping[str, Any]], time: str) -> list[Mapping[str, Any]]:
-    return [row for row in group if row["status"] == "ok" and (row.get(time) or 0) > 0]
+def _timed(group: Iterable[Mapping[str, Any]], name: str) -> list[Mapping[str, Any]]:
+    return [row for row in group if row["status"] == "ok" and (row.get(name) or 0) > 0]
 
 
 def _one(group: Sequence[Record]) -> Record:
-    first, *others = sorted(group, key=lambda row: len(row["run"]))
+    first, *others = group
     row = {**first, "run": base_name(first["run"])}
     measured = [each for each in (first, *others) if each["status"] == "ok"]
     lost = [each for each in others if each["status"] != "ok"]
@@ -119,6 +219,8 @@ def _one(group: Sequence[Record]) -> Record:
             row[name] = median if isinstance(value, float) else type(value)(round(median))
     if "steady" in first:
         row["steady"] = all(each["steady"] is not False for each in measured)
+    if "probes" in first:
+        row["probes"] = states.joined(each.get("probes") for each in measured)
     return row
 
 

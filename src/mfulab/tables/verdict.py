@@ -101,7 +101,8 @@ def columns(row: Mapping[str, object]) -> dict[str, str | float | None]:
 
 def matmul_flags(row: Mapping[str, object]) -> str | None:
     """The flags of a row of the matmul table, which has no ladder to judge, as `verdict_flags` of the profile table."""
-    return packed_all(filter(None, [computed_beside(Facts(row))]))
+    facts = Facts(row)
+    return packed_all(filter(None, [computed_beside(facts), disturbed(facts)]))
 
 
 def note(row: Mapping[str, object]) -> str | None:
@@ -143,6 +144,8 @@ def flags_of(facts: Facts, expected: float | None) -> list[Said]:
         flags.append(Said("held_back", {"share": facts["throttled_percent"]}))
     if facts.at_least("steal_percent", CROSS_CHECK):
         flags.append(Said("stolen", {"share": facts["steal_percent"]}))
+    if slow := disturbed(facts):
+        flags.append(slow)
     return flags
 
 
@@ -224,6 +227,14 @@ def computed_beside(facts: Facts) -> Said | None:
     if not facts.at_least("other_processes_percent", OTHERS):
         return None
     return Said("beside", {"share": facts["other_processes_percent"]})
+
+
+def disturbed(facts: Facts) -> Said | None:
+    """Processes that met a slow state of the machine, as its probe tells; None if it was as fast as ever."""
+    if not facts.at_least("disturbed_replicates", 1):
+        return None
+    numbers = {"count": facts["disturbed_replicates"], "total": facts["replicates"], "slowdown": facts["slowdown"]}
+    return Said("disturbed", numbers)
 
 
 def _shared(facts: Facts) -> Said | None:

@@ -1,7 +1,7 @@
 """Rates of the simplest work at full size: matmuls over growing shapes, and a memory triad, bounded in time."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -29,12 +29,20 @@ class Best(NamedTuple):
     tflop_s: float
 
 
-def sweep_matmuls(precision: str, device: torch.device, limit_s: float) -> list[dict[str, object]]:
+def sweep_matmuls(
+    precision: str, device: torch.device, limit_s: float, only: tuple[str, str] | None = None
+) -> list[dict[str, object]]:
     """Samples of the rate of C = A·B over growing shapes within about `limit_s` seconds a library; rates in TFLOP/s.
+
+    `only` is one library and shape (MxNxK) to sample again.
 
     A CPU's float32 and float64 are multiplied by NumPy too, whose BLAS is another than torch's: MKL, which torch
     brings along, reaches 70 % of OpenBLAS on an AMD CPU.
     """
+    if only is not None:
+        m, n, k = map(int, only[1].split("x"))
+        with threadpoolctl.threadpool_limits(torch.get_num_threads()):
+            return _sweep(only[0], precision, device, limit_s, [(m, n, k)])
     samples = _sweep("torch", precision, device, limit_s)
     if device.type == "cpu" and precision in ("fp32", "fp64"):
         with threadpoolctl.threadpool_limits(torch.get_num_threads()):
@@ -42,9 +50,15 @@ def sweep_matmuls(precision: str, device: torch.device, limit_s: float) -> list[
     return samples
 
 
-def _sweep(library: str, precision: str, device: torch.device, limit_s: float) -> list[dict[str, object]]:
+def _sweep(
+    library: str,
+    precision: str,
+    device: torch.device,
+    limit_s: float,
+    shapes: Sequence[tuple[int, int, int]] | None = None,
+) -> list[dict[str, object]]:
     clock = clock_for(device)
-    shapes = CPU_SHAPES if device.type == "cpu" else CUDA_SHAPES
+    shapes = shapes or (CPU_SHAPES if device.type == "cpu" else CUDA_SHAPES)
     made = numpy_matmul if library == "numpy" else matmul_of
     began = time.perf_counter()
     samples: list[dict[str, object]] = []

@@ -8,8 +8,10 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
+
+from mfulab.timing.probe import UNKNOWN, Best, State, Watch, best_of, is_disturbed
 
 Call = Callable[[], Any]
 
@@ -20,6 +22,14 @@ class Timed(NamedTuple):
     time_s: float
     clock_mhz: float | None = None
     held: bool = True
+
+
+class Interleaved(NamedTuple):
+    """Repetitions that count, the machine's states between the rounds, and the rounds that do not count."""
+
+    repetitions: list["Repetition"]
+    states: list[State]
+    repeated: int
 
 
 class Timer(Protocol):
@@ -49,6 +59,7 @@ class Repetition:
     calls: int
     clock_mhz: float | None
     held: bool = True
+    disturbed: bool = False  # the machine was in a slow state around this round, or other processes computed
 
 
 @dataclass
@@ -68,6 +79,12 @@ class Settling:
         if len(self._times) > 1:
             self._noises.append(statistics.stdev(self._times) / statistics.fmean(self._times))
 
+    def is_precise(self, precision: float | None) -> bool:
+        """True if the standard error of the mean, as known so far, is at most `precision` of it."""
+        if precision is None:
+            return True
+        return len(self._times) >= self.least and self._noises[-1] <= precision * math.sqrt(len(self._times))
+
     @property
     def settled(self) -> bool:
         if len(self._times) < self.least:
@@ -83,27 +100,38 @@ class Budget:
     """Length of a measurement, in seconds of wall time over all contestants.
 
     Rounds go on until everything has settled or `time_s` is over, but at least `least_rounds` of them unless they take
-    longer than `limit_s`.
+    longer than `limit_s`. Up to `patience_s` is added where fewer of them were undisturbed, and, where `precision` is
+    given, until the noise of each contestant's mean is below that.
     """
 
     warm_up_s: float
     time_s: float
     limit_s: float
     least_rounds: int = 5
+    patience_s: float = 0.0
+    precision: float | None = None
 
 
 def interleave(
-    contestants: Mapping[str, Call], timer: Timer, budget: Budget, refresh: Callable[[], None] = lambda: None
-) -> list[Repetition]:
+    contestants: Mapping[str, Call],
+    timer: Timer,
+    budget: Budget,
+    refresh: Callable[[], None] = lambda: None,
+    watch: Watch | None = None,
+    best: Best = UNKNOWN,
+) -> Interleaved:
     """Warms every contestant up, then times one hot and one cold repetition of each a round.
 
-    `refresh` is called before each round, untimed: it gives the contestants other inputs.
+    `refresh` is called before each round, untimed: it gives the contestants other inputs. `watch` tells the machine's
+    state around each round, whose `best` may be known. Disturbed rounds do not count where `least_rounds` others were
+    timed.
     """
     calls, best_s = {}, {}
     for name, call in contestants.items():
         calls[name], best_s[name] = _warm_up(call, timer, budget.warm_up_s / len(contestants))
     settling = {(name, temperature): Settling() for name in contestants for temperature in ("hot", "cold")}
     repetitions: list[Repetition] = []
+    states = [watch()] if watch else []
     started = time.perf_counter()
     finished = 0
     while True:
@@ -121,10 +149,43 @@ def interleave(
                         Repetition(name, temperature, finished, timed.time_s, made, timed.clock_mhz, timed.held)
                     )
         finished += 1
+        if watch is not None:
+            states.append(watch())
         elapsed = time.perf_counter() - started
         enough = elapsed > budget.time_s or all(one.settled for one in settling.values())
-        if (enough and finished >= budget.least_rounds) or elapsed > budget.limit_s:
-            return drop_slow_clocks(repetitions)
+        if elapsed > budget.limit_s or (enough and finished >= budget.least_rounds):
+            disturbed = disturbed_rounds(states, best_of(states, best))
+            quiet = finished - len(disturbed) >= budget.least_rounds
+            precise = all(one.is_precise(budget.precision) for (_, heat), one in settling.items() if heat == "hot")
+            if (quiet and precise) or elapsed > min(budget.limit_s, budget.time_s + budget.patience_s):
+                kept = undisturbed(repetitions, disturbed, budget.least_rounds)
+                return Interleaved(
+                    drop_slow_clocks(kept), states, len(disturbed) if len(kept) < len(repetitions) else 0
+                )
+
+
+def disturbed_rounds(states: Sequence[State], best: Best) -> set[int]:
+    """The rounds between two states of which one was disturbed; `states` has one more than there were rounds.
+
+    A state that a probe answered twice, since it costs time, stands for the rounds up to the next: these share their
+    states, the one before all and the one after.
+    """
+    disturbed: set[int] = set()
+    first = 0
+    for last in range(1, len(states)):
+        if states[last] is not states[first] or last == len(states) - 1:
+            if is_disturbed(states[first], states[last], best):
+                disturbed.update(range(first, last))
+            first = last
+    return disturbed
+
+
+def undisturbed(repetitions: Sequence[Repetition], disturbed: set[int], least_rounds: int) -> list[Repetition]:
+    """Those of the other rounds where there are `least_rounds` of them; else all, marked."""
+    kept = [one for one in repetitions if one.round not in disturbed]
+    if len({one.round for one in kept}) >= least_rounds:
+        return kept
+    return [replace(one, disturbed=one.round in disturbed) for one in repetitions]
 
 
 def _warm_up(call: Call, timer: Timer, warm_up_s: float) -> tuple[int, float]:

@@ -55,18 +55,32 @@ class Stats:
         return math.sqrt(math.fsum((value - self.mean) ** 2 for value in self.values) / (len(self.values) - 1))
 
 
-def median_half_width(standard_deviation: float, count: int) -> float:
-    """Half the 95 % confidence interval of the median of `count` independent values, two or more: t·√(π/2)·s/√n.
-
-    Student's t, and √(π/2) because the median of normal values varies by that factor more than their mean.
-    """
-    return interval_half_width(standard_deviation, count, count - 1)
-
-
 def interval_half_width(standard_deviation: float, count: int, degrees: int) -> float:
-    """The same for a standard deviation that is known with `degrees` of freedom, one or more."""
+    """Half the 95 % confidence interval of the median of `count` independent values: t·√(π/2)·s/√n.
+
+    Student's t, for a standard deviation that is known with `degrees` of freedom, one or more; √(π/2) because the
+    median of normal values varies by that factor more than their mean.
+    """
     t = _T_975[degrees - 1] if degrees <= len(_T_975) else 1.96
     return t * math.sqrt(math.pi / 2) * standard_deviation / math.sqrt(count)
+
+
+def relative_half_width(values: Sequence[float], usual: float | None = None, prior: int = 0) -> float | None:
+    """Half the 95 % confidence interval of the median of positive, independent values, as a logarithm; None for one.
+
+    Args:
+        values: times, two or more: windows of one process, or medians of several processes.
+        usual: a variance of such logarithms that is known from elsewhere, weighted as `prior` degrees of freedom.
+    """
+    if any(value <= 0 for value in values):
+        raise ValueError("a confidence interval of times that are not positive")
+    spread, degrees = Stats(map(math.log, values)).standard_deviation, len(values) - 1
+    if spread is None:
+        return None
+    if usual is not None:
+        spread = math.sqrt((degrees * spread**2 + prior * usual) / (degrees + prior))
+        degrees += prior
+    return interval_half_width(spread, len(values), degrees)
 
 
 def median_interval(window_medians: Sequence[float]) -> tuple[float, float] | None:
@@ -75,12 +89,8 @@ def median_interval(window_medians: Sequence[float]) -> tuple[float, float] | No
     median · exp(± half width) of the logarithms, because times are positive and disturbed by factors. Samples inside a
     window follow one another and must not be counted as independent.
     """
-    if any(value <= 0 for value in window_medians):
-        raise ValueError("a confidence interval of times that are not positive")
-    stats = Stats(math.log(value) for value in window_medians)
-    count = len(stats.values)
-    if count < FEWEST_WINDOWS or stats.standard_deviation is None:
+    half = relative_half_width(window_medians)
+    if half is None or len(window_medians) < FEWEST_WINDOWS:
         return None
-    half = median_half_width(stats.standard_deviation, count)
     middle = Stats(window_medians).median
     return middle * math.exp(-half), middle * math.exp(half)

@@ -1,37 +1,46 @@
 """Runs a step until it is steady, then over independent windows: the only place where speed is measured.
 
 Each window is: wait for the device, take the time, run N steps without waiting, wait, take the time. Samplers bracket
-all windows together, so that what they average and what is timed are the same stretch.
+all windows together, so that what they average and what is timed are the same stretch. A probe between windows tells
+the machine's state: a window that met a disturbed one is measured again while patience lasts.
 """
 
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from mfulab.samplers.reading import Readings, Sampler, first_available, sampling
 from mfulab.timing.clocks import Clock
-from mfulab.timing.statistics import Stats
+from mfulab.timing.probe import UNKNOWN, Best, State, Watch, best_of, is_disturbed
+from mfulab.timing.statistics import FEWEST_WINDOWS, Stats, relative_half_width
 
 Step = Callable[[], object]
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Length of a measurement, in seconds; `tolerance` is the relative spread at which step times are steady."""
+    """Length of a measurement, in seconds; `tolerance` is the relative spread at which step times are steady.
+
+    `patience_s` is spent on further windows: where some were disturbed, and where their median is not yet known to
+    within `precision`, the relative half-width of its confidence interval (None: not asked for).
+    """
 
     windows: int
     window_s: float
     warm_up_s: float
     tolerance: float
+    patience_s: float = 0.0
+    precision: float | None = None
 
 
 # A device that ramps up doubles its clock; one that holds still moves it by some percent.
 CLOCK_TOLERANCE = 0.1
 
 # Of each process. The energy counter ticks each 100 ms and GPM wants more than that between samples: 3 s on a GPU.
-CPU_PACE = Pace(windows=2, window_s=0.4, warm_up_s=1.0, tolerance=0.05)
-CUDA_PACE = Pace(windows=3, window_s=1.1, warm_up_s=5.0, tolerance=0.02)
+CPU_PACE = Pace(windows=2, window_s=0.4, warm_up_s=1.0, tolerance=0.05, patience_s=1.0)
+CUDA_PACE = Pace(windows=3, window_s=1.1, warm_up_s=5.0, tolerance=0.02, patience_s=3.0)
 
 
 @dataclass(frozen=True)
@@ -51,11 +60,16 @@ class WarmUp:
 
 @dataclass(frozen=True)
 class WindowTimes:
-    """One measured window: its length on the host's clock and the seconds of its steps."""
+    """One measured window: its length on the host's clock, the seconds of its steps, the probes before and after."""
 
     length_s: float
     steps: int
     step_times_s: tuple[float, ...]
+    states: tuple[State, State] | None = None
+
+    def is_disturbed(self, best: Best) -> bool:
+        """True if the machine was slower around it than at its `best`, or other processes computed meanwhile."""
+        return self.states is not None and is_disturbed(*self.states, best)
 
     @property
     def median_s(self) -> float:
@@ -64,19 +78,36 @@ class WindowTimes:
 
 @dataclass(frozen=True)
 class Observation:
-    """All windows of one step, what warmed it up, and what the samplers read over the windows."""
+    """All windows of one step, what warmed it up, and what the samplers read over the windows.
+
+    `windows` are those that count; `discarded` met a disturbed machine and were measured again.
+    """
 
     warm_up: WarmUp
     windows: tuple[WindowTimes, ...]
     readings: Readings = field(default_factory=dict)
+    discarded: tuple[WindowTimes, ...] = ()
+    best: Best = UNKNOWN
 
     @property
     def steps(self) -> int:
-        return sum(window.steps for window in self.windows)
+        """Steps that the samplers saw: of every window."""
+        return sum(window.steps for window in (*self.windows, *self.discarded))
 
     @property
     def length_s(self) -> float:
-        return math.fsum(window.length_s for window in self.windows)
+        return math.fsum(window.length_s for window in (*self.windows, *self.discarded))
+
+    @property
+    def disturbed(self) -> int:
+        """Windows that count although they met a disturbed machine: patience was over."""
+        return sum(window.is_disturbed(self.best) for window in self.windows)
+
+    @property
+    def states(self) -> list[State]:
+        """Every probe, in order."""
+        both = [window.states for window in (*self.windows, *self.discarded) if window.states]
+        return sorted({state for pair in both for state in pair}, key=lambda state: state.at_s)
 
     @property
     def time_s(self) -> float:
@@ -94,12 +125,67 @@ def observe(
     pace: Pace,
     samplers: Sequence[Sampler] = (),
     frequency_mhz: Callable[[], float | None] = lambda: None,
+    watch: Watch | None = None,
+    best: Best = UNKNOWN,
 ) -> Observation:
-    """Warms up, then measures. `samplers` come in the order in which their values are preferred."""
+    """Warms up, then measures. `samplers` come in the order in which their values are preferred.
+
+    Args:
+        watch: the machine's state, asked before and after each window; without it no window is disturbed.
+        best: what `watch` is known to read where nothing disturbs.
+    """
     warm = warm_up(step, clock, pace, frequency_mhz)
     with sampling(samplers) as readings:
-        windows = tuple(measure_window(step, clock, pace.window_s, warm.step_s) for _ in range(pace.windows))
-    return Observation(warm, windows, first_available(readings))
+        made = collect(partial(measure_window, step, clock, pace.window_s, warm.step_s), pace, watch, best)
+    best = best_of((state for window in made for state in window.states or ()), best)
+    kept, discarded = counted(made, pace.windows, best)
+    return Observation(warm, kept, first_available(readings), discarded, best)
+
+
+def collect(
+    window: Callable[[], WindowTimes], pace: Pace, watch: Watch | None = None, best: Best = UNKNOWN
+) -> list[WindowTimes]:
+    """Windows until `pace.windows` of them are undisturbed and precise, or further ones have used up the patience."""
+    made: list[WindowTimes] = []
+    spent_s = 0.0
+    before = watch() if watch else None
+    while True:
+        one = window()
+        if watch is not None and before is not None:
+            after = watch()
+            one, best, before = replace(one, states=(before, after)), best_of((before, after), best), after
+        made.append(one)
+        if len(made) < pace.windows:
+            continue
+        spent_s += one.length_s if len(made) > pace.windows else 0.0
+        quiet = [each for each in made if not each.is_disturbed(best)]
+        if len(quiet) >= pace.windows and _is_precise(quiet, pace.precision):
+            return made
+        if spent_s + one.length_s > pace.patience_s:
+            return made
+
+
+def counted(
+    made: Sequence[WindowTimes], wanted: int, best: Best
+) -> tuple[tuple[WindowTimes, ...], tuple[WindowTimes, ...]]:
+    """The windows that count, and those that do not: disturbed ones, beyond the `wanted` that stay in any case."""
+
+    def slowest(place: int) -> float:
+        return max(state.slowdown(best) for state in made[place].states or ())
+
+    disturbed = sorted((at for at, window in enumerate(made) if window.is_disturbed(best)), key=slowest)
+    left_out = set(disturbed[max(0, wanted - (len(made) - len(disturbed))) :])
+    kept = tuple(window for at, window in enumerate(made) if at not in left_out)
+    return kept, tuple(made[at] for at in sorted(left_out))
+
+
+def _is_precise(windows: Sequence[WindowTimes], precision: float | None) -> bool:
+    if precision is None:
+        return True
+    if len(windows) < FEWEST_WINDOWS:
+        return False
+    width = relative_half_width([window.median_s for window in windows])
+    return width is not None and width <= precision
 
 
 def warm_up(step: Step, clock: Clock, pace: Pace, frequency_mhz: Callable[[], float | None] = lambda: None) -> WarmUp:

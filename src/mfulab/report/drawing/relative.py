@@ -8,26 +8,32 @@ from mfulab.language import Texts
 from mfulab.language.quantities import significant
 from mfulab.report import frames
 from mfulab.report.drawing import style, ticks
+from mfulab.tables.mfu import quotient_interval
 
 KEYS = ("machine", "model", "workload", "mode", "precision", "execution", "sequence_length", "batch_size")
+INTERVAL = ("time_s", "time_ci_low_s", "time_ci_high_s")
 MOST = 24  # models a panel
 
 
 def against(rows: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
     """Each run that has a partner at `axis == baseline`, at the largest batch where it has one, with its `speedup`.
 
-    `speedup_low` and `speedup_high` bound it by the two confidence intervals at their worst.
+    `speedup_low` and `speedup_high` bound it; both runs' confidence intervals are in it.
     """
     keys = [key for key in KEYS if key != axis]
     filled = frames.one_each(rows.assign(sequence_length=rows["sequence_length"].fillna(0)), KEYS)
     partners = filled[filled[axis] == baseline].drop_duplicates(keys)
-    values = ["samples_per_s", "time_s", "time_ci_low_s", "time_ci_high_s"]
+    values = ["samples_per_s", *INTERVAL]
     paired = filled[filled[axis] != baseline].merge(partners[keys + values], on=keys, suffixes=("", "_base"))
     if paired.empty:
         return paired.assign(speedup=pd.Series(dtype=float))
     paired["speedup"] = paired["samples_per_s"] / paired["samples_per_s_base"]
-    paired["speedup_low"] = paired["time_ci_low_s_base"] / paired["time_ci_high_s"]
-    paired["speedup_high"] = paired["time_ci_high_s_base"] / paired["time_ci_low_s"]
+    intervals = [[f"{name}{suffix}" for name in INTERVAL] for suffix in ("_base", "")]
+    own = [
+        quotient_interval(row["speedup"], *([[row[name] for name in names]] for names in intervals))
+        for row in paired.replace({float("nan"): None}).to_dict("records")
+    ]
+    paired[["speedup_low", "speedup_high"]] = pd.DataFrame(own, index=paired.index, dtype=float)
     largest = paired.groupby([key for key in KEYS if key != "batch_size"])["batch_size"].transform("max")
     return paired[paired["batch_size"] == largest]
 

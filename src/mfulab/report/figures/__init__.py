@@ -38,6 +38,7 @@ TOPICS = (
     "flops",
     "energy",
     "series",
+    "trust",
     "published",
 )
 # Not `Figure.savefig`, which draws twice what it writes. Dates and versions would make each file a new one.

@@ -62,7 +62,7 @@ def out_of_order(here: pd.DataFrame) -> list[tuple[pd.Series, pd.Series]]:
 
     Libraries are beside one another, not above.
     """
-    ladders = here[here["family"] != "library"].sort_values("rung").groupby("family", sort=False)
+    ladders = matmuls.from_the_lowest(here[here["family"] != "library"]).groupby("family", sort=False)
     pairs = [pair for _, ladder in ladders for pair in itertools.pairwise(row for _, row in ladder.iterrows())]
     share = "share_of_reference_percent"
     return [(below, rung) for below, rung in pairs if rung[share] <= below[share]]

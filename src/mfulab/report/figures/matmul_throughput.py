@@ -59,7 +59,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     grid = style.panels(figure, titles, [""], sharex=True, height_ratios=HEIGHTS * len(machines))
     style.fit(figure, len(machines) * max(FEWEST, rows["kernel"].nunique()))
     families = style.family_colors(rows["family"])
-    colors = style.shades(rows.sort_values("rung"), "kernel", rows["family"].map(families))
+    colors = style.shades(matmuls.from_the_lowest(rows), "kernel", rows["family"].map(families))
     for machine in machines:
         here = rows[rows["machine"] == machine]
         speed, error = (grid[title, ""] for title in pairs[machine])

@@ -31,7 +31,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     here = own(matmuls.square(asked))
     here = here[here["hardware"] == here["hardware"].iloc[-1]]
     sizes = sorted(here["n"].unique())[-MOST_SIZES:]
-    return here[here["n"].isin(sizes)].sort_values(["n", "family", "rung"])
+    return here[here["n"].isin(sizes)].sort_values(["n", "family", "kernel"])
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:

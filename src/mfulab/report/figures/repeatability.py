@@ -1,0 +1,97 @@
+"""How far to trust these numbers: the spread of each run between its processes, and what repeated measuring says."""
+
+import math
+import statistics
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mfulab.language import Texts
+from mfulab.language.quantities import percent
+from mfulab.report.drawing import style, ticks
+from mfulab.report.frames import Tables, ok, own, with_machine
+from mfulab.tables import repeatability, replicates
+
+TABLES = ("profile", "matmul", "environment")
+TOPIC = "trust"
+ORDER = 0
+SHARED = ["hardware", "recorded", "run", "status", "process_times_s", "started_at", "commit", "time_s"]
+FINEST = 0.125  # percent: what repeats better is drawn there
+DOUBLINGS = tuple(2.0**power for power in range(-3, 10))
+MOST = 24  # groups of runs: models, kernels
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """Runs that two processes or more measured; `what` is a run's model or kernel."""
+    parts = [
+        ok(tables[name], "time_s")[[*SHARED, what]].rename(columns={what: "what"})
+        for name, what in (("profile", "model"), ("matmul", "kernel"))
+    ]
+    found = own(pd.concat(parts, ignore_index=True))
+    times = [replicates.times_of(row) for row in found.to_dict("records")]
+    found = with_machine(tables, found).assign(
+        times=times,
+        spread_percent=[
+            100 * statistics.stdev(map(math.log, each)) if len(each) > 1 else float("nan") for each in times
+        ],
+    )
+    return found[found["spread_percent"].notna()]
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """The spread between processes, and the verdicts and intervals of repeated measurements where there are any."""
+    first = rows[rows["machine"] == rows["machine"].iloc[0]]
+    found = repeatability.trust(list(first["times"]))
+    spread = found.spread_percent if found.spread_percent is not None else first["spread_percent"].median()
+    words = text(
+        "spread",
+        count=found.runs,
+        machine=first["machine"].iloc[0],
+        spread=percent(spread),
+        worst=percent(first["spread_percent"].max()),
+        worst_run=first.loc[first["spread_percent"].idxmax(), "what"],
+    )
+    if found.false_percent is None or found.covered_percent is None:
+        return f"{words} {text('not_repeated')}"
+    return (
+        words
+        + " "
+        + text(
+            "repeated",
+            verdicts=found.verdicts,
+            false=percent(found.false_percent),
+            covered=percent(found.covered_percent),
+            size=found.size,
+            measurements=found.measurements,
+        )
+    )
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """A panel a machine, a line of dots a model or kernel, one dot a run."""
+    machines = style.machines(rows)
+    grid = style.panels(figure, [""], machines, sharex=True, sharey=True)
+    order = rows.groupby("what")["spread_percent"].median().nsmallest(MOST).sort_values(ascending=False).index
+    heights = {what: height for height, what in enumerate(order)}
+    style.fit(figure, len(order))
+    for machine in machines:
+        axes = grid["", machine]
+        here = rows[(rows["machine"] == machine) & rows["what"].isin(order)]
+        axes.scatter(
+            here["spread_percent"].clip(lower=FINEST),
+            here["what"].map(heights),
+            color=style.PALETTE[0],
+            alpha=0.75,
+            s=36,
+            edgecolor=style.PAPER,
+            linewidth=0.5,
+        )
+        usual = repeatability.trust(list(rows.loc[rows["machine"] == machine, "times"])).spread_percent
+        if usual:
+            axes.axvline(usual, color=style.MUTED, linewidth=1, linestyle=(0, (4, 3)))
+        ticks.doublings(axes, DOUBLINGS)
+        axes.set_xlim(FINEST / 1.3, max(2.6, 1.4 * rows["spread_percent"].max()))
+        axes.set_yticks(range(len(order)), order)
+        axes.set_ylim(-0.6, len(order) - 0.4)
+        axes.set_xlabel(text("axis"))
+    style.legend(figure, [style.line(style.MUTED, text("usual"), (0, (4, 3)))])

@@ -1,0 +1,84 @@
+"""How far a machine's numbers repeat: the same runs measured several times, judged as if each time were another commit.
+
+A run of many processes holds several measurements, apart in time: its first processes, the next ones, and so on. Of
+each the interval is made as for any run; all of them together say what is true. `experiment=repeat` has enough.
+"""
+
+import itertools
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mfulab.tables import compare, replicates
+
+Times = Sequence[float]
+
+
+@dataclass(frozen=True)
+class Trust:
+    """What repeated measurements of one machine say; shares and spreads in percent, None where nothing was repeated.
+
+    Attributes:
+        runs: runs that two processes or more measured.
+        spread_percent: the usual standard deviation between processes, relative; None with fewer than eight runs.
+        measurements: measurements that runs of many processes hold, and `size` the processes of each.
+        covered_percent: intervals of these that contain the median of all processes.
+        verdicts: pairs of them that were compared, all of unchanged code.
+        false_percent: pairs that were called faster or slower.
+        drift_percent: standard deviation between measurements beyond what their intervals expect.
+    """
+
+    runs: int
+    spread_percent: float | None = None
+    measurements: int = 0
+    size: int = 0
+    covered_percent: float | None = None
+    verdicts: int = 0
+    false_percent: float | None = None
+    drift_percent: float | None = None
+
+
+def trust(runs: Sequence[Times]) -> Trust:
+    """The trust that the processes' times of each run of one machine deserve."""
+    several = [list(times) for times in runs if len(times) > 1]
+    usual = replicates.usual_variance([_log_variance(times) for times in several])
+    known = Trust(len(several), None if usual is None else 100 * math.sqrt(usual))
+    split = list(filter(None, map(replicates.measurements, several)))
+    if not split:
+        return known
+    # Of each turn the usual spread is known from that turn alone, as if it had been a sweep.
+    turns = itertools.zip_longest(*split)
+    usuals = [replicates.usual_variance([_log_variance(each) for each in turn if each]) for turn in turns]
+    covered, told = [], []
+    for measurements in split:
+        intervals = [_interval(times, usual) for times, usual in zip(measurements, usuals, strict=False)]
+        middle = statistics.median(itertools.chain(*measurements))
+        covered += [each.low_s <= middle <= each.high_s for each in intervals]
+        told += [compare.verdict(*pair)[0] for pair in itertools.combinations(intervals, 2)]
+    return Trust(
+        len(several),
+        known.spread_percent,
+        len(covered),
+        len(split[0][0]),
+        _percent(covered),
+        len(told),
+        _percent([verdict in ("faster", "slower") for verdict in told]),
+        100 * (replicates.drift(runs) or 0.0),
+    )
+
+
+def _interval(times: Times, usual: float | None) -> compare.Interval:
+    columns = replicates.interval_columns(times, usual)
+    low, high = columns["time_ci_low_s"], columns["time_ci_high_s"]
+    assert low is not None
+    assert high is not None
+    return compare.Interval(statistics.median(times), low, high, True)
+
+
+def _log_variance(times: Times) -> tuple[float, int]:
+    return statistics.variance(map(math.log, times)), len(times) - 1
+
+
+def _percent(found: Sequence[bool]) -> float:
+    return 100 * sum(found) / len(found)

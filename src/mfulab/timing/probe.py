@@ -1,0 +1,172 @@
+"""State of the machine between windows: a fixed piece of work, whose time against the machine's best tells it.
+
+A machine has states that no counter shows: a neighbour on the host who shares a core or the memory, a clock that fell.
+Each slows a product that stays in the caches, or a copy that does not, as it slows what is measured between them.
+"""
+
+import json
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from mfulab.schema.files import UnreadableError, read_csv
+
+DISTURBED = 1.3  # times as slow as the machine's best: above what the probe itself varies by
+OTHERS = 0.2  # of the CPUs' time, taken by other processes
+REPEATED = 3
+MOST_COST = 1 / 33  # of the time: between two probes lies this many times what one took
+SIDE = {"cpu": 256, "cuda": 2048}  # of a product; 256³ takes under a millisecond
+COPIED_BYTES = {"cpu": 8 << 20, "cuda": 64 << 20}
+
+
+class Best(NamedTuple):
+    """Seconds of both parts at the best that is known of this machine."""
+
+    product_s: float = math.inf
+    copy_s: float = math.inf
+
+
+UNKNOWN = Best()
+
+
+@dataclass(frozen=True)
+class State:
+    """One probe: when (Unix time), seconds of its product and of its copy, and a GPU's clock.
+
+    `others_s` and `total_s` are running totals: CPU time of other processes, and of the CPUs that this one may use.
+    """
+
+    at_s: float
+    product_s: float
+    copy_s: float
+    clock_mhz: float | None = None
+    others_s: float | None = None
+    total_s: float | None = None
+
+    def slowdown(self, best: Best) -> float:
+        """How many times as slow the slower part was as at its best, 1 or more."""
+        return max(1.0, self.product_s / best.product_s, self.copy_s / best.copy_s)
+
+
+class Watch(Protocol):
+    """Tells the machine's state now; the latest one where asking again would cost too much."""
+
+    def __call__(self) -> State: ...
+
+
+def best_of(states: Iterable[State], known: Best = UNKNOWN) -> Best:
+    """The fastest of each part, `known` included."""
+    seen = list(states)
+    return Best(
+        min([known.product_s, *(state.product_s for state in seen)]),
+        min([known.copy_s, *(state.copy_s for state in seen)]),
+    )
+
+
+def is_disturbed(before: State, after: State, best: Best) -> bool:
+    """True if what ran between two probes met a slower state of the machine, or other processes."""
+    if max(before.slowdown(best), after.slowdown(best)) >= DISTURBED:
+        return True
+    if before.others_s is None or after.others_s is None or before.total_s is None or after.total_s is None:
+        return False
+    total = after.total_s - before.total_s
+    return total > 0 and (after.others_s - before.others_s) / total >= OTHERS
+
+
+class Probe:
+    """Probes a torch.device with as many threads as torch computes with; `spent_s` is what that has cost.
+
+    It costs at most MOST_COST of the time: asked again sooner, it answers with its latest state.
+    """
+
+    def __init__(self, device: Any, clock_mhz: Callable[[], float | None] = lambda: None) -> None:
+        import torch
+
+        from mfulab.timing.clocks import clock_for
+
+        self._on_cpu, self._clock_mhz, self._clock = device.type == "cpu", clock_mhz, clock_for(device)
+        side, size = SIDE[device.type], COPIED_BYTES[device.type]
+        generator = torch.Generator().manual_seed(0)  # the model's own random numbers stay as they are
+        dtype = torch.float32 if self._on_cpu else torch.float16  # a GPU's float32 would follow the switch for TF32
+        left = torch.randn(side, side, generator=generator).to(device, dtype)
+        out, source = torch.empty_like(left), torch.zeros(size, dtype=torch.uint8, device=device)
+        target = torch.zeros_like(source)
+        self._parts: tuple[Callable[[], object], ...] = (
+            lambda: torch.mm(left, left, out=out),
+            lambda: target.copy_(source),
+        )
+        self.spent_s, self._next = 0.0, 0.0
+        self._latest: State | None = None
+        self.again()  # threads start, pages are touched
+
+    def __call__(self) -> State:
+        now = time.perf_counter()
+        if self._latest is None or now >= self._next:
+            self._latest = self.again()
+            ended = time.perf_counter()
+            self.spent_s += ended - now
+            self._next = ended + (ended - now) / MOST_COST
+        return self._latest
+
+    def again(self) -> State:
+        """The state now, whatever it costs."""
+        import torch
+
+        with torch.inference_mode():
+            product_s, copy_s = (statistics.median(self._timed(part)) for part in self._parts)
+        others_s, total_s = _others() if self._on_cpu else (None, None)
+        return State(time.time(), product_s, copy_s, self._clock_mhz(), others_s, total_s)
+
+    def _timed(self, part: Callable[[], object]) -> list[float]:
+        self._clock.synchronise()
+        self._clock.mark()
+        for _ in range(REPEATED):
+            part()
+            self._clock.mark()
+        return self._clock.intervals()
+
+
+def best_now(device: Any, limit_s: float) -> Best:
+    """The best of a torch.device within `limit_s` seconds, as it is now."""
+    probe, deadline = Probe(device), time.perf_counter() + limit_s
+    best = UNKNOWN
+    while time.perf_counter() < deadline:
+        best = best_of([probe.again()], best)
+    return best
+
+
+def _others() -> tuple[float, float]:
+    """CPU seconds of other processes until now, and of all CPUs that this one may use."""
+    from mfulab.hardware.cpu import system_seconds
+
+    system, own = system_seconds(), os.times()
+    return system.busy - own.user - own.system, system.total
+
+
+def packed(states: Sequence[State], threads: int) -> str | None:
+    """Probes as JSON, for a row: Unix times, seconds of each part, a GPU's clocks, once each; None without any."""
+    distinct = list(dict.fromkeys(states))
+    if not distinct:
+        return None
+    columns = {
+        "threads": threads,
+        "at_s": [round(state.at_s, 2) for state in distinct],
+        "product_s": [float(f"{state.product_s:.4g}") for state in distinct],
+        "copy_s": [float(f"{state.copy_s:.4g}") for state in distinct],
+    }
+    clocks = [state.clock_mhz for state in distinct]
+    return json.dumps(columns if None in clocks else {**columns, "clock_mhz": clocks})
+
+
+def known_best(folder: Path) -> Best:
+    """The machine's best as its environment's row has it, of the run whose folder this is; unknown without one."""
+    try:
+        (row,) = read_csv(folder.parents[1] / "environment/all/row.csv")
+        return Best(float(row["probe_product_s"]), float(row["probe_copy_s"]))
+    except (OSError, UnreadableError, ValueError, KeyError, IndexError):
+        return UNKNOWN

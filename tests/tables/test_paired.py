@@ -1,0 +1,96 @@
+"""Two commits in turn: the verdict is on each run's ratio, pair by pair, on machines that drift and change state."""
+
+import math
+import random
+from types import SimpleNamespace
+
+import pytest
+
+from mfulab.cli import paired as command
+from mfulab.schema.errors import ConfigurationError
+from mfulab.tables.paired import judge
+
+RUNS, ROUNDS = 40, 4
+
+
+def pairs(change: float = 1.0, rounds: int = ROUNDS, drift: float = 0.0, slow: float = 0.0, seed: int = 0):
+    """Pairs of a machine whose processes vary by 3 %, whose speed drifts, and that is in a slow state for a while."""
+    drawn, now = random.Random(seed), 0
+    found: dict = {("bench_matmul", f"size={run}"): [] for run in range(RUNS)}
+    for number in range(rounds):
+        for run in found:
+            times = {}
+            for side in ("new", "old") if number % 2 else ("old", "new"):
+                now += 1
+                state = (1 + drift * now / (2 * RUNS * rounds)) * (2.0 if slow and now % 100 < 100 * slow else 1.0)
+                times[side] = state * (change if side == "new" else 1.0) * math.exp(drawn.gauss(0, 0.03))
+            found[run].append((times["old"], times["new"]))
+    return found
+
+
+@pytest.mark.parametrize("kind", [{}, {"drift": 1.0}, {"slow": 0.3}], ids=["plain", "drift", "two states"])
+def test_unchanged_code_is_seldom_called_different(kind):
+    told = [each.verdict for seed in range(10) for each in judge(pairs(**kind, seed=seed))]
+    assert sum(verdict in ("faster", "slower") for verdict in told) <= 0.05 * len(told)
+
+
+def test_a_change_of_a_tenth_is_found_on_a_machine_that_drifts():
+    told = [each.verdict for seed in range(5) for each in judge(pairs(1.10, rounds=6, drift=1.0, seed=seed))]
+    assert told.count("slower") >= 0.9 * len(told)
+    faster = [each.verdict for each in judge(pairs(0.85, rounds=6, drift=1.0))]
+    assert faster.count("faster") >= 0.9 * len(faster)
+
+
+def test_one_pair_has_no_interval_and_none_is_not_comparable():
+    run, other = ("profile_step", "a"), ("profile_step", "b")
+    one, none = judge({run: [(1.0, 2.0), (None, 2.0)], other: [(None, 1.0)]}, {other: "old is failed: killed"})
+    assert (one.verdict, one.ratio, one.ratio_low) == ("ambiguous", 2.0, None)
+    assert "one pair has no confidence interval" in one.because
+    assert (none.verdict, none.because) == ("not comparable", "old is failed: killed")
+
+
+def test_sides_take_turns_in_going_first(monkeypatch):
+    asked = []
+
+    def measure(side, run):
+        asked.append(side)
+        return 1.0, ""
+
+    monkeypatch.setattr(command, "measured", measure)
+    for number in range(4):
+        assert command._pair(("A", "B"), ("profile_step", "a"), {}, swapped=bool(number % 2)) == (1.0, 1.0)
+    assert "".join(asked) == "ABBAABBA"
+
+
+def test_each_round_has_an_order_of_its_own():
+    runs = [("profile_step", f"size={number}") for number in range(9)]
+    assert len({tuple(command.shuffled(runs, seed)) for seed in range(4)}) == 4
+    assert set(command.shuffled(runs, 1)) == set(runs)
+
+
+def test_a_commit_that_is_none_and_too_few_rounds_are_said_at_once(capsys, monkeypatch, tmp_path):
+    with pytest.raises(ConfigurationError, match=r"--base=no-such-commit: no folder of a checkout, and git says: .*"):
+        command.checkout("no-such-commit").__enter__()
+    with pytest.raises(SystemExit):
+        command.main(["--base", str(tmp_path), "--rounds", "1"])
+    assert "--rounds=1: 2 or more give an interval." in capsys.readouterr().err
+
+
+def test_a_process_that_left_no_row_or_a_failed_one_has_no_time(tmp_path, monkeypatch):
+    config = tmp_path / "here/profile_step/a/config.json"
+    config.parent.mkdir(parents=True)
+    config.write_text("{}")
+    side = command.Side(tmp_path, tmp_path)
+
+    def pretend(text: str | None):
+        def run(*words, **options):
+            if text:
+                config.with_name("row.csv").write_text(text)
+            return SimpleNamespace(returncode=0)
+
+        monkeypatch.setattr(command.subprocess, "run", run)
+        return command.measured(side, ("profile_step", "a"))
+
+    assert pretend(None) == (None, "without a row")
+    assert pretend("status,message,time_s\nfailed,killed,\n") == (None, "failed: killed")
+    assert pretend("status,message,time_s\nok,,0.5\n") == (0.5, "")
