@@ -45,7 +45,7 @@ LOADS = {
 
 @dataclass(frozen=True)
 class Ran:
-    """What a load did, by its own clock: seconds in all, seconds at work, calls, and FLOPs of which some are useful."""
+    """Work of a load by its own clock: seconds in all, seconds at work, calls, and FLOPs of which some are useful."""
 
     wall_s: float
     worked_s: float

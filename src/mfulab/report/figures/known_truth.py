@@ -1,4 +1,4 @@
-"""What each counter read of loads whose utilization is known: the calibration of everything else."""
+"""Readings of each counter of loads whose utilization is known: the calibration of everything else."""
 
 import pandas as pd
 from matplotlib.colors import LinearSegmentedColormap
@@ -22,7 +22,7 @@ COUNTERS = (
     "nvml_percent",
     "sm_active_percent",
 )
-LOADS = ("idle", "copies", "spin_one", "duty_25", "bursty", "duty_50", "duty_75", "padded", "steady")
+WORDS = ("idle", "copies", "spin_one", "duty_25", "bursty", "duty_50", "duty_75", "padded", "steady")
 DISTURBED = 5.0  # percent of the CPUs: beyond it the load itself waited, and its truth is what it wanted
 WORST = 50  # points of error that have the full colour
 
@@ -35,7 +35,7 @@ def rows(tables: Tables) -> pd.DataFrame:
         return known
     here = known[known["hardware"] == known.groupby("hardware")["load"].nunique().idxmax()]
     each = one_each(here, ["load"])
-    return each.sort_values("load", key=lambda load: load.map({name: at for at, name in enumerate(LOADS)}))
+    return each.sort_values("load", key=lambda load: load.map({name: at for at, name in enumerate(WORDS)}))
 
 
 def errors(rows: pd.DataFrame) -> pd.DataFrame:

@@ -30,12 +30,13 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """What one reading after the loop says beside the loop's mean and MFU; then how far polls spread."""
+    """One reading after the loop beside the loop's mean and MFU; then how far polls spread."""
     runs = rows.drop_duplicates("run")
     late = runs.dropna(subset=["after_percent"])
     chosen = late if len(late) else runs
     row = chosen.loc[(chosen["mfulab_percent"] - chosen["after_percent"].fillna(0)).idxmax()]
-    values = {"load": text(row["load"]), "mean": percent(row["mfulab_percent"])}
+    load = row["load"]
+    values = {"load": text(load), "mean": percent(row["mfulab_percent"])}
     key = "finding" if len(late) else "finding_without"
     words = [text(key, after=percent(row["after_percent"]) if len(late) else "", **values)]
     if row["mfu_percent"] == row["mfu_percent"]:
@@ -43,10 +44,11 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     spread = runs["polled_high_percent"] - runs["polled_low_percent"]
     if spread.notna().any() and (runs.loc[spread.idxmax(), "polls"] or 0) > 1:
         wide = runs.loc[spread.idxmax()]
+        load = wide["load"]
         words.append(
             text(
                 "spread",
-                load=text(wide["load"]),
+                load=text(load),
                 period=f"{wide['polling_period_s']:g}",
                 low=percent(wide["polled_low_percent"]),
                 high=percent(wide["polled_high_percent"]),

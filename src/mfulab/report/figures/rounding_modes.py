@@ -1,4 +1,4 @@
-"""What the direction of rounding does to a sum, and what compensation gives back."""
+"""Errors of sums by the direction of rounding, and what compensation gives back."""
 
 import pandas as pd
 from matplotlib.figure import Figure

@@ -15,6 +15,7 @@ from mfulab.report.frames import Tables
 TABLES = ("formats",)
 TOPIC = "precision"
 ORDER = 5
+PARTS = ("sign", "exponent_bits", "mantissa_bits")
 MOST_BITS = 19  # that can be read side by side
 COLORS = (style.PALETTE[7], style.PALETTE[6], style.PALETTE[5])  # sign, exponent, mantissa, as in number_formats
 
@@ -28,7 +29,7 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """What the drawn format spends on NaN; how many digits its numbers need; where a plain sigmoid fails in it."""
+    """Patterns that the drawn format spends on NaN; digits that numbers need; where a plain sigmoid fails in it."""
     row = rows.iloc[0]
     patterns = 2.0 ** row["bits"]
     words = [
@@ -74,5 +75,4 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
-    names = ("sign", "exponent_bits", "mantissa_bits")
-    style.legend(figure, [style.dot(color, text(name), "s") for name, color in zip(names, COLORS, strict=True)])
+    style.legend(figure, [style.dot(color, text(name), "s") for name, color in zip(PARTS, COLORS, strict=True)])
