@@ -3,11 +3,14 @@
     python benchmarks/sampler_cost.py [--device cpu|cuda|auto] [--pairs 10] [--seconds 1]
 
 Also says how far two consecutive windows of the same step differ, and what `mfulab.measure` around a training loop with
-steps of some 20 ms costs. On an idle device all should stay under 1 %.
+steps of some 20 ms costs. On an idle device all should stay under 1 %. The last line is of CPU time, which others
+beside it hardly change: what the hooks and marks of a window take of the loop's own thread, a step.
 """
 
 import argparse
+import contextlib
 import tempfile
+import time
 from pathlib import Path
 
 import torch
@@ -50,9 +53,9 @@ def product(device: torch.device) -> Step:
     return step
 
 
-def training(device: torch.device) -> tuple[torch.nn.Module, Step]:
+def training(device: torch.device, width: int = 0, rows: int = 0) -> tuple[torch.nn.Module, Step]:
     """A model and its training step of some 20 ms on four cores: many layers, so that hooks and parameters count."""
-    width, rows = (512, 128) if device.type == "cpu" else (2048, 4096)
+    width, rows = (width, rows) if width else (512, 128) if device.type == "cpu" else (2048, 4096)
     model = torch.nn.Sequential(*(torch.nn.Linear(width, width, device=device) for _ in range(24)))
     inputs = torch.randn(rows, width, device=device)
 
@@ -70,6 +73,18 @@ def measured_loop(window: mfulab.measure, step: Step, steps: int) -> float:
             step()
             window.step()
     return float(window.row["time_s"])
+
+
+def thread_s(train: Step, steps: int, window: mfulab.measure | None = None) -> float:
+    """CPU seconds of this thread a step, inside a window where one is given."""
+    with window or contextlib.nullcontext():
+        train()
+        began = time.thread_time()
+        for _ in range(steps):
+            train()
+            if window:
+                window.step()
+        return (time.thread_time() - began) / steps
 
 
 def main() -> None:
@@ -103,6 +118,10 @@ def main() -> None:
     for _ in range(options.pairs):
         before = measure_window(train, clock, options.seconds, each).median_s
         loops.append(measured_loop(window, train, steps) / before)
+    thin, thin_step = training(device, width=8, rows=1)
+    window, steps = mfulab.measure(thin, quiet=True, ceiling_s=0), 500
+    thread_s(thin_step, steps, window)
+    spent = [thread_s(thin_step, steps, window) - thread_s(thin_step, steps) for _ in range(options.pairs)]
     told = (
         ("samplers on ÷ off", costs),
         ("window ÷ window before", repeats),
@@ -111,6 +130,11 @@ def main() -> None:
     for label, ratios in told:
         low, high = median_interval(ratios) or (None, None)
         print(f"{label}: {Stats(ratios).median:.4f} (95 % CI {low:.4f} to {high:.4f}) on {device}, {threads} threads")
+    low, high = median_interval(spent) or (0.0, 0.0)
+    print(
+        f"mfulab.measure, CPU time a step: {1e6 * Stats(spent).median:.0f} µs"
+        f" (95 % CI {1e6 * low:.0f} to {1e6 * high:.0f}), {2 * len(thin)} parameters"
+    )
 
 
 if __name__ == "__main__":

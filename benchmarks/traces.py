@@ -41,8 +41,8 @@ finally:
 """
 
 
-def timed(command: list[str]) -> tuple[float, float, str, bool]:
-    """Seconds of a process from start to end, its peak memory in MB, what it printed, and whether it succeeded."""
+def timed(command: list[str]) -> tuple[tuple[float, float, float], str, bool]:
+    """Seconds of a process from start to end, its CPU seconds, peak memory in MB; its output; True if it succeeded."""
     began = time.perf_counter()
     with tempfile.TemporaryFile("w+") as told:
         process = subprocess.Popen(command, stdout=told, stderr=subprocess.DEVNULL)
@@ -51,7 +51,8 @@ def timed(command: list[str]) -> tuple[float, float, str, bool]:
         seconds = time.perf_counter() - began
         told.seek(0)
         scale = 1e6 if sys.platform == "darwin" else 1e3
-        return seconds, usage.ru_maxrss / scale, told.read(), process.returncode == 0
+        cost = seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / scale
+        return cost, told.read(), process.returncode == 0
 
 
 def ours(path: Path) -> tuple[list[int], int]:
@@ -71,31 +72,34 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     worst = 0
-    print(f"{'file':32} {'':7} {'s':>6} {'MB':>5} {'idle ms':>10} {'compute':>10} {'other':>10}")
+    print(f"{'file':32} {'':7} {'s':>6} {'CPU s':>6} {'MB':>5} {'idle ms':>10} {'compute':>10} {'other':>10}")
     for path in options.files:
-        times: dict[str, list[float]] = {"mfulab": [], "HTA": []}
-        most: dict[str, float] = {}
+        costs: dict[str, list[tuple[float, float, float]]] = {"mfulab": [], "HTA": []}
         for _ in range(options.rounds):  # interleaved: what else the machine does hits both alike
-            seconds, most["mfulab"], _, _ = timed([sys.executable, "-m", "mfulab", "trace", str(path)])
-            times["mfulab"].append(seconds)
-            seconds, most["HTA"], told, theirs_ok = timed([options.hta, "-c", HTA, str(path)])
-            times["HTA"].append(seconds)
+            costs["mfulab"].append(timed([sys.executable, "-m", "mfulab", "trace", str(path)])[0])
+            cost, told, theirs_ok = timed([options.hta, "-c", HTA, str(path)])
+            costs["HTA"].append(cost)
         try:
             parts, count = ours(path)
         except TraceError as error:
             print(error)
             continue
-        cost = {name: f"{name:7} {statistics.median(times[name]):6.2f} {most[name]:5.0f} " for name in times}
-        print(f"{path.name.split('.')[0]:32} {cost['mfulab']}" + _ms(np.array(parts) / 1e6))
+        lines = {name: _line(name, found) for name, found in costs.items()}
+        print(f"{path.name.split('.')[0]:32} {lines['mfulab']}" + _ms(np.array(parts) / 1e6))
         if not theirs_ok:
-            print(f"{'':32} {cost['HTA']}fails on this file")
+            print(f"{'':32} {lines['HTA']}fails on this file")
             continue
         theirs = np.array(json.loads(told.splitlines()[-1])) * 1e3
         off = np.abs(theirs - parts)
         allowed = 2e3 * count  # ns: what rounding down may move
         worst += int((off > allowed).any())
-        print(f"{'':32} {cost['HTA']}" + _ms(theirs / 1e6) + ("" if (off <= allowed).all() else "  DIFFERENT"))
+        print(f"{'':32} {lines['HTA']}" + _ms(theirs / 1e6) + ("" if (off <= allowed).all() else "  DIFFERENT"))
     return int(worst > 0)
+
+
+def _line(name: str, costs: list[tuple[float, float, float]]) -> str:
+    seconds, cpu_seconds, megabytes = (statistics.median(one) for one in zip(*costs, strict=True))
+    return f"{name:7} {seconds:6.2f} {cpu_seconds:6.2f} {megabytes:5.0f} "
 
 
 def _ms(parts: np.ndarray) -> str:

@@ -101,4 +101,5 @@ def test_a_page_of_these_traces_alone(tmp_path, capsys):
     assert main(["trace", str(path), "--html", str(tmp_path / "page.html")]) == 0
     page = (tmp_path / "page.html").read_text()
     assert "read from a trace" in page
+    assert "neither a profiled step" not in page
     assert "<svg" in page

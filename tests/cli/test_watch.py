@@ -21,7 +21,7 @@ from mfulab.hardware.peaks import Peak
 from mfulab.interactive import published
 from mfulab.interactive.published import Rate
 
-RATE = Rate(42, "train.py", "GPU-1", "bfloat16", 0.4 * 989.4e12, 0.4 * 989.4e12, 0.02, 5.0)
+RATE = Rate(42, "train.py", "GPU-1", {"bf16": 0.4 * 989.4e12}, 0.4 * 989.4e12, 0.02, 5.0)
 
 
 def console() -> Console:
@@ -146,7 +146,7 @@ def test_a_measured_process_publishes_its_rate(monkeypatch, tmp_path):
             model(torch.randn(4, 16)).sum().backward()
             window.step()
         [rate] = published.rates()
-        assert (rate.pid, rate.device, rate.dtype) == (os.getpid(), "cpu", "float32")
+        assert (rate.pid, rate.device, list(rate.formats)) == (os.getpid(), "cpu", ["fp32"])
         assert rate.flops_per_s * rate.step_s == pytest.approx(2 * 2 * 4 * 16 * 8)
         sample = watch.sample_of("CPU", "", {}, [rate], 5.0)
         assert sample["processes"][0]["tflop_s"] == pytest.approx(rate.flops_per_s / 1e12)

@@ -178,6 +178,36 @@ def test_kernels_that_take_lengths_cost_the_sum_of_their_documents(documents, ca
     assert full <= cost.flops == tokens * longest * PAIR
 
 
+def test_a_chunk_of_a_prompt_beside_tokens_that_are_decoded():
+    """One step of a server: 16 tokens of a prompt whose first 32 are in the cache, and three sequences' next token."""
+    width, words, new, cached = HEADS * WIDTH, 50, [16, 1, 1, 1], [32, 5, 9, 20]
+    keys = [one + other for one, other in zip(new, cached, strict=True)]
+    enter, leave, head = nn.Linear(width, 3 * width), nn.Linear(width, width), nn.Linear(width, words)
+    caches = [torch.randn(2, HEADS, length, WIDTH) for length in cached]
+
+    def attend(entered, cache):
+        query, *rest = entered.view(-1, 3, HEADS, WIDTH).permute(1, 2, 0, 3)
+        key, value = (torch.cat(pair, dim=1) for pair in zip(cache, rest, strict=True))
+        seen = torch.ones(query.shape[1], key.shape[1], dtype=torch.bool).tril(key.shape[1] - query.shape[1])
+        return functional.scaled_dot_product_attention(query[None], key[None], value[None], seen)[0].transpose(0, 1)
+
+    def step():
+        entered = enter(torch.randn(sum(new), width)).split(new)
+        attended = [attend(one, cache).flatten(1) for one, cache in zip(entered, caches, strict=True)]
+        last = torch.tensor(new).cumsum(0) - 1
+        head(leave(torch.cat(attended))[last])
+
+    with torch.no_grad():
+        found = counted(step).sum("forward")
+    pairs = sum(one * all_of_it for one, all_of_it in zip(new, keys, strict=True))
+    by_hand = 2 * sum(new) * 4 * width**2 + pairs * PAIR + 2 * len(new) * width * words
+    assert found.flops == by_hand
+    packed, cache = torch.empty(sum(new), HEADS, WIDTH), torch.empty(sum(keys), HEADS, WIDTH)
+    ends = documents_of(new), documents_of(keys)
+    by_kernel = FORMULAS["torch_attn::_varlen_attn"](packed, cache, cache, *ends, 16, 48, True, None, [-1, 0], out=None)
+    assert by_kernel.flops == pairs * PAIR
+
+
 def test_flash_attentions_own_layout_has_tokens_before_heads():
     query, window = torch.empty(3, 64, HEADS, WIDTH), 16
     cost = FORMULAS["flash_attn::_flash_attn_forward"](query, query, query, 0.0, 1.0, True, window - 1, 0, out=None)

@@ -1,13 +1,18 @@
 """How sure a count is: two counts that agree, and what is said where they do not."""
 
+import json
+from types import SimpleNamespace
+
 import pytest
 import torch
 from support.models import read
 from torch import nn
 
+from mfulab.flops.certainty import has_formula
 from mfulab.flops.count import count
 from mfulab.flops.model import count_model
 from mfulab.flops.operators import FORMULAS, register
+from mfulab.tracing.operators import trace_steps, uncounted_operators
 
 
 @pytest.mark.parametrize("name", ["resnet18", "gpt2", "lstm", "mobilenet_v2"])
@@ -47,3 +52,45 @@ def test_what_is_a_bound_and_what_has_no_formula_is_told():
     assert found.uncounted == {"aten::_linalg_svd": 1}
     assert "upper bound" in str(found)
     assert "aten::_linalg_svd (1 calls)" in str(found)
+
+
+@torch.library.custom_op("mfulab_tests::unknown", mutates_args=())
+def unknown(x: torch.Tensor) -> torch.Tensor:
+    return x @ x
+
+
+def test_a_trace_says_how_much_time_operators_without_a_formula_take():
+    model, x = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2)), torch.randn(256, 256)
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step():
+        unknown(x)
+        model(torch.randn(1, 3, 8, 8)).sum().backward()
+        optimizer.step()
+
+    traced = trace_steps(step, torch.device("cpu"), 2)
+    names = {event.key for event in traced.profiler.key_averages()}
+    assert "mfulab_tests::unknown" in {name for name in names if not has_formula(name)}
+    shares = json.loads(uncounted_operators(traced) or "{}")
+    assert set(shares) <= {"mfulab_tests::unknown"}
+    assert all(1 <= share <= 100 for share in shares.values())
+
+
+def test_only_what_takes_time_is_listed_with_its_share():
+    def event(key, own, on_device=0.0, inside=None):
+        return SimpleNamespace(name=key, self_cpu_time_total=own, self_device_time_total=on_device, cpu_parent=inside)
+
+    events = [event("aten::mm", 700), event("mfulab_tests::unknown", 299), event("other::gone", 1)]
+    assert uncounted_operators(Traced(events)) == '{"mfulab_tests::unknown": 29.9}'
+    events = [event("aten::mm", 1, 800), event("mfulab_tests::unknown", 999, 200)]
+    assert uncounted_operators(Traced(events)) == '{"mfulab_tests::unknown": 20.0}'
+    assert uncounted_operators(Traced([event("mfulab_tests::unknown", 5), event("aten::mm", 995)])) is None
+    assert uncounted_operators(Traced([])) is None
+    outer = event("aten::convolution_backward", 10)
+    within = event("aten::_slow_conv2d_backward", 90, inside=event("something", 0, inside=outer))
+    assert uncounted_operators(Traced([outer, within])) is None, "its formula stands for whatever it calls"
+
+
+class Traced:
+    def __init__(self, events):
+        self.profiler = SimpleNamespace(events=lambda: events)

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mfulab.flops.experts import (
+    UnreadExperts,
     active_parameters,
     expected_experts_read,
     experts_read,
@@ -50,3 +51,17 @@ def test_experts_by_hand():
     assert expected_experts_read(256, 8, 10**6) == pytest.approx(256)
     with pytest.raises(ValueError, match="no token"):
         imbalance([0, 0])
+
+
+def test_experts_that_no_token_chose_are_not_read():
+    width, hidden, layers = 32, 48, 2
+    model = build(
+        "MixtralForCausalLM", vocab_size=50, hidden_size=width, intermediate_size=hidden, num_hidden_layers=layers,
+        num_attention_heads=2, num_key_value_heads=1, num_local_experts=8, num_experts_per_tok=2,
+    ).eval()  # fmt: skip
+    with torch.no_grad(), UnreadExperts() as unread:
+        model(torch.zeros(3, 1, dtype=torch.long))
+    assert unread.parameters == layers * (8 - 2) * 3 * width * hidden, "equal tokens choose the same two of eight"
+    with UnreadExperts() as unread:
+        torch.nn.Linear(4, 4)(torch.randn(2, 4))
+    assert unread.parameters is None

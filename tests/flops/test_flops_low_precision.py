@@ -5,12 +5,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn.functional import ScalingType as scaling  # noqa: N813
 
 from mfulab.flops.count import count
 from mfulab.flops.counter import Operations, OperatorCounter
 from mfulab.flops.formulas import weighted_peak_flop_s
 from mfulab.flops.layers import LayerTracker
 from mfulab.flops.operators import FORMULAS
+from mfulab.hardware.compute import allowed_precision
 
 ROWS, WIDTH, OUT = 32, 64, 48
 ONE = 2 * ROWS * WIDTH * OUT
@@ -118,6 +120,38 @@ def test_weights_in_8_bits_and_packed_ones_cost_what_they_multiply():
     operations = counted(nn.Identity(), lambda: torch._weight_int8pack_mm(x.bfloat16(), weight, scales))
     assert operations.by_format() == {(torch.bfloat16, False): ONE}
     assert not operations.uncounted
+
+
+def test_fp8_with_a_scale_a_block_costs_what_one_with_a_scale_a_tensor_does():
+    """DeepSeek-V3's recipe: a scale for 128 values of a row of the activations, and for 128 × 128 of the weight."""
+    rows, width, out = 256, 512, 384
+    with torch.device("meta"):
+        a = torch.empty(rows, width, dtype=torch.float8_e4m3fn)
+        b = torch.empty(out, width, dtype=torch.float8_e4m3fn).t()
+        scales = torch.empty(width // 128, rows).t(), torch.empty(out // 128, width // 128).t()
+        recipes = scaling.BlockWise1x128, scaling.BlockWise128x128
+
+        def by_function():
+            torch.nn.functional.scaled_mm(
+                a, b, scales[0], recipes[0], scales[1], recipes[1], output_dtype=torch.bfloat16
+            )
+
+        def by_operator():
+            torch._scaled_mm(a, b, *scales, out_dtype=torch.bfloat16)
+
+        for product in (by_function, by_operator):
+            operations = counted(nn.Identity(), product)
+            assert operations.by_format() == {(torch.float8_e4m3fn, False): 2 * rows * width * out}
+            assert not operations.uncounted
+    assert allowed_precision(torch.float8_e5m2, torch.device("cpu"), False) == "fp8", "gradients have another range"
+
+
+def test_packed_weights_of_other_libraries_by_their_operators():
+    """bitsandbytes' own operator for 4-bit weights: rows, packed weight, → rows; the library need not be installed."""
+    x, out = torch.empty(ROWS, WIDTH), torch.empty(ROWS, OUT)
+    packed = torch.empty(OUT * WIDTH // 2, 1, dtype=torch.uint8)
+    for name in ("bitsandbytes::gemm_4bit", "bitsandbytes::gemv_4bit", "bitsandbytes::int8_linear_matmul"):
+        assert FORMULAS[name](x, packed, [OUT, WIDTH], out=out) == ONE
 
 
 def test_two_of_four_weights_are_half_of_them():

@@ -8,7 +8,7 @@ from torch import nn
 from mfulab.flops import memory, parallel
 from mfulab.flops.count import count
 from mfulab.flops.model import count_model
-from mfulab.flops.tensors import Held
+from mfulab.flops.tensors import Held, SavedTensors
 
 
 def test_seven_billion_parameters():
@@ -156,3 +156,19 @@ def test_other_ways_to_divide_a_model():
     rows = parallel.plans(8_000_000_000, 1, **shape)
     assert {row["memory_bytes"] for row in rows} == {128e9}
     assert {row["sent_bytes"] for row in rows} == {0}
+
+
+def test_a_recurrent_layer_on_a_cpu_saves_more_than_twice_the_prediction():
+    """oneDNN keeps a workspace of 62 to 70 bytes a token and unit, where step by step 32 would do: docs/flops.md."""
+    tokens, batch, width = 32, 8, 128
+    real = nn.LSTM(width, width, batch_first=True)
+    saved = SavedTensors(real)
+    with saved:
+        real(torch.randn(batch, tokens, width))
+    with torch.device("meta"):
+        pretended, inputs = nn.LSTM(width, width, batch_first=True), torch.randn(batch, tokens, width)
+        predicted = count(pretended, lambda: pretended(inputs)[0].sum()).saved
+    workspace = saved.total.fixed_bytes / (tokens * batch * width)
+    assert 60 < workspace < 72
+    assert 2.0 < saved.total.bytes() / predicted.bytes() < 2.5
+    assert saved.total.elements < predicted.elements, "all that is more is the workspace"

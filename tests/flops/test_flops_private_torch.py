@@ -4,6 +4,7 @@ import importlib
 import inspect
 
 import pytest
+import torch
 
 PRIVATE = {
     "torch.autograd": ["_engine_run_backward"],
@@ -44,3 +45,5 @@ def test_they_take_what_they_took():
     assert full[2].shape == (1, 1, 1)
     assert full[-1] is flex_attention.noop_mask
     assert full[-3:-1] == (128, 128)
+    linear = torch.ops.aten.linear.default
+    assert linear.has_kernel_for_dispatch_key("CompositeImplicitAutograd"), "how an operator of a trace is known"

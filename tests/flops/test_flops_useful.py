@@ -1,13 +1,18 @@
 """Real tokens of a batch, and the FLOPs that served them: padded, packed and separate batches hold the same ones."""
 
+import copy
+from contextlib import nullcontext
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mfulab.flops.count import count
 from mfulab.flops.counter import OperatorCounter
 from mfulab.flops.layers import LayerTracker
 from mfulab.flops.useful import flops_per_accepted_token, real_tokens, useful_flops
+from mfulab.flops.values import KnownValues
 from mfulab.models.huggingface import build as build_huggingface
 
 WIDTH, LAYERS, WORDS = 32, 2, 50
@@ -47,6 +52,28 @@ def test_the_useful_part_of_a_padded_batch_is_what_its_documents_cost_alone(bert
     assert operations.model_flops >= alone
     without = [length == batch["input_ids"].shape[1] for length in lengths]
     assert (operations.model_flops == alone) == all(without)
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_a_count_finds_the_mask_that_a_model_makes_for_itself(bert, device):
+    """In a table, too: a wrapper around a published model pads each row to three times its length."""
+
+    class Wrapper(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = bert
+
+        def forward(self, tokens):
+            mask = torch.arange(tokens.shape[1], device=tokens.device) < tokens.shape[1] // 3
+            return self.model(input_ids=tokens, attention_mask=mask.long().expand(tokens.shape)).logits
+
+    model = copy.deepcopy(Wrapper()).to(device)
+    with torch.device(device), KnownValues() if device == "meta" else nullcontext():
+        tokens = torch.ones(2, 24, dtype=torch.long)
+        found = count(model, lambda: model(tokens).sum(), fused=device == "meta")
+    alone = 2 * counted(bert, input_ids=torch.ones(1, 8, dtype=torch.long)).model_flops
+    assert found.useful_percent == pytest.approx(100 * alone / found.operations.model_flops)
+    assert count(torch.nn.Linear(2, 2), lambda: torch.zeros(())).useful_percent is None
 
 
 def test_two_thirds_of_padding():

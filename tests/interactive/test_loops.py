@@ -1,5 +1,7 @@
 """FLOPs of the loops that people have, exact on a hand count: what ran is counted, and never what might have run."""
 
+import json
+
 import pytest
 import torch
 from support.sharded_models import PRODUCT, WAYS
@@ -10,6 +12,9 @@ from torch.utils.checkpoint import checkpoint
 
 import mfulab
 from mfulab.flops.sharded import pretended_ranks
+from mfulab.interactive import peaks
+from mfulab.interactive.ceiling import Ceiling
+from mfulab.interactive.phases import _holds_compiled
 from mfulab.models.huggingface import build as build_huggingface
 
 ROWS, WIDTH = 4, 16
@@ -89,6 +94,31 @@ def test_autocast_inside_forward_decides_the_format():
     model = Model(WIDTH, WIDTH)
     row = measured(model, lambda: model(batch()).sum().backward()).row
     assert (row["effective_precision"], row["flops"]) == ("bf16", 2 * ONE)
+
+
+def test_several_formats_weigh_the_peak_by_their_flops(monkeypatch):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.narrow, self.wide = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                x = self.narrow(x)
+            return checkpoint(self.wide, x.float(), use_reentrant=True)
+
+    rates = {"bf16": 4.0, "fp32": 1.0}
+    monkeypatch.setattr(peaks, "measured_ceiling", lambda device, precision, *_: Ceiling(rates[precision]))
+    model = Model()
+    with mfulab.measure(model, quiet=True) as window:
+        for _ in range(3):
+            model(batch()).sum().backward()
+    row = window.row
+    assert (row["flops"], row["executed_flops"]) == (5 * ONE, 6 * ONE)
+    assert json.loads(row["peak_weights"]) == {"bf16": 0.4, "fp32": 0.6}
+    assert row["ceiling_tflop_s"] == pytest.approx(5 / (2 / 4 + 3 / 1))
+    assert row["mfu_percent"] == pytest.approx(100 * row["tflop_s"] * (2 / 4 + 3 / 1) / 5)
+    assert row["hfu_percent"] == pytest.approx(100 * row["tflop_s"] * 6 / 5 * (2 / 4 + 4 / 1) / 6)
 
 
 class Heads(nn.Module):
@@ -253,7 +283,32 @@ def test_compiled_models_and_compiled_steps(two, whole):
     step = (lambda: compiled(batch()).sum().backward()) if whole else lambda: train(compiled)
     step()
     row = measured(compiled, step).row
+    assert _holds_compiled(compiled(batch()).sum()), "counting leaves it compiled"
     assert (row["steps"], row["counted_steps"], row["flops"]) == (3, 1, 5 * ONE)
+
+
+def test_code_that_was_compiled_elsewhere_in_the_process_changes_no_count():
+    torch.compile(lambda x: x.sin().sum(), backend="aot_eager")(torch.randn(3, requires_grad=True)).backward()
+    test_a_loss_that_takes_one_output_now_and_two_then()
+    test_two_models(True)
+    inner = torch.compile(lambda x, weight, bias: nn.functional.linear(x, weight, bias).relu(), backend="aot_eager")
+
+    class Model(nn.Linear):
+        def forward(self, x):
+            return inner(x, self.weight, self.bias).square()
+
+    model, compiled = Model(WIDTH, WIDTH), []
+
+    def step():
+        loss = model(batch()).sum()
+        compiled.append(_holds_compiled(loss))
+        loss.backward()
+
+    step()
+    row = measured(model, step, steps=6).row
+    assert compiled == [True, False, True, False, True, True, True], "counting leaves it compiled"
+    assert row["flops"] == 2 * ONE
+    assert row["counted_steps"] == 2, "the second shows that the graph is of compiled code"
 
 
 def test_a_compiled_loss_function(linear):

@@ -1,6 +1,7 @@
 """`mfulab.measure` around plain PyTorch loops: FLOPs by hand, steps, formats, and a script of its own."""
 
 import contextlib
+import io
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ import torch
 
 import mfulab
 from mfulab.hardware.compute import allowed_precision
-from mfulab.interactive import ceiling, measure
+from mfulab.interactive import ceiling, measure, peaks
 from mfulab.interactive.ceiling import Ceiling
 from mfulab.interactive.measure import MeasureWarning
 from mfulab.interactive.steps import Mark, stretches
@@ -99,7 +100,7 @@ def test_known_peaks_can_be_given(linear):
 
 
 def test_the_ceiling_is_measured_after_the_block(linear, monkeypatch):
-    monkeypatch.setattr(measure, "measured_ceiling", lambda device, precision, threads, limit_s: Ceiling(0.5))
+    monkeypatch.setattr(peaks, "measured_ceiling", lambda *_: Ceiling(0.5))
     with mfulab.measure(model=linear, quiet=True) as window:
         linear(torch.randn(4, 16))
     assert window.row["mfu_percent"] == pytest.approx(100 * window.row["tflop_s"] / 0.5)
@@ -314,6 +315,42 @@ def test_a_model_on_two_devices_has_times_and_no_mfu():
 def test_no_model_is_a_mistake_of_the_call():
     with pytest.raises(TypeError, match=r"give a torch.nn.Module"):
         mfulab.measure([torch.nn.Linear(2, 2), "model"])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"language": "fr"}, "language='fr': choose en or ko"),
+        ({"flops_per_step": 0}, "flops_per_step=0: give a number above 0"),
+        ({"flops_per_step": float("nan")}, "flops_per_step=nan"),
+        ({"ceiling_s": -1}, "ceiling_s=-1: give seconds"),
+        ({"peak_tflop_s": {"fp32": -2.0}}, "greater than 0"),
+    ],
+)
+def test_an_argument_that_cannot_be_is_said_before_the_loop(linear, options, said):
+    with pytest.raises(ValueError, match=said):
+        mfulab.measure(linear, **options)
+
+
+@pytest.mark.parametrize("options", [{"steps": 0}, {"warm_up": -1}])
+def test_a_decorator_that_measures_nothing_says_so(options):
+    with pytest.raises(ValueError, match="give 1 step or more"):
+        mfulab.measured(**options)
+
+
+def test_a_terminal_without_the_letters_costs_the_ladder_and_not_the_loop(linear, monkeypatch):
+    class Ascii(io.StringIO):
+        def write(self, text):
+            text.encode("ascii")
+            return super().write(text)
+
+    monkeypatch.setattr("sys.stdout", Ascii())
+    with (
+        pytest.warns(MeasureWarning, match="could not be printed: UnicodeEncodeError"),
+        mfulab.measure(linear, ceiling_s=0) as window,
+    ):
+        linear(torch.randn(4, 16))
+    assert window.row["steps"] == 1
 
 
 def test_what_cannot_be_watched_does_not_stop_the_loop(linear, monkeypatch):

@@ -35,7 +35,7 @@ def need(package):
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("mfulab.interactive.measure.measured_ceiling", lambda *_: Ceiling(0.1))
+    monkeypatch.setattr("mfulab.interactive.peaks.measured_ceiling", lambda *_: Ceiling(0.1))
     return lambda name: runpy.run_path(str(EXAMPLES / name))
 
 
@@ -67,15 +67,88 @@ def test_a_lightning_trainer_logs_it(run, tmp_path, capsys):
     assert "device utilization" in capsys.readouterr().out
 
 
-def test_an_error_in_a_lightning_training_closes_the_window():
+class FailsOnce(nn.Module):
+    """A model of one layer whose forward pass fails at its sixth call, and never again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.calls = nn.Linear(4, 4), 0
+
+    def forward(self, x):
+        self.calls += 1
+        if self.calls == 6:
+            raise RuntimeError("the sixth batch is broken")
+        loss = self.layer(x).square().mean()
+        return {"loss": loss}
+
+
+def trained_twice(train, model, callback):
+    """Trains into an error, then again; the window between the two is closed and the second training is measured."""
+    with pytest.raises(RuntimeError, match="the sixth batch is broken"):
+        train()
+    first = callback.window
+    assert first._open is None
+    assert not model.layer._forward_hooks
+    assert not torch.utils._python_dispatch._get_current_dispatch_mode_stack()
+    with mfulab.measure(model, quiet=True, ceiling_s=0) as between:
+        model(torch.randn(2, 4))
+    assert between.row, "no window is left open"
+    train()
+    assert callback.window is not first
+    assert callback.window.row["flops"] == 2 * 2 * 2 * 4 * 4
+    assert not model._forward_hooks
+
+
+def test_after_an_error_a_hugging_face_trainer_trains_and_measures_again(tmp_path):
+    need("accelerate")
+    transformers, model = importlib.import_module("transformers"), FailsOnce()
+    options = {"save_strategy": "no", "report_to": "none", "use_cpu": True, "disable_tqdm": True}
+    arguments = transformers.TrainingArguments(str(tmp_path), max_steps=8, per_device_train_batch_size=2, **options)
+    data = [{"x": torch.randn(4)} for _ in range(16)]
+
+    class Logger(transformers.TrainerCallback):
+        """As those of TensorBoard and MLflow: told before callbacks of the user's, and closed as training ends."""
+
+        def on_train_begin(self, *_, **__):
+            self.logged, self.closed = [], False
+
+        def on_log(self, args, state, control, logs=None, **_):
+            assert not self.closed or "mfu" not in logs
+            self.logged += [state.global_step] if "step_time" in logs else []
+
+        def on_train_end(self, *_, **__):
+            self.closed = True
+
+    trainer = transformers.Trainer(model, arguments, train_dataset=data, callbacks=[logger := Logger()])
+    trainer.add_callback(callback := mfulab.TrainerCallback(trainer, every=2, warm_up=2, quiet=True, ceiling_s=0))
+    trained_twice(trainer.train, model, callback)
+    assert logger.logged == [4, 6, 8, 8]
+
+
+def test_after_an_error_a_lightning_trainer_trains_and_measures_again(tmp_path):
     need("pytorch_lightning")
-    callback = mfulab.LightningCallback(every=1, warm_up=1, quiet=True, ceiling_s=0)
-    module = nn.Linear(4, 4)
-    callback.on_train_batch_end(None, module, None, None, 0)
-    callback.on_exception(None, module, RuntimeError("out of data"))
-    with mfulab.measure(module, quiet=True, ceiling_s=0) as window:
-        module(torch.randn(2, 4))
-    assert window.row
+    lightning = importlib.import_module("pytorch_lightning")
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.model = FailsOnce()
+
+        def training_step(self, batch):
+            return self.model(batch[0])
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    module, callback = Module(), mfulab.LightningCallback(every=2, warm_up=2, quiet=True, ceiling_s=0)
+    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(16, 4)), batch_size=2)
+    options = {"enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+
+    def train():
+        trainer = lightning.Trainer(max_epochs=1, logger=False, accelerator="cpu", callbacks=[callback], **options)
+        trainer.fit(module, data)
+
+    trained_twice(train, module.model, callback)
 
 
 def test_a_loop_of_accelerate(run):

@@ -73,14 +73,16 @@ if installed("helion"):
 
 if installed("cuda.tile"):
 
-    @pytest.mark.parametrize(("precision", "product"), [("bf16", "HGMMA"), ("fp8", "QGMMA"), ("tf32", "HGMMA")])
-    def test_cutile_s_compiler_takes_hopper_s_own_products(precision, product):
+    @pytest.mark.parametrize(
+        ("precision", "product"), [("bf16", "HGMMA"), ("fp8", "QGMMA"), ("tf32", "HGMMA"), ("fp32", "FMUL|FFMA")]
+    )
+    def test_cutile_s_compiler_takes_the_best_products_there_are(precision, product):
         import cuda.tile as ct
         from cuda.tile import compilation
 
         from mfulab.kernels import cutile
 
-        names = {"bf16": ("bfloat16",) * 2, "fp8": ("float8_e4m3fn", "bfloat16"), "tf32": ("float32",) * 2}
+        names = {"bf16": ("bfloat16",) * 2, "fp8": ("float8_e4m3fn", "bfloat16")}
 
         def array(name):
             return compilation.ArrayConstraint(
@@ -95,7 +97,7 @@ if installed("cuda.tile"):
                 base_addr_divisible_by=16,
             )
 
-        operand, output = names[precision]
+        operand, output = names.get(precision, ("float32",) * 2)
         sides = [compilation.ConstantConstraint(side) for side in CuTile(precision).sides]
         signature = compilation.KernelSignature(
             [array(operand), array(operand), array(output), *sides],
@@ -105,6 +107,7 @@ if installed("cuda.tile"):
         compilation.export_kernel(cutile.kernel(precision), [signature], cubin, gpu_code="sm_90", output_format="cubin")
         opcodes = Counter(opcode for _, opcode, _ in instructions(disassembled(cubin.getvalue())))
         assert any(re.match(product, opcode) for opcode in opcodes)
+        assert not any(opcode.startswith(("STL", "LDL")) for opcode in opcodes), "nothing spills"
 
 
 if installed("cutlass.cute"):

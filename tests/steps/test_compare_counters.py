@@ -8,6 +8,7 @@ from support.models import read
 from mfulab.flops.explain import explain, kinds_of_layers
 from mfulab.flops.model import count_model
 from mfulab.flops.other_counters import OTHER_COUNTERS, counter_version
+from mfulab.flops.sharded import pretended_ranks
 from mfulab.schema.configs import CompareCountersConfig
 from mfulab.schema.rows import CounterRow
 from mfulab.steps.base import UnsupportedError
@@ -38,6 +39,35 @@ def test_the_fewest_kinds_that_explain_the_number_are_named():
     assert found.other_flops == 7
     assert "leaves out attention" in str(found)
     assert "elementwise" in str(found)
+
+
+def test_a_kind_that_is_counted_twice_is_named():
+    found = explain(2050, KINDS, 1)
+    assert (dict(found.left_out), dict(found.twice)) == ({"attention": 300}, {"Linear": 1000})
+    assert str(found).startswith("leaves out attention")
+    assert "counts twice Linear" in str(found)
+
+
+PAIRS = {"packed": 256 * 32, "flex": 256 * 32, "two_dimensional": 256**2, "window": 256 * 32}
+
+
+@pytest.mark.parametrize("form", PAIRS)
+def test_forms_of_attention_by_hand(form):
+    counted = count_model(read(f"attention_{form}"), 1)
+    operations = counted.count.operations
+    forward, backward = operations.sum("forward"), operations.sum("backward")
+    by_hand = 2 * 256 * 4 * 256**2 + 4 * PAIRS[form] * 256 + 2 * 256 * 10
+    assert (forward.flops, forward.bounds, counted.means) == (by_hand, 0, "meta")
+    assert backward.flops == 2 * by_hand - 2 * 256 * 3 * 256**2, "the input needs no gradient"
+    assert not operations.uncounted
+
+
+def test_a_rank_of_a_sharded_layer_counts_its_own_half_and_torch_both(tmp_path):
+    with pretended_ranks(2):
+        row = run("tensor_parallel", "torch", tmp_path)
+    assert row.reference_flops == 2 * 2048 * (512 + 10) // 2
+    assert row.deviation_percent == 100
+    assert row.explanation.startswith("counts twice Linear")
 
 
 def test_what_cannot_be_explained_is_not():

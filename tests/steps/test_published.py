@@ -71,6 +71,9 @@ def test_more_than_a_formats_peak_needs_a_faster_one(recomputed):
     assert row.mfu_bf16_percent > 100
     assert row.mfu_fp8_percent == pytest.approx(row.mfu_bf16_percent / 2, rel=1e-3)
     assert row.slowest_format == "fp8"
+    (unsaid,) = recomputed({**MEGATRON, "accelerator": "RTX PRO 6000 Blackwell Server", "precision": ""})
+    assert (unsaid.mfu_bf16_percent, unsaid.slowest_format) == (None, None)
+    assert unsaid.mfu_fp4_percent > 0
 
 
 def test_what_is_not_known_is_empty_and_said(recomputed):

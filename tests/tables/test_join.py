@@ -89,6 +89,17 @@ def test_mbu_is_of_inference():
     assert join.profile_columns(row, looked_up, COMPUTE, MEMORY, "cuda")["mbu_percent"] == pytest.approx(
         100 * 1.8 / 0.5 / 120
     )
+    unread = {**row, "unread_parameters": 600_000_000}
+    assert join.profile_columns(unread, flops, COMPUTE, MEMORY, "cuda")["mbu_percent"] == pytest.approx(
+        100 * 1.2 / 0.5 / 120
+    )
+
+
+def test_useful_mfu_is_the_part_of_real_tokens():
+    joined = join.profile_columns(STEP, {**FLOPS, "useful_percent": 25.0}, COMPUTE, MEMORY, "cuda")
+    assert joined["useful_mfu_percent"] == pytest.approx(joined["mfu_percent"] / 4)
+    assert joined["verdict"] == "padded"
+    assert join.profile_columns(STEP, FLOPS, COMPUTE, MEMORY, "cuda")["useful_mfu_percent"] is None
 
 
 def test_inference_takes_the_forward_pass_alone():

@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from mfulab.cli.export import PrometheusPage, json_line
+from mfulab.flops.formulas import weighted_peak_flop_s
 from mfulab.hardware import cpu, identity, nvml
 from mfulab.hardware.at_hand import peak_at_hand
 from mfulab.interactive.published import Rate, rates
@@ -19,7 +20,6 @@ from mfulab.interactive.show import bar, ladder_table
 from mfulab.samplers.gpm_sampler import GpmSampler
 from mfulab.samplers.poller import cpu_probe, cuda_probe
 from mfulab.samplers.reading import Reading, Readings
-from mfulab.schema.formats import BY_DTYPE
 from mfulab.tables.mfu import utilization
 from mfulab.tables.verdict import Facts, expected_mfu
 
@@ -67,21 +67,19 @@ def sample_of(name: str, uuid: str, readings: Readings, rates: Sequence[Rate], n
 
 
 def process_of(rate: Rate, device: str) -> dict[str, Any]:
-    """A measured process: its rate, and MFU and HFU of the computed peak of the format that it multiplies in."""
-    form = BY_DTYPE.get(rate.dtype)
-    precision = form.name if form else rate.dtype
-    peak = peak_at_hand(precision) if form else None
+    """A measured process: its rate, and its MFU of the computed peak of the formats that it multiplies in."""
+    peaks = {name: peak_at_hand(name).spec or 0.0 for name in rate.formats}
     shares = utilization(
         1.0,
         device=device,
         flops=rate.flops_per_s,
-        compute={"computed_tflop_s": peak.spec if peak else None},
+        compute={"computed_tflop_s": weighted_peak_flop_s(rate.formats, peaks)},
         memory={},
     )
     return {
         "pid": rate.pid,
         "name": rate.name,
-        "precision": precision,
+        "precision": max(rate.formats, key=lambda name: rate.formats[name]),
         "tflop_s": shares["tflop_s"],
         "mfu_spec_percent": shares["mfu_spec_percent"],
         "step_s": rate.step_s,

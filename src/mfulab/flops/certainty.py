@@ -9,9 +9,12 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.utils.flop_counter import flop_registry
 
 from mfulab.flops.attention import SIGNATURES, VARIABLE_SIGNATURES
 from mfulab.flops.counter import Operations
+from mfulab.flops.elementwise import has_other_formula
+from mfulab.flops.operators import FORMULAS
 
 Kind = Literal["matmul", "convolution", "attention", "recurrent", "registered"]
 
@@ -93,6 +96,36 @@ def _kind(operator: str) -> Kind:
     if any(word in operator for word in _RECURRENT):
         return "recurrent"
     return "matmul" if operator.startswith(_LIBRARIES) else "registered"
+
+
+def is_product(name: str) -> bool:
+    """Says whether an operator of a trace counts towards MFU, and whatever runs inside it with it."""
+    return name in FORMULAS or _packet(name) in flop_registry
+
+
+def _packet(name: str) -> Any:
+    namespace, separator, operator = name.partition("::")
+    return getattr(getattr(torch.ops, namespace), operator, None) if separator and namespace.isidentifier() else None
+
+
+def _is_taken_apart(packet: Any, overload: str) -> bool:
+    try:
+        return bool(getattr(packet, overload).has_kernel_for_dispatch_key("CompositeImplicitAutograd"))
+    except RuntimeError:  # an overload of TorchScript's alone
+        return False
+
+
+def has_formula(name: str) -> bool:
+    """Says whether a count would know an operator of a trace, `aten::mm` say; what is no operator of torch is known.
+
+    One that torch takes apart into others is known by them.
+    """
+    packet = _packet(name)
+    if packet is None or is_product(name):
+        return True
+    if any(_is_taken_apart(packet, overload) for overload in packet.overloads()):
+        return True
+    return has_other_formula(packet)
 
 
 @dataclass

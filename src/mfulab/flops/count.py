@@ -1,16 +1,19 @@
 """Counts what one training step of a model costs, without a device and without memory."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from mfulab.flops.certainty import Certainty, LayerCount, certainty
 from mfulab.flops.counter import Operations, OperatorCounter
 from mfulab.flops.fused import fused_operators
 from mfulab.flops.layers import LayerTracker
 from mfulab.flops.tensors import Held, SavedTensors
+from mfulab.flops.useful import RealTokens, real_tokens, useful_flops
 
 
 class CountError(RuntimeError):
@@ -26,12 +29,20 @@ class Count:
         saved: kept by the forward pass for the backward pass, parameters and buffers left out: the activations.
         peak: largest memory alive at once beside parameters and inputs: activations, gradients, what is in passing.
         by_layers: forward FLOPs of the layers that have formulas of their own: a second count.
+        real: the batch's documents, as the first call of a layer tells them; None if none does.
     """
 
     operations: Operations
     saved: Held
     peak: Held
     by_layers: dict[str, int]
+    real: RealTokens | None = None
+
+    @property
+    def useful_percent(self) -> float | None:
+        """The share of forward and backward FLOPs that serves real tokens; None if no call tells which these are."""
+        whole = self.operations.model_flops
+        return 100 * useful_flops(self.operations, self.real) / whole if self.real and whole else None
 
     @property
     def certainty(self) -> Certainty:
@@ -55,8 +66,9 @@ def count(model: torch.nn.Module, step: Callable[[], torch.Tensor], backward: bo
     saved = SavedTensors(model)
     counter = OperatorCounter(layers)
     second = LayerCount(model)
+    told = _RealTokens(model)
     try:
-        with second, counter, fused_operators() if fused else nullcontext():
+        with second, told, counter, fused_operators() if fused else nullcontext():
             with saved:
                 loss = step()
             if backward and loss.requires_grad:
@@ -64,4 +76,19 @@ def count(model: torch.nn.Module, step: Callable[[], torch.Tensor], backward: bo
     except Exception as error:
         where = f"layer {layers.failed}" if layers.failed else "its own forward"
         raise CountError(f"{type(model).__name__} failed in {where}: {error}") from error
-    return Count(counter.operations, saved.total, counter.live.peak, second.flops)
+    return Count(counter.operations, saved.total, counter.live.peak, second.flops, told.found)
+
+
+class _RealTokens(ExitStack):
+    """Notes the real tokens of the first layer whose call tells them: a wrapper may pad, or make the mask."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.found: RealTokens | None = None
+        for module in model.modules():
+            self.callback(module.register_forward_pre_hook(self._note, with_kwargs=True).remove)
+
+    def _note(self, module: torch.nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        if self.found is None and torch._C._current_autograd_node() is None:
+            with _disable_current_modes():
+                self.found = real_tokens(arguments, keywords)

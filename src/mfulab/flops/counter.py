@@ -1,5 +1,6 @@
 """A dispatch mode that gives each operator its formula, noting pass, layer, number format and bytes."""
 
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -97,16 +98,17 @@ class Operations:
         """FLOPs of HFU: forward, backward and recomputation, as the kernels execute them."""
         return sum(self.sum(direction).executed_flops for direction in ("forward", "backward", "recomputed"))
 
-    def by_format(self) -> dict[tuple[torch.dtype, bool], int]:
-        """FLOPs of forward and backward by what was multiplied, and whether by convolutions.
+    def by_format(self, executed: bool = False) -> dict[tuple[torch.dtype, bool], int]:
+        """FLOPs of forward and backward by what was multiplied, and whether by convolutions; or those executed.
 
         torch has one switch for TF32 in products and one in convolutions, hence the second part of the key.
         """
         flops: dict[tuple[torch.dtype, bool], int] = {}
+        passes = ("forward", "backward", "recomputed") if executed else ("forward", "backward")
         for key, totals in self.totals.items():
-            if key.dtype is not None and key.direction in ("forward", "backward"):
+            if key.dtype is not None and key.direction in passes:
                 kind = key.dtype, "conv" in key.operator
-                flops[kind] = flops.get(kind, 0) + totals.flops
+                flops[kind] = flops.get(kind, 0) + (totals.executed_flops if executed else totals.flops)
         return flops
 
 
@@ -142,6 +144,9 @@ class OperatorCounter:
     def __enter__(self) -> "OperatorCounter":
         with ExitStack() as undo:
             undo.enter_context(self._layers)
+            if "torch._dynamo" in sys.modules:
+                # Compiled code steps aside for a dispatch mode by itself, too, but then stays aside for good.
+                undo.enter_context(torch.compiler.set_stance("force_eager"))
             undo.enter_context(flex_attention_seen(self.add))
             undo.enter_context(_Dispatch(self))
             self._open = undo.pop_all()

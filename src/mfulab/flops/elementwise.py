@@ -18,6 +18,9 @@ PER_ELEMENT: dict[str, int] = {
     "hardswish": 4,
     "softplus": 3,
     "softplus_backward": 4,
+    # Of bitsandbytes: each weight by its block's scale.
+    "dequantize_4bit": 1,
+    "dequantize_blockwise": 1,
     # Four weighted neighbours.
     "upsample_bilinear2d": 7,
     "upsample_bilinear2d_backward": 7,
@@ -87,6 +90,7 @@ FREE_NAMESPACES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autog
 # Moving, making, choosing and looking up: no arithmetic on floats.
 FREE = frozenset(
     """
+    _unsafe_index device
     embedding clone copy copy_ _to_copy detach detach_ cat stack where masked_fill masked_fill_ fill fill_ zero_ zeros
     zeros_like ones ones_like full full_like empty empty_like empty_strided empty_permuted new_empty new_zeros new_ones
     new_full new_empty_strided scalar_tensor arange linspace eye tril triu tril_indices triu_indices rand rand_like
@@ -128,6 +132,13 @@ def other_flops(packet: Any, tensors: list[torch.Tensor], args: tuple[Any, ...],
     return (per_element + scaled) * max(tensor.numel() for tensor in tensors)
 
 
+def has_other_formula(packet: Any) -> bool:
+    """Says whether `other_flops` knows an operator, a `torch.ops` overload packet."""
+    name = getattr(packet, "__name__", "")
+    known = (*FUSED_OPTIMIZERS, *_POOLINGS)
+    return name in known or name.startswith(("_foreach_", "_fft_")) or _flops_per_element(packet) is not None
+
+
 def _over_lists(name: str, args: tuple[Any, ...]) -> int | None:
     """An operator on a list of tensors costs what the plain one costs on each."""
     per_element = FUSED_OPTIMIZERS.get(name)
@@ -144,9 +155,12 @@ def _fourier(args: tuple[Any, ...], real: bool) -> int:
     return round(5 * x.numel() * log2(max(size, 1)) / (2 if real else 1))
 
 
+_POOLINGS = ("max_pool2d_with_indices", "avg_pool2d")
+
+
 def _pooling(packet: Any, args: tuple[Any, ...]) -> int | None:
     """Windows cost their size for each input element that they step over."""
-    if getattr(packet, "__name__", "") not in ("max_pool2d_with_indices", "avg_pool2d"):
+    if getattr(packet, "__name__", "") not in _POOLINGS:
         return None
     x, kernel, stride = args[0], args[1], (args[2] if len(args) > 2 and args[2] else args[1])
     return x.numel() * prod(kernel) // prod(stride)

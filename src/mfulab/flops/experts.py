@@ -1,8 +1,11 @@
 """Mixtures of experts: parameters that a token meets, experts that a batch reads, and tokens that are dropped."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
 
 import torch
+from torch.nn.modules import module as global_hooks
 
 # What transformers' configs call the number of experts, and of those a token is sent to.
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
@@ -32,6 +35,34 @@ def active_parameters(model: torch.nn.Module) -> int:
 def experts_read(tokens_of: Sequence[int]) -> int:
     """Experts whose weights a step reads: those that at least one token was sent to. MBU counts their bytes alone."""
     return sum(1 for tokens in tokens_of if tokens)
+
+
+class UnreadExperts(ExitStack):
+    """Inside it, `parameters` adds up the weights of experts that no token is sent to.
+
+    A layer of experts is a module whose weights are stacked, [experts, …], and which is called with the chosen experts'
+    numbers, as those of transformers are. `parameters` is None if none was called, as under a compiler or a CUDA graph.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parameters: int | None = None
+        self.callback(global_hooks.register_module_forward_pre_hook(self._note).remove)
+
+    def _note(self, module: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
+        stacked = [weight for weight in module.parameters(recurse=False) if weight.ndim == 3]
+        chosen = next((each for each in arguments[1:] if _are_numbers(each)), None)
+        if not stacked or chosen is None:
+            return
+        experts = stacked[0].shape[0]
+        used = chosen.unique()
+        read = int((used < experts).sum())  # ranks mark what is another's by a number beyond
+        unread = sum(weight.numel() // experts for weight in stacked) * (experts - read)
+        self.parameters = (self.parameters or 0) + unread
+
+
+def _are_numbers(argument: Any) -> bool:
+    return isinstance(argument, torch.Tensor) and argument.dtype in (torch.int32, torch.int64)
 
 
 def expected_experts_read(experts: int, active: int, tokens: int) -> float:

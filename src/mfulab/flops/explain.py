@@ -1,7 +1,7 @@
-"""Explains another tool's number: the kinds of layers that it must have left out."""
+"""Explains another tool's number: the kinds of layers that it must have left out, or counted twice."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import combinations
 
 import torch
@@ -15,6 +15,7 @@ class Explanation:
 
     Attributes:
         left_out: kinds of layers, each with its FLOPs, whose absence explains the number.
+        twice: kinds that must have been counted twice: in a layer and again in its function, or on another rank.
         other_flops: what remains beside them: elementwise operators that the tool counts too.
         holds: whether the rest is small enough to be elementwise operators.
     """
@@ -22,15 +23,24 @@ class Explanation:
     left_out: Mapping[str, int]
     other_flops: float
     holds: bool
+    twice: Mapping[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         if not self.holds:
-            return "explained by no set of left out layers"
-        missing = " and ".join(f"{name} ({flops / 1e9:.4g} GFLOP)" for name, flops in self.left_out.items())
-        parts = [f"leaves out {missing}"] if missing else []
+            return "explained by no set of layers left out or counted twice"
+        told = (("leaves out", self.left_out), ("counts twice", self.twice))
+        parts = [f"{what} {_listed(kinds)}" for what, kinds in told if kinds]
         if self.other_flops:
             parts.append(f"counts {self.other_flops / 1e9:.3g} GFLOP of biases and elementwise operators")
         return "; ".join(parts) or "counts the same"
+
+
+def _listed(kinds: Mapping[str, int]) -> str:
+    return " and ".join(f"{name} ({flops / 1e9:.4g} GFLOP)" for name, flops in kinds.items())
+
+
+MOST_DOUBTED = 2
+"""Kinds that an explanation may name where one of them is counted twice: with more, any number has some explanation."""
 
 
 def kinds_of_layers(model: torch.nn.Module, operations: Operations) -> dict[str, int]:
@@ -45,19 +55,27 @@ def kinds_of_layers(model: torch.nn.Module, operations: Operations) -> dict[str,
 
 
 def explain(counted: float, kinds: Mapping[str, int], other_flops: int) -> Explanation:
-    """Finds the fewest kinds of layers whose absence leaves only as much as elementwise operators can account for.
+    """Finds the fewest kinds of layers, left out or counted twice, that leave only what elementwise operators explain.
 
     Args:
         counted: the tool's FLOPs.
-        kinds: ours by kind of layer; all 2^n sets of them are tried.
+        kinds: ours by kind of layer; all sets of them are tried.
         other_flops: ours of elementwise operators. Up to eight times as much is taken for them: conventions differ by a
             few FLOPs an element, some tools count biases, and those that give MACs have all of it doubled.
     """
     whole = sum(kinds.values())
     for size in range(len(kinds) + 1):
         for names in combinations(kinds, size):
-            missing = {name: kinds[name] for name in names}
-            rest = counted - (whole - sum(missing.values()))
-            if -1e-6 * whole <= rest <= 8 * other_flops:
-                return Explanation(missing, max(rest, 0.0), True)
+            for doubled in _subsets(names) if size <= MOST_DOUBTED else [()]:
+                twice = {name: kinds[name] for name in doubled}
+                missing = {name: kinds[name] for name in names if name not in twice}
+                rest = counted - (whole - sum(missing.values()) + sum(twice.values()))
+                if -1e-6 * whole <= rest <= 8 * other_flops:
+                    return Explanation(missing, max(rest, 0.0), True, twice)
     return Explanation({}, counted - whole, False)
+
+
+def _subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """All subsets, the empty one first: what is left out needs no second thought."""
+    for size in range(len(names) + 1):
+        yield from combinations(names, size)

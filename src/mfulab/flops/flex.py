@@ -37,7 +37,7 @@ def flex_attention_seen(add: Add) -> Iterator[None]:
         if not has_data(query):
             output, log_sum = fused.attention(query, key, value, None, False, numbers)
             return output, log_sum, log_sum
-        with _disable_current_modes():
+        with _disable_current_modes(), torch.compiler.set_stance("default"):
             # On a GPU the fused kernel, as the loop has it; a CPU has no backward pass and nothing to fuse.
             run = torch.compile(original, fullgraph=True) if query.is_cuda else original
             results = run(query, key, value, *rest, **options)

@@ -81,16 +81,20 @@ def megatron_flops(shape: TransformerShape, tokens: int, context: int) -> float:
     return 72 * tokens * layers * width**2 * relative
 
 
-def weighted_peak_flop_s(flops: Mapping[str, float], peaks: Mapping[str, float]) -> float | None:
-    """Peak of a step that multiplies in several formats: all its FLOPs ÷ the time that each part takes at its own peak.
+def seconds_at_peaks(flops: Mapping[str, float], peaks: Mapping[str, float]) -> float | None:
+    """Seconds that FLOPs take where each number format runs at its own peak; None where a format in use has none.
 
     Args:
         flops: by number format.
         peaks: FLOP/s by number format.
-
-    None if there are no FLOPs, or where a format in use has no peak.
     """
     used = {name: count for name, count in flops.items() if count}
-    if not used or any(not peaks.get(name) for name in used):
+    if any(not peaks.get(name) for name in used):
         return None
-    return sum(used.values()) / sum(count / peaks[name] for name, count in used.items())
+    return sum(count / peaks[name] for name, count in used.items())
+
+
+def weighted_peak_flop_s(flops: Mapping[str, float], peaks: Mapping[str, float]) -> float | None:
+    """Peak of a step that multiplies in several formats: all its FLOPs ÷ `seconds_at_peaks`; None without FLOPs."""
+    seconds = seconds_at_peaks(flops, peaks)
+    return sum(flops.values()) / seconds if seconds else None

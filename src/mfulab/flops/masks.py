@@ -20,7 +20,13 @@ def has_data(tensor: Any) -> bool:
 
 def lengths_of(ends: Any) -> list[int] | None:
     """Lengths of packed sequences from where each begins and the last ends (`cu_seqlens`); None without data."""
-    return [int(length) for length in ends.diff().tolist()] if has_data(ends) else None
+    known = with_values(ends)
+    return None if known is None else [int(length) for length in known.diff().tolist()]
+
+
+def with_values(tensor: Any) -> Any:
+    """A tensor whose values can be read: itself, or those that were kept of it on the meta device; None without."""
+    return tensor if has_data(tensor) else _kept(tensor)
 
 
 def mask_pairs(mask: Any, queries: int, keys: int) -> Pairs:
@@ -35,9 +41,8 @@ def mask_pairs(mask: Any, queries: int, keys: int) -> Pairs:
     keys as the one that sees most. Keys that nobody sees and queries that see nothing are padding of the document
     before them, so padding alone changes no full count. Without data all pairs are counted, as a bound.
     """
-    if not has_data(mask) and (known := _kept(mask)) is not None:
-        mask = known
-    if not has_data(mask):
+    mask = with_values(mask)
+    if mask is None:
         whole = dense_pairs(queries, keys, False)
         return Pairs(whole.full, whole.attended, whole.executed, whole.rectangle, bound=True)
     version, known = getattr(mask, _KNOWN, (None, None))

@@ -69,7 +69,7 @@ def _formula(*names: str) -> Callable[[_F], _F]:
 # ------------------------------------------------------------------------------------------------------------- matmuls
 
 
-@_formula("aten::mm", "aten::_int_mm", "aten::_scaled_mm", "aten::mv", "aten::dot", "aten::vdot")
+@_formula("aten::mm", "aten::_int_mm", "aten::_scaled_mm", "aten::_scaled_mm_v2", "aten::mv", "aten::dot", "aten::vdot")
 def product(a: torch.Tensor, b: torch.Tensor, *args: Any, out: Any, **kwargs: Any) -> int:
     """[…, m, k]·[…, k, n], [m, k]·[k] or [k]·[k]: each element of the first meets n of the second.
 
@@ -149,7 +149,7 @@ def compressed_product(values: torch.Tensor, dense: torch.Tensor, *args: Any, ou
     "aten::_weight_int8pack_mm", "aten::_weight_int4pack_mm", "aten::_weight_int4pack_mm_for_cpu",
     "aten::_dyn_quant_matmul_4bit", "aten::_wrapped_quantized_linear_prepacked", "quantized::linear",
     "quantized::linear_relu", "quantized::linear_dynamic", "onednn::qlinear_pointwise", "bitsandbytes::gemv_4bit",
-    "bitsandbytes::int8_linear_matmul", "bitsandbytes::int8_mixed_scaled_mm",
+    "bitsandbytes::gemm_4bit", "bitsandbytes::int8_linear_matmul", "bitsandbytes::int8_mixed_scaled_mm",
 )  # fmt: skip
 def packed_linear(inputs: torch.Tensor, *args: Any, out: Any, **kwargs: Any) -> int:
     """A linear layer whose weight is packed in a layout of its own: each input value meets every output."""
@@ -191,8 +191,9 @@ def linear(inputs: torch.Tensor, weight: torch.Tensor, *args: Any, out: Any, **k
 
 
 @_formula(
-    "aten::_grouped_mm", "aten::_scaled_grouped_mm", "transformers::grouped_mm_fallback", "mfulab::grouped_product"
-)
+    "aten::_grouped_mm", "aten::_scaled_grouped_mm", "aten::_scaled_grouped_mm_v2", "transformers::grouped_mm_fallback",
+    "mfulab::grouped_product",
+)  # fmt: skip
 def grouped_product(a: torch.Tensor, b: torch.Tensor, *args: Any, out: Any, **kwargs: Any) -> int:
     """Each row meets one group only: a mixture of experts costs what its active experts cost.
 

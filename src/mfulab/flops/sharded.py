@@ -40,12 +40,17 @@ def pretended_ranks(world_size: int, rank: int = 0) -> Iterator[None]:
 
     Raises RuntimeError if the process already belongs to a job.
     """
+    pretend_ranks(world_size, rank)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def pretend_ranks(world_size: int, rank: int = 0) -> None:
+    """Makes this process a rank of a pretended job for good; raises RuntimeError if it belongs to a job."""
     if dist.is_initialized():
         raise RuntimeError("this process already belongs to a job; count its own steps instead")
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     dist.init_process_group("fake", rank=rank, world_size=world_size, store=FakeStore())
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from mfulab.flops.counter import Operations
-from mfulab.flops.masks import has_data, lengths_of
+from mfulab.flops.masks import lengths_of, with_values
 
 IGNORED = -100
 """Label that a loss leaves out, torch's and transformers' default."""
@@ -64,7 +64,8 @@ def real_tokens(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> RealTo
     for names, read in _READERS:
         for name in names:
             value = given.get(name)
-            lengths = read(value, shape) if value is not None and has_data(value) else None
+            value = None if value is None else with_values(value)
+            lengths = None if value is None else read(value, shape)
             if lengths is not None:
                 return RealTokens(tuple(length for length in lengths if length), shape[0], shape[1], name)
     return None

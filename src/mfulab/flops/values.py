@@ -14,6 +14,9 @@ from torch.utils.weak import WeakIdKeyDictionary
 LARGEST = 4096
 """Elements up to which a tensor keeps its values."""
 
+LARGEST_INTEGERS = 2**20
+"""The same for integers: distances between 1024 tokens, of which masks are made."""
+
 LARGEST_MASK = 2**26
 """The same for tensors of true and false, which say who attends to whom: 64 MiB."""
 
@@ -82,7 +85,8 @@ class KnownValues(TorchDispatchMode):
 
 
 def _is_kept(tensor: torch.Tensor) -> bool:
-    return tensor.is_meta and tensor.numel() <= (LARGEST_MASK if tensor.dtype == torch.bool else LARGEST)
+    limit = LARGEST if tensor.is_floating_point() or tensor.is_complex() else LARGEST_INTEGERS
+    return tensor.is_meta and tensor.numel() <= (LARGEST_MASK if tensor.dtype == torch.bool else limit)
 
 
 def _leaves_meta(kwargs: dict[str, Any]) -> bool:

@@ -28,15 +28,17 @@ class Ceiling(NamedTuple):
 _known: dict[tuple[str, str, int], Ceiling] = {}
 
 
-def measured_ceiling(device: torch.device, precision: str, threads: int, limit_s: float) -> Ceiling:
+def measured_ceiling(device: torch.device, precision: str, threads: int, limit_s: float, anew: bool = True) -> Ceiling:
     """The ceiling of as many threads, measured once a process; anew where others disturbed it, of which the best stays.
+
+    Without `anew`, in the middle of a training, one that was disturbed is good enough for now.
 
     Neighbours can only slow a matmul down: the fastest is the nearest.
     """
     key = str(device), precision, threads
     for _ in range(2):
         before = _known.get(key)
-        if before is not None and not before.disturbed:
+        if before is not None and not (anew and before.disturbed):
             break
         found = _measure(device, precision, limit_s)
         better = before is None or not found.disturbed or (found.tflop_s or 0) > (before.tflop_s or 0)

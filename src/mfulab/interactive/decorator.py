@@ -36,7 +36,11 @@ def measured(
         steps: how many calls to measure; one more is counted first.
         warm_up: calls before them: compilation, autotuning.
         options: of `mfulab.measure`.
+
+    Raises ValueError if `steps` or `warm_up` cannot be.
     """
+    if steps < 1 or warm_up < 0:
+        raise ValueError(f"steps={steps}, warm_up={warm_up}: give 1 step or more, and 0 or more before them")
     if function is None:
         return lambda given: measured(given, model=model, steps=steps, warm_up=warm_up, **options)
     calls = 0

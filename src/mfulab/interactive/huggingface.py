@@ -1,5 +1,6 @@
 """MFU of a Hugging Face `Trainer`, in whatever it logs to."""
 
+import functools
 from typing import Any
 
 import transformers
@@ -24,14 +25,33 @@ class TrainerCallback(transformers.TrainerCallback):
     def __init__(self, trainer: transformers.Trainer, *, every: int = 50, warm_up: int = 3, **options: Any) -> None:
         self._trainer = trainer
         self._training = TrainingWindow(every, warm_up, options)
+        # No event tells a callback of an error.
+        trainer.train = self._closed_after_errors(trainer.train)  # type: ignore[method-assign]
+
+    def _closed_after_errors(self, train: Any) -> Any:
+        @functools.wraps(train)
+        def trained(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return train(*args, **kwargs)
+            except BaseException as error:
+                self._training.abandon(error)
+                raise
+
+        return trained
 
     @property
     def window(self) -> Any:
         """The `mfulab.measure` window; None before the first steps are over."""
         return self._training.window
 
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._training.begin()
+
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._training.step(lambda: self._trainer.model_wrapped, self._trainer.log)
+        # Loggers' own callbacks close them as training ends, before this one is told.
+        if state.global_step >= state.max_steps or control.should_training_stop:
+            self._training.close(self._trainer.log)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._skip()

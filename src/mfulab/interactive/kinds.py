@@ -27,7 +27,7 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True)
 class Cost:
-    """FLOPs of a phase: what the model needs, what was executed, and the first by format; bytes that products moved.
+    """FLOPs of a phase: what the model needs, what was executed, both by format; bytes that products moved.
 
     `useful` are those that served real tokens, None if the model's arguments do not say which ones are.
     """
@@ -38,18 +38,17 @@ class Cost:
     formats: Mapping[Format, int] = field(default_factory=dict)
     uncounted: frozenset[str] = frozenset()
     useful: float | None = None
+    executed_formats: Mapping[Format, int] = field(default_factory=dict)
 
     def __add__(self, other: "Cost") -> "Cost":
-        formats = dict(self.formats)
-        for name, flops in other.formats.items():
-            formats[name] = formats.get(name, 0) + flops
         return Cost(
             self.model + other.model,
             self.executed + other.executed,
             self.moved_bytes + other.moved_bytes,
-            formats,
+            _summed(self.formats, other.formats),
             self.uncounted | other.uncounted,
             self._useful_with(other),
+            _summed(self.executed_formats, other.executed_formats),
         )
 
     def _useful_with(self, other: "Cost") -> float | None:
@@ -57,6 +56,10 @@ class Cost:
         if self.useful is None and other.useful is None:
             return None
         return sum(cost.model if cost.useful is None else cost.useful for cost in (self, other))
+
+
+def _summed(one: Mapping[Format, int], other: Mapping[Format, int]) -> dict[Format, int]:
+    return {name: one.get(name, 0) + other.get(name, 0) for name in (*one, *other)}
 
 
 def cost_of(operations: Operations, real: RealTokens | None = None) -> Cost:
@@ -73,44 +76,58 @@ def cost_of(operations: Operations, real: RealTokens | None = None) -> Cost:
         operations.by_format(),
         frozenset(operations.uncounted),
         useful_flops(operations, real) if real else None,
+        operations.by_format(executed=True),
     )
 
 
-def describe(value: Any) -> Kind:
-    """Arguments without data: types, formats, switches and texts as words; dimensions and integers as sizes."""
-    leaves, structure = tree_flatten(_plain(value))
-    words: list[Any] = [str(structure)]
+def describe(value: Any) -> tuple[Kind, int | None]:
+    """Arguments without data: types, formats, switches and texts as words; dimensions and integers as sizes.
+
+    With it comes the size of the batch: the first dimension of the first tensor; None without one.
+    """
+    words: list[Any] = []
     sizes: list[int] = []
+    batch: list[int] = []
+    _walk(value, words, sizes, batch)
+    return Kind(tuple(words), tuple(sizes)), batch[0] if batch else None
+
+
+def _walk(value: Any, words: list[Any], sizes: list[int], batch: list[int]) -> None:
+    """Notes a value, and what it holds; by hand, since pytrees take several times as long."""
+    if isinstance(value, torch.Tensor):
+        shape = value.shape
+        words.append((value.dtype, len(shape), value.requires_grad))
+        sizes.extend(shape)
+        if shape and not batch:
+            batch.append(shape[0])
+    elif isinstance(value, bool | str | None):
+        words.append(value)
+    elif isinstance(value, int):
+        words.append(int)
+        sizes.append(value)
+    elif isinstance(value, tuple | list):
+        words.append((type(value), len(value)))
+        for each in value:
+            _walk(each, words, sizes, batch)
+    elif isinstance(value, Mapping) or hasattr(value, "keys"):  # a tokenizer's batch is no mapping
+        names = tuple(value.keys())
+        words.append((dict, names))
+        for name in names:
+            _walk(value[name], words, sizes, batch)
+    else:
+        _walk_inside(value, words, sizes, batch)
+
+
+def _walk_inside(value: Any, words: list[Any], sizes: list[int], batch: list[int]) -> None:
+    leaves, structure = tree_flatten(value)
+    if len(leaves) == 1 and leaves[0] is value:
+        words.append(type(value))
+        if hasattr(value, "get_seq_length"):  # a key-value cache, which costs by what it holds
+            sizes.append(int(value.get_seq_length()))
+        return
+    words.append(structure)
     for leaf in leaves:
-        if isinstance(leaf, torch.Tensor):
-            words.append((leaf.dtype, leaf.ndim, leaf.requires_grad))
-            sizes.extend(leaf.shape)
-        elif isinstance(leaf, bool | str | None):
-            words.append(leaf)
-        elif isinstance(leaf, int):
-            words.append(int)
-            sizes.append(leaf)
-        else:
-            words.append(type(leaf))
-            if hasattr(leaf, "get_seq_length"):  # a key-value cache, which costs by what it holds
-                sizes.append(int(leaf.get_seq_length()))
-    return Kind(tuple(words), tuple(sizes))
-
-
-def _plain(value: Any) -> Any:
-    """Mappings that pytrees do not know (a tokenizer's batch) as dictionaries."""
-    if isinstance(value, tuple) and not hasattr(value, "_fields"):
-        return tuple(_plain(each) for each in value)
-    if isinstance(value, Mapping) or hasattr(value, "keys"):
-        return {key: _plain(value[key]) for key in value.keys()}  # noqa: SIM118 (it may iterate otherwise)
-    return value
-
-
-def first_dimension(value: Any) -> int | None:
-    """Size of the batch: the first dimension of the first tensor among arguments; None without one."""
-    tensors = (leaf for leaf in tree_flatten(_plain(value))[0] if isinstance(leaf, torch.Tensor) and leaf.ndim)
-    first = next(tensors, None)
-    return None if first is None else first.shape[0]
+        _walk(leaf, words, sizes, batch)
 
 
 def derive(known: Mapping[Kind, Cost], kind: Kind) -> Cost | None:
@@ -151,12 +168,13 @@ def _place(start: tuple[int, ...], end: tuple[int, ...], point: tuple[int, ...])
 def _extended(points: Mapping[Fraction, Cost]) -> Cost | None:
     """The cost at 1 of the quadratic through three points that all others lie on."""
     base, others = list(points.items())[:3], list(points.items())[3:]
-    names = list(base[0][1].formats)
-    if any(set(cost.formats) != set(names) for cost in points.values()):
+    names, again = (list(formats) for formats in (base[0][1].formats, base[0][1].executed_formats))
+    if any(set(cost.formats) != set(names) or set(cost.executed_formats) != set(again) for cost in points.values()):
         return None
 
     def values(cost: Cost) -> list[int]:
-        return [cost.model, cost.executed, cost.moved_bytes, *(cost.formats[name] for name in names)]
+        by_format = (*(cost.formats[name] for name in names), *(cost.executed_formats[name] for name in again))
+        return [cost.model, cost.executed, cost.moved_bytes, *by_format]
 
     def at(place: Fraction) -> list[Fraction]:
         weights = []
@@ -180,4 +198,6 @@ def _extended(points: Mapping[Fraction, Cost]) -> Cost | None:
     if all(cost.useful is not None for cost in points.values()):  # documents follow no polynomial: their mean share
         whole = sum(cost.model for cost in points.values())
         useful = model * sum(cost.useful or 0 for cost in points.values()) / (whole or 1)
-    return Cost(model, executed, moved, dict(zip(names, formats, strict=True)), uncounted, useful)
+    of_model, of_executed = formats[: len(names)], formats[len(names) :]
+    needed = dict(zip(names, of_model, strict=True))
+    return Cost(model, executed, moved, needed, uncounted, useful, dict(zip(again, of_executed, strict=True)))

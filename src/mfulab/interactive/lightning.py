@@ -32,6 +32,9 @@ class LightningCallback(Callback):
         """The `mfulab.measure` window; None before the first batches are over."""
         return self._training.window
 
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        self._training.begin()
+
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         if self.window is not None:
             self.window.note(batch)  # `training_step` is called past the module's hooks

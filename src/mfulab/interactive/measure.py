@@ -1,39 +1,38 @@
 """The ladder of whatever runs in a `with` block: for your own training loop, with no pipeline around it."""
 
 import json
+import math
 import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import torch
 
-from mfulab.hardware.compute import allowed_precision
-from mfulab.hardware.device_peak import peak_of
-from mfulab.interactive.ceiling import measured_ceiling
-from mfulab.interactive.kinds import Cost, describe, first_dimension
+from mfulab.interactive.columns import shares, times
+from mfulab.interactive.kinds import describe
 from mfulab.interactive.laps import is_first_rank, merged, over_ranks
+from mfulab.interactive.peaks import peaks_of
 from mfulab.interactive.phases import Phases
 from mfulab.interactive.published import Published
 from mfulab.interactive.show import show
-from mfulab.interactive.steps import Mark, Step, What, known, samples_of, stretches, timed
+from mfulab.interactive.steps import Mark, Step, What, samples_of, stretches, timed
+from mfulab.interactive.work import Work, counted_work, given_work, work_of_batch
+from mfulab.language import LANGUAGES
 from mfulab.samplers.memory import PeakMemory
-from mfulab.samplers.reading import Reading, Readings, first_available, sampling
-from mfulab.samplers.selection import per_step, restriction_of, samplers_for, sources_answered
+from mfulab.samplers.reading import Readings, first_available, sampling
+from mfulab.samplers.selection import per_step, samplers_for
 from mfulab.samplers.series import Series
 from mfulab.schema.configs import DeviceConfig
 from mfulab.tables import headroom
-from mfulab.tables.mfu import utilization
 from mfulab.tables.verdict import Verdict, judge
 from mfulab.timing.clocks import clock_for
-from mfulab.timing.statistics import Stats, median_interval
 from mfulab.tracing.operators import BlockTrace
 
-# Steps are cut into as many stretches for the confidence interval.
-_STRETCHES = 5
 _METRICS = {
     "mfu": "mfu_percent",
     "hfu": "hfu_percent",
@@ -43,16 +42,8 @@ _METRICS = {
     "step_time": "time_s",
     "samples_per_second": "samples_per_s",
 }
-HOW_TO_GIVE = "give flops_per_step= (or batch=, the model's arguments, for a replayed CUDA graph)"
 
 Models = torch.nn.Module | Sequence[torch.nn.Module] | Mapping[str, torch.nn.Module]
-
-
-def _part(mfu_percent: float | None, total: Cost) -> float | None:
-    """MFU of real tokens alone, None if the batch does not say which ones are."""
-    if mfu_percent is None or total.useful is None or not total.model:
-        return None
-    return mfu_percent * total.useful / total.model
 
 
 class MeasureWarning(UserWarning):
@@ -85,6 +76,8 @@ class Window:
         quiet: print nothing.
         language: what to print in, `en` or `ko`.
 
+    Raises ValueError or TypeError for an argument that cannot be, before the loop begins.
+
     Attributes (after the block):
         row: every value by its column's name, in the units of the profile table; None if it was not measured.
         readings: the measured ones with source, window and reason.
@@ -107,6 +100,12 @@ class Window:
         quiet: bool = False,
         language: str = "en",
     ) -> None:
+        if language not in LANGUAGES:
+            raise ValueError(f"language={language!r}: choose {' or '.join(LANGUAGES)}")
+        if flops_per_step is not None and not 0 < flops_per_step < math.inf:
+            raise ValueError(f"flops_per_step={flops_per_step}: give a number above 0")
+        if not 0 <= ceiling_s < math.inf:
+            raise ValueError(f"ceiling_s={ceiling_s}: give seconds, 0 for none")
         self.models = _listed(model)
         devices = dict.fromkeys(parameter.device for each in self.models for parameter in each.parameters())
         self.device = torch.device(device) if device is not None else next(iter(devices), torch.device("cpu"))
@@ -196,8 +195,8 @@ class Window:
         """Tells steps with other shapes apart, before a step that calls no model given to the window with `batch`."""
         with self._goes_on() as is_open:
             if is_open:
-                kind = describe(batch)
-                self._phases.begin(kind._replace(words=("forward", *kind.words)), first_dimension(batch))
+                kind, samples = describe(batch)
+                self._phases.begin(kind._replace(words=("forward", *kind.words)), samples)
 
     def skip(self) -> None:
         """Leaves out what ran since the last step: a checkpoint written, an evaluation."""
@@ -233,7 +232,10 @@ class Window:
                 if error is None:
                     _warn(f"the block was not measured: {type(failure).__name__}: {failure}")
         if error is None and self.row and not self._quiet and is_first_rank():
-            show(self, language=self._language)
+            try:
+                show(self, language=self._language)
+            except Exception as failure:  # a terminal that has no such letters
+                _warn(f"the ladder could not be printed: {type(failure).__name__}: {failure}")
 
     def _release(self) -> None:
         Window._running = None
@@ -250,7 +252,7 @@ class Window:
             if is_open:
                 steps = self._cut()
                 if steps:
-                    self._fill(self._laps[-1][1], steps)
+                    self._fill(self._laps[-1][1], steps, last=False)
                 self._watch()
                 self._mark("begin")
         return self.metrics() if steps else {}
@@ -302,16 +304,18 @@ class Window:
             self._laps.append((sum(step.seconds for step in steps), readings))
         return steps
 
-    # ------------------------------------------------------------------------------------------------------ its values
-
-    def _fill(self, readings: Readings, steps: Sequence[Step]) -> None:
+    def _fill(self, readings: Readings, steps: Sequence[Step], last: bool = True) -> None:
         chosen = timed(steps)
         self.readings = per_step(readings, len(chosen))
         self.row = {name: reading.value for name, reading in self.readings.items()}
-        self.row |= self._times(chosen)
+        self.row |= times(chosen, self.readings, self.device)
         self.row["counted_steps"] = sum(step.counted for step in steps)
         self.row["only_counted"] = all(step.counted for step in steps)
-        self.row |= self._useful(chosen)
+        peaks = partial(peaks_of, self.device, given=self._given, ceiling_s=self._ceiling_s, anew=last)
+        work, clock_mhz = self._work(chosen), self.row.get("clock_mhz")
+        columns, reasons = shares(work, self._dtype(), self.device, self._devices, clock_mhz, peaks)
+        self.row |= columns
+        self.readings |= reasons
         if self._trace and self._trace.analysis:
             mean = sum(step.seconds for step in chosen) / len(chosen)
             spent = json.dumps(self._trace.analysis.spent)
@@ -319,120 +323,12 @@ class Window:
         self.verdict = judge(self.row)
         self.row["expected_mfu_percent"] = self.verdict.expected_mfu_percent
 
-    def _times(self, steps: Sequence[Step]) -> dict[str, float | str | None]:
-        times = [step.seconds for step in steps]
-        size = max(1, len(times) // _STRETCHES)
-        cut = [times[place : place + size] for place in range(0, size * min(_STRETCHES, len(times)), size)]
-        interval = median_interval([Stats(stretch).median for stretch in cut]) or (None, None)
-        stats, samples = Stats(times), [step.samples for step in steps]
-        told = [each for each in samples if each is not None]
-        return {
-            "steps": len(steps),
-            "window_s": sum(times),
-            "time_s": stats.median,
-            "time_p5_s": stats.p5,
-            "time_p95_s": stats.p95,
-            "time_ci_low_s": interval[0],
-            "time_ci_high_s": interval[1],
-            "samples_per_s": sum(told) / sum(times) if len(told) == len(steps) and any(told) else None,
-            "ladder": sources_answered(self.readings),
-            "restriction": restriction_of(self.device) or None,
-        }
-
-    def _useful(self, steps: Sequence[Step]) -> dict[str, float | str | None]:
-        """Columns of MFU and HFU; they take the mean step, since every step's FLOPs count."""
-        found, reason = self._cost(steps)
-        if found is None:
-            self.readings["flops"] = Reading(None, "", "counted", reason=reason)
-            precision = allowed_precision(self._dtype(), self.device, convolutions=False)
-            unknown = utilization(None, device=self.device.type, flops=None, compute={}, memory={})
-            return {"effective_precision": precision, "flops": None, **unknown}
-        total, count, seconds = found
-        dtype, convolutions = max(total.formats, key=lambda name: total.formats[name], default=(self._dtype(), False))
-        precision = allowed_precision(dtype, self.device, convolutions)
-        threads = torch.get_num_threads()
-        peak = peak_of(self.device, threads, precision, self._given)
-        measured = measured_ceiling(self.device, precision, threads, self._ceiling_s) if self._ceiling_s else None
-        ceiling = {
-            "computed_tflop_s": peak.spec,
-            "computed_clock_mhz": peak.spec_clock_mhz,
-            "max_clock_tflop_s": peak.max_clock,
-            "measured_tflop_s": measured.tflop_s if measured else None,
-        }
-        if peak.reason:
-            self.readings["peak_tflop_s"] = Reading(None, "TFLOP/s", "computed peak", reason=peak.reason)
-        if len(self._devices) > 1:
-            names = ", ".join(map(str, self._devices))
-            reason = f"the model lies on {names}: MFU is of one device, and is not formed"
-            self.readings["mfu_percent"] = Reading(None, "%", "counted", reason=reason)
-            ceiling = {}
-        clock = self.row.get("clock_mhz")
-        needed, executed = total.model / count, total.executed / count
-        shares = utilization(
-            seconds / count,
-            device=self.device.type,
-            flops=needed,
-            executed_flops=executed,
-            clock_mhz=clock if isinstance(clock, float) else None,
-            compute=ceiling,
-            memory={},
-        )
-        return {
-            "effective_precision": precision,
-            "uncounted_operators": ", ".join(sorted(total.uncounted)) or None,
-            "flops": needed,
-            "executed_flops": executed,
-            "bytes_moved": total.moved_bytes / count or None,
-            "peak_tflop_s": peak.spec,
-            "peak_clock_mhz": peak.spec_clock_mhz,
-            "ceiling_tflop_s": measured.tflop_s if measured else None,
-            "ceiling_other_processes_percent": measured.other_processes_percent
-            if measured and measured.disturbed
-            else None,
-            **shares,
-            "useful_mfu_percent": _part(shares["mfu_percent"], total),
-        }
-
-    def _cost(self, steps: Sequence[Step]) -> tuple[tuple[Cost, int, float] | None, str]:
-        """FLOPs of the steps where they are known, their number and seconds; or why there are none."""
-        seconds = sum(step.seconds for step in steps)
+    def _work(self, steps: Sequence[Step]) -> Work:
         if self._given_flops is not None:
-            each = int(self._given_flops)
-            return (Cost(each * len(steps), each * len(steps)), len(steps), seconds), ""
+            return given_work(steps, self._given_flops)
         if self._batch is not None:
-            return self._re_enacted(len(steps), seconds)
-        if self._phases.failure:
-            return None, f"the counter gave up ({self._phases.failure}); {HOW_TO_GIVE}"
-        sure = known(steps)
-        if not sure:
-            return None, f"no step of a kind that was counted; {HOW_TO_GIVE}"
-        total = sum((step.cost for step in sure if step.cost is not None), Cost())
-        if not total.model:
-            return None, f"no operator with a formula ran in the steps that were counted; {HOW_TO_GIVE}"
-        self.readings["flops"] = Reading(total.model / len(sure), "", self._how_counted(len(sure), len(steps)))
-        return (total, len(sure), sum(step.seconds for step in sure)), ""
-
-    def _re_enacted(self, steps: int, seconds: float) -> tuple[tuple[Cost, int, float] | None, str]:
-        from mfulab.flops.count import CountError
-        from mfulab.interactive.without_data import count_call
-
-        if not self.models:
-            return None, "batch= needs model= as well"
-        try:
-            cost = count_call(self.models[0], self._batch, backward=self.models[0].training)
-        except CountError as error:
-            return None, f"{error}; give flops_per_step="
-        total = sum((cost for _ in range(steps)), Cost())
-        self.readings["flops"] = Reading(cost.model, "", "counted of `batch` on tensors without data")
-        return (total, steps, seconds), ""
-
-    def _how_counted(self, sure: int, steps: int) -> str:
-        parts = [f"operators of {self._phases.kinds} kinds of phases, each counted once"]
-        if self._phases.derived:
-            parts.append(f"{self._phases.derived} kinds follow from counted ones of other lengths")
-        if sure < steps:
-            parts.append(f"{steps - sure} of {steps} steps are of kinds that were not counted and left out of MFU")
-        return "; ".join(parts)
+            return work_of_batch(steps, self.models, self._batch)
+        return counted_work(steps, self._phases)
 
     def _dtype(self) -> torch.dtype:
         parameters = (parameter.dtype for model in self.models for parameter in model.parameters())

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes, _get_current_di
 from mfulab.flops.counter import Operations, OperatorCounter
 from mfulab.flops.layers import LayerTracker
 from mfulab.flops.useful import RealTokens, real_tokens
-from mfulab.interactive.kinds import Cost, Kind, cost_of, derive, describe, first_dimension
+from mfulab.interactive.kinds import Cost, Kind, cost_of, derive, describe
 
 # More kinds than this are not counted: each costs a slow phase.
 MOST_KINDS = 64
@@ -57,6 +57,8 @@ class Phases:
         self._models, self._on_forward, self._on_optimizer, self._counting = models, on_forward, on_optimizer, counting
         self._trainable = [list(model.parameters()) for model in models]
         self._compiled = any(_is_compiled(module) for model in models for module in model.modules())
+        self._of_compiled: set[tuple[Any, ...]] = set()
+        self._of_operators: set[tuple[tuple[Any, ...], int]] = set()
         self.costs: dict[Kind, Cost] = {_FAILED: Cost()}
         """Cost of each kind, counted or derived from counted ones."""
         self.done: list[Phase] = []
@@ -145,10 +147,11 @@ class Phases:
         self.forwards += 1
         self._handled = sys.exc_info()[1]  # the loop may be in an except clause of its own
         try:
-            kind = self._forward_kind(place, module, describe((arguments, keywords)))
+            given, samples = describe((arguments, keywords))
+            kind = self._forward_kind(place, module, given)
             if torch.is_grad_enabled():
                 self._pending = [*self._pending[1 - MOST_PENDING :], kind]
-            self.begin(kind, first_dimension((arguments, keywords)))
+            self.begin(kind, samples)
             if self._counter is not None:
                 self._counter.layers.begin(module)
                 if (real := _real_tokens(arguments, keywords)) is not None:
@@ -199,10 +202,24 @@ class Phases:
     def _backward(self, outputs: Any) -> None:
         self._passed = tuple(self._pending) or self._passed
         self._pending = []
-        # How many nodes the graph has since the forward pass began tells losses apart.
-        nodes = 0 if self._compiled or _has_compiled() else _number(outputs) - self._began
         words = ("backward", *(kind.words for kind in self._passed))
+        # How many nodes the graph has since the forward pass began tells losses apart.
+        nodes = _number(outputs) - self._began
+        if self._of_compiled_code(words, nodes, outputs):
+            nodes = 0  # under the counter the same forward pass makes a graph of its own operators
         self.begin(Kind(words, (*(size for kind in self._passed for size in kind.sizes), nodes)))
+
+    def _of_compiled_code(self, words: tuple[Any, ...], nodes: int, outputs: Any) -> bool:
+        """Says whether the forward passes of a graph were compiled; a graph is looked through once."""
+        if self._compiled or words in self._of_compiled:
+            return True
+        if not _has_compiled() or (words, nodes) in self._of_operators:
+            return False
+        if _holds_compiled(outputs):
+            self._of_compiled.add(words)
+            return True
+        self._of_operators.add((words, nodes))
+        return False
 
     def _own_thread(self) -> bool:
         return threading.get_ident() == self._thread
@@ -212,9 +229,10 @@ class Phases:
     def _decide(self) -> None:
         kind = self._current.kind
         wanted = self._counting and not self.failure and (kind not in self.costs or kind in self._again)
-        if wanted and self._counter is None and kind.words[0] == "backward" and (self._compiled or _has_compiled()):
+        compiled = self._compiled or kind.words in self._of_compiled
+        if wanted and self._counter is None and kind.words[0] == "backward" and compiled:
             # Its forward pass ran compiled, and so would this one, in which a counter sees little.
-            self._again.update(self._passed)
+            self._again.update(self._passed or [phase.kind for phase in self.done[-1:]])
             wanted = False
         if wanted and kind not in self.costs:
             wanted = len(self.costs) < MOST_KINDS and not self._derive(kind)
@@ -324,6 +342,21 @@ def _number(outputs: Any) -> int:
         number = node._sequence_nr() if node is not None else -1
         numbers.append(number if number < 2**63 else -1)
     return max(numbers, default=-1)
+
+
+def _holds_compiled(outputs: Any) -> bool:
+    """Says whether compiled code made a node of the graph of a backward pass."""
+    given = outputs if isinstance(outputs, Sequence) else [outputs]
+    waiting = [node for output in given if (node := getattr(output, "grad_fn", None)) is not None]
+    seen = set(waiting)
+    while waiting:
+        node = waiting.pop()
+        if node.name().startswith("CompiledFunction"):
+            return True
+        following = {other for other, _ in node.next_functions if other is not None} - seen
+        seen |= following
+        waiting += following
+    return False
 
 
 def _has_compiled() -> bool:

@@ -22,16 +22,20 @@ STALE_S = 30.0
 
 @dataclass(frozen=True)
 class Rate:
-    """Recent rate of a process: model and executed FLOPs a second, over steps that ended before `unix_s`."""
+    """Recent rate of a process over steps that ended before `unix_s`: its model's FLOPs a second by number format."""
 
     pid: int
     name: str
     device: str
-    dtype: str
-    flops_per_s: float
+    formats: dict[str, float]
     executed_flops_per_s: float
     step_s: float
     unix_s: float
+
+    @property
+    def flops_per_s(self) -> float:
+        """The same in all formats together."""
+        return sum(self.formats.values())
 
 
 def folder() -> Path:
@@ -86,13 +90,14 @@ class Published:
         self._seen, self._steps, self._last = len(phases.done), 0, self._now()
         if cost is None:
             return
-        kind = max(cost.formats, key=lambda name: cost.formats[name])[0] if cost.formats else dtype()
+        from mfulab.interactive.peaks import by_precision
+
+        formats = by_precision(self._device, cost.formats or {(dtype(), False): cost.model})
         rate = Rate(
             os.getpid(),
             Path(sys.argv[0]).name,
             _identity(self._device),
-            str(kind).removeprefix("torch."),
-            cost.model / passed,
+            {name: flops / passed for name, flops in formats.items()},
             cost.executed / passed,
             passed / steps,
             time.time(),

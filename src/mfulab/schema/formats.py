@@ -62,6 +62,11 @@ FORMATS = {
 }
 # The format of a torch dtype; float32's own, since TF32 is a way to multiply it and no dtype.
 BY_DTYPE = {form.operand: form for form in FORMATS.values() if form.name != "tf32"}
+# Other types that are multiplied at the rate of one above.
+_ALIKE = {
+    **dict.fromkeys(("float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"), "fp8"),
+    **dict.fromkeys(("uint8", "qint8", "quint8"), "int8"),
+}
 
 
 def format_name(dtype: str, tf32: bool = False) -> str | None:
@@ -69,4 +74,4 @@ def format_name(dtype: str, tf32: bool = False) -> str | None:
     if tf32:
         return "tf32"
     form = BY_DTYPE.get(dtype)
-    return form.name if form else None
+    return form.name if form else _ALIKE.get(dtype)

@@ -147,6 +147,9 @@ class FlopsRow(Row):
     executed_backward_flops: int | None = Field(
         None, description="As the kernels do it, flash attention's recomputation included."
     )
+    useful_percent: Percent | None = Field(
+        None, description="Of forward and backward FLOPs, those for real tokens; empty if the model's calls tell none."
+    )
     recomputed_flops: int | None = Field(None, description="Executed in addition with activation checkpointing.")
     optimizer_flops: int | None = Field(None, description="Of Adam; of others: mfulab.flops.optimizers.")
     other_flops: int | None = Field(None, description="Norms, activations, softmax, loss, forward.")
@@ -248,6 +251,9 @@ class ProfileRow(TimedRow):
     power_w: float | None = Field(None, description="Mean over the windows.")
     clock_mhz: float | None = Field(None, description="Mean SM clock over the windows; a CPU reports none.")
     loss: float | None = Field(None, description="After the last step; finite in a row that is ok.")
+    unread_parameters: int | None = Field(
+        None, description="Of experts that no token of the last step chose; inference and decoding, eager."
+    )
     kernel_busy_percent: Percent | None = Field(None, description="Union of kernel intervals ÷ wall time, traced pass.")
     sm_active_percent: Percent | None = None
     occupancy_percent: Percent | None = None
@@ -282,6 +288,9 @@ class ProfileRow(TimedRow):
         None, description="Traced pass: time of operators that multiply ÷ wall time; a GPU's kernels, a CPU's calls."
     )
     other_operators_percent: Percent | None = Field(None, description="The same of all other operators.")
+    uncounted_operators: str | None = Field(
+        None, description="JSON: operator without a FLOP formula → % of operators' own time, traced pass, from 1 % on."
+    )
     top_other_operators: str | None = Field(
         None, description="JSON: the five other operators with most time → share of wall time, %."
     )

@@ -78,6 +78,7 @@ def _row(config: CountFlopsConfig, counted: ModelCount) -> FlopsRow:
         backward_causal_flops=backward.causal_flops,
         # What the model itself recomputes is executed whether checkpointing is asked for or not.
         executed_backward_flops=backward.executed_flops + again.executed_flops,
+        useful_percent=counted.count.useful_percent,
         optimizer_flops=optimizer_flops("adam", trainable),
         other_flops=forward.other_flops,
         other_backward_flops=backward.other_flops,

@@ -5,12 +5,14 @@ import math
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from mfulab.flops.experts import UnreadExperts
 from mfulab.hardware.compute import allow_tf32, effective_precision, prepare
 from mfulab.models import execution, workload
 from mfulab.models.build import build, enable_checkpointing, loss, make_batch, require_positions
@@ -32,6 +34,7 @@ from mfulab.tracing.operators import (
     operator_table,
     trace_readings,
     trace_steps,
+    uncounted_operators,
     untraced,
 )
 
@@ -66,6 +69,7 @@ def measure(config: ProfileStepConfig, folder: Path) -> Measured:
     if config.replicate == 1 and (config.profile.operators or config.profile.trace):
         traced = trace_steps(step, device, _traced_steps(device, seen.time_s))
         kernels, analysis = trace_readings(traced, device)
+        row.uncounted_operators = uncounted_operators(traced)
         if analysis is not None:
             row.top_kernels, row.top_other_operators = analysis.top_kernels(), analysis.top_other_operators()
             row.spent = json.dumps(analysis.spent)
@@ -74,11 +78,17 @@ def measure(config: ProfileStepConfig, folder: Path) -> Measured:
         kernels = untraced()
     set_readings(row, {**readings, **kernels}, seen.steps)
     row.restriction = restriction_of(device) or None
-    row.loss = final_loss()
+    with UnreadExperts() if _shows_experts(config) else nullcontext() as unread:
+        row.loss = final_loss()  # of one step more, where none is trained
+    row.unread_parameters = unread.parameters if unread else None
     if not math.isfinite(row.loss):
         row.status, row.loss = "incorrect", None
         row.message = f"the loss is not finite after {seen.steps} steps in {config.precision.name}"
     return Measured(row, _samples(seen, config.replicate))
+
+
+def _shows_experts(config: ProfileStepConfig) -> bool:
+    return config.workload.mode != "training" and config.execution.mode == "eager"
 
 
 def make_step(config: ProfileStepConfig, device: torch.device) -> tuple[Callable[[], Any], Callable[[], float]]:

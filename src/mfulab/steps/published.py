@@ -99,7 +99,8 @@ def _add_mfu(row: PublishedRow) -> None:
     peaks = {name: found for name in FORMATS if (found := _peak(row.accelerator or "", name))}
     shares = {name: 100 * rate / found for name, found in peaks.items()}
     row.mfu_bf16_percent, row.mfu_fp8_percent, row.mfu_fp4_percent = (shares.get(name) for name in FORMATS)
-    row.slowest_format = next((name for name, share in shares.items() if share <= 100), None)
+    if FORMATS[0] in shares:  # where its peak is not known, nothing can be said of the faster ones
+        row.slowest_format = next((name for name, share in shares.items() if share <= 100), None)
     chosen = {"fp16": "bf16", None: "bf16"}.get(row.precision, row.precision)
     if chosen in shares:
         row.mfu_percent, row.mfu_format = shares[chosen], chosen

@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from mfulab.flops.formulas import seconds_at_peaks, weighted_peak_flop_s
 from mfulab.flops.memory import inference_peak_bytes, training_peak_bytes
 from mfulab.hardware.datasheets import UnknownDeviceError, find
 from mfulab.hardware.peaks import Peak, peak
@@ -49,6 +50,11 @@ def _evaluated(flops: Values, what: str) -> float | None:
     """A count of the forward pass in evaluation mode, else training's, which may have more heads."""
     counted = flops.get(f"inference_{what}")
     return flops.get(f"forward_{what}") if counted is None else counted
+
+
+def _useful_percent(flops: Values, mode: str) -> float | None:
+    """The share of a step's FLOPs that serves real tokens; a decoded token has no padding beside it."""
+    return None if mode == "decoding" else flops.get("useful_percent")
 
 
 def step_bytes(flops: Values, mode: str, micro_batches: int, dtype: str | None) -> float | None:
@@ -139,7 +145,9 @@ def profile_columns(row: Values, flops: Values, compute: Values, memory: Values,
     shares = utilization(
         time,
         device=device,
-        **counted,
+        flops=counted["flops"],
+        executed_flops=executed,
+        causal_flops=counted["causal_flops"],
         read_bytes=_read_bytes(row, flops),
         interval_s=interval,
         clock_mhz=row.get("clock_mhz"),
@@ -149,6 +157,7 @@ def profile_columns(row: Values, flops: Values, compute: Values, memory: Values,
     joined = {
         **counted,
         **shares,
+        "useful_mfu_percent": product(shares["mfu_percent"], ratio(_useful_percent(flops, mode), 100)),
         "samples_per_s": ratio(samples, time),
         "tokens_per_s": ratio(product(samples, 1 if mode == "decoding" else row.get("sequence_length")), time),
         "bytes_moved": bytes_moved,
@@ -212,16 +221,16 @@ def trace_columns(row: Values, measured: Mapping[Any, float] | None = None) -> d
     executed, padding = _formats(row, "executed_by_format"), _formats(row, "padding_by_format")
     peaks = {name: _trace_peak(device, name, row.get("units"), given) for name in {**flops, **executed}}
     missing = next((reason for value, reason in peaks.values() if value is None), None)
-    known = {name: value for name, (value, _) in peaks.items() if value is not None}
+    known = {name: TERA * value for name, (value, _) in peaks.items() if value is not None}
     total_flops = row.get("flops")
-    useful = _at_peaks(flops, known) if total_flops else None
+    useful = seconds_at_peaks(flops, known) if total_flops else None
     partial = (row.get("uncounted_percent") or 0) > MOST_UNCOUNTED
     reliable = None if partial else useful
-    weighted = ratio(ratio(total_flops, useful), TERA) if useful else None
+    weighted = ratio(weighted_peak_flop_s(flops, known), TERA)
     speed = ratio(ratio(total_flops, time), TERA)
     weights = {name: round(count / total_flops, 4) for name, count in flops.items()} if total_flops else {}
     mfu = percent(reliable, time)
-    executed_s = None if partial else _at_peaks(executed, known)
+    executed_s = None if partial else seconds_at_peaks(executed, known)
     joined = {
         "tflop_s": speed,
         "peak_tflop_s": weighted,
@@ -234,7 +243,7 @@ def trace_columns(row: Values, measured: Mapping[Any, float] | None = None) -> d
         "arithmetic_intensity": ratio(total_flops, row.get("bytes_moved")),
     }
     share, basis = headroom.best_time(json.loads(row.get("products") or "[]"), measured or {})
-    parts = _trace_headroom(row, useful, _at_peaks(padding, known), share)
+    parts = _trace_headroom(row, useful, seconds_at_peaks(padding, known), share)
     joined |= {**headroom.columns(parts), "best_basis": basis if useful else None}
     joined["peak_gb_s"] = _whole_device(device, row.get("units")).memory_gb_s if device else None
     joined["mfu_note"] = verdict.note({**row, **joined})
@@ -270,13 +279,6 @@ def _trace_peak(
 def _whole_device(device: str, units: int | None, precision: str = "fp32") -> Peak:
     """A virtual function is taken for a whole device: its units say that it is one."""
     return peak(device.removesuffix(" VF"), precision, units)
-
-
-def _at_peaks(flops: Mapping[str, float], peaks: Mapping[str, float]) -> float | None:
-    """Seconds that these FLOPs take at the peak of each format; None where one is unknown."""
-    if any(name not in peaks for name, count in flops.items() if count):
-        return None
-    return sum(count / (peaks[name] * TERA) for name, count in flops.items() if count)
 
 
 def _trace_headroom(
@@ -332,11 +334,14 @@ def faster_than_possible(row: Values, compute: Values, device: str | None) -> st
 
 
 def _read_bytes(row: Values, flops: Values) -> float | None:
-    """Bytes that a step of inference must read: every parameter but embedding tables; of decoding also the cache."""
+    """Bytes that a step of inference must read: all parameters but embedding tables and experts that no token chose; of
+    decoding also the cache."""
     if row.get("mode") not in ("inference", "decoding"):
         return None
     element_bytes = _element_bytes(row.get("dtype"))
-    read = total(flops.get("parameters"), -(flops.get("looked_up_parameters") or 0))
+    read = total(
+        flops.get("parameters"), -(flops.get("looked_up_parameters") or 0), -(row.get("unread_parameters") or 0)
+    )
     parameter_bytes = product(read, 4 if row.get("autocast") else element_bytes)
     cached = flops.get("key_value_cache_bytes") if row["mode"] == "decoding" else 0
     return total(parameter_bytes, product(cached, ratio(element_bytes, BYTES_COUNTED_PER_ELEMENT)))

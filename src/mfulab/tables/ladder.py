@@ -22,6 +22,7 @@ class Rung:
 
     `devices` have it. With `falls` it belongs to the falling order, otherwise it stands beside it. `precisions` limits
     the order to rows of these effective precisions; a value of the column `instead` puts the rung beside the order.
+    A rung `only_below` another is left out of rows in which it is no lower.
     """
 
     column: str
@@ -29,6 +30,7 @@ class Rung:
     falls: bool = True
     precisions: tuple[str, ...] | None = None
     instead: str | None = None
+    only_below: str | None = None
 
 
 RUNGS = (
@@ -46,6 +48,7 @@ RUNGS = (
     Rung("mbu_percent", ANY, falls=False),
     Rung("hfu_percent", ANY),
     Rung("mfu_percent", ANY),
+    Rung("useful_mfu_percent", ANY, only_below="mfu_percent"),
 )
 
 
@@ -75,11 +78,16 @@ def measured(row: Mapping[str, object]) -> list[Measured]:
     found = []
     for rung in RUNGS:
         percent = number(row.get(rung.column))
-        if percent is not None:
+        if percent is not None and not _repeats(rung, percent, row):
             falls = rung.falls and (rung.precisions is None or row.get("effective_precision") in rung.precisions)
             beside = rung.instead is not None and number(row.get(rung.instead)) is not None
             found.append(Measured(rung.column, percent, falls and not beside))
     return found
+
+
+def _repeats(rung: Rung, percent: float, row: Mapping[str, object]) -> bool:
+    above = number(row.get(rung.only_below)) if rung.only_below else None
+    return above is not None and percent >= above * (1 - 1e-9)
 
 
 def largest_drop(row: Mapping[str, object]) -> Drop | None:

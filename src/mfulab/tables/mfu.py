@@ -80,6 +80,7 @@ def utilization(
     clock_mhz: float | None = None,
     compute: Mapping[str, Any],
     memory: Mapping[str, Any],
+    executed_compute: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """MFU by every denominator, HFU and MBU of one step, in percent, as columns of the profile table.
 
@@ -97,15 +98,11 @@ def utilization(
         clock_mhz: the mean clock during the step; the peak at the actual clock scales with it.
         compute: the ceilings row of the step's effective precision, in TFLOP/s; empty without one.
         memory: the ceilings row of the memory bandwidth, in GB/s; empty without one.
+        executed_compute: as `compute`, under HFU, where what was executed has another mixture of formats.
     """
-    spec, spec_clock = compute.get("computed_tflop_s"), compute.get("computed_clock_mhz")
-    denominators = {
-        "spec": spec,
-        "max_clock": compute.get("max_clock_tflop_s"),
-        "actual_clock": product(spec, ratio(clock_mhz, spec_clock)),
-        "measured": compute.get("measured_tflop_s"),
-    }
+    denominators = _denominators(compute, clock_mhz)
     basis = default_basis(device)
+    executed_peak = _denominators(compute if executed_compute is None else executed_compute, clock_mhz)[basis]
     peak_tflop_s = denominators[basis]
     bandwidth = memory.get("computed_gb_s" if basis == "spec" else "measured_gb_s")
 
@@ -123,6 +120,17 @@ def utilization(
         "mfu_ci_low_percent": bounds[0],
         "mfu_ci_high_percent": bounds[1],
         "mfu_causal_percent": mfu(causal_flops, time_s),
-        "hfu_percent": mfu(executed_flops, time_s),
+        "hfu_percent": mfu(executed_flops, time_s, executed_peak),
         "mbu_percent": percent(ratio(ratio(read_bytes, time_s), GIGA), bandwidth),
+    }
+
+
+def _denominators(compute: Mapping[str, Any], clock_mhz: float | None) -> dict[str, float | None]:
+    """Peaks in TFLOP/s by the basis that they make."""
+    spec = compute.get("computed_tflop_s")
+    return {
+        "spec": spec,
+        "max_clock": compute.get("max_clock_tflop_s"),
+        "actual_clock": product(spec, ratio(clock_mhz, compute.get("computed_clock_mhz"))),
+        "measured": compute.get("measured_tflop_s"),
     }

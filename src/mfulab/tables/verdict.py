@@ -149,6 +149,13 @@ def flags_of(facts: Facts, expected: float | None) -> list[Said]:
     return flags
 
 
+def _padded(facts: Facts) -> Said | None:
+    mfu, useful = facts["mfu_percent"], facts["useful_mfu_percent"]
+    if not mfu or useful is None or 100 * (1 - useful / mfu) < WASTED:
+        return None
+    return Said("padded", {"share": 100 * (1 - useful / mfu), "useful": useful})
+
+
 def _compute_bound(facts: Facts) -> Said | None:
     if not facts.at_least("mfu_measured_percent", NEAR_CEILING):
         return None
@@ -296,6 +303,7 @@ def _busy_not_useful(facts: Facts) -> Said | None:
 
 # Asked in this order: the first that can show its numbers wins.
 CAUSES: dict[str, Callable[[Facts], Said | None]] = {
+    "padded": _padded,
     "compute_bound": _compute_bound,
     "input_bound": _input_bound,
     "communication_bound": _communication_bound,

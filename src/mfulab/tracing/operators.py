@@ -2,8 +2,10 @@
 
 import functools
 import gzip
+import json
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
+from mfulab.flops.certainty import has_formula, is_product
 from mfulab.samplers.reading import Readings, missing
 from mfulab.tracing.analysis import Analysis, analyse
 from mfulab.tracing.chrome import TraceError
@@ -125,6 +128,30 @@ def operator_table(traced: TracedPass) -> list[Row]:
             }
         )
     return sorted(rows, key=lambda row: -float(str(row["self_device_time_s"])) - float(str(row["self_cpu_time_s"])))
+
+
+def uncounted_operators(traced: TracedPass) -> str | None:
+    """Operators without a FLOP formula that take at least 1 % of all operators' own time, as JSON: name → percent."""
+    events = [event for event in traced.profiler.events() if not event.name.startswith((STEPS, "ProfilerStep"))]
+    on_device = any(event.self_device_time_total for event in events)
+    times, unknown = Counter[str](), set()
+    for event in events:
+        times[event.name] += event.self_device_time_total if on_device else event.self_cpu_time_total
+        if event.name not in unknown and not has_formula(event.name) and not _inside_product(event):
+            unknown.add(event.name)
+    whole = sum(times.values())
+    shares = {name: round(100 * times[name] / whole, 1) for name in unknown if times[name] >= whole / 100 > 0}
+    return json.dumps(dict(sorted(shares.items(), key=lambda one: -one[1]))) if shares else None
+
+
+def _inside_product(event: Any) -> bool:
+    """Says whether an operator is how another, counted one is done."""
+    parent = event.cpu_parent
+    while parent is not None:
+        if is_product(parent.name):
+            return True
+        parent = parent.cpu_parent
+    return False
 
 
 def trace_readings(traced: TracedPass, device: torch.device) -> tuple[Readings, Analysis | None]:

@@ -62,7 +62,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     colors = style.precision_colors(rows["precision"])
     for machine in machines:
         axes, here = grid["", machine], rows[rows["machine"] == machine]
-        rungs = [name for name in RUNGS if here[name].notna().any()]
+        rungs = _measured(here)
         slanted = lines and len(machines) > 1
         names = _names(here, rungs, text, 40 if slanted else WRAPPED)
         if lines:
@@ -84,12 +84,17 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     labels.settle(figure)
     for machine in machines:
         here = rows[rows["machine"] == machine]
-        last = sum(here[name].notna().any() for name in RUNGS) - 1
-        ends = [
-            (last, mfu, model, colors[precision])
-            for model, mfu, precision in here[["model", "mfu_percent", "precision"]].itertuples(index=False)
-        ]
+        rungs, ends = _measured(here), []
+        for row in here.to_dict("records"):
+            last = ladder.measured(row)[-1]
+            ends.append((rungs.index(last.column), last.percent, row["model"], colors[row["precision"]]))
         labels.at_line_ends(grid["", machine], ends)
+
+
+def _measured(here: pd.DataFrame) -> list[str]:
+    """The rungs that any of these runs has, in order."""
+    found = {each.column for row in here.to_dict("records") for each in ladder.measured(row)}
+    return [name for name in RUNGS if name in found]
 
 
 def _stacked(figure: Figure, rows: pd.DataFrame, machines: Sequence[str]) -> dict[tuple[str, str], Axes]:

@@ -55,7 +55,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         provenance=style.provenance(_runs(tables)),
         duty_cycle=_duty_cycle(tables, text),
         unmeasured=_unmeasured(told, text),
-        problems=[*([] if len(_runs(tables)) else [text("no_rows")]), *problems],
+        problems=[*([] if len(_runs(tables)) or len(tables["traces"]) else [text("no_rows")]), *problems],
         excluded=frames.excluded(folder).to_dict("records"),
         comparison=_comparison(folder, text),
         seminar=seminar.to_dict("records"),

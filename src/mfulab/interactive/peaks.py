@@ -1,0 +1,104 @@
+"""Peak of what a window multiplied: of one format, or of several, weighted by their FLOPs."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from mfulab.flops.formulas import weighted_peak_flop_s
+from mfulab.hardware.compute import allowed_precision
+from mfulab.hardware.device_peak import peak_of
+from mfulab.hardware.peaks import Peak
+from mfulab.interactive.ceiling import Ceiling, measured_ceiling
+from mfulab.interactive.kinds import Format
+from mfulab.schema.configs import DeviceConfig
+
+
+@dataclass(frozen=True)
+class WeightedPeaks:
+    """Peaks in TFLOP/s under MFU, and those under HFU, as `mfulab.tables.mfu.utilization` takes a ceilings row.
+
+    Attributes:
+        model: under the FLOPs that the model needs.
+        executed: under those that were executed, which recomputation may shift to another format.
+        columns: of the window's row.
+        reason: why there is no computed peak; empty if there is one.
+    """
+
+    model: dict[str, float | None]
+    executed: dict[str, float | None]
+    columns: dict[str, Any]
+    reason: str
+
+
+def peaks_of(
+    device: torch.device,
+    formats: Mapping[Format, int],
+    executed: Mapping[Format, int],
+    given: DeviceConfig,
+    ceiling_s: float,
+    anew: bool = True,
+) -> WeightedPeaks:
+    """Looks up the peak of each format in use, and measures its best matmul, sharing `ceiling_s` seconds among them.
+
+    Args:
+        device: what ran the products.
+        formats: FLOPs that the model needs by what was multiplied; not empty.
+        executed: the same, executed.
+        given: peaks by hand.
+        ceiling_s: seconds to spend on matmuls, 0 for none.
+        anew: whether to measure a ceiling again that others disturbed.
+    """
+    needed, done = by_precision(device, formats), by_precision(device, executed)
+    threads, names = torch.get_num_threads(), list(dict.fromkeys((*needed, *done)))
+    computed = {name: peak_of(device, threads, name, given) for name in names}
+    each_s = ceiling_s / len(names)
+    ceilings = {name: measured_ceiling(device, name, threads, each_s, anew) for name in names} if ceiling_s else {}
+    row, whole = _row(needed, computed, ceilings), sum(needed.values())
+    weights = {name: round(flops / whole, 4) for name, flops in needed.items()} if whole else {}
+    disturbed = [one.other_processes_percent for one in ceilings.values() if one.disturbed]
+    columns = {
+        "effective_precision": most(needed),
+        "peak_tflop_s": row["computed_tflop_s"],
+        "peak_clock_mhz": row["computed_clock_mhz"],
+        "peak_weights": json.dumps(weights) if weights else None,
+        "ceiling_tflop_s": row["measured_tflop_s"],
+        "ceiling_other_processes_percent": max((one or 0.0 for one in disturbed), default=None),
+    }
+    return WeightedPeaks(
+        row,
+        _row(done, computed, ceilings),
+        columns,
+        "; ".join(dict.fromkeys(peak.reason for name, peak in computed.items() if needed.get(name) and peak.reason)),
+    )
+
+
+def by_precision(device: torch.device, formats: Mapping[Format, int]) -> dict[str, int]:
+    """FLOPs by the format that this device's products use, as torch's switches stand."""
+    found: dict[str, int] = {}
+    for (dtype, convolutions), flops in formats.items():
+        name = allowed_precision(dtype, device, convolutions)
+        found[name] = found.get(name, 0) + flops
+    return found
+
+
+def most(flops: Mapping[str, int]) -> str:
+    """The format of most FLOPs, the first of equals."""
+    return max(flops, key=lambda name: flops[name])
+
+
+def _row(flops: Mapping[str, int], peaks: Mapping[str, Peak], ceilings: Mapping[str, Ceiling]) -> dict[str, Any]:
+    if not any(flops.values()):  # given by hand: their format is the model's
+        flops = dict.fromkeys(flops, 1)
+
+    def weighted(peak: Callable[[str], float | None]) -> float | None:
+        return weighted_peak_flop_s(flops, {name: peak(name) or 0.0 for name in flops})
+
+    return {
+        "computed_tflop_s": weighted(lambda name: peaks[name].spec),
+        "computed_clock_mhz": peaks[most(flops)].spec_clock_mhz,
+        "max_clock_tflop_s": weighted(lambda name: peaks[name].max_clock),
+        "measured_tflop_s": weighted(lambda name: ceilings[name].tflop_s) if ceilings else None,
+    }

@@ -1,0 +1,89 @@
+"""One attention layer in the forms that FLOP counters disagree on, and a layer that is spread over ranks."""
+
+from typing import Literal, get_args
+
+import torch
+from torch import nn
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.functional import scaled_dot_product_attention
+
+from mfulab.models.build import ModelError
+
+Form = Literal["packed", "flex", "two_dimensional", "window"]
+
+
+class Attention(nn.Module):
+    """[batch, tokens, width] → [batch, classes]: projections around one attention layer, and a classifier of the mean.
+
+    FLOPs of a sequence forward: 2·tokens·4·width² + 4·pairs·width + 2·width·classes. `packed` and `flex` hold documents
+    of `document` tokens, so pairs are tokens·document; `window` lets each token see the `document` tokens up to itself.
+
+    Args:
+        form: of attention; `two_dimensional` attends in each head by itself, [tokens, width of a head].
+        width: of tokens.
+        heads: of attention.
+        document: tokens of each document, or of the window.
+        classes: of the output.
+    """
+
+    def __init__(self, form: Form, width: int = 256, heads: int = 4, document: int = 32, classes: int = 10) -> None:
+        super().__init__()
+        if form not in get_args(Form):
+            raise ModelError(f"model.arguments.form={form}: choose {', '.join(get_args(Form))}")
+        self.form, self.heads, self.document = form, heads, document
+        self.enter, self.leave = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.classifier = nn.Linear(width, classes)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        batch, length, width = tokens.shape
+        split = self.enter(tokens).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        query, key, value = split.unbind()
+        attended = self._attend(query, key, value)
+        return self.classifier(self.leave(attended.transpose(1, 2).reshape(batch, length, width)).mean(1))
+
+    def _attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        length, document = query.shape[-2], self.document
+        if self.form == "flex":
+
+            def same(batch: object, head: object, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+                return one // document == other // document
+
+            blocks = create_block_mask(same, None, None, length, length, query.device, BLOCK_SIZE=document)
+            return flex_attention(query, key, value, block_mask=blocks)
+        if self.form == "two_dimensional":
+            places = [
+                scaled_dot_product_attention(query[one, head], key[one, head], value[one, head])
+                for one in range(query.shape[0])
+                for head in range(self.heads)
+            ]
+            return torch.stack(places).view(value.shape)
+        place = torch.arange(length, device=query.device)
+        behind = place[:, None] - place[None, :]
+        seen = (behind >= 0) & (behind < document)
+        if self.form == "packed":
+            seen = (place[:, None] // document) == (place[None, :] // document)
+        return scaled_dot_product_attention(query, key, value, attn_mask=seen)
+
+
+class TensorParallel(nn.Module):
+    """[batch, width] → [batch, classes]: one of two ranks of a layer pair split by columns, then by rows.
+
+    The other rank is pretended: its part of sums is missing, its FLOPs are its own. FLOPs of this rank forward:
+    2·hidden·(width + classes) ÷ 2.
+    """
+
+    def __init__(self, width: int = 512, hidden: int = 2048, classes: int = 10) -> None:
+        super().__init__()
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+        from mfulab.flops.sharded import pretend_ranks
+
+        if not torch.distributed.is_initialized():
+            pretend_ranks(2)
+        block = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, classes))
+        plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+        self.block = parallelize_module(block, init_device_mesh("cpu", (2,)), plan)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.block(inputs)

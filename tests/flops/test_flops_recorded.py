@@ -1,0 +1,56 @@
+"""Bytes that recorded operators move, against the sizes of real tensors in and out."""
+
+import pytest
+import torch
+from torch.nn import functional
+
+from mfulab.flops.recorded import recorded_cost
+from mfulab.schema.said import Said
+
+A, B, C = torch.randn(6, 5), torch.randn(5, 7), torch.randn(7)
+Q, K, V = torch.randn(2, 3, 11, 8), torch.randn(2, 3, 13, 8), torch.randn(2, 3, 13, 4)
+X, W = torch.randn(2, 4, 9, 9), torch.randn(6, 4, 3, 3)
+# operator: (inputs, values of its arguments, what it gives, what of its inputs is an operand)
+CALLS = {
+    "aten::mm": ((A, B), (), A @ B, (A, B)),
+    "aten::addmm": ((C, A, B), (), torch.addmm(C, A, B), (A, B)),
+    "aten::bmm": ((Q[0], K[0].mT), (), Q[0] @ K[0].mT, (Q[0], K[0])),
+    "aten::_scaled_dot_product_flash_attention": (
+        (Q, K, V), (), functional.scaled_dot_product_attention(Q, K, V), (Q, K, V)
+    ),
+    "aten::convolution": (
+        (X, W, None), ("", "", "", "[2, 2]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1"),
+        functional.conv2d(X, W, stride=2, padding=1), (X, W),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_operands_and_results_count_once_each(name):
+    inputs, values, result, operands = CALLS[name]
+    shapes = [list(one.shape) if one is not None else [] for one in inputs]
+    shapes += [[]] * (len(values) - len(shapes))
+    recorded = recorded_cost(name, shapes, values)
+    assert recorded.reason is None
+    assert recorded.elements == sum(one.numel() for one in (*operands, result))
+
+
+def test_gradients_of_attention_and_convolution_are_results():
+    name = "aten::_scaled_dot_product_flash_attention_backward"
+    gradient = [*Q.shape[:-1], V.shape[-1]]
+    recorded = recorded_cost(name, [gradient, *(list(one.shape) for one in (Q, K, V))], ())
+    numbers = [one.numel() for one in (Q, K, V)]
+    assert recorded.elements == 2 * sum(numbers) + torch.Size(gradient).numel()
+    values = ["", "", "", "[0]", "[2, 2]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1", "[False, True, True]"]
+    out = functional.conv2d(X, W, stride=2, padding=1)
+    shapes = [list(out.shape), list(X.shape), list(W.shape), *[[]] * 8]
+    recorded = recorded_cost("aten::convolution_backward", shapes, values)
+    assert recorded.elements == out.numel() + X.numel() + 2 * W.numel(), "no gradient of the first layer's input"
+
+
+def test_what_a_record_does_not_tell_is_empty_with_its_reason():
+    assert recorded_cost("aten::mm", [], ()).reason == Said("no_shapes")
+    assert recorded_cost("aten::convolution", [list(X.shape), list(W.shape), *[[]] * 7], ()).reason == Said(
+        "no_argument_values"
+    )
+    assert recorded_cost("aten::dot", [[4], [4]], ()).elements is None
