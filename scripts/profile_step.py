@@ -1,4 +1,4 @@
-"""Measures a training or inference step: `python scripts/profile_step.py model=gpt2 batch_size=8 precision=bf16`."""
+"""Measures one step of a model: `python scripts/profile_step.py model=resnet18 batch_size=4 precision=bf16`."""
 
 from mfulab.cli.step import main
 

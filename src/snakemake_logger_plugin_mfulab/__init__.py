@@ -7,14 +7,15 @@ import logging
 import os
 import sys
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, TextIO
 
 from snakemake import cli
-from snakemake.logging import ColorizingTextHandler
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from mfulab.language.quantities import duration
+from mfulab.schema.replicates import base_name
 from snakemake_logger_plugin_mfulab.progress import Progress, Run
 from snakemake_logger_plugin_mfulab.text import row_remark, tail
 
@@ -34,6 +35,7 @@ NOISE = (
     "Using shell",
     "host:",
 )
+OBVIOUS = ("Missing output", "Input files updated by another job")  # reasons that go without saying in a dry run
 QUIET_EVENTS = {LogEvent.WORKFLOW_STARTED, LogEvent.JOB_STARTED, LogEvent.RESOURCES_INFO}
 RED, GREEN, YELLOW, FAINT = 31, 32, 33, 2
 
@@ -74,18 +76,12 @@ class LogHandler(LogHandlerBase):
         self.stream: TextIO = sys.stdout if self.common_settings.stdout else sys.stderr
         self.progress = Progress()
         self.is_coloured = not self.common_settings.nocolor and self.stream.isatty() and not os.environ.get("NO_COLOR")
-        self.dry_run = ColorizingTextHandler(self.common_settings.nocolor, self.stream)
-
-    def setFormatter(self, fmt: logging.Formatter | None) -> None:  # noqa: N802
-        super().setFormatter(fmt)
-        self.dry_run.setFormatter(fmt)
+        self.planned: dict[tuple[str, str], tuple[int, str]] = {}  # of a dry run: rule and what it says → jobs, reason
+        self.counts: dict[str, int] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            if self.common_settings.dryrun:
-                self.dry_run.emit(record)
-                return
-            text = self._text(record)
+            text = self._would(record) if self.common_settings.dryrun else self._text(record)
             if text:
                 self.stream.write(text + "\n")
                 self.stream.flush()
@@ -93,6 +89,36 @@ class LogHandler(LogHandlerBase):
             raise
         except Exception:
             self.handleError(record)
+
+    def _would(self, record: logging.LogRecord) -> str:
+        """A dry run: one table of distinct runs, what each stands for, and how many processes measure it."""
+        event = getattr(record, "event", None)
+        values: dict[str, Any] = record.__dict__
+        if event is LogEvent.JOB_INFO:
+            name = values["wildcards"].get("run") or ", ".join(values["output"][:1])
+            what = str(values["rule_msg"] or f"{values['rule_name']} {name}")
+            key = values["rule_name"], base_name(what.strip())
+            self.planned[key] = (self.planned.get(key, (0, ""))[0] + 1, str(values.get("reason") or ""))
+            return ""
+        if event is LogEvent.RUN_INFO:
+            self.counts = values["stats"]
+            return ""
+        if event in QUIET_EVENTS or (record.levelno <= logging.INFO and event is not None):
+            return ""
+        message = self._message(record)
+        if not message.startswith("This was a dry-run"):
+            return "" if message.startswith("Reasons:") else message
+        return "\n".join(self._table())
+
+    def _table(self) -> list[str]:
+        """Lines of the dry run: each distinct run with its processes and its reason, then each rule's jobs."""
+        order = list(self.counts)
+        lines = []
+        for (_, what), (times, reason) in sorted(self.planned.items(), key=lambda each: order.index(each[0][0])):
+            processes = f" × {times}" if times > 1 else ""
+            told = "" if reason.startswith(OBVIOUS) else f"  ({shorten(reason, 90, placeholder=' …')})"
+            lines.append(f"{what}{processes}{told}")
+        return [*lines, "", *(f"{rule:<18} {count}" for rule, count in self.counts.items())]
 
     def _text(self, record: logging.LogRecord) -> str:
         event = getattr(record, "event", None)

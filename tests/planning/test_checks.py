@@ -41,7 +41,7 @@ def told(config, folder=CONFIG):
     ("config", "words"),
     [
         ({"device.type": "tpu"}, ["device.type=tpu", "auto, cpu, cuda"]),
-        ({"steps": "profile_step"}, ["steps=profile_step", "steps=[profile_step]"]),
+        ({"steps": "profil_step"}, ["steps=profil_step", "Did you mean profile_step"]),
         ({"steps": []}, ["steps=[]", "profile_step", "recorded"]),
         ({"steps": ["profil_step"]}, ["steps=profil_step", "Did you mean profile_step"]),
         ({"report": "ko"}, ["report=ko", "report.language"]),

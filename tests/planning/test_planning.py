@@ -129,6 +129,13 @@ def test_what_differs_from_the_defaults_stands_in_the_name_and_a_peak_does_not()
     assert {r.config["device"]["peak_tflop_s"]["fp32"] for r in by_step(result, "ceilings")} == {3}
 
 
+def test_the_reports_rows_are_planned_or_all():
+    assert planned("experiment=miniature").shown == "planned"
+    assert planned("experiment=miniature", "report.rows=all").shown == "all"
+    with pytest.raises(ConfigurationError, match=r"report\.rows=mine.*planned, all"):
+        planned("experiment=miniature", "report.rows=mine")
+
+
 def test_the_reports_language_is_no_part_of_any_run():
     english, korean = planned("experiment=miniature"), planned("experiment=miniature", "report.language=ko")
     assert (english.language, korean.language) == ("en", "ko")
@@ -220,7 +227,7 @@ def test_the_number_of_runs_is_the_product_of_the_axes_that_the_step_reads(kerne
     kernel_axis = [Value(k, {"name": k, "_target_": "a.b", "block": None}) for k in kernels]
     size_axis = [Value(str(2**n), 2**n) for n in range(sizes)]
     base = {
-        "report": {"language": "en"},
+        "report": {"language": "en", "rows": "planned"},
         "steps": ["bench_matmul"],
         "exclude": [],
         "kernel": {"name": "a", "_target_": "a.b", "block": None},

@@ -19,7 +19,16 @@ from mfulab.language import Texts
 from mfulab.language.quantities import percent
 from mfulab.report import figures, frames
 from mfulab.report.drawing import labels, matmuls, style
-from mfulab.report.figures import expected_time, flops_versus_time, kernel_ladder, matmul_shapes, utilization_ladder
+from mfulab.report.figures import (
+    expected_time,
+    flops_versus_time,
+    kernel_ladder,
+    matmul_shapes,
+    mfu_versus_utilization,
+    precision_speed,
+    time_by_batch_size,
+    utilization_ladder,
+)
 from mfulab.tables import build
 
 TWENTY = tuple(
@@ -159,6 +168,76 @@ def test_a_single_row_a_table_is_no_accident(few, name):
     assert drawn is None or "nan" not in drawn.finding
 
 
+def factors(rows: pd.DataFrame, factor: float) -> pd.DataFrame:
+    """The rows, the measured numbers of every second one larger or smaller by a factor."""
+    numbers = [
+        name for name in rows.select_dtypes("number") if name.endswith(("_s", "_percent", "_tflop_s", "speedup"))
+    ]
+    odd = pd.Series(range(len(rows)), index=rows.index) % 2 == 1
+    return rows.assign(**{name: rows[name].where(odd, rows[name] * factor) for name in numbers})
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+def test_sentences_stay_true_for_extreme_equal_and_single_rows(few, language):
+    for name, module in figures.modules().items():
+        rows, text = module.rows(few), Texts(language, name)
+        if rows.empty:
+            continue
+        first = rows.iloc[0]
+        equal = rows.assign(**{column: first[column] for column in rows.select_dtypes("number")})
+        for what in (rows, rows.head(1), equal, factors(rows, 1e5), factors(rows, 1e-5)):
+            said = module.finding(what, text)
+            assert said[0] != " ", (name, said)
+            runs = re.findall(r"\b\w+ \([^()]*,[^()]*\)", said)
+            assert len(runs) == len(set(runs)) or name == "memory_predicted", (name, said)
+            assert not re.search(r"\bnan\b|\binf\b|[{}]|\bNone\b(?! of)", said), (name, said)
+            assert not re.search(r"(?<![\d.,])1 (runs|cases|counts|rows)\b", said), (name, said)
+
+
+def test_a_series_is_named_once_and_a_loss_is_no_gain(few):
+    text = Texts("en", "time_by_batch_size")
+    rows = time_by_batch_size.rows(few)
+    series = rows[(rows["model"] == "resnet18") & (rows["machine"] == rows["machine"].iloc[0])]
+    plain = series[(series["precision"] == "fp32") & (series["mode"] == "training")]
+    said = time_by_batch_size.finding(plain, text)
+    assert said.count("resnet18") == 1
+    assert "largest" not in said
+    slower = series[(series["precision"] == "bf16") & (series["mode"] == "training")]
+    slower = slower.assign(samples_per_s=[10.0 / size for size in slower["batch_size"]])
+    said = time_by_batch_size.finding(pd.concat([plain, slower]), text)
+    assert "resnet18 (training, bf16) loses" in said
+    assert "gains least" not in said
+    assert "No series gains" in time_by_batch_size.finding(slower, text)
+    falling = plain.assign(time_s=[0.1, 0.05, 0.2])
+    assert "1 run a larger batch takes less time" in time_by_batch_size.finding(falling, text)
+
+
+def test_a_gain_above_peaks_and_bytes_is_flagged(few):
+    rows = precision_speed.rows(few)
+    text = Texts("en", "precision_speed")
+    assert "more than peaks and bytes allow" not in precision_speed.finding(rows.assign(speedup=1.5), text)
+    assert "more than peaks and bytes allow" in precision_speed.finding(rows.assign(speedup=90.0), text)
+    assert precision_speed.finding(rows.head(1), text).count(rows["model"].iloc[0]) == 1
+
+
+def test_the_headline_says_because(few):
+    rows = mfu_versus_utilization.rows(few)
+    said = mfu_versus_utilization.finding(rows, Texts("en", "mfu_versus_utilization"))
+    busy = rows[rows["utilization_percent"] >= 90]
+    lowest = busy.loc[busy["mfu_percent"].idxmin()]
+    assert Texts("en", "because")(lowest["verdict"]) in said
+
+
+def test_doubtful_points_are_hollow(few):
+    profile = few["profile"].assign(steady=pd.Series([True, False] * len(few["profile"]))[: len(few["profile"])].values)
+    drawn = figures.render("mfu_versus_utilization", {**few, "profile": profile})
+    inks = [
+        tuple(color[:3]) for axes in drawn.figure.axes for each in axes.collections for color in each.get_facecolor()
+    ]
+    assert 0.3 < inks.count((1.0, 1.0, 1.0)) / len(inks) < 0.7
+    assert any(text.get_text() == Texts("en")("hollow") for text in drawn.figure.legends[0].get_texts())
+
+
 @pytest.mark.parametrize("name", list(figures.modules()))
 def test_rows_without_numbers_draw_nothing_wrong(few, name):
     """All optional numbers missing, as of an experiment that only just began."""
@@ -185,8 +264,8 @@ def test_the_headline_names_one_busy_run_and_doubts_what_exceeds_the_peak(few):
     busiest = profile[profile["mode"] == "training"]["mfu_percent"].idxmax()
     profile.loc[busiest, ["model", "utilization_percent", "mfu_percent"]] = "resnet18", 95.0, 123.0
     drawn = figures.render("mfu_versus_utilization", {**few, "profile": profile})
-    batch_size = int(profile.loc[busiest, "batch_size"])
-    assert f"kept the device at least 90 % busy (resnet18 training, batch {batch_size})" in drawn.finding
+    batch_size, precision = int(profile.loc[busiest, "batch_size"]), profile.loc[busiest, "precision"]
+    assert f"kept the device at least 90 % busy (resnet18 training, {precision}, batch {batch_size})" in drawn.finding
     assert "its MFU is 123 %" in drawn.finding
     assert drawn.finding.startswith("1 of ")
     assert "above 100 %: the peak is too low" in drawn.finding

@@ -60,7 +60,7 @@ def test_sections_come_in_the_readers_order(content):
     expected = [topic for topic in figures.TOPICS if topic in ids]
     assert ids[: len(expected)] == expected
     assert ids[len(expected) :] == ["rows", "unmeasured", "environment", "definitions"]
-    assert ids[:2] == ["headline", "ladder"]
+    assert ids[:3] == ["headline", "why", "ladder"]
 
 
 def test_sections_without_data_are_absent(content):

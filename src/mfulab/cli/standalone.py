@@ -4,15 +4,21 @@ import csv
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
+from types import SimpleNamespace
+from typing import Any
 
 import hydra
 from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from mfulab.language.quantities import duration, quantity
 from mfulab.planning import lock, runs, store
 from mfulab.planning.composition import Composition, check, composed_by_hydra
 from mfulab.planning.load import CONFIG, RESULTS, place
@@ -20,71 +26,199 @@ from mfulab.planning.overrides import complete
 from mfulab.planning.runs import Plan, Run
 from mfulab.runtime.client import USAGE
 from mfulab.schema.errors import ConfigurationError
+from mfulab.schema.files import UnreadableError, read_csv
+from mfulab.schema.measurements import MEASUREMENTS
+
+# Hydra's flags that take a value, and those that show something and run nothing.
+VALUED = {"--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd"}
+COMPLETING = {"--shell-completion", "-sc", "--hydra-help", "--version"}
+SHOWING = {"--cfg", "-c", "--info", "-i", *COMPLETING}
+FLAGS = """
+  -m               sweep over values with commas; one table at the end
+  --row            every column of the row instead of its summary
+  --cfg job        show the composed config and measure nothing
+  --info defaults  show how it was composed
+  --shell-completion install=bash   complete keys and options: eval "$(python SCRIPT -sc install=bash)"
+  --hydra-help     Hydra's own flags"""
+# Seconds of a step where none was measured yet, on two cores; a large model takes as long as it takes.
+USUAL_S = {"ceilings": 12.0, "profile_step": 20.0, "bench_matmul": 10.0, "count_flops": 4.0}
 
 
 def main(step: str, arguments: Sequence[str]) -> None:
     """Runs `step` for Hydra's command line `arguments`. Raises ConfigurationError for a mistake in them."""
-    flags = [argument for argument in arguments if argument.startswith("-")]
-    overrides = complete([argument for argument in arguments if not argument.startswith("-")])
-    check(overrides, CONFIG, sweeps=bool({"-m", "--multirun"} & set(flags)))
-    sys.argv[1:] = [*flags, *overrides]
-    done: set[str] = set()  # combinations that differ only in what this step does not read are one run
+    if {"-h", "--help"} & set(arguments):
+        print(help_of(step))
+        return
+    flags, given = split(arguments)
+    overrides = given if COMPLETING & set(flags) else complete(given)
+    many = bool({"-m", "--multirun"} & set(flags))
+    if not SHOWING & set(flags):
+        check(overrides, CONFIG, sweeps=many)
+    sys.argv[1:] = [*(flag for flag in flags if flag != "--row"), *overrides]
+    # Combinations that differ only in what this step does not read are one run.
+    done: dict[str, Mapping[str, Any]] = {}
 
     def task(config: DictConfig) -> None:
         try:
-            _measure(step, composed_by_hydra(config), done)
+            _measure(step, composed_by_hydra(config), done, None if many else "--row" in flags)
         except ConfigurationError as error:
             print(f"mfulab: {error}", file=sys.stderr)
             sys.exit(USAGE)
 
     hydra.main(version_base="1.3", config_path=str(CONFIG.resolve()), config_name="config")(task)()
+    if many and any(done.values()):
+        Console().print(table_of(step, [row for row in done.values() if row]))
 
 
-def _measure(step: str, composition: Composition, done: set[str]) -> None:
-    """Measures one composed run of `step`, after what its numbers are joined with where that is not there yet."""
+def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """(flags with their values, overrides) of a command line in Hydra's words."""
+    flags: list[str] = []
+    overrides: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        if not word.startswith("-"):
+            # `--info` may have a value, which is no override: those have a sign.
+            (flags if flags and flags[-1] in ("--info", "-i") and "=" not in word else overrides).append(word)
+            continue
+        flags.append(word)
+        if word in VALUED:
+            flags += [next(words, "")]
+    return flags, overrides
+
+
+def help_of(step: str) -> str:
+    """Usage of `scripts/<step>.py`: what it measures, the choices of its groups, and its flags."""
+    script = sys.modules["__main__"].__doc__ or ""
+    fields = MEASUREMENTS[step].config.model_fields
+    groups = sorted(path for path in CONFIG.iterdir() if path.is_dir() and path.name in fields)
+    choices = [f"  {path.name}={'|'.join(sorted(file.stem for file in path.glob('*.yaml')))}" for path in groups]
+    keys = ", ".join(name for name in fields if name not in {path.name for path in groups})
+    return "\n".join(
+        [script.strip(), "", "Groups, one option of each:", *choices, "", f"Keys: {keys} (config/README.md)", FLAGS]
+    )
+
+
+def _measure(step: str, composition: Composition, done: dict[str, Mapping[str, Any]], whole: bool | None) -> None:
+    """Measures one composed run of `step`, after what its numbers are joined with where that is not there yet.
+
+    `whole` shows the whole row, or its summary; None shows neither, as of a sweep.
+    """
     composition = replace(composition, base={**composition.base, "steps": [step], "replicates": 1})
     plan = runs.plan(composition, *place(composition.base))
     for excluded in plan.excluded:
         print(f"left out: {excluded['run']}: {excluded['because']}")
-    for run in plan.runs:
-        if run.folder in done or (run.step != step and (RESULTS / run.folder / "row.csv").exists()):
-            continue
-        done.add(run.folder)
+    wanted = [
+        run
+        for run in plan.runs
+        if run.folder not in done and (run.step == step or not (RESULTS / run.folder / "row.csv").exists())
+    ]
+    for number, run in enumerate(wanted, start=1):
+        done[run.folder] = {}
         config = RESULTS / run.folder / "config.json"
         if config.exists() and store.state(run, RESULTS) is not store.State.KEPT:
             lock.take(RESULTS)  # what a running sweep has planned is not planned anew
         store.write_run(run, RESULTS)
-        print(f"{run.step}: {run.name}", flush=True)
-        log = config.with_name("log")
+        expected = expected_s(run)
+        about = f" · about {duration(expected)}" if expected else ""
+        print(f"{number}/{len(wanted)} {run.step}: {run.name}{about}", flush=True)
+        log, began = config.with_name("log"), time.monotonic()
         with log.open("w") as file:
             command = [sys.executable, f"scripts/{run.step}.py", "--config", str(config)]
             ended = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT).returncode
         if ended:
             print(log.read_text(), file=sys.stderr)
             sys.exit(ended)
+        print(f"    done in {duration(time.monotonic() - began)}", flush=True)
         if run.step == step:
-            _show(plan, run)
+            done[run.folder] = row = _joined(plan, run)
+            if whole is not None:
+                _show(run, row, whole)
 
 
-def _show(plan: Plan, run: Run) -> None:
-    """Prints what the run's row holds, joined with its counts and ceilings; for a count, its layers."""
-    from mfulab.schema.measurements import MEASUREMENTS
+def expected_s(run: Run) -> float | None:
+    """Seconds that a run will take: as long as it, or as such runs, took before; None for what takes no time."""
+    before = RESULTS / run.folder / "row.csv"
+    others = [before] if before.exists() else sorted(before.parent.parent.glob("*/row.csv"))[:50]
+    times = []
+    for path in others:
+        try:
+            times += [float(row["process_s"]) for row in read_csv(path) if row.get("process_s")]
+        except (UnreadableError, ValueError, OSError):
+            continue
+    return median(times) if times else USUAL_S.get(run.step)
+
+
+def _joined(plan: Plan, run: Run) -> Mapping[str, Any]:
+    """A run's row, joined with its counts and ceilings."""
     from mfulab.tables import build
 
     with tempfile.TemporaryDirectory() as folder:
         manifest = Path(folder, "plan.json")
         manifest.write_text(plan.manifest, encoding="utf-8")
         records = build.collect([manifest]).records[MEASUREMENTS[run.step].table]
-    row = next(record for record in records if record["run"] == run.name)
+    return next(record for record in records if record["run"] == run.name)
+
+
+def _show(run: Run, row: Mapping[str, Any], whole: bool) -> None:
+    """Prints a row's summary: of a step its ladder and verdict, of a count its layers, of others their columns."""
     console = Console()
     layers = RESULTS / run.folder / "layers.csv"
     if layers.exists():
         console.print(_tree(layers))
+    if whole or row["status"] != "ok":
+        console.print(_columns({key: value for key, value in row.items() if value not in (None, "", False)}))
+    elif run.step == "profile_step":
+        from mfulab.interactive import show
+        from mfulab.tables import verdict
+
+        show.show(SimpleNamespace(row=row, readings={}, verdict=verdict.judge(row)), console)
+        console.print(Text("every column: --row", style="dim"))
+    else:
+        wanted = MEASUREMENTS[run.step].shown.split()
+        console.print(_columns({key: row[key] for key in wanted if row.get(key) not in (None, "", False)}))
+        console.print(Text("every column: --row", style="dim"))
+
+
+UNITS = {"s": "s", "percent": "%", "flops": "FLOP", "macs": "MAC", "bytes": "B", "j": "J", "w": "W"}
+SCALED = {
+    "tflop_s": (1e12, "FLOP/s"),
+    "gb_s": (1e9, "B/s"),
+    "mhz": (1e6, "Hz"),
+    "ms": (1e-3, "s"),
+    "per_s": (1.0, "/s"),
+}
+
+
+def with_unit(name: str, value: object) -> str:
+    """A cell with the unit that its column's name ends in: `forward_flops` 3.63e9 is `3.63 GFLOP`."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    for ending, (factor, scaled) in SCALED.items():
+        if name.endswith(f"_{ending}") or name == ending:
+            return quantity(value * factor, scaled)
+    unit = UNITS.get(name.rpartition("_")[2])
+    return quantity(value, unit) if unit else f"{value:,.4g}" if isinstance(value, float) else f"{value:,}"
+
+
+def _columns(values: Mapping[str, Any]) -> Table:
     shown = Table(box=None, show_header=False, pad_edge=False)
-    for key, value in row.items():
-        if value not in (None, "", False):
-            shown.add_row(key, f"{value:.4g}" if isinstance(value, float) else str(value))
-    console.print(shown)
+    shown.add_column(no_wrap=True)
+    for key, value in values.items():
+        shown.add_row(key, Text(with_unit(key, value)))
+    return shown
+
+
+def table_of(step: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    """A line a run, with the columns that any of them has of those that the page shows first."""
+    wanted = [name for name in MEASUREMENTS[step].shown.split() if name not in ("hardware", "verdict")]
+    known = [name for name in wanted if any(row.get(name) not in (None, "") for row in rows)]
+    shown = Table(box=None, header_style="bold", pad_edge=False)
+    for name in known:
+        shown.add_column(name, overflow="ellipsis", no_wrap=True)
+    for row in rows:
+        cells = ("" if row.get(name) is None else with_unit(name, row[name]) for name in known)
+        shown.add_row(*(Text(cell) for cell in cells))
+    return shown
 
 
 def _tree(layers: Path) -> object:

@@ -1,6 +1,6 @@
 """The command line of scripts/<step>.py: a planned run by its config, or any run by hand in Hydra's words.
 
-python scripts/profile_step.py model=gpt2 batch_size=8             one run, and what its numbers are joined with
+python scripts/profile_step.py model=resnet18 batch_size=4         one run, and what its numbers are joined with
 python scripts/bench_matmul.py -m experiment=kernels               a sweep, without Snakemake
 python scripts/profile_step.py --config results/…/config.json      what the workflow runs
 """

@@ -30,6 +30,10 @@ class Texts:
             raise KeyError(f"language={self.language}: no text {key!r} in section {self.section!r} or common")
         return _FORMATTER.vformat(template, (), values).replace("\\n", "\n")
 
+    def has(self, key: str) -> bool:
+        """True if the section or `common` has a text for `key`."""
+        return self._find(key) is not None
+
     def name(self, kind: str, value: str) -> str:
         """The word for a value of the data (`mode`, `training`), or the value itself where the catalogue has none."""
         return str(self._texts.get("names", {}).get(kind, {}).get(value, value))

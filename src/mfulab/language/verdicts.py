@@ -9,6 +9,10 @@ from typing import Any
 
 from mfulab.language import Texts
 
+# Operators of an optimiser's update: those of no model, and those that are its own if its phase takes as long.
+UPDATES = ("aten::addcdiv", "aten::addcmul", "aten::lerp", "aten::_foreach", "aten::_fused_adam", "aten::_fused_sgd")
+IN_UPDATES = frozenset({"aten::div", "aten::sqrt", "aten::mul", "aten::mul_", "aten::add", "aten::add_"})
+
 
 def sentence(key: str, numbers: Mapping[str, Any], language: str = "en") -> str:
     """The sentence of a verdict's reason, a flag or a note."""
@@ -42,14 +46,34 @@ def note(row: Mapping[str, Any], uncounted: str | None = None, language: str = "
 def columns(row: Mapping[str, Any], uncounted: str | None = None, language: str = "en") -> dict[str, str]:
     """The verdict's columns of a profile row in words; an empty one stays empty."""
     cause, reason = row.get("verdict") or "", row.get("verdict_reason") or ""
+    numbers = _read(row.get("verdict_numbers"))
+    if "name" in numbers:
+        numbers["name"] = operator(str(numbers["name"]), numbers.get("share"), row, language)
     why = {"mfu_reason": flags(row["mfu_reason"], language)} if "mfu_reason" in row else {}
     return {
         "mfu_note": note(row, uncounted, language),
         "verdict": Texts(language).name("cause", cause),
-        "verdict_reason": sentence(reason, _read(row.get("verdict_numbers")), language) if reason else "",
+        "verdict_reason": sentence(reason, numbers, language) if reason else "",
         "verdict_flags": flags(row.get("verdict_flags"), language),
         **why,
     }
+
+
+def operator(name: str, share: float | None, row: Mapping[str, Any], language: str = "en") -> str:
+    """An operator in words, its name in parentheses: the optimiser's update where the step's phases say that it is.
+
+    Args:
+        name: torch's name of the operator.
+        share: percent of the step that it takes; the optimiser's phase must take as much.
+        row: `mode`, `optimizer`, `optimiser_ms` and `time_s` of the step, as far as they are known.
+    """
+    text = Texts(language, "verdict")
+    phase, time = row.get("optimiser_ms"), row.get("time_s")
+    measured = bool(phase and time and share is not None and phase / time / 10 >= share)
+    if row.get("mode") == "training" and (name.startswith(UPDATES) or (name in IN_UPDATES and measured)):
+        return text("update", optimizer=text.name("optimizer", str(row.get("optimizer") or "")), name=name)
+    word = text.name("operator", name)
+    return name if word == name else f"{word} ({name})"
 
 
 def _read(cell: str | None) -> dict[str, Any]:

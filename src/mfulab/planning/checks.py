@@ -28,6 +28,7 @@ class Report(Closed):
     """Options of the report; no run reads them."""
 
     language: str
+    rows: str
 
 
 class Asked(Closed):

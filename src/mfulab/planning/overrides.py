@@ -45,5 +45,7 @@ def complete(overrides: Sequence[str]) -> list[str]:
     result = ["model=own"] if "model._target_" in keys and "model" not in keys else []
     for key, override in zip(keys, overrides, strict=True):
         is_open = any(key.startswith(f"{prefix}.") for prefix in OPEN)
+        if key == "steps" and not override.partition("=")[2].startswith("["):
+            override = f"steps=[{override.partition('=')[2]}]"  # one step, or several with commas, are a list
         result.append(f"++{override}" if is_open and override[0] not in "+~" else override)
     return result

@@ -59,6 +59,9 @@ class Run:
         return {**flops, "ceilings": folders} if folders else flops
 
 
+SHOWN = ("planned", "all")  # rows that the report may show
+
+
 @dataclass(frozen=True)
 class Plan:
     """Every run of one experiment on one device, and what was left out for what reason."""
@@ -71,6 +74,7 @@ class Plan:
     overrides: Sequence[str] = ()  # what the user gave for these runs, beside the experiment
     seed: int = 0  # of the order in which replicates are measured
     time_limit_s: float = 0  # of runs that need no device, where it is no part of what they are; 0: the default
+    shown: str = "planned"  # by the report: these runs, or all that were ever measured
 
     @property
     def manifest_path(self) -> str:
@@ -116,20 +120,22 @@ def plan(composition: Composition, hardware: str, device: str) -> Plan:
     if planner.runs:
         planner.add_environment()
     excluded = list(planner.excluded.values())
-    runs, language = list(planner.runs.values()), _language(composition)
+    runs, language = list(planner.runs.values()), _of_report(composition, "language", LANGUAGES)
+    shown = _of_report(composition, "rows", SHOWN)
     swept = [value.content for value in composition.axes.get("timing.time_limit_s", ())]
     limit = max(swept or [composition.base.get("timing", {}).get("time_limit_s", 0)])
     order = 0 if "seed" in composition.axes else composition.base.get("seed", 0)
-    return Plan(composition.experiment, hardware, runs, excluded, language, composition.overrides, order, limit)
+    given = composition.overrides
+    return Plan(composition.experiment, hardware, runs, excluded, language, given, order, limit, shown)
 
 
-def _language(composition: Composition) -> str:
-    """The report's language, one for all runs."""
-    swept = composition.axes.get("report.language")
-    language = ",".join(value.label for value in swept) if swept else composition.base["report"]["language"]
-    if language not in LANGUAGES:
-        raise unknown("report.language", language, LANGUAGES)
-    return language
+def _of_report(composition: Composition, key: str, choices: Sequence[str]) -> str:
+    """A key of the report, one value for all runs."""
+    swept = composition.axes.get(f"report.{key}")
+    value = ",".join(value.label for value in swept) if swept else composition.base["report"][key]
+    if value not in choices:
+        raise unknown(f"report.{key}", value, choices)
+    return value
 
 
 @dataclass(frozen=True)

@@ -135,9 +135,11 @@ class Workflow:
 
     @property
     def other_manifests(self) -> list[str]:
-        """Plans of other experiments and of other machines, whose finished rows are shown beside ours."""
-        found = {str(path) for path in RESULTS.glob("*/plan/*.json")} if self._runs else set()
-        return sorted(found - set(self.planned_manifests))
+        """Plans whose finished rows are shown beside ours: other machines' of the same experiments, or all."""
+        found = RESULTS.glob("*/plan/*.json") if self._runs else ()
+        same = {plan.experiment for plan in self.plans}
+        wanted = {str(path) for path in found if self.plans[0].shown == "all" or path.stem in same}
+        return sorted(wanted - set(self.planned_manifests))
 
     @property
     def recorded(self) -> list[str]:

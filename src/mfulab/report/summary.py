@@ -11,7 +11,7 @@ from rich.text import Text
 
 from mfulab.language.quantities import quantity
 from mfulab.planning.naming import short
-from mfulab.report import frames
+from mfulab.report import frames, trust
 
 MOST = 40  # rows; a longer sweep shows its last ones and points to the page
 
@@ -19,7 +19,7 @@ MOST = 40  # rows; a longer sweep shows its last ones and points to the page
 def table(profile: pd.DataFrame, matmul: pd.DataFrame) -> Table:
     """This machine's rows; a row without a time says why in its place."""
     shown = Table(box=None, header_style="bold", pad_edge=False)
-    shown.add_column("run", overflow="fold")
+    shown.add_column("run", overflow="ellipsis", no_wrap=True)
     for name in ("time", "FLOP/s", "MFU", "utilization"):
         shown.add_column(name, justify="right", no_wrap=True)
     for rows, share in ((profile, "mfu_percent"), (matmul, "share_of_measured_percent")):
@@ -56,6 +56,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     tables, problems = frames.read(options.tables)
     measured = table(tables["profile"], tables["matmul"])
+    says, lines, again = trust.summary(tables)
+    for line in filter(None, [says, *lines]):
+        console.print(Text(line, style="yellow"), soft_wrap=True)
+    if says:
+        console.print(Text(f"Quiet the machine and measure again: {again}\n", style="yellow"), soft_wrap=True)
     if measured.row_count:
         console.print(measured)
     for problem in problems:

@@ -1,7 +1,7 @@
 """Two sets of results run by run: faster, slower, same or ambiguous, by confidence intervals, never by a bare ratio.
 
 python scripts/compare.py before/results results                                        two commits on one machine
-python scripts/compare.py results/xeon-4c results/amd-epyc-4c                           two machines
+python scripts/compare.py results/xeon-4c results/reference/amd-epyc-4c                 two machines, one recorded
 python scripts/compare.py before/results results --out results/tables/comparison.csv    and a section on the page
 
 The exit code is 1 where a run is slower, 2 where nothing can be compared, otherwise 0.
@@ -24,8 +24,9 @@ from mfulab.language.quantities import ABSENT, percent, quantity, significant
 from mfulab.planning.naming import short
 from mfulab.schema.errors import ConfigurationError
 from mfulab.schema.files import unquoted, write_csv
+from mfulab.schema.measurements import MEASUREMENTS
 from mfulab.tables import replicates
-from mfulab.tables.records import read_row
+from mfulab.tables.records import from_recorded, read_row
 
 STEPS = ("profile_step", "bench_matmul")
 NOTICEABLE = 0.02  # relative: intervals that lie this close together are the same for every purpose
@@ -131,6 +132,9 @@ def widened(found: Interval, drift: float) -> Interval:
 
 def merged(folder: Path, step: str) -> dict[str, Mapping[str, object]]:
     """The rows of a machine's folder by run, replicates as one."""
+    if is_recording(folder):
+        table = MEASUREMENTS[step].table
+        return {row["run"]: row for row in replicates.merge_rows(from_recorded(folder).records[table])}
     paths = sorted((folder / step).glob("*/row.csv"))
     named = {"hardware": folder.name, "recorded": False}
     rows = [{**read_row(path.parent, step), "run": path.parent.name, **named} for path in paths]
@@ -160,12 +164,17 @@ def _one(
     return Compared(step, run, says, before.time_s, after.time_s, ratio, *bounds, because)
 
 
+def is_recording(folder: Path) -> bool:
+    """True for a machine's recording, as in results/reference/, whose rows stand in tables."""
+    return any((folder / f"{MEASUREMENTS[step].table}.csv").is_file() for step in STEPS)
+
+
 def machine_folder(path: Path) -> Path:
     """The folder results/<hardware> that `path` is or, as a results folder or a project, holds.
 
     Raises ConfigurationError if there is none, or more than one.
     """
-    if any((path / step).is_dir() for step in STEPS):
+    if any((path / step).is_dir() for step in STEPS) or is_recording(path):
         return path
     found = sorted(
         {each.parent for pattern in ("*/", "results/*/") for step in STEPS for each in path.glob(pattern + step)}
@@ -251,9 +260,13 @@ def tell(compared: Sequence[Compared], title: str, basis: str) -> int:
     console.print(Text(basis, style="dim"), soft_wrap=True)
     console.print(table(compared))
     counts = {says: sum(each.verdict == says for each in compared) for says in STYLES}
-    console.print(Text(", ".join(f"{count} {says}" for says, count in counts.items() if count)))
-    for (says, because), count in Counter((each.verdict, each.because) for each in compared if each.because).items():
-        console.print(Text(f"  {count} {says}: {because}", style="dim"), soft_wrap=True)
+    reasons = Counter((each.verdict, each.because) for each in compared)
+    plain = ", ".join(f"{count} {says}" for (says, because), count in reasons.items() if not because)
+    if plain:
+        console.print(Text(plain))
+    for (says, because), count in sorted(reasons.items(), key=lambda each: list(STYLES).index(each[0][0])):
+        if because:
+            console.print(Text(f"{count} {says}: {because}", style="dim"), soft_wrap=True)
     if counts["not comparable"] == len(compared):
         print("nothing could be compared: no run is in both folders with a time", file=sys.stderr)
         return 2

@@ -53,9 +53,15 @@ def thin(count: int, most: int) -> list[int]:
 
 
 def operators(path: Path) -> list[dict[str, str]]:
-    """The operators that took longest, as the traced pass wrote them."""
-    wanted = ("operator", "input_shapes", "calls", "self_cpu_time_s", "self_device_time_s", "flops")
-    return [{name: line[name] for name in wanted if line.get(name)} for line in _lines(path)[:OPERATORS]]
+    """The operators that took longest, as the traced pass wrote them, each with its share of the time of all."""
+    lines = _lines(path)
+    times = [_number(line.get("self_device_time_s")) or _number(line.get("self_cpu_time_s")) or 0.0 for line in lines]
+    whole, wanted = sum(times), ("operator", "input_shapes", "calls", "flops")
+    return [
+        {name: line[name] for name in wanted if line.get(name)}
+        | {"time_s": f"{time:.4g}", "share_percent": f"{100 * time / whole:.3g}" if whole else ""}
+        for time, line in sorted(zip(times, lines, strict=True), key=lambda each: -each[0])[:OPERATORS]
+    ]
 
 
 def log_tail(path: Path) -> str:

@@ -272,9 +272,14 @@ def _attributed(facts: Facts) -> dict[str, float] | None:
     return {**shares, "speed": 100 * mfu / counted, "measured": int(measured)}
 
 
+def _lost_in_matmuls(parts: Mapping[str, float]) -> float:
+    """Share of the step by which matmuls take longer than at the best speed, as in the headroom."""
+    return parts["matmuls"] * (1 - parts["speed"] / 100)
+
+
 def _other_operators(facts: Facts) -> Said | None:
     parts = _attributed(facts)
-    if not parts or parts["matmuls"] > parts["speed"] or parts["others"] < parts["outside"]:
+    if not parts or parts["others"] < max(_lost_in_matmuls(parts), parts["outside"]):
         return None
     longest = json.loads(facts.text("top_other_operators") or "{}")
     if not longest:
@@ -285,7 +290,7 @@ def _other_operators(facts: Facts) -> Said | None:
 
 def _overhead(facts: Facts) -> Said | None:
     parts = _attributed(facts)
-    if not parts or parts["matmuls"] > parts["speed"]:
+    if not parts or parts["outside"] < _lost_in_matmuls(parts):
         return None
     return Said("overhead", parts)
 

@@ -4,9 +4,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.language import Texts
-from mfulab.report import frames
-from mfulab.report.drawing import labels, style, ticks
+from mfulab.report import frames, trust
+from mfulab.report.drawing import hover, labels, style, ticks
 
+MOST_NAMED = 12  # lines of a panel that all have a label
 KEYS = ["machine", "model", "workload", "mode", "precision", "execution", "sequence_length"]
 
 
@@ -27,6 +28,14 @@ def ends(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     return first, last
 
 
+def named(row: pd.Series, text: Texts) -> str:
+    """A series in words: model, mode and precision; workload and execution where they are not the plain ones."""
+    known = [text.name("mode", row["mode"]), text.name("precision", row["precision"])]
+    known += [row["workload"]] if row["workload"] not in ("", row["mode"]) else []
+    known += [text.name("execution", row["execution"])] if row["execution"] not in ("", "eager") else []
+    return f"{row['model']} ({', '.join(known)})"
+
+
 def draw(
     rows: pd.DataFrame,
     figure: Figure,
@@ -43,7 +52,7 @@ def draw(
     several = rows.groupby("mode")["workload"].transform("nunique") > 1
     rows = rows.assign(variant=(rows["workload"] + " ").where(several, "") + rows["execution"])
     dashes = style.dashes(rows["variant"])
-    ends_of: dict[tuple[str, str], list[tuple[float, float, str, str]]] = {}
+    ends_of: dict[tuple[str, str], list[tuple[float, float, str, str, str]]] = {}
     for (machine, mode), here in rows.groupby(["machine", "mode"], sort=False):
         if machine not in machines:
             continue
@@ -63,8 +72,12 @@ def draw(
                 capsize=2.5,
                 gid=f"{model} {precision}",
             )
+            hollow = line[trust.doubtful(line)]
+            place = hollow["batch_size"], hollow[value]
+            axes.plot(*place, "o", markersize=5, color=colors[precision], markerfacecolor=style.PAPER, zorder=4)
+            hover.lay_over(axes, line, "batch_size", value)
             last = line.iloc[-1]
-            end = (last["batch_size"], last[value], model, colors[precision])
+            end = (last["batch_size"], last[value], model, colors[precision], precision)
             ends_of.setdefault((machine, titles[mode]), []).append(end)
     for (machine, _), axes in grid.items():
         ticks.doublings(axes, rows["batch_size"])
@@ -83,16 +96,19 @@ def draw(
     entries = [style.line(color, text.name("precision", name)) for name, color in colors.items()]
     if len(dashes) > 1:
         entries += [style.line(style.MUTED, text.name("execution", name), dash) for name, dash in dashes.items()]
-    style.legend(figure, entries)
+    style.legend(figure, [*entries, *style.hollow(rows, trust.doubtful(rows), text)])
     labels.settle(figure)
     for place, ends in ends_of.items():
-        labels.at_line_ends(grid[place], _one_each(ends))
+        labels.at_line_ends(grid[place], _named_ends(ends, text))
 
 
-def _one_each(ends: list[tuple[float, float, str, str]]) -> list[tuple[float, float, str, str]]:
-    """One label a model, at its highest line, in ink where several lines share it."""
-    highest: dict[str, tuple[float, float, str, str]] = {}
-    for end in ends:
-        if end[2] not in highest or end[1] > highest[end[2]][1]:
-            highest[end[2]] = end
-    return [(x, y, name, style.INK) for x, y, name, _ in highest.values()]
+def _named_ends(ends: list[tuple[float, float, str, str, str]], text: Texts) -> list[tuple[float, float, str, str]]:
+    """A label a line, with its precision where its model has several; of many lines one a model, at its highest."""
+    if len(ends) <= MOST_NAMED:
+        models = [end[2] for end in ends]
+        words = {name: f" {text.name('precision', name)}" for *_, name in ends}
+        return [
+            (x, y, model + (words[name] if models.count(model) > 1 else ""), ink) for x, y, model, ink, name in ends
+        ]
+    highest = {end[2]: end for end in sorted(ends, key=lambda end: end[1])}
+    return [(x, y, model, style.INK) for x, y, model, _, _ in highest.values()]

@@ -1,11 +1,12 @@
-"""Runs as points: colour is the precision, size the batch, shape the mode where it differs; the highest are named."""
+"""Runs as points: colour is the precision, size the batch, shape the mode; doubtful ones are hollow."""
 
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
 from matplotlib.axes import Axes
 
-from mfulab.report.drawing import labels, style
+from mfulab.report import trust
+from mfulab.report.drawing import hover, labels, style
 
 NAMED = 24  # models a panel
 KEPT_CLEAR = 400  # points that labels keep off; among more there is no free place
@@ -14,29 +15,42 @@ KEPT_CLEAR = 400  # points that labels keep off; among more there is no free pla
 def scatter(
     axes: Axes, rows: pd.DataFrame, x: str, y: str, colors: Mapping[str, str], shapes: Mapping[str, str] | None = None
 ) -> None:
-    """One point a row at its columns `x` and `y`; `colors` by precision, `shapes` by mode."""
+    """One point a row at its columns `x` and `y`; `colors` by precision, `shapes` by mode; doubtful rows are hollow."""
+    hollow = trust.doubtful(rows)
     for mode, shape in (shapes or {"": "o"}).items():
         here = rows[rows["mode"] == mode] if shapes else rows
-        axes.scatter(
+        inks = here["precision"].map(colors)
+        drawn = axes.scatter(
             here[x],
             here[y],
             s=style.batch_area(here["batch_size"]),
-            color=here["precision"].map(colors),
+            facecolor=inks.mask(hollow[here.index], style.PAPER),
             marker=shape,
             alpha=0.85,
-            edgecolor=style.PAPER,
-            linewidth=0.5,
+            edgecolor=inks.where(hollow[here.index], style.PAPER),
+            linewidth=[1.6 if each else 0.5 for each in hollow[here.index]],
             zorder=3,
             rasterized=len(rows) > style.MANY,
         )
+        if len(rows) <= style.MANY:
+            hover.say(drawn, here, x, y)
 
 
-def name_highest(axes: Axes, rows: pd.DataFrame, x: str, y: str, lines: Sequence[tuple[float, float]] = ()) -> None:
+def name_highest(
+    axes: Axes,
+    rows: pd.DataFrame,
+    x: str,
+    y: str,
+    lines: Sequence[tuple[float, float]] = (),
+    also: Sequence[object] = (),
+) -> None:
     """Names the highest point of each model, off the others and, where there is room, off `lines`.
 
-    Call it after `labels.settle`.
+    `also` are rows, by their index, that are named before all. Call it after `labels.settle`.
     """
     highest = rows.loc[rows.groupby("model")[y].idxmax()].nlargest(NAMED, y)
+    first = rows.loc[[index for index in also if index in rows.index and index not in highest.index]]
+    highest = pd.concat([first, highest])
     named = highest[[x, y, "model"]].itertuples(index=False, name=None)
     others = rows[[x, y]].head(KEPT_CLEAR).itertuples(index=False, name=None)
     labels.beside_points(axes, list(named), list(others), lines)

@@ -8,11 +8,13 @@ from mfulab.language import Texts
 from mfulab.language.quantities import significant
 from mfulab.report import frames
 from mfulab.report.drawing import style, ticks
+from mfulab.schema.formats import FORMATS
 from mfulab.tables.mfu import quotient_interval
 
 KEYS = ("machine", "model", "workload", "mode", "precision", "execution", "sequence_length", "batch_size")
 INTERVAL = ("time_s", "time_ci_low_s", "time_ci_high_s")
 MOST = 24  # models a panel
+MARGIN = 1.1  # by which two measured ceilings may err
 
 
 def against(rows: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
@@ -23,7 +25,7 @@ def against(rows: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
     keys = [key for key in KEYS if key != axis]
     filled = frames.one_each(rows.assign(sequence_length=rows["sequence_length"].fillna(0)), KEYS)
     partners = filled[filled[axis] == baseline].drop_duplicates(keys)
-    values = ["samples_per_s", *INTERVAL]
+    values = ["samples_per_s", *INTERVAL, "ceiling_tflop_s", "effective_precision"]
     paired = filled[filled[axis] != baseline].merge(partners[keys + values], on=keys, suffixes=("", "_base"))
     if paired.empty:
         return paired.assign(speedup=pd.Series(dtype=float))
@@ -34,26 +36,41 @@ def against(rows: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
         for row in paired.replace({float("nan"): None}).to_dict("records")
     ]
     paired[["speedup_low", "speedup_high"]] = pd.DataFrame(own, index=paired.index, dtype=float)
+    # A format saves time by faster arithmetic or by fewer bytes: beyond both it cannot be faster.
+    faster = paired["ceiling_tflop_s"] / paired["ceiling_tflop_s_base"]
+    paired["possible"] = np.maximum(
+        faster, _bytes(paired["effective_precision_base"]) / _bytes(paired["effective_precision"])
+    )
     largest = paired.groupby([key for key in KEYS if key != "batch_size"])["batch_size"].transform("max")
     return paired[paired["batch_size"] == largest]
 
 
+def _bytes(precisions: pd.Series) -> pd.Series:
+    return precisions.map({name: form.bytes for name, form in FORMATS.items()}).astype(float)
+
+
 def finding(rows: pd.DataFrame, text: Texts, axis: str) -> str:
-    """The largest gain and the largest loss, or the smallest gain where nothing loses."""
+    """The largest gain and the largest loss, or the smallest gain where nothing loses; a gain that cannot be."""
     best, worst = rows.loc[rows["speedup"].idxmax()], rows.loc[rows["speedup"].idxmin()]
-    return text(
-        "finding",
-        best=text.name(axis, best[axis]),
-        best_model=best["model"],
-        best_mode=text.name("mode", best["mode"]),
+    said = text(
+        "finding_one" if best["speedup"] == worst["speedup"] else "finding",
+        best_run=_named(best, rows, axis, text),
         best_speedup=significant(best["speedup"]),
-        best_machine=best["machine"],
-        worst=text.name(axis, worst[axis]),
-        worst_model=worst["model"],
-        worst_mode=text.name("mode", worst["mode"]),
+        worst_run=_named(worst, rows, axis, text),
         worst_speedup=significant(worst["speedup"]),
-        worst_machine=worst["machine"],
     )
+    above = rows[rows["speedup"] > MARGIN * rows["possible"]] if axis == "precision" else rows.head(0)
+    if above.empty:
+        return said
+    row = above.loc[(above["speedup"] / above["possible"]).idxmax()]
+    values = {"speedup": significant(row["speedup"]), "possible": significant(row["possible"])}
+    return f"{said} {text('impossible', run=_named(row, rows, axis, text), **values)}"
+
+
+def _named(row: pd.Series, rows: pd.DataFrame, axis: str, text: Texts) -> str:
+    """A run in words, with its machine where there are several."""
+    known = [text.name(axis, row[axis]), row["model"], text.name("mode", row["mode"])]
+    return ", ".join([*known, *([row["machine"]] if rows["machine"].nunique() > 1 else [])])
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> None:

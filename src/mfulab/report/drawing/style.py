@@ -3,6 +3,7 @@
 import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, get_args
+from unicodedata import east_asian_width
 
 import numpy as np
 import pandas as pd
@@ -22,6 +23,7 @@ INK, MUTED, GRID, PAPER = "#1f2933", "#5f6b7a", "#dde2e8", "#ffffff"
 PALETTE = tuple(sns.color_palette("colorblind").as_hex()[index] for index in (0, 1, 2, 3, 4, 5, 9, 7))
 SIZE = (10.0, 5.625)  # inches: 16:9, 1920 × 1080 at DPI
 DPI = 192
+LETTERS = 128  # of the provenance: what fits the width of a figure
 MANY = 1500  # points beyond which an SVG holds them as one picture
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
@@ -157,10 +159,20 @@ def panels(figure: Figure, rows: Sequence[str], columns: Sequence[str], **shared
     for i, row in enumerate(rows):
         for j, column in enumerate(columns):
             parts = [row] if len(rows) > 1 or not column else []
-            parts = [textwrap.fill(part, 78 // len(columns)) for part in [*parts, column] if part]
+            parts = [wrapped(part, 78 // len(columns)) for part in [*parts, column] if part]
             grid[i][j].set_title((" · " if len(columns) < 3 else "\n").join(parts))
             named[row, column] = grid[i][j]
     return named
+
+
+def letters(text: str) -> int:
+    """Width of a text in Latin letters; Hangul is nearly twice as wide."""
+    return sum(2 if east_asian_width(letter) in "WF" else 1 for letter in text)
+
+
+def wrapped(text: str, width: int) -> str:
+    """The text in lines of `width` Latin letters."""
+    return textwrap.fill(text, max(8, width * len(text) // letters(text)))
 
 
 def fit(figure: Figure, lines: int) -> None:
@@ -184,6 +196,11 @@ def line(color: str, label: str, linestyle: str | tuple[int, tuple[float, ...]] 
     return Line2D([], [], color=color, label=label, linestyle=linestyle)
 
 
+def hollow(rows: pd.DataFrame, doubtful: pd.Series, text: Texts) -> list[Line2D]:
+    """A legend's entry for hollow points; none where no row is doubtful."""
+    return [dot(MUTED, text("hollow"), fill="none")] if doubtful[rows.index].any() else []
+
+
 def dot_size(batch_size: pd.Series, text: Texts) -> list[Line2D]:
     """A legend's entry for `batch_area`; none where all batches are of one size."""
     return [dot(MUTED, text("dot_size"), fill="none")] if batch_size.nunique() > 1 else []
@@ -198,7 +215,7 @@ def legend(figure: Figure, entries: Sequence[Line2D]) -> None:
             ncols=len(entries),
             handletextpad=0.4,
             columnspacing=1.4,
-            fontsize=min(11, 88 / len(entries)),
+            fontsize=min(11, 88 / len(entries), 690 / sum(3.3 + 0.6 * letters(entry.get_label()) for entry in entries)),
         ).set_in_layout(False)
         arrange(figure)
 
@@ -224,4 +241,8 @@ def provenance(rows: pd.DataFrame) -> str:
     span = dates[0] if len(dates) == 1 else f"{dates[0]} … {dates[-1]}" if dates else ""
     commit = ", ".join(commit[:7] + ("-dirty" if commit.endswith("-dirty") else "") for commit in commits[:2])
     code = f"mfulab {commit}{'…' if len(commits) > 2 else ''}" if commits else ""
-    return " · ".join(filter(None, [", ".join(shown[:3]), span, code]))
+    rest = " · ".join(filter(None, [span, code]))
+    names, room = ", ".join(shown[:3]), LETTERS - letters(rest)
+    if letters(names) > room:
+        names = f"{names[: room * len(names) // letters(names) - 2]} …"
+    return " · ".join(filter(None, [names, rest]))

@@ -1,11 +1,10 @@
 """A figure as SVG inside the page: its own ids, as wide as the page, and in the colours of the page's theme."""
 
 import re
-from io import BytesIO
 from pathlib import Path
 from xml.etree import ElementTree
 
-from mfulab.report.drawing import style
+from mfulab.report.drawing import hover, style
 from mfulab.report.figures import Drawn
 from mfulab.schema.files import UnreadableError, read_text
 
@@ -22,10 +21,8 @@ COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 
 def svg_of(drawn: Drawn) -> str:
     """The figure as a stand-alone SVG file's text; the same figure gives the same text."""
-    buffer = BytesIO()
     with style.theme():
-        drawn.figure.savefig(buffer, format="svg", metadata={"Date": None})
-    return buffer.getvalue().decode()
+        return hover.svg(drawn.figure)
 
 
 def inline(svg: str, name: str) -> str:

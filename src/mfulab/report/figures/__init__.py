@@ -17,17 +17,17 @@ from types import ModuleType
 import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
-from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
 from mfulab.language import Texts
 from mfulab.report import frames
-from mfulab.report.drawing import style
+from mfulab.report.drawing import hover, style
 from mfulab.schema.files import write_text
 
 TOPICS = (
     "headline",
+    "why",
     "ladder",
     "batch_size",
     "precision",
@@ -43,7 +43,7 @@ TOPICS = (
 )
 # Not `Figure.savefig`, which draws twice what it writes. Dates and versions would make each file a new one.
 WRITERS: dict[str, Callable[[Figure, Path], object]] = {
-    "svg": lambda figure, path: FigureCanvasSVG(figure).print_svg(path, metadata={"Date": None}),
+    "svg": hover.write_svg,
     "png": lambda figure, path: FigureCanvasAgg(figure).print_png(path, metadata={"Software": None}),
     "pdf": lambda figure, path: FigureCanvasPdf(figure).print_pdf(path, metadata={"CreationDate": None}),
 }

@@ -44,7 +44,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The best and the worst block."""
     best, worst = rows.loc[rows["tflop_s"].idxmax()], rows.loc[rows["tflop_s"].idxmin()]
     return text(
-        "finding",
+        "finding_one" if best["tflop_s"] == worst["tflop_s"] else "finding",
         kernel=best["kernel"],
         size=best["size"],
         machine=best["machine"],

@@ -26,7 +26,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     first, last = curves.ends(rows)
     best = first["mbu_percent"].idxmax()
     return text(
-        "finding",
+        "finding_one" if first.loc[best, "batch_size"] == last.loc[best, "batch_size"] else "finding",
         model=first.loc[best, "model"],
         precision=text.name("precision", first.loc[best, "precision"]),
         small=int(first.loc[best, "batch_size"]),

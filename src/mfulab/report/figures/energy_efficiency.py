@@ -23,7 +23,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The most and the least efficient run."""
     best, worst = rows.loc[rows["flops_per_j"].idxmax()], rows.loc[rows["flops_per_j"].idxmin()]
     return text(
-        "finding",
+        "finding_one" if best["flops_per_j"] == worst["flops_per_j"] else "finding",
         best=best["model"],
         best_precision=text.name("precision", best["precision"]),
         best_batch=int(best["batch_size"]),

@@ -28,7 +28,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     least, most = rows.loc[rows["forward_per_sample"].idxmin()], rows.loc[rows["forward_per_sample"].idxmax()]
     ratio = (rows["backward_flops"] / rows["forward_flops"]).dropna()
     words = text(
-        "finding",
+        "finding_one" if least["forward_per_sample"] == most["forward_per_sample"] else "finding",
         least=least["model"],
         least_flops=quantity(least["forward_per_sample"], "FLOP"),
         most=most["model"],

@@ -39,7 +39,11 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     groups = rows.groupby(ALIKE)["speed"]
     widest = (groups.transform("max") / groups.transform("min")).idxmax()
     alike = rows[(rows[ALIKE] == rows.loc[widest, ALIKE]).all(axis=1)]
-    ends = alike.loc[[alike["speed"].idxmin(), alike["speed"].idxmax()]]
+    if alike["speed"].min() == alike["speed"].max():  # of equal speeds any two models tell it
+        alike = alike.drop_duplicates("model").sort_values("flops_per_sample").iloc[[0, -1]]
+        ends = alike
+    else:
+        ends = alike.loc[[alike["speed"].idxmin(), alike["speed"].idxmax()]]
     small, large = (row for _, row in ends.sort_values("flops_per_sample").iterrows())
     return text(
         "finding",

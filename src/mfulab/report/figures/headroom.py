@@ -11,8 +11,8 @@ from mfulab.report.frames import Tables, ok, with_machine, with_traces
 from mfulab.tables.headroom import PARTS
 
 TABLES = ("profile", "traces", "environment")
-TOPIC = "ladder"
-ORDER = 1
+TOPIC = "why"
+ORDER = 0
 MOST = 12  # runs of all machines
 SHOWN = 0.05  # points below which a part has no step of its own
 NAMED = 4.0  # points of a stacked bar that hold a number
@@ -112,7 +112,7 @@ def _draw_bars(axes: Axes, rows: pd.DataFrame, machines: list[str], present: lis
                   edgecolor=style.PAPER, linewidth=0.6, height=0.78)  # fmt: skip
         for index, value in width[width >= NAMED].items():
             dark = part in ("matmuls_below_best", "useful", "input_wait", "graph")
-            color = style.PAPER if dark else style.INK
+            color = "#fefefe" if dark else "#101418"  # on its bar, whatever the page's theme
             middle = left[index] + value / 2
             axes.text(middle, places[index], percent(value), ha="center", va="center", fontsize=9, color=color)
         left = left + width

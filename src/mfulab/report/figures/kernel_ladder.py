@@ -40,10 +40,12 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """From the lowest rung to the highest on the machine with the most rungs."""
-    here = rows[rows["machine"] == rows["machine"].value_counts().idxmax()].sort_values("share_of_reference_percent")
+    all_sizes = rows[rows["machine"] == rows["machine"].value_counts().idxmax()]
+    size = all_sizes["n"].max()
+    here = all_sizes[all_sizes["n"] == size].sort_values("share_of_reference_percent")
     low, high = here.iloc[0], here.iloc[-1]
     told = text(
-        "finding",
+        "finding" if len(here) > 1 else "finding_one",
         machine=high["machine"],
         size=int(high["n"]),
         precision=text.name("precision", high["precision"]),
@@ -54,6 +56,8 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
         factor=significant(high["share_of_reference_percent"] / low["share_of_reference_percent"]),
         reference=high["reference_name"] or text("library"),
     )
+    if slow := list(all_sizes.loc[all_sizes["n"] < size, "kernel"]):
+        told += " " + text("finding_smaller", kernels=", ".join(slow))
     return " ".join([told, *(_explained(rung, below, text) for below, rung in out_of_order(here))])
 
 
@@ -104,8 +108,10 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
             beside = {"textcoords": "offset points", "va": "center", "fontsize": small, "bbox": label}
             axes.annotate(f"{percent(share)} %", (share, height), (5, 0), **beside)
         if len(machines) == 1:
-            for height, adds in enumerate(here["adds"]):
-                words = textwrap.fill(adds, 44) if len(here) <= 14 else textwrap.shorten(adds, 72, placeholder=" …")
+            for height, adds in enumerate(text.name("adds", each) for each in here["adds"]):
+                fewer = len(adds) / max(1, style.letters(adds))
+                short = textwrap.shorten(adds, int(72 * fewer), placeholder=" …")
+                words = style.wrapped(adds, 44) if len(here) <= 14 and adds else short
                 axes.text(
                     1.01,
                     height,
@@ -124,5 +130,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         axes.xaxis.set_major_formatter(lambda share, _: f"{share:g}")
         axes.tick_params(axis="y", labelsize=small + 1)
         axes.grid(axis="y", visible=False)
-        axes.set_xlabel(text("share"))
+        references = {name for name in here["reference_name"] if name}
+        reference = references.pop() if len(references) == 1 else text("library")
+        axes.set_xlabel(text("share", reference=reference))
     style.legend(figure, [style.dot(color, text.name("family", name), "s") for name, color in colors.items() if name])

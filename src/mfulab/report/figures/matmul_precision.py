@@ -56,9 +56,11 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     shown = rows.assign(error=rows["relative_error"].clip(lower=floor))
     for machine in machines:
         axes, here = grid["", machine], shown[shown["machine"] == machine]
-        axes.scatter(here["error"], here["tflop_s"], s=90, color=style.PALETTE[0], zorder=3)
+        axes.scatter(here["error"], here["tflop_s"], s=90, color=style.PALETTE[0], zorder=3, clip_on=False)
         axes.set(xscale="log", yscale="log", xlabel=text("error"))
         axes.margins(0.2, 0.15)
+        if (here["relative_error"] == 0).any():
+            axes.set_xlim(left=floor)
         axes.set_ylim(here["tflop_s"].min() / 3, here["tflop_s"].max() * 3)
         ticks.speeds(axes)
     labels.settle(figure)

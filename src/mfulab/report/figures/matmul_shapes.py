@@ -59,7 +59,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     here = rows[rows["kernel"] == kernel]
     best, worst = (here.loc[here["share_of_measured_percent"].agg(which)] for which in ("idxmax", "idxmin"))
     return text(
-        "finding",
+        "finding_one" if best["share_of_measured_percent"] == worst["share_of_measured_percent"] else "finding",
         kernel=kernel,
         machine=best["machine"],
         best=best["size"],

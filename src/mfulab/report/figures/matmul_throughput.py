@@ -34,7 +34,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     here = here[here["n"] == largest]
     best, worst = here.loc[here["tflop_s"].idxmax()], here.loc[here["tflop_s"].idxmin()]
     return text(
-        "finding",
+        "finding_one" if best["tflop_s"] == worst["tflop_s"] else "finding",
         size=int(largest),
         precision=text.name("precision", best["precision"]),
         machine=best["machine"],

@@ -22,11 +22,11 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The series whose MFU rises most from its smallest to its largest batch."""
     first, last = curves.ends(rows)
     best = (last["mfu_percent"] - first["mfu_percent"]).abs().idxmax()
+    same = first.loc[best, "mfu_percent"] == last.loc[best, "mfu_percent"]
     return text(
-        "finding",
-        model=last.loc[best, "model"],
-        mode=text.name("mode", last.loc[best, "mode"]),
-        precision=text.name("precision", last.loc[best, "precision"]),
+        "finding_same" if same else "finding",
+        run=curves.named(last.loc[best], text),
+        count=len(last),
         low=percent(first.loc[best, "mfu_percent"]),
         high=percent(last.loc[best, "mfu_percent"]),
         small=int(first.loc[best, "batch_size"]),

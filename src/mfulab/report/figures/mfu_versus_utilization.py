@@ -1,18 +1,22 @@
 """MFU against device utilization: one point a run, the diagonal where being busy would mean being useful."""
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.language import Texts
 from mfulab.language.quantities import percent
-from mfulab.report.drawing import labels, points, style
-from mfulab.report.frames import Tables, ok, with_machine, with_traces
+from mfulab.report import trust
+from mfulab.report.drawing import labels, points, style, ticks
+from mfulab.report.frames import Tables, ok, own, with_machine, with_traces
+from mfulab.tables import remedies
 
 TABLES = ("profile", "traces", "environment")
 TOPIC = "headline"
 ORDER = 0
 PLACE = ("utilization_percent", "mfu_percent")
 BUSY = 90  # percent of the time
+WIDE = 20  # ratio of the highest to the lowest MFU from which a linear axis hides the low ones
 
 
 def rows(tables: Tables) -> pd.DataFrame:
@@ -32,24 +36,37 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
             high_run=_named(best, text),
         )
     worst, best = (busy.loc[busy["mfu_percent"].agg(which)] for which in ("idxmin", "idxmax"))
+    low, high = percent(worst["mfu_percent"]), percent(best["mfu_percent"])
     words = text(
-        "finding" if len(busy) > 1 else "finding_one",
+        "finding_one" if len(busy) == 1 else "finding_same" if low == high else "finding",
         count=len(busy),
         total=len(rows),
-        low=percent(worst["mfu_percent"]),
+        low=low,
         low_run=_named(worst, text),
-        high=percent(best["mfu_percent"]),
+        high=high,
         high_run=_named(best, text),
     )
+    if because := _because(worst, text):
+        words += " " + text("because" if low != high else "because_one", because=because)
     above = int((rows["mfu_percent"] > 100).sum())
     return f"{words} {text('doubtful', count=above)}" if above else words
+
+
+def _because(row: pd.Series, text: Texts) -> str:
+    """The verdict on a run as a clause, with what it costs; empty where nothing that was measured explains it."""
+    clauses = text.within("because")
+    if not clauses.has(row["verdict"]):
+        return ""
+    clause, cost = clauses(row["verdict"]), remedies.cost(row.to_dict(), row["verdict"])
+    return clauses("points", clause=clause, points=percent(cost.points)) if cost else clause
 
 
 def _named(row: pd.Series, text: Texts) -> str:
     mode = text.name("mode", row["mode"])
     if row["batch_size"] != row["batch_size"]:  # a trace does not tell it
         return text("run_of_trace", model=row["model"], mode=mode)
-    return text("run", model=row["model"], mode=mode, batch_size=int(row["batch_size"]))
+    precision = text.name("precision", row["precision"])
+    return text("run", model=row["model"], mode=mode, precision=precision, batch_size=int(row["batch_size"]))
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
@@ -60,29 +77,37 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     modes = style.modes(rows, text)
     shapes = dict(zip(modes, style.MARKERS, strict=False))
     top = max(105.0, 1.05 * rows["mfu_percent"].max())
+    # Most runs read nearly 100 % busy: a logarithmic axis tells their MFU apart, and the other begins where they do.
+    low, left = rows["mfu_percent"].min(), max(0.0, 10 * (rows["utilization_percent"].min() // 10) - 10)
+    is_wide = 0 < low < top / WIDE
+    named = _named_rows(rows)
     for machine in machines:
         axes, here = grid["", machine], rows[rows["machine"] == machine]
-        axes.axline((0, 0), slope=1, color=style.MUTED, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+        same = np.linspace(max(left, 0.1), 108, 60)
+        axes.plot(same, same, color=style.MUTED, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
         points.scatter(axes, here, *PLACE, colors, shapes)
-        axes.set(xlim=(0, 108), ylim=(0, top), xlabel=text("utilization"))
+        axes.set(xlim=(left, 108), xlabel=text("utilization"))
+        if not is_wide:
+            axes.set_ylim(0, top)
+        else:
+            axes.set(yscale="log", ylim=(low / 2, 1.6 * top))
+            ticks.decades(axes.yaxis)
     grid["", machines[0]].set_ylabel(text("mfu"))
-    grid["", machines[0]].text(
-        30,
-        32,
-        text("diagonal"),
-        rotation=45,
-        rotation_mode="anchor",
-        transform_rotates_text=True,
-        va="bottom",
-        fontsize=10,
-        color=style.MUTED,
-    )
     entries = [style.dot(colors[name], text.name("precision", name)) for name in colors]
     entries += [style.dot(style.MUTED, word, shapes[mode]) for mode, word in modes.items()]
+    entries += [style.line(style.MUTED, text("diagonal"), (0, (4, 3)))]
+    entries += style.hollow(rows, trust.doubtful(rows), text)
     style.legend(figure, entries + style.dot_size(rows["batch_size"], text))
     labels.settle(figure)
     for machine in machines:
         here = rows[rows["machine"] == machine]
         # Of the diagonal and of what stands above it.
-        lines = [(share, share + above) for share in range(0, 108, 2) for above in (0, 4)]
-        points.name_highest(grid["", machine], here, *PLACE, lines)
+        lines = [(share, share * above) for share in np.arange(max(left, 1), 108, 2) for above in (1, 1.06)]
+        points.name_highest(grid["", machine], here, *PLACE, lines, named)
+
+
+def _named_rows(rows: pd.DataFrame) -> list[object]:
+    """The runs that the sentence names, by their index."""
+    here = own(rows)
+    busy = here[here["utilization_percent"] >= BUSY]["mfu_percent"]
+    return [busy.idxmin(), busy.idxmax()] if len(busy) else [here["mfu_percent"].idxmax()]

@@ -29,7 +29,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     widest, narrowest = rows.iloc[-1], rows.iloc[0]
     if summed.empty:
         return text(
-            "finding_bits",
+            "finding_bits" if narrowest["bits"] < widest["bits"] else "finding_one",
             low=narrowest["precision"],
             few=int(narrowest["bits"]),
             high=widest["precision"],

@@ -60,7 +60,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
         best = group.groupby("accelerators")["mfu_bf16_percent"].max()
         if len(best) > 1:
             falls.append((best.index[-1] / best.index[0], model, accelerator, best.index[0], best.index[-1], best))
-    words = text("above", above=above, count=len(public))
+    words = text("above" if above else "none_above", above=above, count=len(public))
     if not falls:
         return words
     _, model, accelerator, few, many, best = max(falls, key=lambda fall: (fall[0], str(fall[1:3])))

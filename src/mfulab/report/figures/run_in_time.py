@@ -29,11 +29,11 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     first = rows.iloc[0]
     busy = inside["utilization_percent"].mean()
     return text(
-        "finding",
+        "finding" if busy == busy else "finding_none",
         model=first["model"],
         batch_size=int(first["batch_size"]),
         machine=first["machine"],
-        busy=percent(busy) if busy == busy else "–",
+        busy=percent(busy) if busy == busy else "",
         mfu=percent(first["mfu_percent"]),
         count=int(inside["utilization_percent"].notna().sum()),
     )
@@ -46,7 +46,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     inside = rows.loc[rows["in_window"], "time_s"]
     for index, (axes, name) in enumerate(zip(strips, values, strict=True)):
         if len(inside):
-            axes.axvspan(inside.min(), inside.max(), color=style.GRID, alpha=0.6, linewidth=0)
+            axes.axvspan(min(0.0, inside.min()), inside.max(), color=style.GRID, alpha=0.6, linewidth=0)
         axes.plot(rows["time_s"], rows[name], color=style.PALETTE[index], marker=".", markersize=5, linewidth=1.5)
         axes.set_title(text(f"series_{name}"), fontsize=11)
         axes.set_ylim(0, 1.15 * max(rows[name].max(), 100 if name.endswith("percent") else 0))

@@ -5,6 +5,7 @@ from matplotlib.figure import Figure
 
 from mfulab.language import Texts
 from mfulab.language.quantities import significant
+from mfulab.report import trust
 from mfulab.report.drawing import curves
 from mfulab.report.frames import Tables, ok, with_machine
 
@@ -19,22 +20,29 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """The series whose samples per second gain most from a larger batch."""
+    """The series whose samples per second gain most from a larger batch, and the one that gains least or loses."""
     first, last = curves.ends(rows)
     gain = last["samples_per_s"] / first["samples_per_s"]
     best, least = gain.idxmax(), gain.idxmin()
-    key = "finding" if gain.max() > 1 else "finding_none"
-    return text(
-        key,
-        model=last.loc[best, "model"],
-        mode=text.name("mode", last.loc[best, "mode"]),
-        precision=text.name("precision", last.loc[best, "precision"]),
+    said = text(
+        "finding" if gain.max() > 1 else "finding_none",
+        run=curves.named(last.loc[best], text),
         small=int(first.loc[best, "batch_size"]),
         large=int(last.loc[best, "batch_size"]),
         gain=significant(gain[best]),
-        least=significant(gain[least]),
-        least_model=last.loc[least, "model"],
+        count=len(gain),
     )
+    if gain[best] > gain[least]:
+        key = "least_gains" if gain[least] > 1 else "least_same" if gain[least] == 1 else "least_loses"
+        said += " " + text(
+            key,
+            run=curves.named(last.loc[least], text),
+            small=int(first.loc[least, "batch_size"]),
+            large=int(last.loc[least, "batch_size"]),
+            least=significant(gain[least]),
+        )
+    falling = int((trust.falling(rows)).sum())
+    return f"{said} {text('falling', count=falling)}" if falling else said
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

@@ -43,7 +43,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     total = here[list(PARTS)].sum(axis=1)
     share = 100 * (1 - here["time_s"] / total)
     words = text(
-        "finding",
+        "finding_one" if here["n"].nunique() == 1 else "finding",
         machine=here["machine"].iloc[0],
         small=int(here["n"].iloc[0]),
         small_share=percent(share.iloc[0]),

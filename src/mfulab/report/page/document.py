@@ -13,10 +13,10 @@ from markupsafe import Markup
 
 from mfulab.language import Texts, catalogue, verdicts
 from mfulab.language.quantities import duration, percent, quantity, significant
-from mfulab.report import figures, frames
+from mfulab.report import figures, frames, trust
 from mfulab.report.drawing import fonts, style, vector
 from mfulab.report.duty_cycle import duty_cycle
-from mfulab.report.page import payload
+from mfulab.report.page import payload, why
 from mfulab.report.summary import short
 from mfulab.schema.files import write_text
 from mfulab.schema.measurements import TABLES
@@ -26,7 +26,19 @@ FONTS = "/* fonts */"  # in the style sheet, where the letters that the page nee
 COMPARED = 200  # lines of a comparison; the file has all
 SAID = ("window_source", "notes")  # keys and numbers of traces, beside the verdict's
 LISTED = 5  # reasons of one status that are told; runs with others are counted
-WORDS = ("copy", "copied", "count", "row", "config", "log", "folder", "operators", "samples", "series")
+WORDS = (
+    "copied",
+    "count",
+    "no_column",
+    "no_number",
+    "row",
+    "config",
+    "log",
+    "folder",
+    "operators",
+    "samples",
+    "series",
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -46,14 +58,16 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     text = Texts(language, "page")
     seminar = frames.seminar(folder)
     sections = _sections(tables, drawn, text)
+    doubts, doubt_lines, again = trust.summary(tables, language)
     template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(_file("report.html"))
     told = _in_words(tables, language)
-    data = payload.read(told, folder)
+    data = payload.read(told, folder) | {"figures": {each["name"]: each.pop("rows") for each in _all(sections)}}
     content = template.render(
         text=text,
-        headline=next((figure["finding"] for section in sections for figure in section["figures"]), None),
-        provenance=style.provenance(_runs(tables)),
+        headline=_headline(sections, tables, text),
+        provenance=style.provenance(frames.in_words(_runs(tables), text)),
         duty_cycle=_duty_cycle(tables, text),
+        rows_shown=_rows_shown(tables, text),
         unmeasured=_unmeasured(told, text),
         problems=[*([] if len(_runs(tables)) or len(tables["traces"]) else [text("no_rows")]), *problems],
         excluded=frames.excluded(folder).to_dict("records"),
@@ -61,6 +75,8 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         seminar=seminar.to_dict("records"),
         wrong_in_seminar=int((seminar["agrees"] != "True").sum()),
         sections=sections,
+        why=why.section(tables, {figure["name"] for section in sections for figure in section["figures"]}, language),
+        doubts={"says": doubts, "lines": doubt_lines, "again": again},
         has_rows=any(len(tables[name]) for name in TABLES),
         environment=_environment(tables, text),
         definitions=catalogue(language)["definitions"].items(),
@@ -105,6 +121,16 @@ def _runs(tables: frames.Tables) -> pd.DataFrame:
     shared = ["hardware", "recorded", "experiment", "status", "started_at", "commit", "process_s", "measured_s"]
     wanted = [tables[name][shared] for name in ("profile", "matmul", "ceilings")]
     return frames.with_machine(tables, pd.concat(wanted, ignore_index=True))
+
+
+def _rows_shown(tables: frames.Tables, text: Texts) -> str:
+    """Experiments whose rows the page shows, and how many recorded machines."""
+    runs = _runs(tables)
+    measured = sorted(set(filter(None, runs.loc[~runs["recorded"], "experiment"])))
+    recorded = runs.loc[runs["recorded"], "hardware"].nunique()
+    says = [text("shown_experiments", names=", ".join(measured))] if measured else []
+    says += [text("shown_recorded", count=recorded)] if recorded else []
+    return " ".join([*says, text("shown_all")]) if measured else " ".join(says)
 
 
 def _duty_cycle(tables: frames.Tables, text: Texts) -> str:
@@ -163,10 +189,28 @@ def _sections(tables: frames.Tables, drawn: Path | None, text: Texts) -> list[di
             "finding": _unbroken(figures.finding(module, rows, words)),
             "reading": _unbroken(words("reading")),
             "svg": Markup(vector.inline(svg, name)),
+            "rows": payload.drawn(rows),
             "command": figures.command(name, experiments, text.language),
         }
         sections.setdefault(module.TOPIC, []).append(shown)
-    return [{"topic": topic, "title": text(f"topic_{topic}"), "figures": shown} for topic, shown in sections.items()]
+    sections.setdefault("why", [])  # which has cases even where no run has a headroom to draw
+    return [
+        {"topic": topic, "title": text(f"topic_{topic}"), "figures": sections[topic]}
+        for topic in figures.TOPICS
+        if topic in sections
+    ]
+
+
+def _headline(sections: list[dict[str, Any]], tables: frames.Tables, text: Texts) -> str | None:
+    """The first figure's sentence; where every run failed, the failure."""
+    measured = any((tables[name]["status"] == "ok").any() for name in trust.STEPS)
+    if not measured and (failed := trust.failed(tables, text.language)):
+        return failed
+    return next((figure["finding"] for figure in _all(sections)), None)
+
+
+def _all(sections: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [figure for section in sections for figure in section["figures"]]
 
 
 def _unbroken(words: str) -> str:

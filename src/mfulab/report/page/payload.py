@@ -8,10 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from mfulab.report import frames
 from mfulab.schema.measurements import TABLES
+
+DRAWN = 500  # rows of a figure's CSV; the table's export has all
+LONG = ("spent", "sources", "reasons", "probes", "verdict_numbers", "sources_answered", "top_kernels", "message")
 
 
 def read(tables: frames.Tables, folder: Path) -> dict[str, Any]:
@@ -51,9 +55,26 @@ def compact(tables: frames.Tables) -> dict[str, Any]:
     return compacted
 
 
+def drawn(rows: pd.DataFrame) -> dict[str, Any]:
+    """The rows of a figure for its CSV, at most DRAWN of them; columns that are empty or hold lists are left out."""
+    known = (
+        rows.head(DRAWN)
+        .drop(columns=[name for name in rows if name in LONG], errors="ignore")
+        .dropna(axis=1, how="all")
+    )
+    known = known[[name for name in known if not (known[name].astype(str) == "").all()]]
+    return {
+        "columns": list(known),
+        "rows": [[plain(value) for value in row] for row in known.astype(object).to_numpy()],
+    }
+
+
 def plain(value: object) -> object:
     """A cell as JSON can say it: whole numbers without a fraction, what is missing or infinite as None."""
     if value is pd.NA or (isinstance(value, float) and not math.isfinite(value)):
+        return None
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, float) and not math.isfinite(value):
         return None
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
 

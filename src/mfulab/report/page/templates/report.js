@@ -18,18 +18,36 @@ byId("theme").addEventListener("click", () => {
   root.dataset.theme = dark ? "light" : "dark";
 });
 
+async function copy(button, text) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    const area = element("textarea", { value: text }); // a page opened from a file may not write the clipboard
+    button.after(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+  }
+  const before = button.textContent;
+  button.textContent = words.copied;
+  setTimeout(() => { button.textContent = before; }, 1500);
+}
+
 for (const button of document.querySelectorAll(".copy")) {
-  button.addEventListener("click", async () => {
-    const code = button.previousElementSibling;
-    try {
-      await navigator.clipboard.writeText(code.textContent);
-    } catch {
-      getSelection().selectAllChildren(code); // a page opened from a file may not write the clipboard
-      document.execCommand("copy");
-    }
-    button.textContent = words.copied;
-    setTimeout(() => { button.textContent = words.copy; }, 1500);
-  });
+  button.addEventListener("click", () => copy(button, button.previousElementSibling.textContent));
+}
+
+function save(name, parts, type) {
+  const url = URL.createObjectURL(new Blob(parts, { type }));
+  element("a", { href: url, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 1000);
+}
+
+// A spreadsheet runs a text that begins like a formula: one quote keeps it a text.
+function csv(lines) {
+  const text = (value) => (typeof value === "string" && /^'*[=+\-@\t\r]/.test(value) ? `'${value}` : String(value));
+  const quote = (value) => (/[",\n\r]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
+  return lines.map((line) => line.map((value) => (value === null || value === undefined ? "" : quote(text(value)))).join(",")).join("\n") + "\n";
 }
 
 // ---- figures: whole on a narrow screen, and legible at a touch
@@ -43,6 +61,44 @@ for (const drawing of document.querySelectorAll(".drawing")) {
   drawing.addEventListener("keydown", (event) => { if (event.key === "Enter") enlarge(0.5); });
 }
 
+function standalone(figure) {
+  const svg = figure.querySelector(".drawing svg").cloneNode(true);
+  const root = document.documentElement;
+  const theme = root.dataset.theme;
+  root.dataset.theme = "light"; // a picture lies on paper
+  const colors = getComputedStyle(root);
+  const text = new XMLSerializer().serializeToString(svg).replace(/var\((--\w+)\)/g, (_, name) => colors.getPropertyValue(name).trim());
+  if (theme) root.dataset.theme = theme;
+  else delete root.dataset.theme;
+  const [, , width, height] = svg.getAttribute("viewBox").split(/\s+/).map(Number);
+  return { text: text.replace("<svg", `<svg width="${width}" height="${height}"`), width, height };
+}
+
+const downloads = {
+  svg: (figure, name) => save(`${name}.svg`, [standalone(figure).text], "image/svg+xml"),
+  png(figure, name) {
+    const { text, width, height } = standalone(figure);
+    const image = new Image();
+    image.addEventListener("load", () => {
+      const canvas = element("canvas", { width: 2.5 * width, height: 2.5 * height });
+      const pen = canvas.getContext("2d");
+      pen.fillStyle = "#ffffff";
+      pen.fillRect(0, 0, canvas.width, canvas.height);
+      pen.drawImage(image, 0, 0, canvas.width, canvas.height);
+      canvas.toBlob((blob) => save(`${name}.png`, [blob], "image/png"));
+    });
+    image.src = `data:image/svg+xml,${encodeURIComponent(text)}`;
+  },
+  async csv(figure, name) {
+    const { figures } = await data;
+    save(`${name}.csv`, [csv([figures[name].columns, ...figures[name].rows])], "text/csv");
+  },
+};
+for (const button of document.querySelectorAll("[data-download]")) {
+  const figure = button.closest("figure");
+  button.addEventListener("click", () => downloads[button.dataset.download](figure, figure.id.replace("figure-", "")));
+}
+
 // ---- data: gzip in base64, because a sweep's rows repeat themselves
 
 async function unpack(text) {
@@ -53,15 +109,21 @@ async function unpack(text) {
 
 // ---- the table
 
+const data = unpack(byId("data").textContent);
 const comparisons = {
-  "=": (a, b) => String(a) === b || Number(a) === Number(b),
+  "=": (a, b) => String(a).toLowerCase() === b || (a !== null && a !== "" && b !== "" && Number(a) === Number(b)),
+  "!=": (a, b) => !comparisons["="](a, b),
   ">": (a, b) => a !== null && Number(a) > Number(b),
   "<": (a, b) => a !== null && Number(a) < Number(b),
+  ">=": (a, b) => a !== null && Number(a) >= Number(b),
+  "<=": (a, b) => a !== null && Number(a) <= Number(b),
 };
+const UNITS = ["", "_percent", "_s", "_bytes", "_j", "_tflop_s"];
 
 class Grid {
   constructor(tables, details) {
     this.tables = tables;
+    this.wanted = {}; // columns that are shown, by table
     this.details = details;
     this.scroll = byId("scroll");
     this.head = byId("grid").tHead;
@@ -69,8 +131,13 @@ class Grid {
     for (const name of Object.keys(tables)) byId("table").add(new Option(`${name} (${tables[name].length})`, name));
     byId("table").addEventListener("change", () => this.choose(byId("table").value));
     byId("filter").addEventListener("input", () => this.select());
-    byId("all").addEventListener("change", () => this.choose(this.name));
-    byId("export").addEventListener("click", () => this.export());
+    byId("all").addEventListener("change", () => {
+      const on = byId("all").checked;
+      this.wanted[this.name] = new Set(this.table.columns.filter((column) => on || column.main).map((column) => column.name));
+      this.choose(this.name);
+    });
+    byId("export").addEventListener("click", () => save(`${this.name}.csv`, [csv(this.lines())], "text/csv"));
+    byId("copy-rows").addEventListener("click", () => copy(byId("copy-rows"), this.lines().map((line) => line.map((value) => value ?? "").join("\t")).join("\n")));
     this.scroll.addEventListener("scroll", () => requestAnimationFrame(() => this.scrolled()));
     this.body.addEventListener("click", (event) => this.open(event.target.closest("tr[data-row]")));
     this.body.addEventListener("keydown", (event) => {
@@ -86,11 +153,25 @@ class Grid {
   choose(name) {
     this.name = name;
     this.table = this.tables[name];
-    const everything = byId("all").checked;
-    this.shown = this.table.columns.map((column, index) => ({ ...column, index })).filter((column) => everything || column.main);
+    const wanted = (this.wanted[name] ??= new Set(this.table.columns.filter((column) => column.main).map((column) => column.name)));
+    this.shown = this.table.columns.map((column, index) => ({ ...column, index })).filter((column) => wanted.has(column.name));
+    byId("all").checked = this.shown.length === this.table.columns.length;
+    byId("column-list").replaceChildren(...this.table.columns.map((column) => this.chooser(column, wanted)));
     if (!this.shown.some((column) => this.sorted && column.name === this.sorted.name)) this.sorted = null;
     this.head.replaceChildren(element("tr", {}, ...this.shown.map((column) => this.heading(column))));
     this.select();
+  }
+
+  chooser(column, wanted) {
+    const box = element("input", { type: "checkbox", checked: wanted.has(column.name) });
+    box.addEventListener("change", () => {
+      wanted[box.checked ? "add" : "delete"](column.name);
+      const names = [...byId("column-list").querySelectorAll("input")];
+      const place = names.indexOf(box);
+      this.choose(this.name);
+      byId("column-list").querySelectorAll("input")[place].focus();
+    });
+    return element("label", { title: column.description }, box, ` ${column.name}`);
   }
 
   heading(column) {
@@ -111,7 +192,9 @@ class Grid {
   }
 
   select() {
-    const terms = byId("filter").value.trim().split(/\s+/).filter(Boolean).map((term) => this.test(term));
+    const wrong = [];
+    const spaced = byId("filter").value.trim().replace(/\s*(>=|<=|!=|[=<>])\s*/g, "$1");
+    const terms = spaced.split(/\s+/).filter(Boolean).map((term) => this.test(term, wrong));
     const order = [];
     for (let row = 0; row < this.table.length; row++) if (terms.every((test) => test(row))) order.push(row);
     if (this.sorted) {
@@ -126,16 +209,41 @@ class Grid {
     }
     this.order = order;
     byId("count").textContent = words.count.replace("{shown}", order.length.toLocaleString()).replace("{total}", this.table.length.toLocaleString());
+    byId("wrong").textContent = wrong.join(" ");
     this.scroll.scrollTop = 0;
     this.paint();
   }
 
-  test(term) {
-    const [, name, sign, wanted] = term.match(/^([a-z_0-9]+)([=<>])(.*)$/) || [];
-    const column = this.table.columns.findIndex((each) => each.name === name);
-    if (column >= 0) return (row) => comparisons[sign](this.value(column, row), wanted);
-    const text = term.toLowerCase();
+  // A column by its name, by its name without the unit, or by the only beginning that fits.
+  column(name) {
+    const names = this.table.columns.map((each) => each.name);
+    const exact = UNITS.map((unit) => names.indexOf(name + unit)).find((place) => place >= 0);
+    if (exact !== undefined) return exact;
+    const begun = names.filter((each) => each.startsWith(name));
+    return begun.length === 1 ? names.indexOf(begun[0]) : -1;
+  }
+
+  test(term, wrong) {
+    const [, name, sign, given] = term.match(/^([\w.]+)(>=|<=|!=|[=<>])(.*)$/) || [];
     const run = this.table.columns.findIndex((each) => each.name === "run"); // what else differs stands in the run's name
+    if (name) {
+      const column = this.column(name.toLowerCase());
+      const wanted = given.toLowerCase().replace(/(\d),(?=\d{3})/g, "$1").replace(/%$/, "");
+      if (column >= 0) {
+        if (/[<>]/.test(sign) && (wanted === "" || Number.isNaN(Number(wanted)))) {
+          wrong.push(words.no_number.replace("{value}", given || "…").replace("{column}", this.table.columns[column].name));
+          return () => true;
+        }
+        return (row) => comparisons[sign](this.value(column, row), wanted);
+      }
+      const inRuns = sign === "=" && run >= 0 && this.table.columns[run].dictionary.some((each) => each.toLowerCase().includes(term.toLowerCase()));
+      if (!inRuns) {
+        const near = this.table.columns.map((each) => each.name).filter((each) => each.includes(name.toLowerCase().slice(0, 4))).slice(0, 6);
+        wrong.push(words.no_column.replace("{column}", name).replace("{near}", near.join(", ") || "…"));
+        return () => true;
+      }
+    }
+    const text = term.toLowerCase();
     const searched = this.shown.some((each) => each.index === run) || run < 0 ? this.shown : [...this.shown, { index: run }];
     return (row) => searched.some((each) => String(this.value(each.index, row) ?? "").toLowerCase().includes(text));
   }
@@ -169,16 +277,9 @@ class Grid {
     return element("td", { className: bad ? "bad" : column.number ? "number" : "", textContent: shown(value) });
   }
 
-  export() {
-    // A spreadsheet runs a text that begins like a formula: one quote keeps it a text.
-    const text = (value) => (typeof value === "string" && /^'*[=+\-@\t\r]/.test(value) ? `'${value}` : String(value));
-    const quote = (value) => (/[",\n\r]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
-    const cell = (value) => (value === null ? "" : quote(text(value)));
-    const lines = [this.table.columns.map((column) => column.name).join(",")];
-    for (const row of this.order) lines.push(this.table.columns.map((_, column) => cell(this.value(column, row))).join(","));
-    const url = URL.createObjectURL(new Blob([lines.join("\n") + "\n"], { type: "text/csv" }));
-    element("a", { href: url, download: `${this.name}.csv` }).click();
-    setTimeout(() => URL.revokeObjectURL(url), 1000);
+  // What is shown: the chosen columns of the filtered rows, in their order.
+  lines() {
+    return [this.shown.map((column) => column.name), ...this.order.map((row) => this.shown.map((column) => this.value(column.index, row)))];
   }
 
   open(line) {
@@ -204,22 +305,31 @@ function shown(value) {
 
 function describe(detail) {
   const parts = [element("p", { className: "provenance", textContent: `${words.folder} ${detail.folder}` })];
+  if (detail.operators) parts.push(element("h3", { textContent: words.operators }), list(detail.operators));
   for (const kind of ["samples", "series"]) {
     for (const [name, points] of Object.entries(detail[kind] ?? {})) {
       if (name !== "time_s" || kind === "samples") parts.push(element("h3", { textContent: `${words[kind]}: ${name}` }), spark(points));
     }
   }
-  if (detail.operators) parts.push(element("h3", { textContent: words.operators }), list(detail.operators));
   if (detail.config) parts.push(element("h3", { textContent: words.config }), element("pre", { textContent: JSON.stringify(detail.config, null, 1) }));
   if (detail.log) parts.push(element("h3", { textContent: words.log }), element("pre", { textContent: detail.log }));
   return parts;
 }
 
+// An operator a line: its name, shapes and calls, its time, and its share of the traced time as a bar.
 function list(records) {
-  const names = [...new Set(records.flatMap(Object.keys))];
-  const line = (tag, cells) => element("tr", {}, ...cells.map((cell) => element(tag, { textContent: cell })));
-  const body = records.map((record) => line("td", names.map((name) => shown(Number.isNaN(Number(record[name] || "x")) ? record[name] : Number(record[name])))));
-  return element("div", { className: "wide" }, element("table", {}, element("thead", {}, line("th", names)), element("tbody", {}, ...body)));
+  const longest = Math.max(...records.map((record) => Number(record.share_percent) || 0), 1e-9);
+  return element("ul", { className: "operators" }, ...records.map((record) => {
+    const share = Number(record.share_percent) || 0;
+    const bar = element("span", { className: "bar" });
+    bar.style.width = `${(100 * share) / longest}%`;
+    const calls = record.calls ? ` × ${record.calls}` : "";
+    return element("li", {},
+      element("span", {}, element("strong", { textContent: record.operator ?? "" }), calls),
+      element("span", { className: "number", textContent: `${shown(1e3 * Number(record.time_s || 0))} ms, ${shown(share)} %` }),
+      bar,
+      element("small", { textContent: record.input_shapes ?? "" }));
+  }));
 }
 
 function spark(points) {
@@ -239,4 +349,4 @@ function spark(points) {
   return element("div", {}, canvas, element("p", { className: "provenance", textContent: `${shown(low)} … ${shown(high)}` }));
 }
 
-if (byId("grid")) unpack(byId("data").textContent).then(({ tables, details }) => new Grid(tables, details));
+if (byId("grid")) data.then(({ tables, details }) => new Grid(tables, details));

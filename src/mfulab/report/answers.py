@@ -1,0 +1,93 @@
+"""Answers to what readers ask of their runs: batch size, memory of common cards, DataLoader, number format."""
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from mfulab.report import frames
+from mfulab.report.drawing import curves, relative
+
+KNEE = 0.9  # of the most samples per second measured: a larger batch gains less than it costs in memory
+CARDS_GB = (16, 24, 40, 80)  # of common cards: T4 and V100, 4090 and L4, A100, H100
+USABLE = 0.9  # of a card's memory: context, libraries' workspaces and fragments take the rest
+WAITING = 5.0  # % of the time from which a loader is worth a thought
+WORTH = 1.05  # speed-up from which another number format is worth its rounding
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Recommended batch size of one model, mode and precision, and the largest that fits each card."""
+
+    model: str
+    mode: str
+    precision: str
+    batch_size: int | None  # None where a single batch size was measured, from which nothing can be recommended
+    samples_per_s: float
+    share_percent: float
+    largest: int
+    rising: bool
+    fits: tuple[int | None, ...]  # None: not predicted
+
+
+def batches(rows: pd.DataFrame) -> list[Batch]:
+    """A recommendation for each case of measured profile rows with their machine; the knee of samples per second.
+
+    The knee is the smallest batch size with KNEE of the most samples per second; `rising` if it is also the largest.
+    """
+    known = frames.ok(rows, "samples_per_s", "batch_size")
+    known = frames.one_each(known, [*curves.KEYS, "batch_size"]) if len(known) else known
+    found = []
+    for _, case in known.groupby(curves.KEYS, dropna=False, sort=False):
+        case = case.sort_values("batch_size")
+        best, last = case["samples_per_s"].max(), case.iloc[-1]
+        knee = case[case["samples_per_s"] >= KNEE * best].iloc[0]
+        chosen = int(knee["batch_size"]) if len(case) > 1 else None
+        found.append(
+            Batch(
+                model=last["model"],
+                mode=last["mode"],
+                precision=last["precision"],
+                batch_size=chosen,
+                samples_per_s=knee["samples_per_s"],
+                share_percent=100 * knee["samples_per_s"] / best,
+                largest=int(last["batch_size"]),
+                rising=len(case) > 1 and knee["batch_size"] == last["batch_size"],
+                fits=tuple(largest_that_fits(case, gigabytes) for gigabytes in CARDS_GB),
+            )
+        )
+    return found
+
+
+def largest_that_fits(case: pd.DataFrame, gigabytes: float) -> int | None:
+    """The largest batch size whose predicted memory stays within USABLE of a card; 0 if none does; None if unknown.
+
+    Predicted memory grows with the batch by a line through the smallest and the largest that were measured. One alone
+    says whether it fits, not what would: then its own batch size, or None, as a smaller one might.
+    """
+    known = case.dropna(subset=["predicted_memory_bytes"]).sort_values("batch_size")
+    if known.empty:
+        return None
+    room = USABLE * gigabytes * 1e9
+    first, last = known.iloc[0], known.iloc[-1]
+    samples = last["batch_size"] - first["batch_size"]
+    if not samples:
+        return int(last["batch_size"]) if last["predicted_memory_bytes"] <= room else None
+    each = (last["predicted_memory_bytes"] - first["predicted_memory_bytes"]) / samples
+    if each <= 0:
+        return int(last["batch_size"]) if last["predicted_memory_bytes"] <= room else None
+    return max(0, int(last["batch_size"] + (room - last["predicted_memory_bytes"]) // each))
+
+
+def waits(rows: pd.DataFrame) -> pd.DataFrame:
+    """Runs that were fed by a DataLoader, those that wait longest first."""
+    return frames.ok(rows, "input_wait_percent").sort_values("input_wait_percent", ascending=False)
+
+
+def bf16(rows: pd.DataFrame) -> pd.DataFrame:
+    """Runs in bf16 beside the same run in fp32, with `speedup` and `worth`: bf16_yes, bf16_no or bf16_unclear."""
+    pairs = relative.against(frames.ok(rows, "samples_per_s"), "precision", "fp32")
+    pairs = pairs[pairs["precision"].isin(["bf16", "amp_bf16"])]
+    low, high = (pairs[f"speedup_{end}"].fillna(pairs["speedup"]) for end in ("low", "high"))
+    worth = pd.Series("bf16_unclear", index=pairs.index)
+    worth = worth.mask(low >= WORTH, "bf16_yes").mask(high < WORTH, "bf16_no")
+    return pairs.assign(worth=worth)

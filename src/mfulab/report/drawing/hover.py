@@ -1,0 +1,50 @@
+"""Titles of points, shown while the pointer rests on one: part of the SVG, without a script."""
+
+import re
+from collections.abc import Iterable
+from io import BytesIO
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.collections import Collection
+from matplotlib.figure import Figure
+
+from mfulab.language.quantities import significant
+from mfulab.planning.naming import short
+
+# Matplotlib writes a collection's URLs as links, an element each; what begins so is no link but a title.
+MARK = "hover:"
+LINK = re.compile(rf'<a xlink:href="{MARK}([^"]*)"[^>]*>(.*?)</a>', re.DOTALL)
+
+
+def say(points: Collection, rows: pd.DataFrame, *values: str) -> None:
+    """Gives each point of a scatter, one a row, its run and the columns `values` as its title."""
+    points.set_urls([MARK + words for words in _words(rows, values)])
+
+
+def lay_over(axes: Axes, rows: pd.DataFrame, x: str, y: str) -> None:
+    """Titles for the points of a line, by marks that are not seen."""
+    seen = axes.scatter(rows[x], rows[y], s=120, color="none", linewidth=0, zorder=5)
+    seen.set_facecolor((0, 0, 0, 0))
+    say(seen, rows, x, y)
+
+
+def _words(rows: pd.DataFrame, values: Iterable[str]) -> Iterable[str]:
+    columns = list(values)
+    for _, row in rows.iterrows():
+        told = ", ".join(f"{name} {significant(row[name])}" for name in columns)
+        yield f"{short(row['run'])}: {told}"
+
+
+def svg(figure: Figure) -> str:
+    """The figure as the text of an SVG file; the same figure gives the same text."""
+    buffer = BytesIO()
+    FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None})
+    return LINK.sub(r"<g><title>\1</title>\2</g>", buffer.getvalue().decode())
+
+
+def write_svg(figure: Figure, path: Path) -> None:
+    """Writes the figure with its titles."""
+    path.write_text(svg(figure), encoding="utf-8")

@@ -1,0 +1,195 @@
+"""Section "Why": for each model and workload the verdict, its cost and remedy; then what readers ask of their runs."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from mfulab.language import Texts, verdicts
+from mfulab.language.quantities import percent, quantity, significant
+from mfulab.report import answers, frames
+from mfulab.report.figures import headroom
+from mfulab.tables import remedies
+from mfulab.tables.verdict import COLUMNS as VERDICT
+
+NAMED = 5.0  # points from which a part of the step is named below its bar
+SHOWN = 6  # cases in view; the others unfold
+LISTED = 30  # lines of the table of batch sizes
+WORDS = (
+    *("forward", "backward", "optimiser", "other", "bf16_yes", "bf16_no", "bf16_unclear"),
+    *("head_model", "head_mode", "head_precision", "head_batch", "head_speed", "head_share"),
+)
+PHASES, WORTH, HEADS = WORDS[:4], WORDS[4:7], WORDS[7:]
+CAUSE, REASON = VERDICT[:2]
+
+
+def section(tables: frames.Tables, figures: set[str], language: str) -> dict[str, Any]:
+    """The section's cases and answers; `figures` are those that the page shows. Empty without a profiled step."""
+    text = Texts(language, "why")
+    rows = frames.own(frames.with_machine(tables, frames.with_traces(tables)))
+    rows = frames.in_words(frames.ok(rows, "time_s"), text)
+    if rows.empty:
+        return {}
+    cases = [_case(row, figures, text) for row in chosen(rows).to_dict("records")]
+    return {"cases": cases[:SHOWN], "rest": cases[SHOWN:], "answers": _answers(rows, text)}
+
+
+def chosen(rows: pd.DataFrame) -> pd.DataFrame:
+    """Of each machine, model and workload the run with most samples per second: what no setting measured here cured.
+
+    The lowest MFU comes first.
+    """
+    keys = ["machine", "model", "workload", "mode"]
+    ordered = rows.sort_values("samples_per_s", ascending=False, na_position="last")
+    return ordered.drop_duplicates(keys).sort_values("mfu_percent", na_position="last")
+
+
+def _case(row: Mapping[str, Any], figures: set[str], text: Texts) -> dict[str, Any]:
+    cause, words = row[CAUSE], verdicts.columns(row, language=text.language)
+    budget = remedies.budget(row)
+    parts = text.within("trace")
+    lost = remedies.cost(row, cause)
+    remedy = remedies.REMEDIES.get(cause)
+    experiment = f"snakemake --cores 1 report --config {remedy.config}" if remedy else ""
+    mode = text.name("mode", row["mode"])
+    return {
+        "title": f"{row['model']} · {mode}",
+        "where": ", ".join(_where(row, text)),
+        "verdict": words["verdict"],
+        "reason": words["verdict_reason"],
+        "cost": text(
+            "cost", ms=significant(lost.ms), step=significant(1e3 * row["time_s"]), points=percent(lost.points)
+        )
+        if lost
+        else "",
+        "named": " · ".join(
+            f"{parts(part)} {percent(each.points)} %" for part, each in budget.items() if each.points >= NAMED
+        ),
+        "parts": [
+            {
+                "name": parts(part),
+                "width": f"{max(0.0, each.points):.2f}",
+                "color": headroom.COLORS[part],
+                "says": f"{parts(part)}: {significant(each.ms)} ms, {percent(each.points)} %",
+            }
+            for part, each in budget.items()
+        ],
+        "phases": _phases(row, text),
+        "advice": text.within("advice")(cause) if remedy else "",
+        "experiment": experiment,
+        "figure": remedy.figure if remedy and remedy.figure in figures else "",
+    }
+
+
+def _where(row: Mapping[str, Any], text: Texts) -> list[str]:
+    """The setting of a run as far as it is known, its step time and its MFU."""
+    known = [] if row["batch_size"] != row["batch_size"] else [text("batch", batch_size=int(row["batch_size"]))]
+    known += [text.name("precision", row["precision"])] if row["precision"] else []
+    known += [row["workload"]] if row["workload"] not in ("", row["mode"]) else []
+    known += [text.name("execution", row["execution"])] if row["execution"] not in ("", "eager") else []
+    share = row["mfu_percent"]
+    known += [text("step", time=quantity(row["time_s"], "s"))]
+    return [*known, text("mfu", share=percent(share)) if share == share else text("no_mfu"), row["machine"]]
+
+
+def _phases(row: Mapping[str, Any], text: Texts) -> str:
+    """The step's split into forward, backward and optimiser, where it was measured."""
+    times = {name: row.get(f"{name}_ms") for name in PHASES}
+    known = {name: time for name, time in times.items() if time is not None and time == time}
+    whole = sum(known.values())
+    if len(known) < 2 or not whole:
+        return ""
+    return text(
+        "phases", parts=", ".join(f"{text(name)} {percent(100 * time / whole)} %" for name, time in known.items())
+    )
+
+
+def _answers(rows: pd.DataFrame, text: Texts) -> list[dict[str, Any]]:
+    recommended = answers.batches(rows)
+    lines = [_line(each, text) for each in recommended[:LISTED]]
+    return [
+        {
+            "question": text("batch_question"),
+            "says": _batch_says(recommended, text),
+            "head": _head(text),
+            "lines": lines,
+        },
+        {"question": text("fits_question"), "says": _fits_says(recommended, text)},
+        {
+            "question": text("loader_question"),
+            "says": _loader_says(answers.waits(rows), text),
+            "code": _loader_code(rows),
+        },
+        {"question": text("bf16_question"), "says": _bf16_says(answers.bf16(rows), text)},
+    ]
+
+
+def _head(text: Texts) -> list[str]:
+    return [*(text(name) for name in HEADS), *(text("head_fits", gigabytes=size) for size in answers.CARDS_GB)]
+
+
+def _line(each: answers.Batch, text: Texts) -> list[str]:
+    size = "–" if each.batch_size is None else f"{each.batch_size}{' ↑' if each.rising else ''}"
+    fits = ["–" if batch is None else text("none_fits") if batch == 0 else f"{batch:,}" for batch in each.fits]
+    speed = [quantity(each.samples_per_s, ""), f"{percent(each.share_percent)} %"]
+    return [each.model, text.name("mode", each.mode), text.name("precision", each.precision), size, *speed, *fits]
+
+
+def _batch_says(recommended: list[answers.Batch], text: Texts) -> str:
+    known = [each for each in recommended if each.batch_size is not None]
+    if not known:
+        return text("batch_single")
+    rising = sum(each.rising for each in known)
+    says = text("batch_says", share=percent(100 * answers.KNEE))
+    return f"{says} {text('batch_rising', count=rising, total=len(known))}" if rising else says
+
+
+def _fits_says(recommended: list[answers.Batch], text: Texts) -> str:
+    """The card from which each case fits with a single sample, and the one that needs most."""
+    known = [each for each in recommended if any(batch is not None for batch in each.fits)]
+    if not known:
+        return text("fits_unknown")
+    smallest = answers.CARDS_GB[0]
+    small = sum(bool(each.fits[0]) for each in known)
+    never = [each for each in known if not any(each.fits)]
+    says = text("fits_says", count=small, total=len(known), gigabytes=smallest, usable=percent(100 * answers.USABLE))
+    if never:
+        says += " " + text("fits_never", model=never[0].model, mode=text.name("mode", never[0].mode), count=len(never))
+    return says
+
+
+def _loader_code(rows: pd.DataFrame) -> str:
+    if len(answers.waits(rows)):
+        return ""
+    return f"snakemake --cores 1 report --config {remedies.REMEDIES['input_bound'].config}"
+
+
+def _loader_says(waits: pd.DataFrame, text: Texts) -> str:
+    if waits.empty:
+        return text("loader_unknown")
+    worst = waits.iloc[0]
+    share = worst["input_wait_percent"]
+    said = {"model": worst["model"], "share": percent(share), "count": len(waits)}
+    return text("loader_yes" if share >= answers.WAITING else "loader_no", **said)
+
+
+def _bf16_says(pairs: pd.DataFrame, text: Texts) -> str:
+    if pairs.empty:
+        return text("bf16_unknown")
+    said = []
+    for worth in WORTH:
+        here = pairs[pairs["worth"] == worth].sort_values("speedup", ascending=False)
+        if len(here):
+            runs = ", ".join(
+                text(
+                    "bf16_run",
+                    model=row["model"],
+                    mode=text.name("mode", row["mode"]),
+                    batch_size=int(row["batch_size"]),
+                    speedup=significant(row["speedup"]),
+                )
+                for row in here.to_dict("records")[:4]
+            )
+            more = text("and_more", count=len(here) - 4) if len(here) > 4 else ""
+            said.append(text(worth, runs=runs + more))
+    return " ".join(said)

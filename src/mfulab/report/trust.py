@@ -1,0 +1,137 @@
+"""Doubts about measured rows: what disturbed them, and what cannot be; for the page, the terminal and the figures."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pandas as pd
+
+from mfulab.language import Texts
+from mfulab.language.quantities import percent
+from mfulab.planning.naming import short
+from mfulab.report import frames
+
+WIDE = 0.25  # relative half width of a confidence interval from which the processes did not agree
+ABOVE = 105.0  # % of a measured ceiling: more than it may differ by between two measurements of it
+FALLING = 0.9  # of a smaller batch's step time: no noise that intervals allow
+ALIKE = ["hardware", "model", "workload", "mode", "precision", "execution", "sequence_length"]
+STEPS = {"profile": "profile_step", "matmul": "bench_matmul"}
+
+# Reasons, by their keys in section `trust`.
+WORDS = (
+    *("other_processes", "beside", "held_back", "stolen", "disturbed"),
+    *("unsteady", "wide", "no_interval", "above_peak", "falling"),
+)
+DISTURBING = WORDS[:5]  # flags of a verdict: the device did something else meanwhile, or not what it can
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """Runs of one table that are doubtful for one reason, by the reason's key in section `trust`."""
+
+    key: str
+    table: str
+    runs: tuple[str, ...]
+    worst: float | None = None
+
+
+def doubtful(rows: pd.DataFrame) -> pd.Series:
+    """True for each row that was measured on a disturbed machine, or not to an end; such points are drawn hollow."""
+    found = pd.Series(False, index=rows.index)
+    for mask in _masks(rows).values():
+        found |= mask
+    return found
+
+
+def _masks(rows: pd.DataFrame) -> dict[str, pd.Series]:
+    """For each reason a flag a row."""
+    nothing = pd.Series(False, index=rows.index)
+    ok = rows["status"] == "ok" if "status" in rows else ~nothing
+    timed = ok & rows["replicates"].notna() if "replicates" in rows else ok  # not what was read from a trace
+    flags = rows["verdict_flags"].fillna("").astype(str) if "verdict_flags" in rows else pd.Series("", index=rows.index)
+    masks = {key: ok & flags.str.contains(f'"{key}"', regex=False) for key in DISTURBING}
+    if "steady" in rows:
+        masks["unsteady"] = timed & (rows["steady"] == False).fillna(False).astype(bool)  # noqa: E712 (may be missing)
+    if {"time_s", "time_ci_low_s", "time_ci_high_s"} <= set(rows):
+        width = (rows["time_ci_high_s"] - rows["time_ci_low_s"]) / 2 / rows["time_s"]
+        masks["wide"] = ok & (width > WIDE)
+        masks["no_interval"] = timed & rows["time_s"].notna() & width.isna()
+    if "mfu_percent" in rows:
+        masks["above_peak"] = ok & (rows["mfu_percent"] > 100)
+        masks["falling"] = ok & falling(rows)
+    return masks
+
+
+def doubts(tables: frames.Tables) -> list[Doubt]:
+    """Reasons to doubt what was measured here, the most frequent first; impossible ceilings before all."""
+    found = []
+    for table in STEPS:
+        rows = frames.own(tables[table])
+        for key, mask in _masks(rows).items():
+            if mask.any():
+                found.append(Doubt(key, table, tuple(rows.loc[mask, "run"])))
+    found.sort(key=lambda doubt: -len(doubt.runs))
+    return [*_low_ceilings(tables), *found]
+
+
+def falling(rows: pd.DataFrame) -> pd.Series:
+    """True for a step that takes less time than the same step of a smaller batch, though more is to be done."""
+    ordered = rows.dropna(subset=["time_s", "batch_size"]).sort_values("batch_size")
+    longest = ordered.groupby(ALIKE, dropna=False)["time_s"].cummax()
+    return (ordered["time_s"] < FALLING * longest).reindex(rows.index, fill_value=False)
+
+
+def _low_ceilings(tables: frames.Tables) -> Iterator[Doubt]:
+    """Precisions in which a matmul ran faster than the best one that the ceiling knows: MFU reads too high."""
+    rows = frames.own(frames.ok(tables["matmul"], "share_of_measured_percent"))
+    above = rows[rows["share_of_measured_percent"] > ABOVE]
+    for precision, here in above.groupby("precision", sort=False):
+        best = here.loc[here["share_of_measured_percent"].idxmax()]
+        yield Doubt(str(precision), "ceilings", (best["run"],), best["share_of_measured_percent"])
+
+
+def count(tables: frames.Tables) -> tuple[int, int]:
+    """(doubtful rows, all rows with a time) of what was measured here."""
+    rows = [frames.own(frames.ok(tables[table], "time_s")) for table in STEPS]
+    return sum(int(doubtful(each).sum()) for each in rows), sum(map(len, rows))
+
+
+def summary(tables: frames.Tables, language: str = "en") -> tuple[str, list[str], str]:
+    """(headline, a line a reason, command that measures again); empty texts where nothing is doubtful."""
+    text, found, broken = Texts(language, "trust"), doubts(tables), failed(tables, language)
+    if not found and not broken:
+        return "", [], ""
+    few, all_rows = count(tables)
+    together: dict[str, list[Doubt]] = {}  # steps and matmuls that are doubtful for one reason are one line
+    for doubt in found:
+        together.setdefault(doubt.key if doubt.table in STEPS else f"ceiling {doubt.key}", []).append(doubt)
+    lines = [*filter(None, [broken]), *(_line(doubts, text) for doubts in together.values())]
+    again = [STEPS.get(doubt.table, "ceilings") for doubt in found]
+    again += [STEPS[table] for table in STEPS if broken and len(_failed(tables[table]))]
+    steps = dict.fromkeys(again)
+    rows = pd.concat([tables[table][["experiment", "recorded"]] for table in STEPS])
+    experiments = ",".join(dict.fromkeys(filter(None, rows.loc[~rows["recorded"], "experiment"])))
+    chosen = f" --config experiment={experiments}" if experiments else ""
+    command = f"snakemake --cores 1 report --forcerun {' '.join(steps)}{chosen}"
+    says = text("headline", count=few, total=all_rows) if few else text("ceilings_only") if found else ""
+    return says or lines.pop(0), lines, command
+
+
+def failed(tables: frames.Tables, language: str = "en") -> str:
+    """Sentence on the runs that failed here, with the first one's message; empty without one."""
+    rows = pd.concat([_failed(tables[table])[["run", "message"]] for table in STEPS])
+    if rows.empty:
+        return ""
+    text, first = Texts(language, "trust"), rows.iloc[0]
+    return text("failed", count=len(rows), run=short(first["run"]), message=first["message"])
+
+
+def _failed(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows[~rows["recorded"] & rows["status"].isin(["failed", "incorrect"])]
+
+
+def _line(alike: list[Doubt], text: Texts) -> str:
+    first = alike[0]
+    run = short(first.runs[0])
+    if first.table == "ceilings":
+        return text("low_ceiling", precision=first.key, share=percent(first.worst or 0), run=run)
+    return text(first.key, count=sum(len(doubt.runs) for doubt in alike), run=run)

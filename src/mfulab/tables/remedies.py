@@ -1,0 +1,72 @@
+"""Cost of a verdict in a step, and the experiment that shows what its remedy does on this machine.
+
+The cost is taken from the headroom, so that a verdict's milliseconds are those of the figure. The remedy itself is a
+sentence: section `advice` of the catalogues.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mfulab.tables.headroom import PARTS
+from mfulab.tables.ladder import number
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """`parts` of the headroom that a verdict is about; `config` measures its remedy's effect, drawn by `figure`."""
+
+    parts: tuple[str, ...]
+    config: str
+    figure: str
+
+
+LOST = tuple(part for part in PARTS if part != "useful")
+_MATMULS = ("matmuls_below_best", "best_below_peak")
+
+REMEDIES = {
+    "compute_bound": Remedy(LOST, "experiment=fewer_flops", "flops_versus_time"),
+    "input_bound": Remedy(
+        ("input_wait", "copies"), "model=resnet18 workload=training,training_loaded", "mfu_versus_utilization"
+    ),
+    "communication_bound": Remedy(("communication",), "experiment=traces", "headroom"),
+    "launch_bound": Remedy(("idle",), "model=tiny_kernels execution=eager,compile", "execution_speed"),
+    "memory_bound": Remedy(("other_operators", *_MATMULS), "experiment=decoding", "decoding"),
+    "wrong_precision": Remedy(_MATMULS, "model=resnet18 precision=fp32,tf32,bf16", "precision_speed"),
+    "throttled": Remedy(("clock",), "experiment=quickstart", "run_in_time"),
+    "shape": Remedy(("tile_padding", *_MATMULS), "experiment=matmul_shapes", "matmul_shapes"),
+    "low_occupancy": Remedy(_MATMULS, "experiment=block_sizes", "block_sizes"),
+    "shared": Remedy(("idle",), "experiment=quickstart", "run_in_time"),
+    "under_used": Remedy(("idle",), "model=resnet18 batch_size=1,2,4,8,16", "mfu_by_batch_size"),
+    "other_operators": Remedy(("other_operators",), "model=resnet18 execution=eager,compile", "execution_speed"),
+    "overhead": Remedy(("idle",), "model=simple_cnn execution=eager,compile", "execution_speed"),
+    "slow_matmuls": Remedy(("matmuls_below_best",), "experiment=matmul_sizes", "matmul_throughput"),
+    "busy_not_useful": Remedy(LOST, "experiment=busy_but_useless", "mfu_versus_utilization"),
+    "padded": Remedy(("useful",), "model=gpt2 sequence_length=32,64,128", "flops_versus_time"),
+    "no_mfu": Remedy((), "experiment=counters", "counter_deviation"),
+    "not_explained": Remedy(LOST, "experiment=traces", "utilization_ladder"),
+}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Milliseconds of a step, and the points of MFU that they are."""
+
+    ms: float
+    points: float
+
+
+def budget(row: Mapping[str, object]) -> dict[str, Cost]:
+    """Parts of a step's headroom that take time, in its order; empty without a headroom."""
+    time = number(row.get("time_s"))
+    found = {part: number(row.get(f"{part}_ms")) for part in PARTS}
+    if not time:
+        return {}
+    return {part: Cost(ms, ms / time / 10) for part, ms in found.items() if ms}
+
+
+def cost(row: Mapping[str, object], cause: str) -> Cost | None:
+    """Time that a verdict's parts of the headroom take; None where the headroom is not known or has none of them."""
+    parts = budget(row)
+    wanted = [parts[part] for part in REMEDIES[cause].parts if part in parts] if cause in REMEDIES else []
+    ms, points = sum(each.ms for each in wanted), sum(each.points for each in wanted)
+    return Cost(ms, points) if points > 0 else None

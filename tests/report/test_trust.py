@@ -1,0 +1,113 @@
+"""What is doubtful is found, told first, and never told of what is sound; answers to readers' questions by hand."""
+
+import pandas as pd
+import pytest
+
+from mfulab.report import answers, trust
+from mfulab.report.page import document
+from mfulab.tables import remedies
+from mfulab.tables.headroom import PARTS
+from mfulab.tables.verdict import CAUSES
+
+CASE = {
+    "hardware": "here", "machine": "here", "recorded": False, "experiment": "mine", "status": "ok", "message": "",
+    "model": "net", "workload": "training", "mode": "training", "precision": "fp32", "execution": "eager",
+    "replicates": 3.0,
+    "sequence_length": float("nan"), "effective_precision": "fp32", "steady": True, "verdict_flags": "",
+}  # fmt: skip
+
+
+def profile(*times: float, **more: object) -> pd.DataFrame:
+    """Rows of batch sizes 1, 2, 4 … with these step times and narrow intervals."""
+    rows = [
+        CASE
+        | {"run": f"model=net,batch={2**place}", "batch_size": 2.0**place, "time_s": time, "mfu_percent": 10.0}
+        | {"time_ci_low_s": 0.99 * time, "time_ci_high_s": 1.01 * time, "samples_per_s": 2**place / time}
+        | {"predicted_memory_bytes": 1e9 + 2**place * 1e9, "ceiling_tflop_s": 1.0}
+        | more
+        for place, time in enumerate(times)
+    ]
+    return pd.DataFrame(rows)
+
+
+def tables(rows: pd.DataFrame, share: float = 90.0) -> dict[str, pd.DataFrame]:
+    product = CASE | {"run": "product", "time_s": 1e-3, "time_ci_low_s": 1e-3, "time_ci_high_s": 1e-3}
+    return {"profile": rows, "matmul": pd.DataFrame([product | {"share_of_measured_percent": share}])}
+
+
+def test_sound_rows_raise_no_doubt():
+    assert trust.summary(tables(profile(0.1, 0.19, 0.36))) == ("", [], "")
+
+
+@pytest.mark.parametrize(
+    ("more", "key"),
+    [
+        ({"steady": False}, "unsteady"),
+        ({"verdict_flags": '{"beside": {"share": 30.0}}'}, "beside"),
+        ({"verdict_flags": '{"held_back": {"share": 30.0}}'}, "held_back"),
+        ({"time_ci_high_s": 0.9}, "wide"),
+        ({"time_ci_low_s": float("nan")}, "no_interval"),
+        ({"mfu_percent": 120.0}, "above_peak"),
+    ],
+)
+def test_each_reason_is_found_and_told(more, key):
+    found = tables(profile(0.1, **more))
+    assert [doubt.key for doubt in trust.doubts(found)] == [key]
+    for language in ("en", "ko"):
+        says, lines, again = trust.summary(found, language)
+        assert "2" in says  # of two rows
+        assert "net 1" in lines[0]
+        assert again == "snakemake --cores 1 report --forcerun profile_step --config experiment=mine"
+
+
+def test_a_step_that_falls_with_the_batch_and_a_low_ceiling_are_told():
+    found = trust.doubts(tables(profile(0.1, 0.05, 0.2), share=150.0))
+    assert [(doubt.key, doubt.runs) for doubt in found] == [("fp32", ("product",)), ("falling", ("model=net,batch=2",))]
+
+
+def test_recorded_rows_are_not_doubted_where_something_was_measured():
+    here = profile(0.1)
+    there = profile(0.1, steady=False, recorded=True, hardware="there")
+    assert trust.doubts(tables(pd.concat([here, there], ignore_index=True))) == []
+
+
+def test_a_run_that_failed_is_told_first():
+    rows = profile(0.1, 0.2).assign(status=["ok", "failed"], message=["", "no such layer"])
+    says, lines, again = trust.summary(tables(rows))
+    assert says == "1 run failed: net 2: no such layer"
+    assert lines == []
+    assert "--forcerun profile_step" in again
+    rows = rows.assign(status="failed", message="no such layer")
+    broken = tables(rows) | {"matmul": tables(rows)["matmul"].head(0)}
+    assert "2 runs failed" in document._headline([], broken, document.Texts("en", "page"))
+
+
+def test_the_knee_is_the_smallest_batch_near_the_most_samples():
+    (known,) = answers.batches(profile(0.1, 0.11, 0.2, 0.4))  # 10, 18.2, 20, 20 samples/s
+    assert (known.batch_size, known.rising) == (2, False)
+    (rising,) = answers.batches(profile(0.1, 0.11, 0.12))
+    assert (rising.batch_size, rising.rising) == (4, True)
+    (single,) = answers.batches(profile(0.1))
+    assert single.batch_size is None
+
+
+def test_the_largest_batch_of_a_card_follows_the_line_of_predicted_memory():
+    case = profile(0.1, 0.2)  # 2 GB at batch 1, 3 GB at batch 2
+    assert answers.largest_that_fits(case, 16) == 13  # 14.4 of 16 GB
+    assert answers.largest_that_fits(case, 1) == 0
+    assert answers.largest_that_fits(case.head(1), 16) == 1
+    assert answers.largest_that_fits(case.assign(predicted_memory_bytes=float("nan")), 16) is None
+
+
+@pytest.mark.parametrize(("time", "worth"), [(0.05, "bf16_yes"), (0.2, "bf16_no"), (0.096, "bf16_unclear")])
+def test_bf16_is_worth_what_its_interval_says(time, worth):
+    half = profile(time, precision="bf16", effective_precision="bf16")
+    assert answers.bf16(pd.concat([profile(0.1), half], ignore_index=True))["worth"].tolist() == [worth]
+
+
+def test_every_verdict_has_a_remedy_with_its_cost_and_experiment():
+    assert set(remedies.REMEDIES) == {*CAUSES, "no_mfu", "not_explained"}
+    row = {"time_s": 0.1, **{f"{part}_ms": 0.0 for part in PARTS}, "idle_ms": 60.0, "useful_ms": 40.0}
+    assert remedies.cost(row, "launch_bound") == remedies.Cost(60.0, 60.0)
+    assert remedies.cost(row, "slow_matmuls") is None
+    assert remedies.cost({"time_s": 0.1}, "launch_bound") is None
