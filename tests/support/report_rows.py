@@ -46,6 +46,7 @@ MODELS = {  # forward FLOPs a sample, parameters, tokens a sample
     "resnet18": (3_628_146_688, 11_689_512, None),
     "gpt2": (36_500_000_000, 124_439_808, 128),
 }
+PHASES = {"forward": 0.3, "backward": 0.45, "optimiser": 0.2, "other": 0.05}
 KERNELS = {  # share of the reference, by hardware
     CPU: {"python": 1e-6, "numba_naive": 0.004, "numba_reordered": 0.11, "numba_parallel": 0.35, "numpy": 0.99},
     GPU: {"numba_naive": 0.013, "numba_shared": 0.128, "cuda_register_tile_2d": 0.687, "triton": 0.93, "cublas": 1.0},
@@ -374,6 +375,7 @@ def profile(
         energy_j=time * 420 if gpu else None,
         power_w=420.0 if gpu else None,
         loss=2.3 if ok else None,
+        **{f"{phase}_ms": 1e3 * time * share for phase, share in PHASES.items() if ok and workload == "training"},
         spent=json.dumps({"products": 60, "others": 25, "copies": 3, "idle": 12}) if ok else None,
         kernel_busy_percent=busy * 0.97 if ok else None,
         sm_active_percent=busy * 0.8 if gpu else None,

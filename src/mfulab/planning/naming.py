@@ -13,6 +13,7 @@ LONGEST = 180  # bytes: file systems allow 255, and a temporary suffix must fit
 TUNABLE = (
     "timing",
     "profile",
+    "parallel",
     "device",
     "seed",
     "sum_length",

@@ -185,6 +185,11 @@ class FlopsRow(Row):
     inference_bytes: int | None = Field(None, description="Read and written by its counted operators, 4 bytes each.")
     inference_peak_bytes: int | None = Field(None, description="Floats alive at once beside the weights, 4 bytes each.")
     inference_peak_fixed_bytes: int | None = None
+    prefill_flops: int | None = Field(
+        None, description="Of a whole prompt, with the logits of its last token alone; causal transformers only."
+    )
+    prefill_causal_flops: int | None = None
+    prefill_bytes: int | None = None
     decoding_flops: int | None = Field(
         None, description="Of the last token of each sequence, those before it in a cache; causal transformers only."
     )
@@ -239,6 +244,30 @@ class ProfileRow(TimedRow):
     first_call_s: float | None = Field(
         None, description="The first step: lazy initialisation, autotuning, compilation."
     )
+    forward_ms: float | None = Field(None, description="Of a training step: model and loss. In marked steps apart.")
+    backward_ms: float | None = None
+    optimiser_ms: float | None = Field(None, description="The optimiser's update alone.")
+    other_ms: float | None = Field(
+        None, description="The rest: fetching a batch, unscaling, clipping, learning-rate schedule, zero_grad."
+    )
+    devices: float | None = Field(
+        None, description="Of several processes: devices that they fill together; a CPU's share its threads' peak."
+    )
+    sent_bytes: float | None = Field(
+        None, description="By each of several processes in a step, as the network counted."
+    )
+    predicted_sent_bytes: float | None = Field(None, description="The same by the formulas of ring collectives.")
+    exposed_communication_ms: float | None = Field(
+        None, description="Of a step, traced pass: union of communication − union of compute, of the rank with most."
+    )
+    transfer_percent: Percent | None = Field(
+        None, description="Traced pass: collectives as long as the shortest rank's, of the rank that waits most."
+    )
+    waiting_percent: Percent | None = Field(
+        None, description="What its collectives take beyond that: waiting for others."
+    )
+    slowest_rank: int | None = Field(None, description="The rank for which the others wait: it waits least itself.")
+    ranks: str | None = Field(None, description="JSON: a mapping a rank: its step, communication, memory.")
     compile_s: float | None = Field(
         None,
         description="Making and first calling a traced, scripted, compiled or captured model, beyond a steady step.",

@@ -21,6 +21,8 @@ TEXT = {
     "ceiling",
     "mode",
     "optimizer",
+    "optimizer_implementation",
+    "wrapper",
     "dtype",
     "format",
     "mfu_basis",

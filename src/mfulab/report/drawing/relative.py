@@ -23,7 +23,7 @@ def against(rows: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
     `speedup_low` and `speedup_high` bound it; both runs' confidence intervals are in it.
     """
     keys = [key for key in KEYS if key != axis]
-    filled = frames.one_each(rows.assign(sequence_length=rows["sequence_length"].fillna(0)), KEYS)
+    filled = frames.one_each(frames.alone(rows).assign(sequence_length=rows["sequence_length"].fillna(0)), KEYS)
     partners = filled[filled[axis] == baseline].drop_duplicates(keys)
     values = ["samples_per_s", *INTERVAL, "ceiling_tflop_s", "effective_precision"]
     paired = filled[filled[axis] != baseline].merge(partners[keys + values], on=keys, suffixes=("", "_base"))
