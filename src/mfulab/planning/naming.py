@@ -17,6 +17,8 @@ TUNABLE = (
     "device",
     "seed",
     "sum_length",
+    "first_calls",
+    "load_time_s",
 )  # named where they differ from their defaults
 UNNAMED = ("device.name", "device.type", "device.peak_tflop_s", "model._target_", "model.name", "kernel._target_")
 

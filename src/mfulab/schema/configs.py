@@ -303,6 +303,9 @@ class BenchMatmulConfig(StepConfig):
     precision: PrecisionConfig
     device: DeviceConfig = DeviceConfig()
     timing: TimingConfig = TimingConfig()
+    first_calls: int | None = Field(
+        None, ge=2, le=1000, description="Calls timed together from the very first on, as by a script without warm-up."
+    )
     seed: int = SEED
     replicate: int = REPLICATE
 
@@ -318,6 +321,32 @@ class BenchMatmulConfig(StepConfig):
             case [batch, m, n, k]:
                 return (batch, m, n, k)
         raise ValueError(f"size={self.size}: give N, MxNxK or BxMxNxK")
+
+
+class ReadUtilizationConfig(StepConfig):
+    """A load of known utilization, and how often its device is asked."""
+
+    axes: ClassVar[tuple[str, ...]] = ("load", "polling_period_s", "precision")
+    load: Literal["idle", "spin_one", "copies", "duty_25", "duty_50", "duty_75", "padded", "steady", "bursty"] = Field(
+        description="Nothing; a core or SM spinning; a thread copying; matmuls for so much of the time; half padding."
+    )
+    polling_period_s: float = Field(0.2, ge=1e-3, le=60, description="Seconds between two single readings.")
+    load_time_s: float = Field(4.0, gt=0, le=600, description="Length of the loop.")
+    precision: PrecisionConfig
+    device: DeviceConfig = DeviceConfig()
+    seed: int = SEED
+
+
+class ProbeMemoryConfig(StepConfig):
+    """One working set, walked in one order."""
+
+    axes: ClassVar[tuple[str, ...]] = ("pattern", "working_set_bytes")
+    pattern: Literal["sequential", "strided", "random", "rows", "columns", "host"] = Field(
+        description="In order; one element a line; a pointer chase; a matrix by rows, by columns; a copy to the GPU."
+    )
+    working_set_bytes: int = Field(ge=1024, le=1 << 36, description="How much memory is walked through.")
+    device: DeviceConfig = DeviceConfig()
+    seed: int = SEED
 
 
 class ReadTraceConfig(StepConfig):

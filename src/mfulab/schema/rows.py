@@ -377,6 +377,10 @@ class MatmulRow(TimedRow):
     cold_time_s: float | None = Field(None, description="Caches flushed before each launch.")
     cold_iqr_s: float | None = None
     first_call_s: float | None = Field(None, description="JIT compilation included.")
+    first_calls: int | None = Field(None, description="Calls in first_calls_mean_s.")
+    first_calls_mean_s: float | None = Field(
+        None, description="Mean of so many calls, the very first among them: what a script without warm-up prints."
+    )
     allocation_s: float | None = Field(None, description="A, B and C; on a CPU their pages are touched.")
     host_to_device_s: float | None = Field(None, description="A and B from pageable memory.")
     device_to_host_s: float | None = None
@@ -428,6 +432,17 @@ class NumberFormatsRow(Row):
     descending_sum_error: float | None = Field(None, description="Naive, largest number first.")
     pairwise_sum_error: float | None = None
     kahan_sum_error: float | None = None
+    neumaier_sum_error: float | None = None
+    nearest_away_sum_error: float | None = Field(None, description="Naive, ties rounded away from zero.")
+    toward_zero_sum_error: float | None = Field(None, description="Naive, each sum cut off.")
+    up_sum_error: float | None = Field(None, description="Naive, each sum rounded towards +∞.")
+    down_sum_error: float | None = Field(None, description="Naive, each sum rounded towards −∞.")
+    not_associative_percent: Percent | None = Field(None, description="Triples with (a + b) + c ≠ a + (b + c).")
+    round_trip_digits: int | None = Field(None, description="Decimal digits from which each number is read back.")
+    sigmoid_fails_at: int | None = Field(None, description="First whole x at which exp(x) / (1 + exp(x)) is NaN.")
+    stable_sigmoid_error: float | None = Field(None, description="Of the form that never fails, the greatest.")
+    special_values: str | None = Field(None, description="JSON: value → bits of sign, exponent, mantissa.")
+    nan_patterns: int | None = Field(None, description="Patterns of bits that are no number.")
     squares_difference_error: float | None = Field(None, description="a·a − b·b for a, b near 1: cancellation.")
     factored_difference_error: float | None = Field(None, description="(a − b)·(a + b) for the same.")
     dot_error_own: float | None = Field(None, description="Accumulated in the format itself.")
