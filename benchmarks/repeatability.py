@@ -66,6 +66,7 @@ class Sweep:
 def measured(out: Path, overrides: Sequence[str], slower: float = 0.0) -> Sweep:
     """One sweep in a new copy of the project below `out`."""
     remove(out)
+    out.mkdir(parents=True)
     folder = trivial.copy_workflow(out)
     if slower:
         (folder / "scripts/profile_step.py").write_text(SLOWER.format(share=slower))

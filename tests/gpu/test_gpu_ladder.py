@@ -160,3 +160,28 @@ def test_a_captured_training_step_learns(tmp_path):
     assert row.status == "ok"
     assert row.loss < 2.0
     assert (tmp_path / "kernels.csv").exists()
+
+
+def test_phases_of_a_training_step_are_events_that_sum_to_it(tmp_path):
+    from mfulab.schema.configs import ProfileStepConfig
+    from mfulab.steps import profile_step
+
+    config = ProfileStepConfig.model_validate(
+        {
+            "model": {
+                "name": "wide",
+                "_target_": "torch.nn.Linear",
+                "arguments": {"in_features": 8192, "out_features": 8192},
+                "input_shape": [8192],
+            },
+            "batch_size": 4096,
+            "workload": {"name": "training"},
+            "precision": {"name": "fp32", "dtype": "float32"},
+            "execution": {"name": "eager"},
+            "device": {"type": "cuda"},
+        }
+    )
+    row = profile_step.measure(config, tmp_path).row
+    phases = [row.forward_ms, row.backward_ms, row.optimiser_ms, row.other_ms]
+    assert sum(phases) == pytest.approx(1e3 * row.time_s, rel=0.02)
+    assert row.backward_ms > row.forward_ms > row.other_ms

@@ -7,6 +7,7 @@ from support.shape_classes import KERNELS, kernel_class, shape_classes
 from mfulab.kernels.base import MatmulKernel, Shape
 from mfulab.kernels.formats import FORMATS
 from mfulab.kernels.numba_cpu_blocked import NumbaCpuBlocked
+from mfulab.kernels.numba_cpu_elementwise import NumbaCpuElementwise
 from mfulab.kernels.torch_compiled import TorchCompiled
 from mfulab.kernels.verification import check, exact_product, random_operands
 from mfulab.schema.errors import UnsupportedError
@@ -79,3 +80,11 @@ def test_the_result_is_the_product_and_not_its_transpose():
     c = torch.empty(1, 2, 4, dtype=torch.float64)
     kernel.run(*kernel.prepare(a, b, c), launch=kernel.launch(Shape(1, 2, 4, 3)))
     assert c[0].tolist() == [[20, 23, 26, 29], [56, 68, 80, 92]]
+
+
+@pytest.mark.parametrize("precision", NumbaCpuElementwise.precisions)
+def test_the_element_wise_product_takes_vectors_alone(precision):
+    kernel = NumbaCpuElementwise(precision)
+    assert run(kernel, Shape(1001, 1, 1, 1)).effective_precision == precision
+    with pytest.raises(UnsupportedError, match="element by element, not 4×4×4"):
+        kernel.require("cpu", Shape(1, 4, 4, 4))

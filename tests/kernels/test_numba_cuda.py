@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from numba import float32, float64, types, uint32
-from support.ladders import KINDS
+from support.ladders import KINDS, SEMINAR
 from support.machine_code import disassembled, needs_nvrtc, resource_usage
 from support.numba_machine_code import assembled, ptx_of
 from support.shape_classes import shape_classes
@@ -21,21 +21,40 @@ from mfulab.schema.errors import UnsupportedError
 RUNGS = [(kind, precision) for kind in KINDS for precision in kind.precisions]
 
 
-@pytest.mark.parametrize(("kind", "precision"), RUNGS)
-def test_every_rung_is_right_in_the_simulator(kind, precision):
-    """In a process of its own: the simulator replaces numba.cuda."""
-    block, tile, depth = KINDS[kind]
-    classes = shape_classes(tile, depth)  # the simulator takes a second for each thousand threads: those with edges
-    shapes = {"single": Shape(1, 1, 1, 1)} | {name: classes[name] for name in ("one_under", "one_over", "batched")}
-    module = kind.__module__.rsplit(".", 1)[1]
-    cases = [(module, kind.__name__, precision, block, shape) for shape in shapes.values()]
+def _simulated(cases):
+    """Answers for (kind, precision, block, shape), from a process of its own: the simulator replaces numba.cuda."""
+    named = [(kind.__module__.rsplit(".", 1)[1], kind.__name__, *rest) for kind, *rest in cases]
     script = ROOT / "tests/support" / "numba_simulator.py"
     environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "1"}
     finished = subprocess.run(
-        [sys.executable, str(script), json.dumps(cases)], capture_output=True, text=True, env=environment, check=False
+        [sys.executable, str(script), json.dumps(named)], capture_output=True, text=True, env=environment, check=False
     )
     assert finished.returncode == 0, finished.stderr[-3000:]
-    answers = dict(zip(shapes, json.loads(finished.stdout), strict=True))
+    return json.loads(finished.stdout)
+
+
+def test_the_seminar_s_kernels_are_right_but_for_tiles_that_overhang():
+    """1000 is no multiple of 32, as 12 is none of 8: the shared-memory kernel then reads outside."""
+    whole, overhanging = Shape(1, 16, 8, 24), Shape(1, 12, 12, 12)
+    cases = [(kind, "fp32", block, shape) for kind, (block, _, _) in SEMINAR.items() for shape in (whole, overhanging)]
+    answers = _simulated(cases)
+    assert [answer["correct"] for answer in answers] == [True, True, True, True, True, False]
+    assert "out of bounds" in answers[-1]["said"]
+
+
+@pytest.mark.parametrize("kind", SEMINAR)
+def test_the_seminar_s_accumulator_is_float64(kind):
+    ptx, _ = _machine_code(kind, "fp32")
+    assert "cvt.f64.f32" in ptx
+    assert re.search(r"add(\.rn)?\.f64", ptx)
+
+
+@pytest.mark.parametrize(("kind", "precision"), RUNGS)
+def test_every_rung_is_right_in_the_simulator(kind, precision):
+    block, tile, depth = KINDS[kind]
+    classes = shape_classes(tile, depth)  # the simulator takes a second for each thousand threads: those with edges
+    shapes = {"single": Shape(1, 1, 1, 1)} | {name: classes[name] for name in ("one_under", "one_over", "batched")}
+    answers = dict(zip(shapes, _simulated([(kind, precision, block, shape) for shape in shapes.values()]), strict=True))
     assert {name: answer["said"] for name, answer in answers.items() if not answer["correct"]} == {}
     assert {answer["effective"] for answer in answers.values()} == {precision}
 

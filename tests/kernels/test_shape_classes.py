@@ -1,5 +1,5 @@
 import pytest
-from support.ladders import CPU_CLASSES, KINDS, LADDER
+from support.ladders import CPU_CLASSES, KINDS, LADDER, SEMINAR
 from support.shape_classes import kernel_classes, shape_classes
 
 from mfulab.kernels.base import Shape
@@ -84,9 +84,9 @@ def test_more_blocks_than_a_gpu_launches_are_refused(monkeypatch):
 
 
 def test_every_implementation_is_checked_somewhere_without_a_gpu_but_for_nvidia_s_own():
-    checked = {*LADDER, *KINDS, *CPU_CLASSES}
+    checked = {*LADDER, *KINDS, *SEMINAR, *CPU_CLASSES}
     elsewhere = {  # tests of their own
-        *("torch_compiled", "cuda_elementwise", *HOPPER),
+        *("torch_compiled", "cuda_elementwise", "numba_cpu_elementwise", *HOPPER),
         *("triton_plain", "triton_autotuned", "triton_persistent"),
     }
     left = {stem for stem, kind in kernel_classes().items() if kind not in checked} - elsewhere

@@ -6,7 +6,7 @@ from pydantic import ValidationError
 
 from mfulab.flops.model import count_model
 from mfulab.models.build import build
-from mfulab.models.decoding import decoder
+from mfulab.models.decoding import decoder, prefiller
 from mfulab.schema.configs import ModelConfig, WorkloadConfig
 from mfulab.schema.errors import UnsupportedError
 from mfulab.tables.join import profile_columns
@@ -49,6 +49,30 @@ def test_each_step_gives_the_last_token_of_the_whole_sequence(config, device):
     step = decoder(model, tokens, model)
     for _ in range(3):
         torch.testing.assert_close(step().logits, whole)
+
+
+@torch.no_grad()
+def test_prefill_gives_what_follows_the_prompt_and_a_new_cache_each_time():
+    model = build(GPT2).eval()
+    tokens = torch.randint(VOCABULARY, (BATCH, LENGTH))
+    step = prefiller(model, tokens, model)
+    first, second = step(), step()
+    torch.testing.assert_close(first.logits, model(tokens).logits[:, -1:])
+    assert first.past_key_values is not second.past_key_values
+    assert first.past_key_values.get_seq_length() == LENGTH
+    with pytest.raises(UnsupportedError, match="keeps no cache"):
+        prefiller(build(BERT), tokens, model)
+
+
+def test_prefill_needs_the_logits_of_its_last_token_alone():
+    whole = count_model(GPT2, BATCH, LENGTH, mode="inference").count.operations.sum("forward")
+    prefill = count_model(GPT2, BATCH, LENGTH, mode="prefill").count.operations.sum("forward")
+    assert whole.flops - prefill.flops == 2 * WIDTH * VOCABULARY * BATCH * (LENGTH - 1)
+    row = {"mode": "prefill", "status": "ok", "time_s": 0.5, "batch_size": BATCH, "sequence_length": LENGTH}
+    flops = {"prefill_flops": prefill.flops, "key_value_cache_bytes": 800, "parameters": 10}
+    joined = profile_columns({**row, "dtype": "bfloat16"}, flops, {"measured_tflop_s": 1.0}, {}, "cpu")
+    assert (joined["flops"], joined["key_value_cache_bytes"]) == (prefill.flops, 400)
+    assert joined["tokens_per_s"] == BATCH * LENGTH / 0.5
 
 
 @torch.no_grad()

@@ -7,6 +7,7 @@ from support.models import CONFIGS, PARAMETERS, read
 from mfulab.flops.model import count_model
 from mfulab.models.build import ModelError, build, enable_checkpointing, first_tensor, loss, make_batch
 from mfulab.schema.configs import ModelConfig
+from mfulab.schema.errors import UnsupportedError
 
 
 # `own` is the form that a user fills in.
@@ -91,7 +92,7 @@ def test_checkpointing_changes_no_gradient():
 
 
 def test_a_model_without_blocks_cannot_be_checkpointed():
-    with pytest.raises(ModelError, match="no ModuleList or Sequential"):
+    with pytest.raises(UnsupportedError, match="no ModuleList or Sequential"):
         enable_checkpointing(torch.nn.Linear(2, 2))
 
 

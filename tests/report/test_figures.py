@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from matplotlib.path import Path as Line
 from matplotlib.text import Text
-from matplotlib.transforms import Bbox
 from support import report_rows
+from support.drawn import overlaps, texts
 
 from mfulab.language import Texts
 from mfulab.language.quantities import percent
 from mfulab.report import figures, frames
-from mfulab.report.drawing import labels, matmuls, style
+from mfulab.report.drawing import labels, matmuls, relative, style
 from mfulab.report.figures import (
     expected_time,
     flops_versus_time,
@@ -47,8 +47,9 @@ def measured(
     return frames.read(root / "tables")[0]
 
 
-# The invented experiment has one execution mode, so nothing to compare.
-INVENTED = [name for name in figures.modules() if name != "execution_speed"]
+# The invented experiment has one execution mode, one process and no prompts, so nothing to compare.
+COMPARING = ("execution_speed", "data_parallel", "generation")
+INVENTED = [name for name in figures.modules() if name not in COMPARING]
 
 
 @pytest.fixture(scope="module")
@@ -87,28 +88,6 @@ def scatter(patch: pytest.MonkeyPatch) -> None:
         return row
 
     patch.setattr(report_rows, "profile", scattered)
-
-
-def texts(figure: Figure) -> list[tuple[str, Bbox]]:
-    """Every text that is drawn, with its place in pixels; slanted ones are left out, as their boxes are too large."""
-    drawn: list[tuple[str, Bbox]] = []
-    original = Text.draw
-
-    def draw(self: Text, renderer: object) -> None:
-        if self.get_visible() and self.get_text().strip() and self.get_rotation() % 90 == 0:
-            # Not the method of an annotation, whose extent includes its leader.
-            drawn.append((self.get_text(), Text.get_window_extent(self, renderer)))
-        original(self, renderer)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Text, "draw", draw)
-        figure.canvas.draw()
-    return drawn
-
-
-def overlaps(figure: Figure) -> list[tuple[str, str]]:
-    placed = [(words, box.padded(-1)) for words, box in texts(figure)]
-    return [(a, b) for (a, one), (b, other) in itertools.combinations(placed, 2) if one.overlaps(other)]
 
 
 def run_together(figure: Figure) -> list[tuple[str, str]]:
@@ -474,3 +453,10 @@ def test_a_figure_reads_no_table_that_it_does_not_name(few):
     for name, module in figures.modules().items():
         named = {table: few[table] for table in module.TABLES}
         assert module.rows(named).equals(module.rows(few)), name
+
+
+def test_runs_without_a_partner_have_no_speed_up_and_its_columns_are_there(few):
+    rows = frames.with_machine(few, frames.ok(few["profile"], "time_s", "samples_per_s"))
+    alone = relative.against(rows[rows["precision"] == "bf16"], "precision", "fp32")
+    assert alone.empty
+    assert {"speedup", "speedup_low", "speedup_high"} <= set(alone.columns)

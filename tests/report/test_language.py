@@ -27,7 +27,10 @@ SHOW = PACKAGE.parent / "interactive/show.py"
 TRACE_TEXT = PACKAGE.parent / "cli/trace_text.py"
 HEADROOM = PACKAGE.parent / "tables/headroom.py"
 ASKING = ("text", "words")
-CONSTANTS = ("key", "PARTS", "RUNGS", "WORDS")
+CONSTANTS = (
+    *("key", "PARTS", "RUNGS", "WORDS", "COUNTERS", "TIMES", "ORDERS"),
+    *("NEAREST", "DIRECTED", "MODES", "COMPENSATED"),
+)
 REASONS = {"no_clock", "no_bytes", "no_device_name", "no_cpu_name", "one_of_several"}
 NOTES = {"update", "uncounted", "uncounted_because", "untimed", "no_peak", "over_peak"}
 
@@ -100,7 +103,7 @@ def test_every_text_that_is_asked_for_exists(language):
 
 def test_no_text_is_unused():
     built = {f"topic_{topic}" for topic in figures.TOPICS} | {"finding", "title", "diagonal", "reading"}
-    prefixes = ("series_", "topic_")
+    prefixes = ("series_", "topic_", "value ")
     for section, key in keys("en"):
         if not key.startswith(prefixes):
             assert key in used() | built, (section, key)

@@ -8,6 +8,7 @@ from mfulab.schema.errors import UnsupportedError
 from mfulab.schema.rows import MatmulRow
 from mfulab.steps.bench_matmul import measure
 
+OF_THE_RUN = ("measured_s", "process_s", "probe_s")  # seconds that are no speed
 QUICK = {"windows": 2, "window_time_s": 0.01, "warm_up_time_s": 0.01}
 
 
@@ -91,6 +92,7 @@ def config(target, size="33x65x17", precision="fp32", dtype="float32", device="c
         precision={"name": precision, "dtype": dtype},
         device={"name": device, "type": device, "threads": 2},
         timing=QUICK,
+        first_calls=3,
     )
 
 
@@ -104,6 +106,9 @@ def test_a_row_has_times_errors_and_the_reference(tmp_path, size):
     for name in ("time_s", "cold_time_s", "first_call_s", "end_to_end_s", "reference_time_s", "allocation_s"):
         assert getattr(row, name) > 0, name
     assert row.time_s == row.hot_time_s
+    # The first call is a third of the mean's weight, and two more come on top.
+    assert row.first_calls == 3
+    assert row.first_calls_mean_s > row.first_call_s / 3
     assert row.flops == 2 * row.batch * row.m * row.n * row.k
     assert row.relative_error <= row.tolerance
     assert row.threads == 2
@@ -119,7 +124,7 @@ def test_a_wrong_result_has_no_speed(tmp_path, kind):
     assert row.status == "incorrect"
     assert "relative error" in row.message
     assert row.relative_error > row.tolerance
-    times = [name for name in MatmulRow.model_fields if name.endswith("_s") and name not in ("measured_s", "process_s")]
+    times = [name for name in MatmulRow.model_fields if name.endswith("_s") and name not in OF_THE_RUN]
     assert [name for name in times if getattr(row, name) is not None] == []
 
 

@@ -13,7 +13,15 @@ from mfulab.schema.configs import BenchMatmulConfig
 from mfulab.schema.errors import UnsupportedError
 
 CONFIG = ROOT / "config"
-EXPERIMENTS = ("kernels", "matmul_sizes", "matmul_shapes", "matmul_precision", "block_sizes", "transfers")
+EXPERIMENTS = (
+    "kernels",
+    "matmul_sizes",
+    "matmul_shapes",
+    "matmul_precision",
+    "block_sizes",
+    "transfers",
+    "seminar_matmul",
+)
 
 
 @cache
@@ -42,8 +50,9 @@ def test_every_combination_makes_sense(experiment, monkeypatch):
 def test_a_ladder_has_every_implementation():
     names = {path.stem for path in (CONFIG / "kernel").glob("*.yaml")}
     planned = {config.kernel.name for device in ("cpu", "cuda") for config in _runs("kernels", device)}
+    planned |= {config.kernel.name for device in ("cpu", "cuda") for config in _runs("seminar_matmul", device)}
     # fp8 only: matmul_precision has it; and no matmul.
-    assert names - planned == {"torch_scaled", "cuda_hopper_fp8", "cuda_elementwise"}
+    assert names - planned == {"torch_scaled", "cuda_hopper_fp8", "cuda_elementwise", "numba_cpu_elementwise"}
 
 
 def test_the_element_wise_product_takes_vectors_alone(monkeypatch):

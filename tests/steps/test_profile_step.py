@@ -120,6 +120,39 @@ def test_gradient_accumulation_takes_the_same_step_as_one_batch():
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
+def test_the_phases_of_training_are_measured_and_those_of_inference_are_one(tmp_path):
+    trained = profile_step.measure(config(), tmp_path).row
+    phases = [trained.forward_ms, trained.backward_ms, trained.optimiser_ms, trained.other_ms]
+    assert all(phase > 0 for phase in phases)
+    assert "host clock" in json.loads(trained.sources)["optimiser_ms"]
+    inferred = profile_step.measure(config(workload={"name": "inference", "mode": "inference"}), tmp_path).row
+    assert inferred.forward_ms is None
+    assert "one phase" in json.loads(inferred.reasons)["forward_ms"]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_an_optimiser_s_implementations_take_the_same_step(optimizer):
+    losses = []
+    for implementation in ("for_loop", "foreach", "fused"):
+        torch.manual_seed(0)
+        workload = {"name": "t", "optimizer": optimizer, "optimizer_implementation": implementation}
+        step, loss = profile_step.make_step(config(workload=workload), torch.device("cpu"))
+        for _ in range(5):
+            step()
+        losses.append(loss())
+    assert losses == pytest.approx([losses[0]] * 3, rel=1e-4)
+
+
+def test_a_schedule_lowers_the_learning_rate(monkeypatch):
+    rates, update = [], torch.optim.SGD.step
+    monkeypatch.setattr(torch.optim.SGD, "step", lambda self: rates.append(self.param_groups[0]["lr"]) or update(self))
+    workload = {"name": "t", "optimizer": "sgd", "learning_rate_schedule": "cosine"}
+    step, _ = profile_step.make_step(config(workload=workload), torch.device("cpu"))
+    for _ in range(3):
+        step()
+    assert rates[0] > rates[1] > rates[2] > 0
+
+
 def test_clipping_bounds_the_step():
     torch.manual_seed(0)
     workload = {"name": "t", "optimizer": "sgd", "learning_rate": 1.0, "gradient_clipping": 1e-6}
@@ -149,6 +182,7 @@ def test_autocast_keeps_float32_parameters(tmp_path):
         ({"precision": {"name": "fp8", "dtype": "float8_e4m3fn"}}, "16 bits or more"),
         ({"execution": {"name": "graph", "mode": "cuda_graph"}}, "NVIDIA GPU"),
         ({"execution": {"name": "last", "channels_last": True}}, "channels"),
+        ({"workload": {"name": "again", "checkpointing": True}}, "no ModuleList or Sequential"),
     ],
 )
 def test_what_a_cpu_cannot_do(changes, reason, tmp_path):

@@ -14,9 +14,13 @@ from mfulab.kernels.cuda_shared import CudaShared
 from mfulab.kernels.cuda_vectorised import CudaVectorised
 from mfulab.kernels.cuda_warp_tile import CudaWarpTile
 from mfulab.kernels.cuda_wmma import CudaWmma
+from mfulab.kernels.numba_cpu_elementwise import NumbaCpuElementwise
 from mfulab.kernels.numba_cuda_coalesced import NumbaCudaCoalesced
 from mfulab.kernels.numba_cuda_naive import NumbaCudaNaive
 from mfulab.kernels.numba_cuda_register import NumbaCudaRegister
+from mfulab.kernels.numba_cuda_seminar import NumbaCudaSeminar
+from mfulab.kernels.numba_cuda_seminar_shared import NumbaCudaSeminarShared
+from mfulab.kernels.numba_cuda_seminar_transposed import NumbaCudaSeminarTransposed
 from mfulab.kernels.numba_cuda_shared import NumbaCudaShared
 from mfulab.kernels.numba_cuda_tensor_core import NumbaCudaTensorCore
 from mfulab.kernels.numba_cuda_transposed import NumbaCudaTransposed
@@ -49,4 +53,15 @@ KINDS = {
     NumbaCudaTensorCore: (None, 128, 8),
 }
 
-CPU_CLASSES = [kind for kind in kernel_classes().values() if "cpu" in kind.devices and kind is not TorchCompiled]
+# As the seminar writes them: on the ladders they would be mistakes.
+SEMINAR = {
+    NumbaCudaSeminar: ((8, 4), 8, 8),
+    NumbaCudaSeminarTransposed: ((8, 4), 8, 8),
+    NumbaCudaSeminarShared: ((8, 8), 8, 8),
+}
+
+CPU_CLASSES = [
+    kind
+    for kind in kernel_classes().values()
+    if "cpu" in kind.devices and kind not in (TorchCompiled, NumbaCpuElementwise)
+]

@@ -9,6 +9,8 @@ from typing import Any
 
 from mfulab.schema.files import write_csv
 from mfulab.schema.measurements import MEASUREMENTS
+from mfulab.schema.memory_row import MemoryRow
+from mfulab.schema.reading_row import ReadingRow
 from mfulab.schema.rows import (
     CeilingRow,
     CounterRow,
@@ -22,6 +24,8 @@ from mfulab.schema.rows import (
     Row,
 )
 from mfulab.schema.trace_row import TraceRow
+from mfulab.steps.rounding import ROUNDED
+from mfulab.steps.rounding_modes import nan_patterns, special_values
 
 CPU, GPU = "invented-cpu-4c", "invented-gpu-80gb"
 PEAKS = {  # TFLOP/s: (measured, computed)
@@ -42,10 +46,14 @@ MODELS = {  # forward FLOPs a sample, parameters, tokens a sample
     "resnet18": (3_628_146_688, 11_689_512, None),
     "gpt2": (36_500_000_000, 124_439_808, 128),
 }
+PHASES = {"forward": 0.3, "backward": 0.45, "optimiser": 0.2, "other": 0.05}
 KERNELS = {  # share of the reference, by hardware
     CPU: {"python": 1e-6, "numba_naive": 0.004, "numba_reordered": 0.11, "numba_parallel": 0.35, "numpy": 0.99},
     GPU: {"numba_naive": 0.013, "numba_shared": 0.128, "cuda_register_tile_2d": 0.687, "triton": 0.93, "cublas": 1.0},
 }
+
+
+TILED = (264, 272, 288, 320, 384)  # each with one more: what a tile's edge costs
 
 
 def write_run(root: Path, hardware: str, step: str, row: Row, config: dict[str, Any]) -> str:
@@ -61,7 +69,7 @@ def write_run(root: Path, hardware: str, step: str, row: Row, config: dict[str, 
         writer.writeheader()
         writer.writerow(values)
     (path / "samples.csv").write_text("window,step,time_s\n" + "".join(_samples(values.get("time_s"))))
-    if step == "profile_step":
+    if step in ("profile_step", "read_utilization"):
         polled = [
             f"{second / 5 - 2:.3f},{0 <= second - 10 < 20},{60 + 30 * (0 <= second - 10 < 20)},1980\n"
             for second in range(40)
@@ -255,8 +263,71 @@ def number_formats() -> list[NumberFormatsRow]:
             naive_sum_error=40 * 2.0**-mantissa if precision != "fp8" else None,
             pairwise_sum_error=2 * 2.0**-mantissa if precision != "fp8" else None,
             kahan_sum_error=0.0 if precision == "fp64" else 2.0 ** -(mantissa + 1),
+            neumaier_sum_error=0.0 if precision == "fp64" else 2.0 ** -(mantissa + 1),
+            toward_zero_sum_error=300 * 2.0**-mantissa if precision != "fp8" else None,
+            up_sum_error=290 * 2.0**-mantissa if precision != "fp8" else None,
+            down_sum_error=300 * 2.0**-mantissa if precision != "fp8" else None,
+            nearest_away_sum_error=41 * 2.0**-mantissa if precision != "fp8" else None,
+            not_associative_percent=mantissa / 2,
+            round_trip_digits=2 + round(mantissa * 0.3),
+            sigmoid_fails_at=12 if precision == "fp16" else 89,
+            special_values=json.dumps(special_values(ROUNDED[precision])),
+            nan_patterns=nan_patterns(ROUNDED[precision]),
         )
         for precision, (exponent, mantissa) in parts.items()
+    ]
+
+
+def memory(hardware: str) -> list[MemoryRow]:
+    """Steps where invented caches end; columns cost four times as much as rows."""
+    factor = {"random": 8.0, "strided": 3.0, "sequential": 1.0, "rows": 1.1, "columns": 4.4}
+    return [
+        MemoryRow(
+            **common(hardware, f"pattern={pattern},working_set_bytes={4096 << step}"),
+            pattern=pattern,
+            working_set_bytes=4096 << step,
+            caches=json.dumps({"L1": 48 << 10, "L2": 1 << 20, "L3": 32 << 20}),
+            time_per_access_s=4e-10 * times * 1.5**step,
+            accesses=1000,
+        )
+        for pattern, times in factor.items()
+        for step in range(0, 20, 2)
+    ]
+
+
+def readings(hardware: str) -> list[ReadingRow]:
+    """Loads of known utilization; the machine's counters read a neighbour too, nvidia-smi a spin as if it were all."""
+    gpu = hardware == GPU
+    truths = {"idle": 0.0, "copies": 25.0, "spin_one": 25.0, "duty_50": 51.0, "bursty": 21.0, "steady": 99.5}
+    return [
+        ReadingRow(
+            **common(hardware, f"load={load},polling_period_s={period:g},precision=fp32"),
+            load=load,
+            precision="fp32",
+            polling_period_s=period,
+            window_s=4.0,
+            units=4,
+            duty_percent=truth,
+            truth_percent=truth,
+            useful_flops=int(4e11 * truth),
+            mfulab_percent=truth + 0.4,
+            psutil_process_percent=None if gpu else truth + 0.6,
+            psutil_machine_percent=None if gpu else truth / 2 + 9,
+            proc_stat_percent=None if gpu else truth / 2 + 8,
+            cgroup_percent=None if gpu else truth + 3,
+            profiler_percent=0.0 if load in ("spin_one", "copies") else truth,
+            nvml_percent=100.0 * (truth > 0) if gpu else None,
+            sm_active_percent=truth if gpu else None,
+            before_percent=1.0,
+            during_percent=truth,
+            after_percent=0.0,
+            polls=19,
+            polled_mean_percent=truth,
+            polled_low_percent=truth / 3,
+            polled_high_percent=min(100.0, 3 * truth),
+        )
+        for load, truth in truths.items()
+        for period in ((0.05, 0.2, 1.0) if load in ("steady", "bursty") else (0.2,))
     ]
 
 
@@ -304,6 +375,7 @@ def profile(
         energy_j=time * 420 if gpu else None,
         power_w=420.0 if gpu else None,
         loss=2.3 if ok else None,
+        **{f"{phase}_ms": 1e3 * time * share for phase, share in PHASES.items() if ok and workload == "training"},
         spent=json.dumps({"products": 60, "others": 25, "copies": 3, "idle": 12}) if ok else None,
         kernel_busy_percent=busy * 0.97 if ok else None,
         sm_active_percent=busy * 0.8 if gpu else None,
@@ -361,6 +433,8 @@ def matmul(hardware: str, kernel: str, size: str, precision: str = "fp32", statu
         hot_iqr_s=time * 0.03 if ok else None,
         cold_time_s=time * 1.2 if ok else None,
         first_call_s=time + 0.4 if ok else None,
+        first_calls=10,
+        first_calls_mean_s=time + 0.04 if ok else None,
         allocation_s=2e-5 + moved / 40e9 if ok else None,
         host_to_device_s=2 * moved / 3 / 12e9 if ok and hardware == GPU else None,
         device_to_host_s=moved / 3 / 12e9 if ok and hardware == GPU else None,
@@ -420,6 +494,11 @@ def lay_out(
         folder = root / add(step, kind(**common("", name)), config)
         samples = [row.model_dump(exclude={"hardware", "run"}) for row in lines]
         write_csv(folder / "samples.csv", samples, list(samples[0]))
+    for row in memory(hardware):
+        add("probe_memory", row, {"pattern": row.pattern, "working_set_bytes": row.working_set_bytes})
+    for row in readings(hardware):
+        config = {"load": row.load, "precision": {"name": "fp32", "dtype": DTYPE["fp32"]}}
+        add("read_utilization", row, config, ceilings=links("fp32"))
     for row in number_formats():
         add("number_formats", row, {"precision": {"name": row.precision, "dtype": DTYPE[row.precision]}})
     for ceiling in ceilings(hardware):
@@ -455,13 +534,17 @@ def lay_out(
     products = [(kernel, str(size), "fp32") for kernel in KERNELS[hardware] for size in sizes]
     products += [(list(KERNELS[hardware])[-1], size, "fp32") for size in ("1023", "1x1024x1024", "16x1024x1024")]
     products += [(list(KERNELS[hardware])[-1], str(sizes[-1]), "bf16")]
+    products += [(list(KERNELS[hardware])[-1], str(size + over), "fp32") for size in TILED for over in (0, 1)]
     for kernel, size, precision in products:
         config = {
             "kernel": {"name": kernel, "_target_": "invented.kernel"},
             "size": size,
             "precision": {"name": precision, "dtype": DTYPE[precision]},
         }
-        add("bench_matmul", matmul(hardware, kernel, size, precision), config, ceilings=links(precision))
+        row = matmul(hardware, kernel, size, precision)
+        if size in map(str, (each + over for each in TILED for over in (0, 1))):
+            row.allocation_s = None  # ten more sizes are no picture of transfers
+        add("bench_matmul", row, config, ceilings=links(precision))
     for x in (8, 16, 32):
         for y in (4, 8):
             row = matmul(hardware, list(KERNELS[hardware])[1], str(sizes[-1])).model_copy(

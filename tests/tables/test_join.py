@@ -41,6 +41,19 @@ STEP = {
 }
 
 
+def test_mfu_of_a_job_is_all_flops_over_the_slowest_step_and_the_sum_of_peaks():
+    alone = join.profile_columns(STEP, FLOPS, COMPUTE, MEMORY, "cuda")
+    four = join.profile_columns({**STEP, "processes": 4, "devices": 4.0}, FLOPS, COMPUTE, MEMORY, "cuda")
+    assert four["mfu_percent"] == pytest.approx(alone["mfu_percent"])
+    assert (four["flops"], four["peak_tflop_s"]) == (4 * alone["flops"], 4 * alone["peak_tflop_s"])
+    assert four["samples_per_s"] == 4 * alone["samples_per_s"]
+    # Ranks that share one device's threads share its peak.
+    shared = join.profile_columns({**STEP, "processes": 4, "devices": 1.0}, FLOPS, COMPUTE, MEMORY, "cpu")
+    whole = join.profile_columns(STEP, FLOPS, COMPUTE, MEMORY, "cpu")
+    assert shared["mfu_percent"] == pytest.approx(4 * whole["mfu_percent"])
+    assert four["predicted_memory_bytes"] is None
+
+
 def test_a_training_step_on_a_gpu_by_hand():
     joined = join.profile_columns(STEP, FLOPS, COMPUTE, MEMORY, "cuda")
     assert joined["flops"] == 3e12
@@ -305,6 +318,16 @@ TRAINED = {"mode": "training", "dtype": "float32", "optimizer": "sgd"}
 def test_predicted_memory(row, device, expected):
     assert join.predicted_memory(row, COUNTED, device) == expected
     assert join.predicted_memory(row, {}, device) is None
+
+
+@pytest.mark.parametrize(
+    ("implementation", "device", "temporaries"),
+    [("default", "cpu", 0), ("default", "cuda", 1), ("foreach", "cpu", 1), ("fused", "cuda", 0), (None, "cuda", 1)],
+)
+def test_an_optimiser_that_updates_all_at_once_holds_temporaries(implementation, device, temporaries):
+    row = {**TRAINED, "optimizer": "adam", "optimizer_implementation": implementation}
+    small = {**COUNTED, "step_peak_bytes": 400, "step_peak_fixed_bytes": 0}
+    assert join.predicted_memory(row, small, device) == 400 + 800 + 400 * (1 + temporaries)
 
 
 def test_a_quotient_carries_the_intervals_of_both_sides():

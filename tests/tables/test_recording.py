@@ -55,7 +55,8 @@ def test_it_holds_one_machine_and_no_traces_or_logs(results, recording):
     assert {row["hardware"] for row in lines(recording / "profile.csv")} == {report_rows.GPU}
     assert {row["recorded"] for row in lines(recording / "matmul.csv")} == {"True"}
     series = lines(recording / "series.csv")
-    assert len(series) == 40 * len(lines(recording / "profile.csv"))
+    polled = [row for table in ("profile", "readings") for row in lines(recording / f"{table}.csv")]
+    assert len(series) == 40 * len(polled)
     about = json.loads((recording / "recording.json").read_text())
     assert about["commits"] == {"0123abc": sum(sum(each.values()) for each in about["rows"].values())}
     assert about["rows"]["profile"] == {"ok": 40, "out_of_memory": 2}

@@ -198,6 +198,24 @@ def test_a_cpu_is_told_by_its_operators(told):
     assert "a CPU runs operators" in analysis.readings["kernel_busy_percent"].reason
 
 
+def test_gloo_s_threads_communicate_and_what_compute_hides_is_not_exposed(told):
+    """Steps of 100 µs: a product until 40, gloo from 20 to 60 and, in another thread, from 50 to 70."""
+    content = trace(
+        event("user_annotation", annotation(1), 0, 100, 1),
+        operator("aten::mm", 0, 40, [[8, 8], [8, 8]]),
+        operator("c10d::allreduce_", 40, 30),  # queues and waits: no compute
+        event("user_annotation", "gloo:all_reduce", 20, 40, 2),
+        event("user_annotation", "gloo:all_reduce", 50, 20, 3),
+        deviceProperties=[],
+    )
+    one = told(content)
+    assert values(one)["communication_percent"] == 30
+    assert values(one)["communication_total_percent"] == 50
+    assert one.collectives == {"gloo:all_reduce": [40_000, 20_000]}
+    assert one.spent["communication"] == 30_000
+    assert sum(one.spent.values()) == one.window.length
+
+
 def test_a_compiled_region_is_an_operator_and_the_products_in_it_are_products(told):
     content = trace(
         event("user_annotation", annotation(1), 0, 100, 1),

@@ -20,12 +20,12 @@ from mfulab.models.build import (
     make_batch,
     require_positions,
 )
-from mfulab.models.decoding import decoder
+from mfulab.models.decoding import decoder, prefiller
 from mfulab.schema.configs import ModelConfig
 from mfulab.schema.errors import UnsupportedError
 
 Means = Literal["meta", "fake", "cpu"]
-Mode = Literal["training", "inference", "decoding"]
+Mode = Literal["training", "inference", "prefill", "decoding"]
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,13 @@ def count_model(
     """Counts one step of `batch_size` samples. Counts are of shapes and do not depend on a number format.
 
     Training is a forward and backward pass with the loss of the model's task; with `checkpointing` each block is
-    recomputed. Inference is the forward pass alone, in evaluation mode, which keeps nothing; decoding is that of the
-    last token, with the keys and values of the `sequence_length` - 1 before it in a cache.
+    recomputed. Inference is the forward pass alone, in evaluation mode, which keeps nothing. Prefill is that of a
+    prompt, with the logits of its last token alone; decoding is that of the last token, with the keys and values of
+    the `sequence_length` - 1 before it in a cache.
 
     Raises:
-        ModelError: the model cannot be built, or has no blocks to recompute.
-        UnsupportedError: it cannot decode.
+        ModelError: the model cannot be built.
+        UnsupportedError: it cannot decode, or has no blocks to recompute.
         CountError: its step fails in all three ways.
     """
     failures: list[str] = []
@@ -98,10 +99,11 @@ def _count(
             enable_checkpointing(model)
         batch = make_batch(config, batch_size, sequence_length, device=device)
         require_positions(model, batch)
-        decode = decoder(model, batch.inputs, model) if mode == "decoding" else None
+        generating = {"prefill": prefiller, "decoding": decoder}.get(mode)
+        generate = generating(model, batch.inputs, model) if generating else None
 
         def step() -> torch.Tensor:
-            output = decode() if decode else model(batch.inputs)
+            output = generate() if generate else model(batch.inputs)
             return loss(output, batch.targets, config.task) if mode == "training" else first_tensor(output)
 
         return ModelCount(count(model, step, fused=means != "cpu"), model, means, message)

@@ -51,7 +51,7 @@ def read_cpu() -> Cpu:
         flags=flags,
         clock_mhz=clock,
         clock_source=source,
-        last_level_cache_bytes=_last_level_cache(),
+        last_level_cache_bytes=max(caches().values(), default=None),
         virtual="hypervisor" in flags or system.text("sys/hypervisor/type") is not None,
     )
 
@@ -179,14 +179,18 @@ def _clock(facts: dict[str, str]) -> tuple[float | None, str]:
     return None, "not reported by this system"
 
 
-def _last_level_cache() -> int | None:
+def caches() -> dict[str, int]:
+    """Bytes of each cache that data pass through on their way to the first core: `L1`, `L2`, `L3`."""
     units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-    sizes = []
+    found = {}
     for path in Path(system.ROOT, "sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
-        text = system.text(path) or ""
-        if text and text[-1] in units and text[:-1].isdigit():
-            sizes.append(int(text[:-1]) * units[text[-1]])
-    return max(sizes, default=None)
+        text, level = system.text(path) or "", system.text(path.with_name("level")) or path.parent.name[5:]
+        if system.text(path.with_name("type")) != "Instruction" and text and text[-1] in units and text[:-1].isdigit():
+            found[f"L{level}"] = int(text[:-1]) * units[text[-1]]
+    if not found and system.IS_MACOS:
+        named = {"L1": "hw.l1dcachesize", "L2": "hw.l2cachesize", "L3": "hw.l3cachesize"}
+        found = {name: size for name, key in named.items() if (size := _integer(_sysctl(key)))}
+    return dict(sorted(found.items()))
 
 
 def _cgroup_folders(controller: str) -> list[Path]:

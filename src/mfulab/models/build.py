@@ -11,6 +11,7 @@ from torch.nn.parameter import UninitializedParameter
 from torch.utils.checkpoint import checkpoint
 
 from mfulab.schema.configs import ModelConfig
+from mfulab.schema.errors import UnsupportedError
 
 Task = Literal["classification", "language_modeling"]
 
@@ -172,11 +173,11 @@ def enable_checkpointing(model: torch.nn.Module) -> int:
     Returns how many blocks there are.
 
     Raises:
-        ModelError: the model has no stack of blocks.
+        UnsupportedError: the model has no stack of blocks.
     """
-    blocks = list(_outermost_blocks(model))
+    blocks = list(outermost_blocks(model))
     if not blocks:
-        raise ModelError(
+        raise UnsupportedError(
             f"checkpointing: {type(model).__name__} has no ModuleList or Sequential of blocks to recompute"
         )
     for block in blocks:
@@ -185,7 +186,8 @@ def enable_checkpointing(model: torch.nn.Module) -> int:
     return len(blocks)
 
 
-def _outermost_blocks(module: torch.nn.Module) -> list[torch.nn.Module]:
+def outermost_blocks(module: torch.nn.Module) -> list[torch.nn.Module]:
+    """The direct children, holding parameters, of each ModuleList or Sequential that lies in no other such stack."""
     if isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential)):
         return [child for child in module.children() if next(child.parameters(), None) is not None]
-    return [block for child in module.children() for block in _outermost_blocks(child)]
+    return [block for child in module.children() for block in outermost_blocks(child)]

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 # Clocks that torch's spin kernel waits for one millisecond at about 1.7 GHz.
-_CLOCKS_PER_MS = 1_700_000
+CLOCKS_PER_MS = 1_700_000
 # Integer steps that a core of about 3 GHz takes in one millisecond.
 _SPINS_PER_MS = 1_000_000
 
@@ -45,9 +45,9 @@ class Spinning(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         if inputs.device.type == "cuda":
-            torch.cuda._sleep(int(self.milliseconds * _CLOCKS_PER_MS))
+            torch.cuda._sleep(int(self.milliseconds * CLOCKS_PER_MS))
         elif inputs.device.type == "cpu":
-            _spin()(torch.get_num_threads(), int(self.milliseconds * _SPINS_PER_MS))
+            spin(torch.get_num_threads(), self.milliseconds)
         return self.classifier(inputs)
 
 
@@ -66,6 +66,11 @@ class WideLinear(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         return self.layers(inputs)
+
+
+def spin(threads: int, milliseconds: float) -> None:
+    """Keeps `threads` cores busy with a loop of integers for about so long."""
+    _spin()(threads, int(milliseconds * _SPINS_PER_MS))
 
 
 @functools.cache
@@ -87,8 +92,8 @@ def _spin() -> Callable[[int, int], Any]:
             ends[thread] = value
         return ends
 
-    def spin(threads: int, steps: int) -> Any:
+    def limited(threads: int, steps: int) -> Any:
         numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
         return run(threads, steps)
 
-    return spin
+    return limited

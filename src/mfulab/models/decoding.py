@@ -9,6 +9,32 @@ import torch
 from mfulab.schema.errors import UnsupportedError
 
 
+def prefiller(model: torch.nn.Module, tokens: torch.Tensor, call: Callable[..., Any]) -> Callable[[], Any]:
+    """The step that reads a prompt: fills a new cache with all `tokens` and gives the logits that follow the last.
+
+    Arguments, result and errors are `decoder`'s.
+    """
+    only_last = _cached(model)
+
+    def step() -> Any:
+        return call(tokens, use_cache=True, **only_last)
+
+    return step
+
+
+def _cached(model: torch.nn.Module) -> dict[str, int]:
+    """Options with which a model gives the logits of its last token alone, if it knows any.
+
+    Raises:
+        UnsupportedError: the model keeps no cache.
+    """
+    accepted = signature(model.forward).parameters.keys()
+    if not {"past_key_values", "use_cache"} <= accepted:
+        raise UnsupportedError(f"decoding: {type(model).__name__} keeps no cache of keys and values")
+    # Generation needs no logits of the prompt but the last: [batch, sequence_length, vocabulary_size] may not fit.
+    return {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
+
+
 def decoder(model: torch.nn.Module, tokens: torch.Tensor, call: Callable[..., Any]) -> Callable[[], Any]:
     """Fills `model`'s cache of keys and values with all `tokens` but the last; gives the step that decodes the last.
 
@@ -23,18 +49,12 @@ def decoder(model: torch.nn.Module, tokens: torch.Tensor, call: Callable[..., An
     Raises:
         UnsupportedError: the model keeps no cache, or there is no token before the last.
     """
-    name, length = type(model).__name__, tokens.shape[-1]
-    none_kept = UnsupportedError(f"decoding: {name} keeps no cache of keys and values")
-    accepted = signature(model.forward).parameters.keys()
-    if not {"past_key_values", "use_cache"} <= accepted:
-        raise none_kept
+    only_last, length = _cached(model), tokens.shape[-1]
     if length < 2:
         raise UnsupportedError(f"decoding: sequence_length={length} leaves no token for the cache; give 2 or more")
-    # Generation needs no logits of the prompt but the last: [batch, sequence_length, vocabulary_size] may not fit.
-    only_last = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
     cache, last = model(tokens[:, :-1], use_cache=True, **only_last).past_key_values, tokens[:, -1:]
     if cache is None:  # an encoder whose class can be a decoder too
-        raise none_kept
+        raise UnsupportedError(f"decoding: {type(model).__name__} keeps no cache of keys and values")
 
     def step() -> Any:
         output = call(last, past_key_values=cache, use_cache=True)

@@ -3,17 +3,22 @@ decoding one more token of each sequence."""
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from mfulab.models.build import Batch, loss, make_batch
-from mfulab.models.decoding import decoder
+from mfulab.models.decoding import decoder, prefiller
 from mfulab.schema.configs import ModelConfig, PrecisionConfig, WorkloadConfig
 from mfulab.schema.errors import UnsupportedError
 
 StepFunction = Callable[[], torch.Tensor]
+Phase = Literal["forward", "backward", "optimiser", "other"]
+Mark = Callable[[Phase], object]
+"""Told that what ran since the last call was of this phase."""
+
+SCHEDULE_STEPS = 1000  # of a cosine's half; which part of it is measured does not change what a step costs
 
 
 def autocast(precision: PrecisionConfig, device: torch.device) -> contextlib.AbstractContextManager[Any]:
@@ -44,14 +49,14 @@ class _Samples(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
             yield one.inputs[0], one.targets[0]
 
 
-def fed(
-    model: Callable[[Any], Any],
-    batch: Batch,
-    config: ModelConfig,
-    workload: WorkloadConfig,
-    sequence_length: int | None,
-) -> Callable[[Any], Any]:
-    """`model` with a new batch before each call: from a DataLoader, copied over `batch` where that lies."""
+def nothing(phase: Phase | None = None) -> None:
+    """Ignores the mark of a phase; fetches no batch where one lies on the device."""
+
+
+def feeder(
+    batch: Batch, config: ModelConfig, workload: WorkloadConfig, sequence_length: int | None
+) -> Callable[[], None]:
+    """A function that fetches a new batch: from a DataLoader, copied over `batch` where that lies."""
     loader = DataLoader(
         _Samples(config, sequence_length),
         batch_size=len(batch.inputs),
@@ -60,36 +65,45 @@ def fed(
     )
     batches = iter(loader)
 
-    def call(inputs: Any) -> Any:
+    def fetch() -> None:
         drawn, targets = next(batches)
         batch.inputs.copy_(drawn, non_blocking=True)
         batch.targets.copy_(targets, non_blocking=True)
-        return model(inputs)
 
-    return call
+    return fetch
 
 
 def inference_step(
-    model: Callable[[Any], Any], batch: Batch, precision: PrecisionConfig, device: torch.device
+    model: Callable[[Any], Any],
+    batch: Batch,
+    precision: PrecisionConfig,
+    device: torch.device,
+    fetch: Callable[[], None] = nothing,
 ) -> StepFunction:
     """Forward under torch.no_grad; the model's output is returned as it is."""
-    return _without_gradients(lambda: model(batch.inputs), precision, device)
+
+    def compute() -> Any:
+        fetch()
+        return model(batch.inputs)
+
+    return _without_gradients(compute, precision, device)
 
 
-def decoding_step(
+def generating_step(
+    mode: str,
     model: torch.nn.Module,
     call: Callable[..., Any],
     batch: Batch,
     precision: PrecisionConfig,
     device: torch.device,
 ) -> StepFunction:
-    """The last token of each sequence under torch.no_grad, as `call` computes it, from the others in a cache.
+    """A step of generating text under torch.no_grad: the whole prompt (prefill), or its last token from a cache.
 
     Raises UnsupportedError if `model` keeps no cache.
     """
     with torch.no_grad(), autocast(precision, device):
-        decode = decoder(model, batch.inputs, call)
-    return _without_gradients(decode, precision, device)
+        generate = (prefiller if mode == "prefill" else decoder)(model, batch.inputs, call)
+    return _without_gradients(generate, precision, device)
 
 
 def _without_gradients(
@@ -111,29 +125,40 @@ def training_step(
     precision: PrecisionConfig,
     device: torch.device,
     capturable: bool = False,
-) -> StepFunction:
+    fetch: Callable[[], None] = nothing,
+) -> Callable[..., torch.Tensor]:
     """Forward, loss and backward for each micro-batch, then clipping, optimiser step and zero_grad; returns the loss.
 
     `capturable` keeps the optimiser's counters on the device, which a CUDA graph needs. Under fp16 autocast the loss is
-    scaled, as mixed-precision training has it (Micikevicius et al. 2018, arXiv:1710.03740).
+    scaled, as mixed-precision training has it (Micikevicius et al. 2018, arXiv:1710.03740). The step takes a `Mark`,
+    which hears of the end of each phase; `other` is fetching, unscaling, clipping, the schedule and zero_grad.
     """
     optimizer = _optimizer(parameters, workload, capturable)
+    schedule = _schedule(optimizer, workload, capturable)
     scaled = precision.autocast and precision.dtype == "float16"
     if scaled and capturable:
         raise UnsupportedError("execution=cuda_graph: fp16 loss scaling reads from the device in each step; use bf16")
     scaler = torch.amp.GradScaler(device.type, enabled=scaled)
 
-    def step() -> torch.Tensor:
+    def step(mark: Mark = nothing) -> torch.Tensor:
         for _ in range(workload.gradient_accumulation):
+            fetch()
+            mark("other")
             with autocast(precision, device):
                 value = loss(model(batch.inputs), batch.targets, task)
+            mark("forward")
             scaler.scale(value / workload.gradient_accumulation).backward()
+            mark("backward")
+        scaler.unscale_(optimizer)
         if workload.gradient_clipping is not None:
-            scaler.unscale_(optimizer)
             torch.nn.utils.clip_grad_norm_(parameters, workload.gradient_clipping)
+        mark("other")
         scaler.step(optimizer)
+        mark("optimiser")
         scaler.update()
+        schedule()
         optimizer.zero_grad(set_to_none=not capturable)
+        mark("other")
         return value.detach()
 
     return step
@@ -142,7 +167,24 @@ def training_step(
 def _optimizer(
     parameters: list[torch.nn.Parameter], workload: WorkloadConfig, capturable: bool
 ) -> torch.optim.Optimizer:
-    if workload.optimizer == "sgd":
-        return torch.optim.SGD(parameters, lr=workload.learning_rate)
-    kind = torch.optim.Adam if workload.optimizer == "adam" else torch.optim.AdamW
-    return kind(parameters, lr=workload.learning_rate, capturable=capturable)
+    kinds: dict[str, Callable[..., torch.optim.Optimizer]] = {
+        "sgd": torch.optim.SGD,
+        "adam": torch.optim.Adam,
+        "adamw": torch.optim.AdamW,
+    }
+    options: dict[str, Any] = {} if workload.optimizer == "sgd" else {"capturable": capturable}
+    if workload.optimizer_implementation != "default":  # torch's own choice: a loop on a CPU, foreach on a GPU
+        options |= {name: workload.optimizer_implementation == name for name in ("foreach", "fused")}
+    try:
+        return kinds[workload.optimizer](parameters, lr=workload.learning_rate, **options)
+    except RuntimeError as error:
+        asked = f"workload.optimizer_implementation={workload.optimizer_implementation}"
+        raise UnsupportedError(f"{asked}: {error}") from error
+
+
+def _schedule(optimizer: torch.optim.Optimizer, workload: WorkloadConfig, capturable: bool) -> Callable[[], None]:
+    if workload.learning_rate_schedule == "constant":
+        return nothing
+    if capturable:
+        raise UnsupportedError("execution=cuda_graph: a captured step keeps its learning rate; use a constant one")
+    return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, SCHEDULE_STEPS).step

@@ -10,7 +10,16 @@ from pydantic import BaseModel
 from mfulab.schema.replicates import numbered
 
 LONGEST = 180  # bytes: file systems allow 255, and a temporary suffix must fit
-TUNABLE = ("timing", "profile", "device", "seed", "sum_length")  # named where they differ from their defaults
+TUNABLE = (
+    "timing",
+    "profile",
+    "parallel",
+    "device",
+    "seed",
+    "sum_length",
+    "first_calls",
+    "load_time_s",
+)  # named where they differ from their defaults
 UNNAMED = ("device.name", "device.type", "device.peak_tflop_s", "model._target_", "model.name", "kernel._target_")
 
 

@@ -62,6 +62,11 @@ def ok(frame: pd.DataFrame, *needed: str) -> pd.DataFrame:
     return kept[kept[list(needed)].notna().all(axis=1)].copy()
 
 
+def alone(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of one process each: a job of several is no point beside them."""
+    return rows[rows["processes"].fillna(1) == 1]
+
+
 def one_each(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     """One row for each distinct value of `keys`, in the order of the first: medians of numbers, the first of the rest.
 

@@ -1,7 +1,7 @@
-"""The time series: a process of its own that writes a line each fifth of a second until its input is closed.
+"""The time series: a process of its own that writes a line each interval until its input is closed.
 
 A thread would take the interpreter's lock from steps that are bound by launches. Run as
-`python -m mfulab.samplers.poller cpu PID CORES` or `… cuda PID UUID`; CSV goes to standard output.
+`python -m mfulab.samplers.poller cpu PID CORES SECONDS` or `… cuda PID UUID SECONDS`; CSV goes to standard output.
 """
 
 import csv
@@ -92,16 +92,17 @@ def poll(probe: Probe, wait: Callable[[], bool], output: TextIO, now: Callable[[
         output.flush()
 
 
-def _input_closed() -> bool:
+def _input_closed(interval_s: float) -> bool:
     """Waits an interval; true once the parent has closed our input, by intent or by dying."""
-    ready, _, _ = select.select([sys.stdin], [], [], INTERVAL_S)
+    ready, _, _ = select.select([sys.stdin], [], [], interval_s)
     return bool(ready) and not sys.stdin.read(1)
 
 
 def main(arguments: list[str]) -> None:
-    """`cpu PID CORES` or `cuda PID UUID`."""
-    kind, pid, what = arguments
-    poll(cpu_probe(int(pid), float(what)) if kind == "cpu" else cuda_probe(what, int(pid)), _input_closed, sys.stdout)
+    """`cpu PID CORES SECONDS` or `cuda PID UUID SECONDS`."""
+    kind, pid, what, interval_s = arguments
+    probe = cpu_probe(int(pid), float(what)) if kind == "cpu" else cuda_probe(what, int(pid))
+    poll(probe, lambda: _input_closed(float(interval_s)), sys.stdout)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from mfulab.samplers.input_sampler import InputSampler
 from mfulab.samplers.nvml_sampler import NvmlAtEnd, NvmlSampler
 from mfulab.samplers.rapl_sampler import RaplSampler
 from mfulab.samplers.reading import Reading, Readings, Sampler, missing
+from mfulab.schema.reading_row import ReadingRow
 from mfulab.schema.rows import ProfileRow
 
 # What a source that answered is worth, strictest first: a column that only it can fill, and its name.
@@ -83,17 +84,23 @@ def restriction_of(device: Any) -> str:
 def set_readings(row: ProfileRow, readings: Readings, steps: int) -> None:
     """Writes readings into the row's columns of their names; sources and reasons become JSON beside them."""
     known = per_step(readings, steps)
+    sources = fill(row, known)
+    row.utilization_source, row.memory_source = sources.get("utilization_percent"), sources.get("memory_bytes")
+    row.sources_answered = sources_answered(known)
+
+
+def fill(row: ProfileRow | ReadingRow, readings: Readings) -> dict[str, str]:
+    """Writes readings into the columns of their names, and gives each one's source; reasons are those of empty ones."""
     sources, reasons = {}, {}
-    for name, reading in known.items():
+    for name, reading in readings.items():
         if reading.value is None:
             reasons[name] = reading.reason
         else:
-            ProfileRow.__pydantic_validator__.validate_assignment(row, name, reading.value)
+            type(row).__pydantic_validator__.validate_assignment(row, name, reading.value)
             sources[name] = reading.origin
     row.sources = json.dumps(sources, ensure_ascii=False)
     row.reasons = json.dumps(reasons, ensure_ascii=False) if reasons else None
-    row.utilization_source, row.memory_source = sources.get("utilization_percent"), sources.get("memory_bytes")
-    row.sources_answered = sources_answered(known)
+    return sources
 
 
 def per_step(readings: Readings, steps: int) -> Readings:

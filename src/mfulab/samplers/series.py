@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from mfulab.samplers.poller import INTERVAL_S
 from mfulab.samplers.reading import Reading, Readings
 from mfulab.schema.files import write_csv
 
@@ -30,8 +31,8 @@ class Series:
     It is a sampler: the poller itself is started earlier, so that its start disturbs the warm-up and not the window.
     """
 
-    def __init__(self, device: Any, path: Path) -> None:
-        self._device, self._path = device, path
+    def __init__(self, device: Any, path: Path, interval_s: float = INTERVAL_S) -> None:
+        self._device, self._path, self._interval_s = device, path, interval_s
         self._process: subprocess.Popen[bytes] | None = None
         self._began_s = self._ended_s = 0.0
 
@@ -48,13 +49,17 @@ class Series:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "mfulab.samplers.poller", *what],
+                [sys.executable, "-m", "mfulab.samplers.poller", *what, str(self._interval_s)],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.DEVNULL,
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
             )
         return self
+
+    def polls(self) -> int:
+        """Complete lines so far."""
+        return len(read_series(self._path))
 
     def start(self) -> None:
         self._began_s = time.monotonic()  # one clock for all processes, which nobody sets

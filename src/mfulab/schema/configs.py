@@ -82,11 +82,17 @@ class WorkloadConfig(Closed):
     """Work that one step does with the model."""
 
     name: Name
-    mode: Literal["training", "inference", "decoding"] = Field(
-        "training", description="What a step is; decoding: one more token of each sequence, from a key-value cache."
+    mode: Literal["training", "inference", "prefill", "decoding"] = Field(
+        "training",
+        description="What a step is; prefill: a prompt's keys, values and next token; decoding: one more token of each"
+        " sequence, from a key-value cache.",
     )
     optimizer: Literal["adam", "adamw", "sgd"] = Field("adam", description="What updates the parameters.")
+    optimizer_implementation: Literal["default", "for_loop", "foreach", "fused"] = Field(
+        "default", description="One parameter after the other, all at once, or in one kernel; default: torch's choice."
+    )
     learning_rate: float = Field(1e-3, gt=0, description="Of the optimiser.")
+    learning_rate_schedule: Literal["constant", "cosine"] = Field("constant", description="What becomes of it.")
     gradient_accumulation: int = Field(1, ge=1, description="Micro-batches of batch_size a step.")
     gradient_clipping: float | None = Field(None, gt=0, description="Maximum gradient norm; none where empty.")
     checkpointing: bool = Field(False, description="Recompute activations in the backward pass.")
@@ -97,9 +103,9 @@ class WorkloadConfig(Closed):
 
     @model_validator(mode="after")
     def _decoding_makes_its_own_input(self) -> "WorkloadConfig":
-        if self.mode == "decoding" and self.input == "host":
+        if self.mode in ("prefill", "decoding") and self.input == "host":
             raise ValueError(
-                "input=host with mode=decoding: the next token comes from the model, not from a DataLoader"
+                f"input=host with mode={self.mode}: the next token comes from the model, not from a DataLoader"
             )
         return self
 
@@ -188,6 +194,23 @@ class TraceConfig(Closed):
     digest: str = Field(description="Of its content: a file that changed is read anew.")
 
 
+class ParallelConfig(Closed):
+    """Data parallelism: processes that train one model together, each with a batch and a device of its own."""
+
+    processes: int = Field(1, ge=1, le=64, description="On a CPU each takes cores of its own.")
+    wrapper: Literal["ddp", "fsdp2"] = Field(
+        "ddp", description="DistributedDataParallel, or fully_shard of each block."
+    )
+    bucket_mb: float = Field(25, gt=0, description="Of DDP, MiB: gradients are summed up bucket by bucket.")
+    slowed_rank: int | None = Field(None, ge=0, description="Sleeps in each step, to see who waits for whom.")
+
+    @model_validator(mode="after")
+    def _slows_one_of_them(self) -> "ParallelConfig":
+        if self.slowed_rank is not None and self.slowed_rank >= max(2, self.processes):
+            raise ValueError(f"slowed_rank={self.slowed_rank}: ranks are counted from 0 to processes - 1")
+        return self
+
+
 SEED = Field(0, ge=0, description="Of weights and inputs.")
 REPLICATE = Field(1, ge=1, description="Which of the processes that measure the run, apart in time; planning sets it.")
 
@@ -258,8 +281,17 @@ class ProfileStepConfig(CountFlopsConfig):
     device: DeviceConfig = DeviceConfig()
     timing: TimingConfig = TimingConfig()
     profile: ProfileConfig = ProfileConfig()
+    parallel: ParallelConfig = ParallelConfig()
     seed: int = SEED
     replicate: int = REPLICATE
+
+    @model_validator(mode="after")
+    def _several_processes_train(self) -> "ProfileStepConfig":
+        if self.parallel.processes > 1 and self.workload.mode != "training":
+            raise ValueError(
+                f"parallel.processes={self.parallel.processes} with mode={self.workload.mode}: only training"
+            )
+        return self
 
 
 class BenchMatmulConfig(StepConfig):
@@ -271,6 +303,9 @@ class BenchMatmulConfig(StepConfig):
     precision: PrecisionConfig
     device: DeviceConfig = DeviceConfig()
     timing: TimingConfig = TimingConfig()
+    first_calls: int | None = Field(
+        None, ge=2, le=1000, description="Calls timed together from the very first on, as by a script without warm-up."
+    )
     seed: int = SEED
     replicate: int = REPLICATE
 
@@ -286,6 +321,32 @@ class BenchMatmulConfig(StepConfig):
             case [batch, m, n, k]:
                 return (batch, m, n, k)
         raise ValueError(f"size={self.size}: give N, MxNxK or BxMxNxK")
+
+
+class ReadUtilizationConfig(StepConfig):
+    """A load of known utilization, and how often its device is asked."""
+
+    axes: ClassVar[tuple[str, ...]] = ("load", "polling_period_s", "precision")
+    load: Literal["idle", "spin_one", "copies", "duty_25", "duty_50", "duty_75", "padded", "steady", "bursty"] = Field(
+        description="Nothing; a core or SM spinning; a thread copying; matmuls for so much of the time; half padding."
+    )
+    polling_period_s: float = Field(0.2, ge=1e-3, le=60, description="Seconds between two single readings.")
+    load_time_s: float = Field(4.0, gt=0, le=600, description="Length of the loop.")
+    precision: PrecisionConfig
+    device: DeviceConfig = DeviceConfig()
+    seed: int = SEED
+
+
+class ProbeMemoryConfig(StepConfig):
+    """One working set, walked in one order."""
+
+    axes: ClassVar[tuple[str, ...]] = ("pattern", "working_set_bytes")
+    pattern: Literal["sequential", "strided", "random", "rows", "columns", "host"] = Field(
+        description="In order; one element a line; a pointer chase; a matrix by rows, by columns; a copy to the GPU."
+    )
+    working_set_bytes: int = Field(ge=1024, le=1 << 36, description="How much memory is walked through.")
+    device: DeviceConfig = DeviceConfig()
+    seed: int = SEED
 
 
 class ReadTraceConfig(StepConfig):

@@ -6,7 +6,7 @@ module `mfulab.steps.<step>`, a script `scripts/<step>.py` and a rule `<step>`.
 
 from dataclasses import dataclass
 
-from mfulab.schema import configs, rows, trace_row
+from mfulab.schema import configs, memory_row, reading_row, rows, trace_row
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,11 @@ MEASUREMENTS = {
                 "gradient_accumulation",
                 "checkpointing",
                 "optimizer",
+                "optimizer_implementation",
+                "processes",
+                "wrapper",
+                "bucket_mb",
+                "slowed_rank",
                 "autocast",
                 "dtype",
             ),
@@ -82,6 +87,25 @@ MEASUREMENTS = {
             " relative_error end_to_end_s",
             linked=("ceiling",),
             runtime_min=20,
+        ),
+        Measurement(
+            "read_utilization",
+            "readings",
+            configs.ReadUtilizationConfig,
+            reading_row.ReadingRow,
+            "Reading every counter of {wildcards.run}",
+            "load polling_period_s hardware status truth_percent mfulab_percent psutil_process_percent"
+            " psutil_machine_percent proc_stat_percent cgroup_percent profiler_percent nvml_percent sm_active_percent"
+            " mfu_percent before_percent during_percent after_percent",
+            linked=("ceiling",),
+        ),
+        Measurement(
+            "probe_memory",
+            "memory",
+            configs.ProbeMemoryConfig,
+            memory_row.MemoryRow,
+            "Walking through memory: {wildcards.run}",
+            "pattern working_set_bytes level hardware status time_per_access_s cycles_per_access gb_s touched_gb_s",
         ),
         Measurement(
             "read_trace",

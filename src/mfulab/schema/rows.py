@@ -185,6 +185,11 @@ class FlopsRow(Row):
     inference_bytes: int | None = Field(None, description="Read and written by its counted operators, 4 bytes each.")
     inference_peak_bytes: int | None = Field(None, description="Floats alive at once beside the weights, 4 bytes each.")
     inference_peak_fixed_bytes: int | None = None
+    prefill_flops: int | None = Field(
+        None, description="Of a whole prompt, with the logits of its last token alone; causal transformers only."
+    )
+    prefill_causal_flops: int | None = None
+    prefill_bytes: int | None = None
     decoding_flops: int | None = Field(
         None, description="Of the last token of each sequence, those before it in a cache; causal transformers only."
     )
@@ -239,6 +244,30 @@ class ProfileRow(TimedRow):
     first_call_s: float | None = Field(
         None, description="The first step: lazy initialisation, autotuning, compilation."
     )
+    forward_ms: float | None = Field(None, description="Of a training step: model and loss. In marked steps apart.")
+    backward_ms: float | None = None
+    optimiser_ms: float | None = Field(None, description="The optimiser's update alone.")
+    other_ms: float | None = Field(
+        None, description="The rest: fetching a batch, unscaling, clipping, learning-rate schedule, zero_grad."
+    )
+    devices: float | None = Field(
+        None, description="Of several processes: devices that they fill together; a CPU's share its threads' peak."
+    )
+    sent_bytes: float | None = Field(
+        None, description="By each of several processes in a step, as the network counted."
+    )
+    predicted_sent_bytes: float | None = Field(None, description="The same by the formulas of ring collectives.")
+    exposed_communication_ms: float | None = Field(
+        None, description="Of a step, traced pass: union of communication − union of compute, of the rank with most."
+    )
+    transfer_percent: Percent | None = Field(
+        None, description="Traced pass: collectives as long as the shortest rank's, of the rank that waits most."
+    )
+    waiting_percent: Percent | None = Field(
+        None, description="What its collectives take beyond that: waiting for others."
+    )
+    slowest_rank: int | None = Field(None, description="The rank for which the others wait: it waits least itself.")
+    ranks: str | None = Field(None, description="JSON: a mapping a rank: its step, communication, memory.")
     compile_s: float | None = Field(
         None,
         description="Making and first calling a traced, scripted, compiled or captured model, beyond a steady step.",
@@ -348,6 +377,10 @@ class MatmulRow(TimedRow):
     cold_time_s: float | None = Field(None, description="Caches flushed before each launch.")
     cold_iqr_s: float | None = None
     first_call_s: float | None = Field(None, description="JIT compilation included.")
+    first_calls: int | None = Field(None, description="Calls in first_calls_mean_s.")
+    first_calls_mean_s: float | None = Field(
+        None, description="Mean of so many calls, the very first among them: what a script without warm-up prints."
+    )
     allocation_s: float | None = Field(None, description="A, B and C; on a CPU their pages are touched.")
     host_to_device_s: float | None = Field(None, description="A and B from pageable memory.")
     device_to_host_s: float | None = None
@@ -399,6 +432,17 @@ class NumberFormatsRow(Row):
     descending_sum_error: float | None = Field(None, description="Naive, largest number first.")
     pairwise_sum_error: float | None = None
     kahan_sum_error: float | None = None
+    neumaier_sum_error: float | None = None
+    nearest_away_sum_error: float | None = Field(None, description="Naive, ties rounded away from zero.")
+    toward_zero_sum_error: float | None = Field(None, description="Naive, each sum cut off.")
+    up_sum_error: float | None = Field(None, description="Naive, each sum rounded towards +∞.")
+    down_sum_error: float | None = Field(None, description="Naive, each sum rounded towards −∞.")
+    not_associative_percent: Percent | None = Field(None, description="Triples with (a + b) + c ≠ a + (b + c).")
+    round_trip_digits: int | None = Field(None, description="Decimal digits from which each number is read back.")
+    sigmoid_fails_at: int | None = Field(None, description="First whole x at which exp(x) / (1 + exp(x)) is NaN.")
+    stable_sigmoid_error: float | None = Field(None, description="Of the form that never fails, the greatest.")
+    special_values: str | None = Field(None, description="JSON: value → bits of sign, exponent, mantissa.")
+    nan_patterns: int | None = Field(None, description="Patterns of bits that are no number.")
     squares_difference_error: float | None = Field(None, description="a·a − b·b for a, b near 1: cancellation.")
     factored_difference_error: float | None = Field(None, description="(a − b)·(a + b) for the same.")
     dot_error_own: float | None = Field(None, description="Accumulated in the format itself.")

@@ -59,7 +59,7 @@ def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
         launch = call.launch
         operands.poison()
         with _launched_with(launch):
-            first_call_s, returned = _first(call)
+            first_call_s, returned = _one(call)
     launch = kernel.launch(shape)  # one that was tuned by the first call is known now
     before = check(_result(operands, returned), exact, form, shape.k)
     row = _describe(config, kernel, shape, form, launch, before)
@@ -69,6 +69,8 @@ def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
 
     probe = Probe(operands.c.device)
     started = time.perf_counter()
+    first_calls = config.first_calls if is_first else None
+    first_calls_s = first_call_s + sum(_one(call)[0] for _ in range((first_calls or 1) - 1))
     with _launched_with(launch), _others_noted(row):
         repetitions, reference = _time(config, call, operands, exact, row, probe, known_best(folder))
     row.probe_s = probe.spent_s
@@ -82,6 +84,7 @@ def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
 
     _fill_times(row, repetitions, config.kernel.name, reference)
     row.first_call_s, row.allocation_s = first_call_s, allocation_s
+    row.first_calls_mean_s = first_calls_s / first_calls if first_calls else None
     if not is_first:
         return Measured(row, samples)
     inputs = (operands.a.cpu(), operands.b.cpu())
@@ -229,6 +232,7 @@ def _describe(
         n=shape.n,
         k=shape.k,
         effective_precision=checked.effective_precision,
+        first_calls=config.first_calls,
         flops=shape.flops,
         bytes_moved=shape.bytes_moved(_item_bytes(form.operand), _item_bytes(form.output)),
         relative_error=checked.relative_error,
@@ -298,8 +302,8 @@ def _shared_memory(resources: Resources, launch: Launch) -> int | None:
     return resources.shared_memory_bytes + launch.shared_memory_bytes
 
 
-def _first(call: Call) -> tuple[float, torch.Tensor | None]:
-    """Seconds of the first call, and what it returned."""
+def _one(call: Call) -> tuple[float, torch.Tensor | None]:
+    """Seconds of one call alone, and what it returned."""
     synchronise()
     started = time.perf_counter()
     returned = call()

@@ -8,11 +8,10 @@ from mfulab.flops.count import CountError
 from mfulab.flops.counter import Operations
 from mfulab.flops.formulas import TransformerShape
 from mfulab.flops.memory import key_value_cache_bytes, logits_bytes
-from mfulab.flops.model import ModelCount, count_model, looked_up_parameters
+from mfulab.flops.model import Mode, ModelCount, count_model, looked_up_parameters
 from mfulab.flops.optimizers import optimizer_flops
 from mfulab.flops.parallel import plans
 from mfulab.flops.tree import layer_rows
-from mfulab.models.build import ModelError
 from mfulab.schema.configs import CountFlopsConfig
 from mfulab.schema.errors import UnsupportedError
 from mfulab.schema.files import write_csv
@@ -34,7 +33,7 @@ def measure(config: CountFlopsConfig, folder: Path) -> Measured:
     formulas beside the count, and `parallel.csv`, memory and traffic on several devices, on paper.
 
     Raises:
-        ModelError: the model cannot be built.
+        mfulab.models.build.ModelError: the model cannot be built.
         CountError: its forward or backward pass fails with the given inputs.
     """
     counted = count_model(config.model, config.batch_size, config.sequence_length)
@@ -47,7 +46,7 @@ def measure(config: CountFlopsConfig, folder: Path) -> Measured:
     if shape and config.sequence_length:
         _add_transformer(row, config, shape)
         if shape.causal:
-            _add_decoding(row, config, intensities)
+            _add_generation(row, config, intensities)
         write_csv(folder / "formulas.csv", compare_formulas(counted, config.batch_size, config.sequence_length))
         tokens = config.batch_size * config.sequence_length
         whole = sum(parameter.numel() for parameter in counted.model.parameters())
@@ -126,25 +125,30 @@ def _add_checkpointed(row: FlopsRow, config: CountFlopsConfig) -> None:
     """Counts anew with every block recomputed; the columns stay empty if the model has no blocks."""
     try:
         counted = count_model(config.model, config.batch_size, config.sequence_length, checkpointing=True)
-    except ModelError:
+    except UnsupportedError:
         return
     row.recomputed_flops = counted.count.operations.sum("recomputed").executed_flops
     row.checkpointed_activation_bytes = BYTES * counted.count.saved.elements
     row.checkpointed_peak_bytes = BYTES * counted.count.peak.elements
 
 
-def _add_decoding(row: FlopsRow, config: CountFlopsConfig, intensities: dict[str, Intensities]) -> None:
-    """Counts anew the step that decodes the last token; the columns stay empty if that cannot be, and it is said."""
-    try:
-        counted = count_model(config.model, config.batch_size, config.sequence_length, mode="decoding")
-    except UnsupportedError:  # it keeps no cache
-        return
-    except CountError as error:
-        row.message = "; ".join(filter(None, [row.message, f"decoding was not counted: {error}"]))
-        return
-    total = counted.count.operations.sum("forward")
-    row.decoding_flops, row.decoding_bytes = total.flops, BYTES * total.elements
-    intensities["decoding"] = _intensities(counted.count.operations, "forward")
+def _add_generation(row: FlopsRow, config: CountFlopsConfig, intensities: dict[str, Intensities]) -> None:
+    """Counts anew reading a prompt and decoding its last token; what cannot be counted stays empty, and it is said."""
+    modes: tuple[Mode, ...] = ("prefill", "decoding")
+    for mode in modes:
+        try:
+            counted = count_model(config.model, config.batch_size, config.sequence_length, mode=mode)
+        except UnsupportedError:  # it keeps no cache
+            return
+        except CountError as error:
+            row.message = "; ".join(filter(None, [row.message, f"{mode} was not counted: {error}"]))
+            continue
+        total = counted.count.operations.sum("forward")
+        setattr(row, f"{mode}_flops", total.flops)
+        setattr(row, f"{mode}_bytes", BYTES * total.elements)
+        intensities[mode] = _intensities(counted.count.operations, "forward")
+        if mode == "prefill":
+            row.prefill_causal_flops = total.causal_flops
 
 
 def _intensities(operations: Operations, direction: str) -> Intensities:

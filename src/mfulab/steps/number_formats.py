@@ -1,5 +1,6 @@
 """Probes one number format: its parts, and what rounding does to sums, differences and dot products in it."""
 
+import json
 import math
 from pathlib import Path
 
@@ -9,8 +10,10 @@ from mfulab.kernels.formats import format_of
 from mfulab.schema.configs import NumberFormatsConfig
 from mfulab.schema.errors import UnsupportedError
 from mfulab.schema.rows import NumberFormatsRow
-from mfulab.steps import rounding
+from mfulab.steps import rounding, rounding_modes
 from mfulab.steps.base import Measured
+
+SCATTERED = 2000  # numbers that are written as text and read back
 
 
 def measure(config: NumberFormatsConfig, folder: Path) -> Measured:
@@ -24,6 +27,8 @@ def measure(config: NumberFormatsConfig, folder: Path) -> Measured:
     exact = rounding.exact_sum(values)
     ascending = values.sort(dim=1).values
     squared, factored = rounding.difference_of_squares(form, config.seed)
+    scattered = rounding_modes.across_binades(form, SCATTERED, config.seed)
+    steps = form.round(torch.linspace(-8, 8, 129, dtype=torch.float64))
     row = NumberFormatsRow(
         precision=config.precision.name,
         bits=form.bits,
@@ -42,6 +47,17 @@ def measure(config: NumberFormatsConfig, folder: Path) -> Measured:
         descending_sum_error=_error(rounding.naive_sum(form, ascending.flip(1)), exact),
         pairwise_sum_error=_error(rounding.pairwise_sum(form, values), exact),
         kahan_sum_error=_error(rounding.kahan_sum(form, values), exact),
+        neumaier_sum_error=_error(rounding_modes.neumaier_sum(form, values), exact),
+        **{
+            f"{mode}_sum_error": _error(total, exact)
+            for mode, total in rounding_modes.sums(form, values, rounding_modes.MODES[1:]).items()  # nearest: naive
+        },
+        not_associative_percent=rounding_modes.not_associative_percent(form, values),
+        round_trip_digits=rounding_modes.round_trip_digits(form, scattered),
+        sigmoid_fails_at=rounding_modes.sigmoid_fails_at(form),
+        stable_sigmoid_error=_worst(rounding_modes.sigmoid(form, steps, stable=True), torch.sigmoid(steps)),
+        special_values=json.dumps(rounding_modes.special_values(form)),
+        nan_patterns=rounding_modes.nan_patterns(form),
         squares_difference_error=squared,
         factored_difference_error=factored,
         **_dot_errors(form, length, config.seed),
@@ -64,3 +80,8 @@ def _error(computed: torch.Tensor, exact: torch.Tensor) -> float | None:
     """None if a sum left the range of the format: an overflow has no relative error."""
     error = rounding.relative_error(computed, exact)
     return error if math.isfinite(error) else None
+
+
+def _worst(computed: torch.Tensor, exact: torch.Tensor) -> float:
+    """Greatest relative error."""
+    return float(((computed - exact).abs() / exact).max())

@@ -8,25 +8,29 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
 from mfulab.flops.experts import UnreadExperts
 from mfulab.hardware.compute import allow_tf32, effective_precision, prepare
-from mfulab.models import execution, workload
+from mfulab.models import execution, parallel, workload
 from mfulab.models.build import build, enable_checkpointing, loss, make_batch, require_positions
 from mfulab.samplers.memory import PeakMemory
+from mfulab.samplers.reading import Reading, Readings, missing
 from mfulab.samplers.selection import clock_reader, restriction_of, samplers_for, set_readings
 from mfulab.samplers.series import Series
 from mfulab.schema.configs import ProfileConfig, ProfileStepConfig, TimingConfig
 from mfulab.schema.files import write_csv
 from mfulab.schema.rows import ProfileRow
+from mfulab.steps import ranks
 from mfulab.steps.base import Measured, UnsupportedError
 from mfulab.timing.clocks import clock_for
+from mfulab.timing.phases import measure_phases
 from mfulab.timing.probe import Probe, known_best, packed
 from mfulab.timing.statistics import Stats
 from mfulab.timing.windows import CPU_PACE, CUDA_PACE, Observation, Pace, observe
+from mfulab.tracing.analysis import Analysis
 from mfulab.tracing.operators import (
     KERNEL_COLUMNS,
     OPERATOR_COLUMNS,
@@ -39,6 +43,7 @@ from mfulab.tracing.operators import (
 )
 
 TRACED_S = 0.3
+GENERATING = ("prefill", "decoding")  # modes that give the next token alone
 
 
 def measure(config: ProfileStepConfig, folder: Path) -> Measured:
@@ -46,6 +51,13 @@ def measure(config: ProfileStepConfig, folder: Path) -> Measured:
 
     Leaves in `folder`: series.csv, operators.csv, on a GPU kernels.csv, and where asked for trace.json.gz.
     """
+    if config.parallel.processes > 1:
+        return ranks.measure(config, folder, measure_process)
+    return measure_process(config, folder)[0]
+
+
+def measure_process(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Analysis | None]:
+    """Measures the step in this process, which may be one of several; also gives what its trace told."""
     device, _ = prepare(config.device)
     effective = effective_precision(config.precision, device)
     if config.precision.tf32 and effective != "tf32":
@@ -65,9 +77,12 @@ def measure(config: ProfileStepConfig, folder: Path) -> Measured:
     row.measured_s = time.perf_counter() - made
     if config.execution.mode != "eager":
         row.compile_s = max(0.0, made - began + seen.warm_up.first_call_s - seen.time_s)
-    readings = {**seen.readings, "memory_bytes": memory.read()}
+    step_s = parallel.agreed(seen.time_s)  # all processes of a job run the same steps
+    readings = {**seen.readings, "memory_bytes": memory.read(), **_phases(config, step, step_s, device)}
+    if config.parallel.processes > 1:
+        readings["sent_bytes"] = parallel.sent_bytes(step, _traced_steps(device, step_s))
     if config.replicate == 1 and (config.profile.operators or config.profile.trace):
-        traced = trace_steps(step, device, _traced_steps(device, seen.time_s))
+        traced = trace_steps(step, device, _traced_steps(device, step_s))
         kernels, analysis = trace_readings(traced, device)
         row.uncounted_operators = uncounted_operators(traced)
         if analysis is not None:
@@ -75,7 +90,7 @@ def measure(config: ProfileStepConfig, folder: Path) -> Measured:
             row.spent = json.dumps(analysis.spent)
         write_tables(config.profile, traced, analysis.kernels if analysis else [], folder)
     else:
-        kernels = untraced()
+        kernels, analysis = untraced(), None
     set_readings(row, {**readings, **kernels}, seen.steps)
     row.restriction = restriction_of(device) or None
     with UnreadExperts() if _shows_experts(config) else nullcontext() as unread:
@@ -84,15 +99,18 @@ def measure(config: ProfileStepConfig, folder: Path) -> Measured:
     if not math.isfinite(row.loss):
         row.status, row.loss = "incorrect", None
         row.message = f"the loss is not finite after {seen.steps} steps in {config.precision.name}"
-    return Measured(row, _samples(seen, config.replicate))
+    return Measured(row, _samples(seen, config.replicate)), analysis
 
 
 def _shows_experts(config: ProfileStepConfig) -> bool:
     return config.workload.mode != "training" and config.execution.mode == "eager"
 
 
-def make_step(config: ProfileStepConfig, device: torch.device) -> tuple[Callable[[], Any], Callable[[], float]]:
-    """The step as a function, and a function that gives the loss: of the last training step, or of one output."""
+def make_step(config: ProfileStepConfig, device: torch.device) -> tuple[Callable[..., Any], Callable[[], float]]:
+    """The step as a function, and a function that gives the loss: of the last training step, or of one output.
+
+    A training step that is no captured graph takes a `workload.Mark` for its phases.
+    """
     dtype = workload.parameter_dtype(config.precision)
     with device:
         model = build(config.model)
@@ -104,32 +122,36 @@ def make_step(config: ProfileStepConfig, device: torch.device) -> tuple[Callable
     if mode == "training" and config.workload.checkpointing:
         enable_checkpointing(model)
     model.train(mode == "training")
-    if mode == "decoding" and config.execution.mode not in ("eager", "compile"):
+    if mode in GENERATING and config.execution.mode not in ("eager", "compile"):
         raise UnsupportedError(f"execution={config.execution.name}: a growing cache needs eager or compiled execution")
+    model = parallel.wrap(model, config.parallel, device)
     issued = execution.issue(model, batch, config.execution)
     graph = config.execution.mode == "cuda_graph"
+    fetch: Callable[[], None] = workload.nothing
     if config.workload.input == "host":
         if graph:
             raise UnsupportedError("workload.input=host: a replayed CUDA graph asks the host for nothing")
-        issued = workload.fed(issued, batch, config.model, config.workload, config.sequence_length)
-    if mode == "decoding":
-        step = workload.decoding_step(model, issued, batch, config.precision, device)
+        fetch = workload.feeder(batch, config.model, config.workload, config.sequence_length)
+    if mode in GENERATING:
+        step = workload.generating_step(mode, model, issued, batch, config.precision, device)
     elif mode == "inference":
-        step = workload.inference_step(issued, batch, config.precision, device)
+        step = workload.inference_step(issued, batch, config.precision, device, fetch)
     else:
+        parameters = list(model.parameters())
+        fetch = parallel.slowed(fetch, config.parallel)
         step = workload.training_step(
-            issued, list(model.parameters()), batch, task, config.workload, config.precision, device, capturable=graph
+            issued, parameters, batch, task, config.workload, config.precision, device, capturable=graph, fetch=fetch
         )
     if graph:
         step = execution.capture(step, device)
 
     if mode != "training":
-        targets = batch.targets[:, -1:] if mode == "decoding" else batch.targets
+        targets = batch.targets[:, -1:] if mode in GENERATING else batch.targets
         return step, lambda: float(loss(step(), targets, task))
     latest: list[torch.Tensor] = []
 
-    def remembered() -> torch.Tensor:
-        latest[:] = [step()]
+    def remembered(*mark: workload.Mark) -> torch.Tensor:
+        latest[:] = [step(*mark)]
         return latest[0]
 
     return remembered, lambda: float(latest[0])
@@ -185,13 +207,28 @@ def _observe(
     series = Series(device, folder / "series.csv").open()
     try:
         samplers, pace = samplers_for(device, [series]), pace_for(device, config.timing)
-        return observe(step, clock_for(device), pace, samplers, clock_reader(device), probe, known_best(folder))
+        clock, frequency_mhz = clock_for(device), clock_reader(device)
+        if config.parallel.processes > 1:  # further windows of one rank would wait for the others for ever
+            pace = replace(pace, patience_s=0.0, precision=None)
+            return observe(step, clock, pace, samplers, frequency_mhz, agree=parallel.agreed)
+        return observe(step, clock, pace, samplers, frequency_mhz, probe, known_best(folder))
     except RuntimeError as error:
         if "not implemented for" in str(error):
             raise UnsupportedError(f"precision={config.precision.name} on {device.type}: {error}") from error
         raise
     finally:
         series.close()
+
+
+def _phases(config: ProfileStepConfig, step: Callable[..., Any], step_s: float, device: torch.device) -> Readings:
+    names = dict.fromkeys((f"{phase}_ms" for phase in get_args(workload.Phase)), "ms")
+    if config.workload.mode != "training":
+        return missing(names, "marked steps", "the step is one phase, forward")
+    if config.execution.mode == "cuda_graph":
+        return missing(names, "marked steps", "a CUDA graph is launched as a whole")
+    found = measure_phases(step, clock_for(device), pace_for(device, config.timing).window_s, step_s)
+    source = f"marked steps, {'CUDA events' if device.type == 'cuda' else 'host clock'}"
+    return {name: Reading(1e3 * found[name.removesuffix("_ms")], "ms", source) for name in names}
 
 
 def _traced_steps(device: torch.device, step_s: float) -> int:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 
 import torch
 
@@ -48,6 +49,7 @@ ROUNDED = {
 }
 
 
+@cache
 def epsilon(form: NumberFormat) -> float:
     """Distance from 1 to the next larger number: the smallest power of two that 1 can be raised by."""
     step = 1.0
@@ -56,6 +58,7 @@ def epsilon(form: NumberFormat) -> float:
     return step
 
 
+@cache
 def smallest_subnormal(form: NumberFormat) -> float:
     """The smallest positive number: halved, it rounds to zero."""
     value = 1.0
@@ -64,6 +67,7 @@ def smallest_subnormal(form: NumberFormat) -> float:
     return value
 
 
+@cache
 def smallest_normal(form: NumberFormat) -> float:
     """The smallest power of two after which the next number is still an epsilon away, relatively."""
     value, relative = 1.0, epsilon(form)
@@ -72,6 +76,7 @@ def smallest_normal(form: NumberFormat) -> float:
     return value
 
 
+@cache
 def largest(form: NumberFormat) -> float:
     """The largest finite number: the largest power of two, then each smaller bit that still fits."""
     power = 1.0

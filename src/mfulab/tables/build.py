@@ -1,7 +1,7 @@
 """Rows of many runs, on one machine or several, become the tables that everything later reads."""
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +95,8 @@ def joined(records: Records) -> Records:
         row |= join.profile_columns(row, counted, compute(row), memory, devices.get(_machine(row)))
     for row in records["matmul"]:
         row |= join.matmul_columns(row, compute(row), devices.get(_machine(row)))
+    for row in records.get("readings", []):
+        row |= join.reading_columns(row, compute(row), devices.get(_machine(row)))
     traces = records.get("traces", [])
     bests = best_matmuls(records) if traces else {}
     for row in traces:
@@ -131,10 +133,17 @@ def write(collected: Collected, folder: Path) -> None:
         write_csv(folder / f"{table}.csv", rows, columns(table))
     write_csv(folder / "excluded.csv", collected.excluded, ["experiment", "step", "run", "because"])
     write_csv(folder / "problems.csv", [{"problem": line} for line in collected.problems], ["problem"])
-    profiled = ((row, collected.folders.get(identity("profile", row))) for row in collected.records["profile"])
-    polled = [*series.collect((row, path) for row, path in profiled if path), *collected.series]
+    polled = [*series.collect(polled_runs(collected)), *collected.series]
     write_csv(folder / "series.csv", polled, series.columns(polled))
     write_json(folder / "details.json", details.collect(collected.folders))
+
+
+def polled_runs(collected: Collected) -> Iterator[tuple[Record, Path]]:
+    """The rows of runs whose device was polled, each with its folder."""
+    for table in ("readings", "profile"):  # of which the latter may be more than are kept
+        for row in collected.records[table]:
+            if folder := collected.folders.get(identity(table, row)):
+                yield row, folder
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

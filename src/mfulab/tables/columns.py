@@ -11,6 +11,7 @@ LEADING = ("hardware", "experiment", "run", "recorded", "status", "message")
 JOINED: dict[str, tuple[str, ...]] = {
     "profile": tuple(join.profile_columns({}, {}, {}, {}, None)),
     "matmul": tuple(join.matmul_columns({}, {}, None)),
+    "readings": tuple(join.reading_columns({}, {}, None)),
     "traces": (*join.trace_columns({}), *jobs.COLUMNS),
 }
 FLAGS = {"recorded", "checkpointing", "autocast"}
@@ -20,6 +21,8 @@ TEXT = {
     "ceiling",
     "mode",
     "optimizer",
+    "optimizer_implementation",
+    "wrapper",
     "dtype",
     "format",
     "mfu_basis",

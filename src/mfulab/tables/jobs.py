@@ -1,12 +1,13 @@
 """Ranks of one job, or devices of one process, joined: MFU of all its devices, and the rank that the others wait for.
 
-MFU of the job = FLOPs of all ranks ÷ (slowest step × sum of their peaks). A collective ends on all ranks at about the
-same time, so the shortest of its kernels is the transfer, and what a rank's own takes beyond it is waiting.
+MFU of the job = FLOPs of all ranks ÷ (slowest step × sum of their peaks).
 """
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from mfulab.tracing.ranks import waits
 
 COLUMNS = ("job_ranks", "job_time_s", "job_mfu_percent", "job_slowest_rank", "transfer_percent", "waiting_percent")
 TERA = 1e12
@@ -19,12 +20,12 @@ def joined(rows: Sequence[dict[str, Any]]) -> None:
         row |= dict.fromkeys(COLUMNS)
     for ranks in _jobs(rows):
         found = _of_job(ranks)
-        waits = _waits(ranks)
-        last = min(waits, key=lambda rank: waits[rank][1]) if waits else None
+        waited = waits({_place(row): json.loads(row.get("collectives") or "{}") for row in ranks})
+        last = min(waited, key=lambda place: waited[place][1]) if waited else None
         for row in ranks:
             row |= found
-            if waits and row["window_s"]:
-                transfer, waiting = waits[_place(row)]
+            if waited and row["window_s"]:
+                transfer, waiting = waited[_place(row)]
                 row["transfer_percent"] = 100 * transfer / 1e9 / row["window_s"]
                 row["waiting_percent"] = 100 * waiting / 1e9 / row["window_s"]
             if last is not None:
@@ -58,17 +59,3 @@ def _of_job(ranks: Sequence[Row]) -> dict[str, Any]:
         "job_mfu_percent": mfu,
         "job_slowest_rank": slowest["rank"],
     }
-
-
-def _waits(ranks: Sequence[Row]) -> dict[tuple[int, int], tuple[int, int]]:
-    """Transfer and waiting of each rank, ns, over the collectives that all ranks recorded equally often."""
-    calls = {_place(row): json.loads(row.get("collectives") or "{}") for row in ranks}
-    first, *others = calls.values()
-    shared = [name for name in first if all(len(other.get(name, ())) == len(first[name]) for other in others)]
-    found = dict.fromkeys(calls, (0, 0))
-    for name in shared:
-        for times in zip(*(calls[rank][name] for rank in calls), strict=True):
-            transfer = min(times)
-            for rank, time in zip(calls, times, strict=True):
-                found[rank] = (found[rank][0] + transfer, found[rank][1] + time - transfer)
-    return found if shared else {}

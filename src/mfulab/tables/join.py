@@ -31,6 +31,9 @@ def step_flops(flops: Values, mode: str, micro_batches: int) -> dict[str, float 
     if mode == "decoding":  # one token attends to all before it: nothing to halve, nothing computed again
         decoded = flops.get("decoding_flops")
         return {"flops": decoded, "causal_flops": decoded, "executed_flops": decoded, "recomputed_flops": 0}
+    if mode == "prefill":
+        read, causal = flops.get("prefill_flops"), flops.get("prefill_causal_flops")
+        return {"flops": read, "causal_flops": causal, "executed_flops": read, "recomputed_flops": 0}
     if mode == "inference":
         evaluated = _evaluated(flops, "flops")
         causal = _evaluated(flops, "causal_flops")
@@ -59,8 +62,8 @@ def _useful_percent(flops: Values, mode: str) -> float | None:
 
 def step_bytes(flops: Values, mode: str, micro_batches: int, dtype: str | None) -> float | None:
     """Bytes that the counted operators of one step read and write, each operand once, in the precision's own format."""
-    if mode == "decoding":
-        counted = flops.get("decoding_bytes")
+    if mode in ("prefill", "decoding"):
+        counted = flops.get(f"{mode}_bytes")
     elif mode == "inference":
         counted = _evaluated(flops, "bytes")
     else:
@@ -82,7 +85,7 @@ def roofline_times(
     complete = all(each in counted for each in passes) and not row.get("checkpointing")
     if not (complete and ceiling_tflop_s and ceiling_gb_s and element_bytes):
         return {"roofline_time_s": None, "unfused_roofline_time_s": None}
-    times = (row.get("gradient_accumulation") or 1) if mode == "training" else 1
+    times = ((row.get("gradient_accumulation") or 1) if mode == "training" else 1) * (row.get("processes") or 1)
     fused = unfused = 0.0
     for operations, size in (each for one in passes for each in counted[one]):
         moving = size * element_bytes / BYTES_COUNTED_PER_ELEMENT / ceiling_gb_s / 1e9
@@ -99,7 +102,9 @@ def predicted_memory(row: Values, flops: Values, device: str | None) -> float | 
     """
     element_bytes, parameters = _element_bytes(row.get("dtype")), flops.get("parameters")
     training, again = row.get("mode") == "training", bool(row.get("checkpointing"))
-    if row.get("mode") == "decoding":  # its cache, which each step copies, is not in the counted peaks
+    if (row.get("processes") or 1) > 1:  # buckets and gathered weights are not in the counted peaks
+        return None
+    if row.get("mode") in ("prefill", "decoding"):  # a cache is not in the counted peaks
         return None
     which = "inference" if not training else "checkpointed" if again else "step"
     peak = flops.get(f"{which}_peak_bytes")
@@ -110,6 +115,9 @@ def predicted_memory(row: Values, flops: Values, device: str | None) -> float | 
         fixed = flops.get("inference_peak_fixed_bytes") or 0
         return inference_peak_bytes(parameters, peak, fixed, element_bytes=element_bytes, autocast=autocast)
     optimizer: Any = row.get("optimizer") or "sgd"
+    implementation = row.get("optimizer_implementation") or "default"
+    # torch's default on a GPU is foreach: it updates all parameters at once, and holds a temporary for each.
+    foreach = implementation == "foreach" or (implementation == "default" and device == "cuda")
     return training_peak_bytes(
         parameters,
         flops.get("trainable_parameters") or 0,
@@ -118,8 +126,7 @@ def predicted_memory(row: Values, flops: Values, device: str | None) -> float | 
         element_bytes=element_bytes,
         autocast=autocast,
         optimizer=optimizer,
-        # torch's default for Adam on a GPU updates all parameters at once, and holds a temporary for each.
-        optimizer_copies=int(device == "cuda" and optimizer != "sgd"),
+        optimizer_copies=int(foreach and optimizer != "sgd"),
         accumulated=(row.get("gradient_accumulation") or 1) > 1,
     )
 
@@ -133,13 +140,15 @@ def profile_columns(row: Values, flops: Values, compute: Values, memory: Values,
     """
     mode = row.get("mode") or "training"
     micro_batches = (row.get("gradient_accumulation") or 1) if mode == "training" else 1
-    counted = step_flops(flops, mode, micro_batches)
+    processes = row.get("processes") or 1
+    counted = {name: product(processes, value) for name, value in step_flops(flops, mode, micro_batches).items()}
+    compute, memory = _of_devices(compute, row.get("devices")), _of_devices(memory, row.get("devices"))
     recomputed = counted.pop("recomputed_flops")
     executed = total(counted["executed_flops"], recomputed if row.get("checkpointing") else 0)
-    bytes_moved = step_bytes(flops, mode, micro_batches, row.get("dtype"))
+    bytes_moved = product(processes, step_bytes(flops, mode, micro_batches, row.get("dtype")))
     time = row.get("time_s") if row.get("status") == "ok" else None
     energy = row.get("energy_j") if row.get("status") == "ok" else None
-    samples = product(micro_batches, row.get("batch_size"))
+    samples = product(processes * micro_batches, row.get("batch_size"))
     interval = (row.get("time_ci_low_s"), row.get("time_ci_high_s")) if time else (None, None)
     counted["executed_flops"] = executed
     shares = utilization(
@@ -160,6 +169,7 @@ def profile_columns(row: Values, flops: Values, compute: Values, memory: Values,
         "useful_mfu_percent": product(shares["mfu_percent"], ratio(_useful_percent(flops, mode), 100)),
         "samples_per_s": ratio(samples, time),
         "tokens_per_s": ratio(product(samples, 1 if mode == "decoding" else row.get("sequence_length")), time),
+        "key_value_cache_bytes": _cached_bytes(row, flops),
         "bytes_moved": bytes_moved,
         "arithmetic_intensity": ratio(counted["flops"], bytes_moved),
         "ceiling_tflop_s": compute.get("measured_tflop_s"),
@@ -175,6 +185,16 @@ def profile_columns(row: Values, flops: Values, compute: Values, memory: Values,
     joined |= headroom.of_step({**row, **joined, "time_s": time})
     joined["mfu_note"] = verdict.note({**row, **joined})
     return joined | verdict.columns({**row, **joined, "time_s": time})
+
+
+def _of_devices(ceiling: Values, devices: float | None) -> Values:
+    """A ceiling of so many devices: the sum of their peaks, under which several processes' FLOPs stand."""
+    if not devices or devices == 1:
+        return ceiling
+    return {
+        name: devices * value if name.endswith(("_tflop_s", "_gb_s")) and value else value
+        for name, value in ceiling.items()
+    }
 
 
 def matmul_columns(row: Values, compute: Values, device: str | None) -> dict[str, Any]:
@@ -195,6 +215,16 @@ def matmul_columns(row: Values, compute: Values, device: str | None) -> dict[str
         "basis": default_basis(device),
         "verdict_flags": verdict.matmul_flags(row),
     }
+
+
+def reading_columns(row: Values, compute: Values, device: str | None) -> dict[str, Any]:
+    """Joined columns of a load with known utilization; `compute` is the ceilings row of its precision, or empty.
+
+    FLOPs of padding are no model's: they do not count towards MFU.
+    """
+    flops, time = row.get("useful_flops"), row.get("window_s") if row.get("status") == "ok" else None
+    known = utilization(time, device=device, flops=flops, compute=compute, memory={})
+    return {name: known[name] for name in ("tflop_s", "mfu_percent", "mfu_basis")}
 
 
 def trace_columns(row: Values, measured: Mapping[Any, float] | None = None) -> dict[str, Any]:
@@ -326,15 +356,23 @@ def faster_than_possible(row: Values, compute: Values, device: str | None) -> st
 def _read_bytes(row: Values, flops: Values) -> float | None:
     """Bytes that a step of inference must read: all parameters but embedding tables and experts that no token chose; of
     decoding also the cache."""
-    if row.get("mode") not in ("inference", "decoding"):
+    if row.get("mode") not in ("inference", "prefill", "decoding"):
         return None
     element_bytes = _element_bytes(row.get("dtype"))
     read = total(
         flops.get("parameters"), -(flops.get("looked_up_parameters") or 0), -(row.get("unread_parameters") or 0)
     )
     parameter_bytes = product(read, 4 if row.get("autocast") else element_bytes)
-    cached = flops.get("key_value_cache_bytes") if row["mode"] == "decoding" else 0
-    return total(parameter_bytes, product(cached, ratio(element_bytes, BYTES_COUNTED_PER_ELEMENT)))
+    return total(parameter_bytes, _cached_bytes(row, flops) if row["mode"] == "decoding" else 0)
+
+
+def _cached_bytes(row: Values, flops: Values) -> float | None:
+    """Keys and values that a step of generation reads or makes, in the precision's own format."""
+    if row.get("mode") not in ("prefill", "decoding"):
+        return None
+    return product(
+        flops.get("key_value_cache_bytes"), ratio(_element_bytes(row.get("dtype")), BYTES_COUNTED_PER_ELEMENT)
+    )
 
 
 def _element_bytes(dtype: str | None) -> int | None:

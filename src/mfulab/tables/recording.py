@@ -134,7 +134,9 @@ def _write(found: Collected, provenance: dict[str, Any], folder: Path) -> None:
         for (table, run), path in folders.items()
     ]
     write_text(folder / CONFIGS, "".join(f"{line}\n" for line in lines))
-    polled = series.collect((row, folders["profile", row["run"]]) for row in found.records["profile"])
+    polled = series.collect(
+        (row, folders[table, row["run"]]) for table in ("readings", "profile") for row in found.records[table]
+    )
     write_csv(folder / SERIES, polled, series.columns(polled))
     write_json(folder / ABOUT, provenance, indent=1)
 

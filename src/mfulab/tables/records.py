@@ -169,6 +169,11 @@ def from_config(table: str, config: Mapping[str, Any], links: Mapping[str, str |
         "gradient_accumulation": given("workload", "gradient_accumulation", int),
         "checkpointing": given("workload", "checkpointing", bool),
         "optimizer": given("workload", "optimizer", str),
+        "optimizer_implementation": given("workload", "optimizer_implementation", str),
+        "processes": given("parallel", "processes", int),
+        "wrapper": given("parallel", "wrapper", str),
+        "bucket_mb": given("parallel", "bucket_mb", float),
+        "slowed_rank": given("parallel", "slowed_rank", int),
         "autocast": given("precision", "autocast", bool),
         "dtype": dtype,
         "format": format_name(dtype or "", bool(given("precision", "tf32", bool))),
@@ -256,7 +261,7 @@ def _typed(name: str, text: str | None) -> Any:
     number = float(str(text))
     if not math.isfinite(number):
         raise ValueError(f"{name}={text}: not a finite number")
-    return int(number)
+    return number if number % 1 else int(number)
 
 
 def _first_line(error: Exception) -> str:

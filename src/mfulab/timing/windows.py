@@ -127,14 +127,16 @@ def observe(
     frequency_mhz: Callable[[], float | None] = lambda: None,
     watch: Watch | None = None,
     best: Best = UNKNOWN,
+    agree: Callable[[float], float] = float,
 ) -> Observation:
     """Warms up, then measures. `samplers` come in the order in which their values are preferred.
 
     Args:
         watch: the machine's state, asked before and after each window; without it no window is disturbed.
         best: what `watch` is known to read where nothing disturbs.
+        agree: gives all processes of one job the same number, so that they run the same steps.
     """
-    warm = warm_up(step, clock, pace, frequency_mhz)
+    warm = warm_up(step, clock, pace, frequency_mhz, agree)
     with sampling(samplers) as readings:
         made = collect(partial(measure_window, step, clock, pace.window_s, warm.step_s), pace, watch, best)
     best = best_of((state for window in made for state in window.states or ()), best)
@@ -188,7 +190,13 @@ def _is_precise(windows: Sequence[WindowTimes], precision: float | None) -> bool
     return width is not None and width <= precision
 
 
-def warm_up(step: Step, clock: Clock, pace: Pace, frequency_mhz: Callable[[], float | None] = lambda: None) -> WarmUp:
+def warm_up(
+    step: Step,
+    clock: Clock,
+    pace: Pace,
+    frequency_mhz: Callable[[], float | None] = lambda: None,
+    agree: Callable[[float], float] = float,
+) -> WarmUp:
     """Runs `step` until its time and the device's clock are flat, at most about `pace.warm_up_s` after the first call.
 
     A chunk is a tenth of that time, at least one step. Steady means that the last three chunks differ by at most
@@ -196,16 +204,18 @@ def warm_up(step: Step, clock: Clock, pace: Pace, frequency_mhz: Callable[[], fl
     """
     began = time.perf_counter()
     first_call_s = _timed(step, clock, 1)
-    second_s = _timed(step, clock, 1)
+    second_s = agree(_timed(step, clock, 1))
     steps = max(1, math.ceil(pace.warm_up_s / 10 / max(second_s, 1e-7)))
     chunks, clocks = ([second_s], [frequency_mhz()]) if steps == 1 else ([], [])
     deadline = time.perf_counter() + pace.warm_up_s
-    steady = False
-    while not steady and (len(chunks) < 2 or time.perf_counter() < deadline):
-        chunks.append(_timed(step, clock, steps) / steps)
+    steady, left_s = False, pace.warm_up_s
+    while not steady and (len(chunks) < 2 or left_s > 0):
+        chunks.append(agree(_timed(step, clock, steps) / steps))
         clocks.append(frequency_mhz())
-        wanted = 3 if time.perf_counter() < deadline else 2
-        steady = _flat(chunks[-wanted:], wanted, pace.tolerance) and _flat_clock(clocks[-wanted:])
+        left_s = agree(deadline - time.perf_counter())
+        wanted = 3 if left_s > 0 else 2
+        flat = _flat(chunks[-wanted:], wanted, pace.tolerance) and _flat_clock(clocks[-wanted:])
+        steady = agree(float(not flat)) == 0
     return WarmUp(first_call_s, time.perf_counter() - began, steady, tuple(chunks))
 
 

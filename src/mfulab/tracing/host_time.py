@@ -7,7 +7,7 @@ import numpy as np
 
 from mfulab.samplers.reading import Reading, Readings, missing
 from mfulab.tracing.attribution import FUSED, Attribution
-from mfulab.tracing.intervals import Intervals, exclusive
+from mfulab.tracing.intervals import Intervals, clip, exclusive, length, union
 from mfulab.tracing.recording import Recording
 from mfulab.tracing.shares import (
     NO_KERNELS,
@@ -21,6 +21,8 @@ from mfulab.tracing.shares import (
     waits,
 )
 from mfulab.tracing.window import Window
+
+GLOO, ASKS = "gloo:", "c10d::"  # a collective in a thread of gloo's own, and the call that queues it
 
 
 class HostTime:
@@ -39,15 +41,23 @@ class HostTime:
         self.thread = marked[0] if marked else int(threads[counts.argmax()]) if len(threads) else -1
         self.inside = np.flatnonzero(inside & (host.thread == self.thread))
         self.roots = {int(one) for one in self.inside if attribution.product[one] == one}  # products, each in no other
-        outer = self.inside[attribution.outermost[self.inside] == self.inside]
+        self.sent = np.flatnonzero(host.annotation & self._begins(GLOO) & window.called(host.begin))
+        asks = self._begins(ASKS)[self.inside]
+        outer = self.inside[(attribution.outermost[self.inside] == self.inside) & ~asks]
         mine = np.array(sorted(self.roots), np.int64)
         known = np.isin(mine, np.fromiter(counted, np.int64, len(counted)))
         again = known & attribution.recomputed[mine]
         spans = [mine[known & ~again], mine[again], mine]
-        parts = exclusive([*map(self._spans, spans), waits(recording), self._spans(outer)], window.begin, window.end)
-        names = ("products", "recomputed", "uncounted", "input_wait", "others", "idle")
+        kinds = [*map(self._spans, spans), waits(recording), self._spans(outer), self._spans(self.sent)]
+        parts = exclusive(kinds, window.begin, window.end)
+        names = ("products", "recomputed", "uncounted", "input_wait", "others", "communication", "idle")
         self.spent = dict.fromkeys(SPENT, 0) | dict(zip(names, parts, strict=True))
         self.outer = outer
+
+    def _begins(self, words: str) -> Any:
+        """Calls on the host whose names begin so, one truth value each."""
+        alike = np.array([name.startswith(words) for name in self.recording.names], bool)
+        return alike[self.recording.host.name]
 
     def _spans(self, chosen: Any) -> Intervals:
         return Intervals(self.recording.host.begin[chosen], self.recording.host.end[chosen])
@@ -66,6 +76,10 @@ class HostTime:
             "other_operators_percent": self.spent["others"],
             "idle_input_percent": self.spent["input_wait"],
         }
+        if len(self.sent):
+            shares["communication_percent"] = self.spent["communication"]
+            within = clip(self._spans(self.sent), self.window.begin, self.window.end)
+            shares["communication_total_percent"] = length(union(within))
         steps = f"{source}, {self.window.steps} steps"
         return found | {name: Reading(100 * time / wall, "%", steps, wall / 1e9) for name, time in shares.items()}
 
@@ -74,8 +88,11 @@ class HostTime:
         return []
 
     def collectives(self) -> dict[str, list[int]]:
-        """None: no communication kernels."""
-        return {}
+        """Collectives of gloo by name, in order of their begin: ns of each, from its queue to its end."""
+        host, found = self.recording.host, dict[str, list[int]]()
+        for one in self.sent[np.argsort(host.begin[self.sent], kind="stable")].tolist():
+            found.setdefault(self.recording.names[host.name[one]], []).append(int(host.end[one] - host.begin[one]))
+        return found
 
     def others(self) -> dict[str, int]:
         """Time of each outermost operator that is no product, without the products inside it."""

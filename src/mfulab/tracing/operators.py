@@ -162,7 +162,8 @@ def trace_readings(traced: TracedPass, device: torch.device) -> tuple[Readings, 
         return missing(READ, SOURCE, str(error).partition(": ")[2]), None
     if device.type == "cuda" and not analysis.on_gpu:
         return missing(READ, SOURCE, "the trace holds no kernel: CUPTI was refused or is missing"), None
-    wanted = READ if analysis.on_gpu else ("kernel_busy_percent", *OPERATOR_UNITS)
+    communicates = ("communication_percent",) if analysis.collectives else ()
+    wanted = READ if analysis.on_gpu else ("kernel_busy_percent", *OPERATOR_UNITS, *communicates)
     return {name: analysis.readings[name] for name in wanted}, analysis
 
 

@@ -23,12 +23,12 @@ def against(rows: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
     `speedup_low` and `speedup_high` bound it; both runs' confidence intervals are in it.
     """
     keys = [key for key in KEYS if key != axis]
-    filled = frames.one_each(rows.assign(sequence_length=rows["sequence_length"].fillna(0)), KEYS)
+    filled = frames.one_each(frames.alone(rows).assign(sequence_length=rows["sequence_length"].fillna(0)), KEYS)
     partners = filled[filled[axis] == baseline].drop_duplicates(keys)
     values = ["samples_per_s", *INTERVAL, "ceiling_tflop_s", "effective_precision"]
     paired = filled[filled[axis] != baseline].merge(partners[keys + values], on=keys, suffixes=("", "_base"))
     if paired.empty:
-        return paired.assign(speedup=pd.Series(dtype=float))
+        return paired.assign(**dict.fromkeys(("speedup", "speedup_low", "speedup_high"), pd.Series(dtype=float)))
     paired["speedup"] = paired["samples_per_s"] / paired["samples_per_s_base"]
     intervals = [[f"{name}{suffix}" for name in INTERVAL] for suffix in ("_base", "")]
     own = [

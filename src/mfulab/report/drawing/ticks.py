@@ -49,11 +49,11 @@ class _Fitting(Locator):
         return bool((np.diff(places) >= (widths[1:] + widths[:-1]) / 2 + size * BETWEEN).all())
 
 
-def decades(axis: Axis) -> None:
-    """Ticks of a logarithmic axis whose limits are final: at 1, 2 and 5 too where few decades are in view."""
+def decades(axis: Axis, most: int = 8) -> None:
+    """At most so many ticks of a logarithmic axis whose limits are final: at 1, 2 and 5 too in few decades."""
     low, high = axis.get_view_interval()
     between = (1, 2, 5) if high / low < 10**1.7 else (1, 3) if high / low < 10**2.7 else (1,)
-    axis.set_major_locator(LogLocator(subs=between, numticks=8))
+    axis.set_major_locator(LogLocator(subs=between, numticks=most))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(_plain if low >= 1e-4 and high < 1e5 else _power))
 

@@ -30,6 +30,7 @@ TOPICS = (
     "why",
     "ladder",
     "batch_size",
+    "training",
     "precision",
     "execution",
     "roofline",

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from mfulab.language import Texts
 from mfulab.language.quantities import significant
 from mfulab.report.drawing import labels, points, style, ticks
-from mfulab.report.frames import Tables, ok, with_machine
+from mfulab.report.frames import Tables, alone, ok, with_machine
 
 TABLES = ("profile", "environment")
 TOPIC = "flops"
@@ -19,7 +19,7 @@ ALIKE = ["machine", "workload", "mode", "batch_size", "precision", "execution"]
 
 def rows(tables: Tables) -> pd.DataFrame:
     """Eager runs that other models' runs can be held against: alike in all but the model."""
-    found = with_machine(tables, ok(tables["profile"], "flops", "time_s", "batch_size"))
+    found = with_machine(tables, alone(ok(tables["profile"], "flops", "time_s", "batch_size")))
     found = found[(found["flops"] > 0) & (found["execution"] == "eager")]
     found = found.drop_duplicates([*ALIKE, "model"])
     found["models"] = found.groupby(ALIKE)["model"].transform("nunique")

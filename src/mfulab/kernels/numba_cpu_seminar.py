@@ -1,0 +1,33 @@
+"""Numba on the CPU, as the seminar writes it: the naive loops with `tmp = 0.0`, which Numba takes for float64."""
+
+from typing import Any
+
+from numba import njit
+
+from mfulab.kernels.base import Launch, MatmulKernel
+
+
+@njit
+def _matmul(a, b, c):
+    for batch in range(a.shape[0]):
+        for row in range(a.shape[1]):
+            for column in range(b.shape[2]):
+                tmp = 0.0
+                for k in range(a.shape[2]):
+                    tmp += a[batch, row, k] * b[batch, k, column]
+                c[batch, row, column] = tmp
+
+
+class NumbaCpuSeminar(MatmulKernel):
+    """One core; products in float32, their sum in float64. `numba_cpu_naive` is the same with a float32 sum."""
+
+    family, after = "seminar, CPU", ""
+    adds = "as written: the plain loops, summed in float64"
+    devices = ("cpu",)
+    precisions = ("fp32",)
+
+    def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
+        return a.numpy(), b.numpy(), c.numpy()
+
+    def run(self, *operands: Any, launch: Launch) -> None:
+        _matmul(*operands)

@@ -1,0 +1,30 @@
+"""Numba CUDA, naive as the seminar writes it: `tmp = 0.0` is float64, and neighbouring threads lie in one column."""
+
+from numba import cuda
+
+from mfulab.kernels.base import Launch, Shape, ceil_div
+from mfulab.kernels.devices import thread_block
+from mfulab.kernels.numba_cuda import NumbaCuda
+
+
+@cuda.jit
+def _matmul(a, b, c):
+    row, column, batch = cuda.grid(3)
+    if row < c.shape[1] and column < c.shape[2]:
+        tmp = 0.0
+        for k in range(a.shape[2]):
+            tmp += a[batch, row, k] * b[batch, k, column]
+        c[batch, row, column] = tmp
+
+
+class NumbaCudaSeminar(NumbaCuda):
+    """`numba_cuda_naive` is the same with a float32 sum. `block` is (rows, columns) of C."""
+
+    family = "seminar, CUDA"
+    after, adds = "", "as written: summed in float64; a warp touches 32 rows of A at once"
+    function = _matmul
+    block_sides = 2
+
+    def launch(self, shape: Shape) -> Launch:
+        rows, columns = thread_block(self.block)
+        return Launch((rows, columns), (ceil_div(shape.m, rows), ceil_div(shape.n, columns), shape.batch))

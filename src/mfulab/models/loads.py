@@ -1,0 +1,131 @@
+"""Loads whose utilization is known by construction: what each counter should read is known before it reads."""
+
+import functools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from mfulab.models.busy import CLOCKS_PER_MS, spin
+
+SIDE = {"cpu": 512, "cuda": 4096}  # of the products: a few milliseconds, and large enough to fill the device
+COPIED_BYTES = 64 << 20
+SPIN_MS = 5.0
+
+
+@dataclass(frozen=True)
+class Load:
+    """One kind of work, repeated for the first `duty` of each period.
+
+    `fills` is how much of the device it occupies: `all` of its cores or SMs, `one` of them, or `none`. Of its FLOPs the
+    share `useful` is a model's; the rest multiplies padding.
+    """
+
+    work: str  # product, spin, copy or nothing
+    duty: float = 1.0
+    period_s: float = 0.1
+    fills: str = "all"
+    useful: float = 1.0
+
+
+LOADS = {
+    "idle": Load("nothing", duty=0.0, fills="none", useful=0.0),
+    "spin_one": Load("spin", fills="one", useful=0.0),
+    "copies": Load("copy", fills="one", useful=0.0),
+    "duty_25": Load("product", duty=0.25),
+    "duty_50": Load("product", duty=0.50),
+    "duty_75": Load("product", duty=0.75),
+    "padded": Load("product", useful=0.5),
+    "steady": Load("product"),
+    "bursty": Load("product", duty=0.2, period_s=0.5),
+}
+
+
+@dataclass(frozen=True)
+class Ran:
+    """Work of a load by its own clock: seconds in all, seconds at work, calls, and FLOPs of which some are useful."""
+
+    wall_s: float
+    worked_s: float
+    calls: int
+    flops: int
+    useful_flops: int
+
+    @property
+    def duty(self) -> float:
+        """Share of the time at work; it exceeds the load's where the last call of a period overruns."""
+        return self.worked_s / self.wall_s
+
+
+class Loader:
+    """A load made ready on a device ("cpu" or "cuda" as a torch.device): its memory is there, its code compiled."""
+
+    def __init__(self, load: Load, device: torch.device, dtype: torch.dtype = torch.float32, seed: int = 0) -> None:
+        self.load, self.device, self._dtype = load, device, dtype
+        self._work, self._flops = getattr(self, f"_{load.work}")(seed)
+
+    def run(self, seconds: float, clock: Callable[[], float] = time.perf_counter) -> Ran:
+        """Works and rests by the clock until `seconds` are over; the device is idle before and afterwards."""
+        began, worked, calls, period = clock(), 0.0, 0, 0
+        until = began + seconds
+        while (now := clock()) < until:
+            rest = began + (period + self.load.duty) * self.load.period_s
+            while now < min(rest, until):
+                self._work()
+                after = clock()
+                worked, calls, now = worked + after - now, calls + 1, after
+            # A call that overran leaves periods behind; none is made up for.
+            period = max(period + 1, int((now - began) // self.load.period_s))
+            pause = min(began + period * self.load.period_s, until) - now
+            if pause > 0 and self.load.duty < 1:
+                time.sleep(pause)
+        flops = calls * self._flops
+        return Ran(clock() - began, worked, calls, flops, round(flops * self.load.useful))
+
+    def _nothing(self, seed: int) -> tuple[Callable[[], Any], int]:
+        return (lambda: None), 0
+
+    def _product(self, seed: int) -> tuple[Callable[[], Any], int]:
+        """n × n × n; a padded one has rows of zeros that are multiplied all the same."""
+        side = SIDE[self.device.type]
+        generator = torch.Generator(self.device).manual_seed(seed)
+        drawn = torch.randn(2, side, side, generator=generator, device=self.device)
+        a, b = drawn.to(self._dtype)
+        a[round(side * self.load.useful) :] = 0
+        c = torch.empty_like(a)
+        return self._finished(functools.partial(torch.mm, a, b, out=c)), 2 * side**3
+
+    def _spin(self, seed: int) -> tuple[Callable[[], Any], int]:
+        """One thread that works through integers; on a GPU one thread of one SM that watches the clock."""
+        if self.device.type == "cuda":
+            return self._finished(lambda: torch.cuda._sleep(int(SPIN_MS * CLOCKS_PER_MS))), 0
+        return self._finished(functools.partial(spin, 1, SPIN_MS)), 0
+
+    def _copy(self, seed: int) -> tuple[Callable[[], Any], int]:
+        """One thread that copies memory; on a GPU copies to it, in which no SM takes part."""
+        source = torch.ones(COPIED_BYTES // 4)
+        if self.device.type == "cuda":
+            source = source.pin_memory()
+            return self._finished(functools.partial(torch.empty_like(source, device=self.device).copy_, source)), 0
+        target = torch.empty_like(source).numpy()
+        target[:] = 0
+        return functools.partial(target.__setitem__, slice(None), source.numpy()), 0
+
+    def _finished(self, work: Callable[[], Any]) -> Callable[[], Any]:
+        """The work with a wait for the device, so that the host's clock knows when it ended; called once."""
+
+        def waited() -> None:
+            work()
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+
+        waited()
+        return waited
+
+
+def filled(load: Load, device: torch.device, units: int) -> float:
+    """Share of the device's `units` (cores that threads may fill, or SMs) that the load occupies while it works."""
+    one = 0.0 if device.type == "cuda" and load.work == "copy" else 1 / units
+    return {"all": 1.0, "one": one, "none": 0.0}[load.fills]

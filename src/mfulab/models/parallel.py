@@ -1,0 +1,123 @@
+"""Data parallelism: one model in several processes, what each sends, and numbers that all of them agree on."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from mfulab.flops.parallel import all_gather_bytes, all_reduce_bytes
+from mfulab.hardware.cpu import usable_cores
+from mfulab.models.build import outermost_blocks
+from mfulab.samplers.reading import Reading
+from mfulab.schema.configs import DeviceConfig, ParallelConfig
+from mfulab.schema.errors import UnsupportedError
+
+SLOWED_S = 0.02  # a step, of the rank that is slowed on purpose
+LOOPBACK = "lo"
+INTERFACE = "GLOO_SOCKET_IFNAME"  # gloo's own variable
+PASSES = 3  # over which the least traffic is taken: other programs only add to it
+
+
+def threads_per_rank(parallel: ParallelConfig, device: DeviceConfig) -> int:
+    """CPU threads of each process: as many as asked for, else a share of the cores.
+
+    Raises:
+        UnsupportedError: the processes together need more cores than may be used.
+    """
+    threads = device.threads or max(1, usable_cores() // parallel.processes)
+    require_devices(parallel, usable_cores() // threads, f"{threads} CPU core{'s' if threads > 1 else ''}")
+    return threads
+
+
+def require_devices(parallel: ParallelConfig, found: int, kind: str) -> None:
+    """Raises UnsupportedError where each process cannot have a device of its own."""
+    if parallel.processes > found:
+        raise UnsupportedError(
+            f"parallel.processes={parallel.processes}: each needs {kind} of its own, and this run has {found}"
+        )
+
+
+def join(rank: int, parallel: ParallelConfig, store: Path, device: torch.device) -> None:
+    """Makes this process the given rank of its job: gloo over the loopback on a CPU, NCCL on GPUs."""
+    os.environ.setdefault(INTERFACE, LOOPBACK)
+    if device.type == "cuda":
+        torch.cuda.set_device(rank)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    meeting = dist.FileStore(str(store), parallel.processes)
+    dist.init_process_group(backend, rank=rank, world_size=parallel.processes, store=meeting)
+
+
+def wrap(model: torch.nn.Module, parallel: ParallelConfig, device: torch.device) -> torch.nn.Module:
+    """The model that its processes train together; the same one for a single process."""
+    if parallel.processes == 1:
+        return model
+    if parallel.wrapper == "ddp":
+        return DistributedDataParallel(model, bucket_cap_mb=parallel.bucket_mb)
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard  # a second of imports, which no other run needs
+
+    mesh = init_device_mesh(device.type, (parallel.processes,))
+    for block in outermost_blocks(model):
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
+
+
+def predicted_bytes(model: torch.nn.Module, parallel: ParallelConfig, device: torch.device) -> int:
+    """Bytes that each process sends in a step to train `model`, not yet wrapped, by the formulas of ring collectives.
+
+    DDP reduces each gradient once, to all. FSDP2 gathers the weights of each block forward and backward, those of no
+    block once, and scatters the gradients; gloo has no reduce-scatter and reduces to all in its place.
+    """
+    sizes = {id(each): each.numel() * each.element_size() for each in model.parameters()}
+    devices = parallel.processes
+    if parallel.wrapper == "ddp":
+        trained = (each for each in model.parameters() if each.requires_grad)
+        return all_reduce_bytes(sum(sizes[id(each)] for each in trained), devices)
+    blocks = outermost_blocks(model)
+    inside = sum(sizes[key] for key in {id(each) for block in blocks for each in block.parameters()})
+    whole = sum(sizes.values())
+    gathered = all_gather_bytes(whole, devices) + all_gather_bytes(inside, devices)
+    return gathered + (all_gather_bytes if device.type == "cuda" else all_reduce_bytes)(whole, devices)
+
+
+def slowed(fetch: Callable[[], None], parallel: ParallelConfig) -> Callable[[], None]:
+    """`fetch` of the rank that is slowed on purpose sleeps first."""
+    if parallel.processes == 1 or parallel.slowed_rank != dist.get_rank():
+        return fetch
+
+    def late() -> None:
+        time.sleep(SLOWED_S)
+        fetch()
+
+    return late
+
+
+def agreed(value: float) -> float:
+    """The largest of all processes' values; the value itself without others."""
+    if not dist.is_initialized():
+        return value
+    shared = torch.tensor(value, dtype=torch.float64, device="cuda" if dist.get_backend() == "nccl" else "cpu")
+    dist.all_reduce(shared, dist.ReduceOp.MAX)
+    return float(shared)
+
+
+def sent_bytes(step: Callable[[], object], steps: int) -> Reading:
+    """Bytes that each process sends in a step, as the loopback counted those of all of them."""
+    source = f"counter of the interface {LOOPBACK}, {steps} steps"
+    if dist.get_backend() != "gloo" or os.environ.get(INTERFACE) != LOOPBACK:
+        return Reading(None, "B", source, reason="only gloo's traffic over the loopback is counted")
+    found = []
+    for _ in range(PASSES):
+        dist.barrier()
+        before = psutil.net_io_counters(pernic=True)[LOOPBACK].bytes_sent
+        for _ in range(steps):
+            step()
+        dist.barrier()
+        found.append(psutil.net_io_counters(pernic=True)[LOOPBACK].bytes_sent - before)
+    return Reading(min(found) / steps / dist.get_world_size(), "B", source)

@@ -1,0 +1,79 @@
+"""Speed of one product around multiples of a tile's side: the staircase that padding makes."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mfulab.language import Texts
+from mfulab.language.quantities import percent, quantity
+from mfulab.report.drawing import matmuls, style
+from mfulab.report.frames import Tables, ok, own, with_machine
+
+TABLES = ("matmul", "environment")
+TOPIC = "kernels"
+ORDER = 6
+TILES = (128, 64, 32, 16, 8, 1)
+FEWEST = 4  # sizes that are one more than a multiple of eight, each beside that multiple
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """The sizes of one kernel in each precision on one machine, if it was timed at and above multiples of eight."""
+    timed = own(matmuls.square(with_machine(tables, ok(tables["matmul"], "tflop_s"))))
+    if timed.empty:
+        return timed
+    keys = ["hardware", "kernel", "precision"]
+    known = timed.set_index([*keys, "n"]).index
+    above = [(*at[:3], at[3] - 1) in known and at[3] % 8 == 1 for at in known]
+    beside = timed.assign(above=above)
+    counts = beside.groupby(keys)["above"].transform("sum")
+    enough = beside[counts >= FEWEST]
+    if enough.empty:
+        return enough
+    first = enough.loc[counts[enough.index].idxmax()]
+    here = enough[(enough["hardware"] == first["hardware"]) & (enough["kernel"] == first["kernel"])]
+    return here.assign(tile=here["n"].map(tile)).sort_values(["precision", "n"])
+
+
+def tile(n: float) -> int:
+    """The largest of TILES of which n is a multiple."""
+    return next(each for each in TILES if n % each == 0)
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """The step from a multiple of eight to one more that costs most, beside the FLOPs that it adds."""
+    steps = rows[rows["n"] % 8 == 1].merge(rows.assign(n=rows["n"] + 1), on=["precision", "n"], suffixes=("", "_below"))
+    row = steps.loc[(steps["time_s"] / steps["time_s_below"]).idxmax()]
+    return text(
+        "finding",
+        kernel=row["kernel"],
+        machine=row["machine"],
+        precision=text.name("precision", row["precision"]),
+        n=int(row["n"]),
+        below=int(row["n"]) - 1,
+        time=_signed(100 * (row["time_s"] / row["time_s_below"] - 1)),
+        flops=_signed(100 * (row["flops"] / row["flops_below"] - 1)),
+        speed=quantity(row["tflop_s"] * 1e12, "FLOP/s"),
+        before=quantity(row["tflop_s_below"] * 1e12, "FLOP/s"),
+    )
+
+
+def _signed(value: float) -> str:
+    return ("−" if value < 0 else "+") + percent(abs(value))
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """A panel a precision: speed over size, each size coloured by the largest tile that it fills."""
+    names = {precision: text.name("precision", precision) for precision in dict.fromkeys(rows["precision"])}
+    grid = style.panels(figure, [""], list(names.values()))
+    colors = dict(zip(TILES, style.PALETTE, strict=False))
+    for precision, name in names.items():
+        axes, here = grid["", name], rows[rows["precision"] == precision]
+        axes.plot(range(len(here)), here["tflop_s"] * 1e3, color=style.GRID, linewidth=1.5, zorder=1)
+        axes.scatter(range(len(here)), here["tflop_s"] * 1e3, color=here["tile"].map(colors), s=60, zorder=2)
+        axes.set_xticks(range(len(here)), [f"{n:g}" for n in here["n"]], rotation=90, fontsize=9)
+        axes.set_xlabel(text("size"))
+        axes.set_ylim(0, 1.1e3 * here["tflop_s"].max())
+        axes.set_title(" · ".join([here["machine"].iloc[0], here["kernel"].iloc[0], name]))
+    grid["", next(iter(names.values()))].set_ylabel("GFLOP/s")
+    present = [each for each in TILES if (rows["tile"] == each).any()]
+    words = {each: text("multiple", tile=each) if each > 1 else text("no_multiple") for each in present}
+    style.legend(figure, [style.dot(colors[each], words[each]) for each in present])

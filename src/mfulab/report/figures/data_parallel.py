@@ -1,0 +1,119 @@
+"""Scaling of several processes, and what each of them spends on communication that compute does not hide."""
+
+import json
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from mfulab.language import Texts
+from mfulab.language.quantities import percent, quantity, significant
+from mfulab.report.drawing import labels, style
+from mfulab.report.frames import Tables, ok, one_each, with_machine
+
+TABLES = ("profile", "environment")
+TOPIC = "training"
+ORDER = 10
+# What a job and the single process beside it have in common; a ceiling's name holds a CPU's threads.
+ALIKE = ["machine", "model", "workload", "batch_size", "sequence_length", "precision", "ceiling"]
+OWN = ["processes", "wrapper", "bucket_mb", "slowed_rank"]
+COMPUTE, EXPOSED = style.PALETTE[0], style.PALETTE[1]
+MOST = 12  # jobs a machine
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """Jobs of several processes beside the same step in one: `efficiency` is their speed ÷ (processes × its speed)."""
+    found = with_machine(tables, ok(tables["profile"], "samples_per_s", "time_s"))
+    found = found[(found["mode"] == "training") & (found["execution"] == "eager")]
+    found = one_each(found.assign(sequence_length=found["sequence_length"].fillna(0)), [*ALIKE, *OWN])
+    alone = found[found["processes"].fillna(1) == 1].drop_duplicates(ALIKE)
+    jobs = found[(found["processes"] > 1) & found["ranks"].ne("")]
+    jobs = jobs.merge(alone[[*ALIKE, "samples_per_s"]], on=ALIKE, suffixes=("", "_alone"))
+    return jobs.assign(efficiency=100 * jobs["samples_per_s"] / jobs["processes"] / jobs["samples_per_s_alone"])
+
+
+def job(row: pd.Series, text: Texts) -> str:
+    """A job's name: its wrapper, processes and batch, its bucket or its slowed rank."""
+    name = text(
+        "job",
+        model=row["model"],
+        wrapper=text.name("wrapper", row["wrapper"]),
+        processes=int(row["processes"]),
+        batch=int(row["batch_size"]),
+    )
+    if row["wrapper"] == "ddp":
+        name += text("bucket", size=f"{row['bucket_mb']:g}")
+    return name if pd.isna(row["slowed_rank"]) else name + text("slowed", rank=int(row["slowed_rank"]))
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """Best and worst scaling, the worst's exposed communication, bytes against formula, and who was waited for."""
+    plain = rows[rows["slowed_rank"].isna()]
+    plain = rows if plain.empty else plain
+    best, worst = plain.loc[plain["efficiency"].idxmax()], plain.loc[plain["efficiency"].idxmin()]
+    high = percent(best["efficiency"])
+    if pd.notna(best["mfu_percent"]):
+        said = [text("finding", best=job(best, text), high=high, mfu=percent(best["mfu_percent"]))]
+    else:
+        said = [text("finding_without", best=job(best, text), high=high)]
+    if len(plain) > 1:
+        said.append(text("worst", worst=job(worst, text), low=percent(worst["efficiency"])))
+    if pd.notna(worst["exposed_communication_ms"]):
+        exposed, step = worst["exposed_communication_ms"], 1e3 * worst["time_s"]
+        said.append(text("exposed", exposed=significant(exposed), step=significant(step)))
+    counted = rows[rows["sent_bytes"].notna() & (rows["predicted_sent_bytes"] > 0)]
+    if not counted.empty:
+        off = 100 * (counted["sent_bytes"] / counted["predicted_sent_bytes"] - 1)
+        one = counted.loc[off.abs().idxmax()]
+        sent, deviation = quantity(one["sent_bytes"], "B"), percent(off.abs().max())
+        said.append(text("sent", job=job(one, text), sent=sent, deviation=deviation))
+    for _, one in rows[rows["slowed_rank"].notna() & rows["slowest_rank"].notna()].head(1).iterrows():
+        said.append(text("named", slowed=int(one["slowed_rank"]), rank=int(one["slowest_rank"])))
+    return " ".join(said)
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """For each machine efficiency by job, and beside it a bar a rank: its step, less communication not hidden."""
+    machines = style.machines(rows, 2)
+    columns = [text("efficiency"), text("ranks")]
+    grid = style.panels(figure, machines, columns, sharey="row")
+    shown = {
+        machine: rows[rows["machine"] == machine].sort_values(["efficiency"]).tail(MOST).reset_index(drop=True)
+        for machine in machines
+    }
+    most = max(map(len, shown.values()))
+    figure.set_figheight(len(machines) * (1.2 + 0.42 * max(3, most)) + 0.8)
+    style.arrange(figure)
+    for machine, here in shown.items():
+        left, right = (grid[machine, column] for column in columns)
+        left.barh(here.index, here["efficiency"], color=style.MUTED, height=0.6)
+        for place, row in here.iterrows():
+            share = "" if pd.isna(row["mfu_percent"]) else f", MFU {percent(row['mfu_percent'])} %"
+            said, behind = (
+                f"{percent(row['efficiency'])} %{share}",
+                {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1},
+            )
+            left.text(row["efficiency"] + 2, place, said, va="center", fontsize=8, bbox=behind)
+            _ranks(right, place, json.loads(row["ranks"]))
+        left.axvline(100, color=style.MUTED, linewidth=1, linestyle="--")
+        left.set_xlim(0, 1.7 * max(100, here["efficiency"].max()))
+        left.set_xticks([0, 50, 100])
+        left.set_yticks(here.index, [job(row, text) for _, row in here.iterrows()], fontsize=8)
+        left.set_ylim(-0.6, len(here) - 0.4)
+        for axes in (left, right):
+            axes.grid(axis="y", visible=False)
+        if machine == machines[-1]:
+            left.set_xlabel(text("percent"))
+            right.set_xlabel(text("milliseconds"))
+    style.legend(figure, [style.dot(COMPUTE, text("computes"), "s"), style.dot(EXPOSED, text("not_hidden"), "s")])
+    labels.settle(figure)
+
+
+def _ranks(axes: Axes, place: int, ranks: list[dict[str, float]]) -> None:
+    """Thin bars, rank 0 above; without a trace the whole step in one colour."""
+    height = 0.7 / len(ranks)
+    for number, rank in enumerate(ranks):
+        exposed = min(rank.get("exposed_ms", 0.0), rank["time_ms"])
+        middle = place + 0.35 - height * (number + 0.5)
+        axes.barh(middle, rank["time_ms"] - exposed, height=0.9 * height, color=COMPUTE)
+        axes.barh(middle, exposed, left=rank["time_ms"] - exposed, height=0.9 * height, color=EXPOSED)

@@ -1,0 +1,126 @@
+"""Generating text: prefill beside decoding under their ceilings, and what batching makes of their times under load."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from mfulab.language import Texts
+from mfulab.language.quantities import percent, quantity, significant
+from mfulab.report.drawing import labels, style, ticks
+from mfulab.report.frames import Tables, ok, one_each, with_machine
+from mfulab.timing.serving import Policy, Server, latencies, requests
+from mfulab.timing.statistics import Stats
+
+TABLES = ("profile", "environment")
+TOPIC = "batch_size"
+ORDER = 3
+ALIKE = ["machine", "model", "precision", "execution", "sequence_length"]
+LINES = {"prefill": ("mfu_percent", "-"), "decoding": ("mbu_percent", "--")}
+POLICIES: Mapping[Policy, str] = {"static": style.PALETTE[3], "continuous": style.PALETTE[2]}
+TOKENS, COUNT = 32, 200  # of an answer on average, and requests that arrive
+LOADS = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9)  # of the most requests a second
+TOLD = 0.7  # the load that the sentence speaks of
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """Prefill and decoding of the same model and context on the same machine, where both were measured."""
+    found = with_machine(tables, ok(tables["profile"], "time_s", "mfu_percent", "mbu_percent", "tokens_per_s"))
+    found = one_each(found[found["mode"].isin(LINES)], [*ALIKE, "mode", "batch_size"])
+    halves = found.groupby(ALIKE)["mode"].transform("nunique")
+    return found[halves == len(LINES)].sort_values("batch_size")
+
+
+def server(here: pd.DataFrame) -> Server:
+    """Times by batch size of rows that are alike in all else."""
+    times: dict[str, dict[int, float]] = {
+        str(mode): dict(zip(half["batch_size"].astype(int), half["time_s"], strict=True))
+        for mode, half in here.groupby("mode")
+    }
+    return Server(times["prefill"], times["decoding"])
+
+
+def load(server: Server, share: float, policy: Policy) -> Stats:
+    """Latencies at a share of the most requests a second."""
+    rate = share * server.most_requests_per_s(TOKENS)
+    return Stats(latencies(server, requests(rate, COUNT, TOKENS), policy))
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """The longest context of the first model: TTFT, TPOT, cache, MFU beside MBU; then both ways of batching."""
+    here = _longest(rows)
+    by_mode = {mode: here[here["mode"] == mode].iloc[0] for mode in LINES}
+    prefill, decoding = by_mode["prefill"], by_mode["decoding"]
+    said = [
+        text(
+            "finding",
+            model=prefill["model"],
+            tokens=int(prefill["sequence_length"]),
+            first=quantity(prefill["time_s"], "s"),
+            mfu=percent(prefill["mfu_percent"]),
+            each=quantity(decoding["time_s"], "s"),
+            mbu=percent(decoding["mbu_percent"]),
+            low=percent(decoding["mfu_percent"]),
+            batch=int(decoding["batch_size"]),
+        )
+    ]
+    largest = here[here["mode"] == "decoding"].iloc[-1]
+    if pd.notna(largest["key_value_cache_bytes"]):
+        cache, speed = quantity(largest["key_value_cache_bytes"], "B"), significant(largest["tokens_per_s"])
+        said.append(text("cache", batch=int(largest["batch_size"]), cache=cache, speed=speed))
+    one = server(here)
+    if one.places > 1:
+        static, continuous = (load(one, TOLD, policy) for policy in POLICIES)
+        values: dict[str, Any] = {"load": percent(100 * TOLD), "places": one.places, "tokens": TOKENS}
+        values |= {"rate": significant(TOLD * one.most_requests_per_s(TOKENS))}
+        values |= {"static": quantity(static.p95, "s"), "continuous": quantity(continuous.p95, "s")}
+        said.append(text("batching", **values))
+    return " ".join(said)
+
+
+def _longest(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the first model with the longest context, of those alike the ones with most batch sizes."""
+    sizes = rows.groupby(ALIKE)["batch_size"].transform("count")
+    ranked = rows.assign(sizes=sizes).sort_values(["sizes", "sequence_length"], ascending=False, kind="stable")
+    return rows[(rows[ALIKE] == ranked.iloc[0][ALIKE]).all(axis=1)]
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """For each machine MFU and MBU by batch size, and beside them simulated latency by load."""
+    machines = style.machines(rows, 2)
+    columns = [text("shares"), text("simulated")]
+    grid = style.panels(figure, machines, columns)
+    lengths = sorted(rows["sequence_length"].unique())
+    colors = style.colors(f"{length:.0f}" for length in lengths)
+    for machine in machines:
+        left, right = (grid[machine, column] for column in columns)
+        here = rows[rows["machine"] == machine]
+        for keys, half in here.groupby([*ALIKE, "mode"], sort=False):
+            column, dash = LINES[str(keys[-1])]
+            color = colors[f"{half['sequence_length'].iloc[0]:.0f}"]
+            left.plot(half["batch_size"], half[column], color=color, linestyle=dash, marker="o")
+        left.axhline(100, color=style.MUTED, linewidth=1)
+        left.set_ylim(0, max(105.0, 1.05 * here[["mfu_percent", "mbu_percent"]].max(axis=None)))
+        ticks.doublings(left, rows["batch_size"])
+        left.set_ylabel(text("share"))
+        _latencies(right, server(_longest(here)), text)
+        if machine == machines[-1]:
+            left.set_xlabel(text("batch_size"))
+            right.set_xlabel(text("load"))
+    entries = [style.line(color, text("context", tokens=tokens)) for tokens, color in colors.items()]
+    entries += [style.line(style.MUTED, text("prefill_mfu"), "-"), style.line(style.MUTED, text("decoding_mbu"), "--")]
+    entries += [style.line(color, text.name("batching", policy)) for policy, color in POLICIES.items()]
+    style.legend_rows(figure, entries, columns=3)
+    labels.settle(figure)
+
+
+def _latencies(axes: Axes, one: Server, text: Texts) -> None:
+    for policy, color in POLICIES.items():
+        found = [load(one, share, policy) for share in LOADS]
+        shares = [100 * share for share in LOADS]
+        axes.plot(shares, [each.median for each in found], color=color, marker="o")
+        axes.fill_between(shares, [each.median for each in found], [each.p95 for each in found], color=color, alpha=0.2)
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel(text("latency"))

@@ -1,0 +1,91 @@
+"""Readings of each counter of loads whose utilization is known: the calibration of everything else."""
+
+import pandas as pd
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+
+from mfulab.language import Texts
+from mfulab.language.quantities import percent
+from mfulab.report.drawing import style
+from mfulab.report.frames import Tables, ok, one_each, own, with_machine
+
+TABLES = ("readings", "environment")
+TOPIC = "ladder"
+ORDER = 5
+COUNTERS = (
+    "mfulab_percent",
+    "psutil_process_percent",
+    "cgroup_percent",
+    "proc_stat_percent",
+    "psutil_machine_percent",
+    "profiler_percent",
+    "nvml_percent",
+    "sm_active_percent",
+)
+WORDS = ("idle", "copies", "spin_one", "duty_25", "bursty", "duty_50", "duty_75", "padded", "steady")
+DISTURBED = 5.0  # percent of the CPUs: beyond it the load itself waited, and its truth is what it wanted
+WORST = 50  # points of error that have the full colour
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """One row a load of one machine, the one with the most loads; medians where one was run more than once."""
+    known = own(with_machine(tables, ok(tables["readings"], "truth_percent")))
+    known = known[known[list(COUNTERS)].notna().any(axis=1)]
+    if known.empty:
+        return known
+    here = known[known["hardware"] == known.groupby("hardware")["load"].nunique().idxmax()]
+    each = one_each(here, ["load"])
+    return each.sort_values("load", key=lambda load: load.map({name: at for at, name in enumerate(WORDS)}))
+
+
+def errors(rows: pd.DataFrame) -> pd.DataFrame:
+    """Points by which each counter that read anything is off, a row a load."""
+    there = [name for name in COUNTERS if rows[name].notna().any()]
+    return rows.set_index("load")[there].sub(rows.set_index("load")["truth_percent"], axis=0)
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """The worst reading of all, the counter whose worst is the least, and what else ran on the CPU meanwhile."""
+    off = errors(rows)
+    load, worst = off.abs().stack().idxmax()
+    row = rows.set_index("load").loc[load]
+    most = off.abs().max()
+    words = text(
+        "finding",
+        counter=text(worst),
+        load=text(load),
+        reading=percent(row[worst]),
+        truth=percent(row["truth_percent"]),
+    )
+    said = [words]
+    if len(off.columns) > 1:
+        best = most.idxmin()
+        said.append(text("best", counter=text(best), points=percent(most[best]), count=len(off)))
+    others = rows["other_processes_percent"].median()
+    if others > DISTURBED:
+        said.append(text("disturbed", share=percent(others)))
+    return " ".join(said)
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """A table: loads down, counters across; each cell the reading and its error, by which it is coloured."""
+    off = errors(rows)
+    readings = rows.set_index("load")[list(off.columns)]
+    figure.set_figheight(min(figure.get_figheight(), 2.2 + 0.42 * max(3, len(rows))))
+    style.arrange(figure)
+    axes = figure.subplots()
+    colors = LinearSegmentedColormap.from_list("error", [style.PAPER, style.PALETTE[3]])
+    axes.imshow(off.abs().clip(upper=WORST).fillna(0), cmap=colors, vmin=0, vmax=1.6 * WORST, aspect="auto")
+    for down, load in enumerate(off.index):
+        for across, (value, error) in enumerate(zip(readings.loc[load], off.loc[load], strict=True)):
+            words = "–" if pd.isna(value) else f"{percent(value)} ({round(error):+d})".replace("-", "−")
+            axes.text(across, down, words, ha="center", va="center", fontsize=10)
+    truths = rows.set_index("load")["truth_percent"]
+    names = [f"{text(load)}: {percent(truths[load])} %" for load in off.index]
+    axes.set_yticks(range(len(names)), names)
+    axes.set_xticks(range(len(off.columns)), [text(name).replace(" ", "\n", 1) for name in off.columns], fontsize=10)
+    axes.xaxis.tick_top()
+    axes.grid(visible=False)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    axes.set_xlabel(text("cell"))

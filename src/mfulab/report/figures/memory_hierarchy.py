@@ -1,0 +1,95 @@
+"""The memory hierarchy as a program feels it: time of an access by working set and order, caches by their size."""
+
+import json
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mfulab.language import Texts
+from mfulab.language.quantities import quantity, significant
+from mfulab.report.drawing import style, ticks
+from mfulab.report.frames import Tables, ok, one_each, own, with_machine
+
+TABLES = ("memory", "environment")
+TOPIC = "memory"
+ORDER = 2
+ORDERS = ("random", "strided", "sequential", "rows", "columns", "host")
+KIB = 1024
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """One row a pattern and working set of one machine, the one with the most."""
+    timed = own(with_machine(tables, ok(tables["memory"], "time_per_access_s", "working_set_bytes")))
+    timed = timed[timed["pattern"].isin(ORDERS)]
+    if timed.empty:
+        return timed
+    here = timed[timed["hardware"] == timed["hardware"].value_counts().idxmax()]
+    return one_each(here, ["pattern", "working_set_bytes"]).sort_values(["pattern", "working_set_bytes"])
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """A chase's step in the smallest and the largest working set; then columns against rows where both were walked."""
+    chased = rows[rows["pattern"] == "random"]
+    pattern = "random" if len(chased) else rows["pattern"].iloc[0]
+    walked = rows[rows["pattern"] == pattern].sort_values("working_set_bytes")
+    first, last = walked.iloc[0], walked.iloc[-1]
+    words = [
+        text(
+            "finding",
+            pattern=text(pattern),
+            small=size_of(first["working_set_bytes"]),
+            large=size_of(last["working_set_bytes"]),
+            low=quantity(first["time_per_access_s"], "s"),
+            high=quantity(last["time_per_access_s"], "s"),
+            factor=significant(last["time_per_access_s"] / first["time_per_access_s"]),
+        )
+    ]
+    table = rows.pivot_table(index="working_set_bytes", columns="pattern", values="time_per_access_s")
+    if {"rows", "columns"} <= set(table) and len(both := table.dropna(subset=["rows", "columns"])):
+        ratio = both["columns"] / both["rows"]
+        size = ratio.idxmax()
+        words.append(text("orders", size=size_of(size), factor=significant(ratio[size])))
+    return " ".join(words)
+
+
+def size_of(size: float) -> str:
+    """`4 KiB`, `1 GiB`."""
+    power = 3 if size >= KIB**3 else 2 if size >= KIB**2 else 1
+    return f"{size / KIB**power:.4g} {'KMG'[power - 1]}iB"
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """Lines of time over working set on logarithmic axes; a line where each cache ends."""
+    axes = figure.subplots()
+    colors = dict(zip(ORDERS, style.PALETTE, strict=False))
+    for place, pattern in enumerate(ORDERS):
+        walked = rows[rows["pattern"] == pattern]
+        if len(walked):
+            marked = {"marker": style.MARKERS[place], "color": colors[pattern], "linewidth": 1.6}
+            axes.plot(walked["working_set_bytes"], walked["time_per_access_s"] * 1e9, **marked)
+    sizes = sorted(rows["working_set_bytes"].unique())
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(sizes, [size_of(size) for size in sizes], fontsize=9)
+    axes.minorticks_off()
+    axes.margins(y=0.16)
+    for name, held in _caches(rows).items():
+        if sizes[0] < held < sizes[-1]:
+            axes.axvline(held, color=style.MUTED, linewidth=1, linestyle=(0, (4, 3)))
+            words = f"{name}\n{size_of(held)}"
+            axes.annotate(words, (held, 1), xycoords=("data", "axes fraction"), va="top", ha="right", fontsize=9)
+    ticks.decades(axes.yaxis)
+    axes.set_title(rows["machine"].iloc[0])
+    axes.set(xlabel=text("working_set"), ylabel=text("time"))
+    present = [pattern for pattern in ORDERS if (rows["pattern"] == pattern).any()]
+    entries = [style.dot(colors[name], text(name), style.MARKERS[ORDERS.index(name)]) for name in present]
+    style.legend(figure, entries)
+
+
+def _caches(rows: pd.DataFrame) -> dict[str, float]:
+    """The device's own sizes, without those that nobody could read."""
+    try:
+        found = json.loads(rows["caches"].iloc[0])
+    except ValueError:
+        return {}
+    return {name: held for name, held in found.items() if isinstance(held, int | float)}

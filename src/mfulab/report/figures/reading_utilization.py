@@ -1,0 +1,99 @@
+"""One reading, a poll and a window's mean of the same loop: what each says of it, and when."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mfulab.language import Texts
+from mfulab.language.quantities import percent
+from mfulab.report.drawing import style
+from mfulab.report.frames import Tables, ok, own, with_machine
+
+TABLES = ("readings", "series", "environment")
+TOPIC = "series"
+SHOWN = ("steady", "bursty")  # loads that are polled at several periods
+MOMENTS = ("before", "during", "after")
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """Series of each load and period on one machine, with what its row says, but for periods that say nothing."""
+    known = own(with_machine(tables, ok(tables["readings"], "mfulab_percent", "window_s", "polling_period_s")))
+    known = known[known["load"].isin(SHOWN) & known["polled_mean_percent"].notna()].drop_duplicates(
+        ["hardware", "load", "polling_period_s"]
+    )
+    if known.empty:
+        return known
+    known = known[known["hardware"] == known["hardware"].iloc[0]].drop(columns="tflop_s")
+    keys = ["hardware", "recorded", "run"]
+    series = tables["series"].reindex(columns=[*keys, "time_s", "utilization_percent"])
+    polled = series.dropna(subset=["time_s", "utilization_percent"]).merge(known, on=keys)
+    return polled.sort_values(["load", "polling_period_s", "time_s"], ascending=[False, True, True])
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """One reading after the loop beside the loop's mean and MFU; then how far polls spread."""
+    runs = rows.drop_duplicates("run")
+    late = runs.dropna(subset=["after_percent"])
+    chosen = late if len(late) else runs
+    row = chosen.loc[(chosen["mfulab_percent"] - chosen["after_percent"].fillna(0)).idxmax()]
+    load = row["load"]
+    values = {"load": text(load), "mean": percent(row["mfulab_percent"])}
+    key = "finding" if len(late) else "finding_without"
+    words = [text(key, after=percent(row["after_percent"]) if len(late) else "", **values)]
+    if row["mfu_percent"] == row["mfu_percent"]:
+        words.append(text("mfu", mfu=percent(row["mfu_percent"])))
+    spread = runs["polled_high_percent"] - runs["polled_low_percent"]
+    if spread.notna().any() and (runs.loc[spread.idxmax(), "polls"] or 0) > 1:
+        wide = runs.loc[spread.idxmax()]
+        load = wide["load"]
+        words.append(
+            text(
+                "spread",
+                load=text(load),
+                period=f"{wide['polling_period_s']:g}",
+                low=percent(wide["polled_low_percent"]),
+                high=percent(wide["polled_high_percent"]),
+                mean=percent(wide["mfulab_percent"]),
+            )
+        )
+    return " ".join(words)
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """A panel a load and period; the loop is shaded, its mean and MFU are lines, single readings are marked."""
+    loads, periods = list(dict.fromkeys(rows["load"])), sorted(rows["polling_period_s"].unique())[:4]
+    columns = {period: text("each", period=f"{period:g}") for period in periods}
+    names = {load: text(load) for load in loads}
+    grid = style.panels(figure, list(names.values()), list(columns.values()), sharex=True, sharey=True)
+    top = max(100.0, rows["utilization_percent"].max(), rows["mfu_percent"].max())
+    for (load, period), here in rows.groupby(["load", "polling_period_s"], sort=False):
+        if period not in columns:
+            continue
+        axes, first = grid[names[load], columns[period]], here.iloc[0]
+        axes.axvspan(0, first["window_s"], color=style.GRID, alpha=0.6, linewidth=0)
+        axes.plot(here["time_s"], here["utilization_percent"], color=style.PALETTE[0], marker=".", linewidth=1.2)
+        mean, mfu = first["mfulab_percent"], first["mfu_percent"]
+        axes.hlines(mean, 0, first["window_s"], color=style.PALETTE[2], linewidth=2)
+        if mfu == mfu:
+            axes.hlines(mfu, 0, first["window_s"], color=style.PALETTE[3], linewidth=2, linestyle=(0, (4, 3)))
+        moments = {
+            "before": here.loc[here["time_s"] <= 0, "time_s"].max(),
+            "during": here.loc[(here["time_s"] - first["window_s"] / 2).abs().idxmin(), "time_s"],
+            "after": here.loc[here["time_s"] - period >= first["window_s"], "time_s"].min(),
+        }
+        for moment in MOMENTS:
+            axes.plot(
+                moments[moment], first[f"{moment}_percent"], "o", color=style.PALETTE[1], fillstyle="none", markersize=9
+            )
+        axes.set_ylim(0, 1.12 * top)
+    for load in names.values():
+        grid[load, columns[periods[0]]].set_ylabel(text("utilization"), fontsize=10)
+    for column in columns.values():
+        grid[names[loads[-1]], column].set_xlabel(text("time"))
+    entries = [
+        style.line(style.PALETTE[0], text("poll")),
+        style.dot(style.PALETTE[1], text("single"), fill="none"),
+        style.line(style.PALETTE[2], text("mean")),
+        style.line(style.PALETTE[3], "MFU", (0, (4, 3))),
+        style.dot(style.GRID, text("loop"), "s"),
+    ]
+    style.legend(figure, entries)

@@ -1,0 +1,70 @@
+"""Errors of sums by the direction of rounding, and what compensation gives back."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
+
+from mfulab.language import Texts
+from mfulab.language.quantities import percent, significant
+from mfulab.report.drawing import style
+from mfulab.report.figures import number_formats
+from mfulab.report.frames import Tables
+
+TABLES = ("formats",)
+TOPIC = "precision"
+ORDER = 4
+NEAREST = "naive_sum_error"
+DIRECTED = ("toward_zero_sum_error", "up_sum_error", "down_sum_error")
+MODES = (NEAREST, "nearest_away_sum_error", *DIRECTED)
+COMPENSATED = ("kahan_sum_error", "neumaier_sum_error")
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """One row a format in which sums were rounded in all directions."""
+    return number_formats.rows(tables).dropna(subset=[NEAREST, "toward_zero_sum_error"])
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """Cut-off sums against nearest ones where that costs most, and how often the order of two additions matters."""
+    known = rows[rows[NEAREST] > 0]
+    words = []
+    if len(known):
+        worst = known.loc[(known["toward_zero_sum_error"] / known[NEAREST]).idxmax()]
+        words.append(
+            text(
+                "finding",
+                precision=text.name("precision", worst["precision"]),
+                count=int(worst["sum_length"]),
+                nearest=significant(worst[NEAREST], 2),
+                cut=significant(worst["toward_zero_sum_error"], 2),
+                factor=significant(worst["toward_zero_sum_error"] / worst[NEAREST], 2),
+            )
+        )
+    grouped = rows.dropna(subset=["not_associative_percent"])
+    if len(grouped):
+        row = grouped.loc[grouped["not_associative_percent"].idxmax()]
+        share, name = percent(row["not_associative_percent"]), text.name("precision", row["precision"])
+        words.append(text("associativity", precision=name, share=share))
+    return " ".join(words) or text("exact", count=len(rows))
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """Relative errors by format; filled marks are directions of rounding, open ones compensated sums."""
+    axes = figure.subplots()
+    names = [text.name("precision", precision) for precision in rows["precision"]]
+    series = [*MODES, *COMPENSATED]
+    positive = rows[series].where(rows[series] > 0)
+    floor = positive.min(axis=None) / 10 if positive.notna().any(axis=None) else 1e-16
+    entries = []
+    for place, name in enumerate(series):
+        color, marker = style.PALETTE[place], style.MARKERS[place]
+        fill = "none" if name in COMPENSATED else "full"
+        shifted = [height + 0.3 - 0.1 * place for height in range(len(rows))]
+        axes.plot(rows[name].clip(lower=floor), shifted, marker, color=color, fillstyle=fill, markersize=9)
+        entries.append(style.dot(color, text(name), marker, fill))
+    axes.set_yticks(range(len(names)), names)
+    axes.set_xscale("log")
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.grid(axis="y", visible=False)
+    axes.set_xlabel(text("error"))
+    style.legend(figure, entries)

@@ -1,0 +1,100 @@
+"""The seminar's kernels as written beside the corrected ones: hot, by the seminar's own clock, and by their errors."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mfulab.language import Texts
+from mfulab.language.quantities import percent, quantity, significant
+from mfulab.report.drawing import matmuls, style, ticks
+from mfulab.report.frames import Tables, own, with_machine
+
+TABLES = ("matmul", "environment")
+TOPIC = "kernels"
+ORDER = 5
+CORRECTED = {
+    "numba_cpu_seminar": "numba_cpu_naive",
+    "numba_cuda_seminar": "numba_cuda_naive",
+    "numba_cuda_seminar_transposed": "numba_cuda_transposed",
+    "numba_cuda_seminar_shared": "numba_cuda_shared",
+}
+TIMES = ("time_s", "first_calls_mean_s", "first_call_s")
+MOST_SIZES = 2
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """Products that were timed from the first call on, and those of them that were wrong; the largest sizes, here."""
+    table = tables["matmul"]
+    known = (table["status"] == "incorrect") | table[list(TIMES)].notna().all(axis=1)
+    asked = with_machine(tables, table[known & table["first_calls"].notna() & table["m"].notna()])
+    if asked.empty or not asked["time_s"].notna().any():
+        return asked.head(0)
+    here = own(matmuls.square(asked))
+    here = here[here["hardware"] == here["hardware"].iloc[-1]]
+    sizes = sorted(here["n"].unique())[-MOST_SIZES:]
+    return here[here["n"].isin(sizes)].sort_values(["n", "family", "kernel"])
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """The mean that the first call spoils most, what float64 sums are worth, and what is wrong altogether."""
+    timed = rows[rows["time_s"].notna()]
+    timed = timed.assign(factor=timed["first_calls_mean_s"] / timed["time_s"])
+    worst = timed.loc[timed["factor"].idxmax()]
+    share = 100 * worst["first_call_s"] / (worst["first_calls"] * worst["first_calls_mean_s"])
+    words = [
+        text(
+            "finding",
+            kernel=worst["kernel"],
+            size=int(worst["n"]),
+            calls=int(worst["first_calls"]),
+            mean=quantity(worst["first_calls_mean_s"], "s"),
+            hot=quantity(worst["time_s"], "s"),
+            factor=significant(worst["factor"], 2),
+            share=percent(share),
+        )
+    ]
+    errors = timed.set_index(["n", "kernel"])["max_absolute_error"].dropna()
+    pairs = [(n, kernel) for n, kernel in errors.index if (n, CORRECTED.get(kernel)) in errors.index]
+    if pairs:
+        n, kernel = max(pairs)
+        other = CORRECTED[kernel]
+        values = {"own": significant(errors[n, kernel], 2), "other_error": significant(errors[n, other], 2)}
+        words.append(text("errors", kernel=kernel, other=other, size=int(n), **values))
+    wrong = rows[rows["status"] == "incorrect"]
+    words += [text("wrong_at", kernel=row["kernel"], size=int(row["n"])) for _, row in wrong.iterrows()]
+    return " ".join(words)
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """A row a size; left three times of each kernel, right its greatest error; a wrong product has no time."""
+    sizes = sorted(rows["n"].unique())
+    columns = {"times": text("times"), "errors": text("errors_axis")}
+    grid = style.panels(figure, [f"{n:g}³" for n in sizes], ["times", "errors"], sharey="row", sharex="col")
+    lines = int(rows.groupby("n")["kernel"].nunique().max())
+    figure.set_figheight(2.4 + 0.36 * len(sizes) * max(lines, 4))
+    style.arrange(figure)
+    for n in sizes:
+        here = rows[rows["n"] == n].drop_duplicates("kernel").iloc[::-1]
+        name, heights = f"{n:g}³", range(len(here))
+        times, errors = grid[name, "times"], grid[name, "errors"]
+        times.hlines(heights, here["time_s"], here["first_call_s"], color=style.GRID, linewidth=3)
+        for place, column in enumerate(TIMES):
+            times.plot(here[column], heights, style.MARKERS[place], color=style.PALETTE[place], alpha=0.9)
+        for height, status in zip(heights, here["status"], strict=True):
+            if status == "incorrect":
+                times.annotate(text("wrong"), (0.02, height), xycoords=("axes fraction", "data"), va="center")
+        seminar = here["kernel"].str.contains("seminar")
+        colors = seminar.map({True: style.PALETTE[3], False: style.PALETTE[7]})
+        errors.scatter(here["max_absolute_error"], list(heights), color=colors, marker="D", zorder=3)
+        times.set_yticks(list(heights), here["kernel"])
+        for axes in (times, errors):
+            axes.set_xscale("log")
+            axes.margins(x=0.08, y=0.12)
+            axes.grid(axis="y", visible=False)
+            ticks.decades(axes.xaxis, 5)
+        times.set_title(name)
+        errors.set_title("")
+    for column, words in columns.items():
+        grid[f"{sizes[-1]:g}³", column].set_xlabel(words)
+    entries = [style.dot(style.PALETTE[at], text(name), style.MARKERS[at]) for at, name in enumerate(TIMES)]
+    entries += [style.dot(style.PALETTE[3], text("as_written"), "D"), style.dot(style.PALETTE[7], text("others"), "D")]
+    style.legend(figure, entries)

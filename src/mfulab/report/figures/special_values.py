@@ -1,0 +1,78 @@
+"""The bits of special values: zeros, infinities, NaNs, and the ends of the range."""
+
+import json
+
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from mfulab.language import Texts
+from mfulab.language.quantities import percent, significant
+from mfulab.report.drawing import style
+from mfulab.report.figures import number_formats
+from mfulab.report.frames import Tables
+
+TABLES = ("formats",)
+TOPIC = "precision"
+ORDER = 5
+PARTS = ("sign", "exponent_bits", "mantissa_bits")
+MOST_BITS = 19  # that can be read side by side
+COLORS = (style.PALETTE[7], style.PALETTE[6], style.PALETTE[5])  # sign, exponent, mantissa, as in number_formats
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """The formats whose special values are known; the one to be drawn, with infinities and few bits, comes first."""
+    known = number_formats.rows(tables)
+    known = known[(known["special_values"] != "") & known["nan_patterns"].notna()]
+    drawn = known["special_values"].str.contains("inf") & (known["bits"] <= MOST_BITS)
+    return known.assign(drawn=drawn).sort_values(["drawn", "bits", "exponent_bits"], ascending=[False, True, True])
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """Patterns that the drawn format spends on NaN; digits that numbers need; where a plain sigmoid fails in it."""
+    row = rows.iloc[0]
+    patterns = 2.0 ** row["bits"]
+    words = [
+        text(
+            "finding",
+            precision=text.name("precision", row["precision"]),
+            nan=f"{row['nan_patterns']:,.0f}",
+            patterns=f"{patterns:,.0f}" if patterns < 1e9 else significant(patterns),
+            share=percent(100 * row["nan_patterns"] / patterns),
+        )
+    ]
+    digits = rows.dropna(subset=["round_trip_digits"])
+    if len(digits):
+        widest = digits.loc[digits["bits"].idxmax()]
+        name = text.name("precision", widest["precision"])
+        words.append(text("digits", precision=name, digits=int(widest["round_trip_digits"])))
+    if row["sigmoid_fails_at"] == row["sigmoid_fails_at"]:
+        name = text.name("precision", row["precision"])
+        words.append(text("sigmoid", precision=name, at=int(row["sigmoid_fails_at"])))
+    return " ".join(words)
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """A line a value, a cell a bit."""
+    row = rows.iloc[0]
+    values: dict[str, str] = json.loads(row["special_values"])
+    axes = figure.subplots()
+    for down, bits in enumerate(values.values()):
+        across = 0
+        for part, color in zip(bits.split(), COLORS, strict=True):
+            for bit in part:
+                axes.add_patch(
+                    Rectangle((across, down - 0.4), 0.94, 0.8, color=color, alpha=1.0 if bit == "1" else 0.3)
+                )
+                axes.text(across + 0.47, down, bit, ha="center", va="center", fontsize=10)
+                across += 1
+            across += 0.4  # type: ignore[assignment]
+    axes.set_xlim(-0.2, row["bits"] + 1.4)
+    axes.set_ylim(len(values) - 0.4, -0.6)
+    axes.set_yticks(range(len(values)), [text(f"value {name}") for name in values])
+    axes.set_xticks([])
+    axes.set_xlabel(text("bits", precision=text.name("precision", row["precision"])))
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0)
+    style.legend(figure, [style.dot(color, text(name), "s") for name, color in zip(PARTS, COLORS, strict=True)])

@@ -1,0 +1,127 @@
+"""Time of a training step, technique by technique: forward, backward, optimiser, other."""
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from mfulab.language import Texts
+from mfulab.language.quantities import percent, significant
+from mfulab.report.drawing import labels, style
+from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
+
+TABLES = ("profile", "environment")
+TOPIC = "training"
+PLAIN = "training"  # the workload that others are held against, in fp32 where that was measured
+WORDS = ("forward_ms", "backward_ms", "optimiser_ms", "other_ms")
+COLORS = dict(zip(WORDS, (style.PALETTE[0], style.PALETTE[5], style.PALETTE[1], "#b3bac4"), strict=True))
+CASE = ["machine", "model", "batch_size"]
+MOST = 3  # cases that get a panel each
+MOST_BARS = 16
+WIDEST = 260.0  # %: a longer bar is cut off, and its number says so
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """Eager training steps with measured phases, each beside the plain step of the same model and batch.
+
+    `relative` is the time a sample in percent of the plain step's, `technique` what differs from that.
+    """
+    found = with_machine(tables, alone(ok(tables["profile"], *WORDS, "samples_per_s", "mfu_percent")))
+    found = found[(found["mode"] == "training") & (found["execution"] == "eager")]
+    plain = found[found["workload"] == PLAIN]
+    if plain.empty:
+        return plain
+    usual = "fp32" if (plain["precision"] == "fp32").any() else plain["precision"].mode()[0]
+    keys = [*CASE, "sequence_length"]
+    found = one_each(found, [*keys, "workload", "precision"])
+    base = found[(found["workload"] == PLAIN) & (found["precision"] == usual)][[*keys, "samples_per_s"]]
+    found = found.merge(base.drop_duplicates(keys), on=keys, suffixes=("", "_plain"))
+    return found.assign(
+        is_plain=(found["workload"] == PLAIN) & (found["precision"] == usual),
+        relative=100 * found["samples_per_s_plain"] / found["samples_per_s"],
+        share=100 * found["optimiser_ms"] / found[list(WORDS)].sum(axis=1),
+        deviation=(100 * found[list(WORDS)].sum(axis=1) / 1e3 / found["time_s"] - 100).abs(),
+        precision_differs=found["precision"] != usual,
+    )
+
+
+def technique(row: pd.Series, text: Texts) -> str:
+    """The workload's word, with the precision where it is not the plain step's."""
+    word = text.name("workload", row["workload"])
+    if not row["precision_differs"]:
+        return word
+    precision = text.name("precision", row["precision"])
+    return precision if row["workload"] == PLAIN else f"{word}, {precision}"
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """The plain step whose optimiser weighs most, the fastest technique beside it, and MFU and HFU apart."""
+    plain = rows[rows["is_plain"]]
+    worst = plain.loc[plain["share"].idxmax()]
+    values = {"model": worst["model"], "batch": int(worst["batch_size"])}
+    said = [text("finding", **values, share=percent(worst["share"]), mfu=percent(worst["mfu_percent"]))]
+    others = rows[(rows[CASE] == worst[CASE]).all(axis=1) & ~rows["is_plain"]]
+    if not others.empty:
+        best = others.loc[others["relative"].idxmin()]
+        key = "faster" if best["relative"] < 100 else "no_faster"
+        factor, mfu = significant(100 / best["relative"]), percent(best["mfu_percent"])
+        said.append(text(key, technique=technique(best, text), factor=factor, mfu=mfu))
+    again = rows[rows["checkpointing"].fillna(False).astype(bool) & rows["hfu_percent"].notna()]
+    if not again.empty:
+        one = again.loc[(again["hfu_percent"] / again["mfu_percent"]).idxmax()]
+        shares = {"hfu": percent(one["hfu_percent"]), "mfu": percent(one["mfu_percent"])}
+        said.append(text("checkpointed", model=one["model"], batch=int(one["batch_size"]), **shares))
+    said.append(text("sum", deviation=percent(rows["deviation"].median())))
+    return " ".join(said)
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """A panel a machine and case, a bar a technique; one panel with a bar a case if no case has two techniques."""
+    machines = style.machines(rows, 2)
+    shown = rows[rows["machine"].isin(machines)]
+    shown = shown.assign(
+        case=[text("case", model=row.model, batch=int(row.batch_size)) for row in shown.itertuples()],
+        name=[technique(row, text) for _, row in shown.iterrows()],
+    )
+    counts = shown.groupby("case", sort=False)["name"].nunique().sort_values(ascending=False, kind="stable")
+    cases = list(counts[counts > 1].index[:MOST])
+    if not cases:
+        shown, cases = shown.assign(name=shown["case"], case=""), [""]
+    shown = shown[shown["case"].isin(cases)]
+    order = shown.groupby("name", sort=False).agg({"is_plain": "max", "relative": "median"})
+    names = list(order.sort_values(["is_plain", "relative"], ascending=[False, True]).index[:MOST_BARS])[::-1]
+    grid = style.panels(figure, machines, cases, sharey=True)
+    figure.set_figheight(len(machines) * (0.9 + 0.26 * max(5, len(names))) + 1.2)
+    style.arrange(figure)
+    for (machine, case), axes in grid.items():
+        here = shown[(shown["machine"] == machine) & (shown["case"] == case) & shown["name"].isin(names)]
+        _bars(axes, here.assign(place=here["name"].map(names.index)), text)
+        axes.set_yticks(range(len(names)), names, fontsize=9)
+        axes.set_ylim(-0.6, len(names) - 0.4)
+        if machine == machines[-1]:
+            axes.set_xlabel(text("relative"))
+    entries = [style.dot(color, text(phase), "s") for phase, color in COLORS.items()]
+    style.legend(figure, [*entries, style.dot("none", text("behind"))])
+    labels.settle(figure)
+
+
+def _bars(axes: Axes, here: pd.DataFrame, text: Texts) -> None:
+    longest = min(WIDEST, max(100.0, here["relative"].max())) if len(here) else 100.0
+    start = pd.Series(0.0, here.index)
+    total = here[list(WORDS)].sum(axis=1)
+    for phase, color in COLORS.items():
+        end = start + here["relative"] * here[phase] / total
+        axes.barh(here["place"], end.clip(upper=longest) - start.clip(upper=longest), left=start, color=color)
+        start = end
+    axes.set_xlim(0, 1.55 * longest)
+    axes.set_xticks([tick for tick in (0, 100, 200) if tick <= longest])
+    axes.grid(axis="y", visible=False)
+    for _, row in here.iterrows():
+        end = min(row["relative"], 1.02 * longest) + 0.02 * longest
+        axes.text(end, row["place"], _label(row), va="center", fontsize=8)
+
+
+def _label(row: pd.Series) -> str:
+    """MFU behind a bar, HFU behind it where checkpointing executes more; the length of a bar that is cut off."""
+    shares = [row["mfu_percent"], *([row["hfu_percent"]] if row["checkpointing"] is True else [])]
+    said = f"{' / '.join(map(percent, shares))} %"
+    return f"→ {percent(row['relative'])} %; {said}" if row["relative"] > WIDEST else said

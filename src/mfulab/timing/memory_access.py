@@ -1,0 +1,136 @@
+"""Walks through memory in a known order, on a CPU and on a GPU: what one access costs, by where its data lie."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numba
+import numpy as np
+
+from mfulab.schema.errors import UnsupportedError
+
+LINE = 8  # elements of 8 bytes in a line of 64
+CHASED = (1 << 16, 1 << 20)  # least and most steps of a pointer chase in one call; the next call goes on from there
+WALKED = 1 << 18  # least elements of any other walk in one call
+
+
+@dataclass(frozen=True)
+class Walk:
+    """A walk as a call without arguments, its accesses of 8 bytes, and the bytes of the lines that they touch."""
+
+    call: Callable[[], Any]
+    accesses: int
+    touched_bytes: int
+
+
+@numba.njit
+def chase(following, place, steps):
+    """Moves place[0] by `steps` steps, each of which needs the one before: nothing can be fetched ahead."""
+    at = place[0]
+    for _ in range(steps):
+        at = following[at]
+    place[0] = at
+
+
+@numba.njit
+def in_order(values, stride, rounds):
+    """Sum of every `stride`-th element, `rounds` times; the processor sees the next address coming."""
+    total = 0
+    for _ in range(rounds):
+        for place in range(0, len(values), stride):
+            total += values[place]
+    return total
+
+
+@numba.njit
+def by_rows(matrix, rounds):
+    """Sum of a C-contiguous matrix along its rows."""
+    total = 0
+    for _ in range(rounds):
+        for row in range(matrix.shape[0]):
+            for column in range(matrix.shape[1]):
+                total += matrix[row, column]
+    return total
+
+
+@numba.njit
+def by_columns(matrix, rounds):
+    """The same sum down its columns: each element in another line than the one before."""
+    total = 0
+    for _ in range(rounds):
+        for column in range(matrix.shape[1]):
+            for row in range(matrix.shape[0]):
+                total += matrix[row, column]
+    return total
+
+
+def cycle(places: int, spacing: int, seed: int) -> np.ndarray:
+    """Following place of each: one cycle through `places` places, `spacing` elements apart, in random order.
+
+    [places · spacing] int64; what lies between the places is 0 and never visited (Sattolo, 1986).
+    """
+    order = np.random.default_rng(seed).permutation(places) * spacing
+    following = np.zeros(places * spacing, np.int64)
+    following[order] = np.roll(order, -1)
+    return following
+
+
+def host_walk(pattern: str, working_set_bytes: int, seed: int = 0) -> Walk:
+    """A walk over a working set of the host; everything is compiled and every page touched before it is returned."""
+    elements = working_set_bytes // 8
+    if pattern == "random":
+        following = cycle(elements // LINE, LINE, seed)
+        place, steps = np.zeros(1, np.int64), _steps(elements)
+        return _ready(Walk(lambda: chase(following, place, steps), steps, steps * LINE * 8))
+    values = np.arange(elements, dtype=np.int64)
+    rounds = math.ceil(WALKED / elements)
+    if pattern == "strided":
+        accesses = rounds * (elements // LINE)
+        return _ready(Walk(lambda: in_order(values, LINE, rounds), accesses, rounds * elements * 8))
+    if pattern not in ("sequential", "rows", "columns"):
+        raise UnsupportedError(f"pattern={pattern}: a walk of a GPU")
+    side = math.isqrt(elements)
+    # In order is a matrix of one row: the compiler vectorises both.
+    matrix = values[None] if pattern == "sequential" else values[: side * side].reshape(side, side)
+    walk = by_columns if pattern == "columns" else by_rows
+    accesses = rounds * matrix.size
+    return _ready(Walk(lambda: walk(matrix, rounds), accesses, accesses * 8))
+
+
+def device_walk(pattern: str, working_set_bytes: int, seed: int = 0) -> Walk:
+    """The same on a GPU: one thread that chases, or all of them that sum; `host` is a copy from pinned memory."""
+    import torch
+
+    elements = working_set_bytes // 8
+    if pattern == "host":
+        pinned = torch.ones(elements, dtype=torch.int64).pin_memory()
+        target = torch.empty_like(pinned, device="cuda")
+        return _ready(Walk(lambda: target.copy_(pinned, non_blocking=True), elements, elements * 8))
+    if pattern in ("sequential", "strided", "rows", "columns"):
+        values = torch.arange(elements, device="cuda")
+        side = math.isqrt(elements)
+        matrix = values[: side * side].view(side, side)
+        # A transposed view is read down the columns; a sum of every 8th element touches each line of 64 bytes once.
+        views = {"sequential": values, "strided": values[::LINE], "rows": matrix, "columns": matrix.t()}
+        view = views[pattern]
+        if pattern in ("rows", "columns"):
+            return _ready(Walk(lambda: view.sum(1), view.numel(), view.numel() * 8))
+        return _ready(Walk(view.sum, view.numel(), elements * 8))
+    from mfulab.kernels.numba_cuda import current_stream, device_array
+    from mfulab.timing.device_chase import chase_kernel
+
+    following = torch.from_numpy(cycle(elements // LINE, LINE, seed)).cuda()
+    places, place = device_array(following), device_array(torch.zeros(1, dtype=torch.int64, device="cuda"))
+    steps = _steps(elements)
+    return _ready(Walk(lambda: chase_kernel[1, 1, current_stream()](places, place, steps), steps, steps * LINE * 8))
+
+
+def _steps(elements: int) -> int:
+    """Steps of one call: a whole cycle, if that is neither too short for a clock nor too long to wait for."""
+    return min(max(CHASED[0], elements // LINE), CHASED[1])
+
+
+def _ready(walk: Walk) -> Walk:
+    walk.call()
+    return walk

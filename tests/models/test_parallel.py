@@ -1,0 +1,71 @@
+"""Data parallelism: bytes by hand, devices that are not there, and numbers that all processes agree on."""
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from mfulab.models import parallel
+from mfulab.schema.configs import DeviceConfig, ParallelConfig, ProfileStepConfig
+from mfulab.schema.errors import UnsupportedError
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+class Model(torch.nn.Module):
+    """Two blocks of 16 weights in a stack, and 4 weights beside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = torch.nn.Sequential(*(torch.nn.Linear(4, 4, bias=False) for _ in range(2)))
+        self.head = torch.nn.Linear(4, 1, bias=False)
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "device", "processes", "expected"),
+    [
+        ("ddp", CPU, 2, 2 * 144 / 2),  # an all-reduce of 36 floats: 2·n·(d−1)/d
+        ("ddp", CUDA, 4, 2 * 144 * 3 / 4),
+        # Forward all weights are gathered, backward those of the blocks: (144 + 128)·(d−1)/d, then gradients.
+        ("fsdp2", CUDA, 2, (144 + 128) / 2 + 144 / 2),
+        ("fsdp2", CPU, 2, (144 + 128) / 2 + 2 * 144 / 2),
+    ],
+)
+def test_bytes_by_hand(wrapper, device, processes, expected):
+    config = ParallelConfig(processes=processes, wrapper=wrapper)
+    assert parallel.predicted_bytes(Model(), config, device) == expected
+
+
+def test_frozen_weights_are_not_sent_by_ddp():
+    model = Model()
+    model.blocks.requires_grad_(requires_grad=False)
+    assert parallel.predicted_bytes(model, ParallelConfig(processes=2), CPU) == 4 * 4
+
+
+def test_more_processes_than_devices_are_refused(monkeypatch):
+    monkeypatch.setattr(parallel, "usable_cores", lambda: 2)
+    assert parallel.threads_per_rank(ParallelConfig(processes=2), DeviceConfig()) == 1
+    with pytest.raises(UnsupportedError, match="processes=4: each needs 1 CPU core of its own, and this run has 2"):
+        parallel.threads_per_rank(ParallelConfig(processes=4), DeviceConfig(threads=1))
+    with pytest.raises(UnsupportedError, match="2 CPU cores of its own, and this run has 1"):
+        parallel.threads_per_rank(ParallelConfig(processes=2), DeviceConfig(threads=2))
+
+
+def test_a_process_alone_agrees_with_itself_and_is_not_wrapped():
+    model = Model()
+    assert parallel.agreed(0.25) == 0.25
+    assert parallel.wrap(model, ParallelConfig(), CPU) is model
+
+
+def test_what_several_processes_cannot_do_is_refused_before_anything_runs():
+    with pytest.raises(ValidationError, match="slowed_rank=2: ranks are counted from 0"):
+        ParallelConfig(processes=2, slowed_rank=2)
+    values = {
+        "model": {"name": "m", "_target_": "torch.nn.Linear", "input_shape": [4]},
+        "workload": {"name": "inference", "mode": "inference"},
+        "precision": {"name": "fp32", "dtype": "float32"},
+        "execution": {"name": "eager"},
+        "parallel": {"processes": 2},
+        "batch_size": 1,
+    }
+    with pytest.raises(ValidationError, match=r"parallel\.processes=2 with mode=inference: only training"):
+        ProfileStepConfig.model_validate(values)

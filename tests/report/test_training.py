@@ -1,0 +1,88 @@
+"""Training techniques: the sentence from its rows, and a figure in which no text covers another."""
+
+import pandas as pd
+import pytest
+from support.drawn import overlaps
+from support.workflow_copy import ROOT
+
+from mfulab.language import Texts
+from mfulab.report import figures, frames
+from mfulab.report.figures import training_phases
+
+TEXT = Texts("en", "training_phases")
+ENVIRONMENT = {"hardware": "here", "recorded": "False", "device": "cpu", "device_name": "Invented Xeon"}
+TECHNIQUES = [path.stem for path in (ROOT / "config/workload").glob("training*.yaml")]
+
+
+def row(**changes) -> dict:
+    """A plain step of 10 ms, four of them the optimiser's."""
+    plain = {"model": "simple_cnn", "workload": "training", "batch_size": 1, "time_s": 0.010, "optimiser_ms": 4.0}
+    shares = {"mfu_percent": 10.0, "hfu_percent": 10.0, "checkpointing": "False", "precision": "fp32"}
+    made = {"forward_ms": 2.0, "backward_ms": 3.5, "other_ms": 0.5, **plain, **shares, **changes}
+    samples = made.pop("samples", made["batch_size"])
+    more = {"status": "ok", "hardware": "here", "recorded": "False", "mode": "training", "execution": "eager"}
+    return {**more, "samples_per_s": samples / made["time_s"], **made}
+
+
+def tables(tmp_path, *rows: dict) -> frames.Tables:
+    pd.DataFrame(rows).to_csv(tmp_path / "profile.csv", index=False)
+    pd.DataFrame([ENVIRONMENT]).to_csv(tmp_path / "environment.csv", index=False)
+    return frames.read(tmp_path, ("profile", "environment"))[0]
+
+
+def said(tmp_path, *rows: dict) -> str:
+    return training_phases.finding(training_phases.rows(tables(tmp_path, *rows)), TEXT)
+
+
+def test_one_plain_step_says_what_its_optimiser_takes(tmp_path):
+    assert said(tmp_path, row()) == (
+        "The optimiser weighs most in simple_cnn's plain step at batch 1: 40 % of the time, at 10 % MFU. "
+        "Phases, measured in steps apart, sum to the step within 0 % (median)."
+    )
+
+
+def test_the_fastest_technique_is_named_and_held_against_plain(tmp_path):
+    fused = row(workload="training_adam_fused", time_s=0.007, optimiser_ms=1.0, mfu_percent=14.3)
+    several = row(workload="training_accumulated", time_s=0.020, samples=4, mfu_percent=20.0)
+    told = said(tmp_path, row(), fused, several)
+    assert "4 micro-batches accumulated is fastest there, 2.00× the samples per second: 20 % MFU." in told
+
+
+@pytest.mark.parametrize("time_s", [0.010, 0.012])
+def test_equal_or_slower_techniques_are_not_called_faster(tmp_path, time_s):
+    told = said(tmp_path, row(), row(workload="training_clipped", time_s=time_s, mfu_percent=9.0))
+    assert "No other technique is faster there; gradients clipped comes nearest" in told
+    assert f"at {10 / (1e3 * time_s):.3g}" in told.replace("1.00", "1")
+
+
+def test_another_batch_is_no_technique_and_checkpointing_parts_hfu_from_mfu(tmp_path):
+    again = row(
+        batch_size=8, workload="training_checkpointed", checkpointing="True", hfu_percent=40.0, mfu_percent=30.0
+    )
+    told = said(tmp_path, row(), row(batch_size=8, optimiser_ms=0.1), again)
+    assert "fastest" not in told
+    assert "Checkpointing parts HFU from MFU: 40 % against 30 % (simple_cnn, batch 8)." in told
+
+
+def test_phases_that_miss_the_step_are_told(tmp_path):
+    assert "within 25 %" in said(tmp_path, row(time_s=0.008))
+
+
+def test_without_a_plain_step_there_is_nothing_to_hold_against(tmp_path):
+    assert training_phases.rows(tables(tmp_path, row(workload="training_clipped"))).empty
+    assert training_phases.rows(tables(tmp_path, row(mode="inference", workload="inference"))).empty
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+def test_every_technique_fits(tmp_path, language):
+    rows = [
+        row(model=model, workload=name, batch_size=batch, time_s=0.01 * (1 + place % 5), precision=precision)
+        for model in ("simple_cnn", "resnet18")
+        for batch in (1, 8)
+        for place, name in enumerate(sorted(TECHNIQUES))
+        for precision in ("fp32", "amp_fp16")
+    ]
+    drawn = figures.render("training_phases", tables(tmp_path, *rows), language)
+    assert overlaps(drawn.figure) == []
+    width = drawn.figure.bbox.width
+    assert all(text.get_window_extent().x1 <= width + 1 for axes in drawn.figure.axes for text in axes.texts)

@@ -1,0 +1,82 @@
+"""Walks visit what they claim to visit, and their numbers follow from that."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mfulab.schema.configs import ProbeMemoryConfig
+from mfulab.schema.errors import UnsupportedError
+from mfulab.steps.probe_memory import level_of, measure, rates
+from mfulab.timing.memory_access import LINE, Walk, by_columns, by_rows, chase, cycle, host_walk, in_order
+
+
+@given(st.integers(1, 300), st.integers(1, 16), st.integers(0, 5))
+def test_a_chase_visits_every_line_once_before_it_returns(places, spacing, seed):
+    following = cycle(places, spacing, seed)
+    seen, place = [], 0
+    for _ in range(places):
+        place = int(following[place])
+        seen.append(place)
+    assert sorted(seen) == [spacing * each for each in range(places)]
+
+
+def test_walks_sum_what_they_visit():
+    values = np.arange(64, dtype=np.int64)
+    assert in_order(values, 1, 2) == 2 * values.sum()
+    assert in_order(values, LINE, 1) == values[::LINE].sum()
+    matrix = values.reshape(8, 8)
+    assert by_rows(matrix, 1) == by_columns(matrix, 1) == values.sum()
+    following, place = cycle(8, LINE, 3), np.zeros(1, np.int64)
+    chase(following, place, 3)
+    assert place[0] == following[following[following[0]]]
+    chase(following, place, 5)  # it goes on from there
+    assert place[0] == 0  # a whole cycle ends where it began
+
+
+@pytest.mark.parametrize("pattern", ["sequential", "strided", "random", "rows", "columns"])
+def test_a_row_follows_from_its_walk(tmp_path, pattern):
+    row = measure(ProbeMemoryConfig(pattern=pattern, working_set_bytes=1 << 16, device={"type": "cpu"}), tmp_path).row
+    assert 0 < row.time_low_s <= row.time_per_access_s < 1e-3
+    lines = row.touched_gb_s / row.gb_s
+    assert lines == pytest.approx(LINE if pattern in ("strided", "random") else 1)
+    assert host_walk(pattern, 1 << 16).accesses == row.accesses
+
+
+def test_a_copy_to_a_gpu_and_too_large_a_set_are_unsupported(tmp_path):
+    with pytest.raises(UnsupportedError, match="pattern=host: a copy from the host to a GPU"):
+        measure(ProbeMemoryConfig(pattern="host", working_set_bytes=4096, device={"type": "cpu"}), tmp_path)
+    with pytest.raises(UnsupportedError, match=r"working_set_bytes=68719476736: \d+ bytes are free"):
+        measure(ProbeMemoryConfig(pattern="rows", working_set_bytes=1 << 36, device={"type": "cpu"}), tmp_path)
+
+
+@pytest.mark.parametrize(("size", "level"), [(4096, "L1"), (48 << 10, "L1"), (49 << 10, "L2"), (1 << 30, "memory")])
+def test_the_level_is_the_smallest_cache_that_holds_it(size, level):
+    assert level_of(size, {"L1": 48 << 10, "L2": 1 << 20}) == level
+
+
+def test_rates_without_a_clock_have_no_cycles():
+    found = rates(Walk(int, 1000, 64_000), [2e-6, 1e-6, 4e-6], None)
+    assert found.pop("cycles_per_access") is None
+    assert found == pytest.approx({"time_per_access_s": 2e-9, "time_low_s": 1e-9, "gb_s": 4, "touched_gb_s": 32})
+    assert rates(Walk(int, 1000, 8000), [2e-6], 1500.0)["cycles_per_access"] == pytest.approx(3)
+
+
+def test_the_gpu_s_chase_ends_where_the_cpu_s_does():
+    """In Numba's simulator, a process of its own."""
+    code = """
+import numpy as np
+from mfulab.timing.device_chase import chase_kernel
+from mfulab.timing.memory_access import chase, cycle
+following, here, there = cycle(50, 8, 1), np.zeros(1, np.int64), np.zeros(1, np.int64)
+for steps in (37, 12):
+    chase_kernel[1, 1](following, here, steps)
+    chase(following, there, steps)
+    assert here[0] == there[0] != 0
+"""
+    environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "1"}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)

@@ -1,0 +1,48 @@
+"""Phases of a step: each is what passed since the mark before it, and together they are the step."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mfulab.timing.phases import measure_phases
+
+
+class Scripted:
+    """A clock whose intervals are given: each mark is one of them later than the last."""
+
+    resolution_s = 0.0
+
+    def __init__(self, intervals: list[float]) -> None:
+        self.left, self.seen, self.started = list(intervals), [], False
+
+    def synchronise(self) -> None:
+        """Nothing to wait for."""
+
+    def mark(self) -> None:
+        if self.started:
+            self.seen.append(self.left.pop(0))
+        self.started = True
+
+    def intervals(self) -> list[float]:
+        return self.seen
+
+
+def step(mark) -> None:
+    for _ in range(2):  # micro-batches
+        mark("forward")
+        mark("backward")
+    mark("optimiser")
+
+
+@given(st.lists(st.floats(1e-6, 10), min_size=5, max_size=5))
+def test_the_phases_of_a_step_sum_to_it(intervals):
+    found = measure_phases(step, Scripted(intervals), length_s=1.0, estimate_s=2.0)
+    assert sum(found.values()) == pytest.approx(sum(intervals))
+    assert found["forward"] == pytest.approx(intervals[0] + intervals[2])
+    assert list(found) == ["forward", "backward", "optimiser"]
+
+
+def test_a_disturbed_step_moves_no_median():
+    quiet, disturbed = [1.0, 2.0, 1.0, 2.0, 3.0], [90.0, 2.0, 1.0, 2.0, 3.0]
+    found = measure_phases(step, Scripted([*quiet, *disturbed, *quiet]), length_s=0.1, estimate_s=0.3)
+    assert found == {"forward": 2.0, "backward": 4.0, "optimiser": 3.0}
