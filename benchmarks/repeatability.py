@@ -82,7 +82,7 @@ def duty_percent(sweep: Sweep) -> float:
 
 
 def pairs(sweeps: Sequence[Sweep]) -> list[list[compare.Compared]]:
-    """What compare.py says of each sweep and the next."""
+    """Verdicts of compare.py of each sweep and the next."""
     return [
         compare.compare(old.folder, new.folder, drift=compare.drift_between(old.folder, new.folder) or 0.0)
         for old, new in itertools.pairwise(sweeps)

@@ -1,4 +1,4 @@
-"""How far a machine's numbers repeat: the same runs measured several times, judged as if each time were another commit.
+"""Repeatability of a machine's numbers: the same runs measured several times, judged as if each time were another commit.
 
 A run of many processes holds several measurements, apart in time: its first processes, the next ones, and so on. Of
 each the interval is made as for any run; all of them together say what is true. `experiment=repeat` has enough.
@@ -17,7 +17,7 @@ Times = Sequence[float]
 
 @dataclass(frozen=True)
 class Trust:
-    """What repeated measurements of one machine say; shares and spreads in percent, None where nothing was repeated.
+    """Findings of repeated measurements of one machine; shares and spreads in percent, None where nothing was repeated.
 
     Attributes:
         runs: runs that two processes or more measured.

@@ -26,7 +26,7 @@ def probes(row: Mapping[str, Any]) -> tuple[int, list[State]]:
 
 
 def best(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, int], Best]:
-    """What the probes of each machine read where nothing disturbs: their fastest twentieth."""
+    """Readings of each machine's probes where nothing disturbs: their fastest twentieth."""
     found: dict[tuple[str, int], list[State]] = {}
     for row in rows:
         threads, states = probes(row)

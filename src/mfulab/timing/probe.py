@@ -49,7 +49,7 @@ class State:
     total_s: float | None = None
 
     def slowdown(self, best: Best) -> float:
-        """How many times as slow the slower part was as at its best, 1 or more."""
+        """Slowdown of the slower part against its best, 1 or more."""
         return max(1.0, self.product_s / best.product_s, self.copy_s / best.copy_s)
 
 

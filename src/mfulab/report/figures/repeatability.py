@@ -1,4 +1,4 @@
-"""How far to trust these numbers: the spread of each run between its processes, and what repeated measuring says."""
+"""Trust in these numbers: the spread of each run between its processes, and what repeated measuring says."""
 
 import math
 import statistics
