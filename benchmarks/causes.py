@@ -1,4 +1,4 @@
-"""Causes of differences between processes, a setting at a time against none: its effect on the time and the spread between them.
+"""Causes of differences between processes, one setting at a time: its effect on time and spread.
 
     python benchmarks/causes.py [--processes 8] [--only affinity]
 
