@@ -198,8 +198,8 @@ def test_the_same_sweep_runs_by_hand_in_hydras_words(measured):
     measured.run("python", "scripts/bench_matmul.py", *arguments)
     new = set(measured.rows()) - before
     assert sorted(path.split("/")[-2] for path in new) == [
-        "kernel=numpy,size=32,precision=fp32,timing.windows=2,timing.window_time_s=0.02,timing.warm_up_time_s=0.1",
-        "kernel=numpy,size=48,precision=fp32,timing.windows=2,timing.window_time_s=0.02,timing.warm_up_time_s=0.1",
+        "kernel=numpy,size=32,precision=fp32,timing.windows=2,timing.window_time_s=0.02,timing.warm_up_time_s=0.1,timing.patience_s=0.1",
+        "kernel=numpy,size=48,precision=fp32,timing.windows=2,timing.window_time_s=0.02,timing.warm_up_time_s=0.1,timing.patience_s=0.1",
     ]
 
 
