@@ -197,10 +197,9 @@ def test_the_same_sweep_runs_by_hand_in_hydras_words(measured):
     arguments = ("-m", "experiment=miniature", "device=cpu", "kernel=numpy", "size=32,48")
     measured.run("python", "scripts/bench_matmul.py", *arguments)
     new = set(measured.rows()) - before
-    assert sorted(path.split("/")[-2] for path in new) == [
-        "kernel=numpy,size=32,precision=fp32,timing.windows=2,timing.window_time_s=0.02,timing.warm_up_time_s=0.1,timing.patience_s=0.1",
-        "kernel=numpy,size=48,precision=fp32,timing.windows=2,timing.window_time_s=0.02,timing.warm_up_time_s=0.1,timing.patience_s=0.1",
-    ]
+    timing = "timing.windows=2,timing.window_time_s=0.02,timing.warm_up_time_s=0.1,timing.patience_s=0.1"
+    expected = [f"kernel=numpy,size={size},precision=fp32,{timing}" for size in (32, 48)]
+    assert sorted(path.split("/")[-2] for path in new) == expected
 
 
 def test_an_own_model_in_the_users_folder_is_measured(measured):
