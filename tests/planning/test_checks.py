@@ -20,7 +20,7 @@ from mfulab.planning.runs import plan
 from mfulab.schema.errors import ConfigurationError
 
 CONFIG = ROOT / "config"
-EXAMPLES = int(os.environ.get("MFULAB_EXAMPLES", "50"))  # `make faults` takes 2,000
+EXAMPLES = int(os.environ.get("MFULAB_EXAMPLES", "30"))  # `make faults` takes 2,000
 
 
 def planned(config, folder=CONFIG):

@@ -23,7 +23,7 @@ def profile(*times: float, **more: object) -> pd.DataFrame:
         CASE
         | {"run": f"model=net,batch={2**place}", "batch_size": 2.0**place, "time_s": time, "mfu_percent": 10.0}
         | {"time_ci_low_s": 0.99 * time, "time_ci_high_s": 1.01 * time, "samples_per_s": 2**place / time}
-        | {"predicted_memory_bytes": 1e9 + 2**place * 1e9, "ceiling_tflop_s": 1.0}
+        | {"predicted_memory_bytes": 1e9 + 2**place * 1e9, "ceiling_tflop_s": 1.0, "processes": 1}
         | more
         for place, time in enumerate(times)
     ]

@@ -41,7 +41,12 @@ def tile(n: float) -> int:
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The step from a multiple of eight to one more that costs most, beside the FLOPs that it adds."""
     steps = rows[rows["n"] % 8 == 1].merge(rows.assign(n=rows["n"] + 1), on=["precision", "n"], suffixes=("", "_below"))
-    row = steps.loc[(steps["time_s"] / steps["time_s_below"]).idxmax()]
+    longer = steps["time_s"] / steps["time_s_below"]
+    if not longer.notna().any():
+        return text(
+            "no_step", kernel=rows.iloc[0]["kernel"], machine=rows.iloc[0]["machine"], count=rows["n"].nunique()
+        )
+    row = steps.loc[longer.idxmax()]
     return text(
         "finding",
         kernel=row["kernel"],

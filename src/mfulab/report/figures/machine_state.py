@@ -63,10 +63,9 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         axes.axhline(states.DISTURBED, color=style.MUTED, linewidth=1, linestyle=(0, (4, 3)))
         for (part, color), marker in zip(parts.items(), ("o", "s"), strict=True):
             slow = here[part] >= states.DISTURBED
-            axes.scatter(here["minutes"][~slow], here[part][~slow], s=14, color=color, marker=marker, linewidth=0)
-            axes.scatter(
-                here["minutes"][slow], here[part][slow], s=26, facecolor="none", edgecolor=color, marker=marker
-            )
+            look = {"marker": marker, "rasterized": len(here) > style.MANY}
+            axes.scatter(here["minutes"][~slow], here[part][~slow], s=14, color=color, linewidth=0, **look)
+            axes.scatter(here["minutes"][slow], here[part][slow], s=26, facecolor="none", edgecolor=color, **look)
         axes.set_yscale("log", base=2)
         axes.yaxis.set_major_formatter(lambda value, place: f"{value:g}")
         axes.set(ylim=(0.85, max(2.2, 1.3 * rows["slowdown"].max())), xlabel=text("minutes"))

@@ -85,6 +85,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
             s=36,
             edgecolor=style.PAPER,
             linewidth=0.5,
+            rasterized=len(here) > style.MANY,
         )
         usual = repeatability.trust(list(rows.loc[rows["machine"] == machine, "times"])).spread_percent
         if usual:

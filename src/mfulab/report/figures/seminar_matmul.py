@@ -87,10 +87,11 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         errors.scatter(here["max_absolute_error"], list(heights), color=colors, marker="D", zorder=3)
         times.set_yticks(list(heights), here["kernel"])
         for axes in (times, errors):
-            axes.set_xscale("log")
             axes.margins(x=0.08, y=0.12)
             axes.grid(axis="y", visible=False)
-            ticks.decades(axes.xaxis, 5)
+            if axes.dataLim.x1 > 0:
+                axes.set_xscale("log")
+                ticks.decades(axes.xaxis, 5)
         times.set_title(name)
         errors.set_title("")
     for column, words in columns.items():
