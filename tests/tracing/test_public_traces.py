@@ -63,10 +63,10 @@ def test_flops_equal_a_hand_count(name):
         assert row["kernel_busy_percent"] / 100 * row["window_s"] * 1e6 == pytest.approx(busy_us, abs=1e-3)
 
 
-def test_flops_of_training_equal_a_sum_over_its_events():
-    """The graph's kernels have no operators; what was launched eagerly is 180 linear layers and their gradients."""
+def summed(name: str) -> int:
+    """FLOPs of all calls of mm, bmm and addmm, by the shapes that each was recorded with."""
     flops = 0
-    for event in events_of("v100_nccl_training"):
+    for event in events_of(name):
         shapes = event.get("args", {}).get("Input Dims", [])
         if event["name"] in ("aten::mm", "aten::bmm"):
             a, b = shapes[:2]
@@ -75,8 +75,19 @@ def test_flops_of_training_equal_a_sum_over_its_events():
         else:
             continue
         flops += 2 * a[-2] * a[-1] * b[-1] * (a[0] if len(a) == 3 else 1)
+    return flops
+
+
+@pytest.mark.parametrize(("name", "steps"), [("rank0_of_2", 2), ("rank1_of_2", 2), ("graph_launched_decode", 1)])
+def test_flops_equal_a_sum_over_events(name, steps):
+    """Both ranks hold calls of aten::linear with shapes that are not theirs; what they are made of counts."""
+    assert row_of(name)[0]["flops"] * steps == pytest.approx(summed(name), rel=1e-3)
+
+
+def test_flops_of_training_equal_a_sum_over_its_events():
+    """The graph's kernels have no operators; what was launched eagerly is 180 linear layers and their gradients."""
     row, _ = row_of("v100_nccl_training")
-    assert row["flops"] * 6 == pytest.approx(flops, rel=1e-3)
+    assert row["flops"] * 6 == pytest.approx(summed("v100_nccl_training"), rel=1e-3)
     assert row["mfu_percent"] is None
     assert json.loads(row["mfu_reason"]) == {"mostly_uncounted": {"share": 88.5789, "least": 1.33643}}
 

@@ -82,11 +82,11 @@ def recorded_cost(name: str, shapes: Sequence[Any], values: Sequence[Any]) -> Re
             return _convolution(name, arguments)
         if name == "aten::convolution_backward" and (len(arguments) < 11 or not isinstance(arguments[10], list)):
             return Recorded(None, reason=NO_VALUES)
+        matmul = _matmul(name, arguments)
         cost = FORMULAS[name](*arguments, out=None)
     except (KeyError, IndexError, TypeError, AttributeError, ValueError, ZeroDivisionError):
         return Recorded(None, reason=Said("no_formula_for", {"shapes": str(list(shapes))}))
     cost = cost if isinstance(cost, Cost) else Cost(int(cost), int(cost), int(cost))
-    matmul = _matmul(name, arguments)
     return Recorded(cost, matmul, elements=_moved(matmul) if matmul else _elements(name, arguments))
 
 
@@ -122,9 +122,14 @@ def _matmul(name: str, arguments: list[Any]) -> tuple[int, int, int, int] | None
         a, b = tensors[1:3]
     elif short == "linear":
         a, b = tensors[:2]
+        # Old profilers mix the shapes of other calls into a call's own.
+        if a.shape[-1] != b.shape[-1] or len(tensors) > 3:
+            raise ValueError(f"{a.shape} meets {b.shape}")
         return 1, prod(a.shape[:-1]), b.shape[0], b.shape[1] if b.ndim > 1 else 1
     else:
         return None
+    if a.shape[-1] != b.shape[-2]:
+        raise ValueError(f"{a.shape} meets {b.shape}")
     return prod(a.shape[:-2]), a.shape[-2], b.shape[-1], a.shape[-1]
 
 

@@ -201,7 +201,7 @@ class ParallelConfig(Closed):
     wrapper: Literal["ddp", "fsdp2"] = Field(
         "ddp", description="DistributedDataParallel, or fully_shard of each block."
     )
-    bucket_mb: float = Field(25, gt=0, description="Of DDP, MiB: gradients are summed up bucket by bucket.")
+    bucket_mb: int = Field(25, gt=0, description="Of DDP, MiB: gradients are summed up bucket by bucket.")
     slowed_rank: int | None = Field(None, ge=0, description="Sleeps in each step, to see who waits for whom.")
 
     @model_validator(mode="after")

@@ -172,7 +172,7 @@ def from_config(table: str, config: Mapping[str, Any], links: Mapping[str, str |
         "optimizer_implementation": given("workload", "optimizer_implementation", str),
         "processes": given("parallel", "processes", int),
         "wrapper": given("parallel", "wrapper", str),
-        "bucket_mb": given("parallel", "bucket_mb", float),
+        "bucket_mb": given("parallel", "bucket_mb", int),
         "slowed_rank": given("parallel", "slowed_rank", int),
         "autocast": given("precision", "autocast", bool),
         "dtype": dtype,
