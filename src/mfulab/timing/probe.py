@@ -7,7 +7,6 @@ Each slows a product that stays in the caches, or a copy that does not, as it sl
 import json
 import math
 import os
-import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from mfulab.schema.files import UnreadableError, read_csv
 
 DISTURBED = 1.3  # times as slow as the machine's best: above what the probe itself varies by
 OTHERS = 0.2  # of the CPUs' time, taken by other processes
-REPEATED = 3
+REPEATED = 7  # the first brings what was measured out of the caches, and does not count
 MOST_COST = 1 / 33  # of the time: between two probes lies this many times what one took
 SIDE = {"cpu": 256, "cuda": 2048}  # of a product; 256³ takes under a millisecond
 COPIED_BYTES = {"cpu": 8 << 20, "cuda": 64 << 20}
@@ -118,7 +117,7 @@ class Probe:
         import torch
 
         with torch.inference_mode():
-            product_s, copy_s = (statistics.median(self._timed(part)) for part in self._parts)
+            product_s, copy_s = (min(self._timed(part)[1:]) for part in self._parts)
         others_s, total_s = _others() if self._on_cpu else (None, None)
         return State(time.time(), product_s, copy_s, self._clock_mhz(), others_s, total_s)
 
