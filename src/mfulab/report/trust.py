@@ -10,7 +10,7 @@ from mfulab.language.quantities import percent
 from mfulab.planning.naming import short
 from mfulab.report import frames
 
-WIDE = 0.25  # relative half width of a confidence interval from which the processes did not agree
+WIDE = 0.4  # relative half width of an interval whose processes did not agree; two that agree reach 0.3
 ABOVE = 105.0  # % of a measured ceiling: more than it may differ by between two measurements of it
 FALLING = 0.9  # of a smaller batch's step time: no noise that intervals allow
 ALIKE = ["hardware", "model", "workload", "mode", "precision", "execution", "sequence_length"]

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 from mfulab.schema.files import UnreadableError, read_csv
 
 DISTURBED = 1.3  # times as slow as the machine's best: above what the probe itself varies by
+PLACED = 1.4  # a copy varies so much between processes of an idle machine, by where their pages lie
 OTHERS = 0.2  # of the CPUs' time, taken by other processes
 REPEATED = 7  # the first brings what was measured out of the caches, and does not count
 MOST_COST = 1 / 33  # of the time: between two probes lies this many times what one took
@@ -48,8 +49,8 @@ class State:
     total_s: float | None = None
 
     def slowdown(self, best: Best) -> float:
-        """Slowdown of the slower part against its best, 1 or more."""
-        return max(1.0, self.product_s / best.product_s, self.copy_s / best.copy_s)
+        """Slowdown of the slower part against its best, 1 or more; a copy's beyond what processes differ by."""
+        return max(1.0, self.product_s / best.product_s, self.copy_s / best.copy_s / PLACED)
 
 
 class Watch(Protocol):
