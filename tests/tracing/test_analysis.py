@@ -231,15 +231,15 @@ def test_a_compiled_region_is_an_operator_and_the_products_in_it_are_products(to
 
 
 def test_a_real_step_of_one_product_and_of_one_sum():
-    wide, narrow = torch.randn(768, 768), torch.randn(1 << 22)
+    wide, narrow = torch.randn(1536, 1536), torch.randn(1 << 24)
     products, analysis = trace_readings(trace_steps(lambda: wide @ wide, CPU, 3), CPU)
     sums, others = trace_readings(trace_steps(lambda: narrow.exp(), CPU, 3), CPU)
-    assert products["matmul_percent"].value > 50  # a busy machine delays what lies between, too
+    assert products["matmul_percent"].value > 80
     assert analysis is not None
     assert others is not None
-    assert analysis.flops() == {"fp32": 3 * 2 * 768**3}
+    assert analysis.flops() == {"fp32": 3 * 2 * 1536**3}
     assert sums["matmul_percent"].value == 0
-    assert sums["other_operators_percent"].value > 50  # a busy machine delays what lies between, too
+    assert sums["other_operators_percent"].value > 80
     assert next(iter(json.loads(others.top_other_operators() or ""))) == "aten::exp"
 
 

@@ -113,7 +113,7 @@ def expected(
         others_s=others_s,
         mfu_percent=100 * flops / products_s / peak_flop_s,
         unfused_mfu_percent=100 * flops / (products_s + others_s) / peak_flop_s,
-        compute_bound_percent=100 * by_compute_s / products_s,
+        compute_bound_percent=100 * min(1.0, by_compute_s / products_s),  # sums in two orders
         tokens_per_s=counted.tokens / products_s,
         memory_bytes=needed,
         fits=None if capacity is None else needed <= capacity,

@@ -59,6 +59,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
             color=here["precision"].map(colors),
             linewidth=1,
             alpha=0.6,
+            rasterized=len(here) > style.MANY,
         )
         points.scatter(axes, here, *PLACE, colors)
         low, high = here["expected_ms"].min() / 2, 3 * here["unfused_ms"].max()
