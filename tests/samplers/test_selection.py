@@ -10,7 +10,7 @@ from support.nvml_stand_in import Gpu, StandIn
 from mfulab.hardware import gpu, nvml
 from mfulab.samplers import selection
 from mfulab.samplers.reading import Reading
-from mfulab.schema.rows import ProfileRow
+from mfulab.schema.profile_row import ProfileRow
 from mfulab.timing.clocks import HostClock
 from mfulab.timing.windows import Pace, observe
 

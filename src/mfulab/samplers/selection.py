@@ -15,8 +15,8 @@ from mfulab.samplers.input_sampler import InputSampler
 from mfulab.samplers.nvml_sampler import NvmlAtEnd, NvmlSampler
 from mfulab.samplers.rapl_sampler import RaplSampler
 from mfulab.samplers.reading import Reading, Readings, Sampler, missing
+from mfulab.schema.profile_row import ProfileRow
 from mfulab.schema.reading_row import ReadingRow
-from mfulab.schema.rows import ProfileRow
 
 # What a source that answered is worth, strictest first: a column that only it can fill, and its name.
 _LEVELS = (

@@ -6,7 +6,7 @@ module `mfulab.steps.<step>`, a script `scripts/<step>.py` and a rule `<step>`.
 
 from dataclasses import dataclass
 
-from mfulab.schema import configs, memory_row, reading_row, rows, trace_row
+from mfulab.schema import configs, memory_row, profile_row, reading_row, rows, trace_row
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ MEASUREMENTS = {
             "profile_step",
             "profile",
             configs.ProfileStepConfig,
-            rows.ProfileRow,
+            profile_row.ProfileRow,
             "Profiling {wildcards.run}",
             "model mode batch_size precision execution hardware status time_s mfu_percent utilization_percent"
             " hfu_percent samples_per_s tokens_per_s memory_bytes energy_j verdict",

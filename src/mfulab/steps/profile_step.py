@@ -22,7 +22,7 @@ from mfulab.samplers.selection import clock_reader, restriction_of, samplers_for
 from mfulab.samplers.series import Series
 from mfulab.schema.configs import ProfileConfig, ProfileStepConfig, TimingConfig
 from mfulab.schema.files import write_csv
-from mfulab.schema.rows import ProfileRow
+from mfulab.schema.profile_row import ProfileRow
 from mfulab.steps import ranks
 from mfulab.steps.base import Measured, UnsupportedError
 from mfulab.timing.clocks import clock_for

@@ -17,7 +17,7 @@ from mfulab.models.workload import parameter_dtype
 from mfulab.schema.configs import ProfileStepConfig
 from mfulab.schema.errors import UnsupportedError
 from mfulab.schema.files import read_json, write_json
-from mfulab.schema.rows import ProfileRow
+from mfulab.schema.profile_row import ProfileRow
 from mfulab.steps.base import Measured
 from mfulab.tracing.analysis import Analysis
 from mfulab.tracing.ranks import waits
