@@ -48,7 +48,15 @@ def measured(
 
 
 # The invented experiment has one execution mode, one process and no prompts, so nothing to compare.
-COMPARING = ("execution_speed", "data_parallel", "generation")
+COMPARING = (
+    "execution_speed",
+    "data_parallel",
+    "generation",
+    "convolution",
+    "frameworks",
+    "recompilations",
+    "subnormals",
+)
 INVENTED = [name for name in figures.modules() if name not in COMPARING]
 
 
