@@ -18,7 +18,7 @@ Parameters = list[tuple[Any, ...]]
 def inference_step(layers: Sequence[Layer], images: np.ndarray) -> Callable[[], torch.Tensor]:
     """The forward pass, jitted."""
     forward, parameters, held = jax.jit(_forward(layers)), _parameters(layers), jnp.asarray(images)
-    return lambda: channels_first(forward(parameters, held))
+    return lambda: channels_first(torch.from_dlpack(forward(parameters, held).block_until_ready()))
 
 
 def training_step(

@@ -27,7 +27,7 @@ def inference_step(layers: Sequence[Layer], images: np.ndarray, compiled: bool) 
         return _forward(layers, parameters, held)
 
     call = tf.function(forward) if compiled else forward
-    return lambda: channels_first(call().numpy())
+    return lambda: channels_first(torch.from_numpy(call().numpy()))
 
 
 def training_step(

@@ -161,7 +161,6 @@ def channels_last(images: torch.Tensor) -> np.ndarray:
     return (images.permute(0, 2, 3, 1) if images.ndim == 4 else images).contiguous().numpy()
 
 
-def channels_first(output: Any) -> torch.Tensor:
-    """A framework's output as torch has it, without a copy: images with their channels first."""
-    values = torch.from_numpy(np.asarray(output))
-    return values.permute(0, 3, 1, 2) if values.ndim == 4 else values
+def channels_first(output: torch.Tensor) -> torch.Tensor:
+    """A view of a framework's output as torch has it: images with their channels first."""
+    return output.permute(0, 3, 1, 2) if output.ndim == 4 else output

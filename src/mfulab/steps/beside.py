@@ -18,6 +18,14 @@ from mfulab.steps.base import UnsupportedError
 Made = tuple[Callable[..., Any], Callable[[], float]]
 
 
+def require(config: ProfileStepConfig) -> None:
+    """Raises UnsupportedError for a pass that this execution cannot have, before anything is timed."""
+    if config.profile.varied_batches and config.execution.mode not in ("eager", "compile"):
+        raise UnsupportedError(
+            f"profile.varied_batches: execution={config.execution.name} is neither eager nor compile"
+        )
+
+
 def fill(row: ProfileRow, config: ProfileStepConfig, device: torch.device, make_step: Callable[..., Made]) -> None:
     """Fills what was asked for by `profile`; an output that is too far from float64's makes the row incorrect.
 
@@ -65,10 +73,6 @@ def error_of(output: torch.Tensor, config: ProfileStepConfig, device: torch.devi
 
 def _count_recompilations(row: ProfileRow, config: ProfileStepConfig, device: torch.device) -> None:
     """Calls with batch_size, batch_size + 1, … samples, and what torch.compile made anew for them."""
-    if config.execution.mode not in ("eager", "compile"):
-        raise UnsupportedError(
-            f"profile.varied_batches: execution={config.execution.name} is neither eager nor compile"
-        )
     torch.manual_seed(config.seed)
     model, batch = workload.make_model(config, device)
     model.eval()

@@ -64,6 +64,7 @@ def measure_process(config: ProfileStepConfig, folder: Path) -> tuple[Measured, 
         raise UnsupportedError("TF32 needs an NVIDIA GPU of compute capability 8.0 or later")
     allow_tf32(config.precision.tf32)
     frameworks.load(config.execution.mode)
+    beside.require(config)
     torch.manual_seed(config.seed)
     probe = Probe(device, clock_reader(device))  # before the memory that it holds would count as the model's
     memory = PeakMemory(device)
