@@ -110,7 +110,7 @@ register(direct_convolution_filters, _filters_flops)
 
 
 @njit(parallel=True, fastmath={"contract"})
-def _convolve(images, filters, out, padding):  # the innermost loop runs along rows, which the compiler vectorises
+def _convolve(images, filters, out, padding):  # innermost run rows from 0 on, which the compiler vectorises
     batch, channels, height, width = images.shape
     count, _, side, _ = filters.shape
     rows, columns = out.shape[2:]
@@ -119,13 +119,13 @@ def _convolve(images, filters, out, padding):  # the innermost loop runs along r
         for channel in range(channels):
             for down in range(side):
                 for right in range(side):
-                    weight = filters[made, channel, down, right]
-                    first, last = max(0, padding - right), min(columns, width + padding - right)
+                    weight, shift = filters[made, channel, down, right], right - padding
+                    first, last = max(0, -shift), min(columns, width - shift)
                     for row in range(max(0, padding - down), min(rows, height + padding - down)):
-                        for column in range(first, last):
-                            out[image, made, row, column] += (
-                                weight * images[image, channel, row + down - padding, column + right - padding]
-                            )
+                        target = out[image, made, row, first:last]
+                        source = images[image, channel, row + down - padding, first + shift : last + shift]
+                        for column in range(len(target)):
+                            target[column] += weight * source[column]
 
 
 @njit(parallel=True, fastmath={"contract", "reassoc"})
@@ -137,13 +137,13 @@ def _correlate(images, gradient, found, padding):
         made, channel = plane // channels, plane % channels
         for down in range(side):
             for right in range(side):
-                first, last = max(0, padding - right), min(columns, width + padding - right)
+                shift = right - padding
+                first, last = max(0, -shift), min(columns, width - shift)
                 total = found[made, channel, down, right]  # 0 in the format, so that the sum is not float64
                 for image in range(batch):
                     for row in range(max(0, padding - down), min(rows, height + padding - down)):
-                        for column in range(first, last):
-                            total += (
-                                gradient[image, made, row, column]
-                                * images[image, channel, row + down - padding, column + right - padding]
-                            )
+                        grown = gradient[image, made, row, first:last]
+                        source = images[image, channel, row + down - padding, first + shift : last + shift]
+                        for column in range(len(grown)):
+                            total += grown[column] * source[column]
                 found[made, channel, down, right] = total

@@ -12,7 +12,7 @@ from mfulab.models.build import LogitsOnly
 def inference_step(model: torch.nn.Module, inputs: torch.Tensor, threads: int) -> Callable[[], torch.Tensor]:
     """The forward pass of the exported graph."""
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it names packages that are not needed here
-    exported = torch.onnx.export(LogitsOnly(model), (inputs,), dynamo=True, verbose=False)
+    exported = torch.onnx.export(LogitsOnly(model).eval(), (inputs,), dynamo=True, verbose=False)
     assert exported is not None  # only an export to a file gives nothing
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads

@@ -26,7 +26,7 @@ def inference_step(layers: Sequence[Layer], images: np.ndarray, compiled: bool) 
     def forward() -> Any:
         return _forward(layers, parameters, held)
 
-    call = tf.function(forward) if compiled else forward
+    call = tf.function(forward, autograph=False) if compiled else forward
     return lambda: channels_first(torch.from_numpy(call().numpy()))
 
 
@@ -49,7 +49,7 @@ def training_step(
         optimizer.apply_gradients(zip(tape.gradient(value, trained), trained, strict=True))
         return value
 
-    call = tf.function(one) if compiled else one
+    call = tf.function(one, autograph=False) if compiled else one
     return lambda *_: torch.tensor(float(call().numpy()))
 
 

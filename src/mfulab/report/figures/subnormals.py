@@ -28,8 +28,9 @@ def rows(tables: Tables) -> pd.DataFrame:
     known = one_each(known[known["machine"] == style.machines(known)[0]], [*CASE, "numbers"])
     normal = known[known["numbers"] == "normal"][[*CASE, "time_s"]]
     both = known.merge(normal, on=CASE, suffixes=("", "_normal"))
-    several = both.groupby(CASE)["numbers"].transform(lambda numbers: "subnormal" in set(numbers))
-    return both[several].assign(factor=both["time_s"] / both["time_s_normal"]).sort_values([*CASE, "numbers"])
+    slow = both.loc[both["numbers"] == "subnormal", CASE]
+    both = both.merge(slow, on=CASE)
+    return both.assign(factor=both["time_s"] / both["time_s_normal"]).sort_values([*CASE, "numbers"])
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
