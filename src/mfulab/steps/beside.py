@@ -60,8 +60,8 @@ def error_of(output: torch.Tensor, config: ProfileStepConfig, device: torch.devi
     torch.manual_seed(config.seed)
     model, batch = workload.make_model(config, device)
     with torch.no_grad():
-        if hasattr(model, "exact"):
-            exact = model.exact(batch.inputs)
+        if callable(known := getattr(model, "exact", None)):
+            exact = known(batch.inputs)
         else:
             exact = first_tensor(copy.deepcopy(model).eval().double()(batch.inputs.double()))
     weights = [one for one in model.parameters() if one.ndim > 1]
