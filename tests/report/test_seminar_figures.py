@@ -73,8 +73,9 @@ def test_the_worst_counter_and_the_best_are_named():
     assert words.endswith("mfulab is off by at most 2.0 points over 2 loads.")
     assert "off by at most" not in told(known_truth, [counters("steady", 100.0, mfulab_percent=100.0)])
     assert "reads 100 %" in told(known_truth, [counters("steady", 100.0, mfulab_percent=100.0, nvml_percent=100.0)])
-    shared = counters("steady", 100.0, mfulab_percent=12.0, other_processes_percent=88.0)
+    shared = counters("steady", 100.0, mfulab_percent=12.0, nvml_percent=99.0, other_processes_percent=88.0)
     assert "Other processes took 88 % of these CPUs" in told(known_truth, [shared])
+    assert "off by at most" not in told(known_truth, [shared])
 
 
 def reading(**changed):
