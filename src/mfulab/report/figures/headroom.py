@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from mfulab.language import Texts
 from mfulab.language.quantities import percent, significant
-from mfulab.report.drawing import style
+from mfulab.report.drawing import hover, style
 from mfulab.report.frames import Tables, ok, with_machine, with_traces
 from mfulab.tables.headroom import PARTS
 
@@ -78,7 +78,10 @@ def _draw_steps(axes: Axes, row: pd.Series, words: Texts, text: Texts) -> None:
     level, names = 100.0, [text("peak")]
     axes.barh(0, 100, color=style.GRID)
     for place, part in enumerate(shown, start=1):
-        axes.barh(place, row[part], left=level - row[part], color=COLORS[part], edgecolor=style.MUTED, linewidth=0.5)
+        bars = axes.barh(
+            place, row[part], left=level - row[part], color=COLORS[part], edgecolor=style.MUTED, linewidth=0.5
+        )
+        hover.say_bars(bars, row.to_frame().T, f"{part}_ms", part)
         level -= row[part]
         inside = level > 12
         at, side = (level - 1, "right") if inside else (level + row[part] + 1, "left")
@@ -108,8 +111,9 @@ def _draw_bars(axes: Axes, rows: pd.DataFrame, machines: list[str], present: lis
     left = pd.Series(0.0, index=rows.index)
     for part in reversed(present):
         width = rows[part].clip(lower=0).astype(float)
-        axes.barh([*places.values()], width[[*places]], left=left[[*places]], color=COLORS[part],
-                  edgecolor=style.PAPER, linewidth=0.6, height=0.78)  # fmt: skip
+        bars = axes.barh([*places.values()], width[[*places]], left=left[[*places]], color=COLORS[part],
+                         edgecolor=style.PAPER, linewidth=0.6, height=0.78)  # fmt: skip
+        hover.say_bars(bars, rows.loc[[*places]], f"{part}_ms", part)
         for index, value in width[width >= NAMED].items():
             dark = part in ("matmuls_below_best", "useful", "input_wait", "graph")
             color = "#fefefe" if dark else "#101418"  # on its bar, whatever the page's theme

@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.language import Texts
-from mfulab.language.quantities import percent
+from mfulab.language.quantities import percent, quantity
 from mfulab.report.drawing import labels, points, style, ticks
 from mfulab.report.frames import Tables, ok, with_machine, with_traces
 
@@ -62,18 +62,26 @@ def _named(row: pd.Series, text: Texts) -> str:
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
-    """One panel a machine: solid roofs are measured, dashed computed; colour is the precision."""
+    """One panel a machine: solid roofs are measured, dashed computed; colour is the precision, a label the height."""
     machines = style.machines(rows)
     grid = style.panels(figure, [""], machines)
     colors = style.precision_colors(rows["precision"])
+    roofs: dict[str, list[tuple[float, float, str]]] = {machine: [] for machine in machines}
     for machine in machines:
         axes, here = grid["", machine], rows[rows["machine"] == machine]
         bandwidth, peak_bandwidth = here["roof_gb_s"].iloc[0], here["peak_gb_s"].iloc[0]
         low = min(here["arithmetic_intensity"].min() / 3, 0.3 * here["roof_tflop_s"].min() * 1e3 / bandwidth)
         high = max(here["arithmetic_intensity"].max() * 4, 4 * here["roof_tflop_s"].max() * 1e3 / bandwidth)
         x = np.geomspace(low, high, 200)
+        end = high / (high / low) ** 0.02
+        start = low * (high / low) ** 0.04
+        rates = dict.fromkeys(rate for rate in (bandwidth, peak_bandwidth) if rate == rate)
+        roofs[machine] += [(start, start * rate / 1e3, quantity(rate * 1e9, "B/s")) for rate in rates]
         for precision, group in here.groupby("precision", sort=False):
             ceiling, peak = group["ceiling_tflop_s"].iloc[0], group["peak_tflop_s"].iloc[0]
+            heights = dict.fromkeys(height for height in (ceiling, peak) if height == height)
+            name = text.name("precision", precision)
+            roofs[machine] += [(end, height, f"{name} {quantity(height * 1e12, 'FLOP/s')}") for height in heights]
             if ceiling == ceiling:
                 axes.plot(x, np.minimum(ceiling, x * bandwidth / 1e3), color=colors[precision], linewidth=1.6)
             if peak == peak and peak_bandwidth == peak_bandwidth:
@@ -91,10 +99,12 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         points.scatter(axes, here, *PLACE, colors)
         axes.set(xscale="log", yscale="log", xlabel=text("intensity"))
         axes.set_xlim(low, high)
-        axes.set_ylim(bottom=here["tflop_s"].min() / 3)
+        lowest, highest = here["tflop_s"].min() / 3, axes.get_ylim()[1]
+        axes.set_ylim(lowest, highest * (highest / lowest) ** 0.06)  # room for the names of roofs
         ticks.decades(axes.xaxis)
-        ticks.decades(axes.yaxis)
-    grid["", machines[0]].set_ylabel("TFLOP/s")
+        ticks.speeds(axes)
+        if machine != machines[0]:
+            axes.set_ylabel("")
     entries = [style.dot(color, text.name("precision", name)) for name, color in colors.items()]
     solid = [style.line(style.MUTED, text("measured"))] if rows["ceiling_tflop_s"].notna().any() else []
     entries += [*solid, style.line(style.MUTED, text("computed"), "--")]
@@ -102,5 +112,5 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     labels.settle(figure)
     for machine in machines:
         here = rows[rows["machine"] == machine]
-        roofs = [place for line in grid["", machine].lines for place in line.get_xydata()[::3].tolist()]
-        points.name_highest(grid["", machine], here, *PLACE, roofs)
+        crossed = [place for line in grid["", machine].lines for place in line.get_xydata()[::3].tolist()]
+        points.name_highest(grid["", machine], here, *PLACE, crossed, before=roofs[machine])

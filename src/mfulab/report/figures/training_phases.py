@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from mfulab.language import Texts
 from mfulab.language.quantities import percent, significant
-from mfulab.report.drawing import labels, style
+from mfulab.report.drawing import hover, labels, style
 from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
 
 TABLES = ("profile", "environment")
@@ -110,7 +110,8 @@ def _bars(axes: Axes, here: pd.DataFrame, text: Texts) -> None:
     total = here[list(WORDS)].sum(axis=1)
     for phase, color in COLORS.items():
         end = start + here["relative"] * here[phase] / total
-        axes.barh(here["place"], end.clip(upper=longest) - start.clip(upper=longest), left=start, color=color)
+        shown = end.clip(upper=longest) - start.clip(upper=longest)
+        hover.say_bars(axes.barh(here["place"], shown, left=start, color=color), here, phase, "relative", "mfu_percent")
         start = end
     axes.set_xlim(0, 1.55 * longest)
     axes.set_xticks([tick for tick in (0, 100, 200) if tick <= longest])
