@@ -218,9 +218,7 @@ def table_of(step: str, rows: Sequence[Mapping[str, Any]], width: int) -> Group:
     Columns that do not fit `width` letters are left out from the right, and counted.
     """
     wanted = [name for name in MEASUREMENTS[step].shown.split() if name not in ("hardware", "verdict")]
-    cells = {
-        name: ["" if row.get(name) in (None, "") else with_unit(name, row[name]) for row in rows] for name in wanted
-    }
+    cells = {name: [_cell(name, row.get(name)) for row in rows] for name in wanted}
     known = {name: column for name, column in cells.items() if any(column)}
     alike = {name: column[0] for name, column in known.items() if len(rows) > 1 and len(set(column)) == 1}
     columns, used = [name for name in known if name not in alike], 0

@@ -43,16 +43,14 @@ def name_highest(
     y: str,
     lines: Sequence[tuple[float, float]] = (),
     also: Sequence[object] = (),
-    before: Sequence[tuple[float, float, str]] = (),
 ) -> None:
     """Names the highest point of each model, off the others and, where there is room, off `lines`.
 
-    `also` are rows, by their index, that are named before the others, and `before` names of other places (x, y, name)
-    that come first of all. Call it after `labels.settle`.
+    `also` are rows, by their index, that are named before all. Call it after `labels.settle`.
     """
     highest = rows.loc[rows.groupby("model")[y].idxmax()].nlargest(NAMED, y)
     first = rows.loc[[index for index in also if index in rows.index and index not in highest.index]]
     highest = pd.concat([first, highest])
     named = highest[[x, y, "model"]].itertuples(index=False, name=None)
     others = rows[[x, y]].head(KEPT_CLEAR).itertuples(index=False, name=None)
-    labels.beside_points(axes, [*before, *named], list(others), lines)
+    labels.beside_points(axes, list(named), list(others), lines)
