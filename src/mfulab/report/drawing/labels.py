@@ -91,8 +91,9 @@ def beside_points(
 ) -> list[Annotation]:
     """Names points of a scatter: (x, y, name) in data units. Each label takes the nearest free place around its point.
 
-    `obstacles` are points that no label may cover, nor a text of the axes; `lines` are points of lines on which one
-    stands only where it finds no other place. Call it after `settle`; a label that finds none is left out rather than drawn over another.
+    `obstacles` are points that no label may cover, nor a text of the axes; on `lines`, points of lines, one stands only
+    where it finds no other place. Call it after `settle`; a label that finds none is left out rather than drawn over
+    another.
     """
     renderer = axes.figure.canvas.get_renderer()
     inside = axes.get_window_extent(renderer).extents
