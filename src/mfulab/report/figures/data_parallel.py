@@ -89,9 +89,9 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         bars = left.barh(here.index, here["efficiency"], color=style.MUTED, height=0.6)
         hover.say_bars(bars, here, "efficiency", "samples_per_s", "exposed_communication_ms")
         for place, row in here.iterrows():
-            share = "" if pd.isna(row["mfu_percent"]) else f", MFU {percent(row['mfu_percent'])} %"
+            share = "" if pd.isna(row["mfu_percent"]) else f", MFU {text('share_of', share=row['mfu_percent'])}"
             said, behind = (
-                f"{percent(row['efficiency'])} %{share}",
+                f"{text('share_of', share=row['efficiency'])}{share}",
                 {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1},
             )
             left.text(row["efficiency"] + 2, place, said, va="center", fontsize=8, bbox=behind)

@@ -68,7 +68,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     present = [part for part in PARTS if (rows[part].abs() >= SHOWN).any()]
     machines = list(dict.fromkeys(rows["machine"]))
     style.fit(figure, len(rows) + len(machines))
-    _draw_bars(axes, rows, machines, present)
+    _draw_bars(axes, rows, machines, present, text)
     axes.set_xlabel(text("points"))
     style.legend_rows(figure, [style.dot(COLORS[part], words(part), "s") for part in reversed(present)])
 
@@ -89,7 +89,7 @@ def _draw_steps(axes: Axes, row: pd.Series, words: Texts, text: Texts) -> None:
         names.append(words(part))
     axes.barh(len(names), row["useful"], color=COLORS["useful"])
     axes.text(row["useful"] + 1, len(names), f"{significant(row['useful_ms'])} ms", va="center", fontsize=10)
-    names.append(f"MFU {percent(row['useful'])} %")
+    names.append(f"MFU {text('share_of', share=row['useful'])}")
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
     axes.set(xlim=(0, max(100.0, row["useful"]) * 1.02), xlabel=text("points"))
@@ -97,7 +97,7 @@ def _draw_steps(axes: Axes, row: pd.Series, words: Texts, text: Texts) -> None:
     axes.grid(axis="y", visible=False)
 
 
-def _draw_bars(axes: Axes, rows: pd.DataFrame, machines: list[str], present: list[str]) -> None:
+def _draw_bars(axes: Axes, rows: pd.DataFrame, machines: list[str], present: list[str], text: Texts) -> None:
     """A bar a run, the runs of a machine below its name."""
     labels, places, line = [], {}, 0
     for machine in machines:
@@ -106,7 +106,7 @@ def _draw_bars(axes: Axes, rows: pd.DataFrame, machines: list[str], present: lis
         for index, row in rows[rows["machine"] == machine].iterrows():
             line += 1
             places[index] = line
-            labels.append(f"{row['model']}  {percent(row['useful'])} %")
+            labels.append(f"{row['model']}  {text('share_of', share=row['useful'])}")
         line += 1
     left = pd.Series(0.0, index=rows.index)
     for part in reversed(present):

@@ -107,7 +107,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         small = 8 if len(here) > 14 else 10
         for height, share in enumerate(shares):
             beside = {"textcoords": "offset points", "va": "center", "fontsize": small, "bbox": label}
-            axes.annotate(f"{percent(share)} %", (share, height), (5, 0), **beside)
+            axes.annotate(text("share_of", share=share), (share, height), (5, 0), **beside)
         if len(machines) == 1:
             for height, adds in enumerate(text.said(each) for each in here["adds"]):
                 fewer = len(adds) / max(1, style.letters(adds))

@@ -118,11 +118,11 @@ def _bars(axes: Axes, here: pd.DataFrame, text: Texts) -> None:
     axes.grid(axis="y", visible=False)
     for _, row in here.iterrows():
         end = min(row["relative"], 1.02 * longest) + 0.02 * longest
-        axes.text(end, row["place"], _label(row), va="center", fontsize=8)
+        axes.text(end, row["place"], _label(row, text), va="center", fontsize=8)
 
 
-def _label(row: pd.Series) -> str:
+def _label(row: pd.Series, text: Texts) -> str:
     """MFU behind a bar, HFU behind it where checkpointing executes more; the length of a bar that is cut off."""
     shares = [row["mfu_percent"], *([row["hfu_percent"]] if row["checkpointing"] is True else [])]
-    said = f"{' / '.join(map(percent, shares))} %"
-    return f"→ {percent(row['relative'])} %; {said}" if row["relative"] > WIDEST else said
+    said = " / ".join([*map(percent, shares[:-1]), text("share_of", share=shares[-1])])
+    return f"→ {text('share_of', share=row['relative'])}; {said}" if row["relative"] > WIDEST else said
