@@ -21,6 +21,7 @@ TEXT = {
     "mode",
     "optimizer",
     "optimizer_implementation",
+    "attention",
     "wrapper",
     "dtype",
     "format",
