@@ -129,6 +129,9 @@ class ExecutionConfig(Closed):
     compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = Field(
         "default", description="Of torch.compile."
     )
+    attention: Literal["default", "math", "flash", "efficient", "cudnn"] = Field(
+        "default", description="Backend of scaled_dot_product_attention; default: torch's choice for each call."
+    )
     channels_last: bool = Field(False, description="Lay images out with their channels last.")
 
 

@@ -68,6 +68,7 @@ MEASUREMENTS = {
                 "checkpointing",
                 "optimizer",
                 "optimizer_implementation",
+                "attention",
                 "processes",
                 "wrapper",
                 "bucket_mb",

@@ -142,6 +142,7 @@ class FlopsRow(Row):
     forward_flops: int | None = Field(None, description="Attention counted full.")
     backward_flops: int | None = Field(None, description="Without recomputation.")
     forward_macs: int | None = Field(None, description="forward_flops / 2.")
+    attention_flops: int | None = Field(None, description="The part of forward_flops that grows with pairs of tokens.")
     forward_causal_flops: int | None = Field(None, description="Causal attention counted by its half.")
     backward_causal_flops: int | None = None
     executed_backward_flops: int | None = Field(

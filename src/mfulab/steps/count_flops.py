@@ -73,6 +73,7 @@ def _row(config: CountFlopsConfig, counted: ModelCount) -> FlopsRow:
         forward_flops=forward.flops,
         backward_flops=backward.flops,
         forward_macs=forward.flops // 2,
+        attention_flops=forward.attention_flops,
         forward_causal_flops=forward.causal_flops,
         backward_causal_flops=backward.causal_flops,
         # What the model itself recomputes is executed whether checkpointing is asked for or not.

@@ -120,6 +120,8 @@ def make_step(config: ProfileStepConfig, device: torch.device) -> tuple[Callable
     model, batch = execution.arrange(model, batch, config.execution)
     task, mode = config.model.task, config.workload.mode
     if mode == "training" and config.workload.checkpointing:
+        if config.execution.attention != "default":
+            raise UnsupportedError("checkpointing: attention computed again takes torch's own backend; use the default")
         enable_checkpointing(model)
     model.train(mode == "training")
     if mode in GENERATING and config.execution.mode not in ("eager", "compile"):
