@@ -1,7 +1,10 @@
 """Execution modes of a model: eager, traced, scripted, compiled, or replayed as one CUDA graph."""
 
+import contextlib
+import os
+import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -19,6 +22,23 @@ _BACKENDS = {
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
     "cudnn": SDPBackend.CUDNN_ATTENTION,
 }
+
+
+CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # torch and Triton look there for what was compiled before
+
+
+@contextlib.contextmanager
+def empty_cache() -> Iterator[None]:
+    """Hides what earlier processes compiled: with it, compile time would tell which run came first."""
+    before = {name: os.environ.get(name) for name in CACHES}
+    with tempfile.TemporaryDirectory(prefix="mfulab_compiled_", ignore_cleanup_errors=True) as folder:
+        os.environ.update({name: f"{folder}/{name.lower()}" for name in CACHES})
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name, None)
+                os.environ.update({name: value} if value is not None else {})
 
 
 def arrange(model: torch.nn.Module, batch: Batch, execution: ExecutionConfig) -> tuple[torch.nn.Module, Batch]:

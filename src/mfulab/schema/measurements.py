@@ -68,6 +68,7 @@ MEASUREMENTS = {
                 "checkpointing",
                 "optimizer",
                 "optimizer_implementation",
+                "autograd",
                 "attention",
                 "processes",
                 "wrapper",

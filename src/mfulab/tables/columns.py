@@ -22,6 +22,7 @@ TEXT = {
     "mode",
     "optimizer",
     "optimizer_implementation",
+    "autograd",
     "attention",
     "wrapper",
     "dtype",

@@ -108,6 +108,8 @@ def predicted_memory(row: Values, flops: Values, device: str | None) -> float | 
         return None
     if row.get("mode") in ("prefill", "decoding"):  # a cache is not in the counted peaks
         return None
+    if row.get("autograd") in ("recorded", "leaked"):  # graphs are not in the counted peaks of inference
+        return None
     which = "inference" if not training else "checkpointed" if again else "step"
     peak = flops.get(f"{which}_peak_bytes")
     if element_bytes is None or parameters is None or peak is None:

@@ -16,6 +16,7 @@ ALIKE = ["machine", "model", "workload", "batch_size", "precision"]
 BACKENDS = ("math", "flash", "efficient", "cudnn")
 COLORS = dict(zip(BACKENDS, (style.PALETTE[1], style.PALETTE[0], style.PALETTE[2], style.PALETTE[4]), strict=True))
 FAILED = "out_of_memory"
+ALIKE_WITHIN = 0.02  # of a time: less is no difference
 
 
 def rows(tables: Tables) -> pd.DataFrame:
@@ -52,8 +53,11 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     last = here[lengths == lengths.max()].set_index("attention")
     if {"math", "flash"} <= set(last.index):
         math, flash = last.loc["math"], last.loc["flash"]
-        times = significant(math["time_s"] / flash["time_s"])
-        said.append(text("speed", times=times, high=percent(flash["mfu_percent"]), low=percent(math["mfu_percent"])))
+        shares = {"flash": percent(flash["mfu_percent"]), "math": percent(math["mfu_percent"])}
+        times = math["time_s"] / flash["time_s"]
+        key = "equal" if abs(times - 1) < ALIKE_WITHIN else "slower" if times > 1 else "faster"
+        factor = significant(max(times, 1 / times))
+        said.append(text(key, long=values["long"], times=factor, **shares))
         if pd.notna(math["memory_bytes"]) and pd.notna(flash["memory_bytes"]):
             peaks = {"math": quantity(math["memory_bytes"], "B"), "flash": quantity(flash["memory_bytes"], "B")}
             said.append(text("peaks", **peaks))
