@@ -48,7 +48,7 @@ def measured(
 
 
 # The invented experiment has one execution mode, process and backend of attention, and no prompts.
-COMPARING = ("execution_speed", "compile_time", "autograd", "data_parallel", "generation", "attention_length")
+COMPARING = ("execution_speed", "compile_time", "autograd", "fusion", "data_parallel", "generation", "attention_length")
 INVENTED = [name for name in figures.modules() if name not in COMPARING]
 
 

@@ -184,6 +184,9 @@ class FlopsRow(Row):
     inference_causal_flops: int | None = Field(None, description="The same, causal attention counted by its half.")
     inference_other_flops: int | None = None
     inference_bytes: int | None = Field(None, description="Read and written by its counted operators, 4 bytes each.")
+    least_bytes: int | None = Field(
+        None, description="Of inference: input, parameters and output, each moved once, as if all were one operator."
+    )
     inference_peak_bytes: int | None = Field(None, description="Floats alive at once beside the weights, 4 bytes each.")
     inference_peak_fixed_bytes: int | None = None
     prefill_flops: int | None = Field(
