@@ -1,18 +1,24 @@
 """Layer norm followed by GELU, written in several ways: the same values, and different bytes on their way to memory."""
 
+import math
+from typing import Final
+
 import torch
 from torch import nn
 from torch.nn import functional
 
 from mfulab.schema.errors import UnsupportedError
 
-EPSILON = 1e-5
-# GELU by tanh: 0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))) (Hendrycks and Gimpel 2016, arXiv:1606.08415).
-SLOPE, CUBE = 0.7978845608028654, 0.044715
-
 
 class LibraryNormGelu(nn.Module):
-    """torch's own layer norm and GELU, an operator each: [..., width] → [..., width]."""
+    """torch's own layer norm and GELU, an operator each: [..., width] → [..., width].
+
+    GELU by tanh: 0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))) (Hendrycks and Gimpel 2016, arXiv:1606.08415).
+    """
+
+    epsilon: Final[float] = 1e-5
+    slope: Final[float] = math.sqrt(2 / math.pi)
+    cube: Final[float] = 0.044715
 
     def __init__(self, width: int = 1024) -> None:
         super().__init__()
@@ -29,8 +35,8 @@ class HandNormGelu(LibraryNormGelu):
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         centred = inputs - inputs.mean(-1, keepdim=True)
         variance = (centred * centred).mean(-1, keepdim=True)
-        normal = centred * torch.rsqrt(variance + EPSILON) * self.weight + self.bias
-        return 0.5 * normal * (1 + torch.tanh(SLOPE * (normal + CUBE * (normal * normal * normal))))
+        normal = centred * torch.rsqrt(variance + self.epsilon) * self.weight + self.bias
+        return 0.5 * normal * (1 + torch.tanh(self.slope * (normal + self.cube * (normal * normal * normal))))
 
 
 class InPlaceNormGelu(HandNormGelu):
@@ -43,8 +49,8 @@ class InPlaceNormGelu(HandNormGelu):
             raise UnsupportedError("in place: a backward pass needs the values that would be overwritten")
         centred = inputs - inputs.mean(-1, keepdim=True)
         variance = (centred * centred).mean(-1, keepdim=True)
-        normal = centred.mul_(variance.add_(EPSILON).rsqrt_()).mul_(self.weight).add_(self.bias)
-        inner = (normal * normal).mul_(normal).mul_(CUBE).add_(normal).mul_(SLOPE).tanh_().add_(1)
+        normal = centred.mul_(variance.add_(self.epsilon).rsqrt_()).mul_(self.weight).add_(self.bias)
+        inner = (normal * normal).mul_(normal).mul_(self.cube).add_(normal).mul_(self.slope).tanh_().add_(1)
         return inner.mul_(normal).mul_(0.5)
 
 

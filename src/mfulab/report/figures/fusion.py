@@ -8,6 +8,7 @@ from mfulab.language import Texts
 from mfulab.language.quantities import quantity, significant
 from mfulab.report.drawing import labels, style, ticks
 from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
+from mfulab.schema.formats import BY_DTYPE
 from mfulab.tables.join import BYTES_COUNTED_PER_ELEMENT
 
 TABLES = ("profile", "flops", "environment")
@@ -18,7 +19,6 @@ FUSED = "compile"
 MARKERS = {"eager": "o", "script": "s", FUSED: "D"}
 PLACE = ("predicted_ms", "measured_ms")
 ALIKE_WITHIN = 0.02  # of a time: less is no difference
-BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
 
 
 def rows(tables: Tables) -> pd.DataFrame:
@@ -30,7 +30,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     known = known[(known["mode"] == "inference") & (known["flops"] == 0) & known["execution"].isin(MARKERS)]
     found = one_each(with_machine(tables, alone(known)), [*CASE, "execution"])
     counted = tables["flops"].drop_duplicates("run").set_index("run")
-    scale = found["dtype"].map(BYTES) / BYTES_COUNTED_PER_ELEMENT
+    scale = found["dtype"].map({dtype: form.bytes for dtype, form in BY_DTYPE.items()}) / BYTES_COUNTED_PER_ELEMENT
     least_s = found["flops_run"].map(counted["least_bytes"]) * scale / found["ceiling_gb_s"] / 1e9
     predicted = least_s.where(found["execution"] == FUSED, found["unfused_roofline_time_s"])
     found = found.assign(predicted_ms=1e3 * predicted, measured_ms=1e3 * found["time_s"])
