@@ -96,5 +96,5 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         left.set_ylim(-0.6, len(cases) - 0.4)
         right.set_xscale("log")
         ticks.decades(right.xaxis, 5)
-    style.legend(figure, [style.dot(COLORS[way], text(way)) for way in ways])
+    style.legend(figure, [style.dot(COLORS[way], text.name("autograd", way)) for way in ways])
     labels.settle(figure)

@@ -1,4 +1,4 @@
-"""What compiling costs and when it pays: the mean time of a step, compilation included, by the number of steps."""
+"""Compile time and when it pays: the mean time of a step, compilation included, by the number of steps."""
 
 import math
 
@@ -29,7 +29,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     eager = found[found["execution"] == BASELINE][[*KEYS, "time_s"]].rename(columns={"time_s": "eager_s"})
     made = found[found["compile_s"].notna()].merge(eager, on=KEYS)
     saved = made["eager_s"] - made["time_s"]
-    paid = np.ceil(made["compile_s"] / saved.where(saved > 0))
+    paid = np.ceil(made["compile_s"] / saved.where(saved > 0) - 1e-9)
     return made.assign(pays_after=paid.fillna(math.inf).clip(lower=1))
 
 

@@ -126,7 +126,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     values = {"model": plain["model"], "batch": int(plain["batch_size"]), "state": percent(state)}
     said = [text("finding", **values, total=quantity(plain["total"], "B"), fits=_fits(plain["total"], text))]
     if least["total"] < plain["total"]:
-        leanest = {"way": text(least.name), "total": quantity(least["total"], "B")}
+        leanest = {"way": text.name("memory_way", least.name), "total": quantity(least["total"], "B")}
         said.append(text("least", **leanest, fits=_fits(least["total"], text)))
     known = rows[rows["measured_bytes"] > 0]
     if len(known):
@@ -159,10 +159,14 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         axes.plot(here["measured_bytes"].astype(float) / unit, places, "D", color=style.INK, markersize=5)
         axes.set_xlim(0, 1.1 * max(here["total"].max(), here["measured_bytes"].astype(float).max()) / unit)
         axes.grid(axis="y", visible=False)
-        axes.set_yticks(range(len(present)), [text(way) for way in present], fontsize=9)
+        axes.set_yticks(range(len(present)), [text.name("memory_way", way) for way in present], fontsize=9)
         axes.set_xlabel(letter)
         _capacities(axes, unit)
-    entries = [style.dot(style.PALETTE[COLORS[part]], text(part), "s") for part in PARTS if rows[part].any()]
+    entries = [
+        style.dot(style.PALETTE[COLORS[part]], text.name("memory_part", part), "s")
+        for part in PARTS
+        if rows[part].any()
+    ]
     marks = [style.dot(style.INK, text("peak"), "D")] if rows["measured_bytes"].notna().any() else []
     style.legend(figure, entries + marks)
     labels.settle(figure)
