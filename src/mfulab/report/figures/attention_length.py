@@ -32,9 +32,8 @@ def rows(tables: Tables) -> pd.DataFrame:
     share = 100 * counted["attention_flops"] / counted["forward_flops"]
     found = found.assign(share=found["flops_run"].map(share))
     found = one_each(found, [*ALIKE, "attention", "sequence_length", "status"])
-    lengths = found[found["status"] == "ok"].groupby(ALIKE)["sequence_length"].nunique()
-    several = [tuple(keys) in set(lengths[lengths > 1].index) for keys in found[ALIKE].itertuples(index=False)]
-    return found[several].sort_values("sequence_length")
+    lengths = found["sequence_length"].where(found["status"] == "ok").groupby([found[key] for key in ALIKE])
+    return found[lengths.transform("nunique") > 1].sort_values("sequence_length")
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:

@@ -42,6 +42,7 @@ WAYS: Mapping[str, dict[str, Any]] = {
     "mixed_64_devices": MIXED | {"checkpointing": True, "devices": 64},
 }
 INFERENCE = "bf16_inference"
+SAME = ("model", "batch_size", "sequence_length", "recorded", "started_at", "commit")
 NEEDED = ("parameters", "trainable_parameters", "activation_bytes", "checkpointed_activation_bytes")
 
 
@@ -64,7 +65,7 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 
 def _of_model(row: Mapping[str, Any], measured: pd.DataFrame) -> list[dict[str, Any]]:
-    known = {name: row[name] for name in ("model", "batch_size", "sequence_length", "recorded")}
+    known = {name: row[name] for name in SAME}
     found = []
     here = measured[measured["flops_run"] == row["run"]].to_dict("records")
     for way, asked in WAYS.items():
