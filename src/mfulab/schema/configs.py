@@ -78,6 +78,10 @@ class ModelConfig(Closed):
         return self
 
 
+LEAKED_STEPS = 8
+"""Steps whose graphs a leak keeps: enough to see its growth, few enough to be repeated without end."""
+
+
 class WorkloadConfig(Closed):
     """Work that one step does with the model."""
 
@@ -100,6 +104,11 @@ class WorkloadConfig(Closed):
         "device", description="One batch that lies on the device, or a new one each time from a DataLoader on the host."
     )
     loader_workers: int = Field(0, ge=0, description="The DataLoader's processes; 0 draws batches in the loop itself.")
+    autograd: Literal["no_grad", "inference_mode", "recorded", "leaked"] = Field(
+        "no_grad",
+        description="Of inference: record nothing, in two ways; a graph that nobody asks for;"
+        f" graphs of {LEAKED_STEPS} steps kept.",
+    )
 
     @model_validator(mode="after")
     def _decoding_makes_its_own_input(self) -> "WorkloadConfig":
@@ -107,6 +116,12 @@ class WorkloadConfig(Closed):
             raise ValueError(
                 f"input=host with mode={self.mode}: the next token comes from the model, not from a DataLoader"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _only_inference_may_record(self) -> "WorkloadConfig":
+        if self.autograd != "no_grad" and self.mode != "inference":
+            raise ValueError(f"autograd={self.autograd} with mode={self.mode}: only for mode=inference")
         return self
 
 
@@ -139,6 +154,9 @@ class ExecutionConfig(Closed):
     )
     dynamic: bool | None = Field(
         None, description="torch.compile for any shape, or for each apart; empty: for any once a shape changed."
+    )
+    attention: Literal["default", "math", "flash", "efficient", "cudnn"] = Field(
+        "default", description="Backend of scaled_dot_product_attention; default: torch's choice for each call."
     )
     channels_last: bool = Field(False, description="Lay images out with their channels last.")
 
