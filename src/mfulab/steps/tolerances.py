@@ -15,7 +15,7 @@ NATIVE = {"fp64": torch.float64, "fp32": torch.float32, "fp16": torch.float16, "
 
 
 class Tolerances(NamedTuple):
-    """What tolerances make of right and wrong results over a format's whole range.
+    """Results of tolerances: right and wrong numbers of a format, over its whole range.
 
     Attributes:
         relative: the smallest relative tolerance that accepts every right result.

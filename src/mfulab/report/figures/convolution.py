@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from mfulab.language import Texts
 from mfulab.language.quantities import percent, quantity, significant
-from mfulab.report.drawing import style
+from mfulab.report.drawing import style, ticks
 from mfulab.report.frames import Tables, ok, one_each, own, with_machine
 
 TABLES = ("profile", "environment")
@@ -53,13 +53,13 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
-    """A panel a mode, a group of bars a batch size: the step's time relative to the library's, MFU behind it."""
+    """A panel a mode, a group of bars a batch size: time relative to the library's, logarithmic; MFU behind it."""
     modes = style.modes(rows, text)
     grid = style.panels(figure, [""], list(modes.values()), sharey=True)
     cases = sorted(rows["batch_size"].unique())
     style.fit(figure, 2 * len(cases))
     colors = dict(zip(WAYS, style.PALETTE, strict=False))
-    longest = rows["factor"].max()
+    longest, lowest = rows["factor"].max(), rows["factor"].min() / 2
     for mode, name in modes.items():
         axes = grid["", name]
         for row in rows[rows["mode"] == mode].itertuples():
@@ -70,7 +70,9 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
                 words += f" · {percent(row.mfu_percent)} %"
             axes.text(row.factor, height, words, va="center", fontsize=10)
         axes.set_yticks(range(len(cases)), [text("batch", count=int(each)) for each in cases])
-        axes.set_xlim(0, 1.5 * longest)
+        axes.set_xscale("log")
+        axes.set_xlim(lowest, max(6, longest) * (longest / lowest) ** 0.6)
+        ticks.decades(axes.xaxis)
         axes.set_xlabel(text("relative"))
         axes.grid(axis="y", visible=False)
     present = [way for way in WAYS if (rows["model"] == way).any()]
