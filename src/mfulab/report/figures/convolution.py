@@ -11,15 +11,15 @@ from mfulab.report.frames import Tables, ok, one_each, own, with_machine
 TABLES = ("profile", "environment")
 TOPIC = "flops"
 ORDER = 6
-LIBRARY = "convolution_library"
-WAYS = (LIBRARY, "convolution_im2col", "convolution_direct")
+THREE_WAYS = ("convolution_library", "convolution_im2col", "convolution_direct")
+LIBRARY = THREE_WAYS[0]
 CASE = ["mode", "batch_size", "precision"]
 
 
 def rows(tables: Tables) -> pd.DataFrame:
     """Eager steps of the three ways on one machine, the first, each beside the library's of the same case."""
     known = with_machine(tables, ok(tables["profile"], "time_s", "flops"))
-    known = known[known["model"].isin(WAYS) & (known["execution"] == "eager")]
+    known = known[known["model"].isin(THREE_WAYS) & (known["execution"] == "eager")]
     if known.empty:
         return known
     known = own(known)
@@ -58,12 +58,12 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     grid = style.panels(figure, [""], list(modes.values()), sharey=True)
     cases = sorted(rows["batch_size"].unique())
     style.fit(figure, 2 * len(cases))
-    colors = dict(zip(WAYS, style.PALETTE, strict=False))
+    colors = dict(zip(THREE_WAYS, style.PALETTE, strict=False))
     longest, lowest = rows["factor"].max(), rows["factor"].min() / 2
     for mode, name in modes.items():
         axes = grid["", name]
         for row in rows[rows["mode"] == mode].itertuples():
-            height = cases.index(row.batch_size) + 0.27 - 0.27 * WAYS.index(row.model)
+            height = cases.index(row.batch_size) + 0.27 - 0.27 * THREE_WAYS.index(row.model)
             axes.barh(height, row.factor, height=0.24, color=colors[row.model])
             words = f" {significant(row.factor, 2)}×"
             if row.mfu_percent == row.mfu_percent:
@@ -75,5 +75,5 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         ticks.decades(axes.xaxis)
         axes.set_xlabel(text("relative"))
         axes.grid(axis="y", visible=False)
-    present = [way for way in WAYS if (rows["model"] == way).any()]
+    present = [way for way in THREE_WAYS if (rows["model"] == way).any()]
     style.legend(figure, [style.dot(colors[way], text(way), "s") for way in present])

@@ -14,9 +14,9 @@ from mfulab.report.frames import Tables, alone, ok, one_each, own, with_machine
 TABLES = ("profile", "environment")
 TOPIC = "execution"
 ORDER = 2
-TORCH = ("eager", "compile")
-OTHERS = ("jax", "tensorflow_eager", "tensorflow_function", "onnxruntime")
-EXECUTIONS = (*TORCH, *OTHERS)
+IN_TORCH = ("eager", "compile")
+ELSEWHERE = ("jax", "tensorflow_eager", "tensorflow_function", "onnxruntime")
+EXECUTIONS = (*IN_TORCH, *ELSEWHERE)
 CASE = ["model", "mode", "batch_size"]
 MOST = 3  # cases that get a panel each
 
@@ -25,7 +25,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     """Steps on one machine, the first, of cases that another framework than torch was timed in."""
     known = with_machine(tables, alone(ok(tables["profile"], "time_s")))
     known = known[known["execution"].isin(EXECUTIONS) & (known["precision"] == "fp32")]
-    known = known.assign(other=known["execution"].isin(OTHERS))
+    known = known.assign(other=known["execution"].isin(ELSEWHERE))
     known = known[known.groupby(["machine", *CASE])["other"].transform("any")]
     if known.empty:
         return known
@@ -61,8 +61,8 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
         text(
             "finding" if len(here) > 1 else "finding_one",
             **named,
-            fast=text(fast["execution"]),
-            slow=text(slow["execution"]),
+            fast=text(fast.execution),
+            slow=text(slow.execution),
             time=quantity(fast["time_s"], "s"),
             longer=quantity(slow["time_s"], "s"),
         )
@@ -70,7 +70,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     compiled = rows.dropna(subset=["compile_s"])
     if len(compiled):
         row = compiled.loc[compiled["compile_s"].idxmax()]
-        words.append(text("compiled", name=text(row["execution"]), time=quantity(row["compile_s"], "s")))
+        words.append(text("compiled", name=text(row.execution), time=quantity(row["compile_s"], "s")))
     curves = losses(rows)
     if len(curves) > 1:
         steps = min(map(len, curves.values()))

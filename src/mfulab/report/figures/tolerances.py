@@ -36,12 +36,13 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
             relative=significant(row["relative_tolerance"], 2),
         )
     ]
-    checked = rows[rows["gradcheck_passes"].notna()]
+    checked = rows[rows["gradcheck_passes"].notna()].iloc[::-1]
     passed = checked["gradcheck_passes"].astype(bool)
-    for name, those in (("passes", checked[passed]), ("fails", checked[~passed])):
-        if len(those):
-            formats = ", ".join(text.name("precision", precision) for precision in those["precision"][::-1])
-            words.append(text(name, formats=formats))
+    names = checked["precision"].map(lambda precision: text.name("precision", precision))
+    if passed.any():
+        words.append(text("passes", formats=", ".join(names[passed])))
+    if not passed.all():
+        words.append(text("fails", formats=", ".join(names[~passed])))
     return " ".join(words)
 
 
