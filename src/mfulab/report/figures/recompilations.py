@@ -70,7 +70,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         words = text("counted" if not row.graph_breaks else "counted_breaks", **values) if counted else ""
         axes.text(row.varied_s, height, f" {words}", va="center", fontsize=9)
     axes.set_yticks([-place for place in range(len(models))], [text.name("model", name) for name in models])
-    axes.set_xlim(0, 1.4 * rows["varied_s"].max())
+    axes.set_xlim(0, 1.5 * rows["varied_s"].max())
     axes.set_title(rows["machine"].iloc[0])
     axes.set_xlabel(text("time", calls=int(rows["varied_calls"].max())))
     axes.grid(axis="y", visible=False)

@@ -64,6 +64,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
             axes.text(row.time_s * 1e6, height, f" {significant(row.factor, 2)}×", va="center", fontsize=11)
         axes.set_yticks(range(len(precisions)), [text.name("precision", each) for each in precisions])
         axes.set_xlim(0, 1.25e6 * here["time_s"].max())
+        axes.locator_params(axis="x", nbins=4)
         axes.set_xlabel(text("time"))
         axes.grid(axis="y", visible=False)
     present = [name for name in KINDS if (rows["numbers"] == name).any()]
