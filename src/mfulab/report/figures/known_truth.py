@@ -81,7 +81,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
             words = "–" if pd.isna(value) else f"{percent(value)} ({round(error):+d})".replace("-", "−")
             axes.text(across, down, words, ha="center", va="center", fontsize=10)
     truths = rows.set_index("load")["truth_percent"]
-    names = [f"{text(load)}: {percent(truths[load])} %" for load in off.index]
+    names = [f"{text(load)}: {text('share_of', share=truths[load])}" for load in off.index]
     axes.set_yticks(range(len(names)), names)
     axes.set_xticks(range(len(off.columns)), [text(name).replace(" ", "\n", 1) for name in off.columns], fontsize=10)
     axes.xaxis.tick_top()
