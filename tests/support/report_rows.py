@@ -169,6 +169,7 @@ def flops(model: str, batch_size: int) -> FlopsRow:
         decoding_flops=2 * parameters * batch_size if tokens else None,
         decoding_bytes=4 * parameters if tokens else None,
         activation_bytes=forward // 60 * batch_size,
+        checkpointed_activation_bytes=forward // 600 * batch_size,
         step_peak_bytes=forward // 50 * batch_size + 4 * parameters,
         inference_peak_bytes=forward // 300 * batch_size,
         intensities=json.dumps(
@@ -271,6 +272,11 @@ def number_formats() -> list[NumberFormatsRow]:
             not_associative_percent=mantissa / 2,
             round_trip_digits=2 + round(mantissa * 0.3),
             sigmoid_fails_at=12 if precision == "fp16" else 89,
+            relative_tolerance=2.0**-mantissa,
+            absolute_refuses_percent=60.0 - mantissa,
+            absolute_accepts_percent=mantissa / 2,
+            gradient_difference_error=min(1.0, 2.0 ** (16 - mantissa)),
+            gradcheck_passes={"fp64": True, "fp8": None}.get(precision, False),
             special_values=json.dumps(special_values(ROUNDED[precision])),
             nan_patterns=nan_patterns(ROUNDED[precision]),
         )

@@ -2,15 +2,16 @@
 decoding one more token of each sequence."""
 
 import contextlib
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from mfulab.models.build import Batch, loss, make_batch
+from mfulab.models.build import Batch, build, loss, make_batch, require_positions
 from mfulab.models.decoding import decoder, prefiller
-from mfulab.schema.configs import ModelConfig, PrecisionConfig, WorkloadConfig
+from mfulab.schema.configs import LEAKED_STEPS, ModelConfig, PrecisionConfig, ProfileStepConfig, WorkloadConfig
 from mfulab.schema.errors import UnsupportedError
 
 StepFunction = Callable[[], torch.Tensor]
@@ -35,6 +36,17 @@ def parameter_dtype(precision: PrecisionConfig) -> torch.dtype:
             f"precision={precision.name}: whole models run in floats of 16 bits or more; use a matmul"
         )
     return torch.float32 if precision.autocast else getattr(torch, precision.dtype)
+
+
+def make_model(config: ProfileStepConfig, device: torch.device) -> tuple[torch.nn.Module, Batch]:
+    """The model and its batch in the precision asked for; the same for the same seed of torch."""
+    dtype = parameter_dtype(config.precision)
+    with device:
+        model = build(config.model)
+    model = model.to(device=device, dtype=dtype)
+    batch = make_batch(config.model, config.batch_size, config.sequence_length, device=device, dtype=dtype)
+    require_positions(model, batch)
+    return model, batch
 
 
 class _Samples(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
@@ -79,14 +91,22 @@ def inference_step(
     precision: PrecisionConfig,
     device: torch.device,
     fetch: Callable[[], None] = nothing,
+    autograd: str = "no_grad",
 ) -> StepFunction:
-    """Forward under torch.no_grad; the model's output is returned as it is."""
+    """Forward, recorded by autograd as the workload says; the model's output is returned as it is.
+
+    `leaked` keeps the outputs of `LEAKED_STEPS` steps, and so their graphs, as summing up losses without `item()` does.
+    """
+    kept: deque[Any] = deque(maxlen=LEAKED_STEPS)
 
     def compute() -> Any:
         fetch()
-        return model(batch.inputs)
+        output = model(batch.inputs)
+        if autograd == "leaked":
+            kept.append(output)
+        return output
 
-    return _without_gradients(compute, precision, device)
+    return _recorded(compute, precision, device, autograd)
 
 
 def generating_step(
@@ -103,14 +123,16 @@ def generating_step(
     """
     with torch.no_grad(), autocast(precision, device):
         generate = (prefiller if mode == "prefill" else decoder)(model, batch.inputs, call)
-    return _without_gradients(generate, precision, device)
+    return _recorded(generate, precision, device, "no_grad")
 
 
-def _without_gradients(
-    compute: Callable[[], Any], precision: PrecisionConfig, device: torch.device
+def _recorded(
+    compute: Callable[[], Any], precision: PrecisionConfig, device: torch.device, autograd: str
 ) -> Callable[[], Any]:
+    record = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode}.get(autograd, contextlib.nullcontext)
+
     def step() -> Any:
-        with torch.no_grad(), autocast(precision, device):
+        with record(), autocast(precision, device):
             return compute()
 
     return step

@@ -78,6 +78,10 @@ class ModelConfig(Closed):
         return self
 
 
+LEAKED_STEPS = 8
+"""Steps whose graphs a leak keeps: enough to see its growth, few enough to be repeated without end."""
+
+
 class WorkloadConfig(Closed):
     """Work that one step does with the model."""
 
@@ -100,6 +104,11 @@ class WorkloadConfig(Closed):
         "device", description="One batch that lies on the device, or a new one each time from a DataLoader on the host."
     )
     loader_workers: int = Field(0, ge=0, description="The DataLoader's processes; 0 draws batches in the loop itself.")
+    autograd: Literal["no_grad", "inference_mode", "recorded", "leaked"] = Field(
+        "no_grad",
+        description="Of inference: record nothing, in two ways; a graph that nobody asks for;"
+        f" graphs of {LEAKED_STEPS} steps kept.",
+    )
 
     @model_validator(mode="after")
     def _decoding_makes_its_own_input(self) -> "WorkloadConfig":
@@ -107,6 +116,12 @@ class WorkloadConfig(Closed):
             raise ValueError(
                 f"input=host with mode={self.mode}: the next token comes from the model, not from a DataLoader"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _only_inference_may_record(self) -> "WorkloadConfig":
+        if self.autograd != "no_grad" and self.mode != "inference":
+            raise ValueError(f"autograd={self.autograd} with mode={self.mode}: only for mode=inference")
         return self
 
 
@@ -123,11 +138,25 @@ class ExecutionConfig(Closed):
     """Execution mode of the model's operations."""
 
     name: Name
-    mode: Literal["eager", "trace", "script", "compile", "cuda_graph"] = Field(
-        "eager", description="How operations are issued."
-    )
+    mode: Literal[
+        "eager",
+        "trace",
+        "script",
+        "compile",
+        "cuda_graph",
+        "jax",
+        "tensorflow_eager",
+        "tensorflow_function",
+        "onnxruntime",
+    ] = Field("eager", description="How operations are issued: by torch, or by another framework.")
     compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = Field(
         "default", description="Of torch.compile."
+    )
+    dynamic: bool | None = Field(
+        None, description="torch.compile for any shape, or for each apart; empty: for any once a shape changed."
+    )
+    attention: Literal["default", "math", "flash", "efficient", "cudnn"] = Field(
+        "default", description="Backend of scaled_dot_product_attention; default: torch's choice for each call."
     )
     channels_last: bool = Field(False, description="Lay images out with their channels last.")
 
@@ -184,6 +213,11 @@ class ProfileConfig(Closed):
 
     operators: bool = Field(True, description="Operator table from a separate traced pass.")
     trace: bool = Field(False, description="Keep the Chrome / Perfetto trace of that pass.")
+    exact: bool = Field(False, description="An inference's output against the same model in float64.")
+    losses: int = Field(0, ge=0, le=1000, description="Losses of so many first training steps.")
+    varied_batches: int = Field(
+        0, ge=0, le=100, description="Calls of an inference, each with another batch size; their compilations counted."
+    )
 
 
 class TraceConfig(Closed):

@@ -142,6 +142,7 @@ class FlopsRow(Row):
     forward_flops: int | None = Field(None, description="Attention counted full.")
     backward_flops: int | None = Field(None, description="Without recomputation.")
     forward_macs: int | None = Field(None, description="forward_flops / 2.")
+    attention_flops: int | None = Field(None, description="The part of forward_flops that grows with pairs of tokens.")
     forward_causal_flops: int | None = Field(None, description="Causal attention counted by its half.")
     backward_causal_flops: int | None = None
     executed_backward_flops: int | None = Field(
@@ -183,6 +184,9 @@ class FlopsRow(Row):
     inference_causal_flops: int | None = Field(None, description="The same, causal attention counted by its half.")
     inference_other_flops: int | None = None
     inference_bytes: int | None = Field(None, description="Read and written by its counted operators, 4 bytes each.")
+    least_bytes: int | None = Field(
+        None, description="Of inference: input, parameters and output, each moved once, as if all were one operator."
+    )
     inference_peak_bytes: int | None = Field(None, description="Floats alive at once beside the weights, 4 bytes each.")
     inference_peak_fixed_bytes: int | None = None
     prefill_flops: int | None = Field(
@@ -304,6 +308,15 @@ class NumberFormatsRow(Row):
     round_trip_digits: int | None = Field(None, description="Decimal digits from which each number is read back.")
     sigmoid_fails_at: int | None = Field(None, description="First whole x at which exp(x) / (1 + exp(x)) is NaN.")
     stable_sigmoid_error: float | None = Field(None, description="Of the form that never fails, the greatest.")
+    relative_tolerance: float | None = Field(None, description="The least that accepts x · 1.5 / 1.5 for every x.")
+    absolute_refuses_percent: Percent | None = Field(None, description="Of these, refused by a tolerance of 1e-8.")
+    absolute_accepts_percent: Percent | None = Field(
+        None, description="Of results eight units in the last place off, accepted by a tolerance of 1e-8."
+    )
+    gradient_difference_error: float | None = Field(
+        None, description="Of a sigmoid's central difference with gradcheck's step, 1e-6."
+    )
+    gradcheck_passes: bool | None = Field(None, description="For a sigmoid; empty if torch has no such arithmetic.")
     special_values: str | None = Field(None, description="JSON: value → bits of sign, exponent, mantissa.")
     nan_patterns: int | None = Field(None, description="Patterns of bits that are no number.")
     squares_difference_error: float | None = Field(None, description="a·a − b·b for a, b near 1: cancellation.")
