@@ -197,7 +197,8 @@ class TraceConfig(Closed):
 class ParallelConfig(Closed):
     """Data parallelism: processes that train one model together, each with a batch and a device of its own."""
 
-    processes: int = Field(1, ge=1, le=64, description="On a CPU each takes cores of its own.")
+    processes: int = Field(1, ge=1, le=64, description="On a CPU each takes cores of its own, on GPUs one of them.")
+    nodes: int = Field(1, ge=1, description="Machines of a SLURM job over which they are spread evenly.")
     wrapper: Literal["ddp", "fsdp2"] = Field(
         "ddp", description="DistributedDataParallel, or fully_shard of each block."
     )
@@ -208,6 +209,8 @@ class ParallelConfig(Closed):
     def _slows_one_of_them(self) -> "ParallelConfig":
         if self.slowed_rank is not None and self.slowed_rank >= max(2, self.processes):
             raise ValueError(f"slowed_rank={self.slowed_rank}: ranks are counted from 0 to processes - 1")
+        if self.processes % self.nodes:
+            raise ValueError(f"nodes={self.nodes} with processes={self.processes}: each node takes equally many")
         return self
 
 

@@ -36,6 +36,7 @@ WORDS = (
     "log",
     "folder",
     "operators",
+    "ranks",
     "samples",
     "series",
 )
