@@ -2,15 +2,14 @@
 decoding one more token of each sequence."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
 
-from mfulab.models.build import Batch, loss, make_batch
+from mfulab.models.build import Batch, loss
 from mfulab.models.decoding import decoder, prefiller
-from mfulab.schema.configs import ModelConfig, PrecisionConfig, WorkloadConfig
+from mfulab.schema.configs import PrecisionConfig, WorkloadConfig
 from mfulab.schema.errors import UnsupportedError
 
 StepFunction = Callable[[], torch.Tensor]
@@ -37,40 +36,8 @@ def parameter_dtype(precision: PrecisionConfig) -> torch.dtype:
     return torch.float32 if precision.autocast else getattr(torch, precision.dtype)
 
 
-class _Samples(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
-    """Endless random samples, each drawn on the host as a decoder would make it."""
-
-    def __init__(self, config: ModelConfig, sequence_length: int | None) -> None:
-        self._config, self._sequence_length = config, sequence_length
-
-    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        while True:
-            one = make_batch(self._config, 1, self._sequence_length)
-            yield one.inputs[0], one.targets[0]
-
-
 def nothing(phase: Phase | None = None) -> None:
     """Ignores the mark of a phase; fetches no batch where one lies on the device."""
-
-
-def feeder(
-    batch: Batch, config: ModelConfig, workload: WorkloadConfig, sequence_length: int | None
-) -> Callable[[], None]:
-    """A function that fetches a new batch: from a DataLoader, copied over `batch` where that lies."""
-    loader = DataLoader(
-        _Samples(config, sequence_length),
-        batch_size=len(batch.inputs),
-        num_workers=workload.loader_workers,
-        pin_memory=batch.inputs.is_cuda,
-    )
-    batches = iter(loader)
-
-    def fetch() -> None:
-        drawn, targets = next(batches)
-        batch.inputs.copy_(drawn, non_blocking=True)
-        batch.targets.copy_(targets, non_blocking=True)
-
-    return fetch
 
 
 def inference_step(

@@ -37,6 +37,9 @@ class ProfileRow(TimedRow):
     other_ms: float | None = Field(
         None, description="The rest: fetching a batch, unscaling, clipping, learning-rate schedule, zero_grad."
     )
+    phases_percent: float | None = Field(
+        None, description="Sum of the phases ÷ the step without marks that follows each, median."
+    )
     devices: float | None = Field(
         None, description="Of several processes: devices that they fill together; a CPU's share its threads' peak."
     )

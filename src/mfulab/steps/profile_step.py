@@ -14,13 +14,15 @@ import torch
 
 from mfulab.flops.experts import UnreadExperts
 from mfulab.hardware.compute import allow_tf32, effective_precision, prepare
+from mfulab.hardware.cpu import usable_cores
 from mfulab.models import execution, parallel, workload
 from mfulab.models.build import build, enable_checkpointing, loss, make_batch, require_positions
+from mfulab.models.feeding import feeder
 from mfulab.samplers.memory import PeakMemory
 from mfulab.samplers.reading import Reading, Readings, missing
 from mfulab.samplers.selection import clock_reader, restriction_of, samplers_for, set_readings
 from mfulab.samplers.series import Series
-from mfulab.schema.configs import ProfileConfig, ProfileStepConfig, TimingConfig
+from mfulab.schema.configs import ProfileConfig, ProfileStepConfig, TimingConfig, WorkloadConfig
 from mfulab.schema.files import write_csv
 from mfulab.schema.profile_row import ProfileRow
 from mfulab.steps import ranks
@@ -73,6 +75,7 @@ def measure_process(config: ProfileStepConfig, folder: Path) -> tuple[Measured, 
         memory.forget()  # filling the cache is not the step
     seen = _observe(config, step, device, folder, probe)
     row = _row(config, seen, effective)
+    row.message = beyond_cores(config.workload) or row.message
     row.probe_s, row.probes = probe.spent_s, packed(seen.states, torch.get_num_threads())
     row.measured_s = time.perf_counter() - made
     if config.execution.mode != "eager":
@@ -100,6 +103,16 @@ def measure_process(config: ProfileStepConfig, folder: Path) -> tuple[Measured, 
         row.status, row.loss = "incorrect", None
         row.message = f"the loss is not finite after {seen.steps} steps in {config.precision.name}"
     return Measured(row, _samples(seen, config.replicate)), analysis
+
+
+def beyond_cores(workload: WorkloadConfig) -> str | None:
+    """Says of a DataLoader that it has more processes than there are cores; None of others."""
+    if workload.input != "host" or workload.loader_workers <= usable_cores():
+        return None
+    return (
+        f"workload.loader_workers={workload.loader_workers}: more than the {usable_cores()} cores that this run may use;"
+        " they take time from the model"
+    )
 
 
 def _shows_experts(config: ProfileStepConfig) -> bool:
@@ -131,7 +144,7 @@ def make_step(config: ProfileStepConfig, device: torch.device) -> tuple[Callable
     if config.workload.input == "host":
         if graph:
             raise UnsupportedError("workload.input=host: a replayed CUDA graph asks the host for nothing")
-        fetch = workload.feeder(batch, config.model, config.workload, config.sequence_length)
+        fetch = feeder(batch, config.model, config.workload, config.sequence_length)
     if mode in GENERATING:
         step = workload.generating_step(mode, model, issued, batch, config.precision, device)
     elif mode == "inference":
@@ -226,9 +239,10 @@ def _phases(config: ProfileStepConfig, step: Callable[..., Any], step_s: float, 
         return missing(names, "marked steps", "the step is one phase, forward")
     if config.execution.mode == "cuda_graph":
         return missing(names, "marked steps", "a CUDA graph is launched as a whole")
-    found = measure_phases(step, clock_for(device), pace_for(device, config.timing).window_s, step_s)
+    found, quotient = measure_phases(step, clock_for(device), pace_for(device, config.timing).window_s, step_s)
     source = f"marked steps, {'CUDA events' if device.type == 'cuda' else 'host clock'}"
-    return {name: Reading(1e3 * found[name.removesuffix("_ms")], "ms", source) for name in names}
+    readings = {name: Reading(1e3 * found[name.removesuffix("_ms")], "ms", source) for name in names}
+    return {**readings, "phases_percent": Reading(100 * quotient, "%", f"{source}, each before one without marks")}
 
 
 def _traced_steps(device: torch.device, step_s: float) -> int:
