@@ -1,4 +1,4 @@
-"""Two ranks on two cores against a plain torchrun script: `python benchmarks/data_parallel.py [--rounds 2] [--batch 4]`.
+"""Two ranks on two cores against a plain torchrun script: `python benchmarks/data_parallel.py [--rounds 2]`.
 
 One process and two, of mfulab and of `plain_ddp.py`, in turn. The exit status says whether mfulab's scaling efficiency
 reaches the script's; both are of the same minutes, as a ratio.

@@ -1,4 +1,4 @@
-"""What anyone would write: `torchrun --nproc-per-node 2 benchmarks/plain_ddp.py [BATCH]` prints samples/s of all ranks."""
+"""DDP as anyone writes it: `torchrun --nproc-per-node 2 benchmarks/plain_ddp.py [BATCH]` prints samples/s of all."""
 
 import sys
 import time

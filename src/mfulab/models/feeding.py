@@ -133,8 +133,8 @@ def _photograph(library: Any, mode: str, height: int, width: int, seed: int) -> 
 class Mapped(Dataset[Sample]):
     """Samples one behind another in a memory-mapped file: bytes of images, or token ids of 16 or 32 bits.
 
-    Without a path a file of random samples is made, as large as fits OWN_FILE_BYTES, and is gone with the process. After
-    its first pass a file lies in the page cache, if that holds it.
+    Without a path a file of random samples is made, as large as fits OWN_FILE_BYTES, and is gone with the process.
+    After its first pass a file lies in the page cache, if that holds it.
     """
 
     def __init__(self, config: ModelConfig, sequence_length: int | None, path: str | None) -> None:

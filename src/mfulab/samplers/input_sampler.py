@@ -1,4 +1,4 @@
-"""Time for which the loop waited for its input: inside `iter()` and `next()` of every torch DataLoader of this process."""
+"""Time for which the loop waited for its input: inside `iter()` and `next()` of every torch DataLoader here."""
 
 import time
 from collections.abc import Callable

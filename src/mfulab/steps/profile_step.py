@@ -110,8 +110,8 @@ def beyond_cores(workload: WorkloadConfig) -> str | None:
     if workload.input != "host" or workload.loader_workers <= usable_cores():
         return None
     return (
-        f"workload.loader_workers={workload.loader_workers}: more than the {usable_cores()} cores that this run may use;"
-        " they take time from the model"
+        f"workload.loader_workers={workload.loader_workers}: more than the {usable_cores()} cores that this run may"
+        " use; they take time from the model"
     )
 
 

@@ -14,7 +14,7 @@ MarkedStep = Callable[..., object]
 def measure_phases(
     step: MarkedStep, clock: Clock, length_s: float, estimate_s: float
 ) -> tuple[dict[str, float], float]:
-    """Median seconds of each phase of a step, over about `length_s` of steps that take `estimate_s` each; their sum ÷ it.
+    """Median seconds of each phase of a step, over about `length_s` of steps of `estimate_s`; their sum ÷ the step.
 
     The step calls what it is given, if anything, with the name of the phase that just ended. Marks follow one another
     without a gap, so the phases of one step sum to it; on a GPU they are events on its stream. A step without marks
