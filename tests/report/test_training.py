@@ -20,8 +20,7 @@ def row(**changes) -> dict:
     shares = {"mfu_percent": 10.0, "hfu_percent": 10.0, "checkpointing": "False", "precision": "fp32"}
     made = {"forward_ms": 2.0, "backward_ms": 3.5, "other_ms": 0.5, **plain, **shares, **changes}
     samples = made.pop("samples", made["batch_size"])
-    made = {"gradient_accumulation": made.get("samples", made["batch_size"]) / made["batch_size"], **made}
-    made = {"phases_percent": 100.0, **made}
+    made = {"gradient_accumulation": samples / made["batch_size"], "phases_percent": 100.0, **made}
     more = {"status": "ok", "hardware": "here", "recorded": "False", "mode": "training", "execution": "eager"}
     return {**more, "samples_per_s": samples / made["time_s"], **made}
 
