@@ -160,6 +160,10 @@ class ExecutionConfig(Closed):
     compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = Field(
         "default", description="Of torch.compile."
     )
+    quantisation: Literal["none", "dynamic_int8", "static_int8", "weight_int8", "weight_int4"] = Field(
+        "none",
+        description="Of linear layers: activations and weights, their range found in each call or beforehand; weights.",
+    )
     channels_last: bool = Field(False, description="Lay images out with their channels last.")
 
 
@@ -330,6 +334,12 @@ class ProfileStepConfig(CountFlopsConfig):
                 f"parallel.processes={self.parallel.processes} with workload.loader_workers="
                 f"{self.workload.loader_workers}: ranks start no processes of their own"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _quantised_models_are_not_trained(self) -> "ProfileStepConfig":
+        if self.execution.quantisation != "none" and self.workload.mode == "training":
+            raise ValueError(f"execution.quantisation={self.execution.quantisation} with mode=training: only inference")
         return self
 
     @model_validator(mode="after")

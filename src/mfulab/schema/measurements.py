@@ -72,6 +72,7 @@ MEASUREMENTS = {
                 "wrapper",
                 "bucket_mb",
                 "slowed_rank",
+                "quantisation",
                 "input",
                 "loader_source",
                 "loader_workers",

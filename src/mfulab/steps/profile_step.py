@@ -18,6 +18,7 @@ from mfulab.hardware.cpu import usable_cores
 from mfulab.models import execution, parallel, workload
 from mfulab.models.build import build, enable_checkpointing, loss, make_batch, require_positions
 from mfulab.models.feeding import feeder
+from mfulab.models.quantised import quantise
 from mfulab.samplers.memory import PeakMemory
 from mfulab.samplers.reading import Reading, Readings, missing
 from mfulab.samplers.selection import clock_reader, restriction_of, samplers_for, set_readings
@@ -69,12 +70,14 @@ def measure_process(config: ProfileStepConfig, folder: Path) -> tuple[Measured, 
     probe = Probe(device, clock_reader(device))  # before the memory that it holds would count as the model's
     memory = PeakMemory(device)
     began = time.perf_counter()
-    step, final_loss = make_step(config, device)
+    told: dict[str, float] = {}
+    step, final_loss = make_step(config, device, told)
     made = time.perf_counter()
     if config.workload.mode == "decoding":
         memory.forget()  # filling the cache is not the step
     seen = _observe(config, step, device, folder, probe)
-    row = _row(config, seen, effective)
+    row = _row(config, seen, "int8" if config.execution.quantisation.endswith("c_int8") else effective)
+    row.weight_bytes, row.output_error = told.get("weight_bytes"), told.get("output_error")
     row.message = beyond_cores(config.workload) or row.message
     row.probe_s, row.probes = probe.spent_s, packed(seen.states, torch.get_num_threads())
     row.measured_s = time.perf_counter() - made
@@ -119,9 +122,12 @@ def _shows_experts(config: ProfileStepConfig) -> bool:
     return config.workload.mode != "training" and config.execution.mode == "eager"
 
 
-def make_step(config: ProfileStepConfig, device: torch.device) -> tuple[Callable[..., Any], Callable[[], float]]:
+def make_step(
+    config: ProfileStepConfig, device: torch.device, told: dict[str, float] | None = None
+) -> tuple[Callable[..., Any], Callable[[], float]]:
     """The step as a function, and a function that gives the loss: of the last training step, or of one output.
 
+    What making it tells, such as the error of a quantised model, is put into `told`.
     A training step that is no captured graph takes a `workload.Mark` for its phases.
     """
     dtype = workload.parameter_dtype(config.precision)
@@ -135,6 +141,9 @@ def make_step(config: ProfileStepConfig, device: torch.device) -> tuple[Callable
     if mode == "training" and config.workload.checkpointing:
         enable_checkpointing(model)
     model.train(mode == "training")
+    if config.execution.quantisation != "none":
+        model, facts = quantise(model, batch, config.execution, config.precision)
+        (told if told is not None else {}).update(facts)
     if mode in GENERATING and config.execution.mode not in ("eager", "compile"):
         raise UnsupportedError(f"execution={config.execution.name}: a growing cache needs eager or compiled execution")
     model = parallel.wrap(model, config.parallel, device)

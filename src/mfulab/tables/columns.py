@@ -23,6 +23,7 @@ TEXT = {
     "optimizer",
     "optimizer_implementation",
     "wrapper",
+    "quantisation",
     "input",
     "loader_source",
     "dtype",

@@ -363,6 +363,7 @@ def _read_bytes(row: Values, flops: Values) -> float | None:
         flops.get("parameters"), -(flops.get("looked_up_parameters") or 0), -(row.get("unread_parameters") or 0)
     )
     parameter_bytes = product(read, 4 if row.get("autocast") else element_bytes)
+    parameter_bytes = row.get("weight_bytes") or parameter_bytes  # quantised ones are of several sizes
     return total(parameter_bytes, _cached_bytes(row, flops) if row["mode"] == "decoding" else 0)
 
 
