@@ -118,7 +118,7 @@ def _widened(known: tuple[float, float], values: torch.Tensor) -> tuple[float, f
 
 
 def _quantised(layer: nn.Linear, kind: str, seen: _Range) -> QuantisedLinear:
-    weight, bias = layer.weight.detach(), layer.bias
+    weight, bias = layer.weight.detach().contiguous(), layer.bias
     if kind == "weight_int4":
         multiply, size = _four_bits(weight)
     elif kind == "weight_int8":
