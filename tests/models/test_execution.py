@@ -1,5 +1,8 @@
 """How operations are issued: what each mode asks torch for, and what it refuses."""
 
+import os
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -57,6 +60,43 @@ def test_channels_last():
     assert torch.equal(batch.inputs, images.inputs)
 
 
+class Attending(torch.nn.Module):
+    def forward(self, inputs):
+        heads = inputs.reshape(1, 1, *inputs.shape)
+        return torch.nn.functional.scaled_dot_product_attention(heads, heads, heads)[0, 0]
+
+
+@pytest.mark.parametrize("attention", ["math", "flash"])
+def test_the_result_does_not_depend_on_the_backend_of_attention(attention):
+    inputs = BATCH.inputs.clone().requires_grad_()
+    result = execution.issue(Attending(), BATCH, mode("eager", attention=attention))(inputs)
+    node = result.grad_fn
+    while node and "Attention" not in type(node).__name__:
+        node = node.next_functions[0][0] if node.next_functions else None
+    assert (node is not None) == (attention == "flash")  # fused, attention is one node
+    assert torch.allclose(result, Attending()(inputs), atol=1e-6)
+
+
+@pytest.mark.parametrize("attention", ["efficient", "cudnn"])
+def test_a_backend_of_attention_that_the_device_lacks_is_unsupported(attention):
+    issued = execution.issue(Attending(), BATCH, mode("eager", attention=attention))
+    with pytest.raises(UnsupportedError, match=rf"execution\.attention={attention}: torch cannot"):
+        issued(BATCH.inputs)
+
+
 def test_a_cuda_graph_needs_a_gpu():
     with pytest.raises(UnsupportedError, match="NVIDIA GPU"):
         execution.capture(lambda: torch.zeros(1), torch.device("cpu"))
+
+
+def test_compiling_begins_with_an_empty_cache_and_leaves_nothing(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
+    with execution.empty_cache():
+        inside = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+        assert inside != tmp_path
+        assert not inside.exists()
+        inside.mkdir(parents=True)
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path)
+    assert "TRITON_CACHE_DIR" not in os.environ
+    assert not inside.exists()

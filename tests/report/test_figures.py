@@ -47,8 +47,8 @@ def measured(
     return frames.read(root / "tables")[0]
 
 
-# The invented experiment has one execution mode, one process and no prompts, so nothing to compare.
-COMPARING = ("execution_speed", "data_parallel", "generation")
+# The invented experiment has one execution mode, process and backend of attention, no prompts, a matmul in each step.
+COMPARING = ("execution_speed", "compile_time", "autograd", "fusion", "data_parallel", "generation", "attention_length")
 INVENTED = [name for name in figures.modules() if name not in COMPARING]
 
 

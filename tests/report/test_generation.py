@@ -56,12 +56,19 @@ def test_the_longest_context_is_told_and_halves_alone_are_not(tmp_path):
 
 
 @pytest.mark.parametrize("language", ["en", "ko"])
-def test_everything_fits(tmp_path, language):
+@pytest.mark.parametrize("known", [True, False])
+def test_everything_fits(tmp_path, language, known):
+    ceilings = {"ceiling_tflop_s": 0.1, "ceiling_gb_s": 20.0} if known else {}
+    roofs = {
+        mode: {**ceilings, "arithmetic_intensity": intensity, "tflop_s": speed}
+        for mode, intensity, speed in (("prefill", 40.0, 0.06), ("decoding", 0.5, 0.004))
+    }
     rows = [
-        row(mode, batch, sequence_length=length, time_s=0.02 * batch)
+        row(mode, batch, sequence_length=length, time_s=0.02 * batch, **roofs[mode])
         for mode in ("prefill", "decoding")
         for batch in (1, 4, 16)
         for length in (64, 256)
     ]
     drawn = figures.render("generation", tables(tmp_path, *rows), language)
     assert overlaps(drawn.figure) == []
+    assert len(drawn.figure.axes) == (3 if known else 2)

@@ -169,6 +169,7 @@ def flops(model: str, batch_size: int) -> FlopsRow:
         decoding_flops=2 * parameters * batch_size if tokens else None,
         decoding_bytes=4 * parameters if tokens else None,
         activation_bytes=forward // 60 * batch_size,
+        checkpointed_activation_bytes=forward // 600 * batch_size,
         step_peak_bytes=forward // 50 * batch_size + 4 * parameters,
         inference_peak_bytes=forward // 300 * batch_size,
         intensities=json.dumps(

@@ -1,6 +1,6 @@
 """Memory of training and inference, predicted from counts: what a step needs on one device."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 Optimizer = Literal["adam", "adamw", "adam_8bit", "sgd"]
@@ -11,15 +11,16 @@ STATE_BYTES: dict[Optimizer, float] = {"adam": 8, "adamw": 8, "adam_8bit": 2 * (
 
 
 @dataclass(frozen=True)
-class TrainingMemory:
-    """Bytes that a training step holds.
+class StepMemory:
+    """Bytes that a step holds.
 
     Attributes:
-        weights: in the number format that they are multiplied in.
+        weights: in the number format that they are multiplied in; under autocast also the fp32 ones that it casts.
         master_weights: the fp32 copy that the optimiser updates in mixed precision.
         gradients: one for each trained parameter.
         optimizer_state: moments.
         activations: saved for the backward pass; the logits are among them.
+        cache: keys and values of generation.
     """
 
     weights: int
@@ -27,11 +28,21 @@ class TrainingMemory:
     gradients: int
     optimizer_state: int
     activations: int
+    cache: int = 0
 
     @property
     def total(self) -> int:
         """Sum of all parts: what is needed if all gradients exist while all activations still do."""
         return sum(getattr(self, part.name) for part in fields(self))
+
+    def sharded(self, devices: int) -> "StepMemory":
+        """Each device's part where all but activations and cache are divided among them.
+
+        That is ZeRO's stage 3 (Rajbhandari et al. 2020, arXiv:1910.02054, section 5) and FSDP's full sharding; each
+        device has a batch of its own.
+        """
+        divided = ("weights", "master_weights", "gradients", "optimizer_state")
+        return replace(self, **{name: -(-getattr(self, name) // devices) for name in divided})
 
 
 def training_memory(
@@ -40,10 +51,11 @@ def training_memory(
     trainable: int | None = None,
     element_bytes: int = 4,
     master_copy: bool = False,
+    autocast: bool = False,
     optimizer: Optimizer = "adam",
     activation_elements: int = 0,
     activation_fixed_bytes: int = 0,
-) -> TrainingMemory:
+) -> StepMemory:
     """Adds up what training keeps.
 
     Args:
@@ -52,17 +64,19 @@ def training_memory(
         element_bytes: size of a weight, a gradient and an activation: 4 for fp32, 2 for fp16 and bf16.
         master_copy: whether an fp32 copy of the trained weights is kept beside 16-bit ones; with Adam that makes the
             16 bytes a parameter of mixed precision (Rajbhandari et al. 2020, arXiv:1910.02054, section 3.1).
+        autocast: weights, gradients and moments stay fp32; a copy of the weights and the activations are smaller.
         optimizer: whose moments are kept, in fp32 with a master copy or fp32 weights, else in the weights' format.
         activation_elements: floats saved for the backward pass.
         activation_fixed_bytes: integers and masks saved for it.
     """
     trained = parameters if trainable is None else trainable
+    stored = 4 if autocast else element_bytes
     # torch's optimisers keep moments in the format of the weights that they update.
-    state_scale = 1.0 if master_copy or optimizer == "adam_8bit" else element_bytes / 4
-    return TrainingMemory(
-        weights=parameters * element_bytes,
+    state_scale = 1.0 if master_copy or optimizer == "adam_8bit" else stored / 4
+    return StepMemory(
+        weights=parameters * (stored + element_bytes if autocast else stored),
         master_weights=4 * trained if master_copy else 0,
-        gradients=trained * element_bytes,
+        gradients=trained * stored,
         optimizer_state=round(STATE_BYTES[optimizer] * trained * state_scale),
         activations=activation_elements * element_bytes + activation_fixed_bytes,
     )

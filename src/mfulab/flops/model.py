@@ -37,12 +37,14 @@ class ModelCount:
         model: the model, its parameters on the meta device, fake, or real.
         means: what it was counted on.
         message: why not on the meta device; empty if it was.
+        ends: floats of the input and of the output's first tensor.
     """
 
     count: Count
     model: torch.nn.Module
     means: Means
     message: str
+    ends: int
 
 
 def count_model(
@@ -101,12 +103,15 @@ def _count(
         require_positions(model, batch)
         generating = {"prefill": prefiller, "decoding": decoder}.get(mode)
         generate = generating(model, batch.inputs, model) if generating else None
+        ends = [batch.inputs.numel() if batch.inputs.is_floating_point() else 0]
 
         def step() -> torch.Tensor:
             output = generate() if generate else model(batch.inputs)
+            ends[1:] = [first_tensor(output).numel()]
             return loss(output, batch.targets, config.task) if mode == "training" else first_tensor(output)
 
-        return ModelCount(count(model, step, fused=means != "cpu"), model, means, message)
+        counted = count(model, step, fused=means != "cpu")
+        return ModelCount(counted, model, means, message, sum(ends))
 
 
 _WORDS: dict[Means, str] = {"meta": "the meta device", "fake": "fake tensors", "cpu": "the CPU"}

@@ -1,10 +1,14 @@
 """Execution modes of a model: eager, traced, scripted, compiled, or replayed as one CUDA graph."""
 
+import contextlib
+import os
+import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mfulab.models.build import Batch, LogitsOnly
 from mfulab.schema.configs import ExecutionConfig
@@ -12,6 +16,29 @@ from mfulab.schema.errors import UnsupportedError
 
 # Steps before capture: lazy initialisation and the optimiser's state must not become part of the graph.
 _STEPS_BEFORE_CAPTURE = 3
+_BACKENDS = {
+    "math": SDPBackend.MATH,
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+}
+
+
+CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # torch and Triton look there for what was compiled before
+
+
+@contextlib.contextmanager
+def empty_cache() -> Iterator[None]:
+    """Hides what earlier processes compiled: with it, compile time would tell which run came first."""
+    before = {name: os.environ.get(name) for name in CACHES}
+    with tempfile.TemporaryDirectory(prefix="mfulab_compiled_", ignore_cleanup_errors=True) as folder:
+        os.environ.update({name: f"{folder}/{name.lower()}" for name in CACHES})
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name, None)
+                os.environ.update({name: value} if value is not None else {})
 
 
 def arrange(model: torch.nn.Module, batch: Batch, execution: ExecutionConfig) -> tuple[torch.nn.Module, Batch]:
@@ -26,11 +53,34 @@ def arrange(model: torch.nn.Module, batch: Batch, execution: ExecutionConfig) ->
     )
 
 
-def issue(model: torch.nn.Module, batch: Batch, execution: ExecutionConfig) -> Callable[[Any], Any]:
+def issue(model: torch.nn.Module, batch: Batch, execution: ExecutionConfig) -> Callable[..., Any]:
     """The model as a callable in the mode asked for; compilation itself happens in its first calls.
 
-    Raises UnsupportedError if the model cannot be traced or scripted.
+    Raises UnsupportedError if the model cannot be traced or scripted; its calls do, where the attention that was asked
+    for cannot be computed.
     """
+    issued = _issue(model, batch, execution)
+    return issued if execution.attention == "default" else _attending(issued, execution)
+
+
+def _attending(call: Callable[..., Any], execution: ExecutionConfig) -> Callable[..., Any]:
+    """`call` with one backend of attention; a backward pass follows its forward pass by itself."""
+    backend = _BACKENDS[execution.attention]
+
+    def attend(*arguments: Any, **options: Any) -> Any:
+        try:
+            with sdpa_kernel(backend):
+                return call(*arguments, **options)
+        except RuntimeError as error:
+            if "No viable backend" not in str(error):
+                raise
+            reason = f"execution.attention={execution.attention}: torch cannot compute it here for these tensors"
+            raise UnsupportedError(reason) from error
+
+    return attend
+
+
+def _issue(model: torch.nn.Module, batch: Batch, execution: ExecutionConfig) -> Callable[..., Any]:
     match execution.mode:
         case "trace":
             return _torchscript(lambda: torch.jit.trace(LogitsOnly(model), (batch.inputs,), check_trace=False), "trace")

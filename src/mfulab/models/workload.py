@@ -2,6 +2,7 @@
 decoding one more token of each sequence."""
 
 import contextlib
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -9,7 +10,7 @@ import torch
 
 from mfulab.models.build import Batch, loss
 from mfulab.models.decoding import decoder, prefiller
-from mfulab.schema.configs import PrecisionConfig, WorkloadConfig
+from mfulab.schema.configs import LEAKED_STEPS, PrecisionConfig, WorkloadConfig
 from mfulab.schema.errors import UnsupportedError
 
 StepFunction = Callable[[], torch.Tensor]
@@ -46,14 +47,22 @@ def inference_step(
     precision: PrecisionConfig,
     device: torch.device,
     fetch: Callable[[], None] = nothing,
+    autograd: str = "no_grad",
 ) -> StepFunction:
-    """Forward under torch.no_grad; the model's output is returned as it is."""
+    """Forward, recorded by autograd as the workload says; the model's output is returned as it is.
+
+    `leaked` keeps the outputs of `LEAKED_STEPS` steps, and so their graphs, as summing up losses without `item()` does.
+    """
+    kept: deque[Any] = deque(maxlen=LEAKED_STEPS)
 
     def compute() -> Any:
         fetch()
-        return model(batch.inputs)
+        output = model(batch.inputs)
+        if autograd == "leaked":
+            kept.append(output)
+        return output
 
-    return _without_gradients(compute, precision, device)
+    return _recorded(compute, precision, device, autograd)
 
 
 def generating_step(
@@ -70,14 +79,16 @@ def generating_step(
     """
     with torch.no_grad(), autocast(precision, device):
         generate = (prefiller if mode == "prefill" else decoder)(model, batch.inputs, call)
-    return _without_gradients(generate, precision, device)
+    return _recorded(generate, precision, device, "no_grad")
 
 
-def _without_gradients(
-    compute: Callable[[], Any], precision: PrecisionConfig, device: torch.device
+def _recorded(
+    compute: Callable[[], Any], precision: PrecisionConfig, device: torch.device, autograd: str
 ) -> Callable[[], Any]:
+    record = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode}.get(autograd, contextlib.nullcontext)
+
     def step() -> Any:
-        with torch.no_grad(), autocast(precision, device):
+        with record(), autocast(precision, device):
             return compute()
 
     return step

@@ -85,6 +85,10 @@ class ModelConfig(Closed):
         return (sequence_length or self.sequence_length or 1) * (2 if self.vocabulary_size <= 1 << 16 else 4)
 
 
+LEAKED_STEPS = 8
+"""Steps whose graphs a leak keeps: enough to see its growth, few enough to be repeated without end."""
+
+
 class WorkloadConfig(Closed):
     """Work that one step does with the model."""
 
@@ -121,6 +125,11 @@ class WorkloadConfig(Closed):
     loader_pinned: bool | None = Field(
         None, description="Copy from page-locked memory; only to a GPU, and there where empty."
     )
+    autograd: Literal["no_grad", "inference_mode", "recorded", "leaked"] = Field(
+        "no_grad",
+        description="Of inference: record nothing, in two ways; a graph that nobody asks for;"
+        f" graphs of {LEAKED_STEPS} steps kept.",
+    )
 
     @model_validator(mode="after")
     def _workers_prefetch(self) -> "WorkloadConfig":
@@ -138,6 +147,12 @@ class WorkloadConfig(Closed):
             raise ValueError(
                 f"input=host with mode={self.mode}: the next token comes from the model, not from a DataLoader"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _only_inference_may_record(self) -> "WorkloadConfig":
+        if self.autograd != "no_grad" and self.mode != "inference":
+            raise ValueError(f"autograd={self.autograd} with mode={self.mode}: only for mode=inference")
         return self
 
 
@@ -163,6 +178,9 @@ class ExecutionConfig(Closed):
     quantisation: Literal["none", "dynamic_int8", "static_int8", "weight_int8", "weight_int4"] = Field(
         "none",
         description="Of linear layers: activations and weights, their range found in each call or beforehand; weights.",
+    )
+    attention: Literal["default", "math", "flash", "efficient", "cudnn"] = Field(
+        "default", description="Backend of scaled_dot_product_attention; default: torch's choice for each call."
     )
     channels_last: bool = Field(False, description="Lay images out with their channels last.")
 

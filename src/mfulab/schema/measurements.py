@@ -68,6 +68,8 @@ MEASUREMENTS = {
                 "checkpointing",
                 "optimizer",
                 "optimizer_implementation",
+                "autograd",
+                "attention",
                 "processes",
                 "wrapper",
                 "bucket_mb",

@@ -142,6 +142,7 @@ class FlopsRow(Row):
     forward_flops: int | None = Field(None, description="Attention counted full.")
     backward_flops: int | None = Field(None, description="Without recomputation.")
     forward_macs: int | None = Field(None, description="forward_flops / 2.")
+    attention_flops: int | None = Field(None, description="The part of forward_flops that grows with pairs of tokens.")
     forward_causal_flops: int | None = Field(None, description="Causal attention counted by its half.")
     backward_causal_flops: int | None = None
     executed_backward_flops: int | None = Field(
@@ -183,6 +184,9 @@ class FlopsRow(Row):
     inference_causal_flops: int | None = Field(None, description="The same, causal attention counted by its half.")
     inference_other_flops: int | None = None
     inference_bytes: int | None = Field(None, description="Read and written by its counted operators, 4 bytes each.")
+    least_bytes: int | None = Field(
+        None, description="Of inference: input, parameters and output, each moved once, as if all were one operator."
+    )
     inference_peak_bytes: int | None = Field(None, description="Floats alive at once beside the weights, 4 bytes each.")
     inference_peak_fixed_bytes: int | None = None
     prefill_flops: int | None = Field(

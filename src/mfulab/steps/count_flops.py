@@ -73,6 +73,7 @@ def _row(config: CountFlopsConfig, counted: ModelCount) -> FlopsRow:
         forward_flops=forward.flops,
         backward_flops=backward.flops,
         forward_macs=forward.flops // 2,
+        attention_flops=forward.attention_flops,
         forward_causal_flops=forward.causal_flops,
         backward_causal_flops=backward.causal_flops,
         # What the model itself recomputes is executed whether checkpointing is asked for or not.
@@ -116,6 +117,7 @@ def _add_inference(row: FlopsRow, config: CountFlopsConfig, intensities: dict[st
     row.inference_flops, row.inference_causal_flops = total.flops, total.causal_flops
     row.inference_other_flops = total.other_flops
     row.inference_bytes = BYTES * total.elements
+    row.least_bytes = BYTES * (counted.ends + (row.parameters or 0) - (row.looked_up_parameters or 0))
     row.inference_peak_bytes = BYTES * counted.count.peak.elements
     row.inference_peak_fixed_bytes = counted.count.peak.fixed_bytes
     intensities["inference"] = _intensities(counted.count.operations, "forward")

@@ -61,6 +61,12 @@ def measure(config: ProfileStepConfig, folder: Path) -> Measured:
 
 def measure_process(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Analysis | None]:
     """Measures the step in this process, which may be one of several; also gives what its trace told."""
+    compiled = config.execution.mode == "compile" and config.replicate == 1  # the process whose `compile_s` counts
+    with execution.empty_cache() if compiled else nullcontext():
+        return _measure(config, folder)
+
+
+def _measure(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Analysis | None]:
     device, _ = prepare(config.device)
     effective = effective_precision(config.precision, device)
     if config.precision.tf32 and effective != "tf32":
@@ -139,6 +145,8 @@ def make_step(
     model, batch = execution.arrange(model, batch, config.execution)
     task, mode = config.model.task, config.workload.mode
     if mode == "training" and config.workload.checkpointing:
+        if config.execution.attention != "default":
+            raise UnsupportedError("checkpointing: attention computed again takes torch's own backend; use the default")
         enable_checkpointing(model)
     model.train(mode == "training")
     if config.execution.quantisation != "none":
@@ -157,7 +165,9 @@ def make_step(
     if mode in GENERATING:
         step = workload.generating_step(mode, model, issued, batch, config.precision, device)
     elif mode == "inference":
-        step = workload.inference_step(issued, batch, config.precision, device, fetch)
+        if graph and config.workload.autograd != "no_grad":
+            raise UnsupportedError("workload.autograd: a replayed CUDA graph records nothing; use no_grad")
+        step = workload.inference_step(issued, batch, config.precision, device, fetch, config.workload.autograd)
     else:
         parameters = list(model.parameters())
         fetch = parallel.slowed(fetch, config.parallel)

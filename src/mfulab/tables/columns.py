@@ -22,6 +22,8 @@ TEXT = {
     "mode",
     "optimizer",
     "optimizer_implementation",
+    "autograd",
+    "attention",
     "wrapper",
     "quantisation",
     "input",

@@ -102,9 +102,13 @@ def predicted_memory(row: Values, flops: Values, device: str | None) -> float | 
     """
     element_bytes, parameters = _element_bytes(row.get("dtype")), flops.get("parameters")
     training, again = row.get("mode") == "training", bool(row.get("checkpointing"))
+    if row.get("attention") == "math":  # counted fused, without its scores
+        return None
     if (row.get("processes") or 1) > 1:  # buckets and gathered weights are not in the counted peaks
         return None
     if row.get("mode") in ("prefill", "decoding"):  # a cache is not in the counted peaks
+        return None
+    if row.get("autograd") in ("recorded", "leaked"):  # graphs are not in the counted peaks of inference
         return None
     which = "inference" if not training else "checkpointed" if again else "step"
     peak = flops.get(f"{which}_peak_bytes")

@@ -170,6 +170,8 @@ def from_config(table: str, config: Mapping[str, Any], links: Mapping[str, str |
         "checkpointing": given("workload", "checkpointing", bool),
         "optimizer": given("workload", "optimizer", str),
         "optimizer_implementation": given("workload", "optimizer_implementation", str),
+        "autograd": given("workload", "autograd", str),
+        "attention": given("execution", "attention", str),
         "processes": given("parallel", "processes", int),
         "wrapper": given("parallel", "wrapper", str),
         "bucket_mb": given("parallel", "bucket_mb", int),

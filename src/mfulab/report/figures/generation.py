@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -18,6 +19,8 @@ TABLES = ("profile", "environment")
 TOPIC = "batch_size"
 ORDER = 3
 ALIKE = ["machine", "model", "precision", "execution", "sequence_length"]
+PLACE = ("arithmetic_intensity", "tflop_s")
+MARKERS = {"prefill": "o", "decoding": "s"}
 LINES = {"prefill": ("mfu_percent", "-"), "decoding": ("mbu_percent", "--")}
 POLICIES: Mapping[Policy, str] = {"static": style.PALETTE[3], "continuous": style.PALETTE[2]}
 TOKENS, COUNT = 32, 200  # of an answer on average, and requests that arrive
@@ -88,14 +91,15 @@ def _longest(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
-    """For each machine MFU and MBU by batch size, and beside them simulated latency by load."""
+    """For each machine MFU and MBU by batch size, both halves under one roof, and simulated latency by load."""
     machines = style.machines(rows, 2)
-    columns = [text("shares"), text("simulated")]
+    under = rows.dropna(subset=[*PLACE, "ceiling_tflop_s", "ceiling_gb_s"])
+    columns = [text("shares"), *([text("roofline")] if len(under) else []), text("simulated")]
     grid = style.panels(figure, machines, columns)
     lengths = sorted(rows["sequence_length"].unique())
     colors = style.colors(f"{length:.0f}" for length in lengths)
     for machine in machines:
-        left, right = (grid[machine, column] for column in columns)
+        left, right = grid[machine, columns[0]], grid[machine, columns[-1]]
         here = rows[rows["machine"] == machine]
         for keys, half in here.groupby([*ALIKE, "mode"], sort=False):
             column, dash = LINES[str(keys[-1])]
@@ -106,14 +110,33 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         ticks.doublings(left, rows["batch_size"])
         left.set_ylabel(text("share"))
         _latencies(right, server(_longest(here)), text)
+        if len(columns) == 3:
+            _roofline(grid[machine, columns[1]], under[under["machine"] == machine], colors, text)
         if machine == machines[-1]:
             left.set_xlabel(text("batch_size"))
             right.set_xlabel(text("load"))
     entries = [style.line(color, text("context", tokens=tokens)) for tokens, color in colors.items()]
     entries += [style.line(style.MUTED, text("prefill_mfu"), "-"), style.line(style.MUTED, text("decoding_mbu"), "--")]
     entries += [style.line(color, text.name("batching", policy)) for policy, color in POLICIES.items()]
-    style.legend_rows(figure, entries, columns=3)
+    marks = [style.dot(style.MUTED, text.name("mode", mode), marker) for mode, marker in MARKERS.items()]
+    style.legend_rows(figure, [*entries, *(marks if len(columns) == 3 else [])], columns=4)
     labels.settle(figure)
+
+
+def _roofline(axes: Axes, here: pd.DataFrame, colors: Mapping[str, str], text: Texts) -> None:
+    """Each step at its FLOPs a byte and its FLOP/s; the roof is the best matmul and the bandwidth measured here."""
+    if here.empty:
+        axes.set_visible(False)
+        return
+    x = np.geomspace(here[PLACE[0]].min() / 2, here[PLACE[0]].max() * 2, 100)
+    for ceiling, bandwidth in sorted(set(zip(here["ceiling_tflop_s"], here["ceiling_gb_s"], strict=True))):
+        axes.plot(x, np.minimum(ceiling, x * bandwidth / 1e3), color=style.MUTED, linewidth=1.2)
+    for _, row in here.iterrows():
+        color = colors[f"{row['sequence_length']:.0f}"]
+        axes.plot(row[PLACE[0]], row[PLACE[1]], MARKERS[row["mode"]], color=color, fillstyle="none", markeredgewidth=2)
+    axes.set(xscale="log", yscale="log", xlabel=text("intensity"))
+    ticks.decades(axes.xaxis, 5)
+    ticks.speeds(axes)
 
 
 def _latencies(axes: Axes, one: Server, text: Texts) -> None:

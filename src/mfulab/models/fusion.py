@@ -1,0 +1,90 @@
+"""Layer norm followed by GELU, written in several ways: the same values, and different bytes on their way to memory."""
+
+import math
+from typing import Final
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from mfulab.schema.errors import UnsupportedError
+
+
+class LibraryNormGelu(nn.Module):
+    """torch's own layer norm and GELU, an operator each: [..., width] → [..., width].
+
+    GELU by tanh: 0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))) (Hendrycks and Gimpel 2016, arXiv:1606.08415).
+    """
+
+    epsilon: Final[float] = 1e-5
+    slope: Final[float] = math.sqrt(2 / math.pi)
+    cube: Final[float] = 0.044715
+
+    def __init__(self, width: int = 1024) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        normal = functional.layer_norm(inputs, self.weight.shape, self.weight, self.bias)
+        return functional.gelu(normal, approximate="tanh")
+
+
+class HandNormGelu(LibraryNormGelu):
+    """The same, one element-wise operator after the other: each reads and writes the whole tensor."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        centred = inputs - inputs.mean(-1, keepdim=True)
+        variance = (centred * centred).mean(-1, keepdim=True)
+        normal = centred * torch.rsqrt(variance + self.epsilon) * self.weight + self.bias
+        return 0.5 * normal * (1 + torch.tanh(self.slope * (normal + self.cube * (normal * normal * normal))))
+
+
+class InPlaceNormGelu(HandNormGelu):
+    """By hand and in place: as many operators, which write where they read; only where no backward pass follows."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if torch.is_grad_enabled():
+            if inputs.device.type == "meta":  # its FLOPs are counted all the same
+                return super().forward(inputs)
+            raise UnsupportedError("in place: a backward pass needs the values that would be overwritten")
+        centred = inputs - inputs.mean(-1, keepdim=True)
+        variance = (centred * centred).mean(-1, keepdim=True)
+        normal = centred.mul_(variance.add_(self.epsilon).rsqrt_()).mul_(self.weight).add_(self.bias)
+        inner = (normal * normal).mul_(normal).mul_(self.cube).add_(normal).mul_(self.slope).tanh_().add_(1)
+        return inner.mul_(normal).mul_(0.5)
+
+
+class Halves(nn.Module):
+    """Two halves of the input, independent of one another, in one stream or in two: [batch, tokens, width].
+
+    Raises UnsupportedError for two streams on a CPU, which has none.
+    """
+
+    def __init__(self, width: int = 1024, streams: int = 1) -> None:
+        super().__init__()
+        self.part, self.streams = LibraryNormGelu(width), streams
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        first, second = inputs.chunk(2, dim=1)
+        if self.streams == 1 or inputs.device.type == "meta":
+            return torch.cat([self.part(first), self.part(second)], dim=1)
+        if inputs.device.type != "cuda":
+            raise UnsupportedError("two streams need an NVIDIA GPU")
+        main, side = torch.cuda.current_stream(), _side_stream(inputs.device)
+        side.wait_stream(main)
+        with torch.cuda.stream(side):
+            later = self.part(second)
+        earlier = self.part(first)
+        main.wait_stream(side)
+        later.record_stream(main)
+        return torch.cat([earlier, later], dim=1)
+
+
+_STREAMS: dict[torch.device, torch.cuda.Stream] = {}
+
+
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    """One stream a device, made once: making one in each step would be timed."""
+    if device not in _STREAMS:
+        _STREAMS[device] = torch.cuda.Stream(device)
+    return _STREAMS[device]

@@ -1,0 +1,105 @@
+"""Longer sequences: attention's share of the FLOPs, and memory and MFU with each of its backends."""
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from mfulab.language import Texts
+from mfulab.language.quantities import percent, quantity, significant
+from mfulab.report.drawing import labels, style, ticks
+from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
+
+TABLES = ("profile", "flops", "environment")
+TOPIC = "memory"
+ORDER = 10
+ALIKE = ["machine", "model", "workload", "batch_size", "precision"]
+BACKENDS = ("math", "flash", "efficient", "cudnn")
+COLORS = dict(zip(BACKENDS, (style.PALETTE[1], style.PALETTE[0], style.PALETTE[2], style.PALETTE[4]), strict=True))
+FAILED = "out_of_memory"
+ALIKE_WITHIN = 0.02  # of a time: less is no difference
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """Runs with a chosen backend of attention at two lengths or more; runs out of memory are among them.
+
+    `share` is attention's part of the forward pass's FLOPs in percent.
+    """
+    chosen = alone(tables["profile"])
+    chosen = chosen[chosen["attention"].isin(BACKENDS)]
+    measured = ok(chosen, "time_s", "sequence_length")
+    found = with_machine(tables, pd.concat([measured, chosen[chosen["status"] == FAILED]]))
+    counted = tables["flops"].drop_duplicates("run").set_index("run")
+    share = 100 * counted["attention_flops"] / counted["forward_flops"]
+    found = found.assign(share=found["flops_run"].map(share))
+    found = one_each(found, [*ALIKE, "attention", "sequence_length", "status"])
+    lengths = found["sequence_length"].where(found["status"] == "ok").groupby([found[key] for key in ALIKE])
+    return found[lengths.transform("nunique") > 1].sort_values("sequence_length")
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """Of the case with the longest sequence: attention's share, the backends' memory and speed there, and failures."""
+    measured = rows[rows["status"] == "ok"]
+    longest = measured.loc[measured["sequence_length"].idxmax()]
+    here = measured[(measured[ALIKE] == longest[ALIKE]).all(axis=1)]
+    lengths = here["sequence_length"]
+    values = {"model": longest["model"], "short": int(lengths.min()), "long": int(lengths.max())}
+    said = []
+    if here["share"].notna().all():
+        low, high = (percent(here.loc[place, "share"]) for place in (lengths.idxmin(), lengths.idxmax()))
+        said.append(text("finding", **values, low=low, high=high))
+    else:
+        said.append(text("finding_without", **values))
+    last = here[lengths == lengths.max()].set_index("attention")
+    if {"math", "flash"} <= set(last.index):
+        math, flash = last.loc["math"], last.loc["flash"]
+        shares = {"flash": percent(flash["mfu_percent"]), "math": percent(math["mfu_percent"])}
+        times = math["time_s"] / flash["time_s"]
+        key = "equal" if abs(times - 1) < ALIKE_WITHIN else "slower" if times > 1 else "faster"
+        factor = significant(max(times, 1 / times))
+        said.append(text(key, long=values["long"], times=factor, **shares))
+        if pd.notna(math["memory_bytes"]) and pd.notna(flash["memory_bytes"]):
+            peaks = {"math": quantity(math["memory_bytes"], "B"), "flash": quantity(flash["memory_bytes"], "B")}
+            said.append(text("peaks", **peaks))
+    failed = int((rows["status"] == FAILED).sum())
+    if failed:
+        said.append(text("failed", count=failed))
+    return " ".join(said)
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """For each machine, by length: the share of FLOPs, peak memory, and MFU, a line a backend."""
+    machines = style.machines(rows, 2)
+    columns = [text(key) for key in ("shares", "memory", "useful")]
+    grid = style.panels(figure, machines, columns)
+    for machine in machines:
+        here = rows[rows["machine"] == machine]
+        measured = here[here["status"] == "ok"]
+        left, middle, right = (grid[machine, column] for column in columns)
+        for _, line in measured.groupby(ALIKE, sort=False):
+            shares = line.drop_duplicates("sequence_length")
+            left.plot(shares["sequence_length"], shares["share"], color=style.MUTED, marker="o")
+        for keys, line in measured.groupby([*ALIKE, "attention"], sort=False):
+            color = COLORS[str(keys[-1])]
+            middle.plot(line["sequence_length"], line["memory_bytes"] / 2**20, color=color, marker="o")
+            right.plot(line["sequence_length"], line["mfu_percent"], color=color, marker="o")
+        _mark_failures(middle, here)
+        left.set_ylim(0, 100)
+        right.set_ylim(bottom=0)
+        middle.set_yscale("log")
+        ticks.decades(middle.yaxis)
+        for axes in (left, middle, right):
+            ticks.doublings(axes, rows["sequence_length"])
+            if machine == machines[-1]:
+                axes.set_xlabel(text("tokens"))
+    present = [backend for backend in BACKENDS if (rows["attention"] == backend).any()]
+    entries = [style.line(COLORS[backend], text.name("attention", backend)) for backend in present]
+    failures = [style.dot(style.INK, text("failure"), "x")] if (rows["status"] == FAILED).any() else []
+    style.legend(figure, entries + failures)
+    labels.settle(figure)
+
+
+def _mark_failures(axes: Axes, here: pd.DataFrame) -> None:
+    """A cross at the upper edge where a run was out of memory."""
+    for _, row in here[here["status"] == FAILED].iterrows():
+        place = (row["sequence_length"], 0.97)
+        axes.plot(*place, "x", color=COLORS[row["attention"]], transform=axes.get_xaxis_transform(), markeredgewidth=2)

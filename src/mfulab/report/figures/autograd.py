@@ -1,0 +1,100 @@
+"""The cost of autograd where nobody wants gradients: time beside no_grad, and the memory of graphs that are kept."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mfulab.language import Texts
+from mfulab.language.quantities import percent, quantity
+from mfulab.report.drawing import labels, style, ticks
+from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
+from mfulab.schema.configs import LEAKED_STEPS
+
+TABLES = ("profile", "flops", "environment")
+TOPIC = "execution"
+ORDER = 10
+CASE = ["machine", "model", "precision", "sequence_length", "batch_size"]
+WAYS = ("no_grad", "inference_mode", "recorded", "leaked")
+COLORS = dict(zip(WAYS, (style.MUTED, style.PALETTE[0], style.PALETTE[2], style.PALETTE[1]), strict=True))
+MOST = 8  # cases that get a line each
+FEWEST = 2  # ways that a case needs
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """Eager inference in at least two ways, no_grad among them; `relative` is the time in percent of no_grad's.
+
+    `graph_bytes` is what each graph holds that a leak keeps, `counted_bytes` what its operators save as they were
+    counted in training.
+    """
+    found = with_machine(tables, alone(ok(tables["profile"], "time_s")))
+    found = found[(found["mode"] == "inference") & (found["execution"] == "eager") & found["autograd"].isin(WAYS)]
+    found = one_each(found.assign(sequence_length=found["sequence_length"].fillna(0)), [*CASE, "autograd"])
+    plain = found[found["autograd"] == "no_grad"][[*CASE, "time_s"]].rename(columns={"time_s": "no_grad_s"})
+    found = found.merge(plain, on=CASE)
+    found = found[found.groupby(CASE)["autograd"].transform("nunique") >= FEWEST]
+    once = found[found["autograd"] == "recorded"][[*CASE, "memory_bytes"]]
+    found = found.merge(once.rename(columns={"memory_bytes": "once_bytes"}), on=CASE, how="left")
+    counted = tables["flops"].drop_duplicates("run").set_index("run")
+    saved = counted["activation_bytes"] + counted["activation_fixed_bytes"].fillna(0)
+    kept = (found["memory_bytes"] - found["once_bytes"]) / LEAKED_STEPS
+    return found.assign(
+        relative=100 * found["time_s"] / found["no_grad_s"],
+        graph_bytes=kept.where(found["autograd"] == "leaked"),
+        counted_bytes=found["flops_run"].map(saved),
+    )
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """The case where recording costs most time, and the graph that holds most."""
+    recorded = rows[rows["autograd"] == "recorded"]
+    said = []
+    if not recorded.empty:
+        worst = recorded.loc[recorded["relative"].idxmax()]
+        key = "slower" if worst["relative"] >= 100.5 else "no_slower"
+        said.append(text(key, **_named(worst), share=percent(worst["relative"] - 100)))
+    freed = rows[rows["autograd"] == "inference_mode"]
+    if not freed.empty:
+        best = freed.loc[freed["relative"].idxmin()]
+        key = "faster" if best["relative"] <= 99.5 else "no_faster"
+        said.append(text(key, **_named(best), share=percent(100 - best["relative"])))
+    leaked = rows[rows["graph_bytes"] > 0]
+    if not leaked.empty:
+        largest = leaked.loc[leaked["graph_bytes"].idxmax()]
+        held = {"bytes": quantity(largest["graph_bytes"], "B"), "later": quantity(1000 * largest["graph_bytes"], "B")}
+        said.append(text("leaks", **_named(largest), **held))
+        if pd.notna(largest["counted_bytes"]):
+            said.append(text("counted", counted=quantity(largest["counted_bytes"], "B")))
+    return " ".join(said)
+
+
+def _named(row: pd.Series) -> dict[str, object]:
+    return {"model": row["model"], "batch": int(row["batch_size"])}
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """For each machine, a line a case: time relative to no_grad on the left, peak memory on the right."""
+    machines = style.machines(rows, 2)
+    shown = rows[rows["machine"].isin(machines)]
+    shown = shown.assign(case=[text("case", model=row.model, batch=int(row.batch_size)) for row in shown.itertuples()])
+    order = shown.sort_values(["model", "batch_size"], kind="stable")["case"].drop_duplicates()
+    cases = list(order.iloc[:MOST])[::-1]
+    columns = [text("times"), text("memory")]
+    grid = style.panels(figure, machines, columns, sharey=True)
+    if len(machines) == 1:
+        style.fit(figure, len(cases))
+    ways = [way for way in WAYS if (shown["autograd"] == way).any()]
+    for machine in machines:
+        left, right = (grid[machine, column] for column in columns)
+        here = shown[(shown["machine"] == machine) & shown["case"].isin(cases)]
+        for number, way in enumerate(ways):
+            one = here[here["autograd"] == way]
+            places = one["case"].map(cases.index) + 0.18 * ((len(ways) - 1) / 2 - number)
+            left.plot(one["relative"], places, "o", color=COLORS[way])
+            right.plot(one["memory_bytes"] / 2**20, places, "o", color=COLORS[way])
+        left.axvline(100, color=style.MUTED, linewidth=1)
+        left.set_xlim(min(90.0, 0.95 * here["relative"].min()), max(110.0, 1.05 * here["relative"].max()))
+        left.set_yticks(range(len(cases)), cases)
+        left.set_ylim(-0.6, len(cases) - 0.4)
+        right.set_xscale("log")
+        ticks.decades(right.xaxis, 5)
+    style.legend(figure, [style.dot(COLORS[way], text.name("autograd", way)) for way in ways])
+    labels.settle(figure)

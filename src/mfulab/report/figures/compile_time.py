@@ -1,0 +1,93 @@
+"""Compile time and when it pays: the mean time of a step, compilation included, by the number of steps."""
+
+import math
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mfulab.language import Texts
+from mfulab.language.quantities import quantity, significant
+from mfulab.report.drawing import labels, style, ticks
+from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
+
+TABLES = ("profile", "environment")
+TOPIC = "execution"
+BASELINE = "eager"
+KEYS = ["machine", "model", "workload", "precision", "sequence_length", "batch_size"]
+MOST = 3  # models that get a panel each, and batch sizes
+DECADES = 6.0  # of steps at most: what pays later is not seen to pay
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """Runs that were compiled, traced, scripted or captured, beside the same run in eager.
+
+    `eager_s` is its time, `pays_after` the number from which compiling has paid: infinite where no step is faster.
+    """
+    found = with_machine(tables, alone(ok(tables["profile"], "time_s")))
+    found = one_each(found.assign(sequence_length=found["sequence_length"].fillna(0)), [*KEYS, "execution"])
+    eager = found[found["execution"] == BASELINE][[*KEYS, "time_s"]].rename(columns={"time_s": "eager_s"})
+    made = found[found["compile_s"].notna()].merge(eager, on=KEYS)
+    saved = made["eager_s"] - made["time_s"]
+    paid = np.ceil(made["compile_s"] / saved.where(saved > 0) - 1e-9)
+    return made.assign(pays_after=paid.fillna(math.inf).clip(lower=1))
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """The longest compilation, the run that pays after fewest steps, and those that never pay."""
+    longest = rows.loc[rows["compile_s"].idxmax()]
+    said = [text("finding", **_named(longest, text), time=quantity(longest["compile_s"], "s"))]
+    paying = rows[np.isfinite(rows["pays_after"])]
+    if not paying.empty:
+        first, last = paying.loc[paying["pays_after"].idxmin()], paying.loc[paying["pays_after"].idxmax()]
+        said.append(_pays(first, text))
+        if last["pays_after"] > first["pays_after"]:
+            said.append(_pays(last, text))
+    never = len(rows) - len(paying)
+    if never:
+        said.append(text("never_all" if paying.empty else "never", count=never, total=len(rows)))
+    return " ".join(said)
+
+
+def _pays(row: pd.Series, text: Texts) -> str:
+    saved = quantity(row["eager_s"] - row["time_s"], "s")
+    return text("pays", **_named(row, text), steps=significant(row["pays_after"]), saved=saved)
+
+
+def _named(row: pd.Series, text: Texts) -> dict[str, object]:
+    name = text.name("execution", row["execution"])
+    return {"execution": name, "model": row["model"], "batch": int(row["batch_size"])}
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """Of one machine: a column a model, a row a batch size, a line an execution; dots where compiling has paid."""
+    here = rows[rows["machine"] == style.machines(rows)[0]]
+    models = list(here.groupby("model")["pays_after"].min().sort_values(kind="stable").index[:MOST])
+    batches = sorted(here["batch_size"].unique())[:MOST]
+    names = [text("batch", batch=int(batch)) for batch in batches]
+    grid = style.panels(figure, names, models, sharex=True)
+    colors = style.colors(sorted(here["execution"].unique()))
+    finite = here["pays_after"][np.isfinite(here["pays_after"])]
+    end = 10 ** min(DECADES, math.ceil(math.log10(max(100.0, 3 * finite.max() if len(finite) else 100.0))))
+    steps = np.geomspace(1, end, 120)
+    for (name, model), axes in grid.items():
+        cases = here[(here["model"] == model) & (here["batch_size"] == batches[names.index(name)])]
+        axes.set(xscale="log", yscale="log", xlim=(1, end))
+        for _, row in cases.drop_duplicates("execution").iterrows():
+            color = colors[row["execution"]]
+            axes.plot(steps, 1e3 * (row["time_s"] + row["compile_s"] / steps), color=color)
+            if row["pays_after"] <= end:
+                axes.plot(row["pays_after"], 1e3 * row["eager_s"], "o", color=color)
+        if cases.empty:
+            axes.set_visible(False)
+            continue
+        axes.axhline(1e3 * cases["eager_s"].iloc[0], color=style.MUTED, linewidth=1.5)
+        ticks.decades(axes.yaxis, 5)
+        ticks.decades(axes.xaxis, 5)
+        if name == names[-1]:
+            axes.set_xlabel(text("steps"))
+        if model == models[0]:
+            axes.set_ylabel(text("time"))
+    entries = [style.line(color, text.name("execution", name)) for name, color in colors.items()]
+    style.legend(figure, [style.line(style.MUTED, text.name("execution", BASELINE)), *entries])
+    labels.settle(figure)

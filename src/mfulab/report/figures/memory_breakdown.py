@@ -1,0 +1,201 @@
+"""Memory by what holds it: weights, gradients, optimiser state, activations, cache, technique by technique."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from statistics import median
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from mfulab.flops.memory import StepMemory, training_memory
+from mfulab.hardware.datasheets import find
+from mfulab.language import Texts
+from mfulab.language.quantities import percent, quantity
+from mfulab.report.drawing import labels, style
+from mfulab.report.frames import Tables, alone, ok, with_machine
+
+TABLES = ("profile", "flops", "environment")
+TOPIC = "memory"
+ORDER = 11
+PARTS = [part.name for part in fields(StepMemory)]
+COLORS = dict(zip(PARTS, (0, 4, 5, 1, 2, 3), strict=True))
+CARDS = ("GeForce RTX 4090", "H100 SXM5 80GB", "H200 SXM", "B200 HGX", "Instinct MI300X")
+MOST = 3  # models that get a panel each
+BYTES = 4  # an element, as counted
+TRAINING: dict[str, Any] = {"element_bytes": 4, "optimizer": "adam", "checkpointing": False, "devices": 1}
+MIXED = TRAINING | {"element_bytes": 2, "master_copy": True}
+AUTOCAST = TRAINING | {"element_bytes": 2, "autocast": True}
+# From the usual to the leanest, each with what differs.
+WAYS: Mapping[str, dict[str, Any]] = {
+    "fp32_adam": TRAINING,
+    "fp32_sgd": TRAINING | {"optimizer": "sgd"},
+    "fp32_checkpointed": TRAINING | {"checkpointing": True},
+    "autocast_adam": AUTOCAST,
+    "autocast_checkpointed": AUTOCAST | {"checkpointing": True},
+    "mixed_adam": MIXED,
+    "bf16_adam": TRAINING | {"element_bytes": 2},
+    "mixed_8bit": MIXED | {"optimizer": "adam_8bit"},
+    "mixed_checkpointed": MIXED | {"checkpointing": True},
+    "mixed_8_devices": MIXED | {"checkpointing": True, "devices": 8},
+    "mixed_64_devices": MIXED | {"checkpointing": True, "devices": 64},
+}
+INFERENCE = "bf16_inference"
+SAME = ("model", "batch_size", "sequence_length", "recorded", "started_at", "commit")
+NEEDED = ("parameters", "trainable_parameters", "activation_bytes", "checkpointed_activation_bytes")
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """A row a model and way: bytes of each part, their `total`, and `measured_bytes` where that step was measured.
+
+    Of each model one count: one whose training was measured before others, then the largest.
+    """
+    counted = ok(tables["flops"], *NEEDED, "batch_size").sort_values("recorded").drop_duplicates("run")
+    if counted.empty:
+        return counted
+    measured = _measured(tables)
+    runs = set(measured["flops_run"])
+    tokens = counted["sequence_length"].fillna(1)
+    counted = counted.assign(seen=counted["run"].isin(runs), size=counted["batch_size"] * tokens)
+    counted = counted.sort_values(["seen", "size"], ascending=False, kind="stable").drop_duplicates("model")
+    counted = counted.nlargest(MOST, "parameters").iloc[::-1]
+    found = [line for row in counted.to_dict("records") for line in _of_model(row, measured)]
+    return pd.DataFrame(found)
+
+
+def _of_model(row: Mapping[str, Any], measured: pd.DataFrame) -> list[dict[str, Any]]:
+    known = {name: row[name] for name in SAME}
+    found = []
+    here = measured[measured["flops_run"] == row["run"]].to_dict("records")
+    for way, asked in WAYS.items():
+        held = _training(row, **asked)
+        peaks = [run["memory_bytes"] for run in here if _is(run, asked)]
+        found.append({**known, "way": way, **_parts(held), "measured_bytes": median(peaks) if peaks else None})
+    if pd.notna(row["key_value_cache_bytes"]):
+        cache = int(row["key_value_cache_bytes"]) * 2 // BYTES
+        held = StepMemory(int(row["parameters"]) * 2, 0, 0, 0, 0, cache)
+        found.append({**known, "way": INFERENCE, **_parts(held), "measured_bytes": None})
+    return found
+
+
+def _parts(held: StepMemory) -> dict[str, int]:
+    return {name: getattr(held, name) for name in PARTS} | {"total": held.total}
+
+
+def _training(row: Mapping[str, Any], *, checkpointing: bool, devices: int, **options: Any) -> StepMemory:
+    saved = row["checkpointed_activation_bytes" if checkpointing else "activation_bytes"]
+    fixed = row["activation_fixed_bytes"]
+    held = training_memory(
+        int(row["parameters"]),
+        trainable=int(row["trainable_parameters"]),
+        activation_elements=int(saved) // BYTES,
+        activation_fixed_bytes=int(fixed) if fixed == fixed and not checkpointing else 0,
+        **options,
+    )
+    return held.sharded(devices)
+
+
+def _measured(tables: Tables) -> pd.DataFrame:
+    """Measured peaks of plain training, own machines before recorded ones, of one machine."""
+    found = with_machine(tables, alone(ok(tables["profile"], "memory_bytes")))
+    plain = found["gradient_accumulation"].fillna(1) == 1
+    found = found[(found["mode"] == "training") & (found["execution"] == "eager") & plain]
+    return found[found["machine"].isin(style.machines(found, 1))]
+
+
+def _is(run: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:
+    """True if a measured step is one of a way: its format, optimiser and checkpointing, on one device."""
+    if asked["devices"] > 1 or asked.get("master_copy"):
+        return False
+    sixteen = asked["element_bytes"] == 2
+    return (
+        (run["dtype"] in ("bfloat16", "float16")) == sixteen
+        and (run["dtype"] != "float64")
+        and (run["autocast"] is True) == bool(asked.get("autocast"))
+        and run["optimizer"].replace("adamw", "adam") == asked["optimizer"]
+        and (run["checkpointing"] is True) == asked["checkpointing"]
+    )
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """The largest model: what fp32 with Adam holds, what the leanest way holds, and cards that suffice; deviations."""
+    largest = rows[rows["model"] == rows.loc[rows["total"].idxmax(), "model"]].set_index("way")
+    plain, ways = largest.loc["fp32_adam"], largest.drop(index=INFERENCE, errors="ignore")
+    least = ways.loc[ways["total"].idxmin()]
+    state = 100 * plain[["gradients", "optimizer_state"]].sum() / plain["total"]
+    values = {"model": plain["model"], "batch": int(plain["batch_size"]), "state": percent(state)}
+    said = [text("finding", **values, total=quantity(plain["total"], "B"), fits=_fits(plain["total"], text))]
+    if least["total"] < plain["total"]:
+        leanest = {"way": text.name("memory_way", least.name), "total": quantity(least["total"], "B")}
+        said.append(text("least", **leanest, fits=_fits(least["total"], text)))
+    known = rows[rows["measured_bytes"] > 0]
+    if len(known):
+        deviation = (100 * (known["total"] / known["measured_bytes"] - 1)).abs()
+        said.append(text("measured", count=len(known), deviation=percent(deviation.median())))
+    return " ".join(said)
+
+
+def _fits(needed: float, text: Texts) -> str:
+    cards = sorted((find(card).memory_gb or 0.0, card) for card in CARDS)
+    suffice = [card for capacity, card in cards if capacity * 1e9 >= needed]
+    return text("fits", card=suffice[0]) if suffice else text("fits_none", card=cards[-1][1])
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """A panel a model, a stacked bar a way; lines are capacities of cards, diamonds measured peaks."""
+    models = list(dict.fromkeys(rows["model"]))
+    present = [way for way in (*WAYS, INFERENCE) if (rows["way"] == way).any()][::-1]
+    sizes = {model: rows[rows["model"] == model].iloc[0] for model in models}
+    titles = {model: _title(row, text) for model, row in sizes.items()}
+    grid = style.panels(figure, [""], list(titles.values()), sharey=True)
+    for model in models:
+        axes, here = grid["", titles[model]], rows[rows["model"] == model]
+        unit, letter = next((u, x) for u, x in ((1e9, "GB"), (1e6, "MB")) if here["total"].max() >= u or u == 1e6)
+        start = pd.Series(0.0, here.index)
+        places = here["way"].map(present.index)
+        for part in PARTS:
+            axes.barh(places, here[part] / unit, left=start, color=style.PALETTE[COLORS[part]])
+            start = start + here[part] / unit
+        axes.plot(here["measured_bytes"].astype(float) / unit, places, "D", color=style.INK, markersize=5)
+        axes.set_xlim(0, 1.1 * max(here["total"].max(), here["measured_bytes"].astype(float).max()) / unit)
+        axes.grid(axis="y", visible=False)
+        axes.set_yticks(range(len(present)), [text.name("memory_way", way) for way in present], fontsize=9)
+        axes.set_xlabel(letter)
+        _capacities(axes, unit)
+    entries = [
+        style.dot(style.PALETTE[COLORS[part]], text.name("memory_part", part), "s")
+        for part in PARTS
+        if rows[part].any()
+    ]
+    marks = [style.dot(style.INK, text("peak"), "D")] if rows["measured_bytes"].notna().any() else []
+    style.legend(figure, entries + marks)
+    labels.settle(figure)
+
+
+def _title(row: pd.Series, text: Texts) -> str:
+    if row["sequence_length"] == row["sequence_length"]:
+        return text("tokens", model=row["model"], batch=int(row["batch_size"]), tokens=int(row["sequence_length"]))
+    return text("samples", model=row["model"], batch=int(row["batch_size"]))
+
+
+def _capacities(axes: Axes, unit: float) -> None:
+    """A line at the memory of each card that lies in view, named along it, none closer to another than is read."""
+    end, last = axes.get_xlim()[1], 0.0
+    for capacity, card in sorted((find(card).memory_gb or 0.0, card) for card in CARDS):
+        place = capacity * 1e9 / unit
+        if not last + 0.06 * end < place < end:
+            continue
+        axes.axvline(place, color=style.MUTED, linewidth=1, linestyle=(0, (4, 3)))
+        axes.text(
+            place,
+            0.02,
+            card,
+            rotation=90,
+            fontsize=7,
+            ha="right",
+            va="bottom",
+            color=style.MUTED,
+            transform=axes.get_xaxis_transform(),
+        )
+        last = place

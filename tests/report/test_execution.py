@@ -1,0 +1,101 @@
+"""Execution modes and autograd: their sentences from extreme, equal and single rows, and figures without overlaps."""
+
+import pandas as pd
+import pytest
+from support.drawn import overlaps
+
+from mfulab.language import Texts
+from mfulab.report import figures, frames
+from mfulab.report.figures import autograd, compile_time
+
+ENVIRONMENT = {"hardware": "here", "recorded": "False", "device": "cpu", "device_name": "Invented Xeon"}
+COMMON = {"status": "ok", "hardware": "here", "recorded": "False", "precision": "fp32", "mode": "inference"}
+COMMON |= {"model": "gpt2", "workload": "inference", "execution": "eager", "autograd": "no_grad", "batch_size": 1}
+
+
+def tables(tmp_path, *rows: dict, counted: int | None = None) -> frames.Tables:
+    flops = {"run": "counted", "status": "ok", "activation_bytes": counted, "activation_fixed_bytes": None}
+    for name, lines in (("profile", list(rows)), ("environment", [ENVIRONMENT]), ("flops", [flops])):
+        pd.DataFrame(lines).to_csv(tmp_path / f"{name}.csv", index=False)
+    return frames.read(tmp_path, autograd.TABLES)[0]
+
+
+def made(execution: str = "compile", time_s: float = 0.01, compile_s: float | None = 20.0, **changes) -> dict:
+    known = None if execution == "eager" else compile_s
+    return {**COMMON, "execution": execution, "time_s": time_s, "compile_s": known, **changes}
+
+
+def compiled(tmp_path, *rows: dict) -> str:
+    return compile_time.finding(compile_time.rows(tables(tmp_path, *rows)), Texts("en", "compile_time"))
+
+
+def test_compiling_pays_after_its_time_divided_by_what_a_step_saves(tmp_path):
+    assert compiled(tmp_path, made("eager", 0.03), made("compile", 0.01), made("trace", 0.02, 0.5)) == (
+        "Making gpt2 (batch 1) ready takes longest with compile: 20.0 s. "
+        "With trace, gpt2 (batch 1) saves 10.0 ms a step and has paid after 50.0 steps. "
+        "With compile, gpt2 (batch 1) saves 20.0 ms a step and has paid after 1,000 steps."
+    )
+
+
+def test_what_is_no_faster_never_pays(tmp_path):
+    equal = compiled(tmp_path, made("eager", 0.01), made("compile", 0.01))
+    assert equal.endswith("None of 1 pays: no step is faster than in eager.")
+    mixed = compiled(tmp_path, made("eager", 0.02), made("compile", 0.01), made("trace", 0.03, 0.5))
+    assert mixed.endswith("1 of 2 never pay: no step is faster.")
+
+
+def test_without_eager_or_at_another_batch_nothing_is_compared(tmp_path):
+    assert compile_time.rows(tables(tmp_path, made("compile"))).empty
+    assert compile_time.rows(tables(tmp_path, made("eager", batch_size=8), made("compile"))).empty
+    assert compile_time.rows(tables(tmp_path, made("eager"))).empty
+
+
+def way(autograd: str, time_s: float = 0.01, memory_bytes: float = 1e8, **changes) -> dict:
+    return {
+        **COMMON,
+        "autograd": autograd,
+        "time_s": time_s,
+        "memory_bytes": memory_bytes,
+        "flops_run": "counted",
+        **changes,
+    }
+
+
+def told(tmp_path, *rows: dict, **more) -> str:
+    return autograd.finding(autograd.rows(tables(tmp_path, *rows, **more)), Texts("en", "autograd"))
+
+
+def test_a_graph_costs_time_and_a_kept_one_memory(tmp_path):
+    every = [way("no_grad"), way("inference_mode", 0.008), way("recorded", 0.015), way("leaked", 0.016, 9e8)]
+    assert told(tmp_path, *every, counted=90_000_000) == (
+        "Recording a graph costs gpt2 (batch 1) 50 % more time than no_grad, the most of all. "
+        "Under inference_mode gpt2 (batch 1) takes 20 % less time than under no_grad. "
+        "Each graph of gpt2 (batch 1) that is kept holds 100 MB: 100 GB after a thousand steps. "
+        "Its operators save 90.0 MB by count."
+    )
+
+
+def test_equal_ways_cost_nothing(tmp_path):
+    assert told(tmp_path, way("no_grad"), way("inference_mode"), way("recorded"), way("leaked")) == (
+        "Recording a graph costs no model more time than no_grad; gpt2 (batch 1) is nearest. "
+        "inference_mode is no faster than no_grad for any of them."
+    )
+
+
+def test_one_way_alone_is_not_drawn(tmp_path):
+    assert autograd.rows(tables(tmp_path, way("no_grad"))).empty
+    assert autograd.rows(tables(tmp_path, way("recorded"), way("leaked"))).empty
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+@pytest.mark.parametrize("name", ["compile_time", "autograd"])
+def test_everything_fits(tmp_path, name, language):
+    cases = [(model, batch) for model in ("tiny_kernels", "resnet18", "gpt2") for batch in (1, 8)]
+    case = [{"model": model, "batch_size": batch} for model, batch in cases]
+    if name == "compile_time":
+        rows = [made("eager", 0.03, **each) for each in case]
+        rows += [made(mode, time, 20, **each) for mode, time in (("compile", 0.01), ("trace", 0.04)) for each in case]
+    else:
+        rows = [way(each, 0.01 + n / 500, 1e8 * (n + 1), **one) for n, each in enumerate(autograd.WAYS) for one in case]
+    drawn = figures.render(name, tables(tmp_path, *rows), language)
+    assert overlaps(drawn.figure) == []
