@@ -151,11 +151,11 @@ def _four_bits(weight: torch.Tensor) -> tuple[Callable[[torch.Tensor], torch.Ten
     low, high = groups.amin(2), groups.amax(2)
     scale = (high - low).clamp(min=1e-12) / 15
     whole = ((groups - low[..., None]) / scale[..., None]).round().clamp(0, 15).to(torch.int32).reshape(out, features)
-    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(whole, 1)
+    packed = torch._ops.ops.aten._convert_weight_to_int4pack_for_cpu(whole, 1)
     scales = torch.stack([scale, low + 8 * scale], -1).transpose(0, 1).contiguous().to(weight.dtype)
 
     def multiply(rows: torch.Tensor) -> torch.Tensor:
-        return torch.ops.aten._weight_int4pack_mm_for_cpu(rows, packed, GROUP, scales)[:, :outputs]
+        return torch._ops.ops.aten._weight_int4pack_mm_for_cpu(rows, packed, GROUP, scales)[:, :outputs]
 
     return multiply, packed.numel() + scales.numel() * scales.element_size()
 
