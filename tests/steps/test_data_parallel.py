@@ -93,7 +93,6 @@ def test_ranks_on_several_nodes_meet_at_a_store(tmp_path, srun, monkeypatch):
     row = profile_step.measure(config(parallel={"processes": 2, "nodes": 2}, profile=plain), tmp_path).row
     assert (row.status, row.devices, row.sent_bytes) == ("ok", 2, pytest.approx(row.predicted_sent_bytes, rel=0.02))
     assert [each["rank"] for each in json.loads(row.ranks)] == [0, 1]
-    assert (tmp_path / "series.csv").exists()
     assert not (tmp_path / "ranks").exists()
 
 
