@@ -70,6 +70,15 @@ def test_phases_that_miss_the_step_are_told(tmp_path):
     assert "sum to the step" not in said(tmp_path, row(phases_percent=""))
 
 
+def test_a_teacher_parts_hfu_from_mfu_and_a_cache_joins_them(tmp_path):
+    online = row(workload="training_distilled", teacher="online", time_s=0.015, hfu_percent=8.0, mfu_percent=6.0)
+    cached = row(workload="training_distilled_cached", teacher="cached", time_s=0.010)
+    told = said(tmp_path, row(), online, cached)
+    assert "A teacher that runs in each step parts HFU from MFU: 8.0 % against 6.0 % (simple_cnn, batch 1)." in told
+    assert "With the teacher's outputs kept, a step is 1.50× as fast." in told
+    assert "outputs kept" not in said(tmp_path, row(), online)
+
+
 def test_a_busy_device_and_what_accumulation_gains(tmp_path):
     several = row(workload="training_accumulated", time_s=0.020, samples=4, mfu_percent=20.0, memory_bytes=110.0)
     told = said(tmp_path, row(utilization_percent=99.0, memory_bytes=100.0), several)

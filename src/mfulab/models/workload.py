@@ -8,16 +8,18 @@ from typing import Any, Literal
 
 import torch
 
-from mfulab.models.build import Batch, loss
+from mfulab.models.build import Batch, first_tensor, loss
 from mfulab.models.decoding import decoder, prefiller
 from mfulab.schema.configs import LEAKED_STEPS, PrecisionConfig, WorkloadConfig
 from mfulab.schema.errors import UnsupportedError
 
 StepFunction = Callable[[], torch.Tensor]
 Phase = Literal["forward", "backward", "optimiser", "other"]
+Teacher = Callable[[], torch.Tensor]
 Mark = Callable[[Phase], object]
 """Told that what ran since the last call was of this phase."""
 
+TEMPERATURE = 2.0  # that softens a teacher's classes
 SCHEDULE_STEPS = 1000  # of a cosine's half; which part of it is measured does not change what a step costs
 
 
@@ -39,6 +41,29 @@ def parameter_dtype(precision: PrecisionConfig) -> torch.dtype:
 
 def nothing(phase: Phase | None = None) -> None:
     """Ignores the mark of a phase; fetches no batch where one lies on the device."""
+
+
+def teaching(
+    model: torch.nn.Module, batch: Batch, workload: WorkloadConfig, precision: PrecisionConfig, device: torch.device
+) -> Teacher:
+    """Gives the logits of a teacher, frozen: computed anew each time, or kept from the first (`teacher=cached`)."""
+    model.eval().requires_grad_(requires_grad=False)
+
+    def taught() -> torch.Tensor:
+        with torch.no_grad(), autocast(precision, device):
+            return first_tensor(model(batch.inputs))
+
+    if workload.teacher == "online":
+        return taught
+    kept = taught()
+    return lambda: kept
+
+
+def distillation_loss(output: Any, taught: torch.Tensor) -> torch.Tensor:
+    """Kullback-Leibler divergence from the teacher's softened classes, × T² (Hinton et al. 2015, arXiv:1503.02531)."""
+    own, other = (each.flatten(0, -2) / TEMPERATURE for each in (first_tensor(output), taught))
+    divergence = torch.nn.functional.kl_div(own.log_softmax(-1), other.softmax(-1), reduction="batchmean")
+    return TEMPERATURE**2 * divergence
 
 
 def inference_step(
@@ -104,12 +129,13 @@ def training_step(
     device: torch.device,
     capturable: bool = False,
     fetch: Callable[[], None] = nothing,
+    teacher: Teacher | None = None,
 ) -> Callable[..., torch.Tensor]:
     """Forward, loss and backward for each micro-batch, then clipping, optimiser step and zero_grad; returns the loss.
 
     `capturable` keeps the optimiser's counters on the device, which a CUDA graph needs. Under fp16 autocast the loss is
     scaled, as mixed-precision training has it (Micikevicius et al. 2018, arXiv:1710.03740). The step takes a `Mark`,
-    which hears of the end of each phase; `other` is fetching, unscaling, clipping, the schedule and zero_grad.
+    which hears of the end of each phase; `other` is fetching, a teacher, unscaling, clipping, the schedule, zero_grad.
     """
     optimizer = _optimizer(parameters, workload, capturable)
     schedule = _schedule(optimizer, workload, capturable)
@@ -121,9 +147,13 @@ def training_step(
     def step(mark: Mark = nothing) -> torch.Tensor:
         for _ in range(workload.gradient_accumulation):
             fetch()
+            taught = teacher() if teacher else None
             mark("other")
             with autocast(precision, device):
-                value = loss(model(batch.inputs), batch.targets, task)
+                output = model(batch.inputs)
+                value = loss(output, batch.targets, task)
+                if taught is not None:
+                    value = (value + distillation_loss(output, taught)) / 2
             mark("forward")
             scaler.scale(value / workload.gradient_accumulation).backward()
             mark("backward")

@@ -107,6 +107,10 @@ class WorkloadConfig(Closed):
     gradient_accumulation: int = Field(1, ge=1, description="Micro-batches of batch_size a step.")
     gradient_clipping: float | None = Field(None, gt=0, description="Maximum gradient norm; none where empty.")
     checkpointing: bool = Field(False, description="Recompute activations in the backward pass.")
+    teacher: Literal["none", "online", "cached"] = Field(
+        "none",
+        description="Distillation from a frozen model of the same architecture: run in each step, or once before.",
+    )
     input: Literal["device", "host"] = Field(
         "device", description="One batch that lies on the device, or a new one each time from a DataLoader on the host."
     )
@@ -139,6 +143,14 @@ class WorkloadConfig(Closed):
                 raise ValueError(f"loader_{key}={told} with loader_workers=0: only processes prefetch and persist")
         if self.loader_file is not None and self.loader_source != "file":
             raise ValueError(f"loader_file={self.loader_file} with loader_source={self.loader_source}: give file")
+        return self
+
+    @model_validator(mode="after")
+    def _teacher_has_a_student(self) -> "WorkloadConfig":
+        if self.teacher != "none" and self.mode != "training":
+            raise ValueError(f"teacher={self.teacher} with mode={self.mode}: only training is distilled")
+        if self.teacher == "cached" and self.input == "host":
+            raise ValueError("teacher=cached with input=host: outputs are kept for the batch on the device; use online")
         return self
 
     @model_validator(mode="after")

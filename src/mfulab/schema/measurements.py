@@ -66,6 +66,7 @@ MEASUREMENTS = {
                 "mode",
                 "gradient_accumulation",
                 "checkpointing",
+                "teacher",
                 "optimizer",
                 "optimizer_implementation",
                 "autograd",

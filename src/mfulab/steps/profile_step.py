@@ -171,8 +171,14 @@ def make_step(
     else:
         parameters = list(model.parameters())
         fetch = parallel.slowed(fetch, config.parallel)
+        teacher = None
+        if config.workload.teacher != "none":
+            with device:
+                frozen = build(config.model).to(device=device, dtype=dtype)
+            teacher = workload.teaching(frozen, batch, config.workload, config.precision, device)
+        asked = (config.workload, config.precision, device)
         step = workload.training_step(
-            issued, parameters, batch, task, config.workload, config.precision, device, capturable=graph, fetch=fetch
+            issued, parameters, batch, task, *asked, capturable=graph, fetch=fetch, teacher=teacher
         )
     if graph:
         step = execution.capture(step, device)

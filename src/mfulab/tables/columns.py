@@ -26,6 +26,7 @@ TEXT = {
     "attention",
     "wrapper",
     "quantisation",
+    "teacher",
     "input",
     "loader_source",
     "dtype",

@@ -168,6 +168,7 @@ def from_config(table: str, config: Mapping[str, Any], links: Mapping[str, str |
         "mode": given("workload", "mode", str),
         "gradient_accumulation": given("workload", "gradient_accumulation", int),
         "checkpointing": given("workload", "checkpointing", bool),
+        "teacher": given("workload", "teacher", str),
         "optimizer": given("workload", "optimizer", str),
         "optimizer_implementation": given("workload", "optimizer_implementation", str),
         "autograd": given("workload", "autograd", str),

@@ -70,6 +70,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
         factor, mfu = significant(100 / best["relative"]), percent(best["mfu_percent"])
         said.append(text(key, technique=technique(best, text), factor=factor, mfu=mfu))
     said += _accumulated(rows, plain, text)
+    said += _taught(rows, text)
     again = rows[rows["checkpointing"].fillna(False).astype(bool) & rows["hfu_percent"].notna()]
     if not again.empty:
         one = again.loc[(again["hfu_percent"] / again["mfu_percent"]).idxmax()]
@@ -78,6 +79,21 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     if rows["deviation"].notna().any():
         said.append(text("sum", deviation=percent(rows["deviation"].median())))
     return " ".join(said)
+
+
+def _taught(rows: pd.DataFrame, text: Texts) -> list[str]:
+    """HFU and MFU of a teacher that runs in each step, and the speed where its outputs are kept."""
+    online = rows[(rows["teacher"] == "online") & rows["hfu_percent"].notna()]
+    if online.empty:
+        return []
+    one = online.loc[(online["hfu_percent"] / online["mfu_percent"]).idxmax()]
+    shares = {"hfu": percent(one["hfu_percent"]), "mfu": percent(one["mfu_percent"])}
+    said = [text("taught", model=one["model"], batch=int(one["batch_size"]), **shares)]
+    same = [*CASE, "sequence_length", "precision"]
+    kept = rows[(rows["teacher"] == "cached") & (rows[same].fillna(0) == one[same].fillna(0)).all(axis=1)]
+    if not kept.empty:
+        said.append(text("cached", factor=significant(kept["samples_per_s"].iloc[0] / one["samples_per_s"])))
+    return said
 
 
 def _accumulated(rows: pd.DataFrame, plain: pd.DataFrame, text: Texts) -> list[str]:
@@ -143,7 +159,8 @@ def _bars(axes: Axes, here: pd.DataFrame, text: Texts) -> None:
 
 
 def _label(row: pd.Series) -> str:
-    """MFU behind a bar, HFU behind it where checkpointing executes more; the length of a bar that is cut off."""
-    shares = [row["mfu_percent"], *([row["hfu_percent"]] if row["checkpointing"] is True else [])]
+    """MFU behind a bar, HFU behind it where more is executed than needed; the length of a bar that is cut off."""
+    executes_more = row["checkpointing"] is True or row["teacher"] == "online"
+    shares = [row["mfu_percent"], *([row["hfu_percent"]] if executes_more else [])]
     said = f"{' / '.join(map(percent, shares))} %"
     return f"→ {percent(row['relative'])} %; {said}" if row["relative"] > WIDEST else said
