@@ -58,7 +58,10 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         for method, here in rows.groupby("method", sort=False):
             places = [counts.index(each) for each in here["devices"]]
             line = dashes[method]
-            axes.plot(places, here[column], color=colors[method], linestyle=line, marker="o", markersize=5)
+            under = 2 if line == "-" else 3  # equal lines show through one another's gaps
+            axes.plot(
+                places, here[column], color=colors[method], linestyle=line, marker="o", markersize=5, zorder=under
+            )
         axes.set_yscale("log")
         axes.set_xticks(range(len(counts)), [str(each) for each in counts])
         axes.set_xlabel(text("devices"))
