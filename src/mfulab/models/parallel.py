@@ -60,9 +60,9 @@ def join(rank: int, parallel: ParallelConfig, meeting: dist.Store, device: torch
     if parallel.nodes == 1:
         os.environ.setdefault(INTERFACE, LOOPBACK)
     on_gpu = device.type == "cuda"
-    own = {"device_id": torch.device("cuda", 0)} if on_gpu else {}
+    own = torch.device("cuda", 0) if on_gpu else None
     backend = "nccl" if on_gpu else "gloo"
-    dist.init_process_group(backend, rank=rank, world_size=parallel.processes, store=meeting, **own)
+    dist.init_process_group(backend, rank=rank, world_size=parallel.processes, store=meeting, device_id=own)
 
 
 def wrap(model: torch.nn.Module, parallel: ParallelConfig, device: torch.device) -> torch.nn.Module:

@@ -51,8 +51,8 @@ def measure(config: CountFlopsConfig, folder: Path) -> Measured:
         tokens = config.batch_size * config.sequence_length
         whole = sum(parameter.numel() for parameter in counted.model.parameters())
         flops = row.forward_flops + row.backward_flops if row.forward_flops and row.backward_flops else None
-        given = {"layers": shape.layers, "width": shape.width, "tokens": tokens, "flops": flops}
-        ways = [plan for devices in DEVICES for plan in plans(whole, devices, **given)]
+        given = {"layers": shape.layers, "width": shape.width, "tokens": tokens}
+        ways = [plan for devices in DEVICES for plan in plans(whole, devices, flops=flops, **given)]
         write_csv(folder / "parallel.csv", ways)
         row.plans = json.dumps(ways)
     row.intensities = json.dumps(intensities)
