@@ -3,6 +3,7 @@
 Nothing is copied: the README is the first page, and tables and schemas are read from `mfulab.schema`.
 """
 
+import base64
 import io
 import json
 import re
@@ -14,6 +15,7 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 from mfulab import __all__ as library
+from mfulab.language import catalogue
 from mfulab.report import figures, frames
 from mfulab.schema.measurements import MEASUREMENTS
 from mfulab.tables import build
@@ -32,10 +34,10 @@ LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
 def on_files(files: Files, config: Any) -> Files:
     """Adds the pages that are not in docs/."""
     pages = {page: (ROOT / source).read_text(encoding="utf-8") for source, page in BESIDE.items()}
-    pages |= {"library.md": _library(), "tables.md": _tables(), "schemas.md": _schemas()}
+    pages |= {"library.md": _library(), "tables.md": _tables(), "schemas.md": _schemas(), "glossary.md": _glossary()}
     for name, text in pages.items():
         files.append(File.generated(config, name, content=text))
-    for file in _gallery(config):
+    for file in (*_gallery(config), *_notebook(config)):
         files.append(file)
     return files
 
@@ -56,6 +58,31 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         return text if text == name else f"{text} (`{name}`)"
 
     return LINK.sub(led, markdown) if source or page.file.generated_by is None else markdown
+
+
+def _glossary() -> str:
+    """The terms of the report's page."""
+    terms = catalogue("en")["definitions"].items()
+    return "# Glossary\n\n" + "\n\n".join(f"## {term}\n\n{meaning}" for term, meaning in terms)
+
+
+def _notebook(config: Any) -> Iterator[File]:
+    """The notebook as a page, with the outputs that it keeps."""
+    parts: list[str] = []
+    for cell in json.loads((ROOT / "notebooks/seminar.ipynb").read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        for output in cell.get("outputs", []):
+            data = output.get("data", {"text/plain": output.get("text", "")})
+            if "image/png" in data:
+                name, told = f"notebook/{len(parts)}.png", output["metadata"].get("image/png", {}).get("alt", "figure")
+                yield File.generated(config, name, content=base64.b64decode("".join(data["image/png"])))
+                parts.append(f"![{told}]({name})")
+            elif "text/html" in data:
+                parts.append("".join(data["text/html"]))
+            else:
+                parts.append("```text\n" + "".join(data.get("text/plain", "")) + "\n```")
+    yield File.generated(config, "notebook.md", content="\n\n".join(parts))
 
 
 def _library() -> str:

@@ -57,8 +57,35 @@ def test_cells_have_units(name, value, shown):
     assert standalone.with_unit(name, value) == shown
 
 
+def printed(rows, width):
+    console = Console(file=io.StringIO(), width=width)
+    console.print(standalone.table_of("bench_matmul", rows, width))
+    return console.file.getvalue().strip().splitlines()
+
+
 def test_a_sweep_is_one_table_with_a_line_a_run():
-    rows = [{"kernel": "torch", "size": size, "precision": "fp32", "status": "ok", "time_s": 1e-3} for size in "12"]
-    console = Console(file=io.StringIO(), width=100)
-    console.print(standalone.table_of("bench_matmul", rows))
-    assert len(console.file.getvalue().strip().splitlines()) == 3
+    rows = [{"kernel": "torch", "size": size, "precision": "fp32", "status": "ok", "time_s": 1e-3} for size in (1, 2)]
+    heads, first, second, alike = printed(rows, 100)
+    assert heads.split() == ["size"]
+    assert (first.strip(), second.strip()) == ("1", "2")
+    assert "kernel torch" in alike
+    assert "time_s 1.00 ms" in alike
+
+
+def test_columns_that_do_not_fit_are_named_not_squeezed():
+    rows = [
+        {
+            "kernel": name,
+            "size": 256,
+            "precision": "fp32",
+            "status": "ok",
+            "time_s": time,
+            "tflop_s": time,
+            "flops": time,
+        }
+        for name, time in (("numba_cpu_blocked", 0.1), ("torch", 0.2))
+    ]
+    heads, *rest = printed(rows, 20)
+    assert heads.split() == ["kernel"]
+    assert "in row.csv of each run: time_s, tflop_s" in " ".join(line.strip() for line in rest)
+    assert len(printed(rows[:1], 200)) == 2

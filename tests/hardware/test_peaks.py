@@ -35,7 +35,7 @@ def test_the_formula_gives_the_printed_figures_or_the_row_says_why_not(sheet):
 def test_what_was_checked_is_said_and_counted():
     texts = table("checked_texts.csv")
     assert {key for sheet in datasheets() for key in sheet.checked} == {text["key"] for text in texts}
-    assert all(text["url"].startswith("https://") and text["read"] and text["states"] for text in texts)
+    assert all(text["url"].startswith("http") and text["read"] and text["states"] for text in texts)
     checked = sum(bool(sheet.checked) for sheet in datasheets())
     page = (Path(__file__).parents[2] / "docs/peaks.md").read_text(encoding="utf-8")
     assert f"{checked} of {len(datasheets())} products are checked" in page

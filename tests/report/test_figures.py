@@ -48,7 +48,18 @@ def measured(
 
 
 # The invented experiment has one execution mode, process and backend of attention, no prompts, a matmul in each step.
-COMPARING = ("execution_speed", "compile_time", "autograd", "fusion", "data_parallel", "generation", "attention_length")
+COMPARING = (
+    "execution_speed",
+    "compile_time",
+    "autograd",
+    "fusion",
+    "data_parallel",
+    "generation",
+    "attention_length",
+    "input",
+    "quantised",
+    "parallel_plans",
+)
 INVENTED = [name for name in figures.modules() if name not in COMPARING]
 
 

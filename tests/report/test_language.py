@@ -18,6 +18,7 @@ from mfulab.report import figures
 from mfulab.report.drawing import fonts
 from mfulab.schema.configs import WorkloadConfig
 from mfulab.schema.rows import Status
+from mfulab.seminar import claims
 from mfulab.tables import compare, ladder, verdict
 
 PACKAGE = Path(mfulab.report.__file__).parent
@@ -214,3 +215,72 @@ def test_translations_have_a_word_for_each_value(language):
 
 def test_no_name_is_its_own_value():
     assert all(word != value for words in catalogue("en")["names"].values() for value, word in words.items())
+
+
+def literals(node: ast.AST) -> Iterator[str]:
+    """The sentences that an expression may give, `1` where a value stands in one."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    elif isinstance(node, ast.JoinedStr):
+        yield "".join(part.value if isinstance(part, ast.Constant) else "1" for part in node.values)
+    elif isinstance(node, ast.IfExp):
+        yield from (*literals(node.body), *literals(node.orelse))
+
+
+@pytest.mark.parametrize("folder", ["samplers", "tracing"])
+def test_reasons_of_readings_are_korean_in_korean(folder):
+    said = []
+    for path in (PACKAGE.parent / folder).glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "missing" and len(node.args) == 3:
+                said += literals(node.args[2])
+            elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Reading":
+                said += [word for each in node.keywords if each.arg == "reason" for word in literals(each.value)]
+            elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in ("reason", "NO_KERNELS"):
+                said += literals(node.value)
+    # What the driver answers is its own: an error's name and number, a field, a metric.
+    said = [text for text in said if text and not re.match(r"1[;:] |metric 1", text)]
+    assert len(said) > 3
+    assert [text for text in said if not re.search("[가-힣]", Texts("ko").said(text))] == []
+
+
+def test_the_seminar_s_numbers_are_korean_in_korean():
+    code = {"prune.l1_unstructured", "from cuda.bindings import cublas"}
+    said = {
+        word
+        for row in claims.recompute()
+        for text in (row.case, row.formula, row.answer, row.note)
+        for word in text.split("; ")
+    }
+    words = {text for text in said if re.search("[a-z]{4}", text)} - code
+    assert len(words) > 60
+    assert {text for text in words if not re.search("[가-힣]", Texts("ko").said(text))} == set()
+
+
+@pytest.mark.parametrize(
+    ("english", "korean"),
+    [
+        ("counts the same", "같은 값"),
+        (
+            "leaves out attention (4.3 GFLOP) and LSTM (0.5 GFLOP); counts the same",
+            "빠뜨림: 어텐션 (4.3 GFLOP), LSTM (0.5 GFLOP); 같은 값",
+        ),
+        (
+            "NVML: refused by the driver; trace: the trace estimates none",
+            "NVML: 드라이버가 거부함; trace: 트레이스에 추정값이 없음",
+        ),
+        ("words of nobody", "words of nobody"),
+    ],
+)
+def test_sentences_of_the_data_have_words(english, korean):
+    assert Texts("ko").said(english) == korean
+    assert Texts("en").said(english) == english
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_language_s_own_word_for_a_term_is_one(language):
+    sections = catalogue(language)
+    named = [word for words in sections["names"].values() for word in words.values()]
+    texts = [*named, *(text for name, words in sections.items() if name != "names" for text in words.values())]
+    foreign = "이용률|매개변수|[0-9}] %" if language == "ko" else "utilisation"
+    assert [text for text in texts if re.search(foreign, text)] == []

@@ -1,8 +1,11 @@
 """A figure that lies there as a file comes into the page only if it draws and does nothing else."""
 
+import pandas as pd
 import pytest
+import seaborn as sns
+from matplotlib.figure import Figure
 
-from mfulab.report.drawing import vector
+from mfulab.report.drawing import hover, style, vector
 
 HEAD = '<?xml version="1.0"?><!DOCTYPE svg PUBLIC "-//W3C//DTD SVG 1.1//EN" "http://www.w3.org/svg11.dtd">'
 NAMES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
@@ -61,3 +64,14 @@ def test_a_link_is_not_followed(tmp_path):
     (tmp_path / "secret").write_text(svg("<g/>"))
     (tmp_path / "x.svg").symlink_to(tmp_path / "secret")
     assert vector.saved(tmp_path, "x") is None
+
+
+def test_words_in_a_heat_map_stay_as_they_are_in_a_dark_page():
+    with style.theme():
+        figure = Figure()
+        axes = figure.subplots()
+        sns.heatmap(pd.DataFrame({"a": [0.0, 1.0]}), ax=axes, cmap="crest", annot=True)
+        style.keep_words(axes)
+        drawn = vector.inline(hover.svg(figure), "x")
+    assert {words.get_color() for words in axes.texts} == {style.ON_PALE, style.ON_DEEP}
+    assert style.ON_DEEP in drawn

@@ -14,7 +14,7 @@ from typing import Any
 
 import hydra
 from omegaconf import DictConfig
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
@@ -67,7 +67,8 @@ def main(step: str, arguments: Sequence[str]) -> None:
 
     hydra.main(version_base="1.3", config_path=str(CONFIG.resolve()), config_name="config")(task)()
     if many and any(done.values()):
-        Console().print(table_of(step, [row for row in done.values() if row]))
+        console = Console()
+        console.print(table_of(step, [row for row in done.values() if row], console.width))
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -106,7 +107,9 @@ def _measure(step: str, composition: Composition, done: dict[str, Mapping[str, A
     composition = replace(composition, base={**composition.base, "steps": [step], "replicates": 1})
     plan = runs.plan(composition, *place(composition.base))
     for excluded in plan.excluded:
-        print(f"left out: {excluded['run']}: {excluded['because']}")
+        if excluded["run"] not in done:
+            print(f"left out: {excluded['run']}: {excluded['because']}")
+        done[excluded["run"]] = {}
     wanted = [
         run
         for run in plan.runs
@@ -120,7 +123,8 @@ def _measure(step: str, composition: Composition, done: dict[str, Mapping[str, A
         store.write_run(run, RESULTS)
         expected = expected_s(run)
         about = f" · about {duration(expected)}" if expected else ""
-        print(f"{number}/{len(wanted)} {run.step}: {run.name}{about}", flush=True)
+        counted = f"{number}/{len(wanted)} " if len(wanted) > 1 else ""
+        print(f"{counted}{run.step}: {run.name}{about}", flush=True)
         log, began = config.with_name("log"), time.monotonic()
         with log.open("w") as file:
             command = [sys.executable, f"scripts/{run.step}.py", "--config", str(config)]
@@ -208,17 +212,34 @@ def _columns(values: Mapping[str, Any]) -> Table:
     return shown
 
 
-def table_of(step: str, rows: Sequence[Mapping[str, Any]]) -> Table:
-    """A line a run, with the columns that any of them has of those that the page shows first."""
+def table_of(step: str, rows: Sequence[Mapping[str, Any]], width: int) -> Group:
+    """A line a run, with the columns that the page shows first; what all runs have alike stands below.
+
+    Columns that do not fit `width` letters are left out from the right, and counted.
+    """
     wanted = [name for name in MEASUREMENTS[step].shown.split() if name not in ("hardware", "verdict")]
-    known = [name for name in wanted if any(row.get(name) not in (None, "") for row in rows)]
+    cells = {name: [_cell(name, row.get(name)) for row in rows] for name in wanted}
+    known = {name: column for name, column in cells.items() if any(column)}
+    alike = {name: column[0] for name, column in known.items() if len(rows) > 1 and len(set(column)) == 1}
+    columns, used = [name for name in known if name not in alike], 0
     shown = Table(box=None, header_style="bold", pad_edge=False)
-    for name in known:
-        shown.add_column(name, overflow="ellipsis", no_wrap=True)
-    for row in rows:
-        cells = ("" if row.get(name) is None else with_unit(name, row[name]) for name in known)
-        shown.add_row(*(Text(cell) for cell in cells))
-    return shown
+    for name in columns:
+        needed = max(map(len, [name, *known[name]])) + (2 if used else 0)
+        if used and used + needed > width:
+            break
+        shown.add_column(name, no_wrap=True)
+        used += needed
+    drawn = columns[: len(shown.columns)]
+    for line in zip(*(known[name] for name in drawn), strict=True):
+        shown.add_row(*map(Text, line))
+    notes = [", ".join(f"{name} {value}" for name, value in alike.items())]
+    rest = columns[len(drawn) :]
+    notes += [f"in row.csv of each run: {', '.join(rest)}"] if rest else []
+    return Group(shown, *(Text(note, style="dim") for note in notes if note))
+
+
+def _cell(name: str, value: object) -> str:
+    return "" if value in (None, "") else with_unit(name, value)
 
 
 def _tree(layers: Path) -> object:

@@ -34,7 +34,7 @@ def ladder_table(values: Mapping[str, Any], readings: Mapping[str, Reading], lan
     measured, first = ladder.measured(values), ladder.RUNGS[0].column
     drop = ladder.largest_drop(values)
     if first in readings and all(rung.column != first for rung in measured):
-        table.add_row(names(first), "—", Text(readings[first].reason, style="dim"))
+        table.add_row(names(first), "—", Text(names.said(readings[first].reason), style="dim"))
     for rung in measured:
         lost = drop is not None and rung.column == drop.below.column
         style = "dim" if not rung.falls else "yellow" if lost else "green"
@@ -49,7 +49,7 @@ def disturbances(values: Mapping[str, Any], verdict: Verdict | None, language: s
     found = [verdicts.sentence(flag.key, flag.numbers, language) for flag in flags if flag.key in DISTURBING]
     if values.get("only_counted"):
         found.append(text("only_counted"))
-    if steps < FEWEST_WINDOWS:
+    if steps < FEWEST_WINDOWS and not values.get("windows"):
         found.append(text("few_steps", count=steps))
     if values.get("ceiling_other_processes_percent") is not None:
         found.append(text("ceiling_beside"))
@@ -96,6 +96,8 @@ def report(window: Any, language: str = "en") -> list[Any]:
     if disturbed := disturbances(values, verdict, language):
         lines.append(Text(text("disturbed", what="; ".join(disturbed)), style="bold red"))
     lines.append(Text(facts_line(values, language), style="bold"))
+    if values.get("windows") and values.get("time_ci_low_s") is None:
+        lines.append(Text(text("no_interval", count=values["windows"]), style="dim"))
     lines.append(ladder_table(values, readings, language))
     if basis := basis_line(values, language):
         lines.append(Text(basis))

@@ -1,6 +1,7 @@
 """Every sentence of figures, page and verdicts, in one catalogue a language: none of them stands in code."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from string import Formatter
@@ -38,6 +39,14 @@ class Texts:
         """The word for a value of the data (`mode`, `training`), or the value itself where the catalogue has none."""
         return str(self._texts.get("names", {}).get(kind, {}).get(value, value))
 
+    def said(self, text: str) -> str:
+        """A sentence of the data in this language, by the templates of `names.said`; what has none stays as it is.
+
+        Parts between semicolons are looked up one by one, and what stands for a placeholder is, too. The colon behind
+        the source of a part stays.
+        """
+        return _said(self.language, text) if _templates(self.language) else text
+
     def _find(self, key: str) -> str | None:
         for section in (self.section, "common"):
             found = self._texts.get(section, {}).get(key) if section else None
@@ -52,6 +61,28 @@ def catalogue(language: str) -> Mapping[str, Any]:
     if language not in LANGUAGES:
         raise ValueError(f"report.language={language}: choose one of {', '.join(LANGUAGES)}")
     return yaml.safe_load(_CATALOGUES[language].read_text(encoding="utf-8"))
+
+
+@cache
+def _templates(language: str) -> Sequence[tuple[re.Pattern[str], str]]:
+    """The sentences of the data that a language has words for, as patterns of the English ones, in their order."""
+    found = []
+    for english, template in catalogue(language).get("names", {}).get("said", {}).items():
+        parts = re.split(r"\{(\w+)\}", english)
+        pattern = "".join(f"(?P<{part}>.+?)" if place % 2 else re.escape(part) for place, part in enumerate(parts))
+        found.append((re.compile(pattern), template))
+    return found
+
+
+@cache
+def _said(language: str, text: str) -> str:
+    for pattern, template in _templates(language):
+        if found := pattern.fullmatch(text):
+            return template.format(**{name: _said(language, value) for name, value in found.groupdict().items()})
+    if "; " in text:
+        return "; ".join(_said(language, part) for part in text.split("; "))
+    source, colon, rest = text.partition(": ")
+    return f"{source}{colon}{_said(language, rest)}" if colon else text
 
 
 class _Words(Formatter):

@@ -27,10 +27,15 @@ def flags(cell: str | None, language: str = "en") -> str:
     return reason(_read(cell), language)
 
 
+def reasons(cell: str | None, language: str = "en") -> str:
+    """A cell of {column: why it is empty} as sentences, each behind its column."""
+    return "; ".join(f"{column}: {reason(why, language)}" for column, why in _read(cell).items())
+
+
 def reason(given: str | Mapping[str, Mapping[str, Any]], language: str = "en") -> str:
-    """The sentences of {key: numbers}, joined by semicolons; a text is one already."""
+    """The sentences of {key: numbers}, joined by semicolons; a text is one already, to be said in `language`."""
     if isinstance(given, str):
-        return given
+        return Texts(language).said(given)
     return "; ".join(sentence(key, numbers, language) for key, numbers in given.items())
 
 

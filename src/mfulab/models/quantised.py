@@ -73,10 +73,10 @@ def _linear_layers(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear
         for name, child in list(parent.named_children()):
             if isinstance(child, nn.Linear):
                 yield parent, name, child
-            elif type(child).__name__ == "Conv1D" and hasattr(child, "nx"):  # transformers: weight is [in, out]
-                plain = nn.Linear(child.nx, child.nf, device="meta")
+            elif type(child).__name__ == "Conv1D" and isinstance(child.weight, torch.Tensor):  # transformers: [in, out]
+                plain = nn.Linear(*child.weight.shape, device="meta")
                 plain.weight = nn.Parameter(child.weight.t(), requires_grad=False)
-                plain.bias = child.bias
+                plain.bias = child.bias  # type: ignore[assignment]
                 yield parent, name, plain
 
 

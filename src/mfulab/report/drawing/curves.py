@@ -100,16 +100,15 @@ def draw(
     style.legend(figure, [*entries, *style.hollow(rows, trust.doubtful(rows), text)])
     labels.settle(figure)
     for place, ends in ends_of.items():
-        labels.at_line_ends(grid[place], _named_ends(ends, text))
+        labels.at_line_ends(grid[place], _named_ends(ends, len(colors) > 1, text))
 
 
-def _named_ends(ends: list[tuple[float, float, str, str, str]], text: Texts) -> list[tuple[float, float, str, str]]:
-    """A label a line, with its precision where its model has several; of many lines one a model, at its highest."""
-    if len(ends) <= MOST_NAMED:
-        models = [end[2] for end in ends]
-        words = {name: f" {text.name('precision', name)}" for *_, name in ends}
-        return [
-            (x, y, model + (words[name] if models.count(model) > 1 else ""), ink) for x, y, model, ink, name in ends
-        ]
-    highest = {end[2]: end for end in sorted(ends, key=lambda end: end[1])}
-    return [(x, y, model, style.INK) for x, y, model, _, _ in highest.values()]
+def _named_ends(
+    ends: list[tuple[float, float, str, str, str]], several: bool, text: Texts
+) -> list[tuple[float, float, str, str]]:
+    """A label a line, with its precision where the figure has several; of many lines one a model, at its highest."""
+    if len(ends) > MOST_NAMED:
+        ends = list({end[2]: end for end in sorted(ends, key=lambda end: end[1])}.values())
+    return [
+        (x, y, f"{model} {text.name('precision', name)}" if several else model, ink) for x, y, model, ink, name in ends
+    ]

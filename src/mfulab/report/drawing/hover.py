@@ -1,7 +1,7 @@
-"""Titles of points, shown while the pointer rests on one: part of the SVG, without a script."""
+"""Titles of points and bars, shown while the pointer rests on one: part of the SVG, without a script."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from io import BytesIO
 from pathlib import Path
 
@@ -10,9 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.collections import Collection
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from mfulab.language.quantities import significant
 from mfulab.planning.naming import short
+from mfulab.report.drawing import style
 
 # Matplotlib writes a collection's URLs as links, an element each; what begins so is no link but a title.
 MARK = "hover:"
@@ -24,17 +26,28 @@ def say(points: Collection, rows: pd.DataFrame, *values: str) -> None:
     points.set_urls([MARK + words for words in _words(rows, values)])
 
 
-def lay_over(axes: Axes, rows: pd.DataFrame, x: str, y: str) -> None:
-    """Titles for the points of a line, by marks that are not seen."""
-    seen = axes.scatter(rows[x], rows[y], s=120, color="none", linewidth=0, zorder=5)
+def say_bars(bars: Iterable[Patch], rows: pd.DataFrame, *values: str) -> None:
+    """Gives each bar, one a row, its run and the columns `values` as its title."""
+    for bar, words in zip(bars, _words(rows, values), strict=True):
+        bar.set_url(MARK + words)
+
+
+def lay_over(axes: Axes, rows: pd.DataFrame, x: str | Sequence[float], y: str | Sequence[float], *values: str) -> None:
+    """Titles for points that are no scatter, by marks that are not seen, at columns or places `x` and `y`.
+
+    They say the columns `values`, without them those of `x` and `y`.
+    """
+    if len(rows) > style.MANY:
+        return
+    places = [rows[place] if isinstance(place, str) else place for place in (x, y)]
+    seen = axes.scatter(*places, s=120, color="none", linewidth=0, zorder=5)
     seen.set_facecolor((0, 0, 0, 0))
-    say(seen, rows, x, y)
+    say(seen, rows, *(values or [place for place in (x, y) if isinstance(place, str)]))
 
 
-def _words(rows: pd.DataFrame, values: Iterable[str]) -> Iterable[str]:
-    columns = list(values)
+def _words(rows: pd.DataFrame, values: Sequence[str]) -> Iterable[str]:
     for _, row in rows.iterrows():
-        told = ", ".join(f"{name} {significant(row[name])}" for name in columns)
+        told = ", ".join(f"{name} {significant(row[name])}" for name in values if pd.notna(row[name]))
         yield f"{short(row['run'])}: {told}"
 
 

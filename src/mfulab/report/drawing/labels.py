@@ -91,13 +91,16 @@ def beside_points(
 ) -> list[Annotation]:
     """Names points of a scatter: (x, y, name) in data units. Each label takes the nearest free place around its point.
 
-    `obstacles` are points that no label may cover, `lines` points of lines on which one stands only where it finds no
-    other place. Call it after `settle`; a label that finds none is left out rather than drawn over another.
+    `obstacles` are points that no label may cover, nor a text of the axes; on `lines`, points of lines, one stands only
+    where it finds no other place. Call it after `settle`; a label that finds none is left out rather than drawn over
+    another.
     """
     renderer = axes.figure.canvas.get_renderer()
     inside = axes.get_window_extent(renderer).extents
     scale = axes.figure.dpi / 72
     taken = _around(axes, [*obstacles, *(point[:2] for point in points)], 4 * scale)
+    texts = [text.get_window_extent(renderer).extents for text in axes.texts if text.get_text()]
+    taken = np.vstack([taken, *texts]) if texts else taken
     crossed = _around(axes, lines, 2 * scale)
     labels = []
     for x, y, name in points:

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from mfulab.language import Texts
 from mfulab.language.quantities import significant
 from mfulab.report import frames
-from mfulab.report.drawing import style, ticks
+from mfulab.report.drawing import hover, style, ticks
 from mfulab.schema.formats import FORMATS
 from mfulab.tables.mfu import quotient_interval
 
@@ -101,6 +101,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> None:
                 color=colors[value],
                 elinewidth=1.4,
             )
+            heights_here = group["model"].map(heights) + offsets[value]
+            hover.lay_over(axes, group, "speedup", heights_here, "speedup", "samples_per_s")
         ticks.doublings(axes, (2.0**power for power in range(-10, 11)), "×")
         axes.set_yticks(range(len(order)), order, fontsize=min(11, (240 if len(machines) == 1 else 145) / len(order)))
         axes.set_ylim(-0.6, len(order) - 0.4)

@@ -11,6 +11,7 @@ import seaborn as sns
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -19,6 +20,7 @@ from mfulab.report.drawing import fonts
 from mfulab.schema.configs import WorkloadConfig
 
 INK, MUTED, GRID, PAPER = "#1f2933", "#5f6b7a", "#dde2e8", "#ffffff"
+ON_PALE, ON_DEEP = "#262626", "#fefefe"  # of words on a colour that no theme of the page changes
 # seaborn's "colorblind" without its yellow, its pale pink and one of two near blues: readable on white and on black.
 PALETTE = tuple(sns.color_palette("colorblind").as_hex()[index] for index in (0, 1, 2, 3, 4, 5, 9, 7))
 SIZE = (10.0, 5.625)  # inches: 16:9, 1920 × 1080 at DPI
@@ -84,6 +86,12 @@ def precision_colors(values: Iterable[str]) -> dict[str, str]:
     """A colour for each precision, the same one in all figures as long as no more than eight meet."""
     usual = ("fp32", "bf16", "fp16", "tf32", "fp8", "fp64", "amp_bf16", "amp_fp16", "int8")
     return _usual_first(usual, values)
+
+
+def keep_words(axes: Axes) -> None:
+    """Keeps the words in a heat map's cells as they are in a dark page, where the paper's white would be black."""
+    for words in axes.texts:
+        words.set_color(ON_DEEP if to_hex(words.get_color()) == PAPER else ON_PALE)
 
 
 def family_colors(values: Iterable[str]) -> dict[str, str]:

@@ -58,6 +58,22 @@ def decades(axis: Axis, most: int = 8) -> None:
     axis.set_major_formatter(FuncFormatter(_plain if low >= 1e-4 and high < 1e5 else _power))
 
 
+def zero_at_left(axes: Axes, values: Iterable[float]) -> float:
+    """Makes the x axis logarithmic, its left edge standing for zero where a value is zero; returns the edge."""
+    known = [value for value in values if value == value]
+    positive = [value for value in known if value > 0] or [1e-16]
+    edge = 10.0 ** (math.floor(math.log10(min(positive))) - 1)
+    axes.set_xscale("log")
+    if 0 in known:
+        axes.set_xlim(edge, 3 * max(positive))
+        decades(axes.xaxis)
+        shown = axes.xaxis.get_major_formatter()
+        away = edge * (axes.get_xlim()[1] / edge) ** 0.08
+        axes.set_xticks([edge, *(place for place in axes.get_xticks() if away < place <= 3 * max(positive))])
+        axes.xaxis.set_major_formatter(lambda value, place: "0" if math.isclose(value, edge) else shown(value, place))
+    return edge
+
+
 def _plain(value: float, _: object) -> str:
     return f"{value:g}"
 

@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from mfulab.language import Texts
 from mfulab.language.quantities import percent, quantity
-from mfulab.report.drawing import matmuls, style
+from mfulab.report.drawing import hover, matmuls, style
 from mfulab.report.frames import Tables, ok, own, with_machine
 
 TABLES = ("matmul", "environment")
@@ -73,7 +73,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     for precision, name in names.items():
         axes, here = grid["", name], rows[rows["precision"] == precision]
         axes.plot(range(len(here)), here["tflop_s"] * 1e3, color=style.GRID, linewidth=1.5, zorder=1)
-        axes.scatter(range(len(here)), here["tflop_s"] * 1e3, color=here["tile"].map(colors), s=60, zorder=2)
+        drawn = axes.scatter(range(len(here)), here["tflop_s"] * 1e3, color=here["tile"].map(colors), s=60, zorder=2)
+        hover.say(drawn, here, "n", "tflop_s")
         axes.set_xticks(range(len(here)), [f"{n:g}" for n in here["n"]], rotation=90, fontsize=9)
         axes.set_xlabel(text("size"))
         axes.set_ylim(0, 1.1e3 * here["tflop_s"].max())

@@ -71,6 +71,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         linecolor=style.PAPER,
         cbar_kws={"label": "GFLOP/s"},
     )
+    style.keep_words(axes)
     axes.invert_yaxis()
     axes.grid(visible=False)  # a block that was not run is empty
     first = rows.iloc[0]

@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from mfulab.language import Texts
 from mfulab.language.quantities import percent, quantity
-from mfulab.report.drawing import style
+from mfulab.report.drawing import hover, style
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("ceilings", "environment")
@@ -43,7 +43,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         axes = grid["", machine]
         here = rows[rows["machine"] == machine].sort_values("measured_tflop_s")
         names = [text.name("precision", name) for name in here["ceiling"]]
-        axes.barh(names, here["measured_tflop_s"], color=style.PALETTE[0], height=0.55)
+        bars = axes.barh(names, here["measured_tflop_s"], color=style.PALETTE[0], height=0.55)
+        hover.say_bars(bars, here, "measured_tflop_s", "computed_tflop_s")
         axes.plot(
             here["computed_tflop_s"],
             names,

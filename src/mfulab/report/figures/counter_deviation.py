@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from mfulab.language import Texts
 from mfulab.language.quantities import percent
-from mfulab.report.drawing import style
+from mfulab.report.drawing import hover, style
 from mfulab.report.frames import Tables, ok
 
 TABLES = ("counters",)
@@ -36,7 +36,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
         counter=worst["counter"],
         model=worst["model"],
         deviation=percent(worst["deviation_percent"]),
-        explanation=worst["explanation"],
+        explanation=text.said(worst["explanation"]),
     )
 
 
@@ -54,6 +54,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         shift = 0.15 * (place - (len(counters) - 1) / 2)
         heights = [models.index(model) + shift for model in here["model"]]
         axes.plot(here["deviation_percent"], heights, marker, color=color, markersize=7)
+        hover.lay_over(axes, here.assign(run=f"{counter}, " + here["model"]), "deviation_percent", heights)
     axes.set_yticks(range(len(models)), models, fontsize=10 if len(models) > 14 else 11)
     axes.set_ylim(-0.6, len(models) - 0.4)
     axes.set_xlabel(text("deviation"))

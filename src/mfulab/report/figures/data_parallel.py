@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from mfulab.language import Texts
 from mfulab.language.quantities import percent, quantity, significant
-from mfulab.report.drawing import labels, style
+from mfulab.report.drawing import hover, labels, style
 from mfulab.report.frames import Tables, ok, one_each, with_machine
 
 TABLES = ("profile", "environment")
@@ -86,11 +86,12 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     style.arrange(figure)
     for machine, here in shown.items():
         left, right = (grid[machine, column] for column in columns)
-        left.barh(here.index, here["efficiency"], color=style.MUTED, height=0.6)
+        bars = left.barh(here.index, here["efficiency"], color=style.MUTED, height=0.6)
+        hover.say_bars(bars, here, "efficiency", "samples_per_s", "exposed_communication_ms")
         for place, row in here.iterrows():
-            share = "" if pd.isna(row["mfu_percent"]) else f", MFU {percent(row['mfu_percent'])} %"
+            share = "" if pd.isna(row["mfu_percent"]) else f", MFU {text('share_of', share=row['mfu_percent'])}"
             said, behind = (
-                f"{percent(row['efficiency'])} %{share}",
+                f"{text('share_of', share=row['efficiency'])}{share}",
                 {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1},
             )
             left.text(row["efficiency"] + 2, place, said, va="center", fontsize=8, bbox=behind)

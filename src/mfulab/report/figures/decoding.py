@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from mfulab.language import Texts
 from mfulab.language.quantities import percent, significant
-from mfulab.report.drawing import curves, labels, style, ticks
+from mfulab.report.drawing import curves, hover, labels, style, ticks
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("profile", "environment")
@@ -52,6 +52,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
             grid[series["machine"], ""].plot(
                 line["batch_size"], line[column], color=colors[series["precision"]], linestyle=dash, marker="o"
             )
+            hover.lay_over(grid[series["machine"], ""], line, "batch_size", column)
         last = line.iloc[-1]
         ends[series["machine"]].append((last["batch_size"], last["mbu_percent"], series["model"], style.INK))
     for (machine, _), axes in grid.items():

@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from mfulab.language import Texts
 from mfulab.language.quantities import quantity, significant
-from mfulab.report.drawing import style
+from mfulab.report.drawing import hover, style
 from mfulab.report.frames import Tables, ok
 
 TABLES = ("flops",)
@@ -49,6 +49,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     axes.hlines(heights, rows["forward_per_sample"], whole, color=style.GRID, linewidth=4)
     axes.plot(rows["forward_per_sample"], heights, "o", color=style.PALETTE[0], markersize=8)
     axes.plot(whole, heights, "o", color=style.PALETTE[1], markersize=8)
+    hover.lay_over(axes, rows, "forward_per_sample", heights)
+    hover.lay_over(axes, rows, whole, heights, "backward_per_sample", "other_per_sample")
     far = whole.fillna(rows["forward_per_sample"])
     for height, (place, forward, parameters) in enumerate(
         zip(far, rows["forward_per_sample"], rows["parameters"], strict=True)

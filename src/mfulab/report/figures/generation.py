@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from mfulab.language import Texts
 from mfulab.language.quantities import percent, quantity, significant
-from mfulab.report.drawing import labels, style, ticks
+from mfulab.report.drawing import hover, labels, style, ticks
 from mfulab.report.frames import Tables, ok, one_each, with_machine
 from mfulab.timing.serving import Policy, Server, latencies, requests
 from mfulab.timing.statistics import Stats
@@ -105,6 +105,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
             column, dash = LINES[str(keys[-1])]
             color = colors[f"{half['sequence_length'].iloc[0]:.0f}"]
             left.plot(half["batch_size"], half[column], color=color, linestyle=dash, marker="o")
+            hover.lay_over(left, half, "batch_size", column)
         left.axhline(100, color=style.MUTED, linewidth=1)
         left.set_ylim(0, max(105.0, 1.05 * here[["mfu_percent", "mbu_percent"]].max(axis=None)))
         ticks.doublings(left, rows["batch_size"])

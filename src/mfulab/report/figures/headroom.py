@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from mfulab.language import Texts
 from mfulab.language.quantities import percent, significant
-from mfulab.report.drawing import style
+from mfulab.report.drawing import hover, style
 from mfulab.report.frames import Tables, ok, with_machine, with_traces
 from mfulab.tables.headroom import PARTS
 
@@ -68,7 +68,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     present = [part for part in PARTS if (rows[part].abs() >= SHOWN).any()]
     machines = list(dict.fromkeys(rows["machine"]))
     style.fit(figure, len(rows) + len(machines))
-    _draw_bars(axes, rows, machines, present)
+    _draw_bars(axes, rows, machines, present, text)
     axes.set_xlabel(text("points"))
     style.legend_rows(figure, [style.dot(COLORS[part], words(part), "s") for part in reversed(present)])
 
@@ -78,7 +78,10 @@ def _draw_steps(axes: Axes, row: pd.Series, words: Texts, text: Texts) -> None:
     level, names = 100.0, [text("peak")]
     axes.barh(0, 100, color=style.GRID)
     for place, part in enumerate(shown, start=1):
-        axes.barh(place, row[part], left=level - row[part], color=COLORS[part], edgecolor=style.MUTED, linewidth=0.5)
+        bars = axes.barh(
+            place, row[part], left=level - row[part], color=COLORS[part], edgecolor=style.MUTED, linewidth=0.5
+        )
+        hover.say_bars(bars, row.to_frame().T, f"{part}_ms", part)
         level -= row[part]
         inside = level > 12
         at, side = (level - 1, "right") if inside else (level + row[part] + 1, "left")
@@ -86,7 +89,7 @@ def _draw_steps(axes: Axes, row: pd.Series, words: Texts, text: Texts) -> None:
         names.append(words(part))
     axes.barh(len(names), row["useful"], color=COLORS["useful"])
     axes.text(row["useful"] + 1, len(names), f"{significant(row['useful_ms'])} ms", va="center", fontsize=10)
-    names.append(f"MFU {percent(row['useful'])} %")
+    names.append(f"MFU {text('share_of', share=row['useful'])}")
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
     axes.set(xlim=(0, max(100.0, row["useful"]) * 1.02), xlabel=text("points"))
@@ -94,7 +97,7 @@ def _draw_steps(axes: Axes, row: pd.Series, words: Texts, text: Texts) -> None:
     axes.grid(axis="y", visible=False)
 
 
-def _draw_bars(axes: Axes, rows: pd.DataFrame, machines: list[str], present: list[str]) -> None:
+def _draw_bars(axes: Axes, rows: pd.DataFrame, machines: list[str], present: list[str], text: Texts) -> None:
     """A bar a run, the runs of a machine below its name."""
     labels, places, line = [], {}, 0
     for machine in machines:
@@ -103,13 +106,14 @@ def _draw_bars(axes: Axes, rows: pd.DataFrame, machines: list[str], present: lis
         for index, row in rows[rows["machine"] == machine].iterrows():
             line += 1
             places[index] = line
-            labels.append(f"{row['model']}  {percent(row['useful'])} %")
+            labels.append(f"{row['model']}  {text('share_of', share=row['useful'])}")
         line += 1
     left = pd.Series(0.0, index=rows.index)
     for part in reversed(present):
         width = rows[part].clip(lower=0).astype(float)
-        axes.barh([*places.values()], width[[*places]], left=left[[*places]], color=COLORS[part],
-                  edgecolor=style.PAPER, linewidth=0.6, height=0.78)  # fmt: skip
+        bars = axes.barh([*places.values()], width[[*places]], left=left[[*places]], color=COLORS[part],
+                         edgecolor=style.PAPER, linewidth=0.6, height=0.78)  # fmt: skip
+        hover.say_bars(bars, rows.loc[[*places]], f"{part}_ms", part)
         for index, value in width[width >= NAMED].items():
             dark = part in ("matmuls_below_best", "useful", "input_wait", "graph")
             color = "#fefefe" if dark else "#101418"  # on its bar, whatever the page's theme

@@ -9,7 +9,7 @@ from matplotlib.ticker import NullLocator
 
 from mfulab.language import Texts, verdicts
 from mfulab.language.quantities import percent, significant
-from mfulab.report.drawing import matmuls, style
+from mfulab.report.drawing import hover, matmuls, style
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("matmul", "environment")
@@ -100,15 +100,16 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         axes = grid["", titles[machine]]
         here = rows[rows["machine"] == machine].sort_values("share_of_reference_percent").tail(24)
         shares = here["share_of_reference_percent"]
-        axes.barh(here["kernel"], shares, color=here["family"].map(colors), height=0.7)
+        bars = axes.barh(here["kernel"], shares, color=here["family"].map(colors), height=0.7)
+        hover.say_bars(bars, here, "share_of_reference_percent", "tflop_s", "time_s")
         axes.axvline(100, color=style.MUTED, linewidth=1.2)
         label = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1}  # the line at 100 % would cross it
         small = 8 if len(here) > 14 else 10
         for height, share in enumerate(shares):
             beside = {"textcoords": "offset points", "va": "center", "fontsize": small, "bbox": label}
-            axes.annotate(f"{percent(share)} %", (share, height), (5, 0), **beside)
+            axes.annotate(text("share_of", share=share), (share, height), (5, 0), **beside)
         if len(machines) == 1:
-            for height, adds in enumerate(text.name("adds", each) for each in here["adds"]):
+            for height, adds in enumerate(text.said(each) for each in here["adds"]):
                 fewer = len(adds) / max(1, style.letters(adds))
                 short = textwrap.shorten(adds, int(72 * fewer), placeholder=" …")
                 words = style.wrapped(adds, 44) if len(here) <= 14 and adds else short

@@ -79,9 +79,9 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     for down, load in enumerate(off.index):
         for across, (value, error) in enumerate(zip(readings.loc[load], off.loc[load], strict=True)):
             words = "–" if pd.isna(value) else f"{percent(value)} ({round(error):+d})".replace("-", "−")
-            axes.text(across, down, words, ha="center", va="center", fontsize=10)
+            axes.text(across, down, words, ha="center", va="center", fontsize=10, color=style.ON_PALE)
     truths = rows.set_index("load")["truth_percent"]
-    names = [f"{text(load)}: {percent(truths[load])} %" for load in off.index]
+    names = [f"{text(load)}: {text('share_of', share=truths[load])}" for load in off.index]
     axes.set_yticks(range(len(names)), names)
     axes.set_xticks(range(len(off.columns)), [text(name).replace(" ", "\n", 1) for name in off.columns], fontsize=10)
     axes.xaxis.tick_top()

@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from mfulab.language import Texts
 from mfulab.language.quantities import quantity
-from mfulab.report.drawing import labels, matmuls, style, ticks
+from mfulab.report.drawing import hover, labels, matmuls, style, ticks
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("matmul", "environment")
@@ -52,20 +52,18 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A point a format; left is exact, up is fast; an exact zero is drawn at the left edge."""
     machines = style.machines(rows)
     grid = style.panels(figure, [""], machines, sharex=True)
-    floor = rows["relative_error"][rows["relative_error"] > 0].min() / 10
-    shown = rows.assign(error=rows["relative_error"].clip(lower=floor))
     for machine in machines:
-        axes, here = grid["", machine], shown[shown["machine"] == machine]
+        axes = grid["", machine]
+        edge = ticks.zero_at_left(axes, rows["relative_error"])
+        here = rows[rows["machine"] == machine].assign(error=rows["relative_error"].clip(lower=edge))
         axes.scatter(here["error"], here["tflop_s"], s=90, color=style.PALETTE[0], zorder=3, clip_on=False)
-        axes.set(xscale="log", yscale="log", xlabel=text("error"))
-        axes.margins(0.2, 0.15)
-        if (here["relative_error"] == 0).any():
-            axes.set_xlim(left=floor)
+        hover.lay_over(axes, here, "error", "tflop_s", "relative_error", "tflop_s")
+        axes.set(yscale="log", xlabel=text("error"))
         axes.set_ylim(here["tflop_s"].min() / 3, here["tflop_s"].max() * 3)
         ticks.speeds(axes)
     labels.settle(figure)
     for machine in machines:
-        here = shown[shown["machine"] == machine]
+        here = rows[rows["machine"] == machine].assign(error=rows["relative_error"].clip(lower=edge))
         points = [
             (error, speed, f"{text.name('precision', precision)}  {kernel}")
             for error, speed, precision, kernel in here[["error", "tflop_s", "precision", "kernel"]].itertuples(

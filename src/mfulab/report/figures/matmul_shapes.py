@@ -93,6 +93,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         linecolor=style.PAPER,
         cbar_kws={"label": text("share")},
     )
+    style.keep_words(axes)
     axes.set(xlabel="", ylabel=text("shape"))
     axes.grid(False)
     axes.tick_params(axis="x", labelrotation=35 if len(kernels) > FLAT_NAMES else 0, labelsize=small + 1)

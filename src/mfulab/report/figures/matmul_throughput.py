@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from mfulab.language import Texts
 from mfulab.language.quantities import quantity, significant
-from mfulab.report.drawing import labels, matmuls, style, ticks
+from mfulab.report.drawing import hover, labels, matmuls, style, ticks
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("matmul", "environment")
@@ -67,6 +67,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
             look = {"color": colors[kernel], "marker": "o", "markersize": 5, "gid": kernel}
             speed.plot(line["n"], line["tflop_s"], **look)
             error.plot(line["n"], line["relative_error"], **look)
+            hover.lay_over(speed, line, "n", "tflop_s")
+            hover.lay_over(error, line, "n", "relative_error")
         ceiling = here["ceiling_tflop_s"].max()
         if ceiling == ceiling:
             speed.axhline(ceiling, color=style.MUTED, linewidth=1, linestyle=(0, (4, 3)))

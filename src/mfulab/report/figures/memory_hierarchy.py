@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from mfulab.language import Texts
 from mfulab.language.quantities import quantity, significant
-from mfulab.report.drawing import style, ticks
+from mfulab.report.drawing import hover, style, ticks
 from mfulab.report.frames import Tables, ok, one_each, own, with_machine
 
 TABLES = ("memory", "environment")
@@ -67,6 +67,10 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         if len(walked):
             marked = {"marker": style.MARKERS[place], "color": colors[pattern], "linewidth": 1.6}
             axes.plot(walked["working_set_bytes"], walked["time_per_access_s"] * 1e9, **marked)
+            nanoseconds = walked["time_per_access_s"] * 1e9
+            hover.lay_over(
+                axes, walked, walked["working_set_bytes"], nanoseconds, "working_set_bytes", "time_per_access_s"
+            )
     sizes = sorted(rows["working_set_bytes"].unique())
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")

@@ -6,7 +6,7 @@ from matplotlib.ticker import NullFormatter
 
 from mfulab.language import Texts
 from mfulab.language.quantities import significant
-from mfulab.report.drawing import style
+from mfulab.report.drawing import hover, style, ticks
 from mfulab.report.frames import Tables, ok
 
 TABLES = ("formats",)
@@ -51,17 +51,17 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     names = [text.name("precision", precision) for precision in rows["precision"]]
     base = pd.Series(0.0, index=rows.index)
     for part, color in zip(PARTS, (style.PALETTE[7], style.PALETTE[6], style.PALETTE[5]), strict=True):
-        bits.barh(names, rows[part], left=base, color=color, height=0.6)
+        hover.say_bars(bits.barh(names, rows[part], left=base, color=color, height=0.6), rows, part)
         base += rows[part]
     bits.set_xlabel(text("bits"))
     bits.set_xlim(0, base.max() * 1.05)
-    positive = rows[list(RUNGS)].where(rows[list(RUNGS)] > 0)
-    floor = positive.min(axis=None) / 10
+    edge = ticks.zero_at_left(errors, rows[list(RUNGS)].to_numpy(dtype=float).ravel())
     for rung, color, marker in zip(RUNGS, style.PALETTE, style.MARKERS, strict=False):
         known = rows[rows[rung].notna()]
         heights = [names.index(text.name("precision", precision)) for precision in known["precision"]]
-        errors.plot(known[rung].clip(lower=floor), heights, marker, color=color, markersize=9, alpha=0.85)
-    errors.set_xscale("log")
+        places = known[rung].clip(lower=edge)
+        errors.plot(places, heights, marker, color=color, markersize=9, alpha=0.85, clip_on=False, zorder=3)
+        hover.lay_over(errors, known, places, heights, rung)
     errors.xaxis.set_minor_formatter(NullFormatter())
     errors.set_xlabel(text("error"))
     for axes in (bits, errors):

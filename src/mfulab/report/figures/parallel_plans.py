@@ -25,9 +25,7 @@ def rows(tables: Tables) -> pd.DataFrame:
         return counted
     largest = counted.iloc[-1]
     plans = pd.DataFrame(json.loads(largest["plans"]))
-    return plans.assign(
-        model=largest["model"], hardware="", recorded=bool(largest["recorded"]), commit="", started_at=""
-    )
+    return plans.assign(**{name: largest[name] for name in ("model", "hardware", "recorded", "commit", "started_at")})
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:

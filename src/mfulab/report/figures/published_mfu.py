@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from mfulab.language import Texts
 from mfulab.language.quantities import percent
-from mfulab.report.drawing import style
+from mfulab.report.drawing import hover, style
 from mfulab.report.frames import Tables, ok
 
 TABLES = ("published", "profile")
@@ -96,7 +96,9 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         axes.axhline(FULL, color=style.MUTED, linewidth=1, linestyle=(0, (4, 3)))
         for family, (color, marker) in looks.items():
             of = here[here["family"] == family]
-            axes.scatter(of["accelerators"], of["mfu_bf16_percent"], s=46, color=color, marker=marker, alpha=0.75, lw=0)
+            place = of["accelerators"], of["mfu_bf16_percent"]
+            drawn = axes.scatter(*place, s=46, color=color, marker=marker, alpha=0.75, lw=0)
+            hover.say(drawn, of, "accelerators", "mfu_bf16_percent")
         mine = here[here["family"] == OWN]
         axes.scatter(
             mine["accelerators"], mine["mfu_bf16_percent"], s=190, marker="*", color=style.INK, zorder=4, linewidth=0

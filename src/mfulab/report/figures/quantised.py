@@ -73,7 +73,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     style.arrange(figure)
     names = shown.drop_duplicates("quantisation").set_index("place")
     for (machine, case), axes in grid.items():
-        _bars(axes, shown[(shown["machine"] == machine) & (shown["case"] == case)])
+        _bars(axes, shown[(shown["machine"] == machine) & (shown["case"] == case)], text)
         axes.set_yticks(list(names.index), [_name(row, shown, text) for _, row in names.iterrows()], fontsize=9)
         axes.set_xlim(0, 1.9 * max(100, shown["relative"].max()))
         if machine == machines[-1] and case == cases[len(cases) // 2]:
@@ -85,14 +85,15 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
 def _name(row: pd.Series, shown: pd.DataFrame, text: Texts) -> str:
     """A scheme with its weights' bytes and its largest error."""
     own = shown[shown["quantisation"] == row["quantisation"]]
-    values = {"size": quantity(own["weight_bytes"].max(), "B"), "error": f"{percent(own['error'].max())} %"}
+    values = {"size": quantity(own["weight_bytes"].max(), "B"), "error": text("share_of", share=own["error"].max())}
     return text("scheme", scheme=text.name("quantisation", row["quantisation"]), **values)
 
 
-def _bars(axes: Axes, here: pd.DataFrame) -> None:
+def _bars(axes: Axes, here: pd.DataFrame, text: Texts) -> None:
     axes.barh(here["place"], here["relative"], color=style.PALETTE[0], height=0.6)
     for _, row in here.iterrows():
-        share = "" if pd.isna(row["mbu_percent"]) else f", {percent(row['mbu_percent'])} %"
-        axes.text(row["relative"] + 4, row["place"], f"{percent(row['relative'])} %{share}", va="center", fontsize=8)
+        shares = [row["relative"], *([] if pd.isna(row["mbu_percent"]) else [row["mbu_percent"]])]
+        said = ", ".join(text("share_of", share=each) for each in shares)
+        axes.text(row["relative"] + 4, row["place"], said, va="center", fontsize=8)
     axes.axvline(100, color=style.MUTED, linewidth=1, linestyle="--")
     axes.grid(axis="y", visible=False)

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from mfulab.language import Texts
 from mfulab.language.quantities import percent
-from mfulab.report.drawing import style, ticks
+from mfulab.report.drawing import hover, style, ticks
 from mfulab.report.frames import Tables, ok, own, with_machine
 from mfulab.tables import repeatability, replicates
 
@@ -87,6 +87,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
             linewidth=0.5,
             rasterized=len(here) > style.MANY,
         )
+        heights_here = here["what"].map(heights)
+        hover.lay_over(axes, here, here["spread_percent"].clip(lower=FINEST), heights_here, "spread_percent", "time_s")
         usual = repeatability.trust(list(rows.loc[rows["machine"] == machine, "times"])).spread_percent
         if usual:
             axes.axvline(usual, color=style.MUTED, linewidth=1, linestyle=(0, (4, 3)))

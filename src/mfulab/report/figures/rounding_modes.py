@@ -6,7 +6,7 @@ from matplotlib.ticker import NullFormatter
 
 from mfulab.language import Texts
 from mfulab.language.quantities import percent, significant
-from mfulab.report.drawing import style
+from mfulab.report.drawing import hover, style, ticks
 from mfulab.report.figures import number_formats
 from mfulab.report.frames import Tables
 
@@ -53,17 +53,17 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     axes = figure.subplots()
     names = [text.name("precision", precision) for precision in rows["precision"]]
     series = [*MODES, *COMPENSATED]
-    positive = rows[series].where(rows[series] > 0)
-    floor = positive.min(axis=None) / 10 if positive.notna().any(axis=None) else 1e-16
+    edge = ticks.zero_at_left(axes, rows[series].to_numpy(dtype=float).ravel())
     entries = []
     for place, name in enumerate(series):
         color, marker = style.PALETTE[place], style.MARKERS[place]
         fill = "none" if name in COMPENSATED else "full"
         shifted = [height + 0.3 - 0.1 * place for height in range(len(rows))]
-        axes.plot(rows[name].clip(lower=floor), shifted, marker, color=color, fillstyle=fill, markersize=9)
+        places = rows[name].clip(lower=edge)
+        axes.plot(places, shifted, marker, color=color, fillstyle=fill, markersize=9, clip_on=False, zorder=3)
+        hover.lay_over(axes, rows, places, shifted, name)
         entries.append(style.dot(color, text(name), marker, fill))
     axes.set_yticks(range(len(names)), names)
-    axes.set_xscale("log")
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.grid(axis="y", visible=False)
     axes.set_xlabel(text("error"))

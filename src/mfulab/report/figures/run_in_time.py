@@ -53,9 +53,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     mfu = rows["mfu_percent"].iloc[0]
     strips[0].set_ylim(top=max(strips[0].get_ylim()[1], 1.15 * mfu))
     strips[0].axhline(mfu, color=style.PALETTE[3], linewidth=1.5, linestyle=(0, (4, 3)))
-    strips[0].text(
-        1.01, mfu, f"MFU\n{percent(mfu)} %", transform=strips[0].get_yaxis_transform(), va="center", fontsize=10
-    )
+    named = f"MFU\n{text('share_of', share=mfu)}"
+    strips[0].text(1.01, mfu, named, transform=strips[0].get_yaxis_transform(), va="center", fontsize=10)
     strips[-1].set_xlabel(text("time"))
     first = rows.iloc[0]
     window = text(

@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from mfulab.language import Texts
 from mfulab.language.quantities import percent, quantity, significant
-from mfulab.report.drawing import matmuls, style, ticks
+from mfulab.report.drawing import hover, matmuls, style, ticks
 from mfulab.report.frames import Tables, own, with_machine
 
 TABLES = ("matmul", "environment")
@@ -79,12 +79,14 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         times.hlines(heights, here["time_s"], here["first_call_s"], color=style.GRID, linewidth=3)
         for place, column in enumerate(TIMES):
             times.plot(here[column], heights, style.MARKERS[place], color=style.PALETTE[place], alpha=0.9)
+            hover.lay_over(times, here, column, heights)
         for height, status in zip(heights, here["status"], strict=True):
             if status == "incorrect":
                 times.annotate(text("wrong"), (0.02, height), xycoords=("axes fraction", "data"), va="center")
         seminar = here["kernel"].str.contains("seminar")
         colors = seminar.map({True: style.PALETTE[3], False: style.PALETTE[7]})
-        errors.scatter(here["max_absolute_error"], list(heights), color=colors, marker="D", zorder=3)
+        drawn = errors.scatter(here["max_absolute_error"], list(heights), color=colors, marker="D", zorder=3)
+        hover.say(drawn, here, "max_absolute_error")
         times.set_yticks(list(heights), here["kernel"])
         for axes in (times, errors):
             axes.margins(x=0.08, y=0.12)

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from mfulab.language import Texts
 from mfulab.language.quantities import percent, significant
-from mfulab.report.drawing import labels, style
+from mfulab.report.drawing import hover, labels, style
 from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
 
 TABLES = ("profile", "environment")
@@ -148,19 +148,20 @@ def _bars(axes: Axes, here: pd.DataFrame, text: Texts) -> None:
     total = here[list(WORDS)].sum(axis=1)
     for phase, color in COLORS.items():
         end = start + here["relative"] * here[phase] / total
-        axes.barh(here["place"], end.clip(upper=longest) - start.clip(upper=longest), left=start, color=color)
+        shown = end.clip(upper=longest) - start.clip(upper=longest)
+        hover.say_bars(axes.barh(here["place"], shown, left=start, color=color), here, phase, "relative", "mfu_percent")
         start = end
     axes.set_xlim(0, 1.55 * longest)
     axes.set_xticks([tick for tick in (0, 100, 200) if tick <= longest])
     axes.grid(axis="y", visible=False)
     for _, row in here.iterrows():
         end = min(row["relative"], 1.02 * longest) + 0.02 * longest
-        axes.text(end, row["place"], _label(row), va="center", fontsize=8)
+        axes.text(end, row["place"], _label(row, text), va="center", fontsize=8)
 
 
-def _label(row: pd.Series) -> str:
+def _label(row: pd.Series, text: Texts) -> str:
     """MFU behind a bar, HFU behind it where more is executed than needed; the length of a bar that is cut off."""
     executes_more = row["checkpointing"] is True or row["teacher"] == "online"
     shares = [row["mfu_percent"], *([row["hfu_percent"]] if executes_more else [])]
-    said = f"{' / '.join(map(percent, shares))} %"
-    return f"→ {percent(row['relative'])} %; {said}" if row["relative"] > WIDEST else said
+    said = " / ".join([*map(percent, shares[:-1]), text("share_of", share=shares[-1])])
+    return f"→ {text('share_of', share=row['relative'])}; {said}" if row["relative"] > WIDEST else said

@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from mfulab.language import Texts
 from mfulab.language.quantities import percent
-from mfulab.report.drawing import matmuls, style
+from mfulab.report.drawing import hover, matmuls, style
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("matmul", "environment")
@@ -71,7 +71,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         names = [f"{n:g}" for n in here["n"]]
         for index, part in enumerate(PARTS):
             share = (100 * here[part] / total).fillna(0)
-            axes.bar(names, share, bottom=base, color=style.PALETTE[COLORS[index]], width=0.7)
+            bars = axes.bar(names, share, bottom=base, color=style.PALETTE[COLORS[index]], width=0.7)
+            hover.say_bars(bars, here, part)
             base += share
         for place, seconds in enumerate(total):
             axes.text(place, 102, text("total", time=seconds), ha="center", fontsize=9)

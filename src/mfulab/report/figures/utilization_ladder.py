@@ -152,6 +152,7 @@ def _draw_cells(axes: Axes, here: pd.DataFrame, rungs: Sequence[str]) -> None:
         xticklabels=False,
         yticklabels=[f"{model} {precision}" for model, precision in zip(here["model"], here["precision"], strict=True)],
     )
+    style.keep_words(axes)
     axes.tick_params(axis="y", labelrotation=0, labelsize=8)
     axes.set_ylabel("")
     axes.grid(visible=False)

@@ -2,7 +2,7 @@
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ from mfulab.tables import compare
 FONTS = "/* fonts */"  # in the style sheet, where the letters that the page needs are put once they are known
 COMPARED = 200  # lines of a comparison; the file has all
 SAID = ("window_source", "notes")  # keys and numbers of traces, beside the verdict's
+SENTENCES = ("explanation", "flops_source", "adds")  # texts of rows that have words in other languages
+CLAIMED = ("case", "printed", "formula", "answer", "note")  # what is said of a number of the seminar
 LISTED = 5  # reasons of one status that are told; runs with others are counted
 WORDS = (
     "copied",
@@ -58,6 +60,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     tables, problems = frames.read(folder)
     text = Texts(language, "page")
     seminar = frames.seminar(folder)
+    seminar = seminar.assign(**{column: seminar[column].map(text.said) for column in CLAIMED})
     sections = _sections(tables, drawn, text)
     doubts, doubt_lines, again = trust.summary(tables, language)
     template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(_file("report.html"))
@@ -101,7 +104,7 @@ def _in_words(tables: frames.Tables, language: str) -> frames.Tables:
             columns = list(verdicts.columns(dict.fromkeys(table)))
             words = pd.DataFrame(rows, index=table.index, columns=columns, dtype=object)
             told = {
-                column: table[column].map(lambda cell: verdicts.flags(cell, language))
+                column: _each(table[column], lambda cell: verdicts.flags(cell, language))
                 for column in SAID
                 if column in table
             }
@@ -110,7 +113,16 @@ def _in_words(tables: frames.Tables, language: str) -> frames.Tables:
             shown[name] = table.assign(
                 verdict_flags=[verdicts.flags(cell, language) for cell in table["verdict_flags"]]
             )
+        said = {column: _each(table[column], Texts(language).said) for column in SENTENCES if column in table}
+        if "reasons" in table:
+            said["reasons"] = _each(table["reasons"], lambda cell: verdicts.reasons(cell, language))
+        shown[name] = shown[name].assign(**said)
     return shown
+
+
+def _each(column: pd.Series, say: Callable[[str], str]) -> pd.Series:
+    """A column in words, each distinct cell put into words once."""
+    return column.map({cell: say(cell) for cell in column.unique()})
 
 
 def _file(name: str) -> str:
