@@ -15,8 +15,8 @@ import torch
 from mfulab.flops.experts import UnreadExperts
 from mfulab.hardware.compute import allow_tf32, effective_precision, prepare
 from mfulab.hardware.cpu import usable_cores
-from mfulab.models import execution, parallel, workload
-from mfulab.models.build import build, enable_checkpointing, loss, make_batch, require_positions
+from mfulab.models import execution, frameworks, parallel, workload
+from mfulab.models.build import Batch, enable_checkpointing, loss
 from mfulab.models.feeding import feeder
 from mfulab.models.quantised import quantise
 from mfulab.samplers.memory import PeakMemory
@@ -26,7 +26,7 @@ from mfulab.samplers.series import Series
 from mfulab.schema.configs import ProfileConfig, ProfileStepConfig, TimingConfig, WorkloadConfig
 from mfulab.schema.files import write_csv
 from mfulab.schema.profile_row import ProfileRow
-from mfulab.steps import ranks
+from mfulab.steps import beside, ranks
 from mfulab.steps.base import Measured, UnsupportedError
 from mfulab.timing.clocks import clock_for
 from mfulab.timing.phases import measure_phases
@@ -72,6 +72,8 @@ def _measure(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Analysi
     if config.precision.tf32 and effective != "tf32":
         raise UnsupportedError("TF32 needs an NVIDIA GPU of compute capability 8.0 or later")
     allow_tf32(config.precision.tf32)
+    frameworks.load(config.execution.mode)
+    beside.require(config)
     torch.manual_seed(config.seed)
     probe = Probe(device, clock_reader(device))  # before the memory that it holds would count as the model's
     memory = PeakMemory(device)
@@ -87,13 +89,15 @@ def _measure(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Analysi
     row.message = beyond_cores(config.workload) or row.message
     row.probe_s, row.probes = probe.spent_s, packed(seen.states, torch.get_num_threads())
     row.measured_s = time.perf_counter() - made
-    if config.execution.mode != "eager":
+    if config.execution.mode not in ("eager", "tensorflow_eager"):
         row.compile_s = max(0.0, made - began + seen.warm_up.first_call_s - seen.time_s)
     step_s = parallel.agreed(seen.time_s)  # all processes of a job run the same steps
     readings = {**seen.readings, "memory_bytes": memory.read(), **_phases(config, step, step_s, device)}
     if config.parallel.processes > 1:
         readings["sent_bytes"] = parallel.sent_bytes(step, _traced_steps(device, step_s))
-    if config.replicate == 1 and (config.profile.operators or config.profile.trace):
+    if config.execution.mode in frameworks.PACKAGES:
+        kernels, analysis = untraced(f"execution={config.execution.name}: torch's profiler does not see it"), None
+    elif config.replicate == 1 and (config.profile.operators or config.profile.trace):
         traced = trace_steps(step, device, _traced_steps(device, step_s))
         kernels, analysis = trace_readings(traced, device)
         row.uncounted_operators = uncounted_operators(traced)
@@ -111,6 +115,8 @@ def _measure(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Analysi
     if not math.isfinite(row.loss):
         row.status, row.loss = "incorrect", None
         row.message = f"the loss is not finite after {seen.steps} steps in {config.precision.name}"
+    elif config.replicate == 1:
+        beside.fill(row, config, device, make_step)
     return Measured(row, _samples(seen, config.replicate)), analysis
 
 
@@ -136,12 +142,7 @@ def make_step(
     What making it tells, such as the error of a quantised model, is put into `told`.
     A training step that is no captured graph takes a `workload.Mark` for its phases.
     """
-    dtype = workload.parameter_dtype(config.precision)
-    with device:
-        model = build(config.model)
-    model = model.to(device=device, dtype=dtype)
-    batch = make_batch(config.model, config.batch_size, config.sequence_length, device=device, dtype=dtype)
-    require_positions(model, batch)
+    model, batch = workload.make_model(config, device)
     model, batch = execution.arrange(model, batch, config.execution)
     task, mode = config.model.task, config.workload.mode
     if mode == "training" and config.workload.checkpointing:
@@ -152,6 +153,8 @@ def make_step(
     if config.execution.quantisation != "none":
         model, facts = quantise(model, batch, config.execution, config.precision)
         (told if told is not None else {}).update(facts)
+    if config.execution.mode in frameworks.PACKAGES:
+        return _with_loss(frameworks.make_step(model, batch, config, device), batch, config)
     if mode in GENERATING and config.execution.mode not in ("eager", "compile"):
         raise UnsupportedError(f"execution={config.execution.name}: a growing cache needs eager or compiled execution")
     model = parallel.wrap(model, config.parallel, device)
@@ -173,8 +176,7 @@ def make_step(
         fetch = parallel.slowed(fetch, config.parallel)
         teacher = None
         if config.workload.teacher != "none":
-            with device:
-                frozen = build(config.model).to(device=device, dtype=dtype)
+            frozen, _ = workload.make_model(config, device)
             teacher = workload.teaching(frozen, batch, config.workload, config.precision, device)
         asked = (config.workload, config.precision, device)
         step = workload.training_step(
@@ -182,10 +184,16 @@ def make_step(
         )
     if graph:
         step = execution.capture(step, device)
+    return _with_loss(step, batch, config)
 
+
+def _with_loss(
+    step: Callable[..., Any], batch: Batch, config: ProfileStepConfig
+) -> tuple[Callable[..., Any], Callable[[], float]]:
+    mode = config.workload.mode
     if mode != "training":
         targets = batch.targets[:, -1:] if mode in GENERATING else batch.targets
-        return step, lambda: float(loss(step(), targets, task))
+        return step, lambda: float(loss(step(), targets, config.model.task))
     latest: list[torch.Tensor] = []
 
     def remembered(*mark: workload.Mark) -> torch.Tensor:
@@ -264,6 +272,8 @@ def _phases(config: ProfileStepConfig, step: Callable[..., Any], step_s: float, 
         return missing(names, "marked steps", "the step is one phase, forward")
     if config.execution.mode == "cuda_graph":
         return missing(names, "marked steps", "a CUDA graph is launched as a whole")
+    if config.execution.mode in frameworks.PACKAGES:
+        return missing(names, "marked steps", f"execution={config.execution.name}: the step is one call")
     found, quotient = measure_phases(step, clock_for(device), pace_for(device, config.timing).window_s, step_s)
     source = f"marked steps, {'CUDA events' if device.type == 'cuda' else 'host clock'}"
     readings = {name: Reading(1e3 * found[name.removesuffix("_ms")], "ms", source) for name in names}
