@@ -29,7 +29,7 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """What one device would hold, the way that holds least on most devices, and the pipeline's bubble."""
+    """Memory of one device alone, the way that holds least on most devices, and the pipeline's bubble."""
     most = rows[rows["devices"] == rows["devices"].max()]
     best = most.sort_values(["memory_bytes", "sent_bytes"]).iloc[0]
     whole = rows[rows["method"] == WHOLE]
