@@ -74,7 +74,8 @@ def _linear_layers(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear
             if isinstance(child, nn.Linear):
                 yield parent, name, child
             elif type(child).__name__ == "Conv1D" and isinstance(child.weight, torch.Tensor):  # transformers: [in, out]
-                plain = nn.Linear(*child.weight.shape, device="meta")
+                inputs, outputs = child.weight.shape
+                plain = nn.Linear(inputs, outputs, device="meta")
                 plain.weight = nn.Parameter(child.weight.t(), requires_grad=False)
                 plain.bias = child.bias  # type: ignore[assignment]
                 yield parent, name, plain
