@@ -32,7 +32,7 @@ LIBRARIES += ("nvidia-nvtx",)
 COMPILERS = ("cuda-toolkit", "triton")
 # What each extra's lock leaves out. Tests compile for GPUs without having one.
 WITHOUT: dict[str, tuple[str, ...]] = {"cuda": (), "test": LIBRARIES, "slurm": LIBRARIES + COMPILERS}
-WITHOUT |= dict.fromkeys(("tiles", "counters", "notebook", "docs"), WITHOUT["slurm"])
+WITHOUT |= dict.fromkeys(("tiles", "counters", "frameworks", "notebook", "docs"), WITHOUT["slurm"])
 PYTHONS = ("3.11", "3.12", "3.13")
 PLATFORMS = {"Linux": "x86_64-unknown-linux-gnu", "macOS": "aarch64-apple-darwin"}
 UNREACHABLE = re.compile(r"error sending request|dns error|connect error|Network", re.IGNORECASE)

@@ -28,9 +28,9 @@ def test_the_result_does_not_depend_on_the_mode(name):
 @pytest.mark.parametrize("compile_mode", ["default", "reduce-overhead", "max-autotune"])
 def test_compile_modes_reach_torch(compile_mode, monkeypatch):
     asked = {}
-    monkeypatch.setattr(torch, "compile", lambda model, mode: asked.update(model=model, mode=mode) or model)
-    execution.issue(LINEAR, BATCH, mode("compile", compile_mode=compile_mode))
-    assert asked == {"model": LINEAR, "mode": compile_mode}
+    monkeypatch.setattr(torch, "compile", lambda model, **options: asked.update(model=model, **options) or model)
+    execution.issue(LINEAR, BATCH, mode("compile", compile_mode=compile_mode, dynamic=False))
+    assert asked == {"model": LINEAR, "mode": compile_mode, "dynamic": False}
 
 
 def test_tracing_takes_models_that_return_mappings():

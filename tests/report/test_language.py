@@ -31,6 +31,7 @@ ASKING = ("text", "words")
 CONSTANTS = (
     *("key", "PARTS", "RUNGS", "WORDS", "COUNTERS", "TIMES", "ORDERS"),
     *("NEAREST", "DIRECTED", "MODES", "COMPENSATED"),
+    *("BARS", "MARKS", "KINDS", "OPERATIONS", "THREE_WAYS", "IN_TORCH", "ELSEWHERE"),
 )
 REASONS = {"no_clock", "no_bytes", "no_device_name", "no_cpu_name", "one_of_several"}
 NOTES = {"update", "uncounted", "uncounted_because", "untimed", "no_peak", "over_peak"}

@@ -1,18 +1,27 @@
 """Sentences of the seminar's experiments: from extreme, equal and single rows."""
 
+import json
+
 import pandas as pd
 import pytest
 from support import report_rows
+from support.drawn import overlaps
 
 from mfulab.language import Texts
+from mfulab.report import figures, frames
 from mfulab.report.figures import (
     alignment,
+    convolution,
+    frameworks,
     known_truth,
     memory_hierarchy,
     reading_utilization,
+    recompilations,
     rounding_modes,
     seminar_matmul,
     special_values,
+    subnormals,
+    tolerances,
 )
 
 
@@ -64,8 +73,9 @@ def test_the_worst_counter_and_the_best_are_named():
     assert words.endswith("mfulab is off by at most 2.0 points over 2 loads.")
     assert "off by at most" not in told(known_truth, [counters("steady", 100.0, mfulab_percent=100.0)])
     assert "reads 100 %" in told(known_truth, [counters("steady", 100.0, mfulab_percent=100.0, nvml_percent=100.0)])
-    shared = counters("steady", 100.0, mfulab_percent=12.0, other_processes_percent=88.0)
+    shared = counters("steady", 100.0, mfulab_percent=12.0, nvml_percent=99.0, other_processes_percent=88.0)
     assert "Other processes took 88 % of these CPUs" in told(known_truth, [shared])
+    assert "off by at most" not in told(known_truth, [shared])
 
 
 def reading(**changed):
@@ -176,3 +186,112 @@ def test_patterns_of_nan_are_counted_and_what_has_no_number_is_not_said():
     assert words.startswith("In fp16 2,046 of 65,536 patterns (3.1 %) are NaN. A number in fp64 is read back from 17")
     assert words.endswith("is NaN in fp16 from x = 12 on.")
     assert told(special_values, [{**row, "round_trip_digits": None, "sigmoid_fails_at": None}]).endswith("are NaN.")
+
+
+def profiled(*given):
+    """Tables of profiled steps on one machine, with all columns that a table has."""
+    kinds = dict(frames.kinds("profile"))
+    common = {"hardware": "x", "status": "ok", "precision": "fp32", "batch_size": 8.0, "mode": "inference"}
+    common |= {"execution": "eager", "commit": "0123abc", "started_at": "2026-01-02T03:04:05+00:00"}
+    rows = [{**common, "run": str(place), **each} for place, each in enumerate(given)]
+    frame = pd.DataFrame({name: [row.get(name, frames.ABSENT[kind]) for row in rows] for name, kind in kinds.items()})
+    machine = pd.DataFrame([report_rows.environment("x").model_dump() | {"recorded": False}])
+    return {"profile": frame.assign(recorded=False), "environment": machine}
+
+
+def drawn(module, tables):
+    """The sentence, after drawing without an overlap in the language whose words are wider."""
+    name = module.__name__.rpartition(".")[2]
+    assert overlaps(figures.render(name, tables, "ko").figure) == []
+    return said(module, tables)
+
+
+def said(module, tables):
+    """The sentence in English."""
+    return figures.finding(module, module.rows(tables), Texts("en", module.__name__.rpartition(".")[2]))
+
+
+def test_subnormal_numbers_are_compared_with_normal_ones():
+    steps = [
+        {"model": f"{numbers}_{operation}", "precision": precision, "time_s": time if operation == "roots" else 1e-4}
+        for operation in ("roots", "products")
+        for precision in ("fp32", "fp64")
+        for numbers, time in (("normal", 1e-4), ("subnormal", 5e-3), ("flushed", 1.1e-4))
+    ]
+    words = drawn(subnormals, profiled(*steps))
+    assert "square roots of subnormal numbers take 50× as long as those of normal ones (5.00 ms a step)" in words
+    assert "Taken for zero, they take 1.1× as long." in words
+    assert words.endswith("products take 1.0×.")
+    assert said(subnormals, profiled(*steps[:2])).endswith("a step).")
+    assert subnormals.rows(profiled(steps[1])).empty, "nothing to hold it against"
+
+
+def test_recompilations_are_said_beside_eager_and_the_best():
+    common = {"model": "straight", "varied_calls": 10, "time_s": 1e-3}
+    steps = [
+        {**common, "varied_s": 0.002},
+        {
+            **common,
+            "execution": "compile_static",
+            "varied_s": 40.0,
+            "graphs": 8,
+            "recompilations": 7,
+            "graph_breaks": 0,
+        },
+        {**common, "execution": "compile", "varied_s": 8.0, "graphs": 2, "recompilations": 1, "graph_breaks": 0},
+    ]
+    words = drawn(recompilations, profiled(*steps))
+    assert "10 calls with changing batch sizes compile 7 times again, 8 graphs in all, and take 40.0 s." in words
+    assert "Eager takes 2.00 ms." in words
+    assert words.endswith("compile compiles 1 time again and takes 8.00 s.")
+    broken = profiled({**steps[2], "model": "branch_on_data", "graph_breaks": 3})
+    assert said(recompilations, broken).endswith("goes back to Python in: branch_on_data.")
+    assert "nothing was compiled" in said(recompilations, profiled(steps[0]))
+
+
+def test_three_convolutions_are_held_against_the_library():
+    steps = [
+        {
+            "model": model,
+            "mode": mode,
+            "batch_size": batch,
+            "time_s": batch * time,
+            "flops": batch * 6e7,
+            "mfu_percent": 9,
+        }
+        for model, time in (("convolution_library", 1e-3), ("convolution_im2col", 3e-3), ("convolution_direct", 5e-3))
+        for mode in ("training", "inference")
+        for batch in (1.0, 16.0)
+    ]
+    steps[0]["relative_error"] = 3e-7
+    words = drawn(convolution, profiled(*steps))
+    assert "batch size 16: 960 MFLOP take the library 16.0 ms." in words
+    assert "Beside it: im2col and a matmul 3.0× as long, direct loops 5.0× as long." in words
+    assert words.endswith("The outputs are off by at most 3.0e-07 of float64's, relatively.")
+    assert convolution.rows(profiled(*steps[4:])).empty, "no library beside them"
+
+
+def test_frameworks_are_compared_with_their_losses():
+    losses = {"eager": [2.0, 1.0], "jax": [2.0, 1.01]}
+    steps = [
+        {"model": model, "mode": mode, "execution": execution, "time_s": time, "mfu_percent": 30.0,
+         "compile_s": compile_s, "losses": json.dumps(losses[execution]) if mode == "training" else ""}
+        for model, mode in (("simple_cnn", "training"), ("simple_cnn", "inference"), ("conv_64", "inference"))
+        for execution, time, compile_s in (("eager", 0.2, float("nan")), ("jax", 0.1, 0.5))
+    ]  # fmt: skip
+    words = drawn(frameworks, profiled(*steps))
+    assert "JAX, jit takes 100 ms a step, torch, eager 200 ms." in words
+    assert "JAX, jit takes 500 ms to compile, the longest of all." in words
+    assert words.endswith("the losses of 2 executions differ by at most 0.50 % of the first.")
+    assert "a step." in said(frameworks, profiled(steps[1]))
+    assert frameworks.rows(profiled(steps[0])).empty, "torch alone"
+
+
+def test_tolerances_are_said_where_an_absolute_one_errs_most():
+    row = {"precision": "fp64", "relative_tolerance": 2e-16, "gradcheck_passes": True}
+    row |= {"absolute_refuses_percent": 47.0, "absolute_accepts_percent": 51.0}
+    words = told(tolerances, [row, {**row, "precision": "bf16", "gradcheck_passes": False}])
+    assert "refuses 47 % of the right results and accepts 51 % of the wrong ones" in words
+    assert words.endswith("gradcheck passes in fp64. In bf16 it fails, for its differences are too coarse there.")
+    single = told(tolerances, [{**row, "gradcheck_passes": None}])
+    assert single.endswith("accepts every right one.")

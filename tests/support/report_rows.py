@@ -272,6 +272,11 @@ def number_formats() -> list[NumberFormatsRow]:
             not_associative_percent=mantissa / 2,
             round_trip_digits=2 + round(mantissa * 0.3),
             sigmoid_fails_at=12 if precision == "fp16" else 89,
+            relative_tolerance=2.0**-mantissa,
+            absolute_refuses_percent=60.0 - mantissa,
+            absolute_accepts_percent=mantissa / 2,
+            gradient_difference_error=min(1.0, 2.0 ** (16 - mantissa)),
+            gradcheck_passes={"fp64": True, "fp8": None}.get(precision, False),
             special_values=json.dumps(special_values(ROUNDED[precision])),
             nan_patterns=nan_patterns(ROUNDED[precision]),
         )

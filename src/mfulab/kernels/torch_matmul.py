@@ -34,7 +34,8 @@ class Torch(MatmulKernel):
                 torch._int_mm(a_matrix, b_matrix, out=c_matrix)
             return
         round_to_tf32(self.precision == "tf32")
-        torch.matmul(a, b, out=c)
+        # A batch of single numbers is an element-wise product, for which nobody would ask bmm.
+        (torch.mul if a.ndim == 3 and a[0].numel() == b[0].numel() == 1 else torch.matmul)(a, b, out=c)
 
 
 def round_to_tf32(allowed: bool) -> None:

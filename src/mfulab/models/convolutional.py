@@ -1,5 +1,7 @@
 """The seminar's small convolutional networks."""
 
+from typing import Literal
+
 import torch
 from torch import nn
 
@@ -63,6 +65,41 @@ class ThreeConvolutions(nn.Module):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return self.classifier(self.features(images).mean((2, 3)))
+
+
+class OneConvolution(nn.Module):
+    """A 3×3 convolution with padding 1, without a bias: [batch, channels, height, width] → [batch, out, height, width].
+
+    2·9·channels·out·height·width FLOPs an image, whichever way:
+
+    Args:
+        channels: of the images.
+        out: channels of the result.
+        way: by the library (oneDNN, cuDNN); as one matmul of filters and unfolded images (im2col: Chellapilla et al.
+            2006), which copies each pixel nine times; or directly, by loops of ours that Numba compiles.
+    """
+
+    def __init__(
+        self, channels: int = 64, out: int = 64, way: Literal["library", "im2col", "direct"] = "library"
+    ) -> None:
+        super().__init__()
+        self.way = way
+        self.filters = nn.Parameter(nn.Conv2d(channels, out, kernel_size=3, bias=False).weight.detach())
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if self.way == "direct":
+            from mfulab.models.direct_convolution import direct_convolution
+
+            return direct_convolution(images, self.filters, 1)
+        if self.way == "im2col":
+            columns = nn.functional.unfold(images, kernel_size=3, padding=1)
+            product = self.filters.flatten(1) @ columns
+            return product.unflatten(2, images.shape[2:])
+        return nn.functional.conv2d(images, self.filters, padding=1)
+
+    def exact(self, images: torch.Tensor) -> torch.Tensor:
+        """The convolution by the library in float64."""
+        return nn.functional.conv2d(images.double(), self.filters.double(), padding=1)
 
 
 def _convolution(channels: int, out: int) -> nn.Module:

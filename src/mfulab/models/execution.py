@@ -87,7 +87,7 @@ def _issue(model: torch.nn.Module, batch: Batch, execution: ExecutionConfig) -> 
         case "script":
             return _torchscript(lambda: torch.jit.script(model), "script")
         case "compile":
-            return torch.compile(model, mode=execution.compile_mode)
+            return torch.compile(model, mode=execution.compile_mode, dynamic=execution.dynamic)
     return model
 
 

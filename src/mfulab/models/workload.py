@@ -9,9 +9,9 @@ from typing import Any, Literal
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from mfulab.models.build import Batch, loss, make_batch
+from mfulab.models.build import Batch, build, loss, make_batch, require_positions
 from mfulab.models.decoding import decoder, prefiller
-from mfulab.schema.configs import LEAKED_STEPS, ModelConfig, PrecisionConfig, WorkloadConfig
+from mfulab.schema.configs import LEAKED_STEPS, ModelConfig, PrecisionConfig, ProfileStepConfig, WorkloadConfig
 from mfulab.schema.errors import UnsupportedError
 
 StepFunction = Callable[[], torch.Tensor]
@@ -36,6 +36,17 @@ def parameter_dtype(precision: PrecisionConfig) -> torch.dtype:
             f"precision={precision.name}: whole models run in floats of 16 bits or more; use a matmul"
         )
     return torch.float32 if precision.autocast else getattr(torch, precision.dtype)
+
+
+def make_model(config: ProfileStepConfig, device: torch.device) -> tuple[torch.nn.Module, Batch]:
+    """The model and its batch in the precision asked for; the same for the same seed of torch."""
+    dtype = parameter_dtype(config.precision)
+    with device:
+        model = build(config.model)
+    model = model.to(device=device, dtype=dtype)
+    batch = make_batch(config.model, config.batch_size, config.sequence_length, device=device, dtype=dtype)
+    require_positions(model, batch)
+    return model, batch
 
 
 class _Samples(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):

@@ -138,11 +138,22 @@ class ExecutionConfig(Closed):
     """Execution mode of the model's operations."""
 
     name: Name
-    mode: Literal["eager", "trace", "script", "compile", "cuda_graph"] = Field(
-        "eager", description="How operations are issued."
-    )
+    mode: Literal[
+        "eager",
+        "trace",
+        "script",
+        "compile",
+        "cuda_graph",
+        "jax",
+        "tensorflow_eager",
+        "tensorflow_function",
+        "onnxruntime",
+    ] = Field("eager", description="How operations are issued: by torch, or by another framework.")
     compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = Field(
         "default", description="Of torch.compile."
+    )
+    dynamic: bool | None = Field(
+        None, description="torch.compile for any shape, or for each apart; empty: for any once a shape changed."
     )
     attention: Literal["default", "math", "flash", "efficient", "cudnn"] = Field(
         "default", description="Backend of scaled_dot_product_attention; default: torch's choice for each call."
@@ -202,6 +213,11 @@ class ProfileConfig(Closed):
 
     operators: bool = Field(True, description="Operator table from a separate traced pass.")
     trace: bool = Field(False, description="Keep the Chrome / Perfetto trace of that pass.")
+    exact: bool = Field(False, description="An inference's output against the same model in float64.")
+    losses: int = Field(0, ge=0, le=1000, description="Losses of so many first training steps.")
+    varied_batches: int = Field(
+        0, ge=0, le=100, description="Calls of an inference, each with another batch size; their compilations counted."
+    )
 
 
 class TraceConfig(Closed):

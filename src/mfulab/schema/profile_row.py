@@ -67,6 +67,15 @@ class ProfileRow(TimedRow):
     power_w: float | None = Field(None, description="Mean over the windows.")
     clock_mhz: float | None = Field(None, description="Mean SM clock over the windows; a CPU reports none.")
     loss: float | None = Field(None, description="After the last step; finite in a row that is ok.")
+    relative_error: float | None = Field(
+        None, description="‖y − r‖F / ‖r‖F of an inference's output y, r by the same model in float64; where asked for."
+    )
+    losses: str | None = Field(None, description="JSON: losses of the first training steps, where asked for.")
+    varied_calls: int | None = Field(None, description="Calls with as many batch sizes, where asked for.")
+    varied_s: float | None = Field(None, description="All of these calls, compilation included.")
+    graphs: int | None = Field(None, description="Graphs that torch.compile made in these calls.")
+    recompilations: int | None = Field(None, description="Of these calls after the first, those that compiled.")
+    graph_breaks: int | None = Field(None, description="Places at which torch.compile went back to Python.")
     unread_parameters: int | None = Field(
         None, description="Of experts that no token of the last step chose; inference and decoding, eager."
     )

@@ -308,6 +308,15 @@ class NumberFormatsRow(Row):
     round_trip_digits: int | None = Field(None, description="Decimal digits from which each number is read back.")
     sigmoid_fails_at: int | None = Field(None, description="First whole x at which exp(x) / (1 + exp(x)) is NaN.")
     stable_sigmoid_error: float | None = Field(None, description="Of the form that never fails, the greatest.")
+    relative_tolerance: float | None = Field(None, description="The least that accepts x · 1.5 / 1.5 for every x.")
+    absolute_refuses_percent: Percent | None = Field(None, description="Of these, refused by a tolerance of 1e-8.")
+    absolute_accepts_percent: Percent | None = Field(
+        None, description="Of results eight units in the last place off, accepted by a tolerance of 1e-8."
+    )
+    gradient_difference_error: float | None = Field(
+        None, description="Of a sigmoid's central difference with gradcheck's step, 1e-6."
+    )
+    gradcheck_passes: bool | None = Field(None, description="For a sigmoid; empty if torch has no such arithmetic.")
     special_values: str | None = Field(None, description="JSON: value → bits of sign, exponent, mantissa.")
     nan_patterns: int | None = Field(None, description="Patterns of bits that are no number.")
     squares_difference_error: float | None = Field(None, description="a·a − b·b for a, b near 1: cancellation.")

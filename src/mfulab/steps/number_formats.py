@@ -10,7 +10,7 @@ from mfulab.kernels.formats import format_of
 from mfulab.schema.configs import NumberFormatsConfig
 from mfulab.schema.errors import UnsupportedError
 from mfulab.schema.rows import NumberFormatsRow
-from mfulab.steps import rounding, rounding_modes
+from mfulab.steps import rounding, rounding_modes, tolerances
 from mfulab.steps.base import Measured
 
 SCATTERED = 2000  # numbers that are written as text and read back
@@ -28,6 +28,7 @@ def measure(config: NumberFormatsConfig, folder: Path) -> Measured:
     ascending = values.sort(dim=1).values
     squared, factored = rounding.difference_of_squares(form, config.seed)
     scattered = rounding_modes.across_binades(form, SCATTERED, config.seed)
+    accepted = tolerances.tolerances(form, scattered)
     steps = form.round(torch.linspace(-8, 8, 129, dtype=torch.float64))
     row = NumberFormatsRow(
         precision=config.precision.name,
@@ -56,6 +57,11 @@ def measure(config: NumberFormatsConfig, folder: Path) -> Measured:
         round_trip_digits=rounding_modes.round_trip_digits(form, scattered),
         sigmoid_fails_at=rounding_modes.sigmoid_fails_at(form),
         stable_sigmoid_error=_worst(rounding_modes.sigmoid(form, steps, stable=True), torch.sigmoid(steps)),
+        relative_tolerance=accepted.relative,
+        absolute_refuses_percent=accepted.refused_percent,
+        absolute_accepts_percent=accepted.accepted_percent,
+        gradient_difference_error=tolerances.difference_error(form, form.round(torch.linspace(-4, 4, 9).double())),
+        gradcheck_passes=tolerances.gradcheck_passes(form),
         special_values=json.dumps(rounding_modes.special_values(form)),
         nan_patterns=rounding_modes.nan_patterns(form),
         squares_difference_error=squared,

@@ -14,8 +14,8 @@ import torch
 
 from mfulab.flops.experts import UnreadExperts
 from mfulab.hardware.compute import allow_tf32, effective_precision, prepare
-from mfulab.models import execution, parallel, workload
-from mfulab.models.build import build, enable_checkpointing, loss, make_batch, require_positions
+from mfulab.models import execution, frameworks, parallel, workload
+from mfulab.models.build import Batch, enable_checkpointing, loss
 from mfulab.samplers.memory import PeakMemory
 from mfulab.samplers.reading import Reading, Readings, missing
 from mfulab.samplers.selection import clock_reader, restriction_of, samplers_for, set_readings
@@ -23,7 +23,7 @@ from mfulab.samplers.series import Series
 from mfulab.schema.configs import ProfileConfig, ProfileStepConfig, TimingConfig
 from mfulab.schema.files import write_csv
 from mfulab.schema.profile_row import ProfileRow
-from mfulab.steps import ranks
+from mfulab.steps import beside, ranks
 from mfulab.steps.base import Measured, UnsupportedError
 from mfulab.timing.clocks import clock_for
 from mfulab.timing.phases import measure_phases
@@ -69,6 +69,8 @@ def _measure(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Analysi
     if config.precision.tf32 and effective != "tf32":
         raise UnsupportedError("TF32 needs an NVIDIA GPU of compute capability 8.0 or later")
     allow_tf32(config.precision.tf32)
+    frameworks.load(config.execution.mode)
+    beside.require(config)
     torch.manual_seed(config.seed)
     probe = Probe(device, clock_reader(device))  # before the memory that it holds would count as the model's
     memory = PeakMemory(device)
@@ -81,13 +83,15 @@ def _measure(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Analysi
     row = _row(config, seen, effective)
     row.probe_s, row.probes = probe.spent_s, packed(seen.states, torch.get_num_threads())
     row.measured_s = time.perf_counter() - made
-    if config.execution.mode != "eager":
+    if config.execution.mode not in ("eager", "tensorflow_eager"):
         row.compile_s = max(0.0, made - began + seen.warm_up.first_call_s - seen.time_s)
     step_s = parallel.agreed(seen.time_s)  # all processes of a job run the same steps
     readings = {**seen.readings, "memory_bytes": memory.read(), **_phases(config, step, step_s, device)}
     if config.parallel.processes > 1:
         readings["sent_bytes"] = parallel.sent_bytes(step, _traced_steps(device, step_s))
-    if config.replicate == 1 and (config.profile.operators or config.profile.trace):
+    if config.execution.mode in frameworks.PACKAGES:
+        kernels, analysis = untraced(f"execution={config.execution.name}: torch's profiler does not see it"), None
+    elif config.replicate == 1 and (config.profile.operators or config.profile.trace):
         traced = trace_steps(step, device, _traced_steps(device, step_s))
         kernels, analysis = trace_readings(traced, device)
         row.uncounted_operators = uncounted_operators(traced)
@@ -105,6 +109,8 @@ def _measure(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Analysi
     if not math.isfinite(row.loss):
         row.status, row.loss = "incorrect", None
         row.message = f"the loss is not finite after {seen.steps} steps in {config.precision.name}"
+    elif config.replicate == 1:
+        beside.fill(row, config, device, make_step)
     return Measured(row, _samples(seen, config.replicate)), analysis
 
 
@@ -117,12 +123,7 @@ def make_step(config: ProfileStepConfig, device: torch.device) -> tuple[Callable
 
     A training step that is no captured graph takes a `workload.Mark` for its phases.
     """
-    dtype = workload.parameter_dtype(config.precision)
-    with device:
-        model = build(config.model)
-    model = model.to(device=device, dtype=dtype)
-    batch = make_batch(config.model, config.batch_size, config.sequence_length, device=device, dtype=dtype)
-    require_positions(model, batch)
+    model, batch = workload.make_model(config, device)
     model, batch = execution.arrange(model, batch, config.execution)
     task, mode = config.model.task, config.workload.mode
     if mode == "training" and config.workload.checkpointing:
@@ -130,6 +131,8 @@ def make_step(config: ProfileStepConfig, device: torch.device) -> tuple[Callable
             raise UnsupportedError("checkpointing: attention computed again takes torch's own backend; use the default")
         enable_checkpointing(model)
     model.train(mode == "training")
+    if config.execution.mode in frameworks.PACKAGES:
+        return _with_loss(frameworks.make_step(model, batch, config, device), batch, config)
     if mode in GENERATING and config.execution.mode not in ("eager", "compile"):
         raise UnsupportedError(f"execution={config.execution.name}: a growing cache needs eager or compiled execution")
     model = parallel.wrap(model, config.parallel, device)
@@ -154,10 +157,16 @@ def make_step(config: ProfileStepConfig, device: torch.device) -> tuple[Callable
         )
     if graph:
         step = execution.capture(step, device)
+    return _with_loss(step, batch, config)
 
+
+def _with_loss(
+    step: Callable[..., Any], batch: Batch, config: ProfileStepConfig
+) -> tuple[Callable[..., Any], Callable[[], float]]:
+    mode = config.workload.mode
     if mode != "training":
         targets = batch.targets[:, -1:] if mode in GENERATING else batch.targets
-        return step, lambda: float(loss(step(), targets, task))
+        return step, lambda: float(loss(step(), targets, config.model.task))
     latest: list[torch.Tensor] = []
 
     def remembered(*mark: workload.Mark) -> torch.Tensor:
@@ -236,6 +245,8 @@ def _phases(config: ProfileStepConfig, step: Callable[..., Any], step_s: float, 
         return missing(names, "marked steps", "the step is one phase, forward")
     if config.execution.mode == "cuda_graph":
         return missing(names, "marked steps", "a CUDA graph is launched as a whole")
+    if config.execution.mode in frameworks.PACKAGES:
+        return missing(names, "marked steps", f"execution={config.execution.name}: the step is one call")
     found = measure_phases(step, clock_for(device), pace_for(device, config.timing).window_s, step_s)
     source = f"marked steps, {'CUDA events' if device.type == 'cuda' else 'host clock'}"
     return {name: Reading(1e3 * found[name.removesuffix("_ms")], "ms", source) for name in names}

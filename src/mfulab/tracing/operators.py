@@ -167,6 +167,6 @@ def trace_readings(traced: TracedPass, device: torch.device) -> tuple[Readings, 
     return {name: analysis.readings[name] for name in wanted}, analysis
 
 
-def untraced() -> Readings:
-    """Empty readings of a run that was asked not to be traced."""
-    return missing(READ, SOURCE, "not traced: profile.operators and profile.trace are off")
+def untraced(reason: str = "not traced: profile.operators and profile.trace are off") -> Readings:
+    """Empty readings of a run that is not traced."""
+    return missing(READ, SOURCE, reason)

@@ -9,61 +9,68 @@ from mfulab.report.drawing import labels, style, ticks
 from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
 from mfulab.schema.configs import LEAKED_STEPS
 
-TABLES = ("profile", "flops", "environment")
+TABLES = ("profile", "environment")
 TOPIC = "execution"
 ORDER = 10
 CASE = ["machine", "model", "precision", "sequence_length", "batch_size"]
 WAYS = ("no_grad", "inference_mode", "recorded", "leaked")
 COLORS = dict(zip(WAYS, (style.MUTED, style.PALETTE[0], style.PALETTE[2], style.PALETTE[1]), strict=True))
+LEAST = 0.5  # % of a time: less is no difference
 MOST = 8  # cases that get a line each
+ENDS = ("low", "high")
+INTERVAL = ["time_s", *(f"time_ci_{end}_s" for end in ENDS)]
 FEWEST = 2  # ways that a case needs
 
 
 def rows(tables: Tables) -> pd.DataFrame:
     """Eager inference in at least two ways, no_grad among them; `relative` is the time in percent of no_grad's.
 
-    `graph_bytes` is what each graph holds that a leak keeps, `counted_bytes` what its operators save as they were
-    counted in training.
+    `apart` says whether its interval and no_grad's do not meet, `graph_bytes` what each graph holds that a leak keeps.
     """
     found = with_machine(tables, alone(ok(tables["profile"], "time_s")))
     found = found[(found["mode"] == "inference") & (found["execution"] == "eager") & found["autograd"].isin(WAYS)]
     found = one_each(found.assign(sequence_length=found["sequence_length"].fillna(0)), [*CASE, "autograd"])
-    plain = found[found["autograd"] == "no_grad"][[*CASE, "time_s"]].rename(columns={"time_s": "no_grad_s"})
-    found = found.merge(plain, on=CASE)
+    plain = found[found["autograd"] == "no_grad"][[*CASE, *INTERVAL]]
+    found = found.merge(plain, on=CASE, suffixes=("", "_no_grad"))
     found = found[found.groupby(CASE)["autograd"].transform("nunique") >= FEWEST]
     once = found[found["autograd"] == "recorded"][[*CASE, "memory_bytes"]]
     found = found.merge(once.rename(columns={"memory_bytes": "once_bytes"}), on=CASE, how="left")
-    counted = tables["flops"].drop_duplicates("run").set_index("run")
-    saved = counted["activation_bytes"] + counted["activation_fixed_bytes"].fillna(0)
+    low, high, low_plain, high_plain = (found[f"time_ci_{end}_s{of}"] for of in ("", "_no_grad") for end in ENDS)
     kept = (found["memory_bytes"] - found["once_bytes"]) / LEAKED_STEPS
     return found.assign(
-        relative=100 * found["time_s"] / found["no_grad_s"],
+        relative=100 * found["time_s"] / found["time_s_no_grad"],
+        apart=~(low <= high_plain) | ~(low_plain <= high),
         graph_bytes=kept.where(found["autograd"] == "leaked"),
-        counted_bytes=found["flops_run"].map(saved),
     )
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """The case where recording costs most time, and the graph that holds most."""
+    """The case where recording costs most time, beyond what processes differ by, and the graph that holds most."""
     recorded = rows[rows["autograd"] == "recorded"]
     said = []
     if not recorded.empty:
-        worst = recorded.loc[recorded["relative"].idxmax()]
-        key = "slower" if worst["relative"] >= 100.5 else "no_slower"
-        said.append(text(key, **_named(worst), share=percent(worst["relative"] - 100)))
+        slower = recorded[recorded["apart"] & (recorded["relative"] >= 100 + LEAST)]
+        key = "no_slower" if slower.empty else "slower"
+        said.append(text(key, **_most(slower)))
     freed = rows[rows["autograd"] == "inference_mode"]
     if not freed.empty:
-        best = freed.loc[freed["relative"].idxmin()]
-        key = "faster" if best["relative"] <= 99.5 else "no_faster"
-        said.append(text(key, **_named(best), share=percent(100 - best["relative"])))
+        faster = freed[freed["apart"] & (freed["relative"] <= 100 - LEAST)]
+        key = "no_faster" if faster.empty else "faster"
+        said.append(text(key, **_most(faster)))
     leaked = rows[rows["graph_bytes"] > 0]
     if not leaked.empty:
         largest = leaked.loc[leaked["graph_bytes"].idxmax()]
         held = {"bytes": quantity(largest["graph_bytes"], "B"), "later": quantity(1000 * largest["graph_bytes"], "B")}
         said.append(text("leaks", **_named(largest), **held))
-        if pd.notna(largest["counted_bytes"]):
-            said.append(text("counted", counted=quantity(largest["counted_bytes"], "B")))
     return " ".join(said)
+
+
+def _most(rows: pd.DataFrame) -> dict[str, object]:
+    """The row that differs most from no_grad; nothing if there is none."""
+    if rows.empty:
+        return {}
+    most = rows.loc[(rows["relative"] - 100).abs().idxmax()]
+    return {**_named(most), "share": percent(abs(most["relative"] - 100))}
 
 
 def _named(row: pd.Series) -> dict[str, object]:

@@ -58,10 +58,10 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
         truth=percent(row["truth_percent"]),
     )
     said = [words]
-    if len(off.columns) > 1:
+    others = rows["other_processes_percent"].median()
+    if len(off.columns) > 1 and not others > DISTURBED:  # else a counter may be right of a load that was disturbed
         best = most.idxmin()
         said.append(text("best", counter=text(best), points=percent(most[best]), count=len(off)))
-    others = rows["other_processes_percent"].median()
     if others > DISTURBED:
         said.append(text("disturbed", share=percent(others)))
     return " ".join(said)

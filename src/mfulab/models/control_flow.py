@@ -1,0 +1,33 @@
+"""Small models whose Python branches, for torch.compile to follow, to leave or to compile again."""
+
+from typing import Literal
+
+import torch
+from torch import nn
+
+
+class Branching(nn.Module):
+    """Two linear layers of which a call uses one: [batch, width] → [batch, width].
+
+    Args:
+        branch: what decides: `nothing`; a value of the inputs, which only the data tell (`data`); the same by
+            `torch.cond`, which keeps both branches in the graph (`cond`); or the number of calls, a Python integer
+            (`number`).
+        width: of inputs and outputs.
+    """
+
+    def __init__(self, branch: Literal["nothing", "data", "cond", "number"] = "nothing", width: int = 256) -> None:
+        super().__init__()
+        self.branch, self.calls = branch, 0
+        self.first, self.second = nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if self.branch == "cond" and not inputs.is_meta:
+            return torch.cond(inputs[0, 0] > 0, self.first, self.second, (inputs,))
+        if self.branch == "data" and not inputs.is_meta and inputs[0, 0] > 0:
+            return self.second(inputs)
+        if self.branch == "number":
+            self.calls += 1
+            if self.calls % 2:
+                return self.second(inputs)
+        return self.first(inputs)

@@ -1,0 +1,149 @@
+"""Direct convolution, without a library and without an unfolded copy: an operator with a gradient and a FLOP formula.
+
+Numba compiles it for the CPU's cores or, a thread an output, for a GPU. Square filters, stride 1.
+"""
+
+from typing import Any
+
+import numba
+import torch
+from numba import njit, prange
+
+from mfulab.flops import register
+from mfulab.flops.formulas import convolution_flops
+from mfulab.schema.errors import UnsupportedError
+
+DTYPES = (torch.float32, torch.float64)
+
+
+@torch.library.custom_op("mfulab::direct_convolution", mutates_args=())
+def direct_convolution(images: torch.Tensor, filters: torch.Tensor, padding: int) -> torch.Tensor:
+    """images[batch, in, height, width], filters[out, in, side, side] → [batch, out, height', width'].
+
+    Raises UnsupportedError for a format other than fp32 and fp64.
+    """
+    out = images.new_zeros(_shape(images, filters, padding))
+    if images.is_cuda:
+        from mfulab.models import direct_convolution_cuda
+
+        direct_convolution_cuda.convolve(images.contiguous(), filters.contiguous(), out, padding)
+    else:
+        _use_torch_s_threads()
+        _convolve(*_arrays(images, filters), out.numpy(), padding)
+    return out
+
+
+@torch.library.custom_op("mfulab::direct_convolution_filters", mutates_args=())
+def direct_convolution_filters(images: torch.Tensor, gradient: torch.Tensor, side: int, padding: int) -> torch.Tensor:
+    """Gradient of the filters: images[batch, in, height, width], gradient[batch, out, …] → [out, in, side, side]."""
+    found = images.new_zeros(gradient.shape[1], images.shape[1], side, side)
+    if images.is_cuda:
+        from mfulab.models import direct_convolution_cuda
+
+        direct_convolution_cuda.correlate(images.contiguous(), gradient.contiguous(), found, padding)
+    else:
+        _use_torch_s_threads()
+        _correlate(*_arrays(images, gradient), found.numpy(), padding)
+    return found
+
+
+def _shape(images: torch.Tensor, filters: torch.Tensor, padding: int) -> tuple[int, int, int, int]:
+    if images.dtype not in DTYPES:
+        raise UnsupportedError(f"direct convolution: no {images.dtype}; has float32 and float64")
+    height, width = (extent + 2 * padding - filters.shape[2] + 1 for extent in images.shape[2:])
+    return images.shape[0], filters.shape[0], height, width
+
+
+def _use_torch_s_threads() -> None:
+    numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
+
+
+def _arrays(*tensors: torch.Tensor) -> tuple[Any, ...]:
+    return tuple(tensor.detach().contiguous().numpy() for tensor in tensors)
+
+
+@direct_convolution.register_fake
+def _(images: torch.Tensor, filters: torch.Tensor, padding: int) -> torch.Tensor:
+    return images.new_empty(_shape(images, filters, padding))
+
+
+@direct_convolution_filters.register_fake
+def _(images: torch.Tensor, gradient: torch.Tensor, side: int, padding: int) -> torch.Tensor:
+    return images.new_empty(gradient.shape[1], images.shape[1], side, side)
+
+
+def _save(ctx: Any, inputs: tuple[torch.Tensor, torch.Tensor, int], output: torch.Tensor) -> None:
+    images, filters, ctx.padding = inputs
+    ctx.save_for_backward(images, filters)
+
+
+def _differentiate(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
+    """The images' gradient is a convolution of the output's with turned filters."""
+    images, filters = context.saved_tensors
+    wants_images, wants_filters, _ = context.needs_input_grad
+    side, padding = filters.shape[2], context.padding
+    turned = filters.flip(2, 3).transpose(0, 1)
+    return (
+        direct_convolution(gradient, turned, side - 1 - padding) if wants_images else None,
+        direct_convolution_filters(images, gradient, side, padding) if wants_filters else None,
+        None,
+    )
+
+
+direct_convolution.register_autograd(_differentiate, setup_context=_save)
+
+
+def _flops(images: Any, filters: Any, padding: int) -> int:
+    batch, channels, height, width = images.shape
+    out, _, side, _ = filters.shape
+    grown = 2 * padding - side + 1
+    return convolution_flops(channels, out, side, height + grown, width + grown, batch=batch)
+
+
+def _filters_flops(images: Any, gradient: Any, side: int, padding: int) -> int:
+    batch, out, height, width = gradient.shape
+    return convolution_flops(images.shape[1], out, side, height, width, batch=batch)
+
+
+register(direct_convolution, _flops)
+register(direct_convolution_filters, _filters_flops)
+
+
+@njit(parallel=True, fastmath={"contract"})
+def _convolve(images, filters, out, padding):  # innermost run rows from 0 on, which the compiler vectorises
+    batch, channels, height, width = images.shape
+    count, _, side, _ = filters.shape
+    rows, columns = out.shape[2:]
+    for plane in prange(batch * count):
+        image, made = plane // count, plane % count
+        for channel in range(channels):
+            for down in range(side):
+                for right in range(side):
+                    weight, shift = filters[made, channel, down, right], right - padding
+                    first, last = max(0, -shift), min(columns, width - shift)
+                    for row in range(max(0, padding - down), min(rows, height + padding - down)):
+                        target = out[image, made, row, first:last]
+                        source = images[image, channel, row + down - padding, first + shift : last + shift]
+                        for column in range(len(target)):
+                            target[column] += weight * source[column]
+
+
+@njit(parallel=True, fastmath={"contract", "reassoc"})
+def _correlate(images, gradient, found, padding):
+    batch, channels, height, width = images.shape
+    count, rows, columns = gradient.shape[1:]
+    side = found.shape[2]
+    for plane in prange(count * channels):
+        made, channel = plane // channels, plane % channels
+        for down in range(side):
+            for right in range(side):
+                shift = right - padding
+                first, last = max(0, -shift), min(columns, width - shift)
+                total = found[made, channel, down, right]  # 0 in the format, so that the sum is not float64
+                for image in range(batch):
+                    for row in range(max(0, padding - down), min(rows, height + padding - down)):
+                        grown = gradient[image, made, row, first:last]
+                        source = images[image, channel, row + down - padding, first + shift : last + shift]
+                        for column in range(len(grown)):
+                            total += grown[column] * source[column]
+                found[made, channel, down, right] = total

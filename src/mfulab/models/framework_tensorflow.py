@@ -1,0 +1,74 @@
+"""Steps in TensorFlow: operation by operation, or traced once into a graph by `tf.function`."""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import torch
+
+from mfulab.models.frameworks import Layer, channels_first
+from mfulab.schema.configs import WorkloadConfig
+
+
+def use_threads(threads: int) -> None:
+    """Limits the threads of an operation, and runs one operation at a time; only before TensorFlow's first one."""
+    with contextlib.suppress(RuntimeError):  # of a second model in a process, which keeps them
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+        tf.config.threading.set_inter_op_parallelism_threads(1)
+
+
+def inference_step(layers: Sequence[Layer], images: np.ndarray, compiled: bool) -> Callable[[], torch.Tensor]:
+    """The forward pass."""
+    held, parameters = tf.constant(images), _variables(layers)
+
+    def forward() -> Any:
+        return _forward(layers, parameters, held)
+
+    call = tf.function(forward, autograph=False) if compiled else forward
+    return lambda: channels_first(torch.from_numpy(call().numpy()))
+
+
+def training_step(
+    layers: Sequence[Layer], images: np.ndarray, targets: np.ndarray, workload: WorkloadConfig, compiled: bool
+) -> Callable[[], torch.Tensor]:
+    """Forward, loss, backward and Keras' Adam with torch's constants; returns the loss."""
+    held, wanted, parameters = tf.constant(images), tf.constant(targets), _variables(layers)
+    trained = [one for each in parameters for one in each]
+    optimizer = tf.keras.optimizers.Adam(workload.learning_rate, epsilon=1e-8)
+    optimizer.build(trained)
+
+    def one() -> Any:
+        with tf.GradientTape() as tape:
+            output = _forward(layers, parameters, held)
+            if len(output.shape) == 4:
+                output = tf.transpose(output, (0, 3, 1, 2))
+            output = tf.reshape(output, (len(images), -1))
+            value = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(wanted, output))
+        optimizer.apply_gradients(zip(tape.gradient(value, trained), trained, strict=True))
+        return value
+
+    call = tf.function(one, autograph=False) if compiled else one
+    return lambda *_: torch.tensor(float(call().numpy()))
+
+
+def _variables(layers: Sequence[Layer]) -> list[list[tf.Variable]]:
+    return [[tf.Variable(one) for one in (each.weight, each.bias) if one is not None] for each in layers]
+
+
+def _forward(layers: Sequence[Layer], parameters: Sequence[Sequence[Any]], values: Any) -> Any:
+    for layer, held in zip(layers, parameters, strict=True):
+        match layer.kind:
+            case "convolution":
+                padding = [[0, 0], *([each, each] for each in layer.padding), [0, 0]]
+                values = tf.nn.conv2d(values, held[0], layer.stride, padding)
+            case "linear":
+                values = values @ held[0]
+            case "relu":
+                values = tf.nn.relu(values)
+            case "flatten":
+                values = tf.reshape(values, (values.shape[0], -1))
+        if len(held) > 1:
+            values = tf.nn.bias_add(values, held[1])
+    return values

@@ -1,0 +1,55 @@
+"""Element-wise operations on numbers below the smallest normal one, for some of which CPUs and libraries take long.
+
+torch's square root is MKL's where it is built with that, called with flushing off (ATen/cpu/vml.h): a slow path is
+the library's there, and taking subnormal numbers for zero changes nothing.
+"""
+
+from typing import Literal
+
+import torch
+from torch import nn
+
+from mfulab.schema.errors import UnsupportedError
+
+
+class Elementwise(nn.Module):
+    """`depth` times the same operation on each number: [batch, width] → [batch, width].
+
+    Args:
+        operation: product by 0.75, quotient by 1.3, or square root.
+        subnormal: numbers below the format's smallest normal one, otherwise between 0 and 1.
+        flushed: has the CPU take subnormal numbers for zero meanwhile, which torch offers on some; a GPU ignores it.
+        depth: operations a step.
+    """
+
+    def __init__(
+        self,
+        operation: Literal["product", "quotient", "root"] = "product",
+        subnormal: bool = False,
+        flushed: bool = False,
+        depth: int = 64,
+    ) -> None:
+        super().__init__()
+        self.operation, self.subnormal, self.flushed, self.depth = operation, subnormal, flushed, depth
+        if not torch.set_flush_denormal(False) and flushed:
+            raise UnsupportedError("torch.set_flush_denormal: this CPU cannot take subnormal numbers for zero")
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        numbers = torch.sigmoid(inputs)
+        if self.subnormal:
+            numbers = numbers * torch.finfo(inputs.dtype).smallest_normal
+        result = torch.empty_like(numbers)
+        if self.flushed:
+            torch.set_flush_denormal(True)  # of this thread: a small operation is computed by the one that calls it
+        try:
+            for _ in range(self.depth):
+                if self.operation == "product":
+                    torch.mul(numbers, 0.75, out=result)
+                elif self.operation == "quotient":
+                    torch.div(numbers, 1.3, out=result)
+                else:
+                    torch.sqrt(numbers, out=result)
+        finally:
+            if self.flushed:
+                torch.set_flush_denormal(False)
+        return result

@@ -1,0 +1,116 @@
+"""The same model in several frameworks: time, compile time and MFU, and the losses of their first training steps."""
+
+import json
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from mfulab.language import Texts
+from mfulab.language.quantities import percent, quantity, significant
+from mfulab.report.drawing import style
+from mfulab.report.frames import Tables, alone, ok, one_each, own, with_machine
+
+TABLES = ("profile", "environment")
+TOPIC = "execution"
+ORDER = 2
+IN_TORCH = ("eager", "compile")
+ELSEWHERE = ("jax", "tensorflow_eager", "tensorflow_function", "onnxruntime")
+EXECUTIONS = (*IN_TORCH, *ELSEWHERE)
+CASE = ["model", "mode", "batch_size"]
+MOST = 3  # cases that get a panel each
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """Steps on one machine, the first, of cases that another framework than torch was timed in."""
+    known = with_machine(tables, alone(ok(tables["profile"], "time_s")))
+    known = known[known["execution"].isin(EXECUTIONS) & (known["precision"] == "fp32")]
+    known = known.assign(other=known["execution"].isin(ELSEWHERE))
+    known = known[known.groupby(["machine", *CASE])["other"].transform("any")]
+    if known.empty:
+        return known
+    known = own(known)
+    known = one_each(known[known["machine"] == style.machines(known)[0]], [*CASE, "execution"])
+    order = known["execution"].map({name: place for place, name in enumerate(EXECUTIONS)})
+    return known.assign(order=order).sort_values([*CASE, "order"])
+
+
+def losses(rows: pd.DataFrame) -> dict[str, list[float]]:
+    """The losses of each execution of the first case that has them."""
+    told = rows[(rows["losses"] != "") & rows["losses"].notna()]
+    if told.empty:
+        return {}
+    here = told[(told[CASE] == told.iloc[0][CASE]).all(axis=1)]
+    return {row.execution: json.loads(row.losses) for row in here.itertuples()}
+
+
+def spread(curves: dict[str, list[float]]) -> float:
+    """The largest difference of losses at one step, relative to the first step's loss, in percent."""
+    steps = list(zip(*curves.values(), strict=False))
+    return 100 * max(max(each) - min(each) for each in steps) / abs(steps[0][0])
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """The case whose executions lie furthest apart, the longest compilation, and how far the losses agree."""
+    ratio = rows.groupby(CASE)["time_s"].agg(lambda times: times.max() / times.min())
+    case = dict(zip(CASE, ratio.idxmax(), strict=True))
+    here = rows[(rows[CASE] == pd.Series(case)).all(axis=1)].sort_values("time_s")
+    fast, slow = here.iloc[0], here.iloc[-1]
+    named = {"model": text.name("model", case["model"]), "mode": text.name("mode", case["mode"])}
+    words = [
+        text(
+            "finding" if len(here) > 1 else "finding_one",
+            **named,
+            fast=text(fast.execution),
+            slow=text(slow.execution),
+            time=quantity(fast["time_s"], "s"),
+            longer=quantity(slow["time_s"], "s"),
+        )
+    ]
+    compiled = rows.dropna(subset=["compile_s"])
+    if len(compiled):
+        row = compiled.loc[compiled["compile_s"].idxmax()]
+        words.append(text("compiled", name=text(row.execution), time=quantity(row["compile_s"], "s")))
+    curves = losses(rows)
+    if len(curves) > 1:
+        steps = min(map(len, curves.values()))
+        words.append(text("losses", steps=steps, count=len(curves), share=significant(spread(curves), 2)))
+    return " ".join(words)
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """A panel a case with a bar an execution, and a panel of losses in the bars' colours."""
+    cases = list(rows.groupby(CASE, sort=False))[:MOST]
+    curves = losses(rows)
+    panels = len(cases) + bool(curves)
+    lines = -(-panels // 2)
+    figure.set_size_inches(style.SIZE[0], 1.4 + 2.6 * lines)
+    style.arrange(figure)
+    grid = list(figure.subplots(lines, min(2, panels), squeeze=False).flat)
+    colors = dict(zip(EXECUTIONS, style.PALETTE, strict=False))
+    for axes, ((model, mode, batch), here) in zip(grid, cases, strict=False):
+        _bars(axes, here, colors, text)
+        axes.set_title(f"{text.name('model', model)} · {text.name('mode', mode)}")
+        axes.set_xlabel(text("time", batch=int(batch)))
+    if curves:
+        axes = grid[len(cases)]
+        for place, (name, values) in enumerate(curves.items()):
+            dash = list(style.dashes(EXECUTIONS).values())[place]
+            axes.plot(range(1, len(values) + 1), values, color=colors[name], linestyle=dash)
+        axes.set_title(text("loss_title"))
+        axes.set_xlabel(text("step"))
+    for axes in grid[panels:]:
+        axes.set_visible(False)
+
+
+def _bars(axes: Axes, here: pd.DataFrame, colors: dict[str, str], text: Texts) -> None:
+    heights = range(len(here))[::-1]
+    axes.barh(list(heights), here["time_s"] * 1e3, color=here["execution"].map(colors), height=0.7)
+    for height, row in zip(heights, here.itertuples(), strict=True):
+        parts = [f"{percent(row.mfu_percent)} %"] if row.mfu_percent == row.mfu_percent else []
+        parts += [text("after", time=quantity(row.compile_s, "s"))] if row.compile_s == row.compile_s else []
+        axes.text(row.time_s * 1e3, height, " " + " · ".join(parts), va="center", fontsize=9)
+    axes.set_yticks(list(heights), [text(name) for name in here["execution"]], fontsize=10)
+    axes.set_xlim(0, 2.4e3 * here["time_s"].max())
+    axes.locator_params(axis="x", nbins=5)
+    axes.grid(axis="y", visible=False)

@@ -1,0 +1,71 @@
+"""Cost of subnormal numbers: operations on them beside those on normal ones, and with subnormal taken for zero."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mfulab.language import Texts
+from mfulab.language.quantities import quantity, significant
+from mfulab.report.drawing import style
+from mfulab.report.frames import Tables, ok, one_each, own, with_machine
+
+TABLES = ("profile", "environment")
+TOPIC = "precision"
+ORDER = 7
+KINDS = ("normal", "subnormal", "flushed")
+OPERATIONS = ("products", "quotients", "roots")
+CASE = ["operation", "precision"]
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """One row an operation, precision and kind of numbers of one machine, with the factor over normal numbers."""
+    known = with_machine(tables, ok(tables["profile"], "time_s"))
+    parts = known["model"].str.partition("_")
+    known = known.assign(numbers=parts[0], operation=parts[2])
+    known = known[known["numbers"].isin(KINDS) & known["operation"].isin(OPERATIONS)]
+    if known.empty:
+        return known
+    known = own(known)
+    known = one_each(known[known["machine"] == style.machines(known)[0]], [*CASE, "numbers"])
+    normal = known[known["numbers"] == "normal"][[*CASE, "time_s"]]
+    both = known.merge(normal, on=CASE, suffixes=("", "_normal"))
+    slow = both.loc[both["numbers"] == "subnormal", CASE]
+    both = both.merge(slow, on=CASE)
+    return both.assign(factor=both["time_s"] / both["time_s_normal"]).sort_values([*CASE, "numbers"])
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """The operation and precision that subnormal numbers slow down most, what zero makes of it, and the least."""
+    slow = rows[rows["numbers"] == "subnormal"].sort_values("factor")
+    row, least = slow.iloc[-1], slow.iloc[0]
+    precision, operation = text.name("precision", row["precision"]), text(row.operation)
+    values = {"precision": precision, "machine": row["machine"], "operation": operation}
+    words = [text("finding", **values, factor=significant(row["factor"], 2), time=quantity(row["time_s"], "s"))]
+    same = rows[(rows[CASE] == row[CASE]).all(axis=1)].set_index("numbers")
+    if "flushed" in same.index:
+        words.append(text("zero", factor=significant(same.loc["flushed", "factor"], 2)))
+    if least["operation"] != row["operation"]:
+        precision, operation = text.name("precision", least["precision"]), text(least.operation)
+        words.append(text("least", precision=precision, operation=operation, factor=significant(least["factor"], 2)))
+    return " ".join(words)
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """A panel an operation, a bar a precision and kind of numbers: the step's time, with its factor behind it."""
+    operations = {name: text(name) for name in OPERATIONS if (rows["operation"] == name).any()}
+    precisions = list(dict.fromkeys(rows["precision"]))[::-1]
+    grid = style.panels(figure, [""], list(operations.values()))
+    style.fit(figure, len(precisions) * 2)
+    colors = dict(zip(KINDS, (style.PALETTE[0], style.PALETTE[3], style.PALETTE[2]), strict=True))
+    for name, words in operations.items():
+        axes, here = grid["", words], rows[rows["operation"] == name]
+        for row in here.itertuples():
+            height = precisions.index(row.precision) + 0.27 - 0.27 * KINDS.index(row.numbers)
+            axes.barh(height, row.time_s * 1e6, height=0.24, color=colors[row.numbers])
+            axes.text(row.time_s * 1e6, height, f" {significant(row.factor, 2)}×", va="center", fontsize=11)
+        axes.set_yticks(range(len(precisions)), [text.name("precision", each) for each in precisions])
+        axes.set_xlim(0, 1.25e6 * here["time_s"].max())
+        axes.locator_params(axis="x", nbins=4)
+        axes.set_xlabel(text("time"))
+        axes.grid(axis="y", visible=False)
+    present = [name for name in KINDS if (rows["numbers"] == name).any()]
+    style.legend(figure, [style.dot(colors[name], text(name), "s") for name in present])

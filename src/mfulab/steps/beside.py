@@ -1,0 +1,121 @@
+"""Passes beside a step's timing, where its config asks for them: its output's error, its losses, its recompilations."""
+
+import copy
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from mfulab.kernels.formats import format_of
+from mfulab.models import execution, workload
+from mfulab.models.build import first_tensor, make_batch
+from mfulab.schema.configs import ProfileStepConfig
+from mfulab.schema.profile_row import ProfileRow
+from mfulab.steps.base import UnsupportedError
+
+Made = tuple[Callable[..., Any], Callable[[], float]]
+
+
+def require(config: ProfileStepConfig) -> None:
+    """Raises UnsupportedError for a pass that this execution cannot have, before anything is timed."""
+    if config.profile.varied_batches and config.execution.mode not in ("eager", "compile"):
+        raise UnsupportedError(
+            f"profile.varied_batches: execution={config.execution.name} is neither eager nor compile"
+        )
+
+
+def fill(row: ProfileRow, config: ProfileStepConfig, device: torch.device, make_step: Callable[..., Made]) -> None:
+    """Fills what was asked for by `profile`; an output that is too far from float64's makes the row incorrect.
+
+    Each pass makes its step anew from the same seed, so that all executions begin with the same weights and batch.
+    """
+    asked, mode = config.profile, config.workload.mode
+    if asked.losses and mode == "training":
+        torch.manual_seed(config.seed)
+        step, loss = make_step(config, device)
+        losses = []
+        for _ in range(asked.losses):
+            step()
+            losses.append(loss())
+        row.losses = json.dumps(losses)
+    if asked.exact and mode == "inference":
+        torch.manual_seed(config.seed)
+        output = first_tensor(make_step(config, device)[0]())
+        row.relative_error, tolerance = error_of(output, config, device)
+        if not row.relative_error <= tolerance:  # NaN is wrong, too
+            row.status, row.time_s = "incorrect", None
+            row.message = f"relative error {row.relative_error:.1e}; at most {tolerance:.1e} is accepted"
+    if asked.varied_batches and mode == "inference":
+        _count_recompilations(row, config, device)
+
+
+def error_of(output: torch.Tensor, config: ProfileStepConfig, device: torch.device) -> tuple[float, float]:
+    """Relative Frobenius error of an output against the model in float64, and the largest that is accepted.
+
+    A model may know its result by another way, `exact(inputs)`. Accepted is what a matmul of the deepest sum among its
+    layers may have, once for each layer.
+    """
+    torch.manual_seed(config.seed)
+    model, batch = workload.make_model(config, device)
+    with torch.no_grad():
+        if callable(known := getattr(model, "exact", None)):
+            exact = known(batch.inputs)
+        else:
+            exact = first_tensor(copy.deepcopy(model).eval().double()(batch.inputs.double()))
+    weights = [one for one in model.parameters() if one.ndim > 1]
+    deepest = max((one[0].numel() for one in weights), default=1)
+    tolerance = max(1, len(weights)) * format_of(config.precision).tolerance(deepest)
+    error = torch.linalg.vector_norm(output.double() - exact) / torch.linalg.vector_norm(exact)
+    return float(error), tolerance
+
+
+def _count_recompilations(row: ProfileRow, config: ProfileStepConfig, device: torch.device) -> None:
+    """Calls with batch_size, batch_size + 1, … samples, and what torch.compile made anew for them."""
+    torch.manual_seed(config.seed)
+    model, batch = workload.make_model(config, device)
+    model.eval()
+    call, count = execution.issue(model, batch, config.execution), config.profile.varied_batches
+    sizes = [config.batch_size + more for more in range(count)]
+    inputs = [
+        make_batch(config.model, size, config.sequence_length, device=device, dtype=batch.inputs.dtype).inputs
+        for size in sizes
+    ]
+    torch.compiler.reset()  # what was compiled while timing must not be found again
+    made = Compilations()
+    compiled_by = []
+    began = time.perf_counter()
+    with torch.no_grad():
+        for one in inputs:
+            before = made.graphs
+            call(one)
+            compiled_by.append(made.graphs > before)
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    row.varied_calls, row.varied_s = count, time.perf_counter() - began
+    if config.execution.mode == "compile":
+        row.graphs, row.graph_breaks, row.recompilations = made.graphs, made.breaks, sum(compiled_by[1:])
+
+
+class Compilations:
+    """Graphs that torch.compile has made, and its graph breaks, since this was made."""
+
+    def __init__(self) -> None:
+        self._graphs, self._breaks = _dynamo_counts()
+
+    @property
+    def graphs(self) -> int:
+        """Graphs handed to the compiler."""
+        return _dynamo_counts()[0] - self._graphs
+
+    @property
+    def breaks(self) -> int:
+        """Graph breaks."""
+        return _dynamo_counts()[1] - self._breaks
+
+
+def _dynamo_counts() -> tuple[int, int]:
+    from torch._dynamo.utils import counters
+
+    return counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())
