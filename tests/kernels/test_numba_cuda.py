@@ -53,7 +53,9 @@ def test_the_seminar_s_accumulator_is_float64(kind):
 def test_every_rung_is_right_in_the_simulator(kind, precision):
     block, tile, depth = KINDS[kind]
     classes = shape_classes(tile, depth)  # the simulator takes a second for each thousand threads: those with edges
-    shapes = {"single": Shape(1, 1, 1, 1)} | {name: classes[name] for name in ("one_under", "one_over", "batched")}
+    under, over = classes["one_under"], classes["one_over"]
+    edges = Shape(1, over.m, under.n, over.k)
+    shapes = {"single": Shape(1, 1, 1, 1), "over and under": edges, "batched": classes["batched"]}
     answers = dict(zip(shapes, _simulated([(kind, precision, block, shape) for shape in shapes.values()]), strict=True))
     assert {name: answer["said"] for name, answer in answers.items() if not answer["correct"]} == {}
     assert {answer["effective"] for answer in answers.values()} == {precision}

@@ -79,7 +79,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
-    """A panel a case with a bar an execution, and a panel of losses."""
+    """A panel a case with a bar an execution, and a panel of losses in the bars' colours."""
     cases = list(rows.groupby(CASE, sort=False))[:MOST]
     curves = losses(rows)
     panels = len(cases) + bool(curves)
@@ -90,16 +90,15 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     colors = dict(zip(EXECUTIONS, style.PALETTE, strict=False))
     for axes, ((model, mode, batch), here) in zip(grid, cases, strict=False):
         _bars(axes, here, colors, text)
-        batch_words = text("batch", count=int(batch))
-        axes.set_title(f"{text.name('model', model)} · {text.name('mode', mode)} · {batch_words}")
+        axes.set_title(f"{text.name('model', model)} · {text.name('mode', mode)}")
+        axes.set_xlabel(text("time", batch=int(batch)))
     if curves:
         axes = grid[len(cases)]
         for place, (name, values) in enumerate(curves.items()):
             dash = list(style.dashes(EXECUTIONS).values())[place]
-            axes.plot(range(1, len(values) + 1), values, color=colors[name], linestyle=dash, label=text(name))
+            axes.plot(range(1, len(values) + 1), values, color=colors[name], linestyle=dash)
         axes.set_title(text("loss_title"))
         axes.set_xlabel(text("step"))
-        axes.legend(fontsize=9)
     for axes in grid[panels:]:
         axes.set_visible(False)
 
@@ -112,6 +111,6 @@ def _bars(axes: Axes, here: pd.DataFrame, colors: dict[str, str], text: Texts) -
         parts += [text("after", time=quantity(row.compile_s, "s"))] if row.compile_s == row.compile_s else []
         axes.text(row.time_s * 1e3, height, " " + " · ".join(parts), va="center", fontsize=9)
     axes.set_yticks(list(heights), [text(name) for name in here["execution"]], fontsize=10)
-    axes.set_xlim(0, 1.6e3 * here["time_s"].max())
-    axes.set_xlabel(text("time"))
+    axes.set_xlim(0, 2.4e3 * here["time_s"].max())
+    axes.locator_params(axis="x", nbins=5)
     axes.grid(axis="y", visible=False)

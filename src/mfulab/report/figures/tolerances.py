@@ -15,7 +15,7 @@ TOPIC = "precision"
 ORDER = 6
 BARS = ("absolute_refuses_percent", "absolute_accepts_percent")
 MARKS = ("relative_tolerance", "gradient_difference_error")
-COLORS = (style.PALETTE[0], style.PALETTE[3])
+COLORS = (style.PALETTE[0], style.PALETTE[1])
 
 
 def rows(tables: Tables) -> pd.DataFrame:
