@@ -33,6 +33,7 @@ PRIVATE = {
     ("torch", "_ops.HigherOrderOperator"),
     ("torch", "_ops.OpOverloadPacket"),
     ("torch", "_scaled_mm"),
+    ("torch._dynamo", "explain"),
     ("torch._dynamo.utils", "counters"),
     ("torch._subclasses.fake_tensor", "FakeTensor"),
     ("torch._subclasses.fake_tensor", "FakeTensorMode"),
