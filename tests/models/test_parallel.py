@@ -1,9 +1,12 @@
 """Data parallelism: bytes by hand, devices that are not there, and numbers that all processes agree on."""
 
+import os
+
 import pytest
 import torch
 from pydantic import ValidationError
 
+from mfulab.hardware.identity import CudaDevice
 from mfulab.models import parallel
 from mfulab.schema.configs import DeviceConfig, ParallelConfig, ProfileStepConfig
 from mfulab.schema.errors import UnsupportedError
@@ -48,6 +51,25 @@ def test_more_processes_than_devices_are_refused(monkeypatch):
         parallel.threads_per_rank(ParallelConfig(processes=4), DeviceConfig(threads=1))
     with pytest.raises(UnsupportedError, match="2 CPU cores of its own, and this run has 1"):
         parallel.threads_per_rank(ParallelConfig(processes=2), DeviceConfig(threads=2))
+
+
+def test_each_node_has_devices_of_its_own(monkeypatch):
+    monkeypatch.setattr(parallel, "usable_cores", lambda: 4)
+    assert parallel.threads_per_rank(ParallelConfig(processes=4, nodes=2), DeviceConfig()) == 2
+    parallel.require_devices(ParallelConfig(processes=4, nodes=2), 2, "a GPU")
+    with pytest.raises(UnsupportedError, match=r"processes=6 with parallel\.nodes=2: each needs a GPU .* node has 2"):
+        parallel.require_devices(ParallelConfig(processes=6, nodes=2), 2, "a GPU")
+    with pytest.raises(ValidationError, match="nodes=2 with processes=3: each node takes equally many"):
+        ParallelConfig(processes=3, nodes=2)
+
+
+@pytest.mark.parametrize(("uuid", "seen"), [("GPU-b", "GPU-b"), ("", "1")])
+def test_a_rank_sees_its_own_gpu_alone(uuid, seen, monkeypatch):
+    gpus = [CudaDevice("H100", "GPU-a"), CudaDevice("H100", uuid)]
+    monkeypatch.setattr(parallel, "cuda_devices", lambda: gpus)
+    monkeypatch.setenv(parallel.VISIBLE, "GPU-a,GPU-b")
+    parallel.see_one_gpu(1)
+    assert os.environ[parallel.VISIBLE] == seen
 
 
 def test_a_process_alone_agrees_with_itself_and_is_not_wrapped():

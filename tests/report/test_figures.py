@@ -48,8 +48,22 @@ def measured(
 
 
 # The invented experiment has one execution mode, process and backend of attention, no prompts, a matmul in each step.
-COMPARING = ("execution_speed", "compile_time", "autograd", "fusion", "data_parallel", "generation", "attention_length")
-COMPARING += ("convolution", "frameworks", "recompilations", "subnormals")
+COMPARING = (
+    "execution_speed",
+    "compile_time",
+    "autograd",
+    "fusion",
+    "data_parallel",
+    "generation",
+    "attention_length",
+    "convolution",
+    "frameworks",
+    "recompilations",
+    "subnormals",
+    "input",
+    "quantised",
+    "parallel_plans",
+)
 INVENTED = [name for name in figures.modules() if name not in COMPARING]
 
 

@@ -20,6 +20,7 @@ def row(**changes) -> dict:
     shares = {"mfu_percent": 10.0, "hfu_percent": 10.0, "checkpointing": "False", "precision": "fp32"}
     made = {"forward_ms": 2.0, "backward_ms": 3.5, "other_ms": 0.5, **plain, **shares, **changes}
     samples = made.pop("samples", made["batch_size"])
+    made = {"gradient_accumulation": samples / made["batch_size"], "phases_percent": 100.0, **made}
     more = {"status": "ok", "hardware": "here", "recorded": "False", "mode": "training", "execution": "eager"}
     return {**more, "samples_per_s": samples / made["time_s"], **made}
 
@@ -65,7 +66,24 @@ def test_another_batch_is_no_technique_and_checkpointing_parts_hfu_from_mfu(tmp_
 
 
 def test_phases_that_miss_the_step_are_told(tmp_path):
-    assert "within 25 %" in said(tmp_path, row(time_s=0.008))
+    assert "within 25 %" in said(tmp_path, row(phases_percent=125.0))
+    assert "sum to the step" not in said(tmp_path, row(phases_percent=""))
+
+
+def test_a_teacher_parts_hfu_from_mfu_and_a_cache_joins_them(tmp_path):
+    online = row(workload="training_distilled", teacher="online", time_s=0.015, hfu_percent=8.0, mfu_percent=6.0)
+    cached = row(workload="training_distilled_cached", teacher="cached", time_s=0.010)
+    told = said(tmp_path, row(), online, cached)
+    assert "A teacher that runs in each step parts HFU from MFU: 8.0 % against 6.0 % (simple_cnn, batch 1)." in told
+    assert "With the teacher's outputs kept, a step is 1.50× as fast." in told
+    assert "outputs kept" not in said(tmp_path, row(), online)
+
+
+def test_a_busy_device_and_what_accumulation_gains(tmp_path):
+    several = row(workload="training_accumulated", time_s=0.020, samples=4, mfu_percent=20.0, memory_bytes=110.0)
+    told = said(tmp_path, row(utilization_percent=99.0, memory_bytes=100.0), several)
+    assert "The device reads 99 % busy meanwhile." in told
+    assert "4 micro-batches a step take MFU from 10 % to 20 % (simple_cnn, batch 1), at 1.10× the memory." in told
 
 
 def test_without_a_plain_step_there_is_nothing_to_hold_against(tmp_path):

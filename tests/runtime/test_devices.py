@@ -5,6 +5,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -101,6 +103,37 @@ def test_where_no_gpu_is_known_a_run_sees_what_it_would_see_anyway() -> None:
 def test_any_name_of_a_device_can_be_locked(name: str) -> None:
     with claim("cuda", "results/nvidia-pretend/a/b/config.json", {GPUS: f"nvidia-pretend:{name}"}) as environment:
         assert environment[VISIBLE] == name
+
+
+def test_a_job_of_several_processes_holds_as_many_gpus_or_all_there_are(tmp_path: Path) -> None:
+    config = str(tmp_path / "results/nvidia-pretend/profile_step/run/config.json")
+    environment = {GPUS: ",".join(f"nvidia-pretend:GPU-{name}" for name in "klm"), LOCKS: str(tmp_path)}
+    with (
+        claim("cuda", config, environment, 2) as pair,
+        claim("cuda", config, environment) as one,
+    ):
+        assert (pair[VISIBLE], one[VISIBLE]) == ("GPU-k,GPU-l", "GPU-m")
+    with claim("cuda", config, environment, 8) as everything:
+        assert everything[VISIBLE] == "GPU-k,GPU-l,GPU-m"
+
+
+def test_a_job_that_waits_for_a_second_gpu_holds_none_meanwhile(tmp_path: Path) -> None:
+    config = str(tmp_path / "results/nvidia-pretend/profile_step/run/config.json")
+    environment = {GPUS: "nvidia-pretend:GPU-n,nvidia-pretend:GPU-o", LOCKS: str(tmp_path)}
+
+    def both() -> None:
+        with claim("cuda", config, environment, 2) as pair:
+            got.append(pair[VISIBLE])
+
+    got: list[str] = []
+    waiting = threading.Thread(target=both)
+    with claim("cuda", config, environment):
+        waiting.start()
+        time.sleep(0.05)
+        with claim("cuda", config, environment) as other:
+            assert (other[VISIBLE], got) == ("GPU-o", [])
+    waiting.join(10)
+    assert got == ["GPU-n,GPU-o"]
 
 
 def test_a_run_that_waits_for_a_device_ends_with_its_workflow(tmp_path: Path) -> None:

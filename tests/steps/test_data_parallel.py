@@ -1,6 +1,8 @@
 """Several processes train one model: a real job of two over the loopback, and the row that ranks make."""
 
 import json
+import os
+import sys
 
 import pytest
 import torch
@@ -60,6 +62,53 @@ def test_a_job_of_two_sends_what_the_formula_says_and_names_the_slowed_rank(tmp_
 def test_what_a_job_cannot_do(changes, reason, tmp_path):
     with pytest.raises(UnsupportedError, match=reason):
         profile_step.measure(config(**changes), tmp_path)
+
+
+SRUN = """#!{python}
+# Stands for srun: starts the command once a task, with what SLURM tells each; the machine is a single one.
+import os, subprocess, sys
+nodes, tasks = (int(word.partition("=")[2]) for word in sys.argv[1:3])
+command = sys.argv[4:]
+told = [dict(SLURM_PROCID=str(rank), SLURM_LOCALID=str(rank % (tasks // nodes))) for rank in range(tasks)]
+started = [subprocess.Popen(command, env=os.environ | each) for each in told]
+sys.exit(max(each.wait() for each in started))
+"""
+
+
+@pytest.fixture
+def srun(tmp_path, monkeypatch):
+    place = tmp_path / "bin"
+    place.mkdir()
+    (place / "srun").write_text(SRUN.format(python=sys.executable))
+    (place / "srun").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{place}:{os.environ['PATH']}")
+
+
+def test_ranks_on_several_nodes_meet_at_a_store(tmp_path, srun, monkeypatch):
+    from mfulab.models import parallel
+
+    monkeypatch.setattr(parallel, "usable_cores", lambda: 1)
+    monkeypatch.setenv(parallel.INTERFACE, parallel.LOOPBACK)
+    plain = {"operators": False}
+    row = profile_step.measure(config(parallel={"processes": 2, "nodes": 2}, profile=plain), tmp_path).row
+    assert (row.status, row.devices, row.sent_bytes) == ("ok", 2, pytest.approx(row.predicted_sent_bytes, rel=0.02))
+    assert [each["rank"] for each in json.loads(row.ranks)] == [0, 1]
+    assert not (tmp_path / "ranks").exists()
+
+
+def test_a_rank_that_fails_on_another_node_is_told(tmp_path, srun):
+    with pytest.raises(RuntimeError, match=r"a rank failed: No module named 'nowhere'"):
+        ranks._over_nodes(config(parallel={"processes": 2, "nodes": 2}).parallel, tmp_path, Nowhere())
+
+
+class Nowhere:
+    __module__, __name__ = "nowhere", "measure"
+
+
+def test_without_slurm_several_nodes_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UnsupportedError, match=r"parallel\.nodes=2: ranks are started by srun, which is not here"):
+        profile_step.measure(config(parallel={"processes": 2, "nodes": 2}), tmp_path)
 
 
 def rank(time_s: float, collectives: list[int], **more) -> dict:

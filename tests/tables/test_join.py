@@ -149,6 +149,28 @@ def test_checkpointing_shows_in_hfu_and_not_in_mfu():
     assert again["executed_flops"] - plain["executed_flops"] == 1e12
 
 
+def test_a_teacher_shows_in_hfu_where_it_runs_in_each_step():
+    counted = {**FLOPS, "inference_flops": 2e12}
+    plain, online, cached = (
+        join.profile_columns({**STEP, "teacher": kind}, counted, COMPUTE, MEMORY, "cuda")
+        for kind in ("none", "online", "cached")
+    )
+    assert online["mfu_percent"] == plain["mfu_percent"] == cached["mfu_percent"]
+    assert online["executed_flops"] - plain["executed_flops"] == 2e12
+    assert cached["executed_flops"] == plain["executed_flops"]
+    assert online["predicted_memory_bytes"] is None
+
+
+def test_quantised_weights_are_read_as_they_lie():
+    read = {**STEP, "mode": "inference"}
+    counted = {**FLOPS, "parameters": 100, "looked_up_parameters": 20}
+    whole, fewer = (
+        join.profile_columns({**read, "weight_bytes": size}, counted, COMPUTE, MEMORY, "cuda")["mbu_percent"]
+        for size in (None, 40.0)
+    )
+    assert whole / fewer == pytest.approx(80 * 4 / 40)
+
+
 def test_the_roofline_s_time_is_operator_by_operator():
     # 40 TFLOP/s and 100 GB/s: 1 s of arithmetic over 0.5 s of moving, then 0.1 s over 2 s; 3 s of others.
     passes = {"forward": [(40e12, 50e9), (4e12, 200e9), (0, 300e9)], "backward": [(80e12, 8e9)]}

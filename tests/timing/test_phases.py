@@ -27,22 +27,30 @@ class Scripted:
         return self.seen
 
 
-def step(mark) -> None:
+def step(mark=lambda phase: None) -> None:
     for _ in range(2):  # micro-batches
         mark("forward")
         mark("backward")
     mark("optimiser")
 
 
-@given(st.lists(st.floats(1e-6, 10), min_size=5, max_size=5))
+@given(st.lists(st.floats(1e-6, 10), min_size=6, max_size=6))
 def test_the_phases_of_a_step_sum_to_it(intervals):
-    found = measure_phases(step, Scripted(intervals), length_s=1.0, estimate_s=2.0)
-    assert sum(found.values()) == pytest.approx(sum(intervals))
+    *marked, unmarked = intervals
+    found, quotient = measure_phases(step, Scripted(intervals), length_s=1.0, estimate_s=2.0)
+    assert sum(found.values()) == pytest.approx(sum(marked))
     assert found["forward"] == pytest.approx(intervals[0] + intervals[2])
     assert list(found) == ["forward", "backward", "optimiser"]
+    assert quotient == pytest.approx(sum(marked) / unmarked)
 
 
 def test_a_disturbed_step_moves_no_median():
-    quiet, disturbed = [1.0, 2.0, 1.0, 2.0, 3.0], [90.0, 2.0, 1.0, 2.0, 3.0]
-    found = measure_phases(step, Scripted([*quiet, *disturbed, *quiet]), length_s=0.1, estimate_s=0.3)
+    quiet, disturbed = [1.0, 2.0, 1.0, 2.0, 3.0, 9.0], [90.0, 2.0, 1.0, 2.0, 3.0, 30.0]
+    found, quotient = measure_phases(step, Scripted([*quiet, *disturbed, *quiet]), length_s=0.1, estimate_s=0.3)
     assert found == {"forward": 2.0, "backward": 4.0, "optimiser": 3.0}
+    assert quotient == 1.0
+
+
+def test_a_step_twice_as_slow_under_marks_says_so_on_a_machine_that_slows_down():
+    intervals = [2.0, 2.0, 2.0, 2.0, 2.0, 5.0, *(10 * each for each in (2.0, 2.0, 2.0, 2.0, 2.0, 5.0))]
+    assert measure_phases(step, Scripted(intervals), length_s=40.0, estimate_s=10.0)[1] == 2.0

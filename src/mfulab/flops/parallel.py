@@ -94,8 +94,17 @@ def pipeline_bubble(devices: int, micro_batches: int) -> float:
     return (devices - 1) / (micro_batches + devices - 1)
 
 
-def plans(parameters: int, devices: int, *, layers: int, width: int, tokens: int) -> list[dict[str, object]]:
-    """One row for each way to train a transformer with Adam in mixed precision on several devices."""
+MICRO_BATCHES = 4
+"""A device of a pipeline's: from so many on its bubble is small (Huang et al. 2019, section 2.3)."""
+
+
+def plans(
+    parameters: int, devices: int, *, layers: int, width: int, tokens: int, flops: int | None = None
+) -> list[dict[str, object]]:
+    """One row for each way to train a transformer with Adam in mixed precision on several devices.
+
+    `flops` are those of the whole step, which all ways share out evenly; a pipeline's row has its bubble in percent.
+    """
     ways = {
         "data parallel": data_parallel(parameters, devices, 0),
         "ZeRO 1": data_parallel(parameters, devices, 1),
@@ -104,7 +113,15 @@ def plans(parameters: int, devices: int, *, layers: int, width: int, tokens: int
         "tensor parallel": tensor_parallel(parameters, devices, layers=layers, width=width, tokens=tokens),
         "pipeline parallel": pipeline_parallel(parameters, devices, width=width, tokens=tokens),
     }
+    bubble = 100 * pipeline_bubble(devices, MICRO_BATCHES * devices)
     return [
-        {"method": name, "devices": devices, "memory_bytes": share.memory_bytes, "sent_bytes": share.sent_bytes}
+        {
+            "method": name,
+            "devices": devices,
+            "flops": None if flops is None else round(flops / devices),
+            "memory_bytes": share.memory_bytes,
+            "sent_bytes": share.sent_bytes,
+            "bubble_percent": bubble if name == "pipeline parallel" else None,
+        }
         for name, share in ways.items()
     ]

@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import psutil
 import torch
@@ -12,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from mfulab.flops.parallel import all_gather_bytes, all_reduce_bytes
 from mfulab.hardware.cpu import usable_cores
+from mfulab.hardware.identity import cuda_devices
 from mfulab.models.build import outermost_blocks
 from mfulab.samplers.reading import Reading
 from mfulab.schema.configs import DeviceConfig, ParallelConfig
@@ -20,36 +20,49 @@ from mfulab.schema.errors import UnsupportedError
 SLOWED_S = 0.02  # a step, of the rank that is slowed on purpose
 LOOPBACK = "lo"
 INTERFACE = "GLOO_SOCKET_IFNAME"  # gloo's own variable
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 PASSES = 3  # over which the least traffic is taken: other programs only add to it
 
 
 def threads_per_rank(parallel: ParallelConfig, device: DeviceConfig) -> int:
-    """CPU threads of each process: as many as asked for, else a share of the cores.
+    """CPU threads of each process: as many as asked for, else a share of its node's cores.
 
     Raises:
-        UnsupportedError: the processes together need more cores than may be used.
+        UnsupportedError: the processes of a node together need more cores than may be used.
     """
-    threads = device.threads or max(1, usable_cores() // parallel.processes)
+    here = parallel.processes // parallel.nodes
+    threads = device.threads or max(1, usable_cores() // here)
     require_devices(parallel, usable_cores() // threads, f"{threads} CPU core{'s' if threads > 1 else ''}")
     return threads
 
 
 def require_devices(parallel: ParallelConfig, found: int, kind: str) -> None:
-    """Raises UnsupportedError where each process cannot have a device of its own."""
-    if parallel.processes > found:
+    """Raises UnsupportedError where each process cannot have a device of its own, of the `found` of its node."""
+    if parallel.processes > found * parallel.nodes:
+        nodes = f" with parallel.nodes={parallel.nodes}" if parallel.nodes > 1 else ""
+        has = "each node" if nodes else "this run"
         raise UnsupportedError(
-            f"parallel.processes={parallel.processes}: each needs {kind} of its own, and this run has {found}"
+            f"parallel.processes={parallel.processes}{nodes}: each needs {kind} of its own, and {has} has {found}"
         )
 
 
-def join(rank: int, parallel: ParallelConfig, store: Path, device: torch.device) -> None:
-    """Makes this process the given rank of its job: gloo over the loopback on a CPU, NCCL on GPUs."""
-    os.environ.setdefault(INTERFACE, LOOPBACK)
-    if device.type == "cuda":
-        torch.cuda.set_device(rank)
-    backend = "nccl" if device.type == "cuda" else "gloo"
-    meeting = dist.FileStore(str(store), parallel.processes)
-    dist.init_process_group(backend, rank=rank, world_size=parallel.processes, store=meeting)
+def see_one_gpu(place: int) -> None:
+    """Hides all GPUs from this process but the one at `place` among those it sees, before CUDA looks.
+
+    So each rank's counters, clocks and memory are those of its own GPU, as in a run of one process.
+    """
+    chosen = cuda_devices()[place]
+    os.environ[VISIBLE] = chosen.uuid or str(place)
+
+
+def join(rank: int, parallel: ParallelConfig, meeting: dist.Store, device: torch.device) -> None:
+    """Makes this process the given rank of its job: NCCL on GPUs; on a CPU gloo, over the loopback on one node."""
+    if parallel.nodes == 1:
+        os.environ.setdefault(INTERFACE, LOOPBACK)
+    on_gpu = device.type == "cuda"
+    own = torch.device("cuda", 0) if on_gpu else None
+    backend = "nccl" if on_gpu else "gloo"
+    dist.init_process_group(backend, rank=rank, world_size=parallel.processes, store=meeting, device_id=own)
 
 
 def wrap(model: torch.nn.Module, parallel: ParallelConfig, device: torch.device) -> torch.nn.Module:

@@ -3,22 +3,23 @@ decoding one more token of each sequence."""
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
 
-from mfulab.models.build import Batch, build, loss, make_batch, require_positions
+from mfulab.models.build import Batch, build, first_tensor, loss, make_batch, require_positions
 from mfulab.models.decoding import decoder, prefiller
-from mfulab.schema.configs import LEAKED_STEPS, ModelConfig, PrecisionConfig, ProfileStepConfig, WorkloadConfig
+from mfulab.schema.configs import LEAKED_STEPS, PrecisionConfig, ProfileStepConfig, WorkloadConfig
 from mfulab.schema.errors import UnsupportedError
 
 StepFunction = Callable[[], torch.Tensor]
 Phase = Literal["forward", "backward", "optimiser", "other"]
+Teacher = Callable[[], torch.Tensor]
 Mark = Callable[[Phase], object]
 """Told that what ran since the last call was of this phase."""
 
+TEMPERATURE = 2.0  # that softens a teacher's classes
 SCHEDULE_STEPS = 1000  # of a cosine's half; which part of it is measured does not change what a step costs
 
 
@@ -49,40 +50,31 @@ def make_model(config: ProfileStepConfig, device: torch.device) -> tuple[torch.n
     return model, batch
 
 
-class _Samples(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
-    """Endless random samples, each drawn on the host as a decoder would make it."""
-
-    def __init__(self, config: ModelConfig, sequence_length: int | None) -> None:
-        self._config, self._sequence_length = config, sequence_length
-
-    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        while True:
-            one = make_batch(self._config, 1, self._sequence_length)
-            yield one.inputs[0], one.targets[0]
-
-
 def nothing(phase: Phase | None = None) -> None:
     """Ignores the mark of a phase; fetches no batch where one lies on the device."""
 
 
-def feeder(
-    batch: Batch, config: ModelConfig, workload: WorkloadConfig, sequence_length: int | None
-) -> Callable[[], None]:
-    """A function that fetches a new batch: from a DataLoader, copied over `batch` where that lies."""
-    loader = DataLoader(
-        _Samples(config, sequence_length),
-        batch_size=len(batch.inputs),
-        num_workers=workload.loader_workers,
-        pin_memory=batch.inputs.is_cuda,
-    )
-    batches = iter(loader)
+def teaching(
+    model: torch.nn.Module, batch: Batch, workload: WorkloadConfig, precision: PrecisionConfig, device: torch.device
+) -> Teacher:
+    """Gives the logits of a teacher, frozen: computed anew each time, or kept from the first (`teacher=cached`)."""
+    model.eval().requires_grad_(requires_grad=False)
 
-    def fetch() -> None:
-        drawn, targets = next(batches)
-        batch.inputs.copy_(drawn, non_blocking=True)
-        batch.targets.copy_(targets, non_blocking=True)
+    def taught() -> torch.Tensor:
+        with torch.no_grad(), autocast(precision, device):
+            return first_tensor(model(batch.inputs))
 
-    return fetch
+    if workload.teacher == "online":
+        return taught
+    kept = taught()
+    return lambda: kept
+
+
+def distillation_loss(output: Any, taught: torch.Tensor) -> torch.Tensor:
+    """Kullback-Leibler divergence from the teacher's softened classes, × T² (Hinton et al. 2015, arXiv:1503.02531)."""
+    own, other = (each.flatten(0, -2) / TEMPERATURE for each in (first_tensor(output), taught))
+    divergence = torch.nn.functional.kl_div(own.log_softmax(-1), other.softmax(-1), reduction="batchmean")
+    return TEMPERATURE**2 * divergence
 
 
 def inference_step(
@@ -148,12 +140,13 @@ def training_step(
     device: torch.device,
     capturable: bool = False,
     fetch: Callable[[], None] = nothing,
+    teacher: Teacher | None = None,
 ) -> Callable[..., torch.Tensor]:
     """Forward, loss and backward for each micro-batch, then clipping, optimiser step and zero_grad; returns the loss.
 
     `capturable` keeps the optimiser's counters on the device, which a CUDA graph needs. Under fp16 autocast the loss is
     scaled, as mixed-precision training has it (Micikevicius et al. 2018, arXiv:1710.03740). The step takes a `Mark`,
-    which hears of the end of each phase; `other` is fetching, unscaling, clipping, the schedule and zero_grad.
+    which hears of the end of each phase; `other` is fetching, a teacher, unscaling, clipping, the schedule, zero_grad.
     """
     optimizer = _optimizer(parameters, workload, capturable)
     schedule = _schedule(optimizer, workload, capturable)
@@ -165,9 +158,13 @@ def training_step(
     def step(mark: Mark = nothing) -> torch.Tensor:
         for _ in range(workload.gradient_accumulation):
             fetch()
+            taught = teacher() if teacher else None
             mark("other")
             with autocast(precision, device):
-                value = loss(model(batch.inputs), batch.targets, task)
+                output = model(batch.inputs)
+                value = loss(output, batch.targets, task)
+                if taught is not None:
+                    value = (value + distillation_loss(output, taught)) / 2
             mark("forward")
             scaler.scale(value / workload.gradient_accumulation).backward()
             mark("backward")

@@ -20,7 +20,7 @@ from mfulab.language import LANGUAGES
 from mfulab.planning import traces
 from mfulab.planning.naming import run_name
 from mfulab.schema.configs import CeilingsConfig, CountFlopsConfig, EnvironmentConfig, ProfileStepConfig, StepConfig
-from mfulab.schema.errors import unknown
+from mfulab.schema.errors import ConfigurationError, unknown
 from mfulab.schema.measurements import MEASUREMENTS
 from mfulab.schema.replicates import numbered
 
@@ -180,9 +180,14 @@ class _Planner:
 
     def add(self, step: str, combination: Combination) -> None:
         labels, dotted, content = combination.labels, combination.dotted, combination.content
-        config = _validated(MEASUREMENTS[step].config, content)
-        name = run_name(config, config.axes, dotted)
         because = excluded_because(labels, self.base["exclude"])
+        try:
+            config = _validated(MEASUREMENTS[step].config, content)
+        except ConfigurationError:
+            if because:  # what cannot be a run at all is left out without a word
+                return
+            raise
+        name = run_name(config, config.axes, dotted)
         if because:
             self.excluded[f"{step}/{name}"] = {"step": step, "run": name, "because": because}
             return

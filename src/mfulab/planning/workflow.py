@@ -252,12 +252,40 @@ class Workflow:
         reserved = {"runtime": f"{measurement.runtime_min}m"}
         if not measurement.on_device:
             return reserved
-        return {**reserved, "gpu": _gpus, "cpu_measurement": lambda wildcards: 1 - _gpus(wildcards)}
+
+        def processes(wildcards: Any) -> int:
+            return self._of_job(measurement.step, wildcards)["processes"]
+
+        def nodes(wildcards: Any) -> int:
+            return self._of_job(measurement.step, wildcards)["nodes"]
+
+        def spread(value: Callable[[Any], Any]) -> Callable[[Any], Any]:
+            """The value for a run that is spread over nodes; None, which Snakemake drops, for others."""
+            return lambda wildcards: value(wildcards) if nodes(wildcards) > 1 else None
+
+        return {
+            **reserved,
+            "gpu": lambda wildcards: processes(wildcards) * _is_gpu(wildcards),
+            "cpu_measurement": lambda wildcards: int(not _is_gpu(wildcards)),
+            # A task a process; `mpi` has the job start them itself, by srun.
+            "nodes": spread(nodes),
+            "tasks": spread(processes),
+            "tasks_per_gpu": spread(lambda wildcards: 1 if _is_gpu(wildcards) else None),
+            "mpi": spread(lambda wildcards: "srun"),
+        }
+
+    def _of_job(self, step: str, wildcards: Any) -> dict[str, int]:
+        """Processes of a run, and the nodes over which they are spread; read from text, as thousands of runs are."""
+        run = self._runs.get(_folder(step, wildcards))
+        found = {name: IN_CONFIG[name].search(run.text) if run else None for name in IN_CONFIG}
+        return {name: int(match[1]) if match else 1 for name, match in found.items()}
 
 
-def _gpus(wildcards: Any) -> int:
-    """GPUs that a run of this hardware takes."""
-    return int(wildcards.hardware.startswith("nvidia"))
+IN_CONFIG = {name: re.compile(rf'"{name}": (\d+)') for name in ("processes", "nodes")}
+
+
+def _is_gpu(wildcards: Any) -> bool:
+    return str(wildcards.hardware).startswith("nvidia")
 
 
 @contextmanager

@@ -82,7 +82,9 @@ def _measure(command: list[str], environment: dict[str, str]) -> int:
     limit = float(known or DEFAULT_TIME_LIMIT_S)
     row = _row_of(command)
     before = _stamp(row)
-    with devices.claim((config.get("device") or {}).get("type"), config_path, environment) as claimed:
+    jointly = config.get("parallel") or {}
+    count = jointly.get("processes", 1) // jointly.get("nodes", 1)
+    with devices.claim((config.get("device") or {}).get("type"), config_path, environment, count) as claimed:
         began = time.monotonic()
         try:
             killed_before = processes.out_of_memory_kills()

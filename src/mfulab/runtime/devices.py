@@ -1,4 +1,4 @@
-"""One device for one run: a run of a GPU takes a free one and hides the others from itself; the CPU is measured by one.
+"""Devices of one run: a run of a GPU takes a free one and hides the others from itself; the CPU is measured by one.
 
 Devices are held by locks on files, which the kernel drops when their holder dies. Snakemake's resources keep runs from
 waiting here; the locks hold where the user changes these, where two workflows share a machine, and inside a job of a
@@ -24,13 +24,15 @@ POLL_S = 0.1
 
 
 @contextmanager
-def claim(device: str | None, config_path: str, environment: dict[str, str]) -> Iterator[dict[str, str]]:
-    """Holds a device of type `device` for the run of `config_path`, waiting for one; yields the run's environment.
+def claim(
+    device: str | None, config_path: str, environment: dict[str, str], count: int = 1
+) -> Iterator[dict[str, str]]:
+    """Holds devices of type `device` for the run of `config_path`, waiting for them; yields the run's environment.
 
     Raises WorkflowEndedError if the workflow ends meanwhile.
 
     `device` is `cuda`, `cpu`, or None for a run that needs none. Where it is not known which GPUs there are, the run
-    sees what it would see anyway.
+    sees what it would see anyway. A run that wants more GPUs than there are holds all, and refuses itself.
     """
     candidates = ["cpu"] if device == "cpu" else []
     if device == "cuda":
@@ -38,11 +40,11 @@ def claim(device: str | None, config_path: str, environment: dict[str, str]) -> 
     if not candidates:
         yield environment
         return
-    chosen, lock = _first_free(candidates, environment)
+    held = _first_free(candidates, environment, min(count, len(candidates)))
     try:
-        yield environment | {VISIBLE: chosen} if device == "cuda" else environment
+        yield environment | {VISIBLE: ",".join(held)} if device == "cuda" else environment
     finally:
-        os.close(lock)
+        _release(held)
 
 
 def _gpus(config_path: str, environment: dict[str, str]) -> list[str]:
@@ -81,21 +83,36 @@ def open_lock(path: str) -> int:
     raise RuntimeError(f"{path}: cannot be used as a lock ({says}). Remove it, or set {LOCKS} to a folder of your own.")
 
 
-def _first_free(candidates: Sequence[str], environment: dict[str, str]) -> tuple[str, int]:
-    """The first candidate that nobody holds and the descriptor of its lock; always in the same order, so that runs
-    which do not compete all measure the same device."""
+def _first_free(candidates: Sequence[str], environment: dict[str, str], count: int) -> dict[str, int]:
+    """The first `count` candidates that nobody holds, each with the descriptor of its lock.
+
+    Always in the same order, so that runs which do not compete all measure the same device. All or none: two runs that
+    each held a part of what they want would wait for one another.
+    """
     is_told = False
     while True:
         paths = [lock_path(candidate, environment) for candidate in candidates]
+        held: dict[str, int] = {}
         for candidate, path in zip(candidates, paths, strict=True):
             descriptor = open_lock(path)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return candidate, descriptor
             except BlockingIOError:
                 os.close(descriptor)
+                continue
+            held[candidate] = descriptor
+            if len(held) == count:
+                return held
+        _release(held)
         if not is_told:
-            print(f"waiting for {' or '.join(candidates)}: another run measures there ({', '.join(paths)})", flush=True)
+            wanted = f"{count} of " if count > 1 else ""
+            names = " or ".join(candidates)
+            print(f"waiting for {wanted}{names}: another run measures there ({', '.join(paths)})", flush=True)
             is_told = True
-        time.sleep(POLL_S)
+        time.sleep(POLL_S * (1 + os.getpid() % 97 / 97))  # two that wait for several must not keep step
         check_workflow(environment)
+
+
+def _release(held: Mapping[str, int]) -> None:
+    for descriptor in held.values():
+        os.close(descriptor)

@@ -6,6 +6,7 @@ step does not read share one measurement.
 
 import contextlib
 import hashlib
+import math
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
@@ -77,6 +78,12 @@ class ModelConfig(Closed):
             raise ValueError("token inputs need sequence_length")
         return self
 
+    def sample_bytes(self, sequence_length: int | None = None) -> int:
+        """Bytes of one sample in a file: one each of a float input, 2 or 4 a token id as the vocabulary needs."""
+        if self.vocabulary_size is None:
+            return math.prod(self.input_shape or ())
+        return (sequence_length or self.sequence_length or 1) * (2 if self.vocabulary_size <= 1 << 16 else 4)
+
 
 LEAKED_STEPS = 8
 """Steps whose graphs a leak keeps: enough to see its growth, few enough to be repeated without end."""
@@ -100,15 +107,51 @@ class WorkloadConfig(Closed):
     gradient_accumulation: int = Field(1, ge=1, description="Micro-batches of batch_size a step.")
     gradient_clipping: float | None = Field(None, gt=0, description="Maximum gradient norm; none where empty.")
     checkpointing: bool = Field(False, description="Recompute activations in the backward pass.")
+    teacher: Literal["none", "online", "cached"] = Field(
+        "none",
+        description="Distillation from a frozen model of the same architecture: run in each step, or once before.",
+    )
     input: Literal["device", "host"] = Field(
         "device", description="One batch that lies on the device, or a new one each time from a DataLoader on the host."
     )
     loader_workers: int = Field(0, ge=0, description="The DataLoader's processes; 0 draws batches in the loop itself.")
+    loader_source: Literal["random", "decode", "file"] = Field(
+        "random", description="Samples drawn, decoded from JPEG, or read from a memory-mapped file."
+    )
+    loader_file: str | None = Field(
+        None,
+        description="That file: samples one behind another, bytes of images or token ids of 16 or 32 bits; made for the"
+        " run where empty.",
+    )
+    loader_prefetch: int | None = Field(None, ge=1, description="Batches that a worker holds ready; 2 where empty.")
+    loader_epoch: int | None = Field(None, ge=1, description="Batches of an epoch; without end where empty.")
+    loader_persistent: bool = Field(False, description="Keep the workers from one epoch to the next.")
+    loader_pinned: bool | None = Field(
+        None, description="Copy from page-locked memory; only to a GPU, and there where empty."
+    )
     autograd: Literal["no_grad", "inference_mode", "recorded", "leaked"] = Field(
         "no_grad",
         description="Of inference: record nothing, in two ways; a graph that nobody asks for;"
         f" graphs of {LEAKED_STEPS} steps kept.",
     )
+
+    @model_validator(mode="after")
+    def _workers_prefetch(self) -> "WorkloadConfig":
+        for key, asked in (("prefetch", self.loader_prefetch), ("persistent", self.loader_persistent)):
+            if asked and not self.loader_workers:
+                told = str(asked).lower()
+                raise ValueError(f"loader_{key}={told} with loader_workers=0: only processes prefetch and persist")
+        if self.loader_file is not None and self.loader_source != "file":
+            raise ValueError(f"loader_file={self.loader_file} with loader_source={self.loader_source}: give file")
+        return self
+
+    @model_validator(mode="after")
+    def _teacher_has_a_student(self) -> "WorkloadConfig":
+        if self.teacher != "none" and self.mode != "training":
+            raise ValueError(f"teacher={self.teacher} with mode={self.mode}: only training is distilled")
+        if self.teacher == "cached" and self.input == "host":
+            raise ValueError("teacher=cached with input=host: outputs are kept for the batch on the device; use online")
+        return self
 
     @model_validator(mode="after")
     def _decoding_makes_its_own_input(self) -> "WorkloadConfig":
@@ -151,6 +194,10 @@ class ExecutionConfig(Closed):
     ] = Field("eager", description="How operations are issued: by torch, or by another framework.")
     compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = Field(
         "default", description="Of torch.compile."
+    )
+    quantisation: Literal["none", "dynamic_int8", "static_int8", "weight_int8", "weight_int4"] = Field(
+        "none",
+        description="Of linear layers: activations and weights, their range found in each call or beforehand; weights.",
     )
     dynamic: bool | None = Field(
         None, description="torch.compile for any shape, or for each apart; empty: for any once a shape changed."
@@ -231,7 +278,8 @@ class TraceConfig(Closed):
 class ParallelConfig(Closed):
     """Data parallelism: processes that train one model together, each with a batch and a device of its own."""
 
-    processes: int = Field(1, ge=1, le=64, description="On a CPU each takes cores of its own.")
+    processes: int = Field(1, ge=1, le=64, description="On a CPU each takes cores of its own, on GPUs one of them.")
+    nodes: int = Field(1, ge=1, description="Machines of a SLURM job over which they are spread evenly.")
     wrapper: Literal["ddp", "fsdp2"] = Field(
         "ddp", description="DistributedDataParallel, or fully_shard of each block."
     )
@@ -240,8 +288,10 @@ class ParallelConfig(Closed):
 
     @model_validator(mode="after")
     def _slows_one_of_them(self) -> "ParallelConfig":
-        if self.slowed_rank is not None and self.slowed_rank >= max(2, self.processes):
+        if self.slowed_rank is not None and self.slowed_rank >= self.processes:
             raise ValueError(f"slowed_rank={self.slowed_rank}: ranks are counted from 0 to processes - 1")
+        if self.processes % self.nodes:
+            raise ValueError(f"nodes={self.nodes} with processes={self.processes}: each node takes equally many")
         return self
 
 
@@ -325,6 +375,29 @@ class ProfileStepConfig(CountFlopsConfig):
             raise ValueError(
                 f"parallel.processes={self.parallel.processes} with mode={self.workload.mode}: only training"
             )
+        if self.parallel.processes > 1 and self.workload.loader_workers:
+            raise ValueError(
+                f"parallel.processes={self.parallel.processes} with workload.loader_workers="
+                f"{self.workload.loader_workers}: ranks start no processes of their own"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _quantised_models_are_not_trained(self) -> "ProfileStepConfig":
+        if self.execution.quantisation != "none" and self.workload.mode == "training":
+            raise ValueError(f"execution.quantisation={self.execution.quantisation} with mode=training: only inference")
+        return self
+
+    @model_validator(mode="after")
+    def _file_holds_a_sample(self) -> "ProfileStepConfig":
+        named = self.workload.loader_file
+        if named is None:
+            return self
+        if not Path(named).is_file():
+            raise ValueError(f"workload.loader_file={named}: no such file")
+        each, found = self.model.sample_bytes(self.sequence_length), Path(named).stat().st_size
+        if found < each:
+            raise ValueError(f"workload.loader_file={named}: {found} bytes, and one sample takes {each}")
         return self
 
 

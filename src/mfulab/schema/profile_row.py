@@ -37,6 +37,9 @@ class ProfileRow(TimedRow):
     other_ms: float | None = Field(
         None, description="The rest: fetching a batch, unscaling, clipping, learning-rate schedule, zero_grad."
     )
+    phases_percent: float | None = Field(
+        None, description="Sum of the phases ÷ the step without marks that follows each, median."
+    )
     devices: float | None = Field(
         None, description="Of several processes: devices that they fill together; a CPU's share its threads' peak."
     )
@@ -55,6 +58,12 @@ class ProfileRow(TimedRow):
     )
     slowest_rank: int | None = Field(None, description="The rank for which the others wait: it waits least itself.")
     ranks: str | None = Field(None, description="JSON: a mapping a rank: its step, communication, memory.")
+    weight_bytes: float | None = Field(
+        None, description="Of a quantised model: weights that a pass reads, as they lie."
+    )
+    output_error: float | None = Field(
+        None, description="Of a quantised model: norm of its logits' difference from before ÷ norm of the logits."
+    )
     compile_s: float | None = Field(
         None,
         description="Making and first calling a traced, scripted, compiled or captured model, beyond a steady step.",

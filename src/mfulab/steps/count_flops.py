@@ -22,7 +22,7 @@ BYTES = 4
 """An element's size in every `bytes` column; multiply by precision's element size ÷ 4 for another number format."""
 
 Intensities = list[tuple[int, int]]
-DEVICES = (2, 8, 64)
+DEVICES = (2, 8, 64, 512)
 """Numbers of devices for which `parallel.csv` works memory and traffic out."""
 
 
@@ -50,8 +50,11 @@ def measure(config: CountFlopsConfig, folder: Path) -> Measured:
         write_csv(folder / "formulas.csv", compare_formulas(counted, config.batch_size, config.sequence_length))
         tokens = config.batch_size * config.sequence_length
         whole = sum(parameter.numel() for parameter in counted.model.parameters())
-        ways = [plans(whole, devices, layers=shape.layers, width=shape.width, tokens=tokens) for devices in DEVICES]
-        write_csv(folder / "parallel.csv", [plan for way in ways for plan in way])
+        flops = row.forward_flops + row.backward_flops if row.forward_flops and row.backward_flops else None
+        given = {"layers": shape.layers, "width": shape.width, "tokens": tokens}
+        ways = [plan for devices in DEVICES for plan in plans(whole, devices, flops=flops, **given)]
+        write_csv(folder / "parallel.csv", ways)
+        row.plans = json.dumps(ways)
     row.intensities = json.dumps(intensities)
     return Measured(row, _operator_rows(counted.count.operations))
 

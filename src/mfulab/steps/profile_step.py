@@ -14,13 +14,16 @@ import torch
 
 from mfulab.flops.experts import UnreadExperts
 from mfulab.hardware.compute import allow_tf32, effective_precision, prepare
+from mfulab.hardware.cpu import usable_cores
 from mfulab.models import execution, frameworks, parallel, workload
 from mfulab.models.build import Batch, enable_checkpointing, loss
+from mfulab.models.feeding import feeder
+from mfulab.models.quantised import quantise
 from mfulab.samplers.memory import PeakMemory
 from mfulab.samplers.reading import Reading, Readings, missing
 from mfulab.samplers.selection import clock_reader, restriction_of, samplers_for, set_readings
 from mfulab.samplers.series import Series
-from mfulab.schema.configs import ProfileConfig, ProfileStepConfig, TimingConfig
+from mfulab.schema.configs import ProfileConfig, ProfileStepConfig, TimingConfig, WorkloadConfig
 from mfulab.schema.files import write_csv
 from mfulab.schema.profile_row import ProfileRow
 from mfulab.steps import beside, ranks
@@ -75,12 +78,15 @@ def _measure(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Analysi
     probe = Probe(device, clock_reader(device))  # before the memory that it holds would count as the model's
     memory = PeakMemory(device)
     began = time.perf_counter()
-    step, final_loss = make_step(config, device)
+    told: dict[str, float] = {}
+    step, final_loss = make_step(config, device, told)
     made = time.perf_counter()
     if config.workload.mode == "decoding":
         memory.forget()  # filling the cache is not the step
     seen = _observe(config, step, device, folder, probe)
-    row = _row(config, seen, effective)
+    row = _row(config, seen, "int8" if config.execution.quantisation.endswith("c_int8") else effective)
+    row.weight_bytes, row.output_error = told.get("weight_bytes"), told.get("output_error")
+    row.message = beyond_cores(config.workload) or row.message
     row.probe_s, row.probes = probe.spent_s, packed(seen.states, torch.get_num_threads())
     row.measured_s = time.perf_counter() - made
     if config.execution.mode not in ("eager", "tensorflow_eager"):
@@ -114,13 +120,26 @@ def _measure(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Analysi
     return Measured(row, _samples(seen, config.replicate)), analysis
 
 
+def beyond_cores(workload: WorkloadConfig) -> str | None:
+    """Says of a DataLoader that it has more processes than there are cores; None of others."""
+    if workload.input != "host" or workload.loader_workers <= usable_cores():
+        return None
+    return (
+        f"workload.loader_workers={workload.loader_workers}: more than the {usable_cores()} cores that this run may"
+        " use; they take time from the model"
+    )
+
+
 def _shows_experts(config: ProfileStepConfig) -> bool:
     return config.workload.mode != "training" and config.execution.mode == "eager"
 
 
-def make_step(config: ProfileStepConfig, device: torch.device) -> tuple[Callable[..., Any], Callable[[], float]]:
+def make_step(
+    config: ProfileStepConfig, device: torch.device, told: dict[str, float] | None = None
+) -> tuple[Callable[..., Any], Callable[[], float]]:
     """The step as a function, and a function that gives the loss: of the last training step, or of one output.
 
+    What making it tells, such as the error of a quantised model, is put into `told`.
     A training step that is no captured graph takes a `workload.Mark` for its phases.
     """
     model, batch = workload.make_model(config, device)
@@ -131,6 +150,9 @@ def make_step(config: ProfileStepConfig, device: torch.device) -> tuple[Callable
             raise UnsupportedError("checkpointing: attention computed again takes torch's own backend; use the default")
         enable_checkpointing(model)
     model.train(mode == "training")
+    if config.execution.quantisation != "none":
+        model, facts = quantise(model, batch, config.execution, config.precision)
+        (told if told is not None else {}).update(facts)
     if config.execution.mode in frameworks.PACKAGES:
         return _with_loss(frameworks.make_step(model, batch, config, device), batch, config)
     if mode in GENERATING and config.execution.mode not in ("eager", "compile"):
@@ -142,7 +164,7 @@ def make_step(config: ProfileStepConfig, device: torch.device) -> tuple[Callable
     if config.workload.input == "host":
         if graph:
             raise UnsupportedError("workload.input=host: a replayed CUDA graph asks the host for nothing")
-        fetch = workload.feeder(batch, config.model, config.workload, config.sequence_length)
+        fetch = feeder(batch, config.model, config.workload, config.sequence_length)
     if mode in GENERATING:
         step = workload.generating_step(mode, model, issued, batch, config.precision, device)
     elif mode == "inference":
@@ -152,8 +174,13 @@ def make_step(config: ProfileStepConfig, device: torch.device) -> tuple[Callable
     else:
         parameters = list(model.parameters())
         fetch = parallel.slowed(fetch, config.parallel)
+        teacher = None
+        if config.workload.teacher != "none":
+            frozen, _ = workload.make_model(config, device)
+            teacher = workload.teaching(frozen, batch, config.workload, config.precision, device)
+        asked = (config.workload, config.precision, device)
         step = workload.training_step(
-            issued, parameters, batch, task, config.workload, config.precision, device, capturable=graph, fetch=fetch
+            issued, parameters, batch, task, *asked, capturable=graph, fetch=fetch, teacher=teacher
         )
     if graph:
         step = execution.capture(step, device)
@@ -247,9 +274,10 @@ def _phases(config: ProfileStepConfig, step: Callable[..., Any], step_s: float, 
         return missing(names, "marked steps", "a CUDA graph is launched as a whole")
     if config.execution.mode in frameworks.PACKAGES:
         return missing(names, "marked steps", f"execution={config.execution.name}: the step is one call")
-    found = measure_phases(step, clock_for(device), pace_for(device, config.timing).window_s, step_s)
+    found, quotient = measure_phases(step, clock_for(device), pace_for(device, config.timing).window_s, step_s)
     source = f"marked steps, {'CUDA events' if device.type == 'cuda' else 'host clock'}"
-    return {name: Reading(1e3 * found[name.removesuffix("_ms")], "ms", source) for name in names}
+    readings = {name: Reading(1e3 * found[name.removesuffix("_ms")], "ms", source) for name in names}
+    return {**readings, "phases_percent": Reading(100 * quotient, "%", f"{source}, each before one without marks")}
 
 
 def _traced_steps(device: torch.device, step_s: float) -> int:

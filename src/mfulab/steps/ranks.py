@@ -1,8 +1,13 @@
 """One step in several processes that train one model together, and the row that they make of it."""
 
+import importlib
 import json
-import tempfile
-from collections.abc import Callable
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +19,15 @@ from mfulab.hardware import identity
 from mfulab.models import parallel
 from mfulab.models.build import build
 from mfulab.models.workload import parameter_dtype
-from mfulab.schema.configs import ProfileStepConfig
+from mfulab.schema.configs import ParallelConfig, ProfileStepConfig
 from mfulab.schema.errors import UnsupportedError
-from mfulab.schema.files import read_json, write_json
+from mfulab.schema.files import read_json, write_json, write_text
 from mfulab.schema.profile_row import ProfileRow
 from mfulab.steps.base import Measured
 from mfulab.tracing.analysis import Analysis
 from mfulab.tracing.ranks import waits
 
+CONFIG, TOLD = "job.json", "told.json"
 MeasureRank = Callable[[ProfileStepConfig, Path], tuple[Measured, Analysis | None]]
 
 
@@ -46,16 +52,16 @@ def measure(config: ProfileStepConfig, folder: Path, measure_rank: MeasureRank) 
         threads = parallel.threads_per_rank(asked, wanted)
         devices = asked.processes if wanted.threads else asked.processes * threads / parallel.usable_cores()
     each = config.model_copy(update={"device": wanted.model_copy(update={"threads": threads or wanted.threads})})
-    with tempfile.TemporaryDirectory() as place:
-        arguments = (each.model_dump_json(by_alias=True), folder, Path(place), measure_rank)
-        try:
-            processes.start_processes(_rank, arguments, asked.processes, start_method="spawn", daemon=True)
-        except processes.ProcessRaisedException as error:
-            said = str(error).strip().splitlines()[-1]
-            if "UnsupportedError" in said:
-                raise UnsupportedError(said.partition(": ")[2]) from error
-            raise RuntimeError(f"rank {error.error_index}: {said}") from error
-        ranks = [read_json(Path(place) / f"{rank}.json") for rank in range(asked.processes)]
+    place = folder / "ranks"  # beside the row: the nodes of a cluster share its folder, and no other
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir()
+    write_text(place / CONFIG, each.model_dump_json(by_alias=True))
+    try:
+        (_over_nodes if asked.nodes > 1 else _on_this_machine)(asked, place, measure_rank)
+        ranks = [read_json(place / str(rank) / TOLD) for rank in range(asked.processes)]
+        shutil.copytree(place / "0", folder, ignore=shutil.ignore_patterns(TOLD), dirs_exist_ok=True)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
     job = _job(ranks, devices)
     with torch.device("meta"):
         model = build(config.model).to(dtype=parameter_dtype(config.precision))
@@ -63,14 +69,62 @@ def measure(config: ProfileStepConfig, folder: Path, measure_rank: MeasureRank) 
     return Measured(job, ranks[0]["samples"])
 
 
-def _rank(rank: int, config_json: str, folder: Path, place: Path, measure_rank: MeasureRank) -> None:
-    config = ProfileStepConfig.model_validate_json(config_json)
-    own = folder if rank == 0 else place / str(rank)
-    own.mkdir(exist_ok=True)
-    parallel.join(rank, config.parallel, place / "store", torch.device(identity.resolve(config.device.type)))
+def _on_this_machine(asked: ParallelConfig, place: Path, measure_rank: MeasureRank) -> None:
+    """Spawns a process a rank."""
+    meeting = f"file:{place / 'store'}"
+    try:
+        arguments = (meeting, place, measure_rank)
+        processes.start_processes(_rank, arguments, asked.processes, start_method="spawn", daemon=True)
+    except processes.ProcessRaisedException as error:
+        said = str(error).strip().splitlines()[-1]
+        if "UnsupportedError" in said:
+            raise UnsupportedError(said.partition(": ")[2]) from error
+        raise RuntimeError(f"rank {error.error_index}: {said}") from error
+
+
+def _over_nodes(asked: ParallelConfig, place: Path, measure_rank: MeasureRank) -> None:
+    """Has srun start a task a rank on the job's nodes; they meet at a store that this process keeps."""
+    if shutil.which("srun") is None:
+        raise UnsupportedError(f"parallel.nodes={asked.nodes}: ranks are started by srun, which is not here")
+    store = dist.TCPStore(socket.gethostname(), 0, is_master=True, wait_for_workers=False)
+    meeting = f"tcp:{socket.gethostname()}:{store.port}"
+    module = f"{measure_rank.__module__}:{measure_rank.__name__}"
+    tasks = ("srun", f"--nodes={asked.nodes}", f"--ntasks={asked.processes}", "--kill-on-bad-exit=1")
+    command = [*tasks, sys.executable, "-m", __name__, meeting, str(place), module]
+    done = subprocess.run(command, stdout=None, stderr=subprocess.PIPE, text=True, errors="replace", check=False)
+    print(done.stderr, end="", file=sys.stderr)
+    if done.returncode:
+        said = [line for line in done.stderr.splitlines() if "Error: " in line] or [f"exit status {done.returncode}"]
+        first = said[0].partition("Error: ")[2]
+        if "UnsupportedError" in said[0]:
+            raise UnsupportedError(first)
+        raise RuntimeError(f"a rank failed: {first or said[0]}")
+
+
+def main(arguments: Sequence[str]) -> None:
+    """A task of srun: the rank that SLURM names, of the job that `arguments` name."""
+    meeting, place, function = arguments
+    module, _, name = function.partition(":")
+    measure_rank = getattr(importlib.import_module(module), name)
+    rank, local = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_LOCALID"])
+    _rank(rank, meeting, Path(place), measure_rank, local)
+
+
+def _rank(rank: int, meeting: str, place: Path, measure_rank: MeasureRank, local: int | None = None) -> None:
+    config = ProfileStepConfig.model_validate_json((place / CONFIG).read_text(encoding="utf-8"))
+    own = place / str(rank)
+    own.mkdir()
+    device = torch.device(identity.resolve(config.device.type))
+    if device.type == "cuda":
+        parallel.see_one_gpu(rank if local is None else local)
+    kind, _, where = meeting.partition(":")
+    host, _, port = where.rpartition(":")
+    count = config.parallel.processes
+    store = dist.FileStore(where, count) if kind == "file" else dist.TCPStore(host, int(port), is_master=False)
+    parallel.join(rank, config.parallel, store, device)
     measured, analysis = measure_rank(config, own)
     told = {"row": measured.row.model_dump(), "samples": measured.samples, **_communication(analysis)}
-    write_json(place / f"{rank}.json", told)
+    write_json(own / TOLD, told)
     dist.barrier()
     dist.destroy_process_group()
 
@@ -116,3 +170,7 @@ def _job(ranks: list[dict[str, Any]], devices: float) -> ProfileRow:
         job.transfer_percent, job.waiting_percent = (100 * ns / ranks[last]["length"] for ns in waited[last])
         job.exposed_communication_ms = max(one["exposed_ms"] for one in told)
     return job
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

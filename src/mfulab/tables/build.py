@@ -8,7 +8,7 @@ from typing import Any
 from mfulab.schema.files import is_inside, write_csv, write_json
 from mfulab.schema.measurements import NO_MACHINE, TABLES
 from mfulab.tables import details, headroom, jobs, join, replicates, series
-from mfulab.tables.columns import Record, Records, columns
+from mfulab.tables.columns import LEADING, Record, Records, columns
 from mfulab.tables.records import Collected, from_folder, from_manifest, from_recorded, identity
 
 
@@ -133,9 +133,18 @@ def write(collected: Collected, folder: Path) -> None:
         write_csv(folder / f"{table}.csv", rows, columns(table))
     write_csv(folder / "excluded.csv", collected.excluded, ["experiment", "step", "run", "because"])
     write_csv(folder / "problems.csv", [{"problem": line} for line in collected.problems], ["problem"])
+    found = {identity("profile", row): row for row in collected.records.get("profile", []) if row.get("ranks")}
+    ranks = {name: jobs.rank_rows(row) for name, row in found.items()}
+    lines = [
+        {**{key: found[name].get(key) for key in LEADING}, **rank} for name, each in ranks.items() for rank in each
+    ]
+    write_csv(folder / "ranks.csv", lines, [*LEADING, *jobs.RANK])
     polled = [*series.collect(polled_runs(collected)), *collected.series]
     write_csv(folder / "series.csv", polled, series.columns(polled))
-    write_json(folder / "details.json", details.collect(collected.folders))
+    told = details.collect(collected.folders)
+    for name, each in ranks.items():
+        told.setdefault(name, {})["ranks"] = each
+    write_json(folder / "details.json", told)
 
 
 def polled_runs(collected: Collected) -> Iterator[tuple[Record, Path]]:

@@ -14,7 +14,7 @@ JOINED: dict[str, tuple[str, ...]] = {
     "readings": tuple(join.reading_columns({}, {}, None)),
     "traces": (*join.trace_columns({}), *jobs.COLUMNS),
 }
-FLAGS = {"recorded", "checkpointing", "autocast"}
+FLAGS = {"recorded", "checkpointing", "autocast", "loader_persistent", "loader_pinned"}
 TEXT = {
     "experiment",
     "flops_run",
@@ -25,6 +25,10 @@ TEXT = {
     "autograd",
     "attention",
     "wrapper",
+    "quantisation",
+    "teacher",
+    "input",
+    "loader_source",
     "dtype",
     "format",
     "mfu_basis",

@@ -32,6 +32,22 @@ def joined(rows: Sequence[dict[str, Any]]) -> None:
                 row["job_slowest_rank"] = last[0]
 
 
+RANK = ("rank", "time_ms", "mfu_percent", "memory_bytes", "communication_ms", "exposed_ms", "transfer_ms", "waiting_ms")
+
+
+def rank_rows(row: Row) -> list[dict[str, Any]]:
+    """A row a rank of a profiled job: its step, communication and memory as it told them, and MFU under its own peak.
+
+    Ranks of a job share the work and the peaks equally. Empty for a run of one process.
+    """
+    told: list[dict[str, Any]] = json.loads(row.get("ranks") or "[]")
+    mfu, slowest_s = row.get("mfu_percent"), row.get("time_s")
+    for one in told:
+        known = mfu is not None and slowest_s and one["time_ms"]
+        one["mfu_percent"] = mfu * 1e3 * slowest_s / one["time_ms"] if known else None  # type: ignore[operator]
+    return [{name: one.get(name) for name in RANK} for one in told]
+
+
 def _jobs(rows: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     """Rows of the same job and steps, each of another rank, two or more."""
     jobs: dict[Any, dict[Any, dict[str, Any]]] = {}

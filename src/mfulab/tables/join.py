@@ -49,6 +49,10 @@ def step_flops(flops: Values, mode: str, micro_batches: int) -> dict[str, float 
     }
 
 
+def _taught(row: Values) -> bool:
+    return row.get("teacher") not in (None, "none")
+
+
 def _evaluated(flops: Values, what: str) -> float | None:
     """A count of the forward pass in evaluation mode, else training's, which may have more heads."""
     counted = flops.get(f"inference_{what}")
@@ -82,7 +86,7 @@ def roofline_times(
     counted: Mapping[str, list[tuple[int, int]]] = json.loads(flops.get("intensities") or "{}")
     mode, element_bytes = row.get("mode") or "training", _element_bytes(row.get("dtype"))
     passes = {"training": ("forward", "backward")}.get(mode, (mode,))
-    complete = all(each in counted for each in passes) and not row.get("checkpointing")
+    complete = all(each in counted for each in passes) and not row.get("checkpointing") and not _taught(row)
     if not (complete and ceiling_tflop_s and ceiling_gb_s and element_bytes):
         return {"roofline_time_s": None, "unfused_roofline_time_s": None}
     times = ((row.get("gradient_accumulation") or 1) if mode == "training" else 1) * (row.get("processes") or 1)
@@ -103,6 +107,8 @@ def predicted_memory(row: Values, flops: Values, device: str | None) -> float | 
     element_bytes, parameters = _element_bytes(row.get("dtype")), flops.get("parameters")
     training, again = row.get("mode") == "training", bool(row.get("checkpointing"))
     if row.get("attention") == "math":  # counted fused, without its scores
+        return None
+    if _taught(row):  # the teacher's weights and outputs neither
         return None
     if (row.get("processes") or 1) > 1:  # buckets and gathered weights are not in the counted peaks
         return None
@@ -149,6 +155,8 @@ def profile_columns(row: Values, flops: Values, compute: Values, memory: Values,
     compute, memory = _of_devices(compute, row.get("devices")), _of_devices(memory, row.get("devices"))
     recomputed = counted.pop("recomputed_flops")
     executed = total(counted["executed_flops"], recomputed if row.get("checkpointing") else 0)
+    if row.get("teacher") == "online":  # work that is executed and that the student does not need
+        executed = total(executed, product(processes, micro_batches, _evaluated(flops, "flops")))
     bytes_moved = product(processes, step_bytes(flops, mode, micro_batches, row.get("dtype")))
     time = row.get("time_s") if row.get("status") == "ok" else None
     energy = row.get("energy_j") if row.get("status") == "ok" else None
@@ -367,6 +375,7 @@ def _read_bytes(row: Values, flops: Values) -> float | None:
         flops.get("parameters"), -(flops.get("looked_up_parameters") or 0), -(row.get("unread_parameters") or 0)
     )
     parameter_bytes = product(read, 4 if row.get("autocast") else element_bytes)
+    parameter_bytes = row.get("weight_bytes") or parameter_bytes  # quantised ones are of several sizes
     return total(parameter_bytes, _cached_bytes(row, flops) if row["mode"] == "decoding" else 0)
 
 

@@ -27,6 +27,8 @@ def rows(tables: Tables) -> pd.DataFrame:
     """
     found = with_machine(tables, alone(ok(tables["profile"], *WORDS, "samples_per_s", "mfu_percent")))
     found = found[(found["mode"] == "training") & (found["execution"] == "eager")]
+    plainly_fed = ~(found["loader_workers"] > 0) & found["loader_source"].isin(["", "random"])
+    found = found[plainly_fed]  # the figure `input` has the rest
     plain = found[found["workload"] == PLAIN]
     if plain.empty:
         return plain
@@ -39,7 +41,7 @@ def rows(tables: Tables) -> pd.DataFrame:
         is_plain=(found["workload"] == PLAIN) & (found["precision"] == usual),
         relative=100 * found["samples_per_s_plain"] / found["samples_per_s"],
         share=100 * found["optimiser_ms"] / found[list(WORDS)].sum(axis=1),
-        deviation=(100 * found[list(WORDS)].sum(axis=1) / 1e3 / found["time_s"] - 100).abs(),
+        deviation=(found["phases_percent"] - 100).abs(),
         precision_differs=found["precision"] != usual,
     )
 
@@ -54,24 +56,60 @@ def technique(row: pd.Series, text: Texts) -> str:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """The plain step whose optimiser weighs most, the fastest technique beside it, and MFU and HFU apart."""
+    """The plain step whose optimiser weighs most, what is fastest beside it, accumulation, and MFU and HFU apart."""
     plain = rows[rows["is_plain"]]
     worst = plain.loc[plain["share"].idxmax()]
     values = {"model": worst["model"], "batch": int(worst["batch_size"])}
     said = [text("finding", **values, share=percent(worst["share"]), mfu=percent(worst["mfu_percent"]))]
+    if pd.notna(worst["utilization_percent"]):
+        said.append(text("busy", busy=percent(worst["utilization_percent"])))
     others = rows[(rows[CASE] == worst[CASE]).all(axis=1) & ~rows["is_plain"]]
     if not others.empty:
         best = others.loc[others["relative"].idxmin()]
         key = "faster" if best["relative"] < 100 else "no_faster"
         factor, mfu = significant(100 / best["relative"]), percent(best["mfu_percent"])
         said.append(text(key, technique=technique(best, text), factor=factor, mfu=mfu))
+    said += _accumulated(rows, plain, text)
+    said += _taught(rows, text)
     again = rows[rows["checkpointing"].fillna(False).astype(bool) & rows["hfu_percent"].notna()]
     if not again.empty:
         one = again.loc[(again["hfu_percent"] / again["mfu_percent"]).idxmax()]
         shares = {"hfu": percent(one["hfu_percent"]), "mfu": percent(one["mfu_percent"])}
         said.append(text("checkpointed", model=one["model"], batch=int(one["batch_size"]), **shares))
-    said.append(text("sum", deviation=percent(rows["deviation"].median())))
+    if rows["deviation"].notna().any():
+        said.append(text("sum", deviation=percent(rows["deviation"].median())))
     return " ".join(said)
+
+
+def _taught(rows: pd.DataFrame, text: Texts) -> list[str]:
+    """HFU and MFU of a teacher that runs in each step, and the speed where its outputs are kept."""
+    online = rows[(rows["teacher"] == "online") & rows["hfu_percent"].notna()]
+    if online.empty:
+        return []
+    one = online.loc[(online["hfu_percent"] / online["mfu_percent"]).idxmax()]
+    shares = {"hfu": percent(one["hfu_percent"]), "mfu": percent(one["mfu_percent"])}
+    said = [text("taught", model=one["model"], batch=int(one["batch_size"]), **shares)]
+    same = [*CASE, "sequence_length", "precision"]
+    kept = rows[(rows["teacher"] == "cached") & (rows[same].fillna(0) == one[same].fillna(0)).all(axis=1)]
+    if not kept.empty:
+        said.append(text("cached", factor=significant(kept["samples_per_s"].iloc[0] / one["samples_per_s"])))
+    return said
+
+
+def _accumulated(rows: pd.DataFrame, plain: pd.DataFrame, text: Texts) -> list[str]:
+    """The step whose MFU several micro-batches change most, with the memory that they take."""
+    wanted = [*CASE, "mfu_percent", "memory_bytes"]
+    several = rows[(rows["gradient_accumulation"] > 1) & ~rows["precision_differs"]]
+    pairs = several[[*wanted, "gradient_accumulation"]].merge(plain[wanted], on=CASE, suffixes=("", "_plain"))
+    if pairs.empty:
+        return []
+    one = pairs.loc[(pairs["mfu_percent"] / pairs["mfu_percent_plain"]).idxmax()]
+    values = {"count": int(one["gradient_accumulation"]), "model": one["model"], "batch": int(one["batch_size"])}
+    shares = {"low": percent(one["mfu_percent_plain"]), "high": percent(one["mfu_percent"])}
+    more = one["memory_bytes"] / one["memory_bytes_plain"]
+    if pd.isna(more):
+        return [text("accumulated_without", **values, **shares)]
+    return [text("accumulated", **values, **shares, memory=significant(more))]
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
@@ -122,7 +160,8 @@ def _bars(axes: Axes, here: pd.DataFrame, text: Texts) -> None:
 
 
 def _label(row: pd.Series, text: Texts) -> str:
-    """MFU behind a bar, HFU behind it where checkpointing executes more; the length of a bar that is cut off."""
-    shares = [row["mfu_percent"], *([row["hfu_percent"]] if row["checkpointing"] is True else [])]
+    """MFU behind a bar, HFU behind it where more is executed than needed; the length of a bar that is cut off."""
+    executes_more = row["checkpointing"] is True or row["teacher"] == "online"
+    shares = [row["mfu_percent"], *([row["hfu_percent"]] if executes_more else [])]
     said = " / ".join([*map(percent, shares[:-1]), text("share_of", share=shares[-1])])
     return f"→ {text('share_of', share=row['relative'])}; {said}" if row["relative"] > WIDEST else said

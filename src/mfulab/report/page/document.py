@@ -38,6 +38,7 @@ WORDS = (
     "log",
     "folder",
     "operators",
+    "ranks",
     "samples",
     "series",
 )

@@ -15,7 +15,17 @@ from mfulab.report import frames
 from mfulab.schema.measurements import TABLES
 
 DRAWN = 500  # rows of a figure's CSV; the table's export has all
-LONG = ("spent", "sources", "reasons", "probes", "verdict_numbers", "sources_answered", "top_kernels", "message")
+LONG = (
+    "plans",
+    "spent",
+    "sources",
+    "reasons",
+    "probes",
+    "verdict_numbers",
+    "sources_answered",
+    "top_kernels",
+    "message",
+)
 
 
 def read(tables: frames.Tables, folder: Path) -> dict[str, Any]:

@@ -304,7 +304,8 @@ function shown(value) {
 }
 
 function describe(detail) {
-  const parts = [element("p", { className: "provenance", textContent: `${words.folder} ${detail.folder}` })];
+  const parts = detail.folder ? [element("p", { className: "provenance", textContent: `${words.folder} ${detail.folder}` })] : [];
+  if (detail.ranks) parts.push(element("h3", { textContent: words.ranks }), ranks(detail.ranks));
   if (detail.operators) parts.push(element("h3", { textContent: words.operators }), list(detail.operators));
   for (const kind of ["samples", "series"]) {
     for (const [name, points] of Object.entries(detail[kind] ?? {})) {
@@ -314,6 +315,13 @@ function describe(detail) {
   if (detail.config) parts.push(element("h3", { textContent: words.config }), element("pre", { textContent: JSON.stringify(detail.config, null, 1) }));
   if (detail.log) parts.push(element("h3", { textContent: words.log }), element("pre", { textContent: detail.log }));
   return parts;
+}
+
+// A rank a line, under the names of their values.
+function ranks(records) {
+  const names = Object.keys(records[0]).filter((name) => records.some((record) => record[name] !== null));
+  const cells = (kind, texts) => element("tr", {}, ...texts.map((textContent) => element(kind, { textContent })));
+  return element("table", {}, cells("th", names), ...records.map((record) => cells("td", names.map((name) => shown(record[name])))));
 }
 
 // An operator a line: its name, shapes and calls, its time, and its share of the traced time as a bar.

@@ -1,0 +1,72 @@
+"""Two ranks on two cores against a plain torchrun script: `python benchmarks/data_parallel.py [--rounds 2]`.
+
+One process and two, of mfulab and of `plain_ddp.py`, in turn. The exit status says whether mfulab's scaling efficiency
+reaches the script's; both are of the same minutes, as a ratio.
+"""
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from targets import HEADER, Target, report
+
+from mfulab.schema.configs import ProfileStepConfig
+from mfulab.steps import profile_step
+
+TARGET = Target("mfulab's scaling efficiency ÷ the plain script's", 0.95, is_least=True)
+PLAIN = Path(__file__).with_name("plain_ddp.py")
+BUILD = "mfulab.models.huggingface.build"
+
+
+def plain(processes: int, batch: int) -> float:
+    """Samples per second of the script under torchrun."""
+    torchrun = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}")
+    command = [sys.executable, *torchrun, str(PLAIN), str(batch)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return float(done.stdout.split()[-1])
+
+
+def ours(processes: int, batch: int) -> float:
+    """Samples per second of the same step, as a run of the experiment `data_parallel` measures it."""
+    from hydra import compose, initialize_config_dir
+    from omegaconf import OmegaConf
+
+    words = [f"batch_size={batch}", f"parallel.processes={processes}", "device.threads=1", "model=resnet18"]
+    with initialize_config_dir(str(PLAIN.parents[1] / "config"), version_base=None):
+        composed = OmegaConf.to_container(compose("config", [*words, "device=cpu"]))
+    assert isinstance(composed, dict)
+    content = {str(name): composed[name] for name in ProfileStepConfig.model_fields if name in composed}
+    config = ProfileStepConfig.model_validate({**content, "profile": {"operators": False}})
+    with tempfile.TemporaryDirectory() as folder:
+        row = profile_step.measure(config, Path(folder)).row
+    assert row.time_s is not None
+    return processes * batch / row.time_s
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--batch", type=int, default=4)
+    options = parser.parse_args()
+    speeds: dict[str, list[float]] = {}
+    for _ in range(options.rounds):
+        for name, measure in (("plain", plain), ("mfulab", ours)):
+            for processes in (1, 2):
+                speeds.setdefault(f"{name} {processes}", []).append(measure(processes, options.batch))
+    best = {name: statistics.median(each) for name, each in speeds.items()}
+    print("| ResNet-18, Adam, fp32 | 1 process, samples/s | 2 processes | efficiency |")
+    print("|---|---:|---:|---:|")
+    efficiency = {}
+    for name in ("plain", "mfulab"):
+        one, two = best[f"{name} 1"], best[f"{name} 2"]
+        efficiency[name] = two / one / 2
+        print(f"| {name} | {one:.2f} | {two:.2f} | {efficiency[name]:.0%} |")
+    print(HEADER)
+    return int(not report(TARGET, efficiency["mfulab"] / efficiency["plain"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,166 @@
+"""Batches from a torch DataLoader on the host: random, decoded from JPEG, or read from a memory-mapped file."""
+
+import io
+import math
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from mfulab.models.build import Batch, make_batch
+from mfulab.schema.configs import ModelConfig, WorkloadConfig
+from mfulab.schema.errors import UnsupportedError
+
+Sample = tuple[torch.Tensor, torch.Tensor]
+IMAGES = 16  # different ones that are decoded again and again
+MARGIN = 8 / 7  # a stored image's side ÷ the crop's, 256 ÷ 224, as training on ImageNet has it
+QUALITY = 90  # of the JPEGs
+OWN_FILE_BYTES = 64 << 20  # of a file that is made for the run
+MEAN, DEVIATION = 127.5, 73.9  # of uniform bytes
+
+
+def feeder(
+    batch: Batch, config: ModelConfig, workload: WorkloadConfig, sequence_length: int | None
+) -> Callable[[], None]:
+    """A function that fetches a new batch: from a DataLoader, copied over `batch` where that lies.
+
+    Raises UnsupportedError for memory pinned without a GPU, or a source that has no samples for the model.
+    """
+    on_gpu = batch.inputs.is_cuda
+    if workload.loader_pinned and not on_gpu:
+        raise UnsupportedError("workload.loader_pinned=true: only copies to a GPU gain by it")
+    loader = DataLoader(
+        _source(config, workload, sequence_length),
+        batch_sampler=_Indices(len(batch.inputs), workload.loader_epoch),
+        num_workers=workload.loader_workers,
+        pin_memory=on_gpu if workload.loader_pinned is None else workload.loader_pinned,
+        prefetch_factor=workload.loader_prefetch,
+        persistent_workers=workload.loader_persistent,
+    )
+    batches = iter(loader)
+
+    def fetch() -> None:
+        nonlocal batches
+        try:
+            drawn, targets = next(batches)
+        except StopIteration:
+            batches = iter(loader)
+            drawn, targets = next(batches)
+        batch.inputs.copy_(drawn, non_blocking=True)
+        batch.targets.copy_(targets, non_blocking=True)
+
+    return fetch
+
+
+class _Indices:
+    """Random indices, a list a batch; without end where `batches` is None."""
+
+    def __init__(self, batch_size: int, batches: int | None) -> None:
+        self._batch_size, self._batches = batch_size, batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        generator = torch.Generator().manual_seed(0)
+        left = math.inf if self._batches is None else self._batches
+        while left > 0:
+            yield torch.randint(1 << 30, (self._batch_size,), generator=generator).tolist()
+            left -= 1
+
+
+def _source(config: ModelConfig, workload: WorkloadConfig, sequence_length: int | None) -> Dataset[Sample]:
+    if workload.loader_source == "decode":
+        return Photographs(config)
+    if workload.loader_source == "file":
+        return Mapped(config, sequence_length, workload.loader_file)
+    return _Drawn(config, sequence_length)
+
+
+class _Drawn(Dataset[Sample]):
+    """Random samples, each drawn when it is asked for."""
+
+    def __init__(self, config: ModelConfig, sequence_length: int | None) -> None:
+        self._config, self._sequence_length = config, sequence_length
+
+    def __getitem__(self, index: int) -> Sample:
+        one = make_batch(self._config, 1, self._sequence_length)
+        return one.inputs[0], one.targets[0]
+
+
+class Photographs(Dataset[Sample]):
+    """JPEGs in memory: each is decoded, cropped at random, mirrored half of the time, and normalised to floats.
+
+    Raises UnsupportedError for a model whose input is no image of one or three channels.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        shape = config.input_shape or []
+        if len(shape) != 3 or shape[0] not in (1, 3):
+            raise UnsupportedError("workload.loader_source=decode: JPEGs need images of 1 or 3 channels as input")
+        try:
+            from PIL import Image
+        except ImportError as error:
+            raise UnsupportedError("workload.loader_source=decode: Pillow, which decodes, is not installed") from error
+        self._open = Image.open
+        self._mode = {1: "L", 3: "RGB"}[shape[0]]
+        self._height, self._width = shape[1:]
+        self._coded = [_photograph(Image, self._mode, self._height, self._width, seed) for seed in range(IMAGES)]
+
+    def __getitem__(self, index: int) -> Sample:
+        with self._open(io.BytesIO(self._coded[index % IMAGES])) as image:
+            decoded = np.array(image.convert(self._mode)).reshape(image.height, image.width, -1)
+        top = index % (decoded.shape[0] - self._height + 1)
+        left = index // 7 % (decoded.shape[1] - self._width + 1)
+        cropped = torch.from_numpy(decoded[top : top + self._height, left : left + self._width])
+        mirrored = cropped.flip(1) if index % 2 else cropped
+        return _normalised(mirrored.permute(2, 0, 1)), torch.tensor(index % 2)
+
+
+def _photograph(library: Any, mode: str, height: int, width: int, seed: int) -> bytes:
+    """A JPEG with the smooth areas and fine grain of a photograph: noise compresses, and decodes, like nothing real."""
+    generator = np.random.default_rng(seed)
+    sides = [round(MARGIN * side) for side in (width, height)]
+    coarse = generator.integers(0, 256, (max(1, sides[1] // 16), max(1, sides[0] // 16), len(mode)), np.uint8)
+    smooth = library.fromarray(coarse.squeeze(2) if mode == "L" else coarse).resize(sides, library.Resampling.BICUBIC)
+    grain = generator.normal(0, 6, np.array(smooth).shape)
+    coded = io.BytesIO()
+    library.fromarray(np.clip(np.array(smooth) + grain, 0, 255).astype(np.uint8)).save(coded, "jpeg", quality=QUALITY)
+    return coded.getvalue()
+
+
+class Mapped(Dataset[Sample]):
+    """Samples one behind another in a memory-mapped file: bytes of images, or token ids of 16 or 32 bits.
+
+    Without a path a file of random samples is made, as large as fits OWN_FILE_BYTES, and is gone with the process.
+    After its first pass a file lies in the page cache, if that holds it.
+    """
+
+    def __init__(self, config: ModelConfig, sequence_length: int | None, path: str | None) -> None:
+        self._tokens = config.vocabulary_size
+        self._labelled = config.task == "language_modeling"
+        shape = [sequence_length or config.sequence_length or 1] if self._tokens else config.input_shape or []
+        each = math.prod(shape)
+        kind = np.dtype(f"u{config.sample_bytes(sequence_length) // each}")
+        if path is None:
+            count = max(1, OWN_FILE_BYTES // (each * kind.itemsize))
+            drawn = np.random.default_rng(0).integers(0, self._tokens or 256, count * each, kind)
+            with tempfile.TemporaryFile() as file:
+                file.write(drawn.tobytes())
+                file.flush()
+                mapped = np.memmap(file, kind, "r")
+        else:
+            mapped = np.memmap(Path(path), kind, "r")
+        self._samples = mapped[: len(mapped) // each * each].reshape(-1, *shape)
+
+    def __getitem__(self, index: int) -> Sample:
+        found = torch.from_numpy(np.array(self._samples[index % len(self._samples)]))
+        if not self._tokens:
+            return _normalised(found), torch.tensor(index % 2)
+        tokens = found.to(torch.int64)
+        return tokens, tokens.roll(-1) if self._labelled else torch.tensor(index % 2)
+
+
+def _normalised(values: torch.Tensor) -> torch.Tensor:
+    return values.to(torch.float32).sub_(MEAN).div_(DEVIATION)

@@ -1,0 +1,134 @@
+"""Speed by source and workers of a DataLoader, and MFU against the time that the loop does not wait for it."""
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from mfulab.language import Texts
+from mfulab.language.quantities import percent, significant
+from mfulab.report.drawing import labels, style
+from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
+
+TABLES = ("profile", "environment")
+TOPIC = "training"
+ORDER = 8
+ALIKE = ["machine", "model", "mode", "batch_size", "sequence_length", "precision", "execution"]
+VARIED = ["loader_prefetch", "loader_epoch", "loader_persistent", "loader_pinned"]
+LOADER = ["loader_source", "loader_workers", *VARIED]
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """Runs fed by a DataLoader, each beside the same step with a batch on the device.
+
+    `kept` is MFU in percent of that step's, `not_waiting` 100 − the wait, `usual` true without a varied option.
+    """
+    found = with_machine(tables, alone(ok(tables["profile"], "samples_per_s", "time_s")))
+    found = found.assign(sequence_length=found["sequence_length"].fillna(0))
+    here = one_each(found[found["input"] == "device"], [*ALIKE, "workload"])
+    here = here[here["workload"].isin(["training", "inference"])].drop_duplicates(ALIKE)
+    fed = found[(found["input"] == "host") & found["input_wait_percent"].notna() & (found["loader_source"] != "")]
+    fed = one_each(fed, [*ALIKE, *LOADER])
+    wanted = [*ALIKE, "samples_per_s", "mfu_percent"]
+    fed = fed.merge(here[wanted], on=ALIKE, suffixes=("", "_device"))
+    return fed.assign(
+        kept=100 * fed["samples_per_s"] / fed["samples_per_s_device"],
+        not_waiting=100 - fed["input_wait_percent"],
+        usual=fed[["loader_prefetch", "loader_epoch", "loader_pinned"]].isna().all(axis=1),
+    )
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """The longest wait in the loop itself, the workers that shorten it, those that are too many, and epochs."""
+    usual = rows[rows["usual"]]
+    usual = rows if usual.empty else usual
+    itself = usual[usual["loader_workers"] == usual["loader_workers"].min()]
+    worst = itself.loc[itself["input_wait_percent"].idxmax()]
+    values = {"model": worst["model"], "batch": int(worst["batch_size"])}
+    values |= {
+        "source": text.name("loader_source", worst["loader_source"]),
+        "wait": percent(100 - worst["not_waiting"]),
+    }
+    said = [text("finding", **values, mfu=_share(worst["mfu_percent"]), base=_share(worst["mfu_percent_device"]))]
+    alike = usual[(usual[[*ALIKE, "loader_source"]] == worst[[*ALIKE, "loader_source"]]).all(axis=1)]
+    if len(alike) > 1:
+        best, most = alike.loc[alike["kept"].idxmax()], alike.loc[alike["loader_workers"].idxmax()]
+        if best["kept"] > worst["kept"]:
+            said.append(text("best", workers=int(best["loader_workers"]), kept=percent(best["kept"])))
+            if most["kept"] < best["kept"]:
+                said.append(text("beyond", workers=int(most["loader_workers"]), kept=percent(most["kept"])))
+        else:
+            said.append(text("no_better"))
+    off = (rows["kept"] - rows["not_waiting"]).abs().median()
+    said.append(text("tracks", deviation=percent(off), count=len(rows)))
+    return " ".join([*said, *_epochs(rows, text)])
+
+
+def _share(value: float) -> str:
+    return "?" if pd.isna(value) else percent(value)
+
+
+def _epochs(rows: pd.DataFrame, text: Texts) -> list[str]:
+    """Workers that start anew with each epoch beside those that are kept, if both were measured."""
+    ended = rows[rows["loader_epoch"].notna() & (rows["loader_workers"] > 0)]
+    persistent = ended["loader_persistent"].fillna(False).astype(bool)
+    same = [*ALIKE, "loader_source", "loader_workers", "loader_epoch"]
+    columns = [*same, "samples_per_s"]
+    pairs = ended[~persistent][columns].merge(ended[persistent][columns], on=same, suffixes=("", "_kept"))
+    if pairs.empty:
+        return []
+    one = pairs.iloc[0]
+    values = {"epoch": int(one["loader_epoch"]), "workers": int(one["loader_workers"])}
+    return [
+        text("epochs", **values, slow=significant(one["samples_per_s"]), fast=significant(one["samples_per_s_kept"]))
+    ]
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """For each machine speed by workers, a line a source, and MFU against the time not spent waiting."""
+    machines = style.machines(rows, 2)
+    columns = [text("speed"), text("explained")]
+    grid = style.panels(figure, machines, columns)
+    sources = style.colors(sorted(set(rows["loader_source"])))
+    counts = sorted(set(rows["loader_workers"]))
+    for machine in machines:
+        here = rows[rows["machine"] == machine]
+        left, right = (grid[machine, column] for column in columns)
+        case = here[ALIKE].value_counts().index[0]  # one model's speeds on one axis
+        _speeds(left, here[(here[ALIKE] == list(case)).all(axis=1)], sources, counts)
+        _explained(right, here, sources)
+        if machine == machines[-1]:
+            left.set_xlabel(text("workers"))
+            right.set_xlabel(text("not_waiting"))
+        left.set_ylabel(text("samples"))
+        right.set_ylabel(text("kept"))
+    entries = [style.dot(color, text.name("loader_source", source)) for source, color in sources.items()]
+    entries += [] if rows["usual"].all() else [style.dot(style.MUTED, text("hollow"), fill="none")]
+    style.legend(figure, entries)
+    labels.settle(figure)
+
+
+def _speeds(axes: Axes, here: pd.DataFrame, sources: dict[str, str], counts: list[float]) -> None:
+    for source, color in sources.items():
+        line = here[(here["loader_source"] == source) & here["usual"]].sort_values("loader_workers")
+        axes.plot(
+            [counts.index(each) for each in line["loader_workers"]], line["samples_per_s"], color=color, marker="o"
+        )
+    varied = here[~here["usual"]]
+    for _, row in varied.iterrows():
+        color = sources[row["loader_source"]]
+        place = counts.index(row["loader_workers"])
+        axes.plot(place, row["samples_per_s"], "o", color=color, fillstyle="none", markeredgewidth=2)
+    axes.axhline(here["samples_per_s_device"].iloc[0], color=style.MUTED, linewidth=1, linestyle="--")
+    axes.set_xticks(range(len(counts)), [f"{each:g}" for each in counts])
+    axes.set_xlim(-0.3, len(counts) - 0.7)
+    axes.set_ylim(bottom=0)
+
+
+def _explained(axes: Axes, here: pd.DataFrame, sources: dict[str, str]) -> None:
+    for _, row in here.iterrows():
+        fill = "full" if row["usual"] else "none"
+        color = sources[row["loader_source"]]
+        axes.plot(row["not_waiting"], row["kept"], "o", color=color, fillstyle=fill, markeredgewidth=2)
+    axes.axline((0, 0), (100, 100), color=style.MUTED, linewidth=1, linestyle="--")
+    axes.set_xlim(0, 105)
+    axes.set_ylim(0, max(105, 1.05 * here["kept"].max()))

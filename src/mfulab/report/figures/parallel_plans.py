@@ -1,0 +1,68 @@
+"""Memory and traffic of a transformer on many devices, by the formulas of each way to divide it."""
+
+import json
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mfulab.flops.parallel import MICRO_BATCHES
+from mfulab.language import Texts
+from mfulab.language.quantities import percent, quantity
+from mfulab.report.drawing import labels, style
+from mfulab.report.frames import Tables, ok
+
+TABLES = ("flops",)
+TOPIC = "training"
+ORDER = 11
+WHOLE = "data parallel"  # which holds everything on each device
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """A row a way and number of devices, of the counted transformer with most parameters."""
+    counted = ok(tables["flops"], "parameters")
+    counted = counted[counted["plans"] != ""].sort_values(["parameters", "batch_size"])
+    if counted.empty:
+        return counted
+    largest = counted.iloc[-1]
+    plans = pd.DataFrame(json.loads(largest["plans"]))
+    return plans.assign(**{name: largest[name] for name in ("model", "hardware", "recorded", "commit", "started_at")})
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """Memory of one device alone, the way that holds least on most devices, and the pipeline's bubble."""
+    most = rows[rows["devices"] == rows["devices"].max()]
+    best = most.sort_values(["memory_bytes", "sent_bytes"]).iloc[0]
+    whole = rows[rows["method"] == WHOLE]
+    values = {"model": best["model"], "devices": int(best["devices"]), "method": text.name("method", best["method"])}
+    sizes = {name: quantity(best[f"{name}_bytes"], "B") for name in ("memory", "sent")}
+    flops = "? FLOP" if pd.isna(best["flops"]) else quantity(best["flops"], "FLOP")
+    said = [text("finding", **values, **sizes, whole=quantity(whole["memory_bytes"].max(), "B"), flops=flops)]
+    said += [text("fits", sent=quantity(each, "B")) for each in most.loc[most["method"] == WHOLE, "sent_bytes"]]
+    waiting = most[most["bubble_percent"].notna()]
+    for _, one in waiting.head(1).iterrows():
+        share = percent(one["bubble_percent"])
+        said.append(text("bubble", devices=int(one["devices"]), bubble=share, micro=MICRO_BATCHES))
+    return " ".join(said)
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """Two panels over the number of devices, a line a way."""
+    columns = {"memory_bytes": text("memory"), "sent_bytes": text("sent")}
+    grid = style.panels(figure, [""], list(columns.values()))
+    colors, dashes = style.colors(rows["method"]), style.dashes(rows["method"].unique())
+    counts = sorted(set(rows["devices"]))
+    for column, title in columns.items():
+        axes = grid["", title]
+        for method, here in rows.groupby("method", sort=False):
+            places = [counts.index(each) for each in here["devices"]]
+            line = dashes[method]
+            under = 2 if line == "-" else 3  # equal lines show through one another's gaps
+            axes.plot(
+                places, here[column], color=colors[method], linestyle=line, marker="o", markersize=5, zorder=under
+            )
+        axes.set_yscale("log")
+        axes.set_xticks(range(len(counts)), [str(each) for each in counts])
+        axes.set_xlabel(text("devices"))
+    grid["", columns["memory_bytes"]].set_ylabel(text("bytes"))
+    style.legend(figure, [style.line(colors[each], text.name("method", each), dashes[each]) for each in colors])
+    labels.settle(figure)

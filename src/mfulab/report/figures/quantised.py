@@ -1,0 +1,99 @@
+"""Speed of quantised models against the same step before, with the bytes of their weights and their error."""
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from mfulab.language import Texts
+from mfulab.language.quantities import percent, quantity, significant
+from mfulab.report.drawing import labels, style
+from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
+
+TABLES = ("profile", "environment")
+TOPIC = "precision"
+ALIKE = ["machine", "model", "workload", "mode", "batch_size", "sequence_length", "precision"]
+ORDER_OF_SCHEMES = ("dynamic_int8", "static_int8", "weight_int8", "weight_int4")
+MOST = 4  # cases that get a panel each
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """Quantised steps, each beside the eager step that it was: `relative` is their speed in percent of that."""
+    found = with_machine(tables, alone(ok(tables["profile"], "samples_per_s", "time_s")))
+    found = found.assign(sequence_length=found["sequence_length"].fillna(0))
+    before = one_each(found[found["execution"] == "eager"], ALIKE)
+    fewer = found[~found["quantisation"].isin(["", "none"]) & found["weight_bytes"].notna()]
+    fewer = one_each(fewer, [*ALIKE, "quantisation"])
+    base = before[[*ALIKE, "samples_per_s", "mbu_percent", "time_s"]]
+    fewer = fewer.merge(base, on=ALIKE, suffixes=("", "_before"))
+    # MBU is bytes ÷ time: with the ratio of both its bytes before follow, without a count of their own.
+    moved = fewer["mbu_percent_before"] * fewer["time_s_before"] / (fewer["mbu_percent"] * fewer["time_s"])
+    return fewer.assign(
+        relative=100 * fewer["samples_per_s"] / fewer["samples_per_s_before"],
+        size=(1 / moved).where(fewer["mode"] != "decoding"),  # a decoding step reads its cache beside them
+        error=100 * fewer["output_error"],
+    ).assign(size=lambda each: each.groupby(["machine", "model", "precision", "quantisation"])["size"].transform("max"))
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """The fastest and the slowest scheme, the bandwidth of decoding, and the largest error."""
+    best, worst = rows.loc[rows["relative"].idxmax()], rows.loc[rows["relative"].idxmin()]
+    values = {"model": best["model"], **_case(best, text), "error": percent(best["error"])}
+    size = "?" if pd.isna(best["size"]) else significant(best["size"])
+    key = "finding" if best["relative"] > 100 else "finding_slower"
+    said = [text(key, **values, size=size, factor=significant(best["relative"] / 100))]
+    if worst["relative"] < best["relative"]:
+        said.append(text("slowest", **_case(worst, text), factor=significant(worst["relative"] / 100)))
+    decoded = rows[(rows["mode"] == "decoding") & rows["mbu_percent"].notna() & rows["mbu_percent_before"].notna()]
+    if not decoded.empty:
+        one = decoded.loc[decoded["relative"].idxmax()]
+        shares = {"before": percent(one["mbu_percent_before"]), "after": percent(one["mbu_percent"])}
+        said.append(text("bandwidth", scheme=_case(one, text)["scheme"], **shares))
+    if rows["quantisation"].nunique() > 1:
+        off = rows.loc[rows["error"].idxmax()]
+        said.append(text("error", scheme=_case(off, text)["scheme"], error=percent(off["error"])))
+    return " ".join(said)
+
+
+def _case(row: pd.Series, text: Texts) -> dict[str, object]:
+    scheme = text.name("quantisation", row["quantisation"])
+    return {"scheme": scheme, "mode": text.name("mode", row["mode"]), "batch": int(row["batch_size"])}
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """A panel a machine and case, a bar a scheme."""
+    machines = style.machines(rows, 2)
+    shown = rows[rows["machine"].isin(machines)]
+    shown = shown.assign(
+        case=[text("case", model=row["model"], **_case(row, text)) for _, row in shown.iterrows()],
+        place=shown["quantisation"].map(lambda name: -ORDER_OF_SCHEMES.index(name)),
+    )
+    cases = list(dict.fromkeys(shown["case"]))[:MOST]
+    grid = style.panels(figure, machines, cases, sharey=True, sharex=True)
+    figure.set_figheight(1.8 + 2.6 * len(machines))
+    style.arrange(figure)
+    names = shown.drop_duplicates("quantisation").set_index("place")
+    for (machine, case), axes in grid.items():
+        _bars(axes, shown[(shown["machine"] == machine) & (shown["case"] == case)], text)
+        axes.set_yticks(list(names.index), [_name(row, shown, text) for _, row in names.iterrows()], fontsize=9)
+        axes.set_xlim(0, 1.9 * max(100, shown["relative"].max()))
+        if machine == machines[-1] and case == cases[len(cases) // 2]:
+            axes.set_xlabel(text("relative"))
+    style.legend(figure, [style.dot("none", text("behind"))])
+    labels.settle(figure)
+
+
+def _name(row: pd.Series, shown: pd.DataFrame, text: Texts) -> str:
+    """A scheme with its weights' bytes and its largest error."""
+    own = shown[shown["quantisation"] == row["quantisation"]]
+    values = {"size": quantity(own["weight_bytes"].max(), "B"), "error": text("share_of", share=own["error"].max())}
+    return text("scheme", scheme=text.name("quantisation", row["quantisation"]), **values)
+
+
+def _bars(axes: Axes, here: pd.DataFrame, text: Texts) -> None:
+    axes.barh(here["place"], here["relative"], color=style.PALETTE[0], height=0.6)
+    for _, row in here.iterrows():
+        shares = [row["relative"], *([] if pd.isna(row["mbu_percent"]) else [row["mbu_percent"]])]
+        said = ", ".join(text("share_of", share=each) for each in shares)
+        axes.text(row["relative"] + 4, row["place"], said, va="center", fontsize=8)
+    axes.axvline(100, color=style.MUTED, linewidth=1, linestyle="--")
+    axes.grid(axis="y", visible=False)

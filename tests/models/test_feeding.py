@@ -1,0 +1,128 @@
+"""Batches from the host: what each source gives, epochs and workers, and what is refused."""
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from mfulab.models.build import Batch, make_batch
+from mfulab.models.feeding import IMAGES, Mapped, Photographs, feeder
+from mfulab.schema.configs import ModelConfig, ProfileStepConfig, WorkloadConfig
+from mfulab.schema.errors import UnsupportedError
+
+IMAGE = ModelConfig(name="m", _target_="torch.nn.Flatten", input_shape=[3, 28, 20])
+TOKENS = ModelConfig(
+    name="m", _target_="torch.nn.Embedding", vocabulary_size=50_257, sequence_length=8, task="language_modeling"
+)
+
+
+def workload(**keys) -> WorkloadConfig:
+    return WorkloadConfig(name="w", input="host", **keys)
+
+
+def fetched(config: ModelConfig, batches: int = 1, **keys) -> list[Batch]:
+    batch = make_batch(config, 2)
+    fetch, found = feeder(batch, config, workload(**keys), None), []
+    for _ in range(batches):
+        fetch()
+        found.append(Batch(batch.inputs.clone(), batch.targets.clone()))
+    return found
+
+
+@pytest.mark.parametrize("source", ["random", "decode", "file"])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_each_source_gives_batches_that_differ_and_look_normalised(source, workers):
+    first, second = fetched(IMAGE, 2, loader_source=source, loader_workers=workers)
+    assert first.inputs.shape == (2, 3, 28, 20)
+    assert not torch.equal(first.inputs, second.inputs)
+    assert first.inputs.std() == pytest.approx(1, abs=0.4)
+    assert abs(first.inputs.mean()) < 0.8
+
+
+def test_decoded_images_are_crops_of_what_was_stored():
+    images = Photographs(IMAGE)
+    plain, mirrored = images[0][0], images[IMAGES + 1][0]
+    assert plain.shape == mirrored.shape == (3, 28, 20)
+    assert torch.equal(images[0][0], plain)
+    assert len({one.numpy().tobytes() for one in (images[i][0] for i in range(IMAGES))}) == IMAGES
+
+
+def test_epochs_end_and_begin_anew():
+    found = fetched(IMAGE, 3, loader_source="file", loader_epoch=2)
+    assert torch.equal(found[0].inputs, found[2].inputs)  # the same seed draws each epoch's indices
+    assert not torch.equal(found[0].inputs, found[1].inputs)
+
+
+def test_a_file_of_tokens_is_read_as_it_was_written(tmp_path):
+    ids = np.arange(24, dtype=np.uint16)
+    ids.tofile(tmp_path / "train.bin")
+    dataset = Mapped(TOKENS, None, str(tmp_path / "train.bin"))
+    inputs, targets = dataset[4]  # of three samples the second
+    assert inputs.tolist() == list(range(8, 16))
+    assert targets.tolist()[:-1] == list(range(9, 16))
+    assert inputs.dtype == torch.int64
+    many = TOKENS.model_copy(update={"vocabulary_size": 70_000})
+    assert many.sample_bytes() == 32
+    assert Mapped(many, 4, None)[0][0].max() < 70_000
+
+
+@pytest.mark.parametrize(
+    ("keys", "reason"),
+    [
+        ({"loader_prefetch": 4}, "loader_prefetch=4 with loader_workers=0: only processes prefetch"),
+        ({"loader_persistent": True}, "loader_persistent=true with loader_workers=0"),
+        ({"loader_file": "a.bin"}, r"loader_file=a\.bin with loader_source=random: give file"),
+    ],
+)
+def test_what_contradicts_itself_is_refused_before_anything_runs(keys, reason):
+    with pytest.raises(ValidationError, match=reason):
+        workload(**keys)
+
+
+def step(path, **more) -> ProfileStepConfig:
+    values = {
+        "model": {"name": "m", "_target_": "torch.nn.Flatten", "input_shape": [3, 4]},
+        "workload": {"name": "w", "input": "host", "loader_source": "file", "loader_file": str(path)},
+        "precision": {"name": "fp32", "dtype": "float32"},
+        "execution": {"name": "eager"},
+        "batch_size": 1,
+    }
+    return ProfileStepConfig.model_validate(values | more)
+
+
+def test_a_missing_or_short_file_is_named(tmp_path):
+    path = tmp_path / "data.bin"
+    with pytest.raises(ValidationError, match=r"workload\.loader_file=.*data\.bin: no such file"):
+        step(path)
+    path.write_bytes(bytes(11))
+    with pytest.raises(ValidationError, match=r"data\.bin: 11 bytes, and one sample takes 12"):
+        step(path)
+    path.write_bytes(bytes(12))
+    assert step(path).workload.loader_file == str(path)
+
+
+def test_ranks_start_no_workers():
+    workers = {"name": "w", "input": "host", "loader_workers": 2}
+    with pytest.raises(ValidationError, match=r"parallel\.processes=2 with workload\.loader_workers=2"):
+        step("", workload=workers, parallel={"processes": 2})
+
+
+@pytest.mark.parametrize(
+    ("config", "keys", "reason"),
+    [
+        (IMAGE, {"loader_pinned": True}, "loader_pinned=true: only copies to a GPU gain by it"),
+        (TOKENS, {"loader_source": "decode"}, "loader_source=decode: JPEGs need images"),
+    ],
+)
+def test_what_this_device_or_model_cannot_do(config, keys, reason):
+    with pytest.raises(UnsupportedError, match=reason):
+        fetched(config, **keys)
+
+
+def test_workers_beyond_the_cores_are_said(monkeypatch):
+    from mfulab.steps import profile_step
+
+    monkeypatch.setattr(profile_step, "usable_cores", lambda: 2)
+    assert profile_step.beyond_cores(workload(loader_workers=2)) is None
+    assert profile_step.beyond_cores(WorkloadConfig(name="w", loader_workers=8)) is None
+    assert "loader_workers=8: more than the 2 cores" in profile_step.beyond_cores(workload(loader_workers=8))

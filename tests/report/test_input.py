@@ -1,0 +1,80 @@
+"""Feeding the model: the sentence from rows of loaders, and a figure in which no text covers another."""
+
+import pandas as pd
+import pytest
+from support.drawn import overlaps
+
+from mfulab.language import Texts
+from mfulab.report import figures, frames
+from mfulab.report.figures import input as figure
+
+TEXT = Texts("en", "input")
+ENVIRONMENT = {"hardware": "here", "recorded": "False", "device": "cpu", "device_name": "Invented Xeon"}
+
+
+def row(samples_per_s: float, **changes) -> dict:
+    """A step with its batch on the device; with `loader_source` one that is fed."""
+    common = {"status": "ok", "hardware": "here", "recorded": "False", "mode": "training", "execution": "eager"}
+    step = {"model": "simple_cnn", "workload": "training", "batch_size": 8, "precision": "fp32", "input": "device"}
+    speeds = {"samples_per_s": samples_per_s, "time_s": 8 / samples_per_s, "mfu_percent": samples_per_s / 10}
+    return {**common, **step, **speeds, **changes}
+
+
+def fed(samples_per_s: float, wait: float, workers: int = 0, source: str = "decode", **changes) -> dict:
+    loader = {"loader_source": source, "loader_workers": workers, "input_wait_percent": wait}
+    return row(samples_per_s, input="host", workload="training_loaded", **loader, **changes)
+
+
+def tables(tmp_path, *rows: dict) -> frames.Tables:
+    pd.DataFrame(rows).to_csv(tmp_path / "profile.csv", index=False)
+    pd.DataFrame([ENVIRONMENT]).to_csv(tmp_path / "environment.csv", index=False)
+    return frames.read(tmp_path, ("profile", "environment"))[0]
+
+
+def said(tmp_path, *rows: dict) -> str:
+    return figure.finding(figure.rows(tables(tmp_path, *rows)), TEXT)
+
+
+def test_one_loader_says_its_wait_and_what_is_left(tmp_path):
+    assert said(tmp_path, row(200.0), fed(50.0, 70.0)) == (
+        "Fed by decoded JPEGs in the loop itself, simple_cnn at batch 8 waits 70 % of the time: MFU is 5.0 %, with a "
+        "batch on the device 20 %. MFU lies within 5.0 points of 1 − wait (median of 1 run)."
+    )
+
+
+def test_workers_that_help_and_those_that_are_too_many(tmp_path):
+    told = said(
+        tmp_path, row(200.0), fed(50.0, 75.0), fed(150.0, 10.0, 1), fed(100.0, 5.0, 8), fed(90.0, 9.0, 0, "file")
+    )
+    assert "1 worker brings MFU to 75 % of that. More of them take it back: 8 leave 50 %." in told
+
+
+def test_equal_workers_are_not_called_better(tmp_path):
+    told = said(tmp_path, row(200.0), fed(50.0, 75.0), fed(50.0, 75.0, 2))
+    assert "No number of workers does better. MFU lies within 0 points" in told
+
+
+def test_epochs_are_told_where_both_kinds_were_measured(tmp_path):
+    anew = fed(40.0, 60.0, 2, loader_epoch=16, loader_persistent="False")
+    kept = fed(120.0, 20.0, 2, loader_epoch=16, loader_persistent="True")
+    told = said(tmp_path, row(200.0), fed(50.0, 75.0), anew, kept)
+    assert told.endswith("epoch of 16 batches, 2 workers give 40.0 samples/s, kept they give 120.")
+    assert "nan" not in said(tmp_path, row(200.0, mfu_percent=""), anew | {"mfu_percent": ""})
+
+
+def test_without_a_batch_on_the_device_there_is_nothing_to_hold_against(tmp_path):
+    assert figure.rows(tables(tmp_path, fed(50.0, 70.0))).empty
+    assert figure.rows(tables(tmp_path, row(50.0))).empty
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+def test_every_source_fits(tmp_path, language):
+    loaders = [
+        fed(200.0 - 90 / (1 + workers) - 20 * place, 50.0 / (1 + workers), workers, source)
+        for place, source in enumerate(("random", "decode", "file"))
+        for workers in (0, 1, 2, 4, 8)
+    ]
+    drawn = figures.render(
+        "input", tables(tmp_path, row(200.0), *loaders, fed(90.0, 40.0, 2, loader_prefetch=8)), language
+    )
+    assert overlaps(drawn.figure) == []
