@@ -22,7 +22,7 @@ class QuantisedLinear(nn.Module):
         self.out_features, self._multiply, self.weight_bytes = linear.out_features, multiply, weight_bytes
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        product = self._multiply(inputs.reshape(-1, inputs.shape[-1]))
+        product = self._multiply(inputs.reshape(-1, inputs.shape[-1]).contiguous())
         return product.reshape(*inputs.shape[:-1], self.out_features)
 
 
