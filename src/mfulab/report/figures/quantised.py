@@ -91,9 +91,10 @@ def _name(row: pd.Series, shown: pd.DataFrame, text: Texts) -> str:
 
 def _bars(axes: Axes, here: pd.DataFrame, text: Texts) -> None:
     axes.barh(here["place"], here["relative"], color=style.PALETTE[0], height=0.6)
+    behind = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1}  # over the line at 100 %
     for _, row in here.iterrows():
         shares = [row["relative"], *([] if pd.isna(row["mbu_percent"]) else [row["mbu_percent"]])]
         said = ", ".join(text("share_of", share=each) for each in shares)
-        axes.text(row["relative"] + 4, row["place"], said, va="center", fontsize=8)
+        axes.text(row["relative"] + 4, row["place"], said, va="center", fontsize=8, bbox=behind)
     axes.axvline(100, color=style.MUTED, linewidth=1, linestyle="--")
     axes.grid(axis="y", visible=False)
