@@ -53,6 +53,8 @@ def test_each_kind_is_near_fp32_and_weighs_what_it_should(kind, head_bytes, erro
     assert 0 < told["output_error"] < error
     assert told["weight_bytes"] == head_bytes + 2 * 4 * IN  # the norm's; the table is looked up
     assert model(batch.inputs).shape == (2, 5, OUT)
+    features = torch.randn(2, 5, IN)[:, -1:]  # the last token's alone, as generation takes them
+    assert torch.allclose(model.head(features), model.head(features.clone()), atol=1e-5)
     assert weight_bytes(Model()) == 4 * (IN * OUT + OUT + 2 * IN)
 
 

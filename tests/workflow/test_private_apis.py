@@ -36,6 +36,7 @@ PRIVATE = {
     ("torch", "_ops.ops.aten._convert_weight_to_int4pack_for_cpu"),
     ("torch", "_ops.ops.aten._weight_int4pack_mm_for_cpu"),
     ("torch", "_weight_int8pack_mm"),
+    ("torch._dynamo", "explain"),
     ("torch._dynamo.utils", "counters"),
     ("torch._subclasses.fake_tensor", "FakeTensor"),
     ("torch._subclasses.fake_tensor", "FakeTensorMode"),

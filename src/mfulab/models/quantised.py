@@ -22,7 +22,7 @@ class QuantisedLinear(nn.Module):
         self.out_features, self._multiply, self.weight_bytes = linear.out_features, multiply, weight_bytes
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        product = self._multiply(inputs.reshape(-1, inputs.shape[-1]))
+        product = self._multiply(inputs.reshape(-1, inputs.shape[-1]).contiguous())
         return product.reshape(*inputs.shape[:-1], self.out_features)
 
 
@@ -171,7 +171,7 @@ def _integer_product(
         whole = torch.quantize_per_channel(weight, scales, torch.zeros(len(weight), dtype=torch.long), 0, torch.qint8)
         packed = torch.ops.quantized.linear_prepack(whole, bias)
     if kind == "dynamic_int8":
-        return lambda rows: torch.ops.quantized.linear_dynamic(rows, packed)
+        return lambda rows: torch.ops.quantized.linear_dynamic(rows, packed, reduce_range=True)
     (scale, zero), (out_scale, out_zero) = _affine(*seen.inputs), _affine(*seen.outputs)
 
     def multiply(rows: torch.Tensor) -> torch.Tensor:

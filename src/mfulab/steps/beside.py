@@ -82,40 +82,34 @@ def _count_recompilations(row: ProfileRow, config: ProfileStepConfig, device: to
         make_batch(config.model, size, config.sequence_length, device=device, dtype=batch.inputs.dtype).inputs
         for size in sizes
     ]
+    if config.execution.mode == "compile":
+        row.graph_breaks = _graph_breaks(model, inputs[0])
     torch.compiler.reset()  # what was compiled while timing must not be found again
-    made = Compilations()
+    started = _graphs()
     compiled_by = []
     began = time.perf_counter()
     with torch.no_grad():
         for one in inputs:
-            before = made.graphs
+            before = _graphs()
             call(one)
-            compiled_by.append(made.graphs > before)
+            compiled_by.append(_graphs() > before)
     if device.type == "cuda":
         torch.cuda.synchronize()
     row.varied_calls, row.varied_s = count, time.perf_counter() - began
     if config.execution.mode == "compile":
-        row.graphs, row.graph_breaks, row.recompilations = made.graphs, made.breaks, sum(compiled_by[1:])
+        row.graphs, row.recompilations = _graphs() - started, sum(compiled_by[1:])
 
 
-class Compilations:
-    """Graphs that torch.compile has made, and its graph breaks, since this was made."""
-
-    def __init__(self) -> None:
-        self._graphs, self._breaks = _dynamo_counts()
-
-    @property
-    def graphs(self) -> int:
-        """Graphs handed to the compiler."""
-        return _dynamo_counts()[0] - self._graphs
-
-    @property
-    def breaks(self) -> int:
-        """Graph breaks."""
-        return _dynamo_counts()[1] - self._breaks
-
-
-def _dynamo_counts() -> tuple[int, int]:
+def _graphs() -> int:
+    """Graphs that torch.compile has handed to its compiler in this process, since its last reset."""
     from torch._dynamo.utils import counters
 
-    return counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())
+    return counters["stats"]["unique_graphs"]
+
+
+def _graph_breaks(model: torch.nn.Module, inputs: torch.Tensor) -> int:
+    """Places in one call at which torch.compile goes back to Python."""
+    from torch._dynamo import explain
+
+    with torch.no_grad():
+        return explain(model)(inputs).graph_break_count

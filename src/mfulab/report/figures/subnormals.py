@@ -19,8 +19,8 @@ CASE = ["operation", "precision"]
 def rows(tables: Tables) -> pd.DataFrame:
     """One row an operation, precision and kind of numbers of one machine, with the factor over normal numbers."""
     known = with_machine(tables, ok(tables["profile"], "time_s"))
-    parts = known["model"].str.partition("_")
-    known = known.assign(numbers=parts[0], operation=parts[2])
+    parts = known["model"].str.split("_", n=1).str
+    known = known.assign(numbers=parts[0], operation=parts[1])
     known = known[known["numbers"].isin(KINDS) & known["operation"].isin(OPERATIONS)]
     if known.empty:
         return known
