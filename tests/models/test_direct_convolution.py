@@ -36,7 +36,7 @@ def test_three_ways_give_one_result_and_cost_the_same_flops():
         assert not operations.uncounted
 
 
-@pytest.mark.parametrize("padding", [0, 1, 2])
+@pytest.mark.parametrize("padding", [0, 2])
 def test_gradients_are_those_of_differences(padding):
     images = torch.randn(2, 2, 4, 5, dtype=torch.float64, requires_grad=True)
     filters = torch.randn(3, 2, 3, 3, dtype=torch.float64, requires_grad=True)
