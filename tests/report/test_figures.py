@@ -62,6 +62,7 @@ COMPARING = (
     "subnormals",
     "input",
     "quantised",
+    "pruning",
     "parallel_plans",
 )
 INVENTED = [name for name in figures.modules() if name not in COMPARING]

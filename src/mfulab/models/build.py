@@ -10,6 +10,7 @@ import torch
 from torch.nn.parameter import UninitializedParameter
 from torch.utils.checkpoint import checkpoint
 
+from mfulab.models.pruning import prune
 from mfulab.schema.configs import ModelConfig
 from mfulab.schema.errors import UnsupportedError
 
@@ -70,6 +71,7 @@ def build(config: ModelConfig) -> torch.nn.Module:
 
     Raises:
         ModelError: the target cannot be imported or called with `config.arguments`, or returns something else.
+        UnsupportedError: it has no layer that could be pruned as the config asks.
     """
     builder = resolve(config.target)
     try:
@@ -79,6 +81,8 @@ def build(config: ModelConfig) -> torch.nn.Module:
     if not isinstance(model, torch.nn.Module):
         raise ModelError(f"model._target_={config.target}: returned a {type(model).__name__}, not a torch.nn.Module")
     _give_lazy_parameters_their_shapes(model, config)
+    if config.pruning != "none":
+        prune(model, config)
     return model.train()
 
 

@@ -10,6 +10,7 @@ import torch
 
 from mfulab.models.build import Batch, build, first_tensor, loss, make_batch, require_positions
 from mfulab.models.decoding import decoder, prefiller
+from mfulab.models.pruning import compress
 from mfulab.schema.configs import LEAKED_STEPS, PrecisionConfig, ProfileStepConfig, WorkloadConfig
 from mfulab.schema.errors import UnsupportedError
 
@@ -45,6 +46,8 @@ def make_model(config: ProfileStepConfig, device: torch.device) -> tuple[torch.n
     with device:
         model = build(config.model)
     model = model.to(device=device, dtype=dtype)
+    if config.model.pruning == "two_of_four":
+        compress(model)
     batch = make_batch(config.model, config.batch_size, config.sequence_length, device=device, dtype=dtype)
     require_positions(model, batch)
     return model, batch

@@ -69,6 +69,10 @@ class ModelConfig(Closed):
     )
     sequence_length: int | None = Field(None, gt=0, description="Tokens a sample where none is asked for.")
     vocabulary_size: int | None = Field(None, gt=0, description="Token ids are drawn below it.")
+    pruning: Literal["none", "masked", "structured", "two_of_four"] = Field(
+        "none", description="Of linear layers: weights set to zero, hidden units taken out, two of each four left."
+    )
+    pruned_share: float = Field(0.0, ge=0, lt=1, description="Of the weights or units; two_of_four prunes half.")
 
     @model_validator(mode="after")
     def _has_an_input(self) -> "ModelConfig":
@@ -76,6 +80,14 @@ class ModelConfig(Closed):
             raise ValueError("give input_shape (float inputs) or vocabulary_size with sequence_length (token inputs)")
         if self.vocabulary_size is not None and self.sequence_length is None:
             raise ValueError("token inputs need sequence_length")
+        return self
+
+    @model_validator(mode="after")
+    def _prunes_a_share(self) -> "ModelConfig":
+        if self.pruning == "none" and self.pruned_share:
+            raise ValueError(f"pruned_share={self.pruned_share} with pruning=none: masked, structured or two_of_four")
+        if self.pruning == "two_of_four" and self.pruned_share != 0.5:
+            raise ValueError(f"pruned_share={self.pruned_share} with pruning=two_of_four: give 0.5, two of four")
         return self
 
     def sample_bytes(self, sequence_length: int | None = None) -> int:
@@ -386,6 +398,12 @@ class ProfileStepConfig(CountFlopsConfig):
     def _quantised_models_are_not_trained(self) -> "ProfileStepConfig":
         if self.execution.quantisation != "none" and self.workload.mode == "training":
             raise ValueError(f"execution.quantisation={self.execution.quantisation} with mode=training: only inference")
+        return self
+
+    @model_validator(mode="after")
+    def _pruned_models_are_not_trained(self) -> "ProfileStepConfig":
+        if self.model.pruning != "none" and self.workload.mode == "training":
+            raise ValueError(f"model.pruning={self.model.pruning} with mode=training: only inference")
         return self
 
     @model_validator(mode="after")

@@ -76,6 +76,8 @@ MEASUREMENTS = {
                 "bucket_mb",
                 "slowed_rank",
                 "quantisation",
+                "pruning",
+                "pruned_share",
                 "input",
                 "loader_source",
                 "loader_workers",

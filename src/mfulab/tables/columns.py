@@ -26,6 +26,7 @@ TEXT = {
     "attention",
     "wrapper",
     "quantisation",
+    "pruning",
     "teacher",
     "input",
     "loader_source",

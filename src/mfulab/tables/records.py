@@ -178,6 +178,8 @@ def from_config(table: str, config: Mapping[str, Any], links: Mapping[str, str |
         "bucket_mb": given("parallel", "bucket_mb", int),
         "slowed_rank": given("parallel", "slowed_rank", int),
         "quantisation": given("execution", "quantisation", str),
+        "pruning": given("model", "pruning", str),
+        "pruned_share": given("model", "pruned_share", float),
         **{name: given("workload", name, str) for name in ("input", "loader_source")},
         **{name: given("workload", name, int) for name in ("loader_workers", "loader_prefetch", "loader_epoch")},
         **{name: given("workload", name, bool) for name in ("loader_persistent", "loader_pinned")},

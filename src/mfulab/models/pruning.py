@@ -1,0 +1,102 @@
+"""Pruned linear layers: single weights set to zero, whole hidden units taken out, or two weights of each four."""
+
+import itertools
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from mfulab.schema.configs import ModelConfig
+from mfulab.schema.errors import UnsupportedError
+
+
+def perceptron(width: int, hidden: int, depth: int) -> nn.Sequential:
+    """Builds `depth` blocks of two linear layers with a ReLU between, [batch, width] → [batch, width]."""
+    return nn.Sequential(
+        *itertools.chain.from_iterable(
+            (nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, width)) for _ in range(depth)
+        )
+    )
+
+
+def prune(model: nn.Module, config: ModelConfig) -> None:
+    """Prunes `config.pruned_share` of the weights in place, those of the least magnitude (Han et al. 2015).
+
+    `masked` and `two_of_four` leave each layer's shape, and so its FLOPs; `structured` takes hidden units out of two
+    linear layers in a row (Li et al. 2017, arXiv:1608.08710, for filters). On the meta device shapes alone change.
+
+    Raises:
+        UnsupportedError: the model has no layer that this could prune.
+    """
+    if config.pruning == "structured":
+        if not _take_units_out(model, config.pruned_share):
+            raise UnsupportedError("model.pruning=structured: no two linear layers follow one another in a Sequential")
+        return
+    layers = [each for each in model.modules() if isinstance(each, nn.Linear)]
+    if not layers:
+        raise UnsupportedError(f"model.pruning={config.pruning}: this model has no linear layer")
+    with torch.no_grad():
+        for weight in (layer.weight for layer in layers if not layer.weight.is_meta):
+            if config.pruning == "masked":
+                least = weight.abs().flatten().topk(round(config.pruned_share * weight.numel()), largest=False).indices
+                weight.view(-1)[least] = 0
+            else:
+                weight[:] = _two_of_four(weight)
+
+
+def _two_of_four(weight: torch.Tensor) -> torch.Tensor:
+    """The two largest of each four weights in a row, the others zero."""
+    rows, features = weight.shape
+    if features % 4:
+        raise UnsupportedError(f"model.pruning=two_of_four: {features} inputs of a layer are no groups of four")
+    groups = weight.reshape(rows, -1, 4)
+    kept = torch.zeros_like(groups).scatter_(-1, groups.abs().topk(2).indices, 1)
+    return (groups * kept).reshape(rows, features)
+
+
+def compress(model: nn.Module) -> None:
+    """Packs weights with two of four left as the tensor cores of a GPU take them, in place.
+
+    Raises:
+        UnsupportedError: no NVIDIA GPU of capability 8.0 or later, or no 16-bit weights.
+    """
+    for layer in (each for each in model.modules() if isinstance(each, nn.Linear)):
+        weight = layer.weight.detach()
+        if not weight.is_cuda or torch.cuda.get_device_capability(weight.device) < (8, 0):
+            raise UnsupportedError("model.pruning=two_of_four: needs an NVIDIA GPU of compute capability 8.0 or later")
+        if weight.dtype not in (torch.float16, torch.bfloat16):
+            raise UnsupportedError(f"model.pruning=two_of_four: multiplies fp16 and bf16, not {weight.dtype}")
+        layer.weight = nn.Parameter(torch.sparse.to_sparse_semi_structured(weight), requires_grad=False)
+
+
+def _take_units_out(model: nn.Module, share: float) -> int:
+    """Takes the weakest outputs of each first of two layers out of both; how many pairs there were."""
+    pairs = list(_pairs(model))
+    for parent, first, second in pairs:
+        one, other = parent[first], parent[second]
+        left = max(1, one.out_features - round(share * one.out_features))
+        kept = one.weight.norm(dim=1).topk(left).indices.sort().values
+        parent[first] = _layer(one.weight[kept], None if one.bias is None else one.bias[kept])
+        parent[second] = _layer(other.weight[:, kept], other.bias)
+    return len(pairs)
+
+
+def _pairs(model: nn.Module) -> Iterator[tuple[nn.Sequential, int, int]]:
+    """Each Sequential with the places of two linear layers, between which nothing holds parameters; none twice."""
+    for parent in model.modules():
+        if isinstance(parent, nn.Sequential):
+            holders = [place for place, each in enumerate(parent) if any(True for _ in each.parameters())]
+            places = itertools.pairwise(holders)
+            taken = -1
+            for first, second in places:
+                if first > taken and isinstance(parent[first], nn.Linear) and isinstance(parent[second], nn.Linear):
+                    taken = second
+                    yield parent, first, second
+
+
+def _layer(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:
+    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+    layer.weight = nn.Parameter(weight.detach().clone())
+    if bias is not None:
+        layer.bias = nn.Parameter(bias.detach().clone())
+    return layer

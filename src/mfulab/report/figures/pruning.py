@@ -1,0 +1,67 @@
+"""Time of pruned models against the same model before, beside the share of the weights that is left."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mfulab.language import Texts
+from mfulab.language.quantities import percent
+from mfulab.report.drawing import labels, style
+from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
+
+TABLES = ("profile", "environment")
+TOPIC = "flops"
+ORDER = 3
+ALIKE = ["machine", "model", "workload", "batch_size", "precision", "execution"]
+WAYS = ("masked", "structured", "two_of_four")
+COLORS = dict(zip(WAYS, style.PALETTE[:3], strict=True))
+MOST = 3  # batch sizes that get a panel each
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """Pruned steps, each beside the whole model's: `relative` is its time, `left` its share of weights, in percent."""
+    found = with_machine(tables, alone(ok(tables["profile"], "time_s")))
+    whole = one_each(found[found["pruning"] == "none"], ALIKE)[[*ALIKE, "time_s"]]
+    pruned = one_each(found[found["pruning"].isin(WAYS)], [*ALIKE, "pruning", "pruned_share"])
+    pruned = pruned.merge(whole, on=ALIKE, suffixes=("", "_whole"))
+    return pruned.assign(
+        relative=100 * pruned["time_s"] / pruned["time_s_whole"], left=100 * (1 - pruned["pruned_share"])
+    )
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """For each way, its most pruned and then fastest case: time beside the weights that are left."""
+    said = []
+    for way in WAYS:
+        one = rows[rows["pruning"] == way]
+        if one.empty:
+            continue
+        best = one.sort_values(["pruned_share", "relative"], ascending=[False, True]).iloc[0]
+        values = {"model": best["model"], "batch": int(best["batch_size"]), "pruned": percent(100 - best["left"])}
+        times = {"time": percent(best["relative"]), "left": percent(best["left"])}
+        said.append(text("finding", way=text.name("pruning", way), **values, **times))
+    return " ".join(said)
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """A panel a machine and batch size: time over the pruned share, and the line on which weights left decide it."""
+    machines = style.machines(rows, 2)
+    shown = rows[rows["machine"].isin(machines)]
+    batches = sorted(shown["batch_size"].unique())[:MOST]
+    names = {batch: text("batch", batch=int(batch)) for batch in batches}
+    grid = style.panels(figure, machines, list(names.values()), sharey=True)
+    ways = [way for way in WAYS if (shown["pruning"] == way).any()]
+    for machine in machines:
+        for batch, name in names.items():
+            axes = grid[machine, name]
+            here = shown[(shown["machine"] == machine) & (shown["batch_size"] == batch)]
+            axes.plot([0, 100], [100, 0], linestyle="--", color=style.MUTED, linewidth=1)
+            for way in ways:
+                one = here[here["pruning"] == way].sort_values("pruned_share")
+                axes.plot(100 - one["left"], one["relative"], "o-", color=COLORS[way])
+            axes.set_xlim(0, 100)
+            axes.set_ylim(0, 1.1 * max(100, shown["relative"].max()))
+            axes.set_xlabel(text("pruned"))
+        grid[machine, names[batches[0]]].set_ylabel(text("time"))
+    keys = [style.dot(COLORS[way], text.name("pruning", way)) for way in ways]
+    style.legend(figure, [*keys, style.line(style.MUTED, text("left"), linestyle="--")])
+    labels.settle(figure)

@@ -1,0 +1,56 @@
+"""Pruned models: a sentence from few, equal and extreme rows, and a figure in which no text covers another."""
+
+import pandas as pd
+import pytest
+from support.drawn import overlaps
+
+from mfulab.language import Texts
+from mfulab.report import figures, frames
+from mfulab.report.figures import pruning
+
+TEXT = Texts("en", "pruning")
+ENVIRONMENT = {"hardware": "here", "recorded": "False", "device": "cpu", "device_name": "Invented Xeon"}
+
+
+def row(kind: str = "none", share: float = 0.0, time_s: float = 0.01, batch_size: int = 64) -> dict:
+    who = {"status": "ok", "hardware": "here", "recorded": "False", "model": "perceptron", "workload": "inference"}
+    how = {"precision": "fp32", "execution": "eager", "mode": "inference"}
+    return {**who, **how, "batch_size": batch_size, "time_s": time_s, "pruning": kind, "pruned_share": share}
+
+
+def tables(tmp_path, *rows: dict) -> frames.Tables:
+    pd.DataFrame(rows).to_csv(tmp_path / "profile.csv", index=False)
+    pd.DataFrame([ENVIRONMENT]).to_csv(tmp_path / "environment.csv", index=False)
+    return frames.read(tmp_path, ("profile", "environment"))[0]
+
+
+def said(tmp_path, *rows: dict) -> str:
+    return pruning.finding(pruning.rows(tables(tmp_path, *rows)), TEXT)
+
+
+def test_the_most_pruned_case_of_each_way_speaks(tmp_path):
+    rows = row(), row("masked", 0.5, 0.01), row("masked", 0.9, 0.0101), row("structured", 0.9, 0.0015)
+    assert said(tmp_path, *rows) == (
+        "weights masked, 90 % (batch 64): perceptron takes 101 % of the time with 10 % of the weights."
+        " units taken out, 90 % (batch 64): perceptron takes 15 % of the time with 10 % of the weights."
+    )
+
+
+def test_equal_and_extreme_times(tmp_path):
+    assert "takes 100 % of the time with 50 %" in said(tmp_path, row(), row("masked", 0.5))
+    assert "takes 5000 % of the time" in said(tmp_path, row(), row("structured", 0.3, 0.5))
+
+
+def test_without_the_whole_model_there_is_nothing_to_say(tmp_path):
+    assert pruning.rows(tables(tmp_path, row("masked", 0.5))).empty
+    assert pruning.rows(tables(tmp_path, row())).empty
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+def test_no_text_covers_another(tmp_path, language):
+    rows = [row(batch_size=batch) for batch in (1, 64)]
+    for batch in (1, 64):
+        rows += [row("masked", share, 0.01, batch) for share in (0.3, 0.5, 0.7, 0.9)]
+        rows += [row("structured", share, 0.01 * (1 - share), batch) for share in (0.3, 0.5, 0.7, 0.9)]
+    drawn = figures.render("pruning", tables(tmp_path, *rows, row("two_of_four", 0.5, 0.006)), language)
+    assert overlaps(drawn.figure) == []
