@@ -31,8 +31,8 @@ def said(tmp_path, *rows: dict) -> str:
 def test_the_most_pruned_case_of_each_way_speaks(tmp_path):
     rows = row(), row("masked", 0.5, 0.01), row("masked", 0.9, 0.0101), row("structured", 0.9, 0.0015)
     assert said(tmp_path, *rows) == (
-        "weights masked, 90 % (batch 64): perceptron takes 101 % of the time with 10 % of the weights."
-        " units taken out, 90 % (batch 64): perceptron takes 15 % of the time with 10 % of the weights."
+        "At 90 % pruned (weights masked, batch 64) perceptron takes 101 % of the time with 10 % of the weights."
+        " At 90 % pruned (units taken out, batch 64) perceptron takes 15 % of the time with 10 % of the weights."
     )
 
 
