@@ -47,6 +47,24 @@ def test_every_experiment_plans_valid_runs(experiment, tmp_path):
             assert valid.model_dump(mode="json", by_alias=True) == run.config
 
 
+@pytest.mark.parametrize("more", [[], ["kernel.block=[8,8]", "model.task=classification", "execution.dynamic=true"]])
+def test_an_option_is_what_hydra_composes(more):
+    """Taken from its file alone, or composed where something else touches its group."""
+    swept = {
+        "model": "gpt2,lstm",
+        "kernel": "numpy,triton_plain",
+        "execution": "script,compile",
+        "precision": "bf16,tf32",
+    }
+    words = ["experiment=quickstart", *more]
+    [composition] = compose_experiments([*words, *(f"{group}={names}" for group, names in swept.items())], CONFIG)
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG)):
+        for group in swept:
+            for value in composition.axes[group]:
+                composed = OmegaConf.to_container(compose("config", [*words, f"{group}={value.label}"]), resolve=True)
+                assert value.content == composed[group], (group, value.label)
+
+
 def test_each_trace_is_a_run_keyed_by_its_content(tmp_path):
     for name in ("a.json", "b.json.gz", "a.txt"):
         (tmp_path / name).write_text(name)
