@@ -182,7 +182,7 @@ def _options(
 
 
 def _alone(defaults: Any, path: Path) -> dict[str, Any] | None:
-    """What a choice's file makes of its group's defaults; None if it asks Hydra for more than its keys."""
+    """Content of a choice: its file over its group's defaults; None if it asks Hydra for more than its keys."""
     try:
         if re.search(r"@package|\$\{|^defaults:", path.read_text(encoding="utf-8"), re.MULTILINE):
             return None
