@@ -52,6 +52,10 @@ RUNGS = (
 )
 
 
+COLUMNS = ("effective_precision", *(rung.column for rung in RUNGS))
+"""All that a row's ladder is read from."""
+
+
 @dataclass(frozen=True)
 class Measured:
     """A rung that a row has, its value in percent, and whether it is part of this row's falling order."""

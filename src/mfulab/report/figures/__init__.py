@@ -69,10 +69,10 @@ def modules() -> dict[str, ModuleType]:
     return {name: found[name] for name in ranked}
 
 
-def render(name: str, tables: frames.Tables, language: str = "en") -> Drawn | None:
-    """Draws one figure; None if the tables hold nothing for it."""
+def render(name: str, tables: frames.Tables, language: str = "en", rows: pd.DataFrame | None = None) -> Drawn | None:
+    """Draws one figure; None if the tables hold nothing for it. `rows` are what it draws, if they are known already."""
     module, text = modules()[name], Texts(language, name)
-    rows = frames.in_words(module.rows(tables), text)
+    rows = frames.in_words(module.rows(tables) if rows is None else rows, text)
     if rows.empty:
         return None
     with style.theme():

@@ -191,11 +191,11 @@ def _sections(tables: frames.Tables, drawn: Path | None, text: Texts) -> list[di
         if rows.empty:
             continue
         words = text.within(name)
-        rows = frames.in_words(rows, words)
         svg = vector.saved(drawn, name)
         if svg is None:
-            found = figures.render(name, tables, text.language)
+            found = figures.render(name, tables, text.language, rows)
             svg = vector.svg_of(found) if found else ""
+        rows = frames.in_words(rows, words)
         shown = {
             "name": name,
             "title": words("title"),
