@@ -38,7 +38,7 @@ def families() -> list[str]:
 
 def faces(text: str) -> str:
     """CSS that brings the font's glyphs for the Hangul of `text` with it; empty without one."""
-    letters = sorted({letter for letter in text if "ᄀ" <= letter <= "ᇿ" or "가" <= letter <= "힣"})
+    letters = sorted({letter for letter in set(text) if "ᄀ" <= letter <= "ᇿ" or "가" <= letter <= "힣"})
     if not letters:
         return ""
     return "".join(

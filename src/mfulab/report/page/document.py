@@ -191,15 +191,15 @@ def _sections(tables: frames.Tables, drawn: Path | None, text: Texts) -> list[di
         if rows.empty:
             continue
         words = text.within(name)
-        svg = vector.saved(drawn, name)
+        svg, finding = vector.saved(drawn, name), None
         if svg is None:
             found = figures.render(name, tables, text.language, rows)
-            svg = vector.svg_of(found) if found else ""
+            svg, finding = (vector.svg_of(found), found.finding) if found else ("", None)
         rows = frames.in_words(rows, words)
         shown = {
             "name": name,
             "title": words("title"),
-            "finding": _unbroken(figures.finding(module, rows, words)),
+            "finding": _unbroken(finding or figures.finding(module, rows, words)),
             "reading": _unbroken(words("reading")),
             "svg": Markup(vector.inline(svg, name)),
             "rows": payload.drawn(rows),
