@@ -98,6 +98,12 @@ def test_what_a_framework_has_not_is_said_before_anything_is_made(changes, said)
         made("jax", **changes)
 
 
+def test_jax_takes_all_cores(monkeypatch):
+    monkeypatch.setattr(frameworks, "usable_cores", lambda: 8)
+    with pytest.raises(UnsupportedError, match=r"all cores, not with device\.threads=2"):
+        made("jax", device={"name": "cpu", "type": "cpu", "threads": 2})
+
+
 def test_onnx_runtime_does_not_train():
     with pytest.raises(UnsupportedError, match=r"onnxruntime has no workload\.mode=training"):
         made("onnxruntime", workload={"name": "training"})

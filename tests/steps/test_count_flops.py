@@ -42,7 +42,10 @@ def test_gpt2_is_counted_to_the_operation(tmp_path):
     assert row.recomputed_flops == blocks - last_products
     assert row.key_value_cache_bytes == 2 * 12 * 1024 * 768 * 4
     assert row.logits_bytes == 1024 * 50257 * 4
-    assert {path.name for path in tmp_path.iterdir()} == {"layers.csv", "formulas.csv", "parallel.csv"}
+    assert {path.name for path in tmp_path.iterdir()} == {"layers.csv", "formulas.csv"}
+    plans = json.loads(row.plans)
+    assert {plan["devices"] for plan in plans} == {2, 8, 64, 512}
+    assert all(plan["flops"] * plan["devices"] == pytest.approx(874_944_921_600, abs=512) for plan in plans)
     with (tmp_path / "formulas.csv").open() as file:
         assert {line["counted_flops"] for line in csv.DictReader(file)} == {"874944921600"}
     assert sum(line["flops"] for line in operators) == row.forward_flops + row.backward_flops

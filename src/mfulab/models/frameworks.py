@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from mfulab.hardware.cpu import usable_cores
 from mfulab.models.build import Batch
 from mfulab.schema.configs import ProfileStepConfig
 from mfulab.schema.errors import UnsupportedError
@@ -99,6 +100,12 @@ def _require(config: ProfileStepConfig, device: torch.device) -> None:
         raise UnsupportedError(f"execution={mode} has fp32 alone, not precision={precision.name}")
     if workload.mode not in ("training", "inference") or (mode == "onnxruntime" and workload.mode == "training"):
         raise UnsupportedError(f"execution={mode} has no workload.mode={workload.mode}")
+    if (
+        mode == "jax" and (config.device.threads or usable_cores()) < usable_cores()
+    ):  # XLA has no number of threads to set
+        raise UnsupportedError(
+            f"execution=jax computes with all cores, not with device.threads={config.device.threads}"
+        )
     plain = type(workload)(name=workload.name, mode=workload.mode, learning_rate=workload.learning_rate)
     other = [key for key, value in workload if value != getattr(plain, key)]
     if other:

@@ -72,8 +72,7 @@ def compress(model: nn.Module) -> None:
 def _take_units_out(model: nn.Module, share: float) -> int:
     """Takes the weakest outputs of each first of two layers out of both; how many pairs there were."""
     pairs = list(_pairs(model))
-    for parent, first, second in pairs:
-        one, other = parent[first], parent[second]
+    for parent, (first, one), (second, other) in pairs:
         left = max(1, one.out_features - round(share * one.out_features))
         kept = one.weight.norm(dim=1).topk(left).indices.sort().values
         parent[first] = _layer(one.weight[kept], None if one.bias is None else one.bias[kept])
@@ -81,17 +80,19 @@ def _take_units_out(model: nn.Module, share: float) -> int:
     return len(pairs)
 
 
-def _pairs(model: nn.Module) -> Iterator[tuple[nn.Sequential, int, int]]:
-    """Each Sequential with the places of two linear layers, between which nothing holds parameters; none twice."""
+Placed = tuple[int, nn.Linear]
+
+
+def _pairs(model: nn.Module) -> Iterator[tuple[nn.Sequential, Placed, Placed]]:
+    """Each Sequential with two linear layers and their places, between which nothing holds parameters; none twice."""
     for parent in model.modules():
         if isinstance(parent, nn.Sequential):
-            holders = [place for place, each in enumerate(parent) if any(True for _ in each.parameters())]
-            places = itertools.pairwise(holders)
+            holders = [(place, each) for place, each in enumerate(parent) if any(True for _ in each.parameters())]
             taken = -1
-            for first, second in places:
-                if first > taken and isinstance(parent[first], nn.Linear) and isinstance(parent[second], nn.Linear):
+            for (first, one), (second, other) in itertools.pairwise(holders):
+                if first > taken and isinstance(one, nn.Linear) and isinstance(other, nn.Linear):
                     taken = second
-                    yield parent, first, second
+                    yield parent, (first, one), (second, other)
 
 
 def _layer(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:

@@ -170,7 +170,7 @@ def _options(
     defaults = _read(folder / "config.yaml").get(group) or {}
     touched = any(each.partition("=")[0].lstrip("+~").startswith(f"{group}.") for each in overrides)
     touched = touched or group in _read(folder / f"experiment/{choices['experiment']}.yaml")
-    alone = not touched and _alone(defaults, folder / group / f"{choices.get(group)}.yaml") == base[group]
+    alone = not touched and _alone(defaults, folder / group / f"{choices.get(group)}.yaml") == base.get(group)
     found = []
     for name in names:
         checks.check_choice(group, name, folder)

@@ -59,7 +59,7 @@ class ProfileRow(TimedRow):
     slowest_rank: int | None = Field(None, description="The rank for which the others wait: it waits least itself.")
     ranks: str | None = Field(None, description="JSON: a mapping a rank: its step, communication, memory.")
     weight_bytes: float | None = Field(
-        None, description="Of a quantised model: weights that a pass reads, as they lie."
+        None, description="Of a quantised or packed model: weights that a pass reads, as they lie."
     )
     output_error: float | None = Field(
         None, description="Of a quantised model: norm of its logits' difference from before ÷ norm of the logits."

@@ -23,14 +23,14 @@ BYTES = 4
 
 Intensities = list[tuple[int, int]]
 DEVICES = (2, 8, 64, 512)
-"""Numbers of devices for which `parallel.csv` works memory and traffic out."""
+"""Numbers of devices for which `plans` works memory and traffic out."""
 
 
 def measure(config: CountFlopsConfig, folder: Path) -> Measured:
     """Counts the model. Samples: one line an operator and pass.
 
     Writes into `folder`: `layers.csv`, one line a layer; for a transformer over tokens also `formulas.csv`, the field's
-    formulas beside the count, and `parallel.csv`, memory and traffic on several devices, on paper.
+    formulas beside the count, and in the row `plans`, memory and traffic on several devices, on paper.
 
     Raises:
         mfulab.models.build.ModelError: the model cannot be built.
@@ -53,7 +53,6 @@ def measure(config: CountFlopsConfig, folder: Path) -> Measured:
         flops = row.forward_flops + row.backward_flops if row.forward_flops and row.backward_flops else None
         given = {"layers": shape.layers, "width": shape.width, "tokens": tokens}
         ways = [plan for devices in DEVICES for plan in plans(whole, devices, flops=flops, **given)]
-        write_csv(folder / "parallel.csv", ways)
         row.plans = json.dumps(ways)
     row.intensities = json.dumps(intensities)
     return Measured(row, _operator_rows(counted.count.operations))

@@ -18,7 +18,7 @@ from mfulab.hardware.cpu import usable_cores
 from mfulab.models import execution, frameworks, parallel, workload
 from mfulab.models.build import Batch, enable_checkpointing, loss
 from mfulab.models.feeding import feeder
-from mfulab.models.quantised import quantise
+from mfulab.models.quantised import quantise, weight_bytes
 from mfulab.samplers.memory import PeakMemory
 from mfulab.samplers.reading import Reading, Readings, missing
 from mfulab.samplers.selection import clock_reader, restriction_of, samplers_for, set_readings
@@ -153,6 +153,8 @@ def make_step(
     if config.execution.quantisation != "none":
         model, facts = quantise(model, batch, config.execution, config.precision)
         (told if told is not None else {}).update(facts)
+    if config.model.pruning == "two_of_four" and told is not None:  # packed: half of the values, and where they stood
+        told["weight_bytes"] = weight_bytes(model)
     if config.execution.mode in frameworks.PACKAGES:
         return _with_loss(frameworks.make_step(model, batch, config, device), batch, config)
     if mode in GENERATING and config.execution.mode not in ("eager", "compile"):
