@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -267,10 +268,12 @@ def _typed(name: str, text: str | None) -> Any:
         return text == "True"
     if name in TEXT:
         return text
+    if re.fullmatch(r"-?\d+", str(text)):
+        return int(str(text))
     number = float(str(text))
     if not math.isfinite(number):
         raise ValueError(f"{name}={text}: not a finite number")
-    return number if number % 1 else int(number)
+    return number
 
 
 def _first_line(error: Exception) -> str:
