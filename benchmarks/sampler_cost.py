@@ -19,7 +19,7 @@ import mfulab
 from mfulab.hardware.compute import prepare
 from mfulab.samplers.selection import samplers_for
 from mfulab.samplers.series import Series
-from mfulab.schema.configs import DeviceConfig
+from mfulab.schema.groups import DeviceConfig
 from mfulab.timing.clocks import clock_for
 from mfulab.timing.statistics import FEWEST_WINDOWS, Stats, median_interval
 from mfulab.timing.windows import CPU_PACE, CUDA_PACE, Step, measure_window, warm_up

@@ -28,7 +28,7 @@ from mfulab.runtime.run import commit
 from mfulab.samplers.reading import Readings
 from mfulab.samplers.selection import clock_reader, samplers_for
 from mfulab.samplers.series import Series
-from mfulab.schema.configs import DeviceConfig
+from mfulab.schema.groups import DeviceConfig
 from mfulab.steps import environment
 from mfulab.tables.mfu import utilization
 from mfulab.timing.best_matmul import matmul_of, sweep_triad

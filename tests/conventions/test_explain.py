@@ -13,8 +13,8 @@ from mfulab.conventions.work import _counted, count, work
 from mfulab.flops.compare import transformer_shape
 from mfulab.flops.formulas import kaplan_flops, palm_flops
 from mfulab.models.build import build
-from mfulab.schema.configs import ModelConfig
 from mfulab.schema.errors import ConfigurationError
+from mfulab.schema.groups import ModelConfig
 
 SMALL = {
     "name": "small",

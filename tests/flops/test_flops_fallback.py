@@ -10,7 +10,7 @@ from mfulab.flops.count import CountError
 from mfulab.flops.model import count_model
 from mfulab.flops.values import KnownValues
 from mfulab.models.build import ModelError
-from mfulab.schema.configs import ModelConfig
+from mfulab.schema.groups import ModelConfig
 
 LINEAR = 2 * 3 * 8 * 8
 

@@ -13,7 +13,7 @@ from mfulab.hardware.peaks import gpu_peak
 from mfulab.samplers.gpm_sampler import GpmSampler, why_unsupported
 from mfulab.samplers.nvml_sampler import NvmlSampler
 from mfulab.samplers.series import Series
-from mfulab.schema.configs import DeviceConfig
+from mfulab.schema.groups import DeviceConfig
 from mfulab.timing.clocks import CudaClock
 from mfulab.timing.windows import Pace, observe
 from mfulab.tracing.operators import trace_readings, trace_steps

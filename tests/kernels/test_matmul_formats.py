@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from mfulab.kernels.base import Shape
 from mfulab.kernels.formats import FORMATS, effective_precision, format_of
 from mfulab.kernels.verification import check, exact_product, random_operands
-from mfulab.schema.configs import PrecisionConfig
+from mfulab.schema.groups import PrecisionConfig
 
 
 @pytest.mark.parametrize(

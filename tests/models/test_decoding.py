@@ -7,8 +7,8 @@ from pydantic import ValidationError
 from mfulab.flops.model import count_model
 from mfulab.models.build import build
 from mfulab.models.decoding import decoder, prefiller
-from mfulab.schema.configs import ModelConfig, WorkloadConfig
 from mfulab.schema.errors import UnsupportedError
+from mfulab.schema.groups import ModelConfig, WorkloadConfig
 from mfulab.tables.join import profile_columns
 
 WIDTH, LAYERS, VOCABULARY, LENGTH, BATCH = 64, 2, 100, 24, 3

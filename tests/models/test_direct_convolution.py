@@ -10,8 +10,8 @@ import torch
 from mfulab.flops import count_model
 from mfulab.models.convolutional import OneConvolution
 from mfulab.models.direct_convolution import direct_convolution
-from mfulab.schema.configs import ModelConfig
 from mfulab.schema.errors import UnsupportedError
+from mfulab.schema.groups import ModelConfig
 
 WAYS = ("library", "im2col", "direct")
 

@@ -6,7 +6,7 @@ from pydantic import ValidationError
 
 from mfulab.models.build import Batch
 from mfulab.models.workload import distillation_loss, teaching, training_step
-from mfulab.schema.configs import PrecisionConfig, WorkloadConfig
+from mfulab.schema.groups import PrecisionConfig, WorkloadConfig
 
 FP32, CPU = PrecisionConfig(name="fp32", dtype="float32"), torch.device("cpu")
 

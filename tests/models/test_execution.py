@@ -8,8 +8,8 @@ import torch
 
 from mfulab.models import execution
 from mfulab.models.build import Batch
-from mfulab.schema.configs import ExecutionConfig
 from mfulab.schema.errors import UnsupportedError
+from mfulab.schema.groups import ExecutionConfig
 
 LINEAR = torch.nn.Linear(4, 2)
 BATCH = Batch(torch.randn(3, 4), torch.zeros(3, dtype=torch.long))

@@ -7,8 +7,9 @@ from pydantic import ValidationError
 
 from mfulab.models.build import Batch, make_batch
 from mfulab.models.feeding import IMAGES, Mapped, Photographs, feeder
-from mfulab.schema.configs import ModelConfig, ProfileStepConfig, WorkloadConfig
+from mfulab.schema.configs import ProfileStepConfig
 from mfulab.schema.errors import UnsupportedError
+from mfulab.schema.groups import ModelConfig, WorkloadConfig
 
 IMAGE = ModelConfig(name="m", _target_="torch.nn.Flatten", input_shape=[3, 28, 20])
 TOKENS = ModelConfig(

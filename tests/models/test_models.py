@@ -6,8 +6,8 @@ from support.models import CONFIGS, PARAMETERS, read
 
 from mfulab.flops.model import count_model
 from mfulab.models.build import ModelError, build, enable_checkpointing, first_tensor, loss, make_batch
-from mfulab.schema.configs import ModelConfig
 from mfulab.schema.errors import UnsupportedError
+from mfulab.schema.groups import ModelConfig
 
 
 # `own` is the form that a user fills in.

@@ -8,8 +8,9 @@ from pydantic import ValidationError
 
 from mfulab.hardware.identity import CudaDevice
 from mfulab.models import parallel
-from mfulab.schema.configs import DeviceConfig, ParallelConfig, ProfileStepConfig
+from mfulab.schema.configs import ProfileStepConfig
 from mfulab.schema.errors import UnsupportedError
+from mfulab.schema.groups import DeviceConfig, ParallelConfig
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 

@@ -8,8 +8,8 @@ from torch import nn
 from mfulab.flops.model import count_model
 from mfulab.models import pruning
 from mfulab.models.build import build
-from mfulab.schema.configs import ModelConfig
 from mfulab.schema.errors import UnsupportedError
+from mfulab.schema.groups import ModelConfig
 
 PERCEPTRON = {
     "name": "perceptron",

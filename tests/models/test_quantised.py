@@ -6,8 +6,9 @@ from torch import nn
 
 from mfulab.models.build import Batch
 from mfulab.models.quantised import GROUP, QuantisedLinear, quantise, weight_bytes
-from mfulab.schema.configs import ExecutionConfig, PrecisionConfig, ProfileStepConfig
+from mfulab.schema.configs import ProfileStepConfig
 from mfulab.schema.errors import UnsupportedError
+from mfulab.schema.groups import ExecutionConfig, PrecisionConfig
 
 FP32 = PrecisionConfig(name="fp32", dtype="float32")
 IN, OUT = 64, 33  # of outputs no multiple of sixteen

@@ -16,7 +16,7 @@ import mfulab.report
 from mfulab.language import LANGUAGES, Texts, catalogue, verdicts
 from mfulab.report import figures
 from mfulab.report.drawing import fonts
-from mfulab.schema.configs import WorkloadConfig
+from mfulab.schema.groups import WorkloadConfig
 from mfulab.schema.rows import Status
 from mfulab.seminar import claims
 from mfulab.tables import compare, ladder, verdict

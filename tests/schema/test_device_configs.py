@@ -4,7 +4,7 @@ import pytest
 import yaml
 from support.workflow_copy import ROOT
 
-from mfulab.schema.configs import DeviceConfig, ExecutionConfig, PrecisionConfig, WorkloadConfig
+from mfulab.schema.groups import DeviceConfig, ExecutionConfig, PrecisionConfig, WorkloadConfig
 
 GROUPS = {
     "precision": PrecisionConfig,

@@ -6,7 +6,8 @@ import math
 import pytest
 import torch
 
-from mfulab.schema.configs import CeilingsConfig, PrecisionConfig
+from mfulab.schema.configs import CeilingsConfig
+from mfulab.schema.groups import PrecisionConfig
 from mfulab.steps import ceilings
 from mfulab.steps.base import UnsupportedError
 from mfulab.timing import best_matmul

@@ -3,7 +3,8 @@
 import json
 import platform
 
-from mfulab.schema.configs import DeviceConfig, EnvironmentConfig
+from mfulab.schema.configs import EnvironmentConfig
+from mfulab.schema.groups import DeviceConfig
 from mfulab.steps import environment
 
 

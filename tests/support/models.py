@@ -3,7 +3,7 @@
 import yaml
 from support.workflow_copy import ROOT
 
-from mfulab.schema.configs import ModelConfig
+from mfulab.schema.groups import ModelConfig
 
 CONFIGS = ROOT / "config" / "model"
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from support.trace_events import TRACE
 
-from mfulab.schema.configs import ProfileConfig
+from mfulab.schema.groups import ProfileConfig
 from mfulab.steps import profile_step
 from mfulab.tracing import operators
 from mfulab.tracing.operators import TracedPass, operator_table, trace_readings, trace_steps

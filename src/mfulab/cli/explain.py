@@ -13,8 +13,8 @@ from mfulab.conventions.conventions import ORDER
 from mfulab.conventions.explain import TOLERANCE, Explanation, Row, explain
 from mfulab.conventions.models import model_config
 from mfulab.conventions.roofline import expect
-from mfulab.schema.configs import ModelConfig
 from mfulab.schema.errors import ConfigurationError, unknown
+from mfulab.schema.groups import ModelConfig
 
 COUNTS = ("sequence_length", "batch_size", "devices")
 NUMBERS = (*COUNTS, "tokens_per_s", "samples_per_s", "time_s", "reported", "peak_tflop_s")

@@ -15,8 +15,8 @@ from mfulab.flops.experts import active_parameters
 from mfulab.flops.model import ModelCount, count_model
 from mfulab.flops.tree import layer_rows, quantity, render
 from mfulab.models.build import ModelError
-from mfulab.schema.configs import ModelConfig
 from mfulab.schema.errors import ConfigurationError
+from mfulab.schema.groups import ModelConfig
 
 DEFAULT_TOKENS = 1024
 """Tokens of a sequence where a published config.json is given and no length."""

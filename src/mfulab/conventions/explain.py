@@ -12,8 +12,8 @@ from mfulab.conventions.models import model_config
 from mfulab.conventions.work import Mode, Work, work
 from mfulab.hardware.datasheets import UnknownDeviceError, find
 from mfulab.hardware.peaks import UNITS, peak
-from mfulab.schema.configs import ModelConfig
 from mfulab.schema.errors import ConfigurationError, unknown
+from mfulab.schema.groups import ModelConfig
 
 FALLBACK_TFLOP_S = 312.0
 """Peak that tools take for a device they do not know: an A100's dense peak in bf16."""

@@ -7,8 +7,8 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from mfulab.schema.configs import ModelConfig
 from mfulab.schema.errors import ConfigurationError, unknown
+from mfulab.schema.groups import ModelConfig
 
 FOLDERS = (Path("config/model"), Path(__file__).resolve().parents[3] / "config" / "model")
 """Folder of the named models: in this folder's project, else in the checkout that holds this package."""

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from mfulab.schema.configs import ModelConfig
 from mfulab.schema.errors import ConfigurationError
+from mfulab.schema.groups import ModelConfig
 
 Mode = Literal["training", "inference", "decoding"]
 

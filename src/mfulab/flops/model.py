@@ -21,8 +21,8 @@ from mfulab.models.build import (
     require_positions,
 )
 from mfulab.models.decoding import decoder, prefiller
-from mfulab.schema.configs import ModelConfig
 from mfulab.schema.errors import UnsupportedError
+from mfulab.schema.groups import ModelConfig
 
 Means = Literal["meta", "fake", "cpu"]
 Mode = Literal["training", "inference", "prefill", "decoding"]

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import torch
 
 from mfulab.hardware import cpu, identity
-from mfulab.schema.configs import DeviceConfig, PrecisionConfig
 from mfulab.schema.formats import BY_DTYPE, format_name
+from mfulab.schema.groups import DeviceConfig, PrecisionConfig
 
 
 def prepare(device: DeviceConfig) -> tuple[torch.device, int]:

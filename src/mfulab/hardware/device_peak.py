@@ -6,7 +6,7 @@ from mfulab.hardware import cpu
 from mfulab.hardware.cpu_peaks import cpu_peak
 from mfulab.hardware.gpu import properties_of
 from mfulab.hardware.peaks import Peak, gpu_peak
-from mfulab.schema.configs import DeviceConfig
+from mfulab.schema.groups import DeviceConfig
 
 
 def peak_of(device: torch.device, threads: int, precision: str, config: DeviceConfig) -> Peak:

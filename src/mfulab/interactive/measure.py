@@ -27,7 +27,7 @@ from mfulab.samplers.memory import PeakMemory
 from mfulab.samplers.reading import Readings, first_available, sampling
 from mfulab.samplers.selection import per_step, samplers_for
 from mfulab.samplers.series import Series
-from mfulab.schema.configs import DeviceConfig
+from mfulab.schema.groups import DeviceConfig
 from mfulab.tables import headroom
 from mfulab.tables.verdict import Verdict, judge
 from mfulab.timing.clocks import clock_for

@@ -13,7 +13,7 @@ from mfulab.hardware.device_peak import peak_of
 from mfulab.hardware.peaks import Peak
 from mfulab.interactive.ceiling import Ceiling, measured_ceiling
 from mfulab.interactive.kinds import Format
-from mfulab.schema.configs import DeviceConfig
+from mfulab.schema.groups import DeviceConfig
 
 
 @dataclass(frozen=True)

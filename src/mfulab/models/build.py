@@ -11,8 +11,8 @@ from torch.nn.parameter import UninitializedParameter
 from torch.utils.checkpoint import checkpoint
 
 from mfulab.models.pruning import prune
-from mfulab.schema.configs import ModelConfig
 from mfulab.schema.errors import UnsupportedError
+from mfulab.schema.groups import ModelConfig
 
 Task = Literal["classification", "language_modeling"]
 

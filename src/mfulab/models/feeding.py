@@ -12,8 +12,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from mfulab.models.build import Batch, make_batch
-from mfulab.schema.configs import ModelConfig, WorkloadConfig
 from mfulab.schema.errors import UnsupportedError
+from mfulab.schema.groups import ModelConfig, WorkloadConfig
 
 Sample = tuple[torch.Tensor, torch.Tensor]
 IMAGES = 16  # different ones that are decoded again and again

@@ -10,7 +10,7 @@ import torch
 from jax.example_libraries import optimizers
 
 from mfulab.models.frameworks import Layer, channels_first
-from mfulab.schema.configs import WorkloadConfig
+from mfulab.schema.groups import WorkloadConfig
 
 Parameters = list[tuple[Any, ...]]
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 import torch
 
 from mfulab.models.frameworks import Layer, channels_first
-from mfulab.schema.configs import WorkloadConfig
+from mfulab.schema.groups import WorkloadConfig
 
 
 def use_threads(threads: int) -> None:

@@ -14,8 +14,8 @@ from mfulab.hardware.cpu import usable_cores
 from mfulab.hardware.identity import cuda_devices
 from mfulab.models.build import outermost_blocks
 from mfulab.samplers.reading import Reading
-from mfulab.schema.configs import DeviceConfig, ParallelConfig
 from mfulab.schema.errors import UnsupportedError
+from mfulab.schema.groups import DeviceConfig, ParallelConfig
 
 SLOWED_S = 0.02  # a step, of the rank that is slowed on purpose
 LOOPBACK = "lo"

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from mfulab.models.build import Batch, first_tensor
-from mfulab.schema.configs import ExecutionConfig, PrecisionConfig
 from mfulab.schema.errors import UnsupportedError
+from mfulab.schema.groups import ExecutionConfig, PrecisionConfig
 
 GROUP = 32  # weights that share a scale in 4 bits
 LEVELS = 127  # of a signed byte, to either side

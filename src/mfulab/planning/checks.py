@@ -13,9 +13,9 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError, create_mode
 
 from mfulab.planning.overrides import OPEN
 from mfulab.planning.runs import put
-from mfulab.schema.configs import SLUG, Closed
 from mfulab.schema.errors import ConfigurationError, unknown
 from mfulab.schema.files import UnreadableError, read_text
+from mfulab.schema.groups import SLUG, Closed
 from mfulab.schema.measurements import MEASUREMENTS
 from mfulab.schema.replicates import MOST_REPLICATES
 

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from mfulab.schema.configs import SLUG
 from mfulab.schema.files import UnreadableError, read_json
+from mfulab.schema.groups import SLUG
 from mfulab.schema.measurements import MEASUREMENTS
 
 Slug = Annotated[str, Field(pattern=f"^{SLUG}$")]

@@ -18,8 +18,8 @@ from mfulab.flops.model import count_model
 from mfulab.hardware.peaks import peak
 from mfulab.models.build import build
 from mfulab.models.convolutional import DigitCNN, SimpleCNN
-from mfulab.schema.configs import ModelConfig
 from mfulab.schema.files import write_csv
+from mfulab.schema.groups import ModelConfig
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ class Measured:
     samples: Sequence[Mapping[str, object]] = field(default=())
 
 
-# A step module defines `measure(config, folder)`: `config` is the step's model in `mfulab.schema.configs.STEPS`,
+# A step module defines `measure(config, folder)`: `config` is the one of `mfulab.schema.measurements.MEASUREMENTS`,
 # `folder` the run's own folder, where the step may leave further files (series, operator table, trace). It raises
 # UnsupportedError if the run cannot be done; out of memory and other exceptions become rows in runtime/run.py.
 Step = Callable[[Any, Path], Measured]

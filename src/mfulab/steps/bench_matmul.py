@@ -22,8 +22,9 @@ from mfulab.kernels.reference import reference_for
 from mfulab.kernels.threads import use_threads
 from mfulab.kernels.verification import Check, Operands, check, exact_product, random_operands
 from mfulab.samplers.cpu_sampler import CpuSampler
-from mfulab.schema.configs import BenchMatmulConfig, KernelConfig, TimingConfig
+from mfulab.schema.configs import BenchMatmulConfig
 from mfulab.schema.errors import UnsupportedError
+from mfulab.schema.groups import KernelConfig, TimingConfig
 from mfulab.schema.rows import MatmulRow
 from mfulab.steps.base import Measured
 from mfulab.timing.device_timer import DeviceTimer

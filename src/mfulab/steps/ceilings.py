@@ -12,8 +12,9 @@ from mfulab.hardware.device_peak import peak_of
 from mfulab.hardware.gpu import properties_of
 from mfulab.hardware.peaks import memory_peak_gb_s
 from mfulab.samplers.series import Series
-from mfulab.schema.configs import CeilingsConfig, PrecisionConfig
+from mfulab.schema.configs import CeilingsConfig
 from mfulab.schema.files import UnreadableError, read_csv
+from mfulab.schema.groups import PrecisionConfig
 from mfulab.schema.replicates import base_name
 from mfulab.schema.rows import CeilingRow
 from mfulab.steps.base import Measured, UnsupportedError

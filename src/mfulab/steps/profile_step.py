@@ -23,8 +23,9 @@ from mfulab.samplers.memory import PeakMemory
 from mfulab.samplers.reading import Reading, Readings, missing
 from mfulab.samplers.selection import clock_reader, restriction_of, samplers_for, set_readings
 from mfulab.samplers.series import Series
-from mfulab.schema.configs import ProfileConfig, ProfileStepConfig, TimingConfig, WorkloadConfig
+from mfulab.schema.configs import ProfileStepConfig
 from mfulab.schema.files import write_csv
+from mfulab.schema.groups import ProfileConfig, TimingConfig, WorkloadConfig
 from mfulab.schema.profile_row import ProfileRow
 from mfulab.steps import beside, ranks
 from mfulab.steps.base import Measured, UnsupportedError

@@ -19,9 +19,10 @@ from mfulab.hardware import identity
 from mfulab.models import parallel
 from mfulab.models.build import build
 from mfulab.models.workload import parameter_dtype
-from mfulab.schema.configs import ParallelConfig, ProfileStepConfig
+from mfulab.schema.configs import ProfileStepConfig
 from mfulab.schema.errors import UnsupportedError
 from mfulab.schema.files import read_json, write_json, write_text
+from mfulab.schema.groups import ParallelConfig
 from mfulab.schema.profile_row import ProfileRow
 from mfulab.steps.base import Measured
 from mfulab.tracing.analysis import Analysis

@@ -18,7 +18,6 @@ from typing import Any
 
 from mfulab.hardware.identity import hardware_slug
 from mfulab.schema import manifest
-from mfulab.schema.configs import SLUG
 from mfulab.schema.errors import ConfigurationError
 from mfulab.schema.files import (
     UnreadableError,
@@ -29,6 +28,7 @@ from mfulab.schema.files import (
     write_json,
     write_text,
 )
+from mfulab.schema.groups import SLUG
 from mfulab.schema.measurements import NO_MACHINE, RECORDED
 from mfulab.tables import build, series
 from mfulab.tables.columns import Record, Records, columns

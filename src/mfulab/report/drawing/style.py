@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 
 from mfulab.language import Texts
 from mfulab.report.drawing import fonts
-from mfulab.schema.configs import WorkloadConfig
+from mfulab.schema.groups import WorkloadConfig
 
 INK, MUTED, GRID, PAPER = "#1f2933", "#5f6b7a", "#dde2e8", "#ffffff"
 ON_PALE, ON_DEEP = "#262626", "#fefefe"  # of words on a colour that no theme of the page changes

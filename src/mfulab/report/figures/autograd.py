@@ -7,7 +7,7 @@ from mfulab.language import Texts
 from mfulab.language.quantities import percent, quantity
 from mfulab.report.drawing import labels, style, ticks
 from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
-from mfulab.schema.configs import LEAKED_STEPS
+from mfulab.schema.groups import LEAKED_STEPS
 
 TABLES = ("profile", "environment")
 TOPIC = "execution"
