@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # composing imports Hydra, which a remembered plan does witho
 
 MEMORY = "memory"
 REPLICATES = {"cpu": 3, "cuda": 2}
+CEILING_REPLICATES = {"cpu": 4, "cuda": 2}  # every MFU divides by a ceiling, and a CPU's is the best of its processes
 
 
 @dataclass(frozen=True)
@@ -216,7 +217,7 @@ class _Planner:
         config = _validated(CeilingsConfig, content)
         folder = self._append("ceilings", config, {})
         if numbered(folder, 2) not in self.runs:
-            for replicate in range(2, self.replicates("ceilings") + 1):
+            for replicate in range(2, (self.base["ceiling_replicates"] or CEILING_REPLICATES[self.device]) + 1):
                 self._append("ceilings", config.model_copy(update={"replicate": replicate}), {})
         return folder
 
