@@ -38,6 +38,16 @@ def test_a_probe_that_fails_hides_no_other(facts, capsys):
     assert all("took_s" in each for each in found.values())
 
 
+def test_a_probe_that_is_cut_off_leaves_what_was_found_before(facts, tmp_path):
+    def hangs(device):
+        raise KeyboardInterrupt
+
+    out = tmp_path / "facts.json"
+    with pytest.raises(KeyboardInterrupt):
+        facts.collect({"first": lambda device: {"answer": 2.5}, "second": hangs}, torch.device("cpu"), out)
+    assert json.loads(out.read_text())["first"]["answer"] == 2.5
+
+
 def test_a_reading_is_its_value_or_its_reason(facts):
     told = facts.told(
         {"power_w": Reading(650.0, "W", "counter", 5.25), "x": Reading(None, "%", "GPM", reason="no GPM")}
