@@ -25,7 +25,7 @@ SETTINGS: dict[str, dict[str, str]] = {
     "kept memory": {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_THRESHOLD_": "4294967296"},
     "no collector": {"MFULAB_CAUSE_GC": "off"},
 }
-# One process: seconds of a small convolutional network's step, of a 128³ and of a 1024³ product, best state or not.
+# One process: seconds of a small convolutional network's step, of a 128³ and of a 1024³ matmul, best state or not.
 PROCESS = """
 import gc, os, statistics, time
 import torch

@@ -41,7 +41,7 @@ def watched_window(step: Step, device: torch.device, seconds: float, estimate_s:
     return window.median_s
 
 
-def product(device: torch.device) -> Step:
+def matmul(device: torch.device) -> Step:
     """A step of some milliseconds: one matmul on the CPU, many small ones, bound by launches, on a GPU."""
     size, repeats = (512, 1) if device.type == "cpu" else (256, 200)
     a = torch.randn(size, size, device=device)
@@ -97,7 +97,7 @@ def main() -> None:
     if options.pairs < FEWEST_WINDOWS:
         parser.error(f"--pairs {options.pairs}: {FEWEST_WINDOWS} are the fewest that have an interval")
     device, threads = prepare(DeviceConfig(type=options.device))
-    step, clock = product(device), clock_for(device)
+    step, clock = matmul(device), clock_for(device)
     estimate = warm_up(step, clock, CUDA_PACE if device.type == "cuda" else CPU_PACE).step_s
     costs, repeats = [], []
     for number in range(options.pairs):

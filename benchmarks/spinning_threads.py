@@ -42,29 +42,29 @@ def main() -> None:
     a, b, c = (torch.randn(options.side, options.side) for _ in range(3))
     flops = 2 * options.side**3
 
-    def product() -> float:
+    def matmul() -> float:
         started = time.perf_counter()
         torch.matmul(a, b, out=c)
         return time.perf_counter() - started
 
-    def numpy_s_product() -> object:
+    def numpy_s_matmul() -> object:
         return a.numpy() @ b.numpy()
 
     def speed(seconds: list[float]) -> str:
         quartiles = [flops / s / 1e9 for s in statistics.quantiles(seconds, n=4)][::-1]
         return "{1:6.0f} GFLOP/s ({0:.0f} … {2:.0f})".format(*quartiles)
 
-    for name, call in (("NumPy", numpy_s_product), ("torch", product)):
+    for name, call in (("NumPy", numpy_s_matmul), ("torch", matmul)):
         spun_ms = sorted(1e3 * spins_s(call) for _ in range(TRIES))
         print(f"{name}'s threads spin for {spun_ms[TRIES // 2]:.0f} ms ({spun_ms[0]:.0f} … {spun_ms[-1]:.0f})")
     print(f"torch {options.side}³ fp32, {options.threads} threads, median (quartiles)")
-    print(f"alone                 {speed([product() for _ in range(10 * TRIES)][TRIES:])}")
+    print(f"alone                 {speed([matmul() for _ in range(10 * TRIES)][TRIES:])}")
     for pause_s in PAUSES_S:
         seconds = []
         for _ in range(TRIES):
-            numpy_s_product()
+            numpy_s_matmul()
             time.sleep(pause_s)
-            seconds.append(product())
+            seconds.append(matmul())
         print(f"{1e3 * pause_s:4.0f} ms after NumPy's  {speed(seconds)}")
 
 

@@ -71,7 +71,8 @@ def run(folder: Path, *command: str, **environment: str) -> Cost:
 
 def matmuls(count: int) -> list[str]:
     """The sweep of `count` runs that measure the device, one at a time."""
-    return ["steps=[bench_matmul]", "kernel=torch", "precision=fp32", f"size=range(1,{count + 1})", "replicates=1"]
+    once = ["replicates=1", "ceiling_replicates=1"]
+    return ["steps=[bench_matmul]", "kernel=torch", "precision=fp32", f"size=range(1,{count + 1})", *once]
 
 
 def counts(count: int) -> list[str]:

@@ -56,7 +56,7 @@ def test_ranks_and_files_stand_in_tables_in_every_language(tmp_path, capsys, lan
     words = Texts(language, "trace")
     for key in ("budget", "products", "kernels", "overview", "ranks", "best_trace"):
         assert words(key) in told, key
-    assert Texts(language, "verdict")("no_product").split()[0] in told
+    assert Texts(language, "verdict")("no_matmul").split()[0] in told
     wide = [line for line in told.splitlines() if cell_len(line.rstrip()) > 80]
     assert wide == []
 

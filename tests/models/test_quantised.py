@@ -70,7 +70,7 @@ def test_weights_alone_go_with_bf16():
 
 @pytest.mark.parametrize(
     ("kind", "precision", "reason"),
-    [("dynamic_int8", "bfloat16", "integer products on a CPU start from fp32")],
+    [("dynamic_int8", "bfloat16", "integer matmuls on a CPU start from fp32")],
 )
 def test_what_a_cpu_has_no_product_for(kind, precision, reason):
     with pytest.raises(UnsupportedError, match=reason):

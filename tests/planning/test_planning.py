@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 
 import pytest
 from hydra import compose, initialize_config_dir
@@ -114,6 +115,14 @@ def test_a_product_of_models_and_kernels_costs_neither_a_kernel_a_model_nor_a_mo
     assert len(by_step(result, "bench_matmul")) == 3  # NumPy has no bf16
     assert len(by_step(result, "profile_step")) == 2 * 2 * 2
     assert len(by_step(result, "count_flops")) == 2  # shared by workloads and precisions
+
+
+def test_a_ceiling_is_measured_by_several_processes_even_where_a_run_is_by_one():
+    result = planned("experiment=quickstart", "replicates=1", "model=simple_cnn", "steps=[profile_step]")
+    assert Counter(base_name(run.name) for run in by_step(result, "ceilings")) == {
+        f"ceiling={ceiling}": 4 for ceiling in ("fp32", "bf16", "memory")
+    }
+    assert not [run for run in by_step(result, "profile_step") if "replicate" in run.name]
 
 
 def test_a_new_batch_size_adds_only_its_runs():
@@ -255,6 +264,7 @@ def test_the_number_of_runs_is_the_product_of_the_axes_that_the_step_reads(kerne
         "timing": {},
         "seed": 0,
         "replicates": replicates,
+        "ceiling_replicates": None,
     }
     axes = {"kernel": kernel_axis, "size": size_axis, "model": [Value("x", {}), Value("y", {})]}
     result = plan(Composition("test", base, {"kernel": "a"}, axes, {}), "test-4c", "cpu")

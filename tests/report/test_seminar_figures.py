@@ -47,7 +47,7 @@ def test_the_seminar_s_mean_is_said_by_its_worst_kernel():
     assert "numba_cpu_seminar at 1000³: the mean of its first 10 calls is 540 ms, 11× its hot time of 50.0 ms" in words
     assert "makes 92 % of that mean" in words
     assert "is off by at most 1.0e-05 at 1000³; numba_cpu_naive, summed in float32, by 6.0e-05" in words
-    assert "numba_cuda_seminar_shared gives a wrong product at 1000³" in words
+    assert "numba_cuda_seminar_shared gives a wrong result at 1000³" in words
     single = told(seminar_matmul, rows.head(1))
     assert "1.9× its hot time" in single
     assert "Summed" not in single

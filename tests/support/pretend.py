@@ -50,6 +50,7 @@ main(step)
 EXPERIMENT = """# @package _global_
 steps: [bench_matmul]
 replicates: 1
+ceiling_replicates: 1
 hydra:
   sweeper:
     params:

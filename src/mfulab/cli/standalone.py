@@ -104,7 +104,9 @@ def _measure(step: str, composition: Composition, done: dict[str, Mapping[str, A
 
     `whole` shows the whole row, or its summary; None shows neither, as of a sweep.
     """
-    composition = replace(composition, base={**composition.base, "steps": [step], "replicates": 1})
+    composition = replace(
+        composition, base={**composition.base, "steps": [step], "replicates": 1, "ceiling_replicates": 1}
+    )
     plan = runs.plan(composition, *place(composition.base))
     for excluded in plan.excluded:
         if excluded["run"] not in done:

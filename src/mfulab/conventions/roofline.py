@@ -24,7 +24,7 @@ class Expectation:
     Attributes:
         mode: training (forward and backward), inference (prefill: the forward pass), decoding (the last token).
         flops: that the model needs, attention full.
-        products_s: time of products and attention, each the longer of FLOPs ÷ peak and bytes ÷ bandwidth.
+        products_s: time of matmuls and attention, each the longer of FLOPs ÷ peak and bytes ÷ bandwidth.
         others_s: time of all other operators, each reading and writing memory; fusion saves up to all of it.
         mfu_percent: best possible, with every other operator fused away.
         unfused_mfu_percent: the same with none fused.
@@ -60,7 +60,7 @@ def expect(
     Args:
         model: a name in `config/model/`, a YAML file like those, or what stands in one.
         device: its name as a driver reports it, or its PCI id.
-        precision: the format of products and of everything kept.
+        precision: the format of matmuls and of everything kept.
         sequence_length: tokens a sample, in decoding those of the context; the model's own where not given.
         batch_size: samples of the step.
         modes: which; all that the model has where not given.

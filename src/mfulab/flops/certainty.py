@@ -44,7 +44,7 @@ class Certainty:
 
     def __str__(self) -> str:
         kinds = ", ".join(f"{kind} {share:.1%}" for kind, share in self.shares.items() if share)
-        parts = [f"by formulas for {kinds}" if kinds else "no products"]
+        parts = [f"by formulas for {kinds}" if kinds else "no matmuls"]
         if self.deviation is not None:
             where = f", most in {self.worst_layer}" if self.worst_layer else ""
             parts.append(f"second count of {self.second_share:.1%} by layers: deviation {self.deviation:+.2%}{where}")

@@ -53,7 +53,7 @@ def compare_formulas(counted: ModelCount, batch_size: int, sequence_length: int)
             "6·N + 12·L·H·Q·T",
             "arXiv:2204.02311",
             lambda: palm_flops(shape, tokens, sequence_length),
-            "takes biases and norms for products",
+            "counts biases and norms as matmuls",
         ),
         (
             "72·B·T·L·h²·(1 + T/6h + V/12hL)",

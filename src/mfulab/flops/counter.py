@@ -101,7 +101,7 @@ class Operations:
     def by_format(self, executed: bool = False) -> dict[tuple[torch.dtype, bool], int]:
         """FLOPs of forward and backward by what was multiplied, and whether by convolutions; or those executed.
 
-        torch has one switch for TF32 in products and one in convolutions, hence the second part of the key.
+        torch has one switch for TF32 in matmuls and one in convolutions, hence the second part of the key.
         """
         flops: dict[tuple[torch.dtype, bool], int] = {}
         passes = ("forward", "backward", "recomputed") if executed else ("forward", "backward")

@@ -27,11 +27,11 @@ FORMULAS: dict[str, Formula] = {}
 
 
 def register(operator: Any, formula: Formula) -> None:
-    """Gives an operator a formula, in one line: `register(torch.ops.mine.product, lambda x, w: 2 * x.numel())`.
+    """Gives an operator a formula, in one line: `register(torch.ops.mine.matmul, lambda x, w: 2 * x.numel())`.
 
     Args:
         operator: a `torch.ops` operator, the object that `torch.library.custom_op` returns, a Triton kernel, or a name
-            such as `"mine::product"`. A kernel launched by hand is invisible to torch: make it a custom operator first.
+            such as `"mine::matmul"`. A kernel launched by hand is invisible to torch: make it a custom operator first.
         formula: takes the operator's arguments, and its result as `out` where it has a parameter of that name; returns
             FLOPs, or a Cost where causal or executed FLOPs differ.
 
@@ -204,7 +204,7 @@ def grouped_product(a: torch.Tensor, b: torch.Tensor, *args: Any, out: Any, **kw
 
 @_formula("transformers::grouped_mm_fallback_backward")
 def grouped_product_backward(gradient: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *args: Any, out: Any) -> int:
-    """Two products as large as the forward one."""
+    """Two matmuls as large as the forward one."""
     return 2 * grouped_product(a, b, out=out)
 
 

@@ -17,7 +17,7 @@ from mfulab.flops.attention import SIGNATURES, VARIABLE_SIGNATURES, bind
 from mfulab.flops.operators import FORMULAS, Cost, convolution_flops
 from mfulab.schema.said import Said
 
-# The formats of products, by the names of types in traces.
+# The formats of matmuls, by the names of types in traces.
 TYPES = {
     "double": "fp64",
     "float": "fp32",
@@ -55,7 +55,7 @@ class Shaped:
 class Recorded:
     """Cost of one call. `cost` is None if the record does not hold it, and `reason` says why.
 
-    `matmul` is (batch, m, n, k) where the call is one product of matrices; `elements` how many it reads and writes,
+    `matmul` is (batch, m, n, k) where the call is one matmul; `elements` how many it reads and writes,
     each operand and result once, where that is told.
     """
 
@@ -91,7 +91,7 @@ def recorded_cost(name: str, shapes: Sequence[Any], values: Sequence[Any]) -> Re
 
 
 def recorded_format(types: Sequence[str]) -> str | None:
-    """The format of a product by its operands' types; the narrower where they differ; None where none is told."""
+    """The format of a matmul by its operands' types; the narrower where they differ; None where none is told."""
     found = [TYPES[kind] for kind in types if kind in TYPES]
     order = list(dict.fromkeys(TYPES.values()))
     return max(found, key=order.index) if found else None
@@ -186,7 +186,7 @@ def _all(values: list[int], sides: int) -> list[int]:
     return values * sides if len(values) == 1 else values
 
 
-# What torch.compile makes of products on a CPU.
+# Operators that torch.compile makes of matmuls on a CPU.
 _COMPILED = {"mkldnn::_linear_pointwise", "mkldnn::_convolution_pointwise", "mkl::_mkl_linear"}
 
 
@@ -203,7 +203,7 @@ def _compiled(name: str, arguments: list[Any]) -> Recorded:
 
 
 def _template(arguments: list[Any]) -> Recorded:
-    """Inductor's Triton template of a product, by the only m, n, k that fit the shapes of all its tensors."""
+    """Inductor's Triton template of a matmul, by the only m, n, k that fit the shapes of all its tensors."""
     tensors = [one.shape for one in arguments if isinstance(one, Shaped) and one.ndim >= 2]
     found = {
         (prod(a[:-2]), a[-2], b[-1], a[-1])

@@ -38,7 +38,7 @@ def effective_precision(precision: PrecisionConfig, device: torch.device) -> str
 
 
 def allowed_precision(dtype: torch.dtype, device: torch.device, convolutions: bool) -> str:
-    """The format that products of `dtype` use, or convolutions, as torch's switches stand: it has one for each."""
+    """The format that matmuls of `dtype` use, or convolutions, as torch's switches stand: it has one for each."""
     name = format_name(str(dtype).removeprefix("torch.")) or "fp32"
     switch = torch.backends.cudnn.conv if convolutions else torch.backends.cuda.matmul  # type: ignore[attr-defined]
     return "tf32" if name == "fp32" and switch.fp32_precision == "tf32" and _has_tf32(device) else name

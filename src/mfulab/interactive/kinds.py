@@ -27,7 +27,7 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True)
 class Cost:
-    """FLOPs of a phase: what the model needs, what was executed, both by format; bytes that products moved.
+    """FLOPs of a phase: what the model needs, what was executed, both by format; bytes that matmuls moved.
 
     `useful` are those that served real tokens, None if the model's arguments do not say which ones are.
     """

@@ -44,7 +44,7 @@ def peaks_of(
     """Looks up the peak of each format in use, and measures its best matmul, sharing `ceiling_s` seconds among them.
 
     Args:
-        device: what ran the products.
+        device: what ran the matmuls.
         formats: FLOPs that the model needs by what was multiplied; not empty.
         executed: the same, executed.
         given: peaks by hand.
@@ -76,7 +76,7 @@ def peaks_of(
 
 
 def by_precision(device: torch.device, formats: Mapping[Format, int]) -> dict[str, int]:
-    """FLOPs by the format that this device's products use, as torch's switches stand."""
+    """FLOPs by the format that this device's matmuls use, as torch's switches stand."""
     found: dict[str, int] = {}
     for (dtype, convolutions), flops in formats.items():
         name = allowed_precision(dtype, device, convolutions)

@@ -109,7 +109,7 @@ class MatmulKernel(ABC):
     def run(self, *operands: Any, launch: Launch) -> Any:
         """Writes A·B into C, or returns it where the library gives no choice.
 
-        On a GPU it only enqueues the product on the current stream.
+        On a GPU it only enqueues the matmul on the current stream.
         """
 
     def resources(self) -> Resources:

@@ -1,4 +1,4 @@
-"""cuBLASLt through `nvmath.bindings.cublasLt`: chosen algorithms, fp8, and work fused into the end of the product."""
+"""cuBLASLt through `nvmath.bindings.cublasLt`: chosen algorithms, fp8, and work fused into the end of the matmul."""
 
 import functools
 from typing import Any
@@ -52,12 +52,12 @@ class CublasLt(MatmulKernel):
 
 
 class CublasLtBias(CublasLt):
-    """The same with a bias added to each column in the product's epilogue.
+    """The same with a bias added to each column in the matmul's epilogue.
 
     The bias is zero, so that the result is still A·B: what it shows is the price of fusing.
     """
 
-    after, adds = "cublaslt", "a bias added in the product's own epilogue: what fusing costs"
+    after, adds = "cublaslt", "a bias added in the matmul's own epilogue: what fusing costs"
     precisions = ("fp16", "bf16", "fp8")
     epilogue = "BIAS"
 
@@ -127,7 +127,7 @@ class _Plan:
         self._lt.matmul_algo_get_heuristic(*described, result.ctypes.data, count.ctypes.data)
         self._lt.matmul_preference_destroy(preference)
         if count[0] == 0:
-            raise UnsupportedError("cuBLASLt has no algorithm for this product")
+            raise UnsupportedError("cuBLASLt has no algorithm for this matmul")
         return result
 
 

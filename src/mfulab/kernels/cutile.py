@@ -56,7 +56,7 @@ def kernel(precision: str) -> Any:
         column, row, matrix = ct.bid(0), ct.bid(1), ct.bid(2)
         total = ct.full((tile_m, tile_n), 0, dtype=sum_type)
         for step in range(ct.num_tiles(a, axis=2, shape=(1, tile_m, tile_k))):
-            # Two dimensions: products of three do not become Hopper's own instruction.
+            # Two dimensions: matmuls of three do not become Hopper's own instruction.
             part_a = ct.load(a, index=(matrix, row, step), shape=(1, tile_m, tile_k), padding_mode=zero)
             part_b = ct.load(b, index=(matrix, step, column), shape=(1, tile_k, tile_n), padding_mode=zero)
             part_a = ct.reshape(part_a, (tile_m, tile_k))

@@ -1,4 +1,4 @@
-"""Helion: a product as torch operations on tiles, from which a Triton kernel is made."""
+"""Helion: a matmul as torch operations on tiles, from which a Triton kernel is made."""
 
 import functools
 from typing import Any

@@ -1,11 +1,11 @@
-"""The library product that every implementation is timed against in the same run."""
+"""The library's matmul that every implementation is timed against in the same run."""
 
 from mfulab.kernels.base import MatmulKernel, Shape
 from mfulab.schema.errors import UnsupportedError
 
 
 def reference_for(precision: str, device: str, shape: Shape) -> tuple[str, MatmulKernel] | None:
-    """torch's product and its name, on a GPU the library's beneath it; None if torch has none for this."""
+    """torch's matmul and its name, on a GPU the library's beneath it; None if torch has none for this."""
     from mfulab.kernels.torch_matmul import Torch
     from mfulab.kernels.torch_scaled import TorchScaled
 

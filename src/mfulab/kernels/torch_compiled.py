@@ -1,4 +1,4 @@
-"""torch.compile: the product as Inductor chooses it, `max-autotune` among generated Triton kernels and cuBLAS's."""
+"""torch.compile: the matmul as Inductor chooses it, `max-autotune` among generated Triton kernels and cuBLAS's."""
 
 import functools
 from typing import Any

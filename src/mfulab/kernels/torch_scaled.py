@@ -11,7 +11,7 @@ from mfulab.schema.errors import UnsupportedError
 class TorchScaled(MatmulKernel):
     """e4m3 operands with scales of one, bfloat16 result, no fast accumulation.
 
-    B is laid out by columns beforehand, as the product wants it: that is in the end-to-end time only.
+    B is laid out by columns beforehand, as the matmul wants it: that is in the end-to-end time only.
     """
 
     family, after = "library", "cublaslt_bias"

@@ -18,7 +18,7 @@ class Operands:
     c: torch.Tensor
 
     def poison(self) -> None:
-        """Makes every element of C one that no product gives, so that an unwritten one is seen."""
+        """Makes every element of C one that no matmul gives, so that an unwritten one is seen."""
         self.c.fill_(float("nan") if self.c.is_floating_point() else torch.iinfo(self.c.dtype).min)
 
     def refresh(self, exact: torch.Tensor, seed: int) -> None:
@@ -80,7 +80,7 @@ def check(c: torch.Tensor, exact: torch.Tensor, form: Format, k: int) -> Check:
     """Compares a result with `exact_product`; a NaN or infinity anywhere is an infinite error."""
     difference = c.to(torch.float64) - exact
     wrong, right = (float(torch.linalg.vector_norm(one)) for one in (difference, exact))
-    relative = wrong / right if wrong and right else wrong  # a product may be zero, of integers
+    relative = wrong / right if wrong and right else wrong  # of integers a matmul may be all zero
     if not bool(torch.isfinite(difference).all()):
         relative = float("inf")
     return Check(relative, float(difference.abs().max()), form.tolerance(k), effective_precision(form, relative, k))

@@ -1,4 +1,4 @@
-"""Models made to look busy or to be useful: tiny kernels, a spin on one SM or on every core, and wide products."""
+"""Models made to look busy or to be useful: tiny kernels, a spin on one SM or on every core, and wide matmuls."""
 
 import functools
 from collections.abc import Callable
@@ -52,7 +52,7 @@ class Spinning(nn.Module):
 
 
 class WideLinear(nn.Module):
-    """`depth` products of width × width with ReLU between: the arithmetic that devices are built for.
+    """`depth` matmuls of width × width with ReLU between: the arithmetic that devices are built for.
 
     [batch, width] → [batch, width]; 2 · batch · width² · depth FLOPs forward.
     """

@@ -10,7 +10,7 @@ import torch
 
 from mfulab.models.busy import CLOCKS_PER_MS, spin
 
-SIDE = {"cpu": 512, "cuda": 4096}  # of the products: a few milliseconds, and large enough to fill the device
+SIDE = {"cpu": 512, "cuda": 4096}  # of the matmuls: a few milliseconds, and large enough to fill the device
 COPIED_BYTES = 64 << 20
 SPIN_MS = 5.0
 
@@ -23,7 +23,7 @@ class Load:
     share `useful` is a model's; the rest multiplies padding.
     """
 
-    work: str  # product, spin, copy or nothing
+    work: str  # matmul, spin, copy or nothing
     duty: float = 1.0
     period_s: float = 0.1
     fills: str = "all"
@@ -34,12 +34,12 @@ LOADS = {
     "idle": Load("nothing", duty=0.0, fills="none", useful=0.0),
     "spin_one": Load("spin", fills="one", useful=0.0),
     "copies": Load("copy", fills="one", useful=0.0),
-    "duty_25": Load("product", duty=0.25),
-    "duty_50": Load("product", duty=0.50),
-    "duty_75": Load("product", duty=0.75),
-    "padded": Load("product", useful=0.5),
-    "steady": Load("product"),
-    "bursty": Load("product", duty=0.2, period_s=0.5),
+    "duty_25": Load("matmul", duty=0.25),
+    "duty_50": Load("matmul", duty=0.50),
+    "duty_75": Load("matmul", duty=0.75),
+    "padded": Load("matmul", useful=0.5),
+    "steady": Load("matmul"),
+    "bursty": Load("matmul", duty=0.2, period_s=0.5),
 }
 
 
@@ -87,7 +87,7 @@ class Loader:
     def _nothing(self, seed: int) -> tuple[Callable[[], Any], int]:
         return (lambda: None), 0
 
-    def _product(self, seed: int) -> tuple[Callable[[], Any], int]:
+    def _matmul(self, seed: int) -> tuple[Callable[[], Any], int]:
         """n × n × n; a padded one has rows of zeros that are multiplied all the same."""
         side = SIDE[self.device.type]
         generator = torch.Generator(self.device).manual_seed(seed)

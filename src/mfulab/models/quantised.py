@@ -1,4 +1,4 @@
-"""Linear layers in fewer bits: integer products, or weights alone; their bytes, and how far their output lies off."""
+"""Linear layers in fewer bits: integer matmuls, or weights alone; their bytes, and how far their output lies off."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ LEVELS = 127  # of a signed byte, to either side
 
 
 class QuantisedLinear(nn.Module):
-    """A linear layer whose product `multiply` computes from [rows, in]; `weight_bytes` is what its weights take."""
+    """A linear layer whose matmul `multiply` computes from [rows, in]; `weight_bytes` is what its weights take."""
 
     def __init__(self, linear: nn.Linear, multiply: Callable[[torch.Tensor], torch.Tensor], weight_bytes: int) -> None:
         super().__init__()
@@ -35,14 +35,14 @@ def quantise(
     quantisation takes its ranges from that batch, too.
 
     Raises:
-        UnsupportedError: the model has no linear layer, or this device or precision has no such product.
+        UnsupportedError: the model has no linear layer, or this device or precision has no such matmul.
     """
     kind = execution.quantisation
     if batch.inputs.is_cuda:
         model, exact = _by_torchao(model, batch, kind)
     else:
         if "weight" not in kind and precision.dtype != "float32":
-            raise UnsupportedError(f"execution.quantisation={kind}: integer products on a CPU start from fp32")
+            raise UnsupportedError(f"execution.quantisation={kind}: integer matmuls on a CPU start from fp32")
         exact = _replaced(model, batch, kind)
     with torch.no_grad():
         difference = first_tensor(model(batch.inputs)).float() - exact
@@ -146,7 +146,7 @@ def _four_bits(weight: torch.Tensor) -> tuple[Callable[[torch.Tensor], torch.Ten
         raise UnsupportedError(
             f"execution.quantisation=weight_int4: {features} inputs of a layer are no groups of {GROUP}"
         )
-    weight = nn.functional.pad(weight, (0, 0, 0, -outputs % 16))  # the product wants sixteens of outputs
+    weight = nn.functional.pad(weight, (0, 0, 0, -outputs % 16))  # the matmul wants sixteens of outputs
     out = len(weight)
     groups = weight.float().reshape(out, -1, GROUP)
     low, high = groups.amin(2), groups.amax(2)

@@ -41,6 +41,9 @@ class Asked(Closed):
     replicates: Annotated[int, Field(ge=1, le=MOST_REPLICATES)] | None = Field(
         description=f"processes that measure each run, a whole number from 1 to {MOST_REPLICATES}"
     )
+    ceiling_replicates: Annotated[int, Field(ge=1, le=MOST_REPLICATES)] | None = Field(
+        description=f"processes that measure each ceiling, a whole number from 1 to {MOST_REPLICATES}"
+    )
     trace: str | None = Field(None, description="a file of torch.profiler, a folder of them or a glob")
     report: Report
     exclude: list[dict[str, Any]]
@@ -57,7 +60,8 @@ Experiment = create_model(
         if name not in ("ceiling", "trace")
     },
 )  # type: ignore[call-overload]
-ONE = ("steps", "replicates", "hardware", "exclude", "device", "device.name", "device.type")  # one value for all runs
+# Keys with one value for all runs.
+ONE = ("steps", "replicates", "ceiling_replicates", "hardware", "exclude", "device", "device.name", "device.type")
 
 
 def experiment_file(path: Path) -> None:

@@ -1,7 +1,7 @@
 """Runs of an experiment: combinations, exclusions, validation, and the rows that each run is joined with.
 
 A run is one step with the part of the config that this step reads. Combinations which differ only in what a step does
-not read are one run of it, so that a product of models and kernels costs neither a kernel a model nor a model a kernel.
+not read are one run of it, so that a sweep over models and kernels costs neither a kernel a model nor a model a kernel.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # composing imports Hydra, which a remembered plan does witho
 
 MEMORY = "memory"
 REPLICATES = {"cpu": 3, "cuda": 2}
+CEILING_REPLICATES = {"cpu": 4, "cuda": 2}  # every MFU divides by a ceiling, and a CPU's is the best of its processes
 
 
 @dataclass(frozen=True)
@@ -216,7 +217,7 @@ class _Planner:
         config = _validated(CeilingsConfig, content)
         folder = self._append("ceilings", config, {})
         if numbered(folder, 2) not in self.runs:
-            for replicate in range(2, self.replicates("ceilings") + 1):
+            for replicate in range(2, (self.base["ceiling_replicates"] or CEILING_REPLICATES[self.device]) + 1):
                 self._append("ceilings", config.model_copy(update={"replicate": replicate}), {})
         return folder
 

@@ -69,10 +69,10 @@ def keep_no_default_rate(scheduler: Any) -> None:
 
 
 def look_for_garbage_rarely() -> None:
-    """Lets Python look for garbage once in many more objects made, and no more at its end.
+    """Raises the garbage collector's threshold, and leaves out its last walk when Python exits.
 
-    The jobs of a workflow live as long as it does: to walk all of them again and again, thousands, took a sixth of the
-    time in which nothing is found to be done, and to take them apart one by one at the end a quarter (docs/scale.md).
+    A workflow's jobs live as long as it does, and the collector walked thousands of them again and again. To free them
+    one by one at the end took a quarter of the time in which nothing is found to be done (docs/notes/scale.md).
     """
     gc.set_threshold(OBJECTS_MADE)
     atexit.register(gc.freeze)

@@ -70,7 +70,7 @@ _ALIKE = {
 
 
 def format_name(dtype: str, tf32: bool = False) -> str | None:
-    """The name of the format that products of torch's `dtype` are asked to use; None for a dtype that has none."""
+    """The name of the format that matmuls of torch's `dtype` are asked to use; None for a dtype that has none."""
     if tf32:
         return "tf32"
     form = BY_DTYPE.get(dtype)

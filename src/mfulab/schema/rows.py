@@ -67,7 +67,7 @@ class EnvironmentRow(Row):
         None,
         description="JSON: variables of the environment that place threads or let them spin, as the runs see them.",
     )
-    probe_product_s: float | None = Field(None, description="The probe's product at its best, on a CPU.")
+    probe_product_s: float | None = Field(None, description="The probe's matmul at its best, on a CPU.")
     probe_copy_s: float | None = Field(None, description="The probe's copy at its best, on a CPU.")
 
 
@@ -94,7 +94,7 @@ class TimedRow(Row):
     repeated_windows: int | None = Field(None, description="Those measured again because the machine was disturbed.")
     probe_s: float | None = Field(None, description="Time spent on probing the machine's state.")
     probes: str | None = Field(
-        None, description="JSON: the machine's states: when (Unix time), seconds of the probe's product and copy."
+        None, description="JSON: the machine's states: when (Unix time), seconds of the probe's matmul and copy."
     )
 
 

@@ -31,7 +31,7 @@ class TraceRow(Row):
         None, description="With recomputation, of checkpoints and of flash attention's backward."
     )
     bytes_moved: float | None = Field(
-        None, description="Operands and results of the counted products, once each; empty where one is not told."
+        None, description="Operands and results of the counted matmuls, once each; empty where one is unknown."
     )
     recorded_flops: float | None = Field(None, description="What the profiler itself counted, as a cross-check.")
     flops_by_format: str | None = Field(None, description="JSON: format → FLOPs a step.")
@@ -39,7 +39,7 @@ class TraceRow(Row):
     padding_by_format: str | None = Field(None, description="JSON: format → FLOPs a step that whole tiles add.")
     effective_precision: str | None = Field(None, description="The format of most FLOPs.")
     uncounted_percent: Percent | None = Field(
-        None, description="Of the time of all products, that of those whose FLOPs are unknown."
+        None, description="Of the time of all matmuls, that of those whose FLOPs are unknown."
     )
     uncounted_operators: str | None = Field(
         None, description="JSON: operator or kernel → [% of the window, {reason: numbers}]."
@@ -59,7 +59,7 @@ class TraceRow(Row):
     idle_percent: Percent | None = Field(None, description="Nothing on the device.")
     idle_input_percent: Percent | None = Field(None, description="Of that, while the host waited for its DataLoader.")
     graph_percent: Percent | None = Field(None, description="Compute launched by a graph, of no operator.")
-    matmul_percent: Percent | None = Field(None, description="Matrix products, convolutions, attention.")
+    matmul_percent: Percent | None = Field(None, description="Matmuls, convolutions, attention.")
     other_operators_percent: Percent | None = Field(None, description="Compute of all other operators.")
     launch_gaps_per_step: float | None = None
     launch_gap_s: float | None = Field(None, description="Median gap in which the device had nothing to do.")

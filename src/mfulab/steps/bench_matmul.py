@@ -37,12 +37,12 @@ WINDOWS = {"cpu": 2, "cuda": 3}  # of each process
 WINDOW_S = {"cpu": 0.2, "cuda": 0.1}
 WARM_UP_S = {"cpu": 0.4, "cuda": 0.3}
 PATIENCE_S = {"cpu": 1.0, "cuda": 1.0}
-# What goes around the product is repeated for so long: most of it after other libraries' threads have ceased to spin.
+# What goes around the matmul is repeated for so long: most of it after other libraries' threads have ceased to spin.
 AROUND_S = {"cpu": LONGEST_SPIN_S, "cuda": 0.0}
 
 
 def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
-    """A row with the times of the product; without any time where its error is outside the tolerance."""
+    """A row with the times of the matmul; without any time where its error is outside the tolerance."""
     device = _device(config.device.type)
     shape, form = Shape(*config.shape), format_of(config.precision)
     kernel = _build(config.kernel, form)
@@ -178,7 +178,7 @@ def _time(
     watch: Watch,
     best: Best,
 ) -> tuple[list[Repetition], str | None]:
-    """All repetitions, and the name of the reference where the library has the product; leaves other inputs behind.
+    """All repetitions, and the name of the reference where the library has the matmul; leaves other inputs behind.
 
     Fills the row's columns of the machine's states, which `watch` told and whose `best` may be known.
     """

@@ -41,17 +41,17 @@ def headroom(
     """Parts of a step in whole nanoseconds; their sum is that of `spent_ns`, exactly.
 
     Args:
-        spent_ns: exclusive times that sum to the step: `products` (matrix products, convolutions, attention),
+        spent_ns: exclusive times that sum to the step: `products` (matmuls, convolutions, attention),
             `recomputed` (the same again for a checkpoint), `others` (operators that multiply nothing), `uncounted`
-            (products of unknown FLOPs), `graph`, `communication`, `copies`, `input_wait`, `idle`.
-        useful_ns: FLOPs that the model needs ÷ peak; None where either is unknown: products are then `uncounted`, and
+            (matmuls of unknown FLOPs), `graph`, `communication`, `copies`, `input_wait`, `idle`.
+        useful_ns: FLOPs that the model needs ÷ peak; None where either is unknown: matmuls are then `uncounted`, and
             no part divides them.
         padding_ns: what whole tiles add to it at the peak.
         clock_ns: what a clock below the peak's adds to it; where None, the clock is not known, and there is no such
             part: what it takes is left in those after it.
         best_ns: the same FLOPs at the best speed measured; where None, the peak is that speed, or none was measured.
 
-    `matmuls_below_best` is negative where products ran above the peak (MFU above 100 % of their time): a wrong peak or
+    `matmuls_below_best` is negative where matmuls ran above the peak (MFU above 100 % of their time): a wrong peak or
     wrong FLOPs, shown rather than clipped.
     """
     parts = dict.fromkeys(PARTS, 0) | {name: spent_ns.get(name, 0) for name in _SAME}
@@ -75,21 +75,21 @@ def headroom(
 
 
 def shape_class(batch: int, m: int, n: int, k: int) -> tuple[int, ...]:
-    """Products of like speed: sides rounded to powers of two, and whether there is a batch."""
+    """Matmuls of like speed: sides rounded to powers of two, and whether there is a batch."""
     return (*(round(math.log2(max(1, side))) for side in (m, n, k)), int(batch > 1))
 
 
 def best_time(
     products: Sequence[Mapping[str, Any]], measured: Mapping[tuple[str, tuple[int, ...]], float]
 ) -> tuple[float | None, str | None]:
-    """Share of the products' time that they would take at the best speed known for each shape, and who says so.
+    """Share of the matmuls' time that they would take at the best speed known for each shape, and who says so.
 
     Args:
         products: of each shape `format`, `matmul` (batch, m, n, k) or None, `flops`, `time_ns`, and `best_ns`, the time
             of as many calls as fast as the fastest of them.
         measured: TFLOP/s of the best measured matmul by format and `shape_class`.
 
-    Returns the share and `trace`, `matmul_runs` or `both`; None without products.
+    Returns the share and `trace`, `matmul_runs` or `both`; None without matmuls.
     """
     whole, best, said = sum(one["time_ns"] for one in products), 0.0, set()
     for one in products:

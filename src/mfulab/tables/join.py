@@ -80,7 +80,7 @@ def roofline_times(
 ) -> dict[str, float | None]:
     """The least time that the measured roofline allows a step, each operator the longer of computing and moving.
 
-    Products alone, as if all else were fused away, and with every other operator reading and writing memory; forward
+    Matmuls alone, as if all else were fused away, and with every other operator reading and writing memory; forward
     and backward, without the optimiser. Empty with activation checkpointing: its second forward pass is not among them.
     """
     counted: Mapping[str, list[tuple[int, int]]] = json.loads(flops.get("intensities") or "{}")
@@ -284,7 +284,7 @@ def trace_columns(row: Values, measured: Mapping[Any, float] | None = None) -> d
     return joined | verdict.columns({**row, **joined, "time_s": time})
 
 
-MOST_UNCOUNTED = 50.0  # % of products' time: beyond it MFU would say more of what is not known than of what is
+MOST_UNCOUNTED = 50.0  # % of matmuls' time: beyond it MFU would say more of what is not known than of what is
 
 
 def _formats(row: Values, column: str) -> dict[str, float]:

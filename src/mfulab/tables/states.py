@@ -9,7 +9,7 @@ from mfulab.timing.probe import DISTURBED, Best, State
 
 __all__ = ["DISTURBED", "Bests", "best", "joined", "probes", "slowdown"]
 
-# By machine and threads: a product on two threads is no measure of one on four.
+# By machine and threads: a matmul on two threads is no measure of one on four.
 Bests = Mapping[tuple[str, int], Best]
 QUIET = 0.05  # the share of probes that may be faster than the best: one lucky probe must not disturb all others
 

@@ -70,8 +70,8 @@ def _sweep(
         if samples and left < 4 * max(flops * slowest, SAMPLE_S[device.type]):
             continue
         try:
-            product = made(precision, m, n, k, device)
-            seconds = _repeat(product, clock, SAMPLE_S[device.type], 4)
+            matmul = made(precision, m, n, k, device)
+            seconds = _repeat(matmul, clock, SAMPLE_S[device.type], 4)
         except torch.OutOfMemoryError:
             continue
         slowest = Stats(seconds).median / flops
@@ -84,7 +84,7 @@ def _sweep(
 
 def matmul_of(precision: str, m: int, n: int, k: int, device: torch.device) -> Callable[[], object]:
     """A function that multiplies (m, k) by (k, n) in an effective precision; UnsupportedError where torch cannot."""
-    # Random normal data: a product of zeros draws less power and runs faster.
+    # Random normal data: a matmul of zeros draws less power and runs faster.
     a, b = torch.randn(m, k, device=device), torch.randn(k, n, device=device)
     try:
         if precision == "int8":
@@ -122,10 +122,10 @@ def fastest_matmul(samples: list[dict[str, object]], device: torch.device) -> Be
     """
     rates: dict[tuple[str, str], list[float]] = {}
     for sample in samples:
-        product = str(sample["library"]), str(sample["shape"])
-        rates.setdefault(product, []).append(float(str(sample["tflop_s"])))
+        matmul = str(sample["library"]), str(sample["shape"])
+        rates.setdefault(matmul, []).append(float(str(sample["tflop_s"])))
     typical = max if device.type == "cpu" else (lambda values: Stats(values).median)
-    return max((Best(*product, typical(values)) for product, values in rates.items()), key=lambda best: best.tflop_s)
+    return max((Best(*matmul, typical(values)) for matmul, values in rates.items()), key=lambda best: best.tflop_s)
 
 
 def best_bandwidth(samples: list[dict[str, object]], device: torch.device) -> float:

@@ -1,7 +1,7 @@
 """State of the machine between windows: a fixed piece of work, whose time against the machine's best tells it.
 
 A machine has states that no counter shows: a neighbour on the host who shares a core or the memory, a clock that fell.
-Each slows a product that stays in the caches, or a copy that does not, as it slows what is measured between them.
+Each slows a matmul that stays in the caches, or a copy that does not, as it slows what is measured between them.
 """
 
 import json
@@ -20,7 +20,7 @@ PLACED = 1.4  # a copy varies so much between processes of an idle machine, by w
 OTHERS = 0.2  # of the CPUs' time, taken by other processes
 REPEATED = 7  # the first brings what was measured out of the caches, and does not count
 MOST_COST = 1 / 33  # of the time: between two probes lies this many times what one took
-SIDE = {"cpu": 256, "cuda": 2048}  # of a product; 256³ takes under a millisecond
+SIDE = {"cpu": 256, "cuda": 2048}  # of a matmul; 256³ takes under a millisecond
 COPIED_BYTES = {"cpu": 8 << 20, "cuda": 64 << 20}
 
 
@@ -36,7 +36,7 @@ UNKNOWN = Best()
 
 @dataclass(frozen=True)
 class State:
-    """One probe: when (Unix time), seconds of its product and of its copy, and a GPU's clock.
+    """One probe: when (Unix time), seconds of its matmul and of its copy, and a GPU's clock.
 
     `others_s` and `total_s` are running totals: CPU time of other processes, and of the CPUs that this one may use.
     """

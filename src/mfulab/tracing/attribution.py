@@ -1,6 +1,6 @@
 """Operator of each launch, by the launch's place in time on its thread, else by the id they share.
 
-An operator goes by its outermost name: batch_norm, and not what it is made of. A matrix product, convolution or
+An operator goes by its outermost name: batch_norm, and not what it is made of. A matmul, convolution or
 attention (a product, for short) is the outermost call with a formula.
 """
 
@@ -13,13 +13,13 @@ from mfulab.flops.operators import FORMULAS
 from mfulab.flops.recorded import Recorded, recorded_cost
 from mfulab.tracing.recording import Recording, Times, launch_of
 
-# What torch.compile makes of products on a CPU; the counter sees the model before it is compiled.
+# Operators that torch.compile makes of matmuls on a CPU; the counter sees the model before it is compiled.
 COMPILED_PRODUCTS = (
     *("mkldnn::_linear_pointwise", "mkldnn::_convolution_pointwise", "mkldnn::_convolution_pointwise_"),
     *("mkldnn::_convolution_transpose_pointwise", "mkl::_mkl_linear"),
 )
 PRODUCTS = frozenset([*FORMULAS, *COMPILED_PRODUCTS])
-TEMPLATE = "triton_tem_"  # Inductor's own product
+TEMPLATE = "triton_tem_"  # Inductor's own matmul
 COMPILED, FUSED = "## Call CompiledFxGraph", "compiled, fused operators"
 BACKWARD = "autograd::engine::evaluate_function"
 _ENGINE = ("autograd::", "torch::")

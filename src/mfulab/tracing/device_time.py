@@ -112,7 +112,7 @@ class DeviceTime:
         if not compute:
             return missing(OPERATOR_UNITS, SOURCE, "no compute kernel ran in this window")
         if not (self.multiplied.any()) and self.operator.size and self._fused():
-            return missing(OPERATOR_UNITS, SOURCE, "compiled code holds its products itself")
+            return missing(OPERATOR_UNITS, SOURCE, "compiled code holds its matmuls itself")
         return {
             "matmul_percent": self._reading("matmul_percent", 100 * multiplying(spent) / wall),
             "other_operators_percent": self._reading("other_operators_percent", 100 * spent["others"] / wall),

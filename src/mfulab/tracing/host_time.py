@@ -69,7 +69,7 @@ class HostTime:
         if not multiplying(self.spent) + self.spent["others"]:
             return {**found, **missing(OPERATOR_UNITS, source, "the trace holds no time of any operator")}
         if fused and not multiplying(self.spent):
-            reason = "compiled code holds its products itself, and no operator tells them apart"
+            reason = "compiled code holds its matmuls itself, and no operator tells them apart"
             return {**found, **missing(OPERATOR_UNITS, source, reason)}
         shares = {
             "matmul_percent": multiplying(self.spent),

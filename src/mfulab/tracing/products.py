@@ -1,4 +1,4 @@
-"""Matrix products, convolutions and attention of a window: calls, time, FLOPs, tiles; and those of unknown FLOPs."""
+"""Matmuls, convolutions and attention of a window: calls, time, FLOPs, tiles; and those of unknown FLOPs."""
 
 from collections import Counter
 from dataclasses import dataclass

@@ -79,7 +79,7 @@ def _count(row: TraceRow, analysis: Analysis, reasons: dict[str, Any]) -> None:
         row.uncounted_operators = json.dumps(shares, ensure_ascii=False)
     flops, executed = analysis.flops(), analysis.flops("executed_flops", recomputed=True)
     if not sum(executed.values()):
-        why = next((reason for _, reason in uncounted.values()), Said("no_product"))
+        why = next((reason for _, reason in uncounted.values()), Said("no_matmul"))
         reasons["flops"] = {why.key: why.numbers}
         return
     row.flops, row.executed_flops = sum(flops.values()) / steps, sum(executed.values()) / steps

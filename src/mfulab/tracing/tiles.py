@@ -1,4 +1,4 @@
-"""The tile that a kernel's name tells, and what padding a product to whole tiles costs."""
+"""The tile that a kernel's name tells, and what padding a matmul to whole tiles costs."""
 
 import functools
 import re
@@ -30,7 +30,7 @@ def tile_of(kernel: str) -> tuple[int, int] | None:
 
 @functools.cache
 def multiplies(kernel: str) -> bool:
-    """Tells a kernel of a product by its name, for want of an operator."""
+    """Recognises a matmul kernel by its name, without an operator."""
     return bool(_PRODUCT.search(kernel))
 
 
@@ -41,9 +41,9 @@ def rounds_to_tf32(kernel: str) -> bool:
 
 
 def padding(m: int, n: int, tile: tuple[int, int], blocks: int = 0, batch: int = 1) -> float:
-    """Work on whole tiles ÷ work on the product's own m × n, minus 1: the loss by tile quantisation.
+    """Work on whole tiles ÷ work on the matmul's own m × n, minus 1: the loss by tile quantisation.
 
-    BLAS libraries count columns first, so a row-major product's n lies along the tile's first side; where the number
+    BLAS libraries count columns first, so a row-major matmul's n lies along the tile's first side; where the number
     of blocks launched fits only the other way round, that is taken.
     """
     straight, swapped = _tiles(m, n, tile), _tiles(n, m, tile)

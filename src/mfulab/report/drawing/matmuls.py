@@ -6,7 +6,7 @@ NEARLY_ALL = 0.75
 
 
 def square(rows: pd.DataFrame) -> pd.DataFrame:
-    """Unbatched n × n × n products, the fastest block size of each."""
+    """Unbatched n × n × n matmuls, the fastest block size of each."""
     cube = rows[(rows["m"] == rows["n"]) & (rows["n"] == rows["k"]) & (rows["batch"].fillna(1) == 1)]
     return fastest(cube)
 
@@ -14,7 +14,7 @@ def square(rows: pd.DataFrame) -> pd.DataFrame:
 def fastest(rows: pd.DataFrame) -> pd.DataFrame:
     """One row for each machine, implementation, size and precision: a sweep of block sizes leaves its best.
 
-    A kernel that names no family has its name's first part as one. NumPy's product is a library's, beside the ladder.
+    A kernel that names no family has its name's first part as one. NumPy's matmul is a library's, beside the ladder.
     """
     kept = rows.sort_values("time_s").drop_duplicates(["machine", "kernel", "size", "precision"])
     families = kept["family"].where(kept["family"] != "", kept["kernel"].str.split("_").str[0])

@@ -1,4 +1,4 @@
-"""Speed of one product around multiples of a tile's side: the staircase that padding makes."""
+"""Speed of one matmul around multiples of a tile's side: the staircase that padding makes."""
 
 import pandas as pd
 from matplotlib.figure import Figure

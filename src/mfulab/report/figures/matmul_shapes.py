@@ -1,4 +1,4 @@
-"""Shapes that do not fit: share of the measured ceiling where products are no cubes or no multiples of a tile."""
+"""Shapes that do not fit: share of the measured ceiling where matmuls are no cubes or no multiples of a tile."""
 
 import pandas as pd
 import seaborn as sns

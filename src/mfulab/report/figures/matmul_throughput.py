@@ -17,7 +17,7 @@ FEWEST = 6  # kernels below which the figure becomes no lower
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """Square products of the precision that most implementations share."""
+    """Square matmuls of the precision that most implementations share."""
     timed = with_machine(tables, ok(tables["matmul"], "tflop_s", "n"))
     square = matmuls.square(timed)
     if square.empty:

@@ -80,7 +80,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
-    """A point a run; the dashed line is the 16-bit peak, above which products ran in a faster format."""
+    """A point a run; the dashed line is the 16-bit peak, above which matmuls ran in a faster format."""
     models = list(dict.fromkeys(rows["model"]))
     families = [
         family for family in dict.fromkeys([*FAMILIES.values(), *rows["family"]]) if family in set(rows["family"])

@@ -1,6 +1,6 @@
 """Every run under its roofs: arithmetic intensity against speed, with measured and computed ceilings.
 
-A step read from a trace has computed ones alone; it is here where it has an MFU and all bytes of its products are told.
+A step read from a trace has computed ones alone; it is here where it has an MFU and all bytes of its matmuls are known.
 """
 
 import numpy as np

@@ -22,7 +22,7 @@ MOST_SIZES = 2
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """Products that were timed from the first call on, and those of them that were wrong; the largest sizes, here."""
+    """Matmuls that were timed from the first call on, and those of them that were wrong; the largest sizes, here."""
     table = tables["matmul"]
     known = (table["status"] == "incorrect") | table[list(TIMES)].notna().all(axis=1)
     asked = with_machine(tables, table[known & table["first_calls"].notna() & table["m"].notna()])
@@ -65,7 +65,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
-    """A row a size; left three times of each kernel, right its greatest error; a wrong product has no time."""
+    """A row a size; left three times of each kernel, right its greatest error; a wrong result has no time."""
     sizes = sorted(rows["n"].unique())
     columns = {"times": text("times"), "errors": text("errors_axis")}
     grid = style.panels(figure, [f"{n:g}³" for n in sizes], ["times", "errors"], sharey="row", sharex="col")

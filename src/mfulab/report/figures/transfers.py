@@ -18,7 +18,7 @@ COLORS = (3, 0, 2, 1)
 def rows(tables: Tables) -> pd.DataFrame:
     """The fastest kernel of each size on each machine, and the best CPU time of that size beside a GPU's.
 
-    All in the precision that most products were made in: another one moves other bytes.
+    All in the precision that most matmuls were made in: another one moves other bytes.
     """
     timed = matmuls.square(with_machine(tables, ok(tables["matmul"], "time_s", "allocation_s")))
     if timed.empty:
