@@ -1,5 +1,6 @@
 """What all tests share: the skip rules, and a copy of the workflow in which a test may change anything."""
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -96,10 +97,18 @@ def make_project(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Proj
 
 @pytest.fixture(scope="session")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """The miniature with its report, made once; who changes something takes `measured`."""
-    project = Project(copy_workflow(tmp_path_factory.mktemp("workflow"), with_source=True))
-    project.snakemake("report", *MINIATURE)
-    return project
+    """The miniature with its report, made once for all of pytest's workers; who changes something takes `measured`."""
+    shared = tmp_path_factory.getbasetemp()
+    shared = shared.parent if os.environ.get("PYTEST_XDIST_WORKER") else shared
+    folder, finished = shared / "workflow", shared / "workflow.finished"
+    with (shared / "workflow.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not finished.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            Project(copy_workflow(folder, with_source=True)).snakemake("report", *MINIATURE)
+            finished.touch()
+    return Project(folder)
 
 
 @pytest.fixture

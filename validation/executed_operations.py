@@ -165,13 +165,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.run:
         run_once(options.run)
         return
-    rows = [compare(case) for case in CASES]
-    for row in rows:
+    rows = []
+    for case in CASES:
+        row = compare(case)
         executed = row["executed_operations"]
         said = row["reason"] if executed is None else f"{executed:.6g} ({executed / row['counted_flops']:.4f} of it)"
         print(f"{row['case']:12} counted {row['counted_flops']:.6g} executed {said}")
-    if options.out:
-        options.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        rows.append(row)
+        if options.out:  # after each: what is cut off leaves what it has
+            options.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

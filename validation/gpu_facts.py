@@ -151,8 +151,11 @@ def counters(device: torch.device) -> Facts:
     return {"ncu": where, "version": version.strip().splitlines()[-1:] or None, **found}
 
 
-def collect(probes: dict[str, Callable[[torch.device], Facts]], device: torch.device) -> Facts:
-    """Every probe's facts with the seconds that it took; one that fails leaves its error instead."""
+def collect(probes: dict[str, Callable[[torch.device], Facts]], device: torch.device, out: Path | None = None) -> Facts:
+    """Every probe's facts with the seconds that it took; one that fails leaves its error instead.
+
+    Written to `out` after each, so that what is cut off leaves what it has.
+    """
     found: Facts = {}
     for name, probe in probes.items():
         began = time.perf_counter()
@@ -162,6 +165,8 @@ def collect(probes: dict[str, Callable[[torch.device], Facts]], device: torch.de
             facts = {"error": f"{type(error).__name__}: {error}"}
         found[name] = {**facts, "took_s": round(time.perf_counter() - began, 1)}
         print(f"\n{name}\n{describe(found[name])}", flush=True)
+        if out:
+            out.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return found
 
 
@@ -205,9 +210,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         probes = {"software": software, "device": properties, "copies": copies, "profiler": profiler}
         probes |= {f"{name} {SIZE}³": rate(name, pace) for name in PRECISIONS}
         probes["nsight compute"] = counters
-    found = collect(probes, device)
-    if options.out:
-        options.out.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    collect(probes, device, options.out)
 
 
 if __name__ == "__main__":

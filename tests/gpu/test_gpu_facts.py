@@ -2,12 +2,17 @@
 
 import importlib
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
+from support.nvml_stand_in import Gpu, StandIn
 
+from mfulab.hardware import identity, nvml
 from mfulab.hardware.identity import cuda_devices
 from mfulab.samplers.reading import Reading
+from mfulab.timing.best_matmul import matmul_of
+from mfulab.timing.clocks import HostClock
 from mfulab.timing.windows import Pace
 
 
@@ -38,6 +43,16 @@ def test_a_probe_that_fails_hides_no_other(facts, capsys):
     assert all("took_s" in each for each in found.values())
 
 
+def test_a_probe_that_is_cut_off_leaves_what_was_found_before(facts, tmp_path):
+    def hangs(device):
+        raise KeyboardInterrupt
+
+    out = tmp_path / "facts.json"
+    with pytest.raises(KeyboardInterrupt):
+        facts.collect({"first": lambda device: {"answer": 2.5}, "second": hangs}, torch.device("cpu"), out)
+    assert json.loads(out.read_text())["first"]["answer"] == 2.5
+
+
 def test_a_reading_is_its_value_or_its_reason(facts):
     told = facts.told(
         {"power_w": Reading(650.0, "W", "counter", 5.25), "x": Reading(None, "%", "GPM", reason="no GPM")}
@@ -55,6 +70,48 @@ def test_a_rate_is_of_the_product_that_was_timed(facts, monkeypatch):
     found = facts.rate("fp32", Pace(windows=2, window_s=0.02, warm_up_s=0.02, tolerance=0.5))(torch.device("cpu"))
     assert found["tflop_s"] > 0
     assert found["share_of_peak_at_its_clock_percent"] is None, "a CPU tells no clock"
+
+
+@pytest.fixture
+def stand_in(facts, monkeypatch):
+    """A GPU that NVML's stand-in knows; its products are a CPU's, and what needs CUDA fails."""
+
+    def fails(device):
+        raise RuntimeError("no CUDA here")
+
+    def not_installed():
+        raise facts.executed_operations.NotMeasurableError("ncu is not installed")
+
+    made, cpu = Gpu(), torch.device("cpu")
+    known = SimpleNamespace(name=made.name, multi_processor_count=132, uuid=made.uuid.removeprefix("GPU-"))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: known)
+    monkeypatch.setattr(identity, "_why_no_torch_cuda", lambda: "")
+    monkeypatch.setattr(facts, "prepare", lambda config: (SimpleNamespace(type="cuda"), None))
+    monkeypatch.setattr(facts, "clock_for", lambda device: HostClock())
+    monkeypatch.setattr(facts, "matmul_of", lambda precision, *sides: matmul_of("fp32", 64, 64, 64, cpu))
+    monkeypatch.setattr(facts, "PRECISIONS", ("bf16",))
+    monkeypatch.setattr(facts, "copies", fails)
+    monkeypatch.setattr(facts, "profiler", fails)
+    monkeypatch.setattr(facts.executed_operations, "find_ncu", not_installed)
+    StandIn(made).install(monkeypatch)
+    yield made
+    nvml.why_absent.cache_clear()
+
+
+def test_what_a_driver_tells_stands_in_the_file_and_what_fails_says_so(facts, stand_in, tmp_path):
+    out = tmp_path / "facts.json"
+    facts.main(["--quick", "--out", str(out)])
+    found = json.loads(out.read_text())
+    assert found["device"]["slug"] == "nvidia-h100-80gb-hbm3"
+    assert found["device"]["computed_tflop_s"]["bf16"] == pytest.approx(989.4, abs=0.1)
+    product = found["bf16 8192³"]
+    assert product["tflop_s"] > 0
+    assert product["tensor_active_percent"]["value"] == 60
+    assert product["power_w"]["value"] is None
+    assert "shorter than 5 s" in product["power_w"]["reason"]
+    assert product["clock_mhz"]["value"] == 1755
+    assert found["copies"]["error"] == found["profiler"]["error"] == "RuntimeError: no CUDA here"
+    assert found["nsight compute"]["reason"] == "ncu is not installed"
 
 
 @pytest.mark.gpu

@@ -182,6 +182,23 @@ def test_without_nsight_compute_a_case_says_why(executed, monkeypatch):
     assert "not installed" in row["reason"]
 
 
+@pytest.mark.parametrize("script", ["executed_operations", "second_clock"])
+def test_a_check_that_is_cut_off_leaves_the_cases_before(benchmark_scripts, monkeypatch, tmp_path, script):
+    module, seen = importlib.import_module(script), []
+
+    def compare(*case):
+        if seen:
+            raise KeyboardInterrupt
+        seen.append(case)
+        times = dict.fromkeys(("executed_operations", "events_s", "proton_s"))
+        return {"case": str(case), "counted_flops": 1, "reason": "no GPU", **times}
+
+    monkeypatch.setattr(module, "compare", compare)
+    with pytest.raises(KeyboardInterrupt):
+        module.main(["--out", str(tmp_path / "cases.json")])
+    assert [case["reason"] for case in json.loads((tmp_path / "cases.json").read_text())] == ["no GPU"]
+
+
 class _Nowhere:
     def glob(self, pattern):
         return []

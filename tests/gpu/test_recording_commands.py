@@ -1,17 +1,22 @@
 """The commands of a recording, without a GPU: their parts' limits, what they leave, and that what they name exists."""
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import tarfile
 
+import psutil
 import pytest
 from support.workflow_copy import ROOT
+
+from mfulab.planning import load
 
 FOLDER = ROOT / "validation" / "recording"
 COMMANDS = sorted(FOLDER.glob("[0-9]_*.sh"))
 KERNELS = {path.stem for path in (ROOT / "config" / "kernel").glob("*.yaml")}
+FILE = "test_cuda_kernels_gpu.py"
 EXPERIMENTS = {path.stem for path in (ROOT / "config" / "experiment").glob("*.yaml")}
 
 
@@ -25,35 +30,148 @@ def test_a_command_names_what_exists(command):
         assert (ROOT / path).exists(), path
 
 
-def run(tmp_path, body):
-    """Ends of parts of a command made of `body`, in a tree of its own."""
-    shutil.copytree(FOLDER, tmp_path / "validation" / "recording")
-    (tmp_path / "validation" / "recording" / "9_mine.sh").write_text(f'. "$(dirname "$0")/common.sh"\n{body}\ntrue\n')
-    environment = os.environ | {"SITE": str(tmp_path / "site"), "LIMIT_S": "30"}
-    command = ["bash", str(tmp_path / "validation" / "recording" / "9_mine.sh")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return (tmp_path / "recorded" / "parts.txt").read_text()
+def run(tmp_path, body, out="recorded"):
+    """The log of a command made of `body`, in a tree of its own."""
+    shutil.copytree(FOLDER, tmp_path / "validation" / "recording", dirs_exist_ok=True)
+    script = tmp_path / "validation" / "recording" / "9_mine.sh"
+    script.write_text(f'. "$(dirname "$0")/common.sh"\n{body}\ntrue\n')
+    settings = {"SITE": str(tmp_path / "site"), "LIMIT_S": "30", "OUT": out}
+    done = subprocess.run(["bash", script], env=os.environ | settings, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return (tmp_path / out / "9_mine.txt").read_text()
 
 
 def test_a_part_that_hangs_or_fails_costs_itself_alone(tmp_path):
-    ends = run(tmp_path, "part hangs 1 sleep 60\npart fails 9 false\npart works 9 true\nLIMIT_S=0\npart late 9 true")
-    assert re.findall(r"(\w+): (?:status (\d+)|left out)", ends) == [
+    late = "KEEP=26 part kept 9 true\nLIMIT_S=0\npart late 9 true"
+    wrong = "part fails 9 bash -c 'echo wrong; false'"
+    log = run(tmp_path, f"part hangs 1 sleep 60\n{wrong}\npart works 9 true\n{late}")
+    assert re.findall(r"^(\w+): (?:status (\d+)|left out)", log, re.MULTILINE) == [
         ("hangs", "124"),
         ("fails", "1"),
         ("works", "0"),
+        ("kept", ""),
         ("late", ""),
     ]
+    assert "=== fails\nwrong\nfails: status 1" in log
+
+
+def test_nothing_outlives_its_part(tmp_path):
+    stubborn = "trap '' TERM; echo $BASHPID > pid; exec sleep 60"
+    (tmp_path / "stubborn.sh").write_text(f"({stubborn}) & sleep 60")
+    run(tmp_path, "part hangs 1 bash stubborn.sh\npart next 9 true")
+    process = int((tmp_path / "pid").read_text())
+    assert not psutil.pid_exists(process) or psutil.Process(process).status() == psutil.STATUS_ZOMBIE
+
+
+MADE = "mkdir -p results/gpu/profile_step/a && touch results/gpu/profile_step/a/{row.csv,trace.json.gz}"
 
 
 def test_results_are_packed_without_traces_and_the_next_command_goes_on_from_them(tmp_path):
-    made = "mkdir -p results/gpu/profile_step/a && touch results/gpu/profile_step/a/{row.csv,trace.json.gz}"
-    run(tmp_path, f"part make 9 bash -c '{made}'")
+    run(tmp_path, f'part make 9 bash -c \'{MADE}\'\necho slow > "$OUT/dropped.txt"; touch "$OUT/no_worker.txt"')
     with tarfile.open(tmp_path / "recorded" / "results.tgz.00") as packed:
         assert [name for name in packed.getnames() if name.endswith((".csv", ".gz"))] == [
             "results/gpu/profile_step/a/row.csv"
         ]
     shutil.rmtree(tmp_path / "results")
-    shutil.rmtree(tmp_path / "validation")
-    run(tmp_path, "part look 9 test -e results/gpu/profile_step/a/row.csv")
-    assert "look: status 0" in (tmp_path / "recorded" / "parts.txt").read_text()
+    log = run(
+        tmp_path,
+        "part look 9 test -e results/gpu/profile_step/a/row.csv\npart worker 9 printenv MFULAB_WORKER",
+        "later",
+    )
+    assert "look: status 0" in log
+    assert "=== worker\n\nworker: status 0" in log, "told by an empty name to do without"
+    left = {"9_mine.txt", "dropped.txt", "no_worker.txt", "results.tgz.00"}
+    assert {path.name for path in (tmp_path / "later").iterdir()} == left, "each knows all that the next is to know"
+    (tmp_path / "recorded" / "results.tgz.00").write_bytes(b"half")
+    shutil.rmtree(tmp_path / "results")
+    with pytest.raises(AssertionError, match="not whole"):
+        run(tmp_path, "part look 9 true")
+
+
+def test_a_command_that_is_ended_from_outside_packs_what_there_is(tmp_path):
+    body = f"{MADE}\n(sleep 0.5; kill -TERM $$) &\npart hangs 20 sleep 60"
+    with pytest.raises(AssertionError):
+        run(tmp_path, body)
+    with tarfile.open(tmp_path / "recorded" / "results.tgz.00") as packed:
+        assert "results/gpu/profile_step/a/row.csv" in packed.getnames()
+
+
+TOLD = """#!/bin/bash
+{ printf '%s\\x1f' "${0##*/}" "$@"; echo; } >> "$CALLS"
+"""
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory):
+    """What all commands start, a list of words each, where everything that they start ends at once."""
+    tree = tmp_path_factory.mktemp("tree")
+    (tree / "site" / "bin").mkdir(parents=True)
+    for program in ("python3", "snakemake", "ncu", "compute-sanitizer", "nvidia-smi", "nvcc"):
+        path = tree / "site" / "bin" / program
+        path.write_text(TOLD)
+        path.chmod(0o755)
+    for folder in ("config", "tests"):
+        (tree / folder).symlink_to(ROOT / folder)
+    shutil.copytree(FOLDER, tree / "validation" / "recording")
+    environment = os.environ | {"SITE": str(tree / "site"), "CALLS": str(tree / "calls"), "OUT": str(tree / "recorded")}
+    for command in COMMANDS:
+        script = tree / "validation" / "recording" / command.name
+        subprocess.run(["bash", script], env=environment, capture_output=True, timeout=60)
+    return [line.split("\x1f")[:-1] for line in (tree / "calls").read_text().splitlines()]
+
+
+def selected(expression):
+    """Kernels whose test pytest takes for `-k`, which looks into the names of file and folders, too."""
+    (test,) = re.findall(r"def (test_every\w+)", (ROOT / "tests" / "gpu" / FILE).read_text())
+    on_cpu = ("python", "numpy", "numba_cpu")
+    names = {name: ("tests", "gpu", FILE, f"{test}[{name}-bf16]") for name in KERNELS if not name.startswith(on_cpu)}
+
+    def chosen(parts):
+        def is_in(word):
+            return word[0] if word[0] in ("and", "or", "not") else str(any(word[0] in part for part in parts))
+
+        return eval(re.sub(r"[^\s()]+", is_in, expression))
+
+    return {name for name, parts in names.items() if chosen(parts)}
+
+
+def test_each_rung_and_family_is_tested_once(started):
+    chosen = [selected(words[words.index("-k") + 1]) for words in started if "-k" in words]
+    rungs, families = chosen[:5], chosen[5:10]
+    assert rungs == [
+        {"cuda_hopper"},
+        {"cuda_hopper_stores"},
+        {"cuda_hopper_cluster"},
+        {"cuda_hopper_hilbert"},
+        {"cuda_hopper_fp8"},
+    ]
+    apart = [*rungs, *families]
+    assert sum(map(len, apart)) == len(set().union(*apart)), "none twice"
+    assert selected("every") - set().union(*apart) == {
+        *("cute_dsl", "cutile", "helion"),  # not on such a machine
+        *("torch_compiled", "triton_autotuned"),  # too long for a first look
+    }
+    later = chosen[10:]
+    assert set().union(*later) == selected("every")
+
+
+def test_every_file_with_a_test_for_a_gpu_is_run(started):
+    run = {word for words in started for word in words if re.fullmatch(r"tests/.*\.py", word)}
+    marked = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if re.search(r"pytest\.mark\.gpu\b", path.read_text())
+    }
+    assert run == marked
+
+
+def test_the_rows_that_commands_ask_for_can_be_planned_for_a_gpu(started, tmp_path):
+    asked = [words[words.index("--config") + 1 :] for words in started if words[0] == "snakemake"]
+    assert len(asked) == 7
+    for words in asked:
+        config = dict(word.split("=", 1) for word in words)
+        assert config["device"] == "cuda"
+        plans = load.load({**config, "hardware": "nvidia-h100-80gb-hbm3"}, results=tmp_path).plans
+        runs = [run for plan in plans for run in plan.runs if run.step in ("profile_step", "bench_matmul")]
+        assert all(json.loads(run.text)["timing"]["time_limit_s"] == 90 for run in runs), words
+        assert runs

@@ -33,6 +33,16 @@ def test_compile_modes_reach_torch(compile_mode, monkeypatch):
     assert asked == {"model": LINEAR, "mode": compile_mode, "dynamic": False}
 
 
+def test_a_missing_compiler_is_named_with_the_way_out(monkeypatch):
+    from torch._inductor import config
+
+    monkeypatch.setattr(config.cpp, "cxx", ("/no/compiler/here",))
+    monkeypatch.setenv("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.GELU())
+    with pytest.raises(UnsupportedError, match=r"install g\+\+ or clang\+\+, or name one in CXX"), execution.empty_cache():
+        execution.issue(model, BATCH, mode("compile"))(BATCH.inputs)
+
+
 def test_tracing_takes_models_that_return_mappings():
     class Model(torch.nn.Linear):
         def forward(self, inputs):

@@ -273,12 +273,13 @@ def test_a_killed_client_ends_its_run_and_its_shell_writes_the_row(tree: Path, w
     assert (row["status"], row["message"]) == ("failed", "the process that supervised the run was killed")
 
 
-def test_a_run_without_a_device_has_the_sweeps_time_limit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("config", ['{"model": {}}', '{"device": {"type": "cpu"}}'], ids=["count", "ceiling"])
+def test_a_run_without_timing_has_the_sweeps_time_limit(tmp_path: Path, config: str) -> None:
     (tmp_path / "script.py").write_text(
         "import sys, time, pathlib\n"
         "if '--failed' in sys.argv:\n    pathlib.Path('told').write_text(sys.argv[-3])\nelse:\n    time.sleep(60)\n"
     )
-    (tmp_path / "config.json").write_text('{"model": {}}')
+    (tmp_path / "config.json").write_text(config)
     source = Path(client.__file__).read_text().replace("GRACE_S = 10 ", "GRACE_S = 0.2 ")
     root = repr(str(Path(client.__file__).parents[2]))
     (tmp_path / "client.py").write_text(source.replace("sys.path[0] = ", f"sys.path[0] = {root} or "))

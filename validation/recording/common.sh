@@ -1,45 +1,66 @@
 # Sourced by each command of a recording. Each is complete in itself: it installs the wheels where they are missing, goes on
-# from the results that were carried along, and leaves everything new in $OUT, results packed in parts of at most 15 MB.
+# from the results that were carried along, and leaves everything new in $OUT, in few files: its log, what later commands are
+# to know, and the results packed in parts of at most 15 MB.
 #
 #   OUT     where results go; DEVICE  cuda, or cpu for a rehearsal; LIMIT_S  seconds the whole command may take
 #   ROWS    more overrides for every row, such as timing.windows=2, and PATIENCE, by which limits are multiplied: a rehearsal's
+#   KEEP    seconds at the end that a part leaves to those after it
 #   REPLICATES  processes that measure each run; with 2 and the results of 1 carried along, the second is added
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-OUT=${OUT:-recorded} DEVICE=${DEVICE:-cuda} LIMIT_S=${LIMIT_S:-560} ROWS=${ROWS:-} PATIENCE=${PATIENCE:-1} REPLICATES=${REPLICATES:-1} SITE=${SITE:-$HOME/site}
-mkdir -p "$OUT"
-BEGAN=$SECONDS
+OUT=${OUT:-recorded} DEVICE=${DEVICE:-cuda} ROWS=${ROWS:-} PATIENCE=${PATIENCE:-1} REPLICATES=${REPLICATES:-1} SITE=${SITE:-$HOME/site}
+LIMIT_S=${LIMIT_S:-$((560 * PATIENCE))}
+LOG=$OUT/$(basename "$0" .sh).txt BEGAN=$SECONDS RUNNING=
+mkdir -p "$OUT" && : > "$LOG" || exit 3
 
+# What an earlier command packed. All files get one time: else Snakemake takes copied code for newer than results.
+if compgen -G "recorded/results.tgz.*" > /dev/null && ! compgen -G "results/*/*/*/row.csv" > /dev/null; then
+    if ! cat recorded/results.tgz.* | tar tzf - > /dev/null 2>&1; then
+        echo "recorded/results.tgz.*: not whole. Bring all parts of one command, or none."
+        exit 3
+    fi
+    cat recorded/results.tgz.* | tar xzf - && find results -type f -exec touch -d "$(date -R)" {} +
+fi
 if [ -d wheelhouse ] && [ ! -e "$SITE/complete" ]; then
     python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target "$SITE" wheelhouse/*.whl || exit 3
     touch "$SITE/complete"
 fi
-export PYTHONPATH=$PWD/src:$SITE PATH=$SITE/bin:$PATH PYTHONUNBUFFERED=1 GIT_PYTHON_REFRESH=quiet MPLBACKEND=agg
+export PYTHONPATH=$PWD/src:$SITE PATH=$SITE/bin:$PATH:/usr/local/cuda/bin PYTHONUNBUFFERED=1 GIT_PYTHON_REFRESH=quiet MPLBACKEND=agg
 [ -d /usr/local/cuda ] && export CUDA_HOME=${CUDA_HOME:-/usr/local/cuda}
 
-# What an earlier command packed. All files get one time: else Snakemake takes copied code for newer than results.
-if compgen -G "recorded/results.tgz.*" > /dev/null && ! compgen -G "results/*/profile_step" > /dev/null; then
-    cat recorded/results.tgz.* | tar xzf - && find results -type f -exec touch -d "$(date -R)" {} +
-fi
 # Kernels that hung or were wrong stay out of every later command; so does the worker where CUDA refuses to fork.
 dropped() { cat recorded/dropped.txt "$OUT/dropped.txt" 2> /dev/null | sort -u; }
-[ -e recorded/no_worker.txt ] || [ -e "$OUT/no_worker.txt" ] && export MFULAB_WORKER=
+without_worker() { [ -e recorded/no_worker.txt ] || [ -e "$OUT/no_worker.txt" ]; }
+without_worker && export MFULAB_WORKER=
 
-# part NAME SECONDS COMMAND …: its output in $OUT/NAME.txt, its end in $OUT/parts.txt; ended, with all that it started, after
-# SECONDS, or once the whole command's time is over.
+# left: seconds until the whole command's time is over.
+left() { echo $((LIMIT_S - SECONDS + BEGAN)); }
+
+# part NAME SECONDS COMMAND …: its output and its end in the log; ended, with all that it started, after SECONDS, or once the
+# whole command's time is over.
 part() {
-    local name=$1 limit=$(($2 * PATIENCE)) left=$((LIMIT_S - SECONDS + BEGAN)) began=$SECONDS status
+    local name=$1 limit=$(($2 * PATIENCE)) began=$SECONDS remaining status
     shift 2
-    [ "$left" -lt "$limit" ] && limit=$left
-    if [ "$left" -lt 5 ]; then
-        echo "$name: left out, no time" | tee -a "$OUT/parts.txt"
+    remaining=$(($(left) - ${KEEP:-0} * PATIENCE))
+    [ "$remaining" -lt "$limit" ] && limit=$remaining
+    echo "=== $name" >> "$LOG"
+    if [ "$remaining" -lt 5 ]; then
+        echo "$name: left out, no time" | tee -a "$LOG"
         return 124
     fi
-    timeout --kill-after=5 "$limit" "$@" > "$OUT/$name.txt" 2>&1
+    timeout --kill-after=5 "$limit" "$@" >> "$LOG" 2>&1 &
+    RUNNING=$!
+    wait "$RUNNING"
     status=$?
-    echo "$name: status $status after $((SECONDS - began)) s" | tee -a "$OUT/parts.txt"
-    tail -n 3 "$OUT/$name.txt"
+    end_running # timeout forgets what outlives the process that it watches
+    tail -n 3 "$LOG"
+    echo "$name: status $status after $((SECONDS - began)) s" | tee -a "$LOG"
     return $status
+}
+
+end_running() {
+    [ -n "$RUNNING" ] && kill -KILL -- "-$RUNNING" 2> /dev/null
+    RUNNING=
 }
 
 # rows NAME SECONDS WORD …: an experiment's rows, each ended after 90 s.
@@ -51,10 +72,17 @@ rows() {
         overrides="timing.time_limit_s=90 $ROWS"
 }
 
-# Whatever ended the command: what there is goes with it.
+# Whatever ended the command: what there is goes with it, and replaces what was packed only once it is whole.
 pack() {
+    local names each
+    end_running
+    names=$(dropped)
+    [ -n "$names" ] && echo "$names" > "$OUT/dropped.txt"
+    without_worker && touch "$OUT/no_worker.txt"
     [ -d results ] || return 0
-    tar czf - --exclude=trace.json.gz --exclude=tensorboard --exclude=tables --exclude=superseded results \
-        | split -b 15M -d - "$OUT/results.tgz."
+    tar czf - --exclude=trace.json.gz --exclude=tensorboard --exclude=tables --exclude=superseded --exclude=results/reference \
+        results 2>> "$LOG" | split -b 15M -d - "$OUT/packing." || return 0
+    rm -f "$OUT"/results.tgz.*
+    for each in "$OUT"/packing.*; do mv "$each" "$OUT/results.tgz.${each##*.}"; done
 }
 trap pack EXIT

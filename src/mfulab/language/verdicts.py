@@ -13,6 +13,13 @@ from mfulab.language import Texts
 UPDATES = ("aten::addcdiv", "aten::addcmul", "aten::lerp", "aten::_foreach", "aten::_fused_adam", "aten::_fused_sgd")
 IN_UPDATES = frozenset({"aten::div", "aten::sqrt", "aten::mul", "aten::mul_", "aten::add", "aten::add_"})
 
+# What `columns` reads of a row, and the run that counted its FLOPs.
+READ = (
+    *("verdict", "verdict_reason", "verdict_numbers", "verdict_flags"),
+    *("mfu_reason", "mfu_note", "mfu_basis", "effective_precision", "precision"),
+    *("mode", "optimizer", "optimiser_ms", "time_s", "flops_run"),
+)
+
 
 def sentence(key: str, numbers: Mapping[str, Any], language: str = "en") -> str:
     """The sentence of a verdict's reason, a flag or a note."""

@@ -87,8 +87,23 @@ def _issue(model: torch.nn.Module, batch: Batch, execution: ExecutionConfig) -> 
         case "script":
             return _torchscript(lambda: torch.jit.script(model), "script")
         case "compile":
-            return torch.compile(model, mode=execution.compile_mode, dynamic=execution.dynamic)
+            return _compiled(torch.compile(model, mode=execution.compile_mode, dynamic=execution.dynamic))
     return model
+
+
+def _compiled(call: Callable[..., Any]) -> Callable[..., Any]:
+    """`call`, whose first calls compile it; on a CPU into C++, for which a compiler must be there."""
+
+    def checked(*arguments: Any, **options: Any) -> Any:
+        try:
+            return call(*arguments, **options)
+        except RuntimeError as error:
+            if "No working C++ compiler" not in str(error):
+                raise
+            reason = "execution=compile: torch.compile writes C++ for a CPU, and no compiler for it is found"
+            raise UnsupportedError(f"{reason}: install g++ or clang++, or name one in CXX") from error
+
+    return checked
 
 
 def _torchscript(make: Callable[[], Any], mode: str) -> Callable[[Any], Any]:

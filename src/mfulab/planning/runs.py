@@ -74,7 +74,7 @@ class Plan:
     language: str = "en"  # of the report; no run reads it
     overrides: Sequence[str] = ()  # what the user gave for these runs, beside the experiment
     seed: int = 0  # of the order in which replicates are measured
-    time_limit_s: float = 0  # of runs that need no device, where it is no part of what they are; 0: the default
+    time_limit_s: float = 0  # of runs of whose config it is no part; 0: the default
     shown: str = "planned"  # by the report: these runs, or all that were ever measured
 
     @property

@@ -112,9 +112,14 @@ def with_machine(tables: Tables, rows: pd.DataFrame) -> pd.DataFrame:
     shared = known.groupby("name")["hardware"].transform("nunique") > 1
     names = (known["name"] + (" " + known["hardware"]).where(shared, "")).to_dict()
     devices = known["device"].to_dict()
-    machines = list(zip(rows["hardware"], rows["recorded"], strict=True))
+    alike = rows.groupby(["hardware", "recorded"], sort=False, dropna=False)
+    machines = [*alike.groups]  # few, however many rows
     shown = [(names.get(machine) or machine[0]) + (RECORDED if machine[1] else "") for machine in machines]
-    return rows.assign(machine=shown, device=[devices.get(machine, "") for machine in machines])
+    which = alike.ngroup()
+    return rows.assign(
+        machine=which.map(dict(enumerate(shown))).astype(str),
+        device=which.map({number: devices.get(machine, "") for number, machine in enumerate(machines)}).astype(str),
+    )
 
 
 # What stands behind a machine's name, and for one without.
@@ -168,7 +173,7 @@ def _read(path: Path, table: str, problems: list[str]) -> pd.DataFrame:
             absent.append(name)
         text = raw[name] if name in raw else pd.Series("", index=raw.index, dtype=str)
         if kind is str:
-            typed[name] = text.map(unquoted)
+            typed[name] = text.map({cell: unquoted(cell) for cell in text.unique()})
         elif kind is bool:
             typed[name] = text.map({"True": True, "False": False}).astype("boolean")
         else:

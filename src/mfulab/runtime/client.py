@@ -26,7 +26,7 @@ STARTED, WORKFLOW_ENDED = b"started\n", b"ended\n"  # what the worker says, besi
 REFUSED = 113  # a script's exit status for a run that must not become a row: none that argparse or Python gives
 USAGE = 2  # a script's exit status for a mistake on its command line
 KILLED = "--killed"  # instead of a script: the client of the command behind it was killed
-TIME_LIMIT = "MFULAB_TIME_LIMIT_S"  # of runs that need no device: timing is no part of their config
+TIME_LIMIT = "MFULAB_TIME_LIMIT_S"  # of runs of whose config timing is no part: ceilings, loads, counting
 LONGEST_LOG = 16 << 20  # bytes
 ABANDONED = 1
 DEFAULT_TIME_LIMIT_S = 600
@@ -74,9 +74,7 @@ def _measure(command: list[str], environment: dict[str, str]) -> int:
     try:
         with open(config_path, encoding="utf-8") as file:
             config = json.load(file)
-        known = (config.get("timing") or {}).get("time_limit_s")
-        if "device" not in config:
-            known = known or environment.get(TIME_LIMIT)
+        known = (config.get("timing") or {}).get("time_limit_s") or environment.get(TIME_LIMIT)
     except (OSError, ValueError, AttributeError) as error:
         raise RuntimeError(f"{config_path}: {error}. Give the command again: it is planned anew.") from error
     limit = float(known or DEFAULT_TIME_LIMIT_S)

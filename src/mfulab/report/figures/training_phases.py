@@ -15,8 +15,8 @@ PLAIN = "training"  # the workload that others are held against, in fp32 where t
 WORDS = ("forward_ms", "backward_ms", "optimiser_ms", "other_ms")
 COLORS = dict(zip(WORDS, (style.PALETTE[0], style.PALETTE[5], style.PALETTE[1], "#b3bac4"), strict=True))
 CASE = ["machine", "model", "batch_size"]
-MOST = 3  # cases that get a panel each
-MOST_BARS = 16
+MOST = 4  # cases that get a panel each
+MOST_BARS = 18
 WIDEST = 260.0  # %: a longer bar is cut off, and its number says so
 
 

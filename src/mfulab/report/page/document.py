@@ -98,9 +98,8 @@ def _in_words(tables: frames.Tables, language: str) -> frames.Tables:
     shown = dict(tables)
     for name, table in tables.items():
         if "verdict_reason" in table:
-            rows = [
-                verdicts.columns(row, counts.get(row.get("flops_run")), language) for row in table.to_dict("records")
-            ]
+            read = table[[name for name in verdicts.READ if name in table]].to_dict("records")
+            rows = [verdicts.columns(row, counts.get(row.get("flops_run")), language) for row in read]
             columns = list(verdicts.columns(dict.fromkeys(table)))
             words = pd.DataFrame(rows, index=table.index, columns=columns, dtype=object)
             told = {
