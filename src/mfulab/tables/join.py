@@ -370,11 +370,8 @@ def faster_than_possible(row: Values, compute: Values, memory: Values, device: s
 
 
 def _operand_bytes(row: Values) -> float | None:
-    form, sides = FORMATS.get(row.get("precision") or ""), [row.get(side) for side in ("batch", "m", "n", "k")]
-    if form is None or None in sides:
-        return None
-    batch, m, n, k = sides
-    return form.bytes * batch * k * (m + n)
+    form = FORMATS.get(row.get("precision") or "")
+    return product(row.get("batch"), row.get("k"), total(row.get("m"), row.get("n")), form.bytes if form else None)
 
 
 def _read_bytes(row: Values, flops: Values) -> float | None:
