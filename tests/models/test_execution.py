@@ -39,7 +39,10 @@ def test_a_missing_compiler_is_named_with_the_way_out(monkeypatch):
     monkeypatch.setattr(config.cpp, "cxx", ("/no/compiler/here",))
     monkeypatch.setenv("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")
     model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.GELU())
-    with pytest.raises(UnsupportedError, match=r"install g\+\+ or clang\+\+, or name one in CXX"), execution.empty_cache():
+    with (
+        pytest.raises(UnsupportedError, match=r"install g\+\+ or clang\+\+, or name one in CXX"),
+        execution.empty_cache(),
+    ):
         execution.issue(model, BATCH, mode("compile"))(BATCH.inputs)
 
 
