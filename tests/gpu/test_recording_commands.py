@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tarfile
 
 import psutil
@@ -61,6 +62,32 @@ def test_nothing_outlives_its_part(tmp_path):
     run(tmp_path, "part hangs 1 bash stubborn.sh\npart next 9 true")
     process = int((tmp_path / "pid").read_text())
     assert not psutil.pid_exists(process) or psutil.Process(process).status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_test_whose_kernel_hangs_fails_alone(tmp_path):
+    shutil.copy(ROOT / "tests" / "gpu" / "conftest.py", tmp_path)
+    (tmp_path / "test_hang.py").write_text(
+        "import pytest, time\n\n"
+        "@pytest.mark.gpu(limit_s=0.5)\ndef test_hangs():\n    time.sleep(60)\n\n"
+        "@pytest.mark.gpu\ndef test_works():\n    pass\n\n"
+        "def test_needs_none():\n    pass\n"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "xdist.plugin",
+        "-p",
+        "no:cacheprovider",
+        "-n",
+        "1",
+        "test_hang.py",
+    ]
+    alone = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
+    done = subprocess.run(command, cwd=tmp_path, env=alone, capture_output=True, text=True, timeout=60)
+    assert "1 failed, 2 passed" in done.stdout
+    assert "crashed while running 'test_hang.py::test_hangs'" in done.stdout
 
 
 MADE = "mkdir -p results/gpu/profile_step/a && touch results/gpu/profile_step/a/{row.csv,trace.json.gz}"
