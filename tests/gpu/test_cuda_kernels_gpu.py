@@ -41,8 +41,9 @@ def _cases():
             continue
         if "cuda" in kind.devices:
             shapes = WHOLE_TILES.get(path.stem, TUNED_SHAPES if path.stem in TUNED else SHAPES)
+            marks = [pytest.mark.gpu(limit_s=300)] if path.stem in TUNED else []
             for precision in kind.precisions:
-                yield pytest.param(kind, precision, shapes, id=f"{path.stem}-{precision}")
+                yield pytest.param(kind, precision, shapes, id=f"{path.stem}-{precision}", marks=marks)
 
 
 @pytest.mark.parametrize(("kind", "precision", "shapes"), list(_cases()))

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tarfile
 
 import psutil
@@ -63,6 +64,32 @@ def test_nothing_outlives_its_part(tmp_path):
     assert not psutil.pid_exists(process) or psutil.Process(process).status() == psutil.STATUS_ZOMBIE
 
 
+def test_a_test_whose_kernel_hangs_fails_alone(tmp_path):
+    shutil.copy(ROOT / "tests" / "gpu" / "conftest.py", tmp_path)
+    (tmp_path / "test_hang.py").write_text(
+        "import pytest, time\n\n"
+        "@pytest.mark.gpu(limit_s=0.5)\ndef test_hangs():\n    time.sleep(60)\n\n"
+        "@pytest.mark.gpu\ndef test_works():\n    pass\n\n"
+        "def test_needs_none():\n    pass\n"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "xdist.plugin",
+        "-p",
+        "no:cacheprovider",
+        "-n",
+        "1",
+        "test_hang.py",
+    ]
+    alone = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
+    done = subprocess.run(command, cwd=tmp_path, env=alone, capture_output=True, text=True, timeout=60)
+    assert "1 failed, 2 passed" in done.stdout
+    assert "crashed while running 'test_hang.py::test_hangs'" in done.stdout
+
+
 MADE = "mkdir -p results/gpu/profile_step/a && touch results/gpu/profile_step/a/{row.csv,trace.json.gz}"
 
 
@@ -96,6 +123,7 @@ def test_a_command_that_is_ended_from_outside_packs_what_there_is(tmp_path):
         assert "results/gpu/profile_step/a/row.csv" in packed.getnames()
 
 
+DROPPED = "cuda_hopper_cluster"
 TOLD = """#!/bin/bash
 { printf '%s\\x1f' "${0##*/}" "$@"; echo; } >> "$CALLS"
 """
@@ -113,6 +141,8 @@ def started(tmp_path_factory):
     for folder in ("config", "tests"):
         (tree / folder).symlink_to(ROOT / folder)
     shutil.copytree(FOLDER, tree / "validation" / "recording")
+    (tree / "recorded").mkdir()
+    (tree / "recorded" / "dropped.txt").write_text(f"{DROPPED}\n")
     environment = os.environ | {"SITE": str(tree / "site"), "CALLS": str(tree / "calls"), "OUT": str(tree / "recorded")}
     for command in COMMANDS:
         script = tree / "validation" / "recording" / command.name
@@ -151,8 +181,7 @@ def test_each_rung_and_family_is_tested_once(started):
         *("cute_dsl", "cutile", "helion"),  # not on such a machine
         *("torch_compiled", "triton_autotuned"),  # too long for a first look
     }
-    later = chosen[10:]
-    assert set().union(*later) == selected("every")
+    assert set().union(*chosen[10:]) == selected("every") - {DROPPED}
 
 
 def test_every_file_with_a_test_for_a_gpu_is_run(started):
@@ -175,3 +204,4 @@ def test_the_rows_that_commands_ask_for_can_be_planned_for_a_gpu(started, tmp_pa
         runs = [run for plan in plans for run in plan.runs if run.step in ("profile_step", "bench_matmul")]
         assert all(json.loads(run.text)["timing"]["time_limit_s"] == 90 for run in runs), words
         assert runs
+        assert not any(f"kernel={DROPPED}," in f"{run.name}," for run in runs)

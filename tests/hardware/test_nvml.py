@@ -110,6 +110,13 @@ def test_a_counter_of_32_bits_that_wraps(library):
     assert run(library(gpu), 4.0)["power_capped_percent"].value == pytest.approx(25)
 
 
+def test_a_counter_of_an_unknown_type_is_empty_and_says_so(library):
+    readings = run(library(Gpu(field_type=99)), 4.0)
+    assert readings["power_capped_percent"].value is None
+    assert readings["power_capped_percent"].reason == "NVML field 74 has the unknown value type 99"
+    assert readings["utilization_percent"].value == 100
+
+
 def test_a_refused_field_is_empty_and_the_others_stay(library):
     readings = run(library(Gpu(refused_fields={pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN})), 4.0)
     assert readings["hardware_thermal_percent"].value is None

@@ -1,5 +1,7 @@
 import itertools
 import re
+import sys
+from types import ModuleType
 
 import pytest
 from support.ladders import LADDER
@@ -14,7 +16,7 @@ from mfulab.kernels.cuda_register_2d import CudaRegister2D
 from mfulab.kernels.cuda_vectorised import CudaVectorised
 from mfulab.kernels.cuda_warp_tile import CudaWarpTile
 from mfulab.kernels.cuda_wmma import CudaWmma
-from mfulab.kernels.nvrtc import parse_resources
+from mfulab.kernels.nvrtc import compile_source, parse_resources
 from mfulab.schema.errors import UnsupportedError
 
 ALIGNED, ODD = Shape(1, 4096, 4096, 4096), Shape(1, 4095, 4097, 4095)
@@ -107,6 +109,12 @@ def test_resources_are_read_from_the_compiler_s_log():
     assert parse_resources(log) == Resources(128, 16640, 28)
     assert parse_resources("") == Resources()
     assert parse_resources("ptxas info : Used 8 registers, used 0 barriers").shared_memory_bytes == 0
+
+
+def test_a_cuda_core_without_the_names_is_unsupported_and_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cuda.core", ModuleType("cuda.core"))
+    with pytest.raises(UnsupportedError, match=r"cuda-core 0\.5 or later"):
+        compile_source.__wrapped__("naive.cu", "sm_90")
 
 
 @pytest.mark.parametrize(("precision", "multiply"), [("fp32", "FMUL"), ("fp64", "DMUL")])

@@ -261,9 +261,30 @@ def test_a_matmul_by_hand():
 )
 def test_a_time_below_the_roofline_s_floor_is_impossible_on_a_gpu(time_s, limit, device, impossible):
     row = {"status": "ok", "time_s": time_s, "flops": 2e12}
-    said = join.faster_than_possible(row, {"max_clock_tflop_s": limit}, device)
+    said = join.faster_than_possible(row, {"max_clock_tflop_s": limit}, {}, device)
     assert (said is not None) == impossible
     assert not said or "4 TFLOP/s: more than the 3.9" in said
+
+
+@pytest.mark.parametrize(
+    ("changed", "impossible"),
+    [
+        ({}, True),  # 2 · 4 bytes · 2²⁴ in 21 µs: 6391 GB/s
+        ({"cold_time_s": 40.1e-6}, False),
+        ({"cold_time_s": None}, False),
+        ({"precision": "bf16"}, False),
+        ({"precision": "unheard of"}, False),
+        ({"status": "incorrect"}, False),
+    ],
+)
+def test_operands_come_from_memory_no_faster_than_it_is(changed, impossible):
+    shape = {"batch": 1 << 24, "m": 1, "n": 1, "k": 1}
+    row = {"status": "ok", "precision": "fp32", "time_s": 1e-6, "cold_time_s": 21e-6, **shape, **changed}
+    said = join.faster_than_possible(row, {}, {"computed_gb_s": 3352.0}, "cuda")
+    assert (said is not None) == impossible
+    assert not said or "6391 GB/s after a flush: more than the 3352" in said
+    assert join.faster_than_possible(row, {}, {}, "cuda") is None
+    assert join.faster_than_possible(row, {}, {"computed_gb_s": 3352.0}, "cpu") is None
 
 
 @given(

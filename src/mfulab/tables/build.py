@@ -85,7 +85,8 @@ def joined(records: Records) -> Records:
         return planned if used in (None, planned.get("format")) else by_format.get((_machine(row), used), {})
 
     for row in records["matmul"]:
-        if impossible := join.faster_than_possible(row, compute(row), devices.get(_machine(row))):
+        memory = by_name.get((_machine(row), "memory"), {})
+        if impossible := join.faster_than_possible(row, compute(row), memory, devices.get(_machine(row))):
             row |= {"status": "incorrect", "message": impossible}
         elif ceiling := compute(row):
             ceiling |= join.raised_ceiling(ceiling, row)  # before anything is divided by it

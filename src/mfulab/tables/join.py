@@ -12,7 +12,7 @@ from mfulab.flops.formulas import seconds_at_peaks, weighted_peak_flop_s
 from mfulab.flops.memory import inference_peak_bytes, training_peak_bytes
 from mfulab.hardware.datasheets import UnknownDeviceError, find
 from mfulab.hardware.peaks import Peak, peak
-from mfulab.schema.formats import BY_DTYPE
+from mfulab.schema.formats import BY_DTYPE, FORMATS
 from mfulab.schema.said import Said, packed_all
 from mfulab.tables import headroom, verdict
 from mfulab.tables.mfu import TERA, default_basis, percent, product, ratio, total, utilization
@@ -350,19 +350,28 @@ def raised_ceiling(ceiling: Values, matmul: Values) -> dict[str, Any]:
     return {**found, "measured_ci_low_tflop_s": low, "measured_ci_high_tflop_s": high}
 
 
-def faster_than_possible(row: Values, compute: Values, device: str | None) -> str | None:
+def faster_than_possible(row: Values, compute: Values, memory: Values, device: str | None) -> str | None:
     """Says of a GPU's matmul that no time can be as short; None if it can, or where nobody knows.
 
-    The floor is its FLOPs at the peak of the highest clock that the device allows. What is faster was not computed, or
-    not in the precision whose error it shows.
+    The roofline's floor is its FLOPs at the peak of the highest clock that the device allows and, after the caches were
+    flushed, A and B at the bandwidth that its memory has by clock and width (`memory` is the ceilings row of that).
+    What is faster was not computed, not in the precision whose error it shows, or not from these operands.
     """
-    time, limit = row.get("time_s"), compute.get("max_clock_tflop_s")
-    speed = ratio(ratio(row.get("flops"), time), TERA)
-    if row.get("status") != "ok" or device != "cuda" or speed is None or limit is None or speed <= limit:
+    if row.get("status") != "ok" or device != "cuda":
         return None
-    return (
-        f"{speed:.4g} TFLOP/s: more than the {limit:.4g} of this device at its highest clock, so not all was computed"
-    )
+    speed, limit = ratio(ratio(row.get("flops"), row.get("time_s")), TERA), compute.get("max_clock_tflop_s")
+    if speed is not None and limit is not None and speed > limit:
+        of = "this device at its highest clock, so not all was computed"
+        return f"{speed:.4g} TFLOP/s: more than the {limit:.4g} of {of}"
+    read, limit = ratio(ratio(_operand_bytes(row), row.get("cold_time_s")), 1e9), memory.get("computed_gb_s")
+    if read is not None and limit is not None and read > limit:
+        return f"{read:.4g} GB/s after a flush: more than the {limit:.4g} of this device's memory, so not all was read"
+    return None
+
+
+def _operand_bytes(row: Values) -> float | None:
+    form = FORMATS.get(row.get("precision") or "")
+    return product(row.get("batch"), row.get("k"), total(row.get("m"), row.get("n")), form.bytes if form else None)
 
 
 def _read_bytes(row: Values, flops: Values) -> float | None:
