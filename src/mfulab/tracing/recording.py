@@ -123,7 +123,7 @@ def launch_delays(recording: Recording, device: int | None = None) -> Times:
 
 
 def launch_of(recording: Recording) -> npt.NDArray[np.int64]:
-    """The index of the launch of each activity, by correlation; -1 where there is none."""
+    """The index of the launch of each activity, by correlation; -1 without one."""
     launches, wanted = recording.launches, recording.activities.correlation
     if not len(launches.correlation):
         return np.full(len(wanted), -1)
