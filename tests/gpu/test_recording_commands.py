@@ -196,7 +196,7 @@ def test_every_file_with_a_test_for_a_gpu_is_run(started):
 
 def test_the_rows_that_commands_ask_for_can_be_planned_for_a_gpu(started, tmp_path):
     asked = [words[words.index("--config") + 1 :] for words in started if words[0] == "snakemake"]
-    assert len(asked) == 7
+    assert len(asked) == 8
     for words in asked:
         config = dict(word.split("=", 1) for word in words)
         assert config["device"] == "cuda"
