@@ -40,7 +40,7 @@ def said(tmp_path, *rows: dict) -> str:
 def test_one_job_says_its_efficiency_and_what_is_not_hidden(tmp_path):
     assert said(tmp_path, row(10.0), job(16.0)) == (
         "resnet18, 2 × DDP, batch 4, bucket 25 MiB scales best: 80 % of perfect, at 40 % MFU of the whole job. "
-        "There 20.0 of 100 ms a step are communication that compute does not hide."
+        "There 20.0 of 100 ms a step are communication not overlapped by compute."
     )
 
 
@@ -51,7 +51,7 @@ def test_best_and_worst_bytes_and_the_slowed_rank(tmp_path):
     assert "bucket 25 MiB scales best: 80 % of perfect. " in told
     assert "bucket 1 MiB scales worst: 60 %." in told
     assert "within 2.0 % of the formulas (resnet18, 2 × DDP, batch 4, bucket 1 MiB: 1.02 MB a step)" in told
-    assert told.endswith("Where rank 1 was slowed on purpose, the trace names rank 1.")
+    assert told.endswith("With rank 1 slowed on purpose, the trace names rank 1.")
 
 
 def test_equal_jobs_and_one_without_a_trace(tmp_path):

@@ -74,8 +74,8 @@ def test_a_graph_costs_time_and_a_kept_one_memory(tmp_path):
 
 def test_equal_ways_cost_nothing(tmp_path):
     assert told(tmp_path, way("no_grad"), way("inference_mode"), way("recorded"), way("leaked")) == (
-        "Recording a graph costs none of them more time than no_grad, beyond what processes differ by. "
-        "inference_mode is no faster than no_grad for any of them, beyond what processes differ by."
+        "Recording a graph costs none of them more time than no_grad, beyond the differences between processes. "
+        "inference_mode is no faster than no_grad for any of them, beyond the differences between processes."
     )
 
 

@@ -37,8 +37,8 @@ def said(tmp_path, *rows: dict) -> str:
 
 def test_one_loader_says_its_wait_and_what_is_left(tmp_path):
     assert said(tmp_path, row(200.0), fed(50.0, 70.0)) == (
-        "Fed by decoded JPEGs in the loop itself, simple_cnn at batch 8 waits 70 % of the time: MFU is 5.0 %, with a "
-        "batch on the device 20 %. MFU lies within 5.0 points of 1 − wait (median of 1 run)."
+        "Fed by decoded JPEGs in the loop itself, simple_cnn at batch 8 waits 70 % of the time: MFU is 5.0 %; with a "
+        "batch on the device it is 20 %. MFU lies within 5.0 points of 1 − wait (median of 1 run)."
     )
 
 
@@ -46,7 +46,7 @@ def test_workers_that_help_and_those_that_are_too_many(tmp_path):
     told = said(
         tmp_path, row(200.0), fed(50.0, 75.0), fed(150.0, 10.0, 1), fed(100.0, 5.0, 8), fed(90.0, 9.0, 0, "file")
     )
-    assert "1 worker brings MFU to 75 % of that. More of them take it back: 8 leave 50 %." in told
+    assert "1 worker brings MFU to 75 % of that. More workers lower it again: 8 keep 50 %." in told
 
 
 def test_equal_workers_are_not_called_better(tmp_path):
@@ -58,7 +58,7 @@ def test_epochs_are_told_where_both_kinds_were_measured(tmp_path):
     anew = fed(40.0, 60.0, 2, loader_epoch=16, loader_persistent="False")
     kept = fed(120.0, 20.0, 2, loader_epoch=16, loader_persistent="True")
     told = said(tmp_path, row(200.0), fed(50.0, 75.0), anew, kept)
-    assert told.endswith("epoch of 16 batches, 2 workers give 40.0 samples/s, kept they give 120.")
+    assert told.endswith("epoch of 16 batches, 2 workers give 40.0 samples/s; kept alive, they give 120.")
     assert "nan" not in said(tmp_path, row(200.0, mfu_percent=""), anew | {"mfu_percent": ""})
 
 
