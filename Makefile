@@ -39,11 +39,14 @@ format: $(VENV)/tested ## Rewrite the code in the project's format
 types: $(VENV)/tested ## Static types
 	$(BIN)/mypy
 
+# A test process a core: threads of one would wait for those of the others.
+ALONE = OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
+
 unit: $(VENV)/tested ## Fast tests of pure logic, kernels in their simulators, the page in a browser
-	$(BIN)/pytest -m "not workflow" -n auto
+	$(ALONE) $(BIN)/pytest -m "not workflow" -n auto
 
 workflow: $(VENV)/tested ## The real workflow in miniature
-	$(BIN)/pytest -m workflow -n auto --dist loadgroup
+	$(ALONE) $(BIN)/pytest -m workflow -n auto --dist loadgroup
 
 bench: $(VENV)/installed ## Each target beside what was got, in two minutes (ALL=1: 5,000 runs and quickstart too)
 	@missed=0; for each in "pipeline.py $(if $(ALL),--all)" cpu_matmul.py sampler_cost.py; do \

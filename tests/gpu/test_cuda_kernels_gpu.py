@@ -54,14 +54,18 @@ def test_every_implementation_is_right_for_every_shape(kind, precision, shapes):
         shape, kernel = Shape(*sides), kind(precision)
         try:
             kernel.require("cuda", shape)
+            operands = random_operands(shape, form, "cuda", seed=17)
+            operands.poison()
+            prepared = kernel.prepare(operands.a, operands.b, operands.c)
+            launch = kernel.launch(shape)
+            for _ in range(3):  # a moving result is a race
+                returned = kernel.run(*prepared, launch=launch)
         except UnsupportedError:
             continue
-        operands = random_operands(shape, form, "cuda", seed=17)
-        operands.poison()
-        prepared = kernel.prepare(operands.a, operands.b, operands.c)
-        launch = kernel.launch(shape)
-        for _ in range(3):  # a moving result is a race
-            returned = kernel.run(*prepared, launch=launch)
+        except ModuleNotFoundError as missing:  # of those that are imported with the first call
+            if missing.name.startswith("mfulab"):
+                raise
+            pytest.skip(f"{missing.name} is not installed")
         torch.cuda.synchronize()
         c = operands.c if returned is None else returned.view_as(operands.c)
         result = check(c, exact_product(operands.a, operands.b), form, shape.k)

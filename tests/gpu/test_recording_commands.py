@@ -1,5 +1,6 @@
 """The commands of a recording, without a GPU: their parts' limits, what they leave, and that what they name exists."""
 
+import importlib.util
 import json
 import os
 import re
@@ -12,7 +13,9 @@ import psutil
 import pytest
 from support.workflow_copy import ROOT
 
+from mfulab.kernels.cutile import CuTile
 from mfulab.planning import load
+from mfulab.schema.errors import UnsupportedError
 
 FOLDER = ROOT / "validation" / "recording"
 COMMANDS = sorted(FOLDER.glob("[0-9]_*.sh"))
@@ -88,6 +91,29 @@ def test_a_test_whose_kernel_hangs_fails_alone(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, env=alone, capture_output=True, text=True, timeout=60)
     assert "1 failed, 2 passed" in done.stdout
     assert "crashed while running 'test_hang.py::test_hangs'" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ModuleNotFoundError("no tiles", name="cuda.tile"), "cuda.tile is not installed"),
+        (UnsupportedError("no compiler"), "no bf16 matmul"),
+    ],
+)
+def test_a_language_that_a_machine_lacks_is_skipped(monkeypatch, error, said):
+    spec = importlib.util.spec_from_file_location("kernels_on_a_gpu", ROOT / "tests" / "gpu" / FILE)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    def lacks(*operands, launch):
+        raise error
+
+    made = module.random_operands
+    monkeypatch.setattr(module, "random_operands", lambda shape, form, device, seed: made(shape, form, "cpu", seed))
+    monkeypatch.setattr(CuTile, "require", lambda *asked: None)
+    monkeypatch.setattr(CuTile, "run", lacks)
+    with pytest.raises(pytest.skip.Exception, match=said):
+        module.test_every_implementation_is_right_for_every_shape(CuTile, "bf16", [(1, 8, 8, 8)])
 
 
 MADE = "mkdir -p results/gpu/profile_step/a && touch results/gpu/profile_step/a/{row.csv,trace.json.gz}"
@@ -196,7 +222,7 @@ def test_every_file_with_a_test_for_a_gpu_is_run(started):
 
 def test_the_rows_that_commands_ask_for_can_be_planned_for_a_gpu(started, tmp_path):
     asked = [words[words.index("--config") + 1 :] for words in started if words[0] == "snakemake"]
-    assert len(asked) == 7
+    assert len(asked) == 8
     for words in asked:
         config = dict(word.split("=", 1) for word in words)
         assert config["device"] == "cuda"

@@ -4,7 +4,8 @@
 
 part executed 120 python3 validation/executed_operations.py --out "$OUT/executed.json"
 part second_clock 90 python3 validation/second_clock.py --out "$OUT/clocks.json"
-KEEP=75 rows validity 420 experiment=validity,busy_but_useless,known_truth
+KEEP=75 rows validity 360 experiment=validity
+KEEP=75 rows known 300 experiment=known_truth,busy_but_useless
 # Of the rows that there are: Snakemake would go on measuring those that are missing.
 part tables 40 python3 scripts/tables.py --also results/*/plan/*.json --out results/tables
 found=()
