@@ -96,10 +96,6 @@ class Recording:
         found = self.metadata.get("distributedInfo")
         return found if isinstance(found, dict) else {}
 
-    @property
-    def has_shapes(self) -> bool:
-        return any(call.shapes for call in self.host.calls.values())
-
     def device_properties(self, ordinal: int | None = None) -> dict[str, Any]:
         """Properties of a device by its number, else of that with most activities; empty where they are not told."""
         if not len(self.activities) or not self.properties:
