@@ -158,11 +158,15 @@ TOLD = """#!/bin/bash
 @pytest.fixture(scope="module")
 def started(tmp_path_factory):
     """What all commands start, a list of words each, where everything that they start ends at once."""
-    tree = tmp_path_factory.mktemp("tree")
+    return calls(tmp_path_factory.mktemp("tree"), COMMANDS)
+
+
+def calls(tree, commands, told=TOLD):
+    """What `commands` start in an empty tree, a list of words each; every program does what `told` says."""
     (tree / "site" / "bin").mkdir(parents=True)
     for program in ("python3", "snakemake", "ncu", "compute-sanitizer", "nvidia-smi", "nvcc"):
         path = tree / "site" / "bin" / program
-        path.write_text(TOLD)
+        path.write_text(told)
         path.chmod(0o755)
     for folder in ("config", "tests"):
         (tree / folder).symlink_to(ROOT / folder)
@@ -170,7 +174,7 @@ def started(tmp_path_factory):
     (tree / "recorded").mkdir()
     (tree / "recorded" / "dropped.txt").write_text(f"{DROPPED}\n")
     environment = os.environ | {"SITE": str(tree / "site"), "CALLS": str(tree / "calls"), "OUT": str(tree / "recorded")}
-    for command in COMMANDS:
+    for command in commands:
         script = tree / "validation" / "recording" / command.name
         subprocess.run(["bash", script], env=environment, capture_output=True, timeout=60)
     return [line.split("\x1f")[:-1] for line in (tree / "calls").read_text().splitlines()]
@@ -208,6 +212,12 @@ def test_each_rung_and_family_is_tested_once(started):
         *("torch_compiled", "triton_autotuned"),  # too long for a first look
     }
     assert set().union(*chosen[10:]) == selected("every") - {DROPPED}
+
+
+def test_where_nothing_can_be_tested_no_rung_is_dropped(tmp_path):
+    fails = calls(tmp_path, COMMANDS[:1], f"{TOLD}exit 1\n")
+    assert sum("-k" in words for words in fails) == 5, "the families, which say so"
+    assert (tmp_path / "recorded" / "dropped.txt").read_text() == f"{DROPPED}\n"
 
 
 def test_every_file_with_a_test_for_a_gpu_is_run(started):
