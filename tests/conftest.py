@@ -1,4 +1,4 @@
-"""What all tests share: the skip rules, and a copy of the workflow in which a test may change anything."""
+"""Shared by all tests: the skip rules, and a copy of the workflow in which a test may change anything."""
 
 import fcntl
 import os

@@ -1,4 +1,4 @@
-"""How sure a count is: two counts that agree, and what is said where they do not."""
+"""Certainty of a count: two counts that agree, and what is said if they do not."""
 
 import json
 from types import SimpleNamespace

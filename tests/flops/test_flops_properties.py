@@ -1,4 +1,4 @@
-"""What must hold of any count: additive over layers, linear in the batch, the same for every attention and format."""
+"""Invariants of any count: additive over layers, linear in the batch, the same for every attention and format."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""What `pip install mfulab` brings is enough for `mfulab.measure` and the command; what it shows to editors."""
+"""`pip install mfulab` is enough for `mfulab.measure` and the command; what it shows to editors."""
 
 import subprocess
 import sys

@@ -72,7 +72,7 @@ class HostTensorMap(ctypes.Structure):
 
 
 def product_on_host(run, kernel, shape, clusters):
-    """What a rung makes of random operands, seen by the copy engine as the rung describes them."""
+    """The result of a rung for random operands, seen by the copy engine as the rung describes them."""
     form = FORMATS[kernel.precision]
     operands = random_operands(shape, form, "cpu", seed=7)
     operands.poison()

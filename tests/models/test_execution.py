@@ -1,4 +1,4 @@
-"""How operations are issued: what each mode asks torch for, and what it refuses."""
+"""Modes of issuing operations: what each asks torch for, and what it refuses."""
 
 import os
 from pathlib import Path

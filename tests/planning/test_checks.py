@@ -112,7 +112,7 @@ def test_an_own_model_over_tokens_may_be_swept_in_both_its_sizes():
 
 @pytest.fixture
 def compose_once(monkeypatch):
-    """What is composed from the same words is composed once: the config tree stays the same here."""
+    """Composes the same words once: the config tree stays the same here."""
     real = composition.compose
 
     @cache

@@ -1,4 +1,4 @@
-"""What is mended in Snakemake is still there to be mended, and only what no one asked for is taken back."""
+"""Snakemake still needs each workaround, and only defaults that nobody asked for are removed."""
 
 import atexit
 import gc

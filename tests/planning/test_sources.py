@@ -1,4 +1,4 @@
-"""Which files a run depends on, read from import statements and from the names of data files."""
+"""The files that a run depends on, read from import statements and from the names of data files."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is said of transfers: of one machine, and only what holds at every size that was compared."""
+"""Sentences about transfers: of one machine, and only what holds at every compared size."""
 
 import pandas as pd
 

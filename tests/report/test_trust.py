@@ -1,4 +1,4 @@
-"""What is doubtful is found, told first, and never told of what is sound; answers to readers' questions by hand."""
+"""Doubtful rows are found and named first, sound ones never; answers to readers' questions, worked out by hand."""
 
 import pandas as pd
 import pytest

@@ -1,4 +1,4 @@
-"""What the worker imports once for all runs leaves every GPU alone, so that each run may use one."""
+"""The modules that the worker imports once for all runs leave every GPU alone, so that each run may use one."""
 
 import os
 import subprocess

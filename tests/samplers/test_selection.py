@@ -1,4 +1,4 @@
-"""Which source fills which rung, and what the row says of it."""
+"""The source that fills each rung, and what the row says of it."""
 
 import json
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""What is measured beside a step's timing: errors against float64, first losses, recompilations."""
+"""Measurements beside a step's timing: errors against float64, first losses, recompilations."""
 
 import json
 import types
@@ -62,7 +62,7 @@ def test_losses_begin_with_the_seed_s_weights_and_fall():
 
 
 def without_a_backend(monkeypatch):
-    """Which graphs are made is decided before a backend sees them; the true one would take seconds."""
+    """Compiles with a fake backend: graphs are decided before a backend sees them, and the true one takes seconds."""
     compiled = torch.compile
     monkeypatch.setattr(
         torch, "compile", lambda model, mode, dynamic: compiled(model, backend="eager", dynamic=dynamic)

@@ -112,7 +112,7 @@ def test_without_slurm_several_nodes_are_refused(tmp_path, monkeypatch):
 
 
 def rank(time_s: float, collectives: list[int], **more) -> dict:
-    """What a rank tells of one traced step."""
+    """A rank's report of one traced step."""
     told = {"steps": 1, "length": 100, "communication": 40, "exposed": 10, "samples": []}
     return {"row": {"time_s": time_s, "memory_bytes": more.pop("memory_bytes", 5)}, **told, **more} | {
         "collectives": {"gloo:all_reduce": collectives}

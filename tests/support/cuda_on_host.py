@@ -27,7 +27,7 @@ extern "C" const char* run(const int* grid, const int* block, const Operand* a, 
 
 
 class HostError(RuntimeError):
-    """What the hardware would hang on or forbid: a deadlock, an unaligned access, a barrier's misuse."""
+    """An error that the hardware would hang on or forbid: a deadlock, an unaligned access, a barrier's misuse."""
 
 
 def build(entry: str, defines: Mapping[str, str], folder: Path):

@@ -109,7 +109,7 @@ def start(tree: Path, *arguments: str, **options: object) -> subprocess.Popen[st
 
 
 def finish(process: subprocess.Popen[str], status: int = 0) -> str:
-    """What a process printed, once it ended with `status`."""
+    """The output of a process, once it ended with `status`."""
     try:
         output, _ = process.communicate(timeout=110)
     except subprocess.TimeoutExpired as late:

@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def until(condition: Callable[[], T], timeout_s: float = 60, failure: str = "waited in vain") -> T:
-    """What `condition()` gives once that is true. Raises TimeoutError, saying `failure`, where it does not in time."""
+    """The value of `condition()` once it is true. Raises TimeoutError, saying `failure`, if it is not in time."""
     end = time.monotonic() + timeout_s
     while not (answer := condition()):
         if time.monotonic() > end:
@@ -19,7 +19,7 @@ def until(condition: Callable[[], T], timeout_s: float = 60, failure: str = "wai
 
 
 def is_running(pid: int) -> bool:
-    """Whether there is such a process, and it has not ended yet."""
+    """True if there is such a process, and it has not ended yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):

@@ -215,7 +215,7 @@ def published() -> list[PublishedRow]:
 
 
 def peaks_audit() -> list[PeaksAuditRow]:
-    """What an invented library takes for three devices: one right, one sparse for dense, one not known."""
+    """Peaks of an invented library for three devices: one right, one sparse for dense, one not known."""
     common_part = {"library": "invented", "version": "1.0"}
     return [
         PeaksAuditRow(**common_part, device="L40", precision="bf16", theirs=181, ours=181, ratio=1, verdict="agreed"),
@@ -392,7 +392,7 @@ def profile(
 
 
 def repeated(time: float | None) -> dict[str, Any]:
-    """What three processes and the machine's probe say of a time; of every seventh run that the machine was slow."""
+    """Reports of three processes and the probe for a time; of every seventh run that the machine was slow."""
     if time is None:
         return {}
     drawn = int.from_bytes(hashlib.sha256(f"{time:.6e}".encode()).digest()[:2], "big") / 2**16  # the same each time

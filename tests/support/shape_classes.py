@@ -12,7 +12,7 @@ KERNELS = sorted((ROOT / "config" / "kernel").glob("*.yaml"))
 
 
 def kernel_class(config: Path) -> type[MatmulKernel]:
-    """What a file of config/kernel names. Raises ModuleNotFoundError if it needs a package that is not installed."""
+    """The class in a file of config/kernel. Raises ModuleNotFoundError if it needs a package that is not installed."""
     module, _, name = yaml.safe_load(config.read_text())["_target_"].rpartition(".")
     return getattr(importlib.import_module(module), name)
 

@@ -29,7 +29,7 @@ GPUS = {"0": "/dev/null", "1": "/dev/zero"}  # a device file each, as SLURM want
 
 
 def why_not() -> str | None:
-    """Why no cluster can be made here; None if it can."""
+    """The reason why no cluster can be made here; None if one can."""
     missing = [program for program in PROGRAMS if shutil.which(program) is None]
     if missing:
         return f"SLURM is not installed: no {', '.join(missing)} (apt-get install slurm-wlm munge)"

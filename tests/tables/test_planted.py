@@ -1,4 +1,4 @@
-"""What someone else put into results: no path leads out of them, and nothing of it is read or copied."""
+"""Files that someone else put into results: no path leads out of them, and nothing of it is read or copied."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""How far numbers repeat, on simulated machines that do and that do not."""
+"""Repeatability of numbers, on simulated machines that repeat and that do not."""
 
 import json
 import math

@@ -26,7 +26,7 @@ class Machine:
         self.measured = 0
 
     def process(self, true_s: float, windows: int = 2) -> float:
-        """What one process reports: the median of its windows."""
+        """One process's report: the median of its windows."""
         self.measured += 1
         level = true_s * math.exp(self.random.gauss(0, self.between))
         level *= 2.0 if self.random.random() < self.slow else 1.0

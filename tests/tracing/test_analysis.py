@@ -1,4 +1,4 @@
-"""Where a window's time goes, by hand, on traces written as torch.profiler writes them."""
+"""Shares of a window's time, worked out by hand, on traces written as torch.profiler writes them."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What `make bench` prints, and that the sweeps which it times still run; no time is asserted."""
+"""The output of `make bench`, and a check that the sweeps which it times still run; no time is asserted."""
 
 import re
 from pathlib import Path

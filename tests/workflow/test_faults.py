@@ -1,4 +1,4 @@
-"""What is done to a sweep, and what it must come through: its rows complete, none measured twice, nothing left running.
+"""Faults that a sweep must survive: its rows complete, none measured twice, nothing left running.
 
 `make faults` does each fault as often as docs/reliability.md says, at random moments; the tests do a part of them once.
 The workflow, planning, client, worker, runner and tables are the real ones; only what is measured is a pause.

@@ -47,7 +47,7 @@ def test_four_gpus_measure_four_runs_at_a_time_each_its_own(tree: Path, monkeypa
 
 
 def test_no_rate_is_kept_that_no_one_asked_for(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `keep_no_default_rate` does to a scheduler, the workflow has done before its first run."""
+    """The workflow has called `keep_no_default_rate` on its scheduler before its first run."""
     monkeypatch.setenv(GPUS, f"{pretend.HARDWARE}:GPU-f")
     rules = tree / "workflow/rules/common.smk"
     start = "    lifetime.start("

@@ -1,4 +1,4 @@
-"""What the project says of itself in several places agrees."""
+"""Facts that the project states in several places agree."""
 
 import json
 import os

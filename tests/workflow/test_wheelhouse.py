@@ -1,4 +1,4 @@
-"""What `make wheelhouse` collects: by the real script and pip, from an index in a folder, without a network."""
+"""Wheels that `make wheelhouse` collects: by the real script and pip, from an index in a folder, without a network."""
 
 import hashlib
 import importlib.util
