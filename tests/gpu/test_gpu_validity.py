@@ -3,6 +3,7 @@
 import importlib
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -181,6 +182,30 @@ def test_without_nsight_compute_a_case_says_why(executed, monkeypatch):
     row = executed.compare("product")
     assert row["executed_operations"] is None
     assert "not installed" in row["reason"]
+
+
+def test_a_report_that_cannot_be_read_costs_its_case_alone(executed, monkeypatch):
+    monkeypatch.setattr(
+        executed, "executed_operations", lambda case: executed.summed('"a.sum"\n""\n"n/a"\n', ["a.sum"])
+    )
+    row = executed.compare("product")
+    assert row["executed_operations"] is None
+    assert "n/a" in row["reason"]
+
+
+def test_a_profiler_that_breaks_costs_its_rung_alone(benchmark_scripts, monkeypatch):
+    second_clock = importlib.import_module("second_clock")
+
+    def breaks(step, calls):
+        raise FileNotFoundError("clock.hatchet")
+
+    monkeypatch.setattr(second_clock, "by_proton", breaks)
+    monkeypatch.setattr(second_clock, "observe", lambda *asked: SimpleNamespace(time_s=1.0))
+    monkeypatch.setattr(second_clock, "clock_for", lambda device: None)
+    monkeypatch.setattr("mfulab.kernels.base.require_capability", lambda *asked: None)
+    made = second_clock.random_operands
+    monkeypatch.setattr(second_clock, "random_operands", lambda *asked, seed: made(*asked[:2], "cpu", seed))
+    assert second_clock.compare("triton_plain", "fp32", 64)["reason"] == "FileNotFoundError: clock.hatchet"
 
 
 @pytest.mark.parametrize("script", ["executed_operations", "second_clock"])
