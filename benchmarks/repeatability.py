@@ -157,7 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _told(sweeps: Sequence[Sweep], slow: Sweep | None, slower: float) -> bool:
-    """Prints the targets' lines; whether all hold."""
+    """Prints the targets' lines and returns True if all hold."""
     compared = [each for pair in pairs(sweeps) for each in judged(pair)]
     if not compared:
         print("nothing could be compared: no run has a time in two sweeps", file=sys.stderr)

@@ -19,7 +19,7 @@ class Target:
 
 
 def report(target: Target, got: float) -> bool:
-    """Prints the line at once; whether the target holds."""
+    """Prints the line at once and returns True if the target holds."""
     unit = f" {target.unit}" if target.unit else ""
     aim = f"{target.name} {'≥' if target.is_least else '≤'} {target.limit:g}{unit}"
     holds = target.holds(got)

@@ -12,22 +12,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from support.workflow_copy import ROOT, copy_workflow
+from support.workflow_copy import ROOT, STEPS, copy_workflow, fake_steps
 
-# The real app, runner and imports of the step; only its measurement returns at once.
-SCRIPT = """
-from pathlib import Path
+# What the step imports is a part of a run's cost; only its measurement returns at once.
+MEASURE = """
 import importlib
-from mfulab.cli.step import main
-from mfulab.schema.measurements import MEASUREMENTS
-from mfulab.steps.base import Measured
-
-name = Path(__file__).stem
-step = importlib.import_module(f"mfulab.steps.{name}")
-step.measure = lambda config, folder: Measured(MEASUREMENTS[name].row(measured_s=0.0))
-main(name)
+importlib.import_module(f"mfulab.steps.{Path(__file__).stem}")
+measure = lambda config, folder: Measured(MEASUREMENTS[step].row(measured_s=0.0))
 """
-STEPS = ("environment", "ceilings", "count_flops", "profile_step", "bench_matmul")
 PLAN = """
 import sys
 from mfulab.planning.workflow import Workflow
@@ -49,8 +41,7 @@ def copy(steps: tuple[str, ...] = STEPS) -> Iterator[Path]:
     """A folder, as long as it is needed, with what Snakemake needs of this project; `steps` measure nothing there."""
     with tempfile.TemporaryDirectory(prefix="mfulab-bench-") as name:
         folder = copy_workflow(Path(name))
-        for step in steps:
-            (folder / "scripts" / f"{step}.py").write_text(SCRIPT)
+        fake_steps(folder, MEASURE, steps)
         yield folder
 
 

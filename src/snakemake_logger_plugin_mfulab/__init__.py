@@ -41,7 +41,7 @@ RED, GREEN, YELLOW, FAINT = 31, 32, 33, 2
 
 
 def _explain_dotted_keys() -> None:
-    """Tells a dotted key of --config in one line, which Snakemake ends with a traceback before any workflow is read."""
+    """Reports a dotted key of --config in one line; Snakemake alone would end with a traceback."""
     parse = cli.parse_config
 
     def parse_or_explain(entries: Any) -> Any:

@@ -62,8 +62,6 @@ def test_palm_formula_holds_for_grouped_query_attention():
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        (formulas.linear_flops(4, 3), 24),
-        (formulas.linear_flops(4096, 1000), 2 * 4_096_000),
         (formulas.matmul_flops(1024, 1024, 1024), 2_147_483_648),
         (formulas.convolution_flops(3, 16, 3, 32, 32), 2 * 442_368),
         (formulas.convolution_flops(32, 32, 3, 8, 8, groups=32), 2 * 9 * 32 * 64),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.processes import is_running, pid_in, until
+from support.workflow_copy import fake_steps
 
 from mfulab.hardware.identity import hardware_slug
 from mfulab.runtime import client, lifetime, processes
@@ -20,12 +21,10 @@ from mfulab.schema.rows import LONGEST_MESSAGE
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the worker is for Linux: elsewhere there is none")
 
 # A step whose measurement is told by the kernel's name; everything around it is the real app and runner.
-SCRIPT = """
-import ctypes, os, random, signal, subprocess, sys, time, types
-from mfulab.cli.step import main
+MEASURE = """
+import ctypes, os, random, signal, subprocess, time
 from mfulab.schema.errors import ConfigurationError
 from mfulab.schema.rows import MatmulRow
-from mfulab.steps.base import Measured
 
 def measure(config, folder):
     print("measuring", config.kernel.name)
@@ -82,11 +81,6 @@ def measure(config, folder):
     }
     row = MatmulRow(kernel=config.kernel.name, size=config.size, precision="fp32", time_s=0.5, m=8)
     return Measured(row, [state])
-
-module = types.ModuleType("mfulab.steps.bench_matmul")
-module.measure = measure
-sys.modules["mfulab.steps.bench_matmul"] = module
-main("bench_matmul")
 """
 
 
@@ -100,7 +94,7 @@ def worker() -> Iterator[str]:
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     (tmp_path / "scripts").mkdir()
-    (tmp_path / "scripts" / "bench_matmul.py").write_text(SCRIPT)
+    fake_steps(tmp_path, MEASURE, ("bench_matmul",))
     return tmp_path
 
 

@@ -10,22 +10,17 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from support.workflow_copy import ROOT, copy_workflow
+from support.workflow_copy import ROOT, copy_workflow, fake_steps
 
 from mfulab.runtime.client import SOCKET
 
 HARDWARE = "nvidia-pretend"
-# Each step's script: a measurement notes where and when it was made. While a file `hold` is there, only the first ends;
-# with a file `together`, each waits up to a minute until as many have begun as it says.
-SCRIPT = """
-import importlib, json, os, sys, time, types
-from pathlib import Path
+# A measurement notes where and when it was made. While a file `hold` is there, only the first ends; with a file
+# `together`, each waits up to a minute until as many have begun as it says.
+MEASURE = """
+import json, os, time
 from mfulab.hardware import identity
 identity.hardware_slug = lambda device="auto": "nvidia-pretend"
-from mfulab.cli.step import main
-from mfulab.schema.measurements import MEASUREMENTS
-from mfulab.steps.base import Measured
-step = Path(__file__).stem
 
 def measure(config, folder):
     began = time.time()
@@ -41,11 +36,6 @@ def measure(config, folder):
     with open("told", "a") as file:
         file.write(json.dumps([*where, began, time.time(), str(folder)]) + "\\n")
     return Measured(MEASUREMENTS[step].row())
-
-module = types.ModuleType(f"mfulab.steps.{step}")
-module.measure = measure
-sys.modules[module.__name__] = module
-main(step)
 """
 EXPERIMENT = """# @package _global_
 steps: [bench_matmul]
@@ -80,8 +70,7 @@ class Measurement(NamedTuple):
 def make(folder: Path) -> Path:
     """The workflow's files in `folder`, with pretending steps and an experiment of RUNS."""
     copy_workflow(folder)
-    for step in ("environment", "ceilings", "count_flops", "profile_step", "bench_matmul"):
-        (folder / "scripts" / f"{step}.py").write_text(SCRIPT)
+    fake_steps(folder, MEASURE)
     (folder / "config/experiment/pretend.yaml").write_text(EXPERIMENT)
     return folder
 

@@ -20,7 +20,7 @@ from uuid import uuid4
 
 import pytest
 from support.processes import is_running, until
-from support.workflow_copy import copy_workflow
+from support.workflow_copy import copy_workflow, fake_steps
 
 from mfulab.runtime.client import SOCKET
 
@@ -32,13 +32,8 @@ TIMES = int(os.environ.get("MFULAB_FAULTS", "0"))
 IS_SHORT = not TIMES
 SEED = int(os.environ.get("MFULAB_FAULTS_SEED", "1"))
 MARK = "MFULAB_TEST_MARK"
-SCRIPT = """
-import json, os, sys, time, types
-from pathlib import Path
-from mfulab.cli.step import main
-from mfulab.schema.measurements import MEASUREMENTS
-from mfulab.steps.base import Measured
-step = Path(__file__).stem
+MEASURE = """
+import json, os, time
 
 def measure(config, folder):
     time.sleep(PAUSE)
@@ -48,11 +43,6 @@ def measure(config, folder):
     if hostile.exists():
         exec(hostile.read_text(), {"config": config, "folder": folder})
     return Measured(MEASUREMENTS[step].row(process_s=1.0))
-
-module = types.ModuleType(f"mfulab.steps.{step}")
-module.measure = measure
-sys.modules[module.__name__] = module
-main(step)
 """
 EXPERIMENT = """# @package _global_
 steps: [count_flops]
@@ -77,8 +67,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def make_script(tree: Path, pause_s: float) -> None:
-    for step in ("count_flops", "environment"):
-        (tree / "scripts" / f"{step}.py").write_text(SCRIPT.replace("PAUSE", str(pause_s)))
+    fake_steps(tree, MEASURE.replace("PAUSE", str(pause_s)), ("count_flops", "environment"))
 
 
 def command(*options: str, target: str = "rows", **config: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""One step without Snakemake: Hydra composes, the run is measured in a process of its own, and its row is shown."""
+"""One step without Snakemake: Hydra composes, the run is measured in a separate process, and its row is shown."""
 
 import csv
 import subprocess

@@ -1,4 +1,4 @@
-"""The command line of scripts/<step>.py: a planned run by its config, or any run by hand in Hydra's words.
+"""The command line of scripts/<step>.py: a planned run by its config, or any run by Hydra overrides.
 
 python scripts/profile_step.py model=resnet18 batch_size=4         one run, and what its numbers are joined with
 python scripts/bench_matmul.py -m experiment=kernels               a sweep, without Snakemake

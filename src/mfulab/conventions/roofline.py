@@ -11,10 +11,8 @@ from mfulab.flops.memory import training_memory
 from mfulab.hardware.datasheets import UnknownDeviceError, find
 from mfulab.hardware.peaks import UNITS, peak
 from mfulab.schema.errors import ConfigurationError, unknown
+from mfulab.schema.formats import ELEMENT_BYTES
 from mfulab.schema.groups import ModelConfig
-
-ELEMENT_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1, "fp4": 0.5}
-"""Bytes of an element in each format; tf32 is stored in 32 bits."""
 
 
 @dataclass(frozen=True)

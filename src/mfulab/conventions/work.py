@@ -1,4 +1,4 @@
-"""The counted work of one step of a model in the parts that conventions differ in, from a process of its own."""
+"""The counted work of one step of a model in the parts that conventions differ in, from a separate process."""
 
 import json
 import re
@@ -83,7 +83,7 @@ class Work:
 
 
 def work(config: ModelConfig, sequence_length: int | None = None, batch_size: int = 1, mode: Mode = "training") -> Work:
-    """Counts one step in a process of its own: counting leaves compiled models slow in the process that counts.
+    """Counts one step in a separate process: counting leaves compiled models slow in the process that counts.
 
     Raises ConfigurationError with the counter's message where the model cannot be built or counted.
     """

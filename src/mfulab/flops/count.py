@@ -29,7 +29,7 @@ class Count:
         saved: kept by the forward pass for the backward pass, parameters and buffers left out: the activations.
         peak: largest memory alive at once beside parameters and inputs: activations, gradients, what is in passing.
         by_layers: forward FLOPs of the layers that have formulas of their own: a second count.
-        real: the batch's documents, as the first call of a layer tells them; None if none does.
+        real: the batch's documents, from the first layer's call that shows them; None if none does.
     """
 
     operations: Operations
@@ -40,7 +40,7 @@ class Count:
 
     @property
     def useful_percent(self) -> float | None:
-        """The share of forward and backward FLOPs that serves real tokens; None if no call tells which these are."""
+        """The share of forward and backward FLOPs that serves real tokens; None if no call shows which these are."""
         whole = self.operations.model_flops
         return 100 * useful_flops(self.operations, self.real) / whole if self.real and whole else None
 
@@ -80,7 +80,7 @@ def count(model: torch.nn.Module, step: Callable[[], torch.Tensor], backward: bo
 
 
 class _RealTokens(ExitStack):
-    """Notes the real tokens of the first layer whose call tells them: a wrapper may pad, or make the mask."""
+    """Notes the real tokens of the first layer whose call shows them: a wrapper may pad, or make the mask."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()

@@ -59,7 +59,7 @@ def flex_attention_seen(add: Add) -> Iterator[None]:
 
 
 def block_mask_pairs(query: Tensor, key: Tensor, block_mask: tuple[Any, ...]) -> Pairs:
-    """Pairs of one head and sequence, the mean over those that the block mask tells apart."""
+    """Pairs of one head and sequence, the mean over those that the block mask distinguishes."""
     queries, keys = query.shape[-2], key.shape[-2]
     partial, _, full = block_mask[2:5]
     rows, columns, mask_function = block_mask[-3:]

@@ -9,11 +9,6 @@ from dataclasses import dataclass
 # ----------------------------------------------------------------------------------------------- operators, forward
 
 
-def linear_flops(inputs: int, outputs: int, rows: int = 1) -> int:
-    """2·inputs·outputs for each row; the bias is not counted."""
-    return 2 * rows * inputs * outputs
-
-
 def matmul_flops(m: int, n: int, k: int, batch: int = 1) -> int:
     """[m, k]·[k, n]: 2·m·n·k."""
     return 2 * batch * m * n * k

@@ -30,7 +30,7 @@ def with_values(tensor: Any) -> Any:
 
 
 def mask_pairs(mask: Any, queries: int, keys: int) -> Pairs:
-    """Pairs of one head and sequence, the mean over those that the mask tells apart.
+    """Pairs of one head and sequence, the mean over those that the mask distinguishes.
 
     Args:
         mask: [..., queries, keys] or what broadcasts to it; true, or above -10,000, where a query sees a key.

@@ -261,7 +261,7 @@ def convolution(x: torch.Tensor, weight: torch.Tensor, *rest: Any, out: Any, **k
 
 @_formula("aten::cudnn_convolution", "aten::mkldnn_convolution", "aten::_conv_depthwise2d")
 def plain_convolution(x: torch.Tensor, weight: torch.Tensor, *rest: Any, out: Any, **kwargs: Any) -> int:
-    """The same where there is no transposed kind."""
+    """The same without a transposed kind."""
     return convolution_flops(x.shape, weight.shape, out.shape, transposed=False)
 
 

@@ -1,7 +1,7 @@
 """Models spread over ranks: FLOPs of the job from those of its ranks, and plans counted on one process without any.
 
 A counter sees what its rank computes: DTensor's and FSDP2's operators on local shards. The sum over ranks is the job.
-Where a wrapper cannot be counted, count the model before it is wrapped, or give the number by hand.
+If a wrapper cannot be counted, count the model before it is wrapped, or give the number yourself.
 """
 
 from collections.abc import Iterator

@@ -40,7 +40,7 @@ def _held(tensor: torch.Tensor) -> Held:
 
 
 class _Storages:
-    """Pieces of memory that have been seen and are still there, told apart by their address."""
+    """Pieces of memory that have been seen and are still there, by their address."""
 
     def __init__(self) -> None:
         self._alive: dict[int, weakref.ref[torch.UntypedStorage]] = {}

@@ -73,7 +73,7 @@ def find(device: str, units: int | None = None, pci_id: str | None = None) -> Da
 
 
 def is_slice(device: str) -> bool:
-    """Tells from a device's name that it is a MIG instance, a part of the product named."""
+    """Recognises a MIG instance, a part of the product named, by the device's name."""
     return bool(_SLICE.search(device))
 
 

@@ -22,7 +22,7 @@ class GpuProperties:
 
 
 def uuid_of(device: Any) -> str:
-    """The UUID of a torch CUDA device, without the prefix that tells a GPU from a MIG instance: torch gives none."""
+    """The UUID of a torch CUDA device, without its prefix (GPU or MIG): torch gives none."""
     import torch
 
     return str(torch.cuda.get_device_properties(device).uuid).removeprefix("GPU-").removeprefix("MIG-")

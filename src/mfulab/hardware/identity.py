@@ -24,7 +24,7 @@ class CudaDevice:
 
 
 def resolve(device_type: DeviceType) -> Literal["cpu", "cuda"]:
-    """The device to measure: `auto` is the GPU where there is one that torch can use.
+    """The device to measure: `auto` is the GPU if torch can use one.
 
     Raises NoDeviceError for `cuda` without one.
     """

@@ -64,7 +64,7 @@ def handle_by_uuid(uuid: str) -> Any:
 
 
 def handles() -> Iterator[Any]:
-    """The handles of all GPUs in NVML's order (that of the PCI bus); none where there is no driver."""
+    """The handles of all GPUs in NVML's order (that of the PCI bus); none without a driver."""
     if why_absent() is None:
         for index in range(optional(pynvml.nvmlDeviceGetCount) or 0):
             with contextlib.suppress(RefusedError):

@@ -33,7 +33,7 @@ def text(path: str | os.PathLike[str]) -> str | None:
 
 
 def write(path: str, content: str) -> None:
-    """Writes to a file below /proc, where there is one that this process may write."""
+    """Writes to a file below /proc if this process may."""
     with suppress(OSError), open(os.path.join(ROOT, path), "w", encoding="ascii") as file:
         file.write(content)
 

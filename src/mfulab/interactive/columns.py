@@ -53,7 +53,7 @@ def shares(
 
     Args:
         work: of the steps.
-        dtype: of the model's parameters: the format of FLOPs that were given by hand.
+        dtype: of the model's parameters: the format of FLOPs that the user gave.
         device: what is watched.
         lies_on: devices that hold the model.
         clock_mhz: the mean clock, None if it is not reported.

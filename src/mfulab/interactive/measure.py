@@ -192,7 +192,7 @@ class Window:
                 self._published.tell(self._phases, self._dtype)
 
     def note(self, batch: Any) -> None:
-        """Tells steps with other shapes apart, before a step that calls no model given to the window with `batch`."""
+        """Distinguishes steps with other shapes, before a step that calls no model given to the window with `batch`."""
         with self._goes_on() as is_open:
             if is_open:
                 kind, samples = describe(batch)

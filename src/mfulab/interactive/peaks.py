@@ -47,7 +47,7 @@ def peaks_of(
         device: what ran the matmuls.
         formats: FLOPs that the model needs by what was multiplied; not empty.
         executed: the same, executed.
-        given: peaks by hand.
+        given: peaks that the user gave.
         ceiling_s: seconds to spend on matmuls, 0 for none.
         anew: whether to measure a ceiling again that others disturbed.
     """
@@ -90,7 +90,7 @@ def most(flops: Mapping[str, int]) -> str:
 
 
 def _row(flops: Mapping[str, int], peaks: Mapping[str, Peak], ceilings: Mapping[str, Ceiling]) -> dict[str, Any]:
-    if not any(flops.values()):  # given by hand: their format is the model's
+    if not any(flops.values()):  # given by the user: their format is the model's
         flops = dict.fromkeys(flops, 1)
 
     def weighted(peak: Callable[[str], float | None]) -> float | None:

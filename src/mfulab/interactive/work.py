@@ -1,4 +1,4 @@
-"""Work of a window's steps: FLOPs that were counted, given by hand, or counted of a batch; else why there are none."""
+"""Work of a window's steps: FLOPs counted, given by the user or counted of a batch, or a reason for none."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -5,9 +5,7 @@ from typing import Any
 
 from mfulab.kernels.base import Launch, MatmulKernel, Shape, ceil_div
 from mfulab.schema.errors import UnsupportedError
-
-# Bytes of an operand's row in a tile: 128, the widest swizzle of Hopper's copy engine.
-ITEM_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
+from mfulab.schema.formats import FORMATS
 
 # Where sums need more registers, the largest tiles that cuTile 1.7 compiles for Hopper without spills.
 UNSPILLED = {"fp32": (64, 64, 16), "fp8": (64, 128, 128)}
@@ -19,13 +17,14 @@ class CuTile(MatmulKernel):
     family, after = "tile language", ""
     adds = "cuTile: NVIDIA's own tiles; the compiler chooses threads, shared memory and bulk copies"
     devices = ("cuda",)
-    precisions = tuple(ITEM_BYTES)
+    precisions = ("fp32", "tf32", "fp16", "bf16", "fp8", "int8")
     least_capability = (8, 0)
     block_sides = 3
 
     @property
     def sides(self) -> tuple[int, ...]:
-        default = (128, 128, 128 // ITEM_BYTES[self.precision])
+        # A row of an operand in a tile takes 128 bytes, the widest swizzle of Hopper's copy engine.
+        default = (128, 128, 128 // FORMATS[self.precision].bytes)
         return self.block or UNSPILLED.get(self.precision, default)
 
     def launch(self, shape: Shape) -> Launch:

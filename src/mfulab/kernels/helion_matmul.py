@@ -4,10 +4,10 @@ import functools
 from typing import Any
 
 from mfulab.kernels.base import Launch, MatmulKernel, Shape, ceil_div
+from mfulab.schema.formats import FORMATS
 
 # Tile (m, n, k), warps, stages by the bytes of an operand's element; Helion's own search for them takes minutes.
 CONFIGS = {4: ((128, 128, 32), 8, 3), 2: ((128, 256, 64), 8, 3)}
-ITEM_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
 
 
 class Helion(MatmulKernel):
@@ -16,20 +16,20 @@ class Helion(MatmulKernel):
     family, after = "tile language", "cutile"
     adds = "Helion: torch operations on tiles; indices, masks and the Triton kernel are made from them"
     devices = ("cuda",)
-    precisions = tuple(ITEM_BYTES)
+    precisions = ("fp32", "tf32", "fp16", "bf16")
     least_capability = (8, 0)
     block_sides = 3
 
     @property
     def sides(self) -> tuple[int, ...]:
-        return self.block or CONFIGS[ITEM_BYTES[self.precision]][0]
+        return self.block or CONFIGS[FORMATS[self.precision].bytes][0]
 
     def launch(self, shape: Shape) -> Launch:
         tile_m, tile_n, _ = self.sides
         return Launch(self.sides, (shape.batch * ceil_div(shape.m, tile_m) * ceil_div(shape.n, tile_n),))
 
     def run(self, *operands: Any, launch: Launch) -> None:
-        _, warps, stages = CONFIGS[ITEM_BYTES[self.precision]]
+        _, warps, stages = CONFIGS[FORMATS[self.precision].bytes]
         kernel(self.sides, warps, stages, "tf32" if self.precision == "tf32" else "ieee")(*operands)
 
 

@@ -7,7 +7,8 @@ import triton
 
 from mfulab.kernels.base import Launch, Shape
 from mfulab.kernels.devices import require_grid
-from mfulab.kernels.triton_kernels import ITEM_BYTES, TritonKernel, matmul_tiles
+from mfulab.kernels.triton_kernels import TritonKernel, matmul_tiles
+from mfulab.schema.formats import FORMATS
 
 # (tile_m, tile_n, tile_k in bytes of an operand's row, warps, stages)
 CANDIDATES = [
@@ -35,14 +36,14 @@ class TritonAutotuned(TritonKernel):
 
     def launch(self, shape: Shape) -> Launch:
         """Tile and grid of the winner; empty before the first call has found it."""
-        best = getattr(autotuned(ITEM_BYTES[self.precision]), "best_config", None)
+        best = getattr(autotuned(FORMATS[self.precision].bytes), "best_config", None)
         if best is None:
             return Launch()
         sides = tuple(best.kwargs[side] for side in ("tile_m", "tile_n", "tile_k"))
         return Launch(sides, _grid({**shape._asdict(), **best.kwargs}))
 
     def run(self, *operands: Any, launch: Launch) -> None:
-        tuned = autotuned(ITEM_BYTES[self.precision])
+        tuned = autotuned(FORMATS[self.precision].bytes)
         self._compiled = tuned[_grid](*self.arguments(*operands), **self.constants(), **self.OPTIONS)
 
 

@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from mfulab.kernels.base import Launch, MatmulKernel, Resources, Shape, ceil_div
+from mfulab.schema.formats import FORMATS
 
 GROUP = 8  # rows of tiles that are walked together, so that their operands are found in the L2 cache
 
@@ -75,7 +76,6 @@ def matmul_persistent(
 
 # Tile, warps, stages by the bytes of an operand's element: fits Hopper's shared memory (144 KiB of 227).
 DEFAULTS = {4: ((128, 128, 32), 8, 3), 2: ((128, 256, 64), 8, 3), 1: ((128, 256, 128), 8, 3)}
-ITEM_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
 
 
 class TritonKernel(MatmulKernel):
@@ -97,7 +97,7 @@ class TritonKernel(MatmulKernel):
 
     @property
     def sides(self) -> tuple[int, ...]:
-        return self.block or DEFAULTS[ITEM_BYTES[self.precision]][0]
+        return self.block or DEFAULTS[FORMATS[self.precision].bytes][0]
 
     def launch(self, shape: Shape) -> Launch:
         tile_m, tile_n, _ = self.sides
@@ -110,7 +110,7 @@ class TritonKernel(MatmulKernel):
 
     def tiling(self) -> dict[str, Any]:
         """Tile, warps and pipeline stages."""
-        _, warps, stages = DEFAULTS[ITEM_BYTES[self.precision]]
+        _, warps, stages = DEFAULTS[FORMATS[self.precision].bytes]
         sides = dict(zip(("tile_m", "tile_n", "tile_k"), self.sides, strict=True))
         return {**sides, "num_warps": warps, "num_stages": stages}
 

@@ -3,8 +3,9 @@
 from typing import Any
 
 from mfulab.kernels.base import Launch, Shape, ceil_div
-from mfulab.kernels.triton_kernels import ITEM_BYTES, TritonKernel, matmul_persistent, multiprocessors
+from mfulab.kernels.triton_kernels import TritonKernel, matmul_persistent, multiprocessors
 from mfulab.schema.errors import UnsupportedError
+from mfulab.schema.formats import FORMATS
 
 
 class TritonPersistent(TritonKernel):
@@ -17,7 +18,7 @@ class TritonPersistent(TritonKernel):
 
     def require(self, device: str, shape: Shape) -> None:
         super().require(device, shape)
-        item = ITEM_BYTES[self.precision]
+        item = FORMATS[self.precision].bytes
         if shape.n * item % 16 or shape.k * item % 16:
             raise UnsupportedError(
                 f"{self}: rows must be multiples of 16 bytes, not those of {shape} in {self.precision}"

@@ -40,7 +40,7 @@ class HandNormGelu(LibraryNormGelu):
 
 
 class InPlaceNormGelu(HandNormGelu):
-    """By hand and in place: as many operators, which write where they read; only where no backward pass follows."""
+    """Written out and in place: as many operators, which write where they read; only if no backward pass follows."""
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         if torch.is_grad_enabled():

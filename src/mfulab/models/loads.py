@@ -1,4 +1,4 @@
-"""Loads whose utilization is known by construction: what each counter should read is known before it reads."""
+"""Loads whose utilization is known by construction, and so what each counter should read."""
 
 import functools
 import time

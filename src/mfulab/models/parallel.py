@@ -37,7 +37,7 @@ def threads_per_rank(parallel: ParallelConfig, device: DeviceConfig) -> int:
 
 
 def require_devices(parallel: ParallelConfig, found: int, kind: str) -> None:
-    """Raises UnsupportedError where each process cannot have a device of its own, of the `found` of its node."""
+    """Raises UnsupportedError if a process would have no device of its own among the `found` of its node."""
     if parallel.processes > found * parallel.nodes:
         nodes = f" with parallel.nodes={parallel.nodes}" if parallel.nodes > 1 else ""
         has = "each node" if nodes else "this run"

@@ -19,7 +19,7 @@ StepFunction = Callable[[], torch.Tensor]
 Phase = Literal["forward", "backward", "optimiser", "other"]
 Teacher = Callable[[], torch.Tensor]
 Mark = Callable[[Phase], object]
-"""Told that what ran since the last call was of this phase."""
+"""Called at the end of each phase, with its name."""
 
 TEMPERATURE = 2.0  # that softens a teacher's classes
 SCHEDULE_STEPS = 1000  # of a cosine's half; which part of it is measured does not change what a step costs

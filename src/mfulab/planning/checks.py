@@ -1,4 +1,4 @@
-"""Mistakes in a sweep, each told in one sentence that names the key, the value and the choices, before any planning."""
+"""Mistakes in a sweep, each reported in one sentence with the key, the value and the choices, before any planning."""
 
 import math
 import re

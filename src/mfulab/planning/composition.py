@@ -151,10 +151,6 @@ def _compose_one(chosen: Sequence[str], overrides: Sequence[Override], folder: P
     return Composition(choices["experiment"], base, choices, expanded, fixed, given)
 
 
-def _experiments(parsed: Sequence[Override]) -> list[str]:
-    return [name for each in parsed if each.key_or_group == "experiment" for name in checks.values_of(each)]
-
-
 def _options(
     group: str,
     names: Sequence[str],

@@ -66,7 +66,7 @@ def _differences(key: str, value: Any, default: Any) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    """A value as part of a file name: lists joined by x, anything unusual replaced, and then told apart by a hash."""
+    """A value as part of a file name: lists joined by x, anything unusual replaced, then with a hash."""
     if isinstance(value, list | tuple):
         value = "x".join(str(item) for item in value)
     text = str(value)

@@ -113,7 +113,7 @@ def check_writable(results: Path) -> None:
 
 
 def write_if_changed(path: Path, text: str) -> bool:
-    """Writes `text` by renaming a finished file, leaves a file that holds it already untouched; whether it wrote."""
+    """Writes `text` by renaming a finished file; False if the file holds it already and is left untouched."""
     if holds(path, text):
         return False
     write_text(path, text)

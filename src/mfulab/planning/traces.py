@@ -21,7 +21,7 @@ ENDINGS = (".json", ".json.gz")
 
 
 def expanded(combination: Combination) -> Iterator[Combination]:
-    """A combination for each file that its `trace` means. Raises ConfigurationError where there is none."""
+    """A combination for each file that its `trace` means. Raises ConfigurationError if no file matches."""
     given = combination.content["trace"]
     if not given:
         raise ConfigurationError(f"trace={given}: give a file, a folder or a glob, such as trace='runs/*.json.gz'.")

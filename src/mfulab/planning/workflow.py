@@ -26,7 +26,7 @@ from mfulab.schema.replicates import previous, replicate_of, turn
 class Workflow:
     """Plans of Snakemake's `--config`; a mistake in it ends the process with one message.
 
-    Nothing is written before `begin`. Until then files that `begin` would write are told to Snakemake as scratch files
+    Nothing is written before `begin`. Until then files that `begin` would write are given to Snakemake as scratch files
     of now, so that a dry run lists exactly the runs that would be measured.
     """
 

@@ -23,7 +23,7 @@ class DutyCycle:
 
 
 def duty_cycle(rows: pd.DataFrame) -> DutyCycle | None:
-    """Of rows with `hardware`, `started_at`, `process_s` and `measured_s`; None if none tells when and for how long.
+    """Of rows with `hardware`, `started_at`, `process_s` and `measured_s`; None if none says when and for how long.
 
     A run that ended without having measured, out of time or unsupported, took its time all the same. What happens
     between the runs of a machine (the pipeline's own work, counting, waiting) is in the total, pauses left out;

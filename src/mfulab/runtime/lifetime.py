@@ -1,4 +1,4 @@
-"""Starts the warm worker for the length of a workflow on this machine, and tells the runs which GPUs there are."""
+"""Starts the warm worker for the length of a workflow on this machine, and gives the runs the list of its GPUs."""
 
 import os
 import shutil
@@ -35,7 +35,7 @@ class Worker:
 
 
 def start(is_local: bool = True, measures: bool = True) -> None:
-    """Starts a worker that ends with this process, and tells later child processes of both; returns at once.
+    """Starts a worker that ends with this process, and announces both to later child processes; returns at once.
 
     It imports what measuring needs, or where nothing is to be measured (`measures` is false) what the report needs.
 

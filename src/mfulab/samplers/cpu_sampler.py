@@ -33,7 +33,7 @@ class CpuSampler:
     """CPU utilization of this process with all its threads: 100 % where each of `cores` worked for it all the time.
 
     It exceeds 100 % where further threads work on a core's second logical CPU. Threads that spin
-    while they wait count as busy: like the GPU's utilization, it tells that something ran, not what.
+    while they wait count as busy: like the GPU's utilization, it says that something ran, not what.
     """
 
     def __init__(self, cores: float) -> None:

@@ -1,4 +1,4 @@
-"""The time series: a process of its own that writes a line each interval until its input is closed.
+"""The time series: a separate process that writes a line each interval until its input is closed.
 
 A thread would take the interpreter's lock from steps that are bound by launches. Run as
 `python -m mfulab.samplers.poller cpu PID CORES SECONDS` or `… cuda PID UUID SECONDS`; CSV goes to standard output.

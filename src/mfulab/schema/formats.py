@@ -60,6 +60,8 @@ FORMATS = {
         Format("int8", "int8", "int32", 8, 1, 0.0, is_floating=False),
     )
 }
+# Bytes of a number by format; fp4, which no matmul here is measured in, is one of devices and traces.
+ELEMENT_BYTES = {form.name: float(form.bytes) for form in FORMATS.values()} | {"fp4": 0.5}
 # The format of a torch dtype; float32's own, since TF32 is a way to multiply it and no dtype.
 BY_DTYPE = {form.operand: form for form in FORMATS.values() if form.name != "tf32"}
 # Other types that are multiplied at the rate of one above.

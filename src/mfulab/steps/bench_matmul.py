@@ -180,7 +180,7 @@ def _time(
 ) -> tuple[list[Repetition], str | None]:
     """All repetitions, and the name of the reference where the library has the matmul; leaves other inputs behind.
 
-    Fills the row's columns of the machine's states, which `watch` told and whose `best` may be known.
+    Fills the row's columns of the machine's states, which `watch` reported and whose `best` may be known.
     """
     device = operands.a.device.type
     timer: Timer = DeviceTimer() if device == "cuda" else HostTimer(cpu().last_level_cache_bytes)

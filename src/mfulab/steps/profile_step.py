@@ -140,7 +140,7 @@ def make_step(
 ) -> tuple[Callable[..., Any], Callable[[], float]]:
     """The step as a function, and a function that gives the loss: of the last training step, or of one output.
 
-    What making it tells, such as the error of a quantised model, is put into `told`.
+    Readings from making it, such as the error of a quantised model, are put into `told`.
     A training step that is no captured graph takes a `workload.Mark` for its phases.
     """
     model, batch = workload.make_model(config, device)

@@ -36,7 +36,7 @@ RANK = ("rank", "time_ms", "mfu_percent", "memory_bytes", "communication_ms", "e
 
 
 def rank_rows(row: Row) -> list[dict[str, Any]]:
-    """A row a rank of a profiled job: its step, communication and memory as it told them, and MFU under its own peak.
+    """A row a rank of a profiled job: its step, communication and memory as reported, and MFU under its own peak.
 
     Ranks of a job share the work and the peaks equally. Empty for a run of one process.
     """

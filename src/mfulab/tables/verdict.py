@@ -237,7 +237,7 @@ def computed_beside(facts: Facts) -> Said | None:
 
 
 def disturbed(facts: Facts) -> Said | None:
-    """Processes that met a slow state of the machine, as its probe tells; None if it was as fast as ever."""
+    """Processes that met a slow state of the machine, by its probe; None if it was as fast as ever."""
     if not facts.at_least("disturbed_replicates", 1):
         return None
     numbers = {"count": facts["disturbed_replicates"], "total": facts["replicates"], "slowdown": facts["slowdown"]}

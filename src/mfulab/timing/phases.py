@@ -1,4 +1,4 @@
-"""Times the phases of a step, in steps of their own: marking would disturb the windows in which speed is measured."""
+"""Times the phases of a step, in separate steps: marking would disturb the windows in which speed is measured."""
 
 import math
 from collections import Counter, defaultdict

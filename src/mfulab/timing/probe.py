@@ -1,4 +1,4 @@
-"""State of the machine between windows: a fixed piece of work, whose time against the machine's best tells it.
+"""State of the machine between windows: the time of a fixed piece of work ÷ the machine's best.
 
 A machine has states that no counter shows: a neighbour on the host who shares a core or the memory, a clock that fell.
 Each slows a matmul that stays in the caches, or a copy that does not, as it slows what is measured between them.
@@ -54,7 +54,7 @@ class State:
 
 
 class Watch(Protocol):
-    """Tells the machine's state now; the latest one where asking again would cost too much."""
+    """Returns the machine's state now, or the latest one if asking again would cost too much."""
 
     def __call__(self) -> State: ...
 

@@ -181,7 +181,7 @@ def disturbed_rounds(states: Sequence[State], best: Best) -> set[int]:
 
 
 def undisturbed(repetitions: Sequence[Repetition], disturbed: set[int], least_rounds: int) -> list[Repetition]:
-    """Those of the other rounds where there are `least_rounds` of them; else all, marked."""
+    """Those of the other rounds if there are `least_rounds` of them; otherwise all, marked."""
     kept = [one for one in repetitions if one.round not in disturbed]
     if len({one.round for one in kept}) >= least_rounds:
         return kept

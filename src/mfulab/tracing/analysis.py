@@ -19,10 +19,10 @@ from mfulab.tracing.window import Window
 
 @dataclass
 class Analysis:
-    """All that is told of one window.
+    """Everything that a trace holds about one window.
 
     Attributes:
-        window: the time that it is told of.
+        window: the time that it covers.
         readings: shares, gaps and latencies, by column.
         spent: nanoseconds of each kind of time, exclusive: they sum to the window.
         products: by operator, shapes and format, longest first.

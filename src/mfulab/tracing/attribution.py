@@ -29,7 +29,7 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Attribution:
-    """Of every host call and activity: what it belongs to. Indices into `Recording.host`; -1 where there is none.
+    """Owners of every host call and activity: indices into `Recording.host`, -1 without an owner.
 
     Attributes:
         product: of each host call, the outermost product that it is or lies in; of those whose record does not tell

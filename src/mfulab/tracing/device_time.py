@@ -48,7 +48,7 @@ class DeviceTime:
         self.graph = attribution.by_graph[self.inside]
         self.launched = launch_of(recording)[self.inside]
         compute = self.kind == COMPUTE
-        # Kernels of no operator, left over from earlier steps or launched by hand, go by their names.
+        # Kernels of no operator, left over from earlier steps or launched directly, go by their names.
         named = np.array([multiplies(name) for name in recording.names], bool)[activities.name[self.inside]]
         alone = (self.product < 0) & (self.operator < 0) & ~self.graph
         self.multiplied = compute & ~self.graph & ((self.product >= 0) | (alone & named))

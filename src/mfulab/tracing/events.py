@@ -39,7 +39,7 @@ def read(path: Path) -> Recording:
     """Reads a trace file, gzip or not.
 
     Raises:
-        TraceError: the file is no trace, is damaged, or holds nothing that could be told from it.
+        TraceError: the file is no trace, is damaged, or holds nothing to report.
     """
     stream, reader = Stream(path), _Reader(path)
     first: list[dict[str, Any]] = []

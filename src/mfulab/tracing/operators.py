@@ -155,7 +155,7 @@ def _inside_product(event: Any) -> bool:
 
 
 def trace_readings(traced: TracedPass, device: torch.device) -> tuple[Readings, Analysis | None]:
-    """Shares of the traced steps, by kind of kernel and of operator, and all that the trace tells of them."""
+    """Shares of the traced steps, by kind of kernel and of operator, and what else the trace holds of them."""
     try:
         analysis = traced.analysis
     except TraceError as error:

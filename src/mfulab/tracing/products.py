@@ -45,7 +45,7 @@ class Product:
 def products_of(
     recording: Recording, attribution: Attribution, window: Window, on_gpu: bool, device: int | None = None
 ) -> tuple[list[Product], dict[str, tuple[int, Said]], set[int]]:
-    """The window's products with their FLOPs, those whose FLOPs are not told, and the calls of which they are.
+    """The window's products with their FLOPs, those of unknown FLOPs, and the calls whose FLOPs are known.
 
     With `device`, those of which that device executed a kernel.
     """

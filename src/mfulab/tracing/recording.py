@@ -96,10 +96,6 @@ class Recording:
         found = self.metadata.get("distributedInfo")
         return found if isinstance(found, dict) else {}
 
-    @property
-    def has_shapes(self) -> bool:
-        return any(call.shapes for call in self.host.calls.values())
-
     def device_properties(self, ordinal: int | None = None) -> dict[str, Any]:
         """Properties of a device by its number, else of that with most activities; empty where they are not told."""
         if not len(self.activities) or not self.properties:
@@ -123,7 +119,7 @@ def launch_delays(recording: Recording, device: int | None = None) -> Times:
 
 
 def launch_of(recording: Recording) -> npt.NDArray[np.int64]:
-    """The index of the launch of each activity, by correlation; -1 where there is none."""
+    """The index of the launch of each activity, by correlation; -1 without one."""
     launches, wanted = recording.launches, recording.activities.correlation
     if not len(launches.correlation):
         return np.full(len(wanted), -1)

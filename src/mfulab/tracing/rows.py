@@ -5,12 +5,12 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from mfulab.schema.formats import ELEMENT_BYTES
 from mfulab.schema.said import Said, packed_all
 from mfulab.schema.trace_row import TraceRow
 from mfulab.tracing.analysis import Analysis, Product
 from mfulab.tracing.recording import Recording
 
-ELEMENT_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1, "fp4": 0.5}
 LISTED = 10  # uncounted operators that a row names
 MOST_SHAPES = 40  # of which a row keeps FLOPs and times; those after them as one
 MOST_COLLECTIVES = 5000  # of which a row keeps the times

@@ -1,4 +1,4 @@
-"""Columns of a window's time, and what is told of it alike on a device and on a CPU's host thread."""
+"""Columns of a window's time, the same for a device and for a CPU's host thread."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""The tile that a kernel's name tells, and what padding a matmul to whole tiles costs."""
+"""The tile in a kernel's name, and the cost of padding a matmul to whole tiles."""
 
 import functools
 import re
@@ -36,7 +36,7 @@ def multiplies(kernel: str) -> bool:
 
 @functools.cache
 def rounds_to_tf32(kernel: str) -> bool:
-    """Tells a kernel that multiplies float32 on tensor cores by its name."""
+    """Recognises a kernel that multiplies float32 on tensor cores by its name."""
     return bool(_TF32.search(kernel))
 
 

@@ -68,7 +68,7 @@ def finding(rows: pd.DataFrame, text: Texts, axis: str) -> str:
 
 
 def _named(row: pd.Series, rows: pd.DataFrame, axis: str, text: Texts) -> str:
-    """A run in words, with its machine where there are several."""
+    """A run in words, with its machine if there are several."""
     known = [text.name(axis, row[axis]), row["model"], text.name("mode", row["mode"])]
     return ", ".join([*known, *([row["machine"]] if rows["machine"].nunique() > 1 else [])])
 

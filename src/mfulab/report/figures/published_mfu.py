@@ -43,7 +43,7 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 
 def _scaled(public: pd.DataFrame) -> list[str]:
-    """The models that ran on the most devices, of those with several sizes of machine where there are such."""
+    """The models that ran on the most devices, of those with several sizes of machine, if any."""
     by_model = public.groupby("model")["accelerators"]
     ranked = pd.DataFrame({"most": by_model.max(), "counts": by_model.nunique(), "runs": by_model.size()})
     several = ranked[ranked["counts"] >= SEVERAL]

@@ -39,7 +39,7 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """The spread between processes, and the verdicts and intervals of repeated measurements where there are any."""
+    """The spread between processes, and the verdicts and intervals of repeated measurements, if any."""
     first = rows[rows["machine"] == rows["machine"].iloc[0]]
     found = repeatability.trust(list(first["times"]))
     spread = found.spread_percent if found.spread_percent is not None else first["spread_percent"].median()
