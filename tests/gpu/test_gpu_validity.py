@@ -8,6 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from mfulab.hardware.identity import slug
+
 NAN = float("nan")
 H100 = {"bf16": (789, 797), "fp32": (51.9, 52)}
 SPEC = {"ceiling": "bf16", "computed_clock_mhz": 1830.0}
@@ -66,6 +68,10 @@ def test_one_product_through_both_paths(validity, own, others, verdict):
 def test_a_ceiling_is_the_published_one_or_its_clock_explains_it(validity, measured, clock, verdict):
     row = {**SPEC, "measured_tflop_s": measured, "clock_mhz": clock}
     assert verdicts(validity.ceilings_as_published([row], {"bf16": H100["bf16"]})) == [verdict]
+
+
+def test_published_rates_belong_to_names_that_drivers_give(validity):
+    assert set(validity.PUBLISHED) == {slug(name) for name in ("NVIDIA H100 80GB HBM3", "NVIDIA H200")}
 
 
 def test_an_unknown_device_or_an_absent_ceiling_is_not_measurable(validity):
