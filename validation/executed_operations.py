@@ -151,7 +151,7 @@ def compare(case: str) -> dict[str, Any]:
     row = {"case": case, "counted_flops": counted_flops(case), "executed_operations": None, "reason": ""}
     try:
         row["executed_operations"] = executed_operations(case)
-    except NotMeasurableError as error:
+    except (NotMeasurableError, OSError, ValueError) as error:  # no report, or one with words for numbers
         row["reason"] = str(error)
     return row
 

@@ -93,6 +93,7 @@ def stand_in(facts, monkeypatch):
     monkeypatch.setattr(facts, "copies", fails)
     monkeypatch.setattr(facts, "profiler", fails)
     monkeypatch.setattr(facts.executed_operations, "find_ncu", not_installed)
+    monkeypatch.setattr(facts.executed_operations, "counted_flops", lambda case: 1)
     StandIn(made).install(monkeypatch)
     yield made
     nvml.why_absent.cache_clear()

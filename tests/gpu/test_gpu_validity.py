@@ -3,9 +3,12 @@
 import importlib
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
+
+from mfulab.hardware.identity import slug
 
 NAN = float("nan")
 H100 = {"bf16": (789, 797), "fp32": (51.9, 52)}
@@ -65,6 +68,10 @@ def test_one_product_through_both_paths(validity, own, others, verdict):
 def test_a_ceiling_is_the_published_one_or_its_clock_explains_it(validity, measured, clock, verdict):
     row = {**SPEC, "measured_tflop_s": measured, "clock_mhz": clock}
     assert verdicts(validity.ceilings_as_published([row], {"bf16": H100["bf16"]})) == [verdict]
+
+
+def test_published_rates_belong_to_names_that_drivers_give(validity):
+    assert set(validity.PUBLISHED) == {slug(name) for name in ("NVIDIA H100 80GB HBM3", "NVIDIA H200")}
 
 
 def test_an_unknown_device_or_an_absent_ceiling_is_not_measurable(validity):
@@ -181,6 +188,30 @@ def test_without_nsight_compute_a_case_says_why(executed, monkeypatch):
     row = executed.compare("product")
     assert row["executed_operations"] is None
     assert "not installed" in row["reason"]
+
+
+def test_a_report_that_cannot_be_read_costs_its_case_alone(executed, monkeypatch):
+    report = '"a.sum"\n""\n"n/a"\n'
+    monkeypatch.setattr(executed, "executed_operations", lambda case: executed.summed(report, ["a.sum"]))
+    monkeypatch.setattr(executed, "counted_flops", lambda case: 1)
+    row = executed.compare("product")
+    assert row["executed_operations"] is None
+    assert "n/a" in row["reason"]
+
+
+def test_a_profiler_that_breaks_costs_its_rung_alone(benchmark_scripts, monkeypatch):
+    second_clock = importlib.import_module("second_clock")
+
+    def breaks(step, calls):
+        raise FileNotFoundError("clock.hatchet")
+
+    monkeypatch.setattr(second_clock, "by_proton", breaks)
+    monkeypatch.setattr(second_clock, "observe", lambda *asked: SimpleNamespace(time_s=1.0))
+    monkeypatch.setattr(second_clock, "clock_for", lambda device: None)
+    monkeypatch.setattr("mfulab.kernels.base.require_capability", lambda *asked: None)
+    made = second_clock.random_operands
+    monkeypatch.setattr(second_clock, "random_operands", lambda *asked, seed: made(*asked[:2], "cpu", seed))
+    assert second_clock.compare("triton_plain", "fp32", 64)["reason"] == "FileNotFoundError: clock.hatchet"
 
 
 @pytest.mark.parametrize("script", ["executed_operations", "second_clock"])
