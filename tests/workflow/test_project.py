@@ -125,3 +125,23 @@ def test_every_shipped_experiment_is_listed_in_the_readme():
     text = (ROOT / "README.md").read_text()
     names = {path.stem for path in (ROOT / "config/experiment").glob("*.yaml")}
     assert not {name for name in names if f"`{name}`" not in text}
+
+
+def test_imports_go_down_the_table_of_the_architecture_page():
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `src/mfulab/")]
+    floor = {room: place for place, row in enumerate(rows) for room in re.findall(r"(\w+)/`", row)}
+    package = ROOT / "src/mfulab"
+    assert set(floor) == {path.parent.name for path in package.glob("*/__init__.py")}
+    up, foreign = set(), set()
+    for path in package.glob("*/**/*.py"):
+        room, text = path.relative_to(package).parts[0], path.read_text(encoding="utf-8")
+        ours = re.findall(r"^ *(?:from|import) mfulab\.(\w+)", text, re.MULTILINE)
+        up |= {(room, other) for other in ours if floor.get(other, floor[room]) < floor[room]}
+        if floor[room] >= floor["steps"]:
+            named = re.findall(
+                r"^ *(?:from|import) (?:mfulab\.)?(snakemake|hydra|pandas|language)\b", text, re.MULTILINE
+            )
+            foreign |= {(room, other) for other in named if other != room}
+    assert up == {("models", "flops")}  # the one arrow that the page names
+    assert foreign == set()
