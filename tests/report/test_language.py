@@ -30,7 +30,7 @@ HEADROOM = PACKAGE.parent / "tables/headroom.py"
 ASKING = ("text", "words")
 CONSTANTS = (
     *("key", "PARTS", "RUNGS", "WORDS", "COUNTERS", "TIMES", "ORDERS"),
-    *("NEAREST", "DIRECTED", "MODES", "COMPENSATED"),
+    *("NEAREST", "DIRECTED", "MODES", "COMPENSATED", "PRODUCTS", "OTHERS", "KERNELS", "OVERVIEW", "RANKS"),
     *("BARS", "MARKS", "KINDS", "OPERATIONS", "THREE_WAYS", "IN_TORCH", "ELSEWHERE"),
 )
 REASONS = {"no_clock", "no_bytes", "no_device_name", "no_cpu_name", "one_of_several"}

@@ -19,29 +19,12 @@ from mfulab.tracing.analysis import Analysis, Product
 from mfulab.tracing.reader import Read
 
 PRODUCTS = ("operator", "shapes", "calls", "share", "speed_column", "padding")
-OTHERS, KERNELS = ("operator", "share"), ("kernel", "calls", "share")
-FILES = ("file", "device", "step_time", "kernel_busy_percent", "mfu_percent", "verdict")
+OTHERS = ("operator", "share")
+KERNELS = ("kernel", "calls", "share")
+OVERVIEW = ("file", "device", "step_time", "kernel_busy_percent", "mfu_percent", "verdict")
 RANKS = ("rank", "step_time", "kernel_busy_percent", "exposed", "transfer", "waiting")
-# The titles of these tables, and their columns, as the catalogues name them.
-WORDS = (
-    *("products", "others", "kernels", "ranks", "operator", "shapes", "calls", "share", "speed_column", "padding"),
-    *(
-        "best_trace",
-        "best_matmul_runs",
-        "best_both",
-        "kernel",
-        "file",
-        "device",
-        "step_time",
-        "verdict",
-        "rank",
-        "exposed",
-        "transfer",
-        "waiting",
-        "no_device",
-        "cpu",
-    ),
-)
+# The titles of these tables, and of the best that matmuls are compared with, as the catalogues name them.
+WORDS = ("products", "others", "kernels", "ranks", "best_trace", "best_matmul_runs", "best_both")
 LONGEST = 5
 NAME = 64  # characters of a kernel's name
 
@@ -229,7 +212,7 @@ def _short(name: str, most: int) -> str:
 
 def _overview(text: Texts, rows: Sequence[dict[str, Any]], language: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=text("overview"), title_justify="left", title_style="bold")
-    for place, name in enumerate(FILES):
+    for place, name in enumerate(OVERVIEW):
         table.add_column(_label(text, name), justify="right" if 2 <= place <= 4 else "left")
     for row in rows:
         cells = (row["kernel_busy_percent"], row["mfu_percent"])
