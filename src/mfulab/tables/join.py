@@ -15,7 +15,7 @@ from mfulab.hardware.peaks import Peak, peak
 from mfulab.schema.formats import BY_DTYPE, FORMATS
 from mfulab.schema.said import Said, packed_all
 from mfulab.tables import headroom, verdict
-from mfulab.tables.mfu import TERA, default_basis, percent, product, ratio, total, utilization
+from mfulab.tables.mfu import TERA, default_basis, percent, product, ratio, tflop_s, total, utilization
 
 BYTES_COUNTED_PER_ELEMENT = 4  # count_flops gives bytes for float32 operands
 Values = Mapping[str, Any]
@@ -212,12 +212,12 @@ def _of_devices(ceiling: Values, devices: float | None) -> Values:
 def matmul_columns(row: Values, compute: Values, device: str | None) -> dict[str, Any]:
     """Joined columns of one matmul; `compute` is the ceilings row of its precision, empty without one."""
     time = row.get("time_s") if row.get("status") == "ok" else None
-    speed = ratio(ratio(row.get("flops"), time), TERA)
+    speed = tflop_s(row.get("flops"), time)
     peak, ceiling = compute.get("computed_tflop_s"), compute.get("measured_tflop_s")
     return {
         "tflop_s": speed,
-        "cold_tflop_s": ratio(ratio(row.get("flops"), row.get("cold_time_s") if time else None), TERA),
-        "end_to_end_tflop_s": ratio(ratio(row.get("flops"), row.get("end_to_end_s") if time else None), TERA),
+        "cold_tflop_s": tflop_s(row.get("flops"), row.get("cold_time_s") if time else None),
+        "end_to_end_tflop_s": tflop_s(row.get("flops"), row.get("end_to_end_s") if time else None),
         "share_of_spec_percent": percent(speed, peak),
         "share_of_measured_percent": percent(speed, ceiling),
         "share_of_reference_percent": percent(row.get("reference_time_s"), time),
@@ -259,7 +259,7 @@ def trace_columns(row: Values, measured: Mapping[Any, float] | None = None) -> d
     partial = (row.get("uncounted_percent") or 0) > MOST_UNCOUNTED
     reliable = None if partial else useful
     weighted = ratio(weighted_peak_flop_s(flops, known), TERA)
-    speed = ratio(ratio(total_flops, time), TERA)
+    speed = tflop_s(total_flops, time)
     weights = {name: round(count / total_flops, 4) for name, count in flops.items()} if total_flops else {}
     mfu = percent(reliable, time)
     executed_s = None if partial else seconds_at_peaks(executed, known)
@@ -340,13 +340,13 @@ def raised_ceiling(ceiling: Values, matmul: Values) -> dict[str, Any]:
 
     A ceiling is the best that was measured. Its own few seconds may have met a disturbed machine.
     """
-    speed = ratio(ratio(matmul.get("flops"), matmul.get("time_s")), TERA)
+    speed = tflop_s(matmul.get("flops"), matmul.get("time_s"))
     if matmul.get("status") != "ok" or speed is None or not speed > (ceiling.get("measured_tflop_s") or 0):
         return {}
     shape = "x".join(str(matmul[name]) for name in ("m", "n", "k"))
     found = {"measured_tflop_s": speed, "measured_with": matmul["kernel"], "measured_shape": shape}
     ends = (matmul.get("time_ci_high_s"), matmul.get("time_ci_low_s"))
-    low, high = (ratio(ratio(matmul.get("flops"), end), TERA) for end in ends)
+    low, high = (tflop_s(matmul.get("flops"), end) for end in ends)
     return {**found, "measured_ci_low_tflop_s": low, "measured_ci_high_tflop_s": high}
 
 
@@ -359,7 +359,7 @@ def faster_than_possible(row: Values, compute: Values, memory: Values, device: s
     """
     if row.get("status") != "ok" or device != "cuda":
         return None
-    speed, limit = ratio(ratio(row.get("flops"), row.get("time_s")), TERA), compute.get("max_clock_tflop_s")
+    speed, limit = tflop_s(row.get("flops"), row.get("time_s")), compute.get("max_clock_tflop_s")
     if speed is not None and limit is not None and speed > limit:
         of = "this device at its highest clock, so not all was computed"
         return f"{speed:.4g} TFLOP/s: more than the {limit:.4g} of {of}"

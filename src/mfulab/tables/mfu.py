@@ -33,6 +33,11 @@ def ratio(numerator: float | None, denominator: float | None) -> float | None:
     return numerator / denominator
 
 
+def tflop_s(flops: float | None, seconds: float | None) -> float | None:
+    """FLOPs ÷ seconds in TFLOP/s, or None as in `ratio`."""
+    return ratio(ratio(flops, seconds), TERA)
+
+
 def percent(part: float | None, whole: float | None) -> float | None:
     """100 · part ÷ whole; above 100 if the part is larger, on purpose."""
     return product(100, ratio(part, whole))
@@ -107,13 +112,13 @@ def utilization(
     bandwidth = memory.get("computed_gb_s" if basis == "spec" else "measured_gb_s")
 
     def mfu(counted: float | None, seconds: float | None, peak: float | None = peak_tflop_s) -> float | None:
-        return percent(ratio(ratio(counted, seconds), TERA), peak)
+        return percent(tflop_s(counted, seconds), peak)
 
     low_s, high_s = interval_s
     measured = [compute.get(name) for name in CEILING] if basis == "measured" else [peak_tflop_s, None, None]
     bounds = quotient_interval(mfu(flops, time_s), denominators=[(time_s, low_s, high_s), measured])
     return {
-        "tflop_s": ratio(ratio(flops, time_s), TERA),
+        "tflop_s": tflop_s(flops, time_s),
         **{f"mfu_{name}_percent": mfu(flops, time_s, peak) for name, peak in denominators.items()},
         "mfu_percent": mfu(flops, time_s),
         "mfu_basis": basis if peak_tflop_s is not None else None,
