@@ -63,7 +63,7 @@ class CountFlopsConfig(StepConfig):
     on_device: ClassVar[bool] = False
     model: ModelConfig
     batch_size: int = Field(ge=1, description="Samples a step; of each micro-batch with gradient accumulation.")
-    sequence_length: int | None = Field(None, ge=1, description="Tokens a sample; the model's own where empty.")
+    sequence_length: int | None = Field(None, ge=1, description="Tokens a sample; empty: the model's own.")
 
     @model_validator(mode="after")
     def _sequence_only_for_tokens(self) -> "CountFlopsConfig":
@@ -151,7 +151,7 @@ class BenchMatmulConfig(StepConfig):
     device: DeviceConfig = DeviceConfig()
     timing: TimingConfig = TimingConfig()
     first_calls: int | None = Field(
-        None, ge=2, le=1000, description="Calls timed together from the very first on, as by a script without warm-up."
+        None, ge=2, le=1000, description="Calls timed together from the first on, as by a script without warm-up."
     )
     seed: int = SEED
     replicate: int = REPLICATE
@@ -203,7 +203,7 @@ class ReadTraceConfig(StepConfig):
     on_device: ClassVar[bool] = False
     trace: TraceConfig
     trace_range: int | None = Field(
-        None, ge=0, description="Which run of consecutive steps, of a trace that holds several; the first where empty."
+        None, ge=0, description="Number of the run of consecutive steps, if a trace holds several; empty: the first."
     )
     trace_steps: int | None = Field(None, ge=1, description="Steps in a trace without ProfilerStep spans.")
     trace_peaks: dict[str, Annotated[float, Field(gt=0)]] = Field(

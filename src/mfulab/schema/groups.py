@@ -106,10 +106,12 @@ class WorkloadConfig(Closed):
     optimizer_implementation: Literal["default", "for_loop", "foreach", "fused"] = Field(
         "default", description="One parameter after the other, all at once, or in one kernel; default: torch's choice."
     )
-    learning_rate: float = Field(1e-3, gt=0, description="Of the optimiser.")
-    learning_rate_schedule: Literal["constant", "cosine"] = Field("constant", description="What becomes of it.")
+    learning_rate: float = Field(1e-3, gt=0, description="The optimiser's.")
+    learning_rate_schedule: Literal["constant", "cosine"] = Field(
+        "constant", description="Course of the learning rate."
+    )
     gradient_accumulation: int = Field(1, ge=1, description="Micro-batches of batch_size a step.")
-    gradient_clipping: float | None = Field(None, gt=0, description="Maximum gradient norm; none where empty.")
+    gradient_clipping: float | None = Field(None, gt=0, description="Maximum gradient norm; empty: no clipping.")
     checkpointing: bool = Field(False, description="Recompute activations in the backward pass.")
     teacher: Literal["none", "online", "cached"] = Field(
         "none",
@@ -125,17 +127,17 @@ class WorkloadConfig(Closed):
     loader_file: str | None = Field(
         None,
         description="That file: samples one behind another, bytes of images or token ids of 16 or 32 bits; made for the"
-        " run where empty.",
+        " run if empty.",
     )
-    loader_prefetch: int | None = Field(None, ge=1, description="Batches that a worker holds ready; 2 where empty.")
-    loader_epoch: int | None = Field(None, ge=1, description="Batches of an epoch; without end where empty.")
+    loader_prefetch: int | None = Field(None, ge=1, description="Batches that a worker holds ready; empty: 2.")
+    loader_epoch: int | None = Field(None, ge=1, description="Batches of an epoch; empty: without end.")
     loader_persistent: bool = Field(False, description="Keep the workers from one epoch to the next.")
     loader_pinned: bool | None = Field(
-        None, description="Copy from page-locked memory; only to a GPU, and there where empty."
+        None, description="Copy from page-locked memory; only to a GPU. Empty: on a GPU, yes."
     )
     autograd: Literal["no_grad", "inference_mode", "recorded", "leaked"] = Field(
         "no_grad",
-        description="Of inference: record nothing, in two ways; a graph that nobody asks for;"
+        description="Of inference: record nothing, in two ways; an unneeded graph;"
         f" graphs of {LEAKED_STEPS} steps kept.",
     )
 
@@ -204,7 +206,7 @@ class ExecutionConfig(Closed):
         description="Of linear layers: activations and weights, their range found in each call or beforehand; weights.",
     )
     dynamic: bool | None = Field(
-        None, description="torch.compile for any shape, or for each apart; empty: for any once a shape changed."
+        None, description="torch.compile for any shape, or for each separately; empty: for any once a shape changed."
     )
     attention: Literal["default", "math", "flash", "efficient", "cudnn"] = Field(
         "default", description="Backend of scaled_dot_product_attention; default: torch's choice for each call."
@@ -218,7 +220,7 @@ class KernelConfig(Closed):
     name: Name
     target: str = Field(alias="_target_", description="Dotted path of a mfulab.kernels.base.MatmulKernel.")
     block: list[Annotated[int, Field(gt=0)]] | None = Field(
-        None, min_length=1, description="Thread block or tile; chosen from device properties where empty."
+        None, min_length=1, description="Thread block or tile; empty: chosen from device properties."
     )
 
 
@@ -227,7 +229,7 @@ class DeviceConfig(Closed):
 
     name: Name = "auto"
     type: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto`: the GPU if there is one, else the CPU.")
-    threads: int | None = Field(None, ge=1, description="CPU threads; one for each allowed physical core where empty.")
+    threads: int | None = Field(None, ge=1, description="CPU threads; empty: one for each allowed physical core.")
     peak_tflop_s: dict[str, Annotated[float, Field(gt=0)]] = Field(
         {}, description="Dense spec peak by precision for a device that is not known here."
     )
@@ -280,9 +282,9 @@ class TraceConfig(Closed):
 
 
 class ParallelConfig(Closed):
-    """Data parallelism: processes that train one model together, each with a batch and a device of its own."""
+    """Data parallelism: processes that train one model together, each with its own batch and device."""
 
-    processes: int = Field(1, ge=1, le=64, description="On a CPU each takes cores of its own, on GPUs one of them.")
+    processes: int = Field(1, ge=1, le=64, description="On a CPU each takes its own cores, on GPUs its own GPU.")
     nodes: int = Field(1, ge=1, description="Machines of a SLURM job over which they are spread evenly.")
     wrapper: Literal["ddp", "fsdp2"] = Field(
         "ddp", description="DistributedDataParallel, or fully_shard of each block."

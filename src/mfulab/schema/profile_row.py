@@ -27,7 +27,7 @@ class ProfileRow(TimedRow):
     steps: int | None = Field(None, description="Measured steps over all windows.")
     window_s: float | None = Field(None, description="Total length of the measured windows.")
     warm_up_s: float | None = None
-    steady: bool | None = Field(None, description="Whether warm-up ended because the step time was steady.")
+    steady: bool | None = Field(None, description="True if warm-up ended because the step time was steady.")
     first_call_s: float | None = Field(
         None, description="The first step: lazy initialisation, autotuning, compilation."
     )

@@ -61,7 +61,7 @@ class EnvironmentRow(Row):
     driver: str | None = None
     cuda: str | None = Field(None, description="CUDA version that torch was built for.")
     cpu_governor: str | None = Field(None, description="Frequency governor; a virtual machine reports none.")
-    cpu_turbo: bool | None = Field(None, description="Whether the clock may rise above its nominal rate.")
+    cpu_turbo: bool | None = Field(None, description="True if the clock may rise above its nominal rate.")
     huge_pages: str | None = Field(None, description="Transparent huge pages: always, madvise or never.")
     thread_settings: str | None = Field(
         None,
@@ -149,7 +149,7 @@ class FlopsRow(Row):
         None, description="As the kernels do it, flash attention's recomputation included."
     )
     useful_percent: Percent | None = Field(
-        None, description="Of forward and backward FLOPs, those for real tokens; empty if the model's calls tell none."
+        None, description="Of forward and backward FLOPs, those for real tokens; empty if the model's calls show none."
     )
     recomputed_flops: int | None = Field(None, description="Executed in addition with activation checkpointing.")
     optimizer_flops: int | None = Field(None, description="Of Adam; of others: mfulab.flops.optimizers.")
@@ -249,7 +249,7 @@ class MatmulRow(TimedRow):
     first_call_s: float | None = Field(None, description="JIT compilation included.")
     first_calls: int | None = Field(None, description="Calls in first_calls_mean_s.")
     first_calls_mean_s: float | None = Field(
-        None, description="Mean of so many calls, the very first among them: what a script without warm-up prints."
+        None, description="Mean of that many calls, the first among them: what a script without warm-up prints."
     )
     allocation_s: float | None = Field(None, description="A, B and C; on a CPU their pages are touched.")
     host_to_device_s: float | None = Field(None, description="A and B from pageable memory.")
@@ -294,7 +294,7 @@ class NumberFormatsRow(Row):
     largest: float | None = None
     smallest_normal: float | None = None
     smallest_subnormal: float | None = None
-    tenths_add_up: bool | None = Field(None, description="Whether 0.1 + 0.2 == 0.3.")
+    tenths_add_up: bool | None = Field(None, description="True if 0.1 + 0.2 == 0.3.")
     last_counted: float | None = Field(None, description="Where counting by ones stops.")
     sum_length: int | None = Field(None, description="Numbers in (0, 1) a sum and a dot product.")
     naive_sum_error: float | None = None
