@@ -21,7 +21,7 @@ def profile(*times: float, **more: object) -> pd.DataFrame:
     """Rows of batch sizes 1, 2, 4 … with these step times and narrow intervals."""
     rows = [
         CASE
-        | {"run": f"model=net,batch={2**place}", "batch_size": 2.0**place, "time_s": time, "mfu_percent": 10.0}
+        | {"run": f"model=net,batch_size={2**place}", "batch_size": 2.0**place, "time_s": time, "mfu_percent": 10.0}
         | {"time_ci_low_s": 0.99 * time, "time_ci_high_s": 1.01 * time, "samples_per_s": 2**place / time}
         | {"predicted_memory_bytes": 1e9 + 2**place * 1e9, "ceiling_tflop_s": 1.0, "processes": 1}
         | more
@@ -62,7 +62,19 @@ def test_each_reason_is_found_and_told(more, key):
 
 def test_a_step_that_falls_with_the_batch_and_a_low_ceiling_are_told():
     found = trust.doubts(tables(profile(0.1, 0.05, 0.2), share=150.0))
-    assert [(doubt.key, doubt.runs) for doubt in found] == [("fp32", ("product",)), ("falling", ("model=net,batch=2",))]
+    assert [(doubt.key, doubt.runs) for doubt in found] == [
+        ("fp32", ("product",)),
+        ("falling", ("model=net,batch_size=2",)),
+    ]
+
+
+def test_another_step_of_the_same_or_another_batch_is_not_held_against_it():
+    one = profile(0.1)
+    for other in (
+        one.assign(run="model=net,batch_size=1,loader=4"),
+        profile(0.1, 0.2).iloc[1:].assign(run="model=ner"),
+    ):
+        assert not trust.falling(pd.concat([one, other.assign(time_s=0.05)], ignore_index=True)).any()
 
 
 def test_recorded_rows_are_not_doubted_where_something_was_measured():

@@ -1,10 +1,12 @@
 """Rows become tables: planned, copied from another machine, recorded; broken ones say so."""
 
 import csv
+import io
 import json
 import os
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from support import report_rows
 
@@ -205,8 +207,24 @@ def test_the_terminal_names_a_run_by_its_values():
     from mfulab.planning.naming import short
 
     assert short("model=gpt2,workload=training,batch_size=4") == "gpt2 training 4"
-    assert short("kernel=torch,size=64,timing.windows=2") == "torch 64 timing.windows=2"
+    assert short("kernel=torch,size=64,timing.windows=2") == "torch 64 windows=2"
     assert short("all") == "all"
+
+
+def test_long_names_leave_the_numbers_their_room():
+    from rich.console import Console
+
+    from mfulab.report import summary
+
+    runs = [f"model=simple_cnn,workload=training_loaded,batch_size=8,workload.loader_workers={n}" for n in (0, 4)]
+    row = {"recorded": False, "status": "ok", "time_s": 0.02, "tflop_s": 1.0, "mfu_percent": 50.0}
+    rows = pd.DataFrame([{"run": run, "utilization_percent": 99.0, **row} for run in runs])
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(summary.table(rows, rows.iloc[:0], console.width))
+    heading, *lines = console.export_text().splitlines()
+    assert heading.startswith("run, all simple_cnn training_loaded 8")
+    assert [line.split()[0] for line in lines] == ["loader_workers=0", "loader_workers=4"]
+    assert all("20.0 ms" in line and "50 %" in line and "99 %" in line for line in lines)
 
 
 def test_the_terminal_names_a_page_that_is_there_alone(planned, tmp_path, capsys):

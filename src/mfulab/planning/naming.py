@@ -49,10 +49,10 @@ def short(run: str) -> str:
     """A run's name without its keys, which its values make plain: `gpt2 training 4 64 bf16 eager`.
 
     >>> short("kernel=torch,size=64,timing.windows=2")
-    'torch 64 timing.windows=2'
+    'torch 64 windows=2'
     """
     parts = (part.partition("=") for part in run.split(","))
-    return " ".join(f"{key}={value}" if "." in key else value or key for key, _, value in parts)
+    return " ".join(f"{key.rpartition('.')[2]}={value}" if "." in key else value or key for key, _, value in parts)
 
 
 def _differences(key: str, value: Any, default: Any) -> dict[str, Any]:

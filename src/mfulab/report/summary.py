@@ -13,21 +13,26 @@ from mfulab.language.quantities import quantity
 from mfulab.planning.naming import short
 from mfulab.report import frames, trust
 
+NUMBERS = {"time": 8, "FLOP/s": 6, "MFU": 6, "utilization": 11}  # characters that a narrow terminal leaves them
+LONG = 40  # characters of a name
 MOST = 40  # rows; a longer sweep shows its last ones and points to the page
 
 
-def table(profile: pd.DataFrame, matmul: pd.DataFrame) -> Table:
-    """This machine's rows; a row without a time says why in its place."""
+def table(profile: pd.DataFrame, matmul: pd.DataFrame, width: int = 120) -> Table:
+    """This machine's rows in `width` characters; a row without a time says why in its place."""
+    own = [rows[~rows["recorded"]].tail(MOST) for rows in (profile, matmul)]
+    names, shared = _names([run for rows in own for run in rows["run"]])
     shown = Table(box=None, header_style="bold", pad_edge=False)
-    shown.add_column("run", overflow="ellipsis", no_wrap=True)
-    for name in ("time", "FLOP/s", "MFU", "utilization"):
-        shown.add_column(name, justify="right", no_wrap=True)
-    for rows, share in ((profile, "mfu_percent"), (matmul, "share_of_measured_percent")):
-        for _, row in rows[~rows["recorded"]].tail(MOST).iterrows():
+    left = max(20, width - sum(NUMBERS.values()) - 2 * len(NUMBERS))  # columns are two blanks apart
+    shown.add_column(f"run{shared}", overflow="ellipsis", no_wrap=True, max_width=left)
+    for name, width in NUMBERS.items():
+        shown.add_column(name, justify="right", no_wrap=True, min_width=width)
+    for rows, share in zip(own, ("mfu_percent", "share_of_measured_percent"), strict=True):
+        for _, row in rows.iterrows():
             time = quantity(row["time_s"], "s") if row["status"] == "ok" else row["status"].replace("_", " ")
             busy = row.get("utilization_percent")
             cells = (
-                short(row["run"]),
+                names.pop(0),
                 time,
                 quantity(row["tflop_s"] * 1e12, ""),
                 quantity(row[share], "%"),
@@ -35,6 +40,16 @@ def table(profile: pd.DataFrame, matmul: pd.DataFrame) -> Table:
             )
             shown.add_row(*(Text(cell) for cell in cells), style=None if row["status"] == "ok" else "dim")
     return shown
+
+
+def _names(runs: Sequence[str]) -> tuple[list[str], str]:
+    """Short names of runs; words that all of them share stand apart where names are long."""
+    names = [short(run).split() for run in runs]
+    if len(names) < 2 or max(len(" ".join(words)) for words in names) <= LONG:
+        return [" ".join(words) for words in names], ""
+    shared = [word for word in names[0] if all(word in words for words in names)]
+    said = f", all {' '.join(shared)}" if shared else ""
+    return [" ".join(word for word in words if word not in shared) for words in names], said
 
 
 def left_out(tables: Path) -> int:
@@ -55,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         console.print(f"measured runs that no table shows yet: {runs} (to show them: snakemake --cores 1 report)")
         return
     tables, problems = frames.read(options.tables)
-    measured = table(tables["profile"], tables["matmul"])
+    measured = table(tables["profile"], tables["matmul"], console.width)
     says, lines, again = trust.summary(tables)
     for line in filter(None, [says, *lines]):
         console.print(Text(line, style="yellow"), soft_wrap=True)

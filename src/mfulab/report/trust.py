@@ -13,7 +13,7 @@ from mfulab.report import frames
 WIDE = 0.4  # relative half width of an interval whose processes did not agree; two that agree reach 0.3
 ABOVE = 105.0  # % of a measured ceiling: more than it may differ by between two measurements of it
 FALLING = 0.9  # of a smaller batch's step time: no noise that intervals allow
-ALIKE = ["hardware", "model", "workload", "mode", "precision", "execution", "sequence_length"]
+BATCH = r"(?<=batch_size=)\d+"  # in a run's name: what remains without it is the same step
 STEPS = {"profile": "profile_step", "matmul": "bench_matmul"}
 
 # Reasons, by their keys in section `trust`.
@@ -75,9 +75,12 @@ def doubts(tables: frames.Tables) -> list[Doubt]:
 
 def falling(rows: pd.DataFrame) -> pd.Series:
     """True for a step that takes less time than the same step of a smaller batch, though more is to be done."""
-    ordered = rows.dropna(subset=["time_s", "batch_size"]).sort_values("batch_size")
-    longest = ordered.groupby(ALIKE, dropna=False)["time_s"].cummax()
-    return (ordered["time_s"] < FALLING * longest).reindex(rows.index, fill_value=False)
+    timed = rows.dropna(subset=["time_s", "batch_size"])
+    timed = timed.assign(run=timed["run"].str.replace(BATCH, "", regex=True))
+    step = ["hardware", "recorded", "run"]
+    longest = timed.groupby([*step, "batch_size"])["time_s"].max().groupby(step).cummax()
+    smaller = longest.groupby(step).shift().reindex(pd.MultiIndex.from_frame(timed[[*step, "batch_size"]]))
+    return (timed["time_s"] < FALLING * smaller.to_numpy()).reindex(rows.index, fill_value=False)
 
 
 def _low_ceilings(tables: frames.Tables) -> Iterator[Doubt]:
