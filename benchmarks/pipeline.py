@@ -66,7 +66,7 @@ def measured(row: Path) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--all", action="store_true", help="those that take minutes, too")
+    parser.add_argument("--all", action="store_true", help="also those that take minutes")
     given = parser.parse_args()
     print(trivial.machine())
     print(HEADER)

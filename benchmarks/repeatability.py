@@ -129,8 +129,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--pairs", type=int, default=5, help="one sweep more is measured")
     parser.add_argument("--config", nargs="+", default=["experiment=quickstart"], help="as Snakemake's")
     parser.add_argument("--slower", type=float, default=0.0, help="also a sweep with this relative delay: 0.1")
-    parser.add_argument("--out", type=Path, help="where the sweeps stay; a temporary folder where not given")
-    parser.add_argument("--sweeps", type=Path, nargs="+", help="results that were measured before; nothing is measured")
+    parser.add_argument("--out", type=Path, help="folder of the sweeps; by default a temporary one")
+    parser.add_argument("--sweeps", type=Path, nargs="+", help="existing results; nothing is measured")
     options = parser.parse_args(arguments)
     if options.sweeps is None and options.pairs < 1:
         parser.error(f"--pairs {options.pairs}: 1 is the fewest")

@@ -129,7 +129,7 @@ def check(uv: Uv) -> list[str]:
 def main() -> None:
     """Writes the locks, or checks them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--upgrade", action="store_true", help="take the newest versions that fit together")
+    parser.add_argument("--upgrade", action="store_true", help="take the newest compatible versions")
     parser.add_argument("--check", action="store_true", help="resolve the locks instead of writing them")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

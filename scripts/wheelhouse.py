@@ -107,12 +107,16 @@ def main() -> None:
     """Downloads, and says how much."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
-    parser.add_argument("--python", default=here, help="version there, such as 3.12")
-    parser.add_argument("--platform", default="manylinux_2_28_x86_64", help="there: see `pip debug --verbose`")
+    parser.add_argument("--python", default=here, help="Python version of the other machine, such as 3.12")
+    parser.add_argument(
+        "--platform", default="manylinux_2_28_x86_64", help="platform of the other machine: see `pip debug --verbose`"
+    )
     parser.add_argument("--extras", default="slurm", help="such as cuda,slurm; empty for none")
-    parser.add_argument("--without", type=Path, help="file of packages that are there already, one a line")
+    parser.add_argument("--without", type=Path, help="file of packages that it has already, one a line")
     parser.add_argument("--into", type=Path, default=Path("wheelhouse"))
-    parser.add_argument("--list", type=Path, metavar="PAGE", help="download nothing: write their names into a page")
+    parser.add_argument(
+        "--list", type=Path, metavar="PAGE", help="download nothing: write the wheels' names into a page"
+    )
     given = parser.parse_args()
     target = ["--only-binary=:all:", "--python-version", given.python, "--implementation", "cp"]
     target += [part for name in platforms(given.platform) for part in ("--platform", name)]

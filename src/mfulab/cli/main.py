@@ -1,4 +1,4 @@
-"""The `mfulab` command: its subcommands, their arguments and messages. What they run is imported when it runs."""
+"""The `mfulab` command: its subcommands, their arguments and messages. Their code is imported when they run."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -52,13 +52,13 @@ def peak(device: str | None, precision: str | None) -> int:
 @click.argument("model")
 @click.argument("words", nargs=-1, metavar="[KEY=VALUE …]")
 @click.option("--batch-size", type=click.IntRange(min=1), default=1, show_default=True)
-@click.option("--sequence-length", type=click.IntRange(min=1), help="Tokens a sample; the model's own where not given.")
+@click.option("--sequence-length", type=click.IntRange(min=1), help="Tokens a sample; by default the model's own.")
 @click.option("--depth", type=click.IntRange(min=0), default=3, show_default=True, help="Levels of layers shown.")
 def flops(model: str, words: tuple[str, ...], batch_size: int, sequence_length: int | None, depth: int) -> int:
     """Count MODEL's FLOPs by layer, forward and backward, without a device.
 
     MODEL is a name of config/model/, a YAML file, a config.json of transformers (or its folder), or a dotted path to a
-    function that returns a torch.nn.Module, followed by what it eats: my_model.build input_shape=[3,64,64].
+    function that returns a torch.nn.Module, followed by its input: my_model.build input_shape=[3,64,64].
     """
     from mfulab.cli import flops
 
@@ -71,7 +71,7 @@ def flops(model: str, words: tuple[str, ...], batch_size: int, sequence_length: 
 @click.option("--html", metavar="PAGE", help="Also write the page of these traces.")
 @click.option("--peak", "peaks", multiple=True, metavar="FORMAT=TFLOP/s", help="A dense peak: --peak bf16=1307.")
 @click.option("--steps", type=int, help="How many steps a trace without ProfilerStep spans holds.")
-@click.option("--model", help="A name in config/model/: whose FLOPs a trace without shapes did.")
+@click.option("--model", help="The model of a trace without shapes: a name in config/model/.")
 @click.option("--batch-size", type=click.IntRange(min=1), help="Samples a step, with --model.")
 @click.option("--sequence-length", type=click.IntRange(min=1), help="Tokens a sample, with --model.")
 @click.option("--precision", help="The format of the model's matmuls, with --model: bf16, tf32, …")
@@ -104,7 +104,7 @@ def explain(words: tuple[str, ...]) -> int:
 
 @cli.command()
 @click.argument("step", required=False)
-@click.option("--row", is_flag=True, help="Of what the step reports, instead of its config.")
+@click.option("--row", is_flag=True, help="The schema of the step's row instead of its config.")
 def schema(step: str | None, row: bool) -> int:
     """Print the JSON Schema of STEP's config or row; without STEP the table of every key."""
     from mfulab.cli import schema

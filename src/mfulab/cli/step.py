@@ -33,8 +33,8 @@ def _planned(step: str) -> None:
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--config", type=Path, required=True, help="config.json of the run; its row goes beside it")
-    parser.add_argument("--failed", help="do not measure: write the row of a run that ended so")
-    parser.add_argument("--after", type=float, metavar="SECONDS", help="with --failed: for how long its process ran")
+    parser.add_argument("--failed", help="do not measure: write the row of a run that ended with this message")
+    parser.add_argument("--after", type=float, metavar="SECONDS", help="with --failed: how long its process ran")
     arguments = parser.parse_args()
     if arguments.failed is None:
         row = run.measure(step, arguments.config)

@@ -163,7 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--also", type=Path, nargs="*", default=[], help="other plans, of which finished rows are shown"
     )
-    parser.add_argument("--root", type=Path, default=Path(), help="what the manifests' folders are relative to")
+    parser.add_argument("--root", type=Path, default=Path(), help="base of the manifests' folders")
     parser.add_argument("--results", type=Path, help="also report folders found here that have no plan")
     parser.add_argument("--reference", type=Path, help="also report the recorded machines found here")
     parser.add_argument("--out", type=Path, default=Path("results/tables"))

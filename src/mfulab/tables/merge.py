@@ -207,7 +207,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "sources", nargs="+", type=Path, metavar="DIR", help="a results folder, a project with one, an archive"
     )
-    parser.add_argument("--into", type=Path, default=Path("results"), help="where to; results/ where not given")
+    parser.add_argument("--into", type=Path, default=Path("results"), help="target folder; by default results/")
     given = parser.parse_args(arguments)
     try:
         merged = collect(given.sources, given.into)

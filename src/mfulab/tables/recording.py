@@ -191,12 +191,12 @@ def rejoin(folder: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; 1 where a recording is not valid, 2 where nothing could be recorded."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("hardware", nargs="?", help="a folder in results/; this machine's where none is named")
+    parser.add_argument("hardware", nargs="?", help="a folder in results/; by default this machine's")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--commit", default="", help="of the code, for rows measured from a copy without repository")
-    parser.add_argument("--allow-dirty", action="store_true", help="also record what changed code has measured")
-    parser.add_argument("--replace", action="store_true", help="overwrite the recording that is there")
-    parser.add_argument("--check", action="store_true", help="record nothing: validate what is recorded")
+    parser.add_argument("--allow-dirty", action="store_true", help="also record what uncommitted code has measured")
+    parser.add_argument("--replace", action="store_true", help="overwrite the existing recording")
+    parser.add_argument("--check", action="store_true", help="record nothing: validate the recordings")
     parser.add_argument("--rejoin", action="store_true", help="record nothing: compute joined columns anew")
     options = parser.parse_args(arguments)
     try:

@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """`python scripts/page.py --tables results/tables --figures reports/figures --out reports/report.html`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tables", type=Path, default=Path("results/tables"))
-    parser.add_argument("--figures", type=Path, help="where figures were drawn already; those that are not are drawn")
+    parser.add_argument("--figures", type=Path, help="folder of drawn figures; missing ones are drawn")
     parser.add_argument("--out", type=Path, default=Path("reports/report.html"))
     parser.add_argument("--language", default="en")
     options = parser.parse_args(arguments)
