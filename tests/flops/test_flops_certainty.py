@@ -10,8 +10,8 @@ from torch import nn
 
 from mfulab.flops.certainty import has_formula
 from mfulab.flops.count import count
-from mfulab.flops.model import count_model
 from mfulab.flops.operators import FORMULAS, register
+from mfulab.models.counted import count_model
 from mfulab.tracing.operators import trace_steps, uncounted_operators
 
 

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from mfulab.flops.count import CountError
-from mfulab.flops.model import count_model
 from mfulab.flops.values import KnownValues
 from mfulab.models.build import ModelError
+from mfulab.models.counted import count_model
 from mfulab.schema.groups import ModelConfig
 
 LINEAR = 2 * 3 * 8 * 8

@@ -9,8 +9,8 @@ from mfulab.flops.compare import compare_formulas, transformer_shape
 from mfulab.flops.counter import OperatorCounter
 from mfulab.flops.formulas import TransformerShape
 from mfulab.flops.layers import LayerTracker
-from mfulab.flops.model import count_model
 from mfulab.flops.optimizers import optimizer_flops
+from mfulab.models.counted import count_model
 
 # nanoGPT's transformer_sizing: parameters without biases and without the table of positions.
 NANOGPT = TransformerShape(
@@ -45,17 +45,22 @@ def test_shape_is_read_from_the_model():
     assert transformer_shape(count_model(read("resnet18"), 1).model) is None
 
 
+def compared(name, batch_size, length=None):
+    counted = count_model(read(name), batch_size, length)
+    return compare_formulas(counted.model, counted.count, batch_size, length or 1)
+
+
 def test_formulas_are_compared_with_the_count():
-    rows = compare_formulas(count_model(read("gpt2"), 2, 512), 2, 512)
+    rows = compared("gpt2", 2, 512)
     deviations = [row["deviation_percent"] for row in rows]
     assert deviations[0] < -5  # no attention
     assert 0 < deviations[1] < 0.2  # biases and norms
     assert deviations[2] == pytest.approx(0, abs=1e-9)
-    assert compare_formulas(count_model(read("resnet18"), 1), 1, 1) == []
+    assert compared("resnet18", 1) == []
 
 
 def test_palm_formula_holds_for_grouped_query_attention():
-    rows = compare_formulas(count_model(read("llama_3_1_8b"), 1), 1, 1024)
+    rows = compared("llama_3_1_8b", 1, 1024)
     assert 0 < rows[1]["deviation_percent"] < 0.01
 
 

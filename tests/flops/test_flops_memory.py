@@ -7,8 +7,8 @@ from torch import nn
 
 from mfulab.flops import memory, parallel
 from mfulab.flops.count import count
-from mfulab.flops.model import count_model
 from mfulab.flops.tensors import Held, SavedTensors
+from mfulab.models.counted import count_model
 
 
 def test_seven_billion_parameters():

@@ -6,7 +6,7 @@ import pytest
 import torch
 from support.models import PARAMETERS, read
 
-from mfulab.flops.model import count_model
+from mfulab.models.counted import count_model
 from mfulab.models.retinanet import RetinaNet
 
 # Multiply-adds of one image, in billions. torchvision 0.28 weight metadata, where they are labelled GFLOPS.

@@ -4,8 +4,8 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from mfulab.flops.model import count_model
 from mfulab.models.build import build
+from mfulab.models.counted import count_model
 from mfulab.models.decoding import decoder, prefiller
 from mfulab.schema.errors import UnsupportedError
 from mfulab.schema.groups import ModelConfig, WorkloadConfig

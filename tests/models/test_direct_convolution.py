@@ -7,8 +7,8 @@ import sys
 import pytest
 import torch
 
-from mfulab.flops import count_model
 from mfulab.models.convolutional import OneConvolution
+from mfulab.models.counted import count_model
 from mfulab.models.direct_convolution import direct_convolution
 from mfulab.schema.errors import UnsupportedError
 from mfulab.schema.groups import ModelConfig

@@ -4,8 +4,8 @@ import pytest
 import torch
 from support.models import CONFIGS, PARAMETERS, read
 
-from mfulab.flops.model import count_model
 from mfulab.models.build import ModelError, build, enable_checkpointing, first_tensor, loss, make_batch
+from mfulab.models.counted import count_model
 from mfulab.schema.errors import UnsupportedError
 from mfulab.schema.groups import ModelConfig
 

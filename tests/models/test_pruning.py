@@ -5,9 +5,9 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from mfulab.flops.model import count_model
 from mfulab.models import pruning
 from mfulab.models.build import build
+from mfulab.models.counted import count_model
 from mfulab.schema.errors import UnsupportedError
 from mfulab.schema.groups import ModelConfig
 

@@ -6,9 +6,9 @@ import pytest
 from support.models import read
 
 from mfulab.flops.explain import explain, kinds_of_layers
-from mfulab.flops.model import count_model
 from mfulab.flops.other_counters import OTHER_COUNTERS, counter_version
 from mfulab.flops.sharded import pretended_ranks
+from mfulab.models.counted import count_model
 from mfulab.schema.configs import CompareCountersConfig
 from mfulab.schema.rows import CounterRow
 from mfulab.steps.base import UnsupportedError

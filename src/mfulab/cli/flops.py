@@ -12,9 +12,9 @@ from rich.console import Console
 from mfulab.conventions.models import FOLDERS, model_config
 from mfulab.flops.count import CountError
 from mfulab.flops.experts import active_parameters
-from mfulab.flops.model import ModelCount, count_model
 from mfulab.flops.tree import layer_rows, quantity, render
 from mfulab.models.build import ModelError
+from mfulab.models.counted import ModelCount, count_model
 from mfulab.schema.errors import ConfigurationError
 from mfulab.schema.groups import ModelConfig
 

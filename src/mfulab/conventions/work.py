@@ -106,7 +106,7 @@ def work(config: ModelConfig, sequence_length: int | None = None, batch_size: in
 def count(
     config: ModelConfig, sequence_length: int | None = None, batch_size: int = 1, mode: Mode = "training"
 ) -> Work:
-    """The same in this process. Raises what `mfulab.flops.model.count_model` raises."""
+    """The same in this process. Raises what `mfulab.models.counted.count_model` raises."""
     layers = _layers(config)
     if layers is None or layers <= 2:
         return _counted(config, sequence_length, batch_size, mode, alike=False)
@@ -149,7 +149,7 @@ def _counted(config: ModelConfig, sequence_length: int | None, batch_size: int, 
     """Counts the whole model; `alike` sums over blocks that differ in their number alone."""
     from mfulab.flops.compare import transformer_shape
     from mfulab.flops.memory import key_value_cache_bytes
-    from mfulab.flops.model import count_model, looked_up_parameters
+    from mfulab.models.counted import count_model, looked_up_parameters
 
     length = (sequence_length or config.sequence_length) if config.vocabulary_size else None
     counted = count_model(config, batch_size, length, mode=mode)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-__all__ = ["LayerTracker", "OperatorCounter", "count_model", "pretended_ranks", "register"]
+__all__ = ["LayerTracker", "OperatorCounter", "pretended_ranks", "register"]
 
 
 def __getattr__(name: str) -> Any:
@@ -11,10 +11,6 @@ def __getattr__(name: str) -> Any:
         from mfulab.flops.operators import register
 
         return register
-    if name == "count_model":
-        from mfulab.flops.model import count_model
-
-        return count_model
     if name in ("LayerTracker", "OperatorCounter"):
         from mfulab.flops import counter
 

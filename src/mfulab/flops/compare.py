@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import torch
 
+from mfulab.flops.count import Count
 from mfulab.flops.formulas import TransformerShape, kaplan_flops, megatron_flops, palm_flops
-from mfulab.flops.model import ModelCount
 
 
 def transformer_shape(model: torch.nn.Module) -> TransformerShape | None:
@@ -36,15 +36,17 @@ def transformer_shape(model: torch.nn.Module) -> TransformerShape | None:
     )
 
 
-def compare_formulas(counted: ModelCount, batch_size: int, sequence_length: int) -> list[dict[str, object]]:
+def compare_formulas(
+    model: torch.nn.Module, count: Count, batch_size: int, sequence_length: int
+) -> list[dict[str, object]]:
     """One row for each formula that applies: its value, the count's, and the deviation in percent.
 
     Empty for a model that is no transformer over tokens.
     """
-    shape = transformer_shape(counted.model)
+    shape = transformer_shape(model)
     if shape is None:
         return []
-    operations = counted.count.operations
+    operations = count.operations
     flops = operations.sum("forward").flops + operations.sum("backward").flops
     tokens = batch_size * sequence_length
     formulas: list[tuple[str, str, Callable[[], float], str]] = [

@@ -14,10 +14,10 @@ from torch.nn.utils import prune
 from mfulab.flops import formulas, memory
 from mfulab.flops.count import count
 from mfulab.flops.counter import Operations
-from mfulab.flops.model import count_model
 from mfulab.hardware.peaks import peak
 from mfulab.models.build import build
 from mfulab.models.convolutional import DigitCNN, SimpleCNN
+from mfulab.models.counted import count_model
 from mfulab.schema.files import write_csv
 from mfulab.schema.groups import ModelConfig
 

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 from mfulab.flops.explain import explain, kinds_of_layers
-from mfulab.flops.model import count_model
 from mfulab.flops.other_counters import count_by, counter_version
 from mfulab.models.build import LogitsOnly, build, make_batch
+from mfulab.models.counted import count_model
 from mfulab.schema.configs import CompareCountersConfig
 from mfulab.schema.rows import CounterRow
 from mfulab.steps.base import Measured, UnsupportedError

@@ -8,10 +8,10 @@ from mfulab.flops.count import CountError
 from mfulab.flops.counter import Operations
 from mfulab.flops.formulas import TransformerShape
 from mfulab.flops.memory import key_value_cache_bytes, logits_bytes
-from mfulab.flops.model import Mode, ModelCount, count_model, looked_up_parameters
 from mfulab.flops.optimizers import optimizer_flops
 from mfulab.flops.parallel import plans
 from mfulab.flops.tree import layer_rows
+from mfulab.models.counted import Mode, ModelCount, count_model, looked_up_parameters
 from mfulab.schema.configs import CountFlopsConfig
 from mfulab.schema.errors import UnsupportedError
 from mfulab.schema.files import write_csv
@@ -47,7 +47,8 @@ def measure(config: CountFlopsConfig, folder: Path) -> Measured:
         _add_transformer(row, config, shape)
         if shape.causal:
             _add_generation(row, config, intensities)
-        write_csv(folder / "formulas.csv", compare_formulas(counted, config.batch_size, config.sequence_length))
+        rows = compare_formulas(counted.model, counted.count, config.batch_size, config.sequence_length)
+        write_csv(folder / "formulas.csv", rows)
         tokens = config.batch_size * config.sequence_length
         whole = sum(parameter.numel() for parameter in counted.model.parameters())
         flops = row.forward_flops + row.backward_flops if row.forward_flops and row.backward_flops else None

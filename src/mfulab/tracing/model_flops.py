@@ -6,8 +6,8 @@ from typing import Any
 
 from mfulab.conventions.models import model_config
 from mfulab.flops.count import CountError
-from mfulab.flops.model import count_model
 from mfulab.models.build import ModelError
+from mfulab.models.counted import count_model
 from mfulab.schema.errors import ConfigurationError
 
 
