@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from mfulab.flops.attention import Pairs, dense_pairs
+from mfulab.flops.pairs import Pairs, dense_pairs
 
 MASKED = -1e4
 """A score to which as much is added is 0 after the softmax in every format."""
