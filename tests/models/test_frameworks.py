@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from mfulab.models import frameworks
+from mfulab.models import framework_layers, frameworks
 from mfulab.schema.configs import ProfileStepConfig
 from mfulab.schema.errors import UnsupportedError
 from mfulab.steps import profile_step
@@ -38,7 +38,7 @@ def made(mode: str, **changes):
     return profile_step.make_step(config(mode, **changes), CPU)
 
 
-def computed(layers: list[frameworks.Layer], values: np.ndarray) -> np.ndarray:
+def computed(layers: list[framework_layers.Layer], values: np.ndarray) -> np.ndarray:
     """The layers in NumPy, by definition."""
     for layer in layers:
         if layer.kind == "convolution":
@@ -69,8 +69,8 @@ def computed(layers: list[frameworks.Layer], values: np.ndarray) -> np.ndarray:
 )
 def test_layers_with_their_channels_last_give_what_the_model_gives(model):
     images = torch.randn(2, 3, 8, 7)
-    output = computed(frameworks.layers_of(model, images), frameworks.channels_last(images))
-    assert torch.allclose(frameworks.channels_first(torch.from_numpy(output)), model(images), atol=1e-5)
+    output = computed(framework_layers.layers_of(model, images), framework_layers.channels_last(images))
+    assert torch.allclose(framework_layers.channels_first(torch.from_numpy(output)), model(images), atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_layers_with_their_channels_last_give_what_the_model_gives(model):
 )
 def test_what_is_not_translated_is_named(model, named):
     with pytest.raises(UnsupportedError, match=f"{named}, which is not translated"):
-        frameworks.layers_of(model, torch.randn(1, 3, 8, 8))
+        framework_layers.layers_of(model, torch.randn(1, 3, 8, 8))
 
 
 @pytest.mark.parametrize(

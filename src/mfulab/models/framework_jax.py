@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from jax.example_libraries import optimizers
 
-from mfulab.models.frameworks import Layer, channels_first
+from mfulab.models.framework_layers import Layer, channels_first
 from mfulab.schema.groups import WorkloadConfig
 
 Parameters = list[tuple[Any, ...]]

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 import torch
 
-from mfulab.models.frameworks import Layer, channels_first
+from mfulab.models.framework_layers import Layer, channels_first
 from mfulab.schema.groups import WorkloadConfig
 
 

@@ -1,0 +1,90 @@
+"""A torch model as a chain of layers that another framework runs, with images channels last."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from mfulab.schema.errors import UnsupportedError
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer, channels last.
+
+    Attributes:
+        kind: of the layer.
+        weight: of a convolution [height, width, in, out], of a linear layer [in, out].
+        bias: [out], or None.
+        stride: of a convolution, (down, right).
+        padding: of a convolution on both sides, (rows, columns).
+    """
+
+    kind: Literal["convolution", "linear", "relu", "flatten"]
+    weight: np.ndarray | None = None
+    bias: np.ndarray | None = None
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int] = (0, 0)
+
+
+def layers_of(model: nn.Module, inputs: torch.Tensor) -> list[Layer]:
+    """The layers of a model that is a chain of convolutions, linear layers, ReLU and flattening, channels last.
+
+    Raises UnsupportedError that names the first operation which is none of these.
+    """
+    traced = torch.fx.symbolic_trace(nn.Sequential(model))
+    modules = dict(traced.named_modules())
+    found: list[Layer] = []
+    images: tuple[int, ...] | None = None  # [channels, height, width] that were flattened, until a linear layer
+    value = inputs[:1]
+    with torch.no_grad():
+        for node in traced.graph.nodes:
+            if node.op in ("placeholder", "output"):
+                continue
+            part = modules[node.target] if node.op == "call_module" else None
+            layer = _layer(part, node, images)
+            if layer is None:
+                name = type(part).__name__ if part is not None else getattr(node.target, "__name__", node.target)
+                raise UnsupportedError(f"{type(model).__name__} has {name}, which is not translated for this framework")
+            if layer.kind == "flatten" and value.ndim == 4:
+                images = tuple(value.shape[1:])
+            elif layer.kind == "linear":
+                images = None
+            value = part(value) if part is not None else value.flatten(1) if layer.kind == "flatten" else value.relu()
+            found.append(layer)
+    return found
+
+
+def _layer(part: nn.Module | None, node: Any, images: Sequence[int] | None) -> Layer | None:
+    if isinstance(part, nn.Conv2d):
+        if part.groups != 1 or set(part.dilation) != {1} or isinstance(part.padding, str):
+            return None
+        weight, bias = _arrays(part)
+        return Layer("convolution", weight.transpose(2, 3, 1, 0), bias, part.stride, part.padding)  # type: ignore[arg-type]
+    if isinstance(part, nn.Linear):
+        weight, bias = _arrays(part)
+        if images is not None:  # flattened channels last here, channels first by torch
+            weight = weight.reshape(-1, *images).transpose(0, 2, 3, 1).reshape(len(weight), -1)
+        return Layer("linear", weight.T, bias)
+    if isinstance(part, nn.ReLU) or node.target in (torch.relu, nn.functional.relu, "relu"):
+        return Layer("relu")
+    if isinstance(part, nn.Flatten) or (node.target in (torch.flatten, "flatten") and node.args[1:] == (1,)):
+        return Layer("flatten")
+    return None
+
+
+def _arrays(part: nn.Conv2d | nn.Linear) -> tuple[np.ndarray, np.ndarray | None]:
+    return part.weight.detach().numpy(), None if part.bias is None else part.bias.detach().numpy()
+
+
+def channels_last(images: torch.Tensor) -> np.ndarray:
+    """[batch, channels, height, width] as an array [batch, height, width, channels]; others as they are."""
+    return (images.permute(0, 2, 3, 1) if images.ndim == 4 else images).contiguous().numpy()
+
+
+def channels_first(output: torch.Tensor) -> torch.Tensor:
+    """A view of a framework's output as torch has it: images with their channels first."""
+    return output.permute(0, 3, 1, 2) if output.ndim == 4 else output
