@@ -11,8 +11,7 @@ import yaml
 from hydra.core.override_parser.types import Override
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError, create_model
 
-from mfulab.planning.overrides import OPEN
-from mfulab.planning.runs import put
+from mfulab.planning.overrides import OPEN, put
 from mfulab.schema.errors import ConfigurationError, unknown
 from mfulab.schema.files import UnreadableError, read_text
 from mfulab.schema.groups import SLUG, Closed

@@ -10,6 +10,15 @@ from mfulab.schema.errors import ConfigurationError
 OPEN = ("model.arguments", "device.peak_tflop_s")
 
 
+def put(content: dict[str, Any], key: str, value: Any) -> None:
+    """Sets a dotted key on copies of the mappings it passes, which other combinations share."""
+    *path, last = key.split(".")
+    for part in path:
+        content[part] = dict(content[part])
+        content = content[part]
+    content[last] = value
+
+
 def from_snakemake(config: Mapping[str, Any]) -> list[str]:
     """`--config key=value …` as Hydra overrides; `overrides="a.b=1 c.d=2"` holds those whose key has a dot.
 

@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from mfulab.language import LANGUAGES
 from mfulab.planning import traces
 from mfulab.planning.naming import run_name
+from mfulab.planning.overrides import put
 from mfulab.schema.configs import CeilingsConfig, CountFlopsConfig, EnvironmentConfig, ProfileStepConfig, StepConfig
 from mfulab.schema.errors import ConfigurationError, unknown
 from mfulab.schema.measurements import MEASUREMENTS
@@ -177,7 +178,12 @@ class _Planner:
                 put(combination.content, key, value.content)
                 if "." in key:
                     combination.dotted[key] = value.content
-            yield from traces.expanded(combination) if step == traces.STEP else [combination]
+            if step != traces.STEP:
+                yield combination
+                continue
+            for trace in traces.expanded(combination.content["trace"]):
+                labels = {**combination.labels, "trace": trace["name"]}
+                yield replace(combination, labels=labels, content={**combination.content, "trace": trace})
 
     def add(self, step: str, combination: Combination) -> None:
         labels, dotted, content = combination.labels, combination.dotted, combination.content
@@ -250,15 +256,6 @@ def excluded_because(labels: Mapping[str, str], rules: Sequence[Mapping[str, Any
 def _matches(label: str, pattern: Any) -> bool:
     alternatives = pattern if isinstance(pattern, list) else [pattern]
     return any(fnmatchcase(label, str(alternative)) for alternative in alternatives)
-
-
-def put(content: dict[str, Any], key: str, value: Any) -> None:
-    """Sets a dotted key on copies of the mappings it passes, which other combinations share."""
-    *path, last = key.split(".")
-    for part in path:
-        content[part] = dict(content[part])
-        content = content[part]
-    content[last] = value
 
 
 def _validated(step: type[StepConfig], content: Mapping[str, Any]) -> Any:

@@ -1,28 +1,20 @@
 """Traces as a sweep: paths, folders and globs become one run a file, named by the file and keyed by its content."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mfulab.schema.errors import ConfigurationError
 from mfulab.schema.files import found_files
-
-if TYPE_CHECKING:
-    from mfulab.planning.runs import Combination
 
 STEP = "read_trace"
 ENDINGS = (".json", ".json.gz")
 
 
-def expanded(combination: Combination) -> Iterator[Combination]:
-    """A combination for each file that its `trace` means. Raises ConfigurationError if no file matches."""
-    given = combination.content["trace"]
+def expanded(given: str | None) -> Iterator[dict[str, str]]:
+    """Name, path and digest of each file that `trace` means. Raises ConfigurationError if no file matches."""
     if not given:
         raise ConfigurationError(f"trace={given}: give a file, a folder or a glob, such as trace='runs/*.json.gz'.")
     paths = found_files(str(given), ENDINGS)
@@ -32,9 +24,7 @@ def expanded(combination: Combination) -> Iterator[Combination]:
     for path in paths:
         name = _stem(path) if stems[_stem(path)] == 1 else f"{path.parent.name}-{_stem(path)}"
         digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-        trace = {"name": _name(name), "path": str(path), "digest": digest}
-        labels = {**combination.labels, "trace": trace["name"]}
-        yield replace(combination, labels=labels, content={**combination.content, "trace": trace})
+        yield {"name": _name(name), "path": str(path), "digest": digest}
 
 
 def stamps(given: str) -> list[tuple[str, int, int]]:
