@@ -9,11 +9,11 @@ pytestmark = [pytest.mark.workflow, pytest.mark.xdist_group("replicates")]
 ONE_RUN = ("steps=[profile_step]", "model=digit_cnn", "workload=inference", "batch_size=2", "device=cpu")
 
 
-def test_more_replicates_measure_the_missing_ones_alone(make_project):
-    project = make_project()
+def test_more_replicates_measure_the_missing_ones_alone_and_changed_code_all(make_project):
+    project = make_project(with_source=True)
 
     def report(replicates: int) -> dict[str, str]:
-        options = ("experiment=miniature", *ONE_RUN, f"replicates={replicates}")
+        options = ("experiment=miniature", *ONE_RUN, f"replicates={replicates}", f"ceiling_replicates={replicates}")
         project.snakemake("results/tables/profile.csv", "--config", *options)
         with (project.folder / "results/tables/profile.csv").open(newline="", encoding="utf-8") as file:
             return next(row for row in csv.DictReader(file) if row["recorded"] == "False")
@@ -29,6 +29,13 @@ def test_more_replicates_measure_the_missing_ones_alone(make_project):
     new = {path for path, time in project.rows().items() if before.get(path) != time}
     assert len(new) == 3, "the run and both its ceilings"
     assert all(path.endswith(",replicate=3/row.csv") for path in new)
+    step = project.folder / "src/mfulab/steps/profile_step.py"
+    step.write_text(step.read_text() + "# measured otherwise\n")
+    before = project.rows()
+    assert report(3)["replicates"] == "3"
+    new = {path for path, time in project.rows().items() if before.get(path) != time}
+    assert len(new) == 3
+    assert all("/profile_step/" in path for path in new)
 
 
 def test_a_run_that_cannot_be_done_is_not_tried_again(make_project):

@@ -7,7 +7,7 @@ for each in MEASUREMENTS.values():
         input:
             config=lab.config(each.step),
             sources=lab.sources(each.step),
-            previous=ancient(lab.previous(each.step)),
+            previous=lab.previous(each.step),
         output:
             row=f"results/{each.folder}/row.csv",
         log:

@@ -103,7 +103,10 @@ class Workflow:
         return file
 
     def previous(self, step: str) -> Callable[[Any], list[str]]:
-        """An input function: for a replicate, the row of the one before, so that a run that failed is not repeated."""
+        """An input function: for a replicate, the row of the one before, so that a run that failed is not repeated.
+
+        Not `ancient`: see docs/upstream.md.
+        """
 
         def rows(wildcards: Any) -> list[str]:
             before = previous(wildcards.run)
