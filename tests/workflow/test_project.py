@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from graphlib import TopologicalSorter
 
 import click
 import pytest
@@ -16,6 +17,7 @@ from packaging.utils import canonicalize_name
 from support.workflow_copy import ROOT
 
 from mfulab.cli import schema
+from mfulab.planning import sources
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LOCKS = {path.stem: path.read_text() for path in (ROOT / "requirements").glob("*.lock")}
@@ -144,3 +146,9 @@ def test_imports_go_down_the_table_of_the_architecture_page():
             )
             foreign |= {(room, other) for other in named if other != room}
     assert (up, foreign) == (set(), set())
+
+
+def test_no_module_imports_itself_through_others():
+    source = ROOT / "src"
+    names = {".".join(path.relative_to(source).with_suffix("").parts): path for path in source.glob("mfulab/*/**/*.py")}
+    TopologicalSorter({name: set(sources._read(path, name)[0]) & set(names) for name, path in names.items()}).prepare()
