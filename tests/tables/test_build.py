@@ -100,13 +100,28 @@ def test_a_matmul_faster_than_its_gpu_is_incorrect_and_has_no_speed():
     machine = {"hardware": "some-gpu", "recorded": False, "status": "ok"}
     records = {
         "environment": [{**machine, "device": "cuda"}],
-        "ceilings": [{**machine, "ceiling": "bf16", "format": "bf16", "max_clock_tflop_s": 1.0}],
+        "ceilings": [{**machine, "run": "ceiling=bf16", "ceiling": "bf16", "format": "bf16", "max_clock_tflop_s": 1.0}],
         "matmul": [{**machine, "ceiling": "bf16", "effective_precision": "bf16", "time_s": 1.0, "flops": 2e12}],
         **{"flops": [], "profile": []},
     }
     (row,) = build.joined(records)["matmul"]
     assert (row["status"], row["tflop_s"]) == ("incorrect", None)
     assert "highest clock" in row["message"]
+
+
+def test_a_run_is_held_against_the_ceiling_of_its_own_threads():
+    machine = {"hardware": "cpu", "recorded": False, "status": "ok"}
+    speeds = {"fp32": 4.0, "fp32,device.threads=1": 2.0}
+    ceilings = [
+        machine | {"run": f"ceiling={name}", "ceiling": "fp32", "format": "fp32", "measured_tflop_s": speed}
+        for name, speed in speeds.items()
+    ]
+    shape = {"m": 1, "n": 2, "k": 3, "flops": 1e12, "time_s": 1.0, "kernel": "torch"}
+    for used, shares in (("fp32", [25.0, 50.0]), (None, [25.0, 50.0]), ("bf16", [None, None])):
+        matmuls = [machine | shape | {"run": name, "ceiling": name, "effective_precision": used} for name in speeds]
+        records = {"environment": [machine | {"device": "cpu"}], "ceilings": ceilings, "flops": [], "profile": []}
+        rows = build.joined(records | {"matmul": matmuls})["matmul"]
+        assert [row["share_of_measured_percent"] for row in rows] == shares
 
 
 def test_a_matmul_above_the_measured_ceiling_becomes_it():
@@ -119,7 +134,8 @@ def test_a_matmul_above_the_measured_ceiling_becomes_it():
         machine | shape | {"kernel": "wrong", "effective_precision": "fp32", "time_s": 0.1, "status": "incorrect"},
         machine | shape | {"kernel": "other", "effective_precision": "bf16", "time_s": 0.1},
     ]
-    ceiling = machine | {"ceiling": "fp32", "format": "fp32", "measured_tflop_s": 3.0, "measured_with": "torch"}
+    measured = {"measured_tflop_s": 3.0, "measured_with": "torch"}
+    ceiling = machine | {"run": "ceiling=fp32", "ceiling": "fp32", "format": "fp32"} | measured
     records = {
         "environment": [machine | {"device": "cpu"}],
         "ceilings": [ceiling],

@@ -9,7 +9,7 @@ from mfulab.schema.files import is_inside, write_csv, write_json
 from mfulab.schema.measurements import NO_MACHINE, TABLES
 from mfulab.tables import details, headroom, jobs, join, replicates, series
 from mfulab.tables.columns import LEADING, Record, Records, columns
-from mfulab.tables.records import Collected, from_folder, from_manifest, from_recorded, identity
+from mfulab.tables.records import Collected, ceiling_name, from_folder, from_manifest, from_recorded, identity
 
 
 def collect(
@@ -69,29 +69,39 @@ def _double(table: str, row: Record) -> str:
     return identity(table, row) if TABLES[table].on_device else row["run"]
 
 
+def _apart(ceiling: str) -> str:
+    """Conditions of a ceiling, such as a number of threads: `fp32,device.threads=1` gives `device.threads=1`."""
+    return ceiling.partition(",")[2]
+
+
 def joined(records: Records) -> Records:
     """The same rows with the joined columns; every lookup stays within one machine, recorded apart from measured."""
     devices = {_machine(row): row.get("device") for row in records["environment"]}
     measured = [row for row in records["ceilings"] if row["status"] == "ok"]
-    by_name = {(_machine(row), row["ceiling"]): row for row in measured}
-    by_format = {(_machine(row), row.get("format")): row for row in measured}
+    by_name = {(_machine(row), ceiling_name(row["run"])): row for row in measured}
+    by_format = {(_machine(row), row.get("format"), _apart(ceiling_name(row["run"]))): row for row in measured}
     # FLOP counts have no hardware: measured ones serve every machine, recorded ones those that were not counted here.
     flops = {row["run"]: row for row in sorted(records["flops"], key=lambda row: not row["recorded"])}
 
     def compute(row: Record) -> Record:
         # The format that the matmuls really used decides, where it is known: never the peak of another one.
-        planned = by_name.get((_machine(row), row.get("ceiling")), {})
-        used = row.get("effective_precision")
-        return planned if used in (None, planned.get("format")) else by_format.get((_machine(row), used), {})
+        name, used = row.get("ceiling") or "", row.get("effective_precision")
+        planned = by_name.get((_machine(row), name), {})
+        return (
+            planned if used in (None, planned.get("format")) else by_format.get((_machine(row), used, _apart(name)), {})
+        )
+
+    def bandwidth(row: Record) -> Record:
+        return by_name.get((_machine(row), ",".join(filter(None, ("memory", _apart(row.get("ceiling") or ""))))), {})
 
     for row in records["matmul"]:
-        memory = by_name.get((_machine(row), "memory"), {})
+        memory = bandwidth(row)
         if impossible := join.faster_than_possible(row, compute(row), memory, devices.get(_machine(row))):
             row |= {"status": "incorrect", "message": impossible}
         elif ceiling := compute(row):
             ceiling |= join.raised_ceiling(ceiling, row)  # before anything is divided by it
     for row in records["profile"]:
-        memory = by_name.get((_machine(row), "memory"), {})
+        memory = bandwidth(row)
         counted = flops.get(row["flops_run"], {})
         row |= join.profile_columns(row, counted, compute(row), memory, devices.get(_machine(row)))
     for row in records["matmul"]:

@@ -11,7 +11,7 @@ from mfulab.schema.files import UnreadableError, read_csv, read_json, read_text
 from mfulab.schema.measurements import RECORDED
 from mfulab.tables import build
 from mfulab.tables.columns import JOINED, Record, columns
-from mfulab.tables.records import Collected, from_recorded
+from mfulab.tables.records import Collected, ceiling_name, from_recorded
 
 CONFIGS, SERIES, ABOUT = "configs.jsonl", "series.csv", "recording.json"
 FILES = {*(f"{table}.csv" for table in RECORDED), CONFIGS, SERIES, ABOUT}
@@ -80,10 +80,11 @@ def _impossible(row: Mapping[str, Any]) -> Iterator[str]:
 
 def _links(found: Collected, folder: Path) -> Iterator[str]:
     """Every row is of this machine, once, and finds the counts and ceilings that it is joined with."""
-    if len(found.records["environment"]) != 1:
-        yield f"environment.csv: {len(found.records['environment'])} machines instead of one"
+    devices = {row["device_name"] for row in found.records["environment"]}  # one row for each number of threads
+    if len(devices) != 1:
+        yield f"environment.csv: {len(devices)} machines instead of one"
     counted = {row["run"] for row in found.records["flops"]}
-    ceilings = {row["ceiling"] for row in found.records["ceilings"]}
+    ceilings = {ceiling_name(row["run"]) for row in found.records["ceilings"]}
     for table, rows in found.records.items():
         runs = [row["run"] for row in rows]
         yield from (

@@ -165,7 +165,7 @@ def from_config(table: str, config: Mapping[str, Any], links: Mapping[str, str |
     dtype = given("precision", "dtype", str)
     known: Record = {
         "flops_run": Path(flops).name if flops else None,
-        "ceiling": base_name(Path(compute).name).partition("=")[2] if compute else None,
+        "ceiling": ceiling_name(Path(compute).name) if compute else None,
         "mode": given("workload", "mode", str),
         "gradient_accumulation": given("workload", "gradient_accumulation", int),
         "checkpointing": given("workload", "checkpointing", bool),
@@ -189,6 +189,11 @@ def from_config(table: str, config: Mapping[str, Any], links: Mapping[str, str |
         "format": format_name(dtype or "", bool(given("precision", "tf32", bool))),
     }
     return {name: known[name] for name in TABLES[table].linked}
+
+
+def ceiling_name(run: str) -> str:
+    """Name of what a run of `ceilings` measured, with its conditions: `fp32`, `fp32,device.threads=1`."""
+    return base_name(run).partition("=")[2]
 
 
 def from_folder(results: Path, hardware: str) -> Collected:
@@ -219,9 +224,13 @@ def _runs(folder: Path, problems: list[str] | None = None) -> Iterator[tuple[Pat
             yield config.parent, read_config(config.parent, problems)
 
 
-def _format(config: Mapping[str, Any]) -> tuple[str | None, bool] | None:
-    precision = config.get("precision")
-    return (str(precision.get("dtype")), bool(precision.get("tf32"))) if isinstance(precision, Mapping) else None
+def _format(config: Mapping[str, Any]) -> tuple[str | None, bool, object] | None:
+    """What a ceiling and the runs that are held against it share: number format and threads."""
+    precision, device = config.get("precision"), config.get("device")
+    threads = device.get("threads") if isinstance(device, Mapping) else None
+    return (
+        (str(precision.get("dtype")), bool(precision.get("tf32")), threads) if isinstance(precision, Mapping) else None
+    )
 
 
 def _key(config: Mapping[str, Any]) -> str:
