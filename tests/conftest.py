@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,15 @@ pytest.register_assert_rewrite("support.pretend")  # its assertions tell what th
 def locks_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Runs of tests wait for no other run on this machine: a sweep, or the tests beside these."""
     os.environ["MFULAB_LOCKS"] = str(tmp_path_factory.mktemp("locks"))
+
+
+@pytest.fixture(autouse=True)
+def no_job_is_left_behind() -> Iterator[None]:
+    """A model that makes its process a rank of a pretended job does so for good: the next test is in none."""
+    yield
+    distributed = sys.modules.get("torch.distributed")
+    if distributed and distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -380,7 +380,7 @@ def test_a_rung_that_is_no_faster_than_the_one_below_is_said_with_the_reason(few
         ({"spill_bytes": [0, 16], "occupancy_percent": [50.0, 50.0]}, "it spills 16 bytes"),
         ({"spill_bytes": [0, 0], "occupancy_percent": [50.0, 25.0]}, "its occupancy is 25 % against 50 %"),
         ({"spill_bytes": [0, 0], "verdict_flags": ["", '{"beside": {"share": 30.0}}']}, "other processes took 30 %"),
-        ({"spill_bytes": [0, 0], "occupancy_percent": [50.0, 50.0]}, "nothing that was measured explains it"),
+        ({"spill_bytes": [0, 0], "occupancy_percent": [50.0, 50.0]}, "nothing measured explains it"),
     ]
     for values, because in cases:
         told = kernel_ladder.finding(rows.assign(**values), Texts("en", "kernel_ladder"))

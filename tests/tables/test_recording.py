@@ -156,4 +156,5 @@ def test_joined_columns_follow_a_corrected_value(recording, results):
 def test_every_recording_that_is_shipped_is_valid_and_small():
     shipped = recordings.recordings(ROOT / "results", None)
     assert [problem for folder in shipped for problem in check(folder)] == []
-    assert all(sum(path.stat().st_size for path in folder.iterdir()) < 1_000_000 for folder in shipped)
+    for folder in shipped:  # one row of each run with its config: sixteen experiments are four hundred rows
+        assert sum(path.stat().st_size for path in folder.iterdir()) < 2_000_000, folder

@@ -37,6 +37,7 @@ from mfulab.tables.records import Collected, from_recorded, identity, read_confi
 
 RESULTS = Path("results")
 REFERENCE = "reference"
+MOST_SERIES = 20  # profiled runs whose series are kept, the busiest first: a figure shows the busiest
 
 
 def gather(results: Path, hardware: str) -> Collected:
@@ -134,9 +135,9 @@ def _write(found: Collected, provenance: dict[str, Any], folder: Path) -> None:
         for (table, run), path in folders.items()
     ]
     write_text(folder / CONFIGS, "".join(f"{line}\n" for line in lines))
-    polled = series.collect(
-        (row, folders[table, row["run"]]) for table in ("readings", "profile") for row in found.records[table]
-    )
+    busiest = sorted(found.records["profile"], key=lambda row: -(row.get("utilization_percent") or 0))[:MOST_SERIES]
+    shown = [("readings", row) for row in found.records["readings"]] + [("profile", row) for row in busiest]
+    polled = series.collect((row, folders[table, row["run"]]) for table, row in shown)
     write_csv(folder / SERIES, polled, series.columns(polled))
     write_json(folder / ABOUT, provenance, indent=1)
 

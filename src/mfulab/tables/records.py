@@ -225,7 +225,7 @@ def _runs(folder: Path, problems: list[str] | None = None) -> Iterator[tuple[Pat
 
 
 def _format(config: Mapping[str, Any]) -> tuple[str | None, bool, object] | None:
-    """What a ceiling and the runs that are held against it share: number format and threads."""
+    """Number format and threads, which a ceiling and the runs that are held against it share."""
     precision, device = config.get("precision"), config.get("device")
     threads = device.get("threads") if isinstance(device, Mapping) else None
     return (

@@ -167,7 +167,8 @@ def panels(figure: Figure, rows: Sequence[str], columns: Sequence[str], **shared
     for i, row in enumerate(rows):
         for j, column in enumerate(columns):
             parts = [row] if len(rows) > 1 or not column else []
-            parts = [wrapped(part, 78 // len(columns)) for part in [*parts, column] if part]
+            width = 78 // len(columns) - (len(columns) > 3)  # four titles need a letter more between them
+            parts = [wrapped(part, width) for part in [*parts, column] if part]
             grid[i][j].set_title((" · " if len(columns) < 3 else "\n").join(parts))
             named[row, column] = grid[i][j]
     return named

@@ -1,5 +1,7 @@
 """Time of a training step, technique by technique: forward, backward, optimiser, other."""
 
+from typing import Any
+
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -117,7 +119,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     machines = style.machines(rows, 2)
     shown = rows[rows["machine"].isin(machines)]
     shown = shown.assign(
-        case=[text("case", model=row.model, batch=int(row.batch_size)) for row in shown.itertuples()],
+        case=[_case(row, text) for row in shown.itertuples()],
         name=[technique(row, text) for _, row in shown.iterrows()],
     )
     counts = shown.groupby("case", sort=False)["name"].nunique().sort_values(ascending=False, kind="stable")
@@ -140,6 +142,11 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     entries = [style.dot(color, text(phase), "s") for phase, color in COLORS.items()]
     style.legend(figure, [*entries, style.dot("none", text("behind"))])
     labels.settle(figure)
+
+
+def _case(row: Any, text: Texts) -> str:
+    """A model and batch as a panel's title, whose last two words stay in one line."""
+    return "\N{NO-BREAK SPACE}".join(text("case", model=row.model, batch=int(row.batch_size)).rsplit(" ", 1))
 
 
 def _bars(axes: Axes, here: pd.DataFrame, text: Texts) -> None:
