@@ -55,8 +55,12 @@ def test_it_holds_one_machine_and_no_traces_or_logs(results, recording):
     assert {row["hardware"] for row in lines(recording / "profile.csv")} == {report_rows.GPU}
     assert {row["recorded"] for row in lines(recording / "matmul.csv")} == {"True"}
     series = lines(recording / "series.csv")
-    polled = [row for table in ("profile", "readings") for row in lines(recording / f"{table}.csv")]
-    assert len(series) == 40 * len(polled)
+    busy = sorted((float(row["utilization_percent"] or 0) for row in lines(recording / "profile.csv")), reverse=True)
+    known = {row["run"]: float(row["utilization_percent"] or 0) for row in lines(recording / "profile.csv")}
+    kept = {line["run"] for line in series}
+    assert kept >= {row["run"] for row in lines(recording / "readings.csv")}
+    assert sorted((known[run] for run in kept & known.keys()), reverse=True) == busy[: recordings.MOST_SERIES]
+    assert len(series) == 40 * len(kept)
     about = json.loads((recording / "recording.json").read_text())
     assert about["commits"] == {"0123abc": sum(sum(each.values()) for each in about["rows"].values())}
     assert about["rows"]["profile"] == {"ok": 40, "out_of_memory": 2}
