@@ -179,9 +179,12 @@ def _told(sweeps: Sequence[Sweep], slow: Sweep | None, slower: float) -> bool:
     if slow is not None:
         seen = found(sweeps[-1], slow, slower)
         target = Target(f"injected +{100 * slower:g} % found, of {len(seen)} narrow enough", 90, "%", is_least=True)
-        lines.append((target, 100 * sum(seen) / len(seen) if seen else 0.0))
+        if seen:
+            lines.append((target, 100 * sum(seen) / len(seen)))
+        else:
+            print(f"injected +{100 * slower:g} %: no interval here is narrower, so there is nothing to judge")
     held = [report(target, got) for target, got in lines]  # every line is printed
-    return all(held)
+    return all(held) and (slow is None or bool(seen))
 
 
 def _counts(compared: Sequence[compare.Compared]) -> str:
