@@ -21,7 +21,7 @@ from rich.text import Text
 from mfulab.language.quantities import duration, quantity
 from mfulab.planning import lock, runs, store
 from mfulab.planning.composition import Composition, check, composed_by_hydra
-from mfulab.planning.load import CONFIG, RESULTS, place
+from mfulab.planning.load import CONFIG, RESULTS, emulated, place
 from mfulab.planning.overrides import complete
 from mfulab.planning.runs import Plan, Run
 from mfulab.runtime.client import USAGE
@@ -107,7 +107,7 @@ def _measure(step: str, composition: Composition, done: dict[str, Mapping[str, A
     composition = replace(
         composition, base={**composition.base, "steps": [step], "replicates": 1, "ceiling_replicates": 1}
     )
-    plan = runs.plan(composition, *place(composition.base))
+    plan = runs.plan(composition, *place(composition.base), emulated(composition.base))
     for excluded in plan.excluded:
         if excluded["run"] not in done:
             print(f"left out: {excluded['run']}: {excluded['because']}")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from mfulab.hardware import cpu, identity
+from mfulab.hardware.emulation import emulated_by_cpu, emulated_by_gpu
 from mfulab.schema.formats import BY_DTYPE, format_name
 from mfulab.schema.groups import DeviceConfig, PrecisionConfig
 
@@ -35,18 +36,26 @@ def effective_precision(precision: PrecisionConfig, device: torch.device) -> str
     TF32 is a GPU's (compute capability 8.0 and later): elsewhere the switch changes nothing and matmuls stay fp32.
     """
     name = BY_DTYPE[precision.dtype].name
-    return "tf32" if name == "fp32" and precision.tf32 and _has_tf32(device) else name
+    return "tf32" if name == "fp32" and precision.tf32 and not emulated("tf32", device) else name
 
 
 def allowed_precision(dtype: torch.dtype, device: torch.device, convolutions: bool) -> str:
     """The format that matmuls of `dtype` use, or convolutions, as torch's switches stand: it has one for each."""
     name = format_name(str(dtype).removeprefix("torch.")) or "fp32"
     switch = torch.backends.cudnn.conv if convolutions else torch.backends.cuda.matmul  # type: ignore[attr-defined]
-    return "tf32" if name == "fp32" and switch.fp32_precision == "tf32" and _has_tf32(device) else name
+    return "tf32" if name == "fp32" and switch.fp32_precision == "tf32" and not emulated("tf32", device) else name
 
 
-def _has_tf32(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 8
+def emulated(precision: str, device: torch.device) -> str:
+    """Says why `device` emulates a format, converting its operands; empty where it computes it."""
+    if device.type == "cuda":
+        return emulated_by_gpu(precision, torch.cuda.get_device_capability(device))
+    return emulated_by_cpu(precision)
+
+
+def peak_precision(precision: str, device: torch.device) -> str:
+    """The format whose peak stands under FLOPs of `precision`: fp32 where the device emulates it, else itself."""
+    return "fp32" if emulated(precision, device) else precision
 
 
 def allow_tf32(allowed: bool) -> None:

@@ -223,12 +223,20 @@ def _quota(folder: Path) -> float | None:
 def _without_proc() -> Cpu:
     cache, hertz = _sysctl("hw.l3cachesize") or _sysctl("hw.l2cachesize"), _sysctl("hw.cpufrequency_max")
     features = (_sysctl("machdep.cpu.features") or "") + " " + (_sysctl("machdep.cpu.leaf7_features") or "")
+    arm = {
+        "asimd": "AdvSIMD",
+        "bf16": "FEAT_BF16",
+        "asimdhp": "FEAT_FP16",
+        "i8mm": "FEAT_I8MM",
+        "asimddp": "FEAT_DotProd",
+    }
+    on_arm = {flag for flag, key in arm.items() if _sysctl(f"hw.optional.arm.{key}") == "1"}
     return Cpu(
         name=_sysctl("machdep.cpu.brand_string") or platform.processor() or platform.machine() or "cpu",
         vendor=_sysctl("machdep.cpu.vendor") or "",
         family=None,
         model=None,
-        flags=frozenset(features.lower().split()),
+        flags=frozenset(features.lower().split()) | on_arm,
         clock_mhz=float(hertz) / 1e6 if hertz else None,
         clock_source="sysctl" if hertz else "not reported by this system",
         last_level_cache_bytes=int(cache) if cache else None,

@@ -8,14 +8,10 @@ from collections.abc import Mapping
 
 from mfulab.hardware.cpu import Cpu
 from mfulab.hardware.datasheets import table
+from mfulab.hardware.emulation import CPU_UNITS, emulated_by_cpu, usable
 from mfulab.hardware.peaks import Peak, how_to_give
 
-# Bits an element occupies, and the flag without which the CPU converts instead of computing in that format.
-_BITS = {"fp64": (64, None), "fp32": (32, None), "fp16": (16, "avx512_fp16")}
-# AMX: 16×16 results a tile instruction, 16 clocks: multiply-adds a clock and core (Intel SDM, TDPBF16PS and TDPBUSD).
-_AMX = {"bf16": ("amx_bf16", 512), "int8": ("amx_int8", 1024)}
-# Dot-product instructions: multiply-adds each 32-bit lane does (VDPBF16PS 2, VPDPBUSD 4).
-_DOT = {"bf16": ("avx512_bf16", 2), "int8": ("avx512_vnni", 4)}
+_BITS = {"fp64": 64, "fp32": 32}  # that an element takes of a vector
 
 
 def cpu_peak(cpu: Cpu, cores: int, precision: str, given: Mapping[str, float] | None = None) -> Peak:
@@ -32,7 +28,7 @@ def cpu_peak(cpu: Cpu, cores: int, precision: str, given: Mapping[str, float] | 
         return Peak(None, reason=f"the vector units of {cpu.name} are in no table here; {how}")
     fma, words, why = _fma_per_clock(cpu, row, precision)
     if fma is None:
-        return Peak(None, reason=f"{cpu.name} {why}")
+        return Peak(None, reason=f"{cpu.name}: {why}")
     peak = cores * cpu.clock_mhz * fma * 2 * 1e-6
     return Peak(
         spec=peak,
@@ -44,20 +40,18 @@ def cpu_peak(cpu: Cpu, cores: int, precision: str, given: Mapping[str, float] | 
 
 def _fma_per_clock(cpu: Cpu, row: Mapping[str, str], precision: str) -> tuple[int | None, str, str]:
     units, width = int(row["units"]), int(row["vector_bits"])
-    if precision in _AMX and _AMX[precision][0] in cpu.flags:
-        return _AMX[precision][1], f"{_AMX[precision][1]} multiply-adds (AMX tile)", ""
-    if precision in _DOT:
-        flag, each = _DOT[precision]
-        if flag not in cpu.flags:
-            return None, "", f"has no {precision} instructions ({_AMX[precision][0]}, {flag}): slower than fp32 here"
-        lanes = width // 32 * each
-    elif precision in _BITS:
-        bits, needed = _BITS[precision]
-        if needed and needed not in cpu.flags:
-            return None, "", f"has no {precision} arithmetic ({needed}): it converts, far slower than fp32"
-        lanes = width // bits
-    else:
-        return None, "", f"has no peak defined for {precision}"
+    if precision not in _BITS and precision not in CPU_UNITS:
+        return None, "", f"no peak is defined for {precision}"
+    if reason := emulated_by_cpu(precision, cpu.flags):
+        return None, "", f"{reason}: it converts, far slower than fp32"
+    rates = CPU_UNITS.get(precision, {})
+    flag = next((flag for flag in rates if flag in usable(cpu.flags)), "")
+    rate = rates[flag] if flag else 1
+    if rate is None:
+        return None, "", f"no rate of {flag} instructions stands here"
+    if flag.startswith("amx"):
+        return rate, f"{rate} multiply-adds (AMX tile)", ""
+    lanes = width // _BITS.get(precision, 32) * rate
     return units * lanes, f"{units} units × {lanes} lanes ({width} bit)", ""
 
 

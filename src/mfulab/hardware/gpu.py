@@ -52,6 +52,13 @@ def properties_by_nvml(device: CudaDevice) -> GpuProperties:
     return _properties(handle, device.name, None if slice_of is None else slice_of.multiprocessorCount)
 
 
+def capability_by_nvml(device: CudaDevice) -> tuple[int, int] | None:
+    """Compute capability of a device, of a MIG instance that of its GPU; None if NVML does not report it."""
+    handle = nvml.parent(nvml.handle_by_uuid(device.uuid))
+    found = nvml.optional(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
+    return None if found is None else (found[0], found[1])
+
+
 def _properties(handle: Any, name: str, sms: int | None) -> GpuProperties:
     whole = None if handle is None else nvml.parent(handle)
     pci = _asked(whole, pynvml.nvmlDeviceGetPciInfo)

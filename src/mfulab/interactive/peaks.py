@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from mfulab.flops.formulas import weighted_peak_flop_s
-from mfulab.hardware.compute import allowed_precision
+from mfulab.hardware.compute import allowed_precision, peak_precision
 from mfulab.hardware.device_peak import peak_of
 from mfulab.hardware.peaks import Peak
 from mfulab.interactive.ceiling import Ceiling, measured_ceiling
@@ -52,15 +52,18 @@ def peaks_of(
         anew: whether to measure a ceiling again that others disturbed.
     """
     needed, done = by_precision(device, formats), by_precision(device, executed)
-    threads, names = torch.get_num_threads(), list(dict.fromkeys((*needed, *done)))
+    threads = torch.get_num_threads()
+    names = list(dict.fromkeys(peak_precision(name, device) for name in (*needed, *done)))
     computed = {name: peak_of(device, threads, name, given) for name in names}
     each_s = ceiling_s / len(names)
     ceilings = {name: measured_ceiling(device, name, threads, each_s, anew) for name in names} if ceiling_s else {}
-    row, whole = _row(needed, computed, ceilings), sum(needed.values())
+    divided, whole = _by_peak(device, needed), sum(needed.values())
+    row = _row(divided, computed, ceilings)
     weights = {name: round(flops / whole, 4) for name, flops in needed.items()} if whole else {}
     disturbed = [one.other_processes_percent for one in ceilings.values() if one.disturbed]
     columns = {
         "effective_precision": most(needed),
+        "peak_precision": peak_precision(most(needed), device),
         "peak_tflop_s": row["computed_tflop_s"],
         "peak_clock_mhz": row["computed_clock_mhz"],
         "peak_weights": json.dumps(weights) if weights else None,
@@ -69,10 +72,19 @@ def peaks_of(
     }
     return WeightedPeaks(
         row,
-        _row(done, computed, ceilings),
+        _row(_by_peak(device, done), computed, ceilings),
         columns,
-        "; ".join(dict.fromkeys(peak.reason for name, peak in computed.items() if needed.get(name) and peak.reason)),
+        "; ".join(dict.fromkeys(peak.reason for name, peak in computed.items() if divided.get(name) and peak.reason)),
     )
+
+
+def _by_peak(device: torch.device, flops: Mapping[str, int]) -> dict[str, int]:
+    """The same FLOPs by the format whose peak stands under them: those of emulated formats are fp32's."""
+    found: dict[str, int] = {}
+    for name, count in flops.items():
+        peak = peak_precision(name, device)
+        found[peak] = found.get(peak, 0) + count
+    return found
 
 
 def by_precision(device: torch.device, formats: Mapping[Format, int]) -> dict[str, int]:

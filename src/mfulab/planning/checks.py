@@ -183,8 +183,8 @@ def whole(base: Mapping[str, Any], swept: Mapping[str, Any]) -> None:
         if "because" not in rule or not conditions:
             raise ConfigurationError(f"exclude={_short(rule)}: give axes and, as `because`, the reason.")
         for key in conditions:
-            if str(key).split(".")[0] not in _names(Experiment):
-                raise unknown("exclude", key, _names(Experiment))
+            if str(key).split(".")[0] not in (known := [*_names(Experiment), "emulated"]):
+                raise unknown("exclude", key, known)
 
 
 def value(key: str, content: Any) -> None:

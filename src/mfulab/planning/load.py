@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mfulab.hardware.emulation import emulated_here
 from mfulab.hardware.identity import NoDeviceError, hardware_slug, resolve
 from mfulab.planning import traces
 from mfulab.planning.overrides import from_snakemake
@@ -52,7 +53,7 @@ def _make(overrides: Sequence[str], folder: Path) -> list[Plan]:
     plans = []
     for composition in compose_experiments(overrides, folder):
         hardware, device = place(composition.base)
-        plans.append(plan(composition, hardware, device))
+        plans.append(plan(composition, hardware, device, emulated(composition.base)))
     for target in {run.target for each in plans for run in each.runs if run.target}:
         locate(target)
     return plans
@@ -69,10 +70,15 @@ def place(base: Mapping[str, Any]) -> tuple[str, str]:
         raise ConfigurationError(str(error)) from error
 
 
+def emulated(base: Mapping[str, Any]) -> dict[str, str]:
+    """Formats that the device to measure emulates, with the reasons; of another machine none is known."""
+    return {} if base["hardware"] else emulated_here(place(base)[1])
+
+
 def _fingerprint(overrides: Sequence[str], folder: Path) -> str:
     """Of all that a plan is made from: the config tree, the planning code, the overrides, the machine unless given."""
     is_given = any(override.startswith("hardware=") for override in overrides)
-    machine = [] if is_given else [hardware_slug("cpu"), resolve("auto"), hardware_slug("auto")]
+    machine = [] if is_given else [hardware_slug("cpu"), resolve("auto"), hardware_slug("auto"), *emulated_here("cpu")]
     versions = [installed_version(library) for library in AUDITED] if "peaks_audit" in "".join(overrides) else []
     digest = hashlib.sha256(json.dumps([*overrides, *machine, *versions]).encode())
     rooms = [sorted((PACKAGE / room).glob("*.py")) for room in ("planning", "schema")]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from mfulab.planning.naming import run_name
 from mfulab.planning.overrides import put
 from mfulab.schema.configs import CeilingsConfig, CountFlopsConfig, EnvironmentConfig, ProfileStepConfig, StepConfig
 from mfulab.schema.errors import ConfigurationError, unknown
+from mfulab.schema.formats import format_name
 from mfulab.schema.measurements import MEASUREMENTS
 from mfulab.schema.replicates import numbered
 
@@ -113,9 +114,12 @@ def _lines(items: Iterable[Any]) -> str:
     return "[" + ",\n ".join(map(json.dumps, items)) + "]"
 
 
-def plan(composition: Composition, hardware: str, device: str) -> Plan:
-    """Expands a composed experiment into validated runs; `device` is `cpu` or `cuda`. Raises ConfigurationError."""
-    planner = _Planner(composition, hardware, device)
+def plan(composition: Composition, hardware: str, device: str, emulated: Container[str] = ()) -> Plan:
+    """Expands a composed experiment into validated runs. Raises ConfigurationError.
+
+    `device` is `cpu` or `cuda`; `emulated` are the formats that it has no units for.
+    """
+    planner = _Planner(composition, hardware, device, emulated)
     for step in composition.base["steps"]:
         for combination in planner.combinations(step):
             planner.add(step, combination)
@@ -150,8 +154,12 @@ class Combination:
 
 
 class _Planner:
-    def __init__(self, composition: Composition, hardware: str, device: str) -> None:
+    def __init__(self, composition: Composition, hardware: str, device: str, emulated: Container[str]) -> None:
         self.composition = composition
+        self.emulated = emulated
+        # A format that the user named is measured in full.
+        named = any(each.startswith("precision") for each in composition.overrides)
+        self.sweeps_precision = "precision" in composition.axes and not named
         self.hardware = hardware
         self.device = device
         self.runs: dict[str, Run] = {}
@@ -178,6 +186,8 @@ class _Planner:
                 put(combination.content, key, value.content)
                 if "." in key:
                     combination.dotted[key] = value.content
+            if "precision" in axes and self.sweeps_precision:
+                combination.labels["emulated"] = str(_format(combination.content["precision"]) in self.emulated)
             if step != traces.STEP:
                 yield combination
                 continue
@@ -204,6 +214,10 @@ class _Planner:
             needs["flops"] = self._append("count_flops", _validated(CountFlopsConfig, counted), dotted)
         if config.on_device and "precision" in content:
             needs["compute"] = self._add_ceiling(content["precision"])
+            if isinstance(config, ProfileStepConfig) and config.execution.multiplies_integers:
+                self._add_ceiling({"name": "int8", "dtype": "int8"})
+            if _format(content["precision"]) in self.emulated:  # whose own ceiling nothing is divided by
+                self._add_ceiling({"name": "fp32", "dtype": "float32"})
             needs["memory"] = self._add_ceiling(None)
         for replicate in range(1, self.replicates(step) + 1):
             self._append(step, config.model_copy(update={"replicate": replicate}), dotted, needs)
@@ -239,6 +253,10 @@ class _Planner:
             text = json.dumps(content, indent=1, sort_keys=True) + "\n"
             self.runs[folder] = Run(step, name, folder, text, needs or {}, measured.get("_target_"))
         return folder
+
+
+def _format(precision: Mapping[str, Any]) -> str | None:
+    return format_name(precision["dtype"], precision.get("tf32", False))
 
 
 def excluded_because(labels: Mapping[str, str], rules: Sequence[Mapping[str, Any]]) -> str | None:

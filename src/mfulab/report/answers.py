@@ -103,4 +103,4 @@ def bf16(rows: pd.DataFrame) -> pd.DataFrame:
     low, high = (pairs[f"speedup_{end}"].fillna(pairs["speedup"]) for end in ("low", "high"))
     worth = pd.Series("bf16_unclear", index=pairs.index)
     worth = worth.mask(low >= WORTH, "bf16_yes").mask(high < WORTH, "bf16_no")
-    return pairs.assign(worth=worth)
+    return pairs.assign(worth=worth, emulated=frames.emulated(pairs))

@@ -126,6 +126,14 @@ def with_machine(tables: Tables, rows: pd.DataFrame) -> pd.DataFrame:
 RECORDED, READ, UNNAMED = " (recorded)", " · read from a trace", "a device"
 
 
+def emulated(rows: pd.DataFrame) -> pd.Series:
+    """True for each row in a format that its device emulates, whose MFU divides by another one's ceiling."""
+    if not {"peak_precision", "effective_precision"} <= set(rows):
+        return pd.Series(False, index=rows.index)
+    peak = rows["peak_precision"].fillna("")
+    return (peak != "") & (peak != rows["effective_precision"])
+
+
 def in_words(rows: pd.DataFrame, text: Texts) -> pd.DataFrame:
     """The rows with what is said of their machines in the text's language."""
     if rows.empty or "machine" not in rows:

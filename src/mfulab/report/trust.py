@@ -11,6 +11,7 @@ from mfulab.language import Texts
 from mfulab.language.quantities import percent
 from mfulab.planning.naming import short
 from mfulab.report import frames
+from mfulab.tables.verdict import ABOVE_PEAK
 
 WIDE = 0.4  # relative half width of an interval whose processes did not agree; two that agree reach 0.3
 ABOVE = 105.0  # % of a measured ceiling: more than it may differ by between two measurements of it
@@ -59,7 +60,7 @@ def _masks(rows: pd.DataFrame) -> dict[str, pd.Series]:
         masks["wide"] = ok & (width > WIDE)
         masks["no_interval"] = timed & rows["time_s"].notna() & width.isna()
     if "mfu_percent" in rows:
-        masks["above_peak"] = ok & (rows["mfu_percent"] > 100)
+        masks["above_peak"] = ok & (rows["mfu_percent"] > ABOVE_PEAK)
     if {"mfu_percent", "time_s", "batch_size"} <= set(rows):
         masks["falling"] = ok & falling(rows)
     return masks
@@ -102,12 +103,12 @@ def falling(rows: pd.DataFrame) -> pd.Series:
 
 
 def _low_ceilings(tables: frames.Tables) -> Iterator[Doubt]:
-    """Precisions in which a matmul ran faster than the best one that the ceiling knows: MFU reads too high."""
-    rows = frames.own(frames.ok(tables["matmul"], "share_of_measured_percent"))
-    above = rows[rows["share_of_measured_percent"] > ABOVE]
-    for precision, here in above.groupby("precision", sort=False):
-        best = here.loc[here["share_of_measured_percent"].idxmax()]
-        yield Doubt(str(precision), "ceilings", (best["run"],), best["share_of_measured_percent"])
+    """Formats in which a run of the sweep was faster than all that their ceiling's own runs reached."""
+    rows = frames.own(frames.ok(tables["ceilings"], "swept_tflop_s"))
+    for row in rows.to_dict("records"):
+        share = 100 * row["measured_tflop_s"] / row["swept_tflop_s"]
+        if share > ABOVE:
+            yield Doubt(row["ceiling"], "ceilings", (row["raised_by"],), share)
 
 
 def count(tables: frames.Tables) -> tuple[int, int]:

@@ -213,6 +213,11 @@ class ExecutionConfig(Closed):
     )
     channels_last: bool = Field(False, description="Lay images out with their channels last.")
 
+    @property
+    def multiplies_integers(self) -> bool:
+        """Says whether linear layers multiply int8, whatever format their weights had."""
+        return self.quantisation in ("dynamic_int8", "static_int8")
+
 
 class KernelConfig(Closed):
     """One matmul implementation."""

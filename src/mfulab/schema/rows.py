@@ -111,9 +111,18 @@ class CeilingRow(TimedRow):
     )
     measured_ci_high_tflop_s: float | None = None
     measured_with: str | None = Field(
-        None, description="torch, on a CPU also numpy; in the tables also a faster kernel."
+        None,
+        description="torch (_nt, _tn: an operand transposed), cast, convolution, attention, on a CPU also numpy and "
+        "onednn; in the tables also a faster kernel or model.",
     )
-    measured_shape: str | None = Field(None, description="The shape that gave it, MxNxK.")
+    measured_shape: str | None = Field(None, description="The shape that gave it, MxNxK; none of a model.")
+    emulated: bool | None = Field(
+        None, description="The device has no units of this format: it has no ceiling of its own, fp32's stands for it."
+    )
+    swept_tflop_s: float | None = Field(
+        None, description="What `ceilings` measured, in the tables where a run of the sweep was faster."
+    )
+    raised_by: str | None = Field(None, description="That run, which is the ceiling then.")
     computed_tflop_s: float | None = Field(None, description="Dense peak from device properties.")
     computed_clock_mhz: float | None = Field(None, description="The clock in that peak; it scales with it.")
     computed_formula: str | None = Field(None, description="The factors of that peak.")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from mfulab.hardware.compute import allow_tf32, effective_precision, prepare
+from mfulab.hardware.compute import allow_tf32, effective_precision, emulated, prepare
 from mfulab.hardware.device_peak import peak_of
 from mfulab.hardware.gpu import properties_of
 from mfulab.hardware.peaks import memory_peak_gb_s
@@ -47,12 +47,16 @@ def _matmuls(
     folder: Path,
 ) -> Measured:
     effective = effective_precision(precision, device)
+    if reason := emulated(effective, device):
+        row.emulated, row.message = True, f"{reason}: {effective} is emulated, and MFU in it divides by fp32's ceiling"
+        return Measured(row)
     if precision.tf32 and effective != "tf32":
         raise UnsupportedError("TF32 needs an NVIDIA GPU of compute capability 8.0 or later; matmuls here stay fp32")
     allow_tf32(precision.tf32)
     with _clock(row, device, folder):
         samples = sweep_matmuls(effective, device, LIMIT_S[device.type], _found_before(folder))
     peak = peak_of(device, threads, effective, config.device)
+    row.emulated = False
     row.measured_with, row.measured_shape, row.measured_tflop_s = fastest_matmul(samples, device)
     row.computed_tflop_s, row.max_clock_tflop_s, row.datasheet_tflop_s = peak.spec, peak.max_clock, peak.datasheet
     row.computed_clock_mhz = peak.spec_clock_mhz

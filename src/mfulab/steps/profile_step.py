@@ -72,6 +72,7 @@ def _measure(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Analysi
     effective = effective_precision(config.precision, device)
     if config.precision.tf32 and effective != "tf32":
         raise UnsupportedError("TF32 needs an NVIDIA GPU of compute capability 8.0 or later")
+    effective = "int8" if config.execution.multiplies_integers else effective
     allow_tf32(config.precision.tf32)
     frameworks.load(config.execution.mode)
     beside.require(config)

@@ -1,6 +1,7 @@
 """Rows of many runs, on one machine or several, become the tables that everything later reads."""
 
 import argparse
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from mfulab.schema.measurements import NO_MACHINE, TABLES
 from mfulab.tables import details, headroom, jobs, join, replicates, series, trace_join
 from mfulab.tables.columns import LEADING, Record, Records, columns
 from mfulab.tables.records import Collected, ceiling_name, from_folder, from_manifest, from_recorded, identity
+
+PRECISION = re.compile(r"\bprecision=\w+")  # in a run's name: with another one it is the same step
 
 
 def collect(
@@ -85,16 +88,33 @@ class _Beside:
             (_machine(row), row.get("format"), _apart(ceiling_name(row["run"]))): row for row in measured
         }
 
+        self._instead: dict[tuple[Any, ...], Record] = {}
+
     def device(self, row: Record) -> str | None:
         return self._devices.get(_machine(row))
 
     def compute(self, row: Record) -> Record:
-        """Gives the ceiling of the format that the matmuls really used, where it is known: never another one's."""
+        """Gives the ceiling of the format that the matmuls really used, where it is known.
+
+        Never another one's, except fp32's for a format that the device emulates. That is a copy, `emulates` the format:
+        what an emulated format reaches raises no ceiling of fp32.
+        """
         name, used = row.get("ceiling") or "", row.get("effective_precision")
-        planned = self._by_name.get((_machine(row), name), {})
-        if used in (None, planned.get("format")):
-            return planned
-        return self._by_format.get((_machine(row), used, _apart(name)), {})
+        found = self._by_name.get((_machine(row), name), {})
+        if used not in (None, found.get("format")):
+            found = self._by_format.get((_machine(row), used, _apart(name)), {})
+        if not found.get("emulated"):
+            return found
+        key = _machine(row), found["format"], _apart(name)
+        if key not in self._instead:
+            fp32 = self._by_format.get((_machine(row), "fp32", _apart(name)), {})
+            self._instead[key] = {**fp32, "emulates": found["format"]} if fp32 else {}
+        return self._instead[key]
+
+    def emulated(self, row: Record) -> bool:
+        """Says whether the machine emulates the format that a row's matmuls used."""
+        used = self._by_format.get((_machine(row), row.get("effective_precision"), _apart(row.get("ceiling") or "")))
+        return bool(used and used.get("emulated"))
 
     def memory(self, row: Record) -> Record:
         name = ",".join(filter(None, ("memory", _apart(row.get("ceiling") or ""))))
@@ -115,12 +135,18 @@ def joined(records: Records) -> Records:
     beside = _Beside(judged(records))
     # FLOP counts have no hardware: measured ones serve every machine, recorded ones those that were not counted here.
     flops = {row["run"]: row for row in sorted(records["flops"], key=lambda row: not row["recorded"])}
-    for row in records["matmul"]:
+    steps = [(row, flops.get(row["flops_run"], {})) for row in records["profile"]]
+    done = [(row, row.get("flops")) for row in records["matmul"]]
+    done += [(row, join.counted_flops(row, counted)["flops"]) for row, counted in steps]
+    # Before anything is divided by a ceiling; fp32's before it stands for that of an emulated format.
+    for row, work in sorted(done, key=lambda each: beside.emulated(each[0])):
         if ceiling := beside.compute(row):
-            ceiling |= join.raised_ceiling(ceiling, row)  # before anything is divided by it
-    for row in records["profile"]:
-        counted = flops.get(row["flops_run"], {})
-        row |= join.profile_columns(row, counted, beside.compute(row), beside.memory(row), beside.device(row))
+            ceiling |= join.raised_ceiling(ceiling, row, work)
+    in_fp32 = {(_machine(row), row["run"]): row.get("time_s") for row, _ in steps if row["status"] == "ok"}
+    for row, counted in steps:
+        fp32_time_s = in_fp32.get((_machine(row), PRECISION.sub("precision=fp32", row["run"])))
+        ceilings = beside.compute(row), beside.memory(row)
+        row |= join.profile_columns(row, counted, *ceilings, beside.device(row), fp32_time_s)
     for row in records["matmul"]:
         row |= join.matmul_columns(row, beside.compute(row), beside.device(row))
     for row in records.get("readings", []):

@@ -33,6 +33,7 @@ TEXT = {
     "dtype",
     "format",
     "mfu_basis",
+    "peak_precision",
     "mfu_note",
     "basis",
     "peak_weights",

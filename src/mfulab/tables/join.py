@@ -137,17 +137,35 @@ def predicted_memory(row: Values, flops: Values, device: str | None) -> float | 
     )
 
 
-def profile_columns(row: Values, flops: Values, compute: Values, memory: Values, device: str | None) -> dict[str, Any]:
+def _size(row: Values) -> tuple[str, int, int]:
+    """Mode of a step, its micro-batches and its processes."""
+    mode = row.get("mode") or "training"
+    return mode, (row.get("gradient_accumulation") or 1) if mode == "training" else 1, row.get("processes") or 1
+
+
+def counted_flops(row: Values, flops: Values) -> dict[str, float | None]:
+    """`step_flops` of a profiled step, of all its processes."""
+    mode, micro_batches, processes = _size(row)
+    return {name: product(processes, value) for name, value in step_flops(flops, mode, micro_batches).items()}
+
+
+def profile_columns(
+    row: Values,
+    flops: Values,
+    compute: Values,
+    memory: Values,
+    device: str | None,
+    fp32_time_s: float | None = None,
+) -> dict[str, Any]:
     """Joined columns of one profiled step.
 
     `row` is a profile_step row with its config's `mode`, `gradient_accumulation`, `checkpointing` and `dtype`; `flops`,
     `compute` and `memory` are the count_flops row and the two ceilings rows, empty mappings without one.
-    `device` is cpu or cuda.
+    `device` is cpu or cuda, `fp32_time_s` the time of the same step in fp32, where it was measured.
     """
-    mode = row.get("mode") or "training"
-    micro_batches = (row.get("gradient_accumulation") or 1) if mode == "training" else 1
-    processes = row.get("processes") or 1
-    counted = {name: product(processes, value) for name, value in step_flops(flops, mode, micro_batches).items()}
+    of_sweep = compute
+    mode, micro_batches, processes = _size(row)
+    counted = counted_flops(row, flops)
     compute, memory = _of_devices(compute, row.get("devices")), _of_devices(memory, row.get("devices"))
     recomputed = counted.pop("recomputed_flops")
     executed = total(counted["executed_flops"], recomputed if row.get("checkpointing") else 0)
@@ -180,6 +198,8 @@ def profile_columns(row: Values, flops: Values, compute: Values, memory: Values,
         "key_value_cache_bytes": _cached_bytes(row, flops),
         "bytes_moved": bytes_moved,
         "arithmetic_intensity": ratio(counted["flops"], bytes_moved),
+        **_ceiling_columns(row, of_sweep),
+        "slower_than_fp32": ratio(time, fp32_time_s) if compute.get("emulates") else None,
         "ceiling_tflop_s": compute.get("measured_tflop_s"),
         "peak_tflop_s": compute.get("computed_tflop_s"),
         "peak_clock_mhz": compute.get("computed_clock_mhz"),
@@ -193,6 +213,19 @@ def profile_columns(row: Values, flops: Values, compute: Values, memory: Values,
     joined |= headroom.of_step({**row, **joined, "time_s": time})
     joined["mfu_note"] = verdict.note({**row, **joined})
     return joined | verdict.columns({**row, **joined, "time_s": time})
+
+
+def _ceiling_columns(row: Values, compute: Values) -> dict[str, Any]:
+    """The format whose ceiling a row is divided by, and whether that ceiling can be relied on."""
+    replicates, disturbed = compute.get("replicates"), compute.get("disturbed_replicates")
+    raised = compute.get("raised_by") == row.get("run")
+    return {
+        "peak_precision": compute.get("format"),
+        "ceiling_raised_percent": percent(compute.get("measured_tflop_s"), compute.get("swept_tflop_s"))
+        if raised
+        else None,
+        "ceiling_slowdown": compute.get("slowdown") if (disturbed or 0) >= (replicates or 1) else None,
+    }
 
 
 def _of_devices(ceiling: Values, devices: float | None) -> Values:
@@ -210,6 +243,7 @@ def matmul_columns(row: Values, compute: Values, device: str | None) -> dict[str
     time = row.get("time_s") if row.get("status") == "ok" else None
     speed = tflop_s(row.get("flops"), time)
     peak, ceiling = compute.get("computed_tflop_s"), compute.get("measured_tflop_s")
+    of_ceiling = _ceiling_columns(row, compute)
     return {
         "tflop_s": speed,
         "cold_tflop_s": tflop_s(row.get("flops"), row.get("cold_time_s") if time else None),
@@ -221,6 +255,7 @@ def matmul_columns(row: Values, compute: Values, device: str | None) -> dict[str
         "ceiling_tflop_s": ceiling,
         "peak_tflop_s": peak,
         "basis": default_basis(device),
+        "peak_precision": of_ceiling["peak_precision"],
         "verdict_flags": verdict.matmul_flags(row),
     }
 
@@ -235,19 +270,26 @@ def reading_columns(row: Values, compute: Values, device: str | None) -> dict[st
     return {name: known[name] for name in ("tflop_s", "mfu_percent", "mfu_basis")}
 
 
-def raised_ceiling(ceiling: Values, matmul: Values) -> dict[str, Any]:
-    """Changes to a measured ceiling that a matmul of the same format passed; none otherwise.
+def raised_ceiling(ceiling: Values, row: Values, flops: float | None) -> dict[str, Any]:
+    """Changes to a measured ceiling that a run of the same format passed with `flops` a step; none otherwise.
 
     A ceiling is the best that was measured. Its own few seconds may have met a disturbed machine.
     """
-    speed = tflop_s(matmul.get("flops"), matmul.get("time_s"))
-    if matmul.get("status") != "ok" or speed is None or not speed > (ceiling.get("measured_tflop_s") or 0):
+    devices = row.get("devices") or 1
+    ends = (row.get("time_s"), row.get("time_ci_high_s"), row.get("time_ci_low_s"))
+    speed, low, high = (ratio(tflop_s(flops, end), devices) for end in ends)
+    before = ceiling.get("measured_tflop_s")
+    if row.get("status") != "ok" or speed is None or not speed > (before or 0):
         return {}
-    shape = "x".join(str(matmul[name]) for name in ("m", "n", "k"))
-    found = {"measured_tflop_s": speed, "measured_with": matmul["kernel"], "measured_shape": shape}
-    ends = (matmul.get("time_ci_high_s"), matmul.get("time_ci_low_s"))
-    low, high = (tflop_s(matmul.get("flops"), end) for end in ends)
-    return {**found, "measured_ci_low_tflop_s": low, "measured_ci_high_tflop_s": high}
+    return {
+        "measured_tflop_s": speed,
+        "measured_ci_low_tflop_s": low,
+        "measured_ci_high_tflop_s": high,
+        "measured_with": row.get("kernel") or row.get("model"),
+        "measured_shape": "x".join(str(row[name]) for name in ("m", "n", "k")) if row.get("m") else None,
+        "swept_tflop_s": ceiling.get("swept_tflop_s") or before,
+        "raised_by": row.get("run"),
+    }
 
 
 def faster_than_possible(row: Values, compute: Values, memory: Values, device: str | None) -> str | None:

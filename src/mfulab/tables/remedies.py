@@ -24,6 +24,8 @@ LOST = tuple(part for part in PARTS if part != "useful")
 _MATMULS = ("matmuls_below_best", "best_below_peak")
 
 REMEDIES = {
+    "emulated_format": Remedy(LOST, "model=simple_cnn precision=fp32,bf16", "precision_speed"),
+    "doubtful_ceiling": Remedy((), "experiment=matmul_sizes", "matmul_throughput"),
     "compute_bound": Remedy(LOST, "experiment=fewer_flops", "flops_versus_time"),
     "input_bound": Remedy(("input_wait", "copies"), "experiment=input", "input"),
     "communication_bound": Remedy(("communication",), "experiment=data_parallel", "data_parallel"),

@@ -13,6 +13,7 @@ from mfulab.schema.said import Said, packed, packed_all
 from mfulab.tables.ladder import TENSOR_PRECISIONS, Drop, largest_drop, number
 
 NEAR_CEILING = 70.0  # % of the measured ceiling: what large, well-shaped models reach
+SLOWER = 1.05  # × the time in fp32 from which emulating is worth naming
 WASTED = 20.0  # % of the step in which waiting for one thing is worth naming it
 BUSY = 80.0  # % of the time from which a device counts as occupied
 DRAM_BUSY = 55.0  # % of DRAM's cycles; about 80 is the most that real kernels reach
@@ -20,6 +21,7 @@ PIPE_IDLE = 10.0  # % below which a pipe does nothing that matters
 PIPE_BUSY = 30.0  # % from which the FP32 pipe carries the work
 FEW_WARPS = 20.0  # % of resident warps below which latency is hard to hide
 OTHERS = 15.0  # points of CPU that other processes may use unnoticed
+ABOVE_PEAK = 100.0001  # % from which a share is above its peak, and not rounded there
 CROSS_CHECK = 5.0  # points by which HFU and the tensor pipe may differ
 
 
@@ -114,7 +116,7 @@ def note(row: Mapping[str, object]) -> str | None:
         if facts["flops"] is None:
             return "uncounted"
         return "untimed" if facts["time_s"] is None else "no_peak"
-    return "over_peak" if facts["mfu_percent"] > 100 else None
+    return "over_peak" if facts["mfu_percent"] > ABOVE_PEAK else None
 
 
 def expected_mfu(facts: Facts) -> float | None:
@@ -134,8 +136,11 @@ def flags_of(facts: Facts, expected: float | None) -> list[Said]:
     executed = facts["hfu_percent"] if facts["hfu_percent"] is not None else facts["mfu_percent"]
     if expected is not None and executed is not None and abs(expected - executed) > CROSS_CHECK:
         flags.append(Said("cross_check", {"expected": expected, "executed": executed}))
-    if facts.at_least("mfu_percent", 100.0001):
-        flags.append(Said("above_peak", {"mfu": facts["mfu_percent"]}))
+    highest = max(facts[name] or 0.0 for name in ("mfu_percent", "hfu_percent"))
+    if highest > ABOVE_PEAK:
+        flags.append(Said("above_peak", {"mfu": highest}))
+    if facts["ceiling_raised_percent"] is not None:
+        flags.append(Said("set_ceiling", {"share": facts["ceiling_raised_percent"]}))
     if facts.at_least("other_processes", 1):
         flags.append(Said("other_processes", {"count": facts["other_processes"]}))
     if others := computed_beside(facts):
@@ -154,6 +159,34 @@ def _padded(facts: Facts) -> Said | None:
     if not mfu or useful is None or 100 * (1 - useful / mfu) < WASTED:
         return None
     return Said("padded", {"share": 100 * (1 - useful / mfu), "useful": useful})
+
+
+def emulated(facts: Facts) -> str:
+    """The format that the device emulates, so that another one's peak stands under MFU; empty where it computes it."""
+    used, peak = facts.text("effective_precision"), facts.text("peak_precision")
+    return used if peak and used != peak else ""
+
+
+def _emulated_format(facts: Facts) -> Said | None:
+    slower = facts["slower_than_fp32"]
+    if not emulated(facts) or (slower is not None and slower < SLOWER):
+        return None
+    numbers = {"precision": emulated(facts), "cpu": int(facts.text("mfu_basis") == "measured")}
+    return Said("emulated", numbers) if slower is None else Said("emulated_slower", {**numbers, "ratio": slower})
+
+
+def _doubtful_ceiling(facts: Facts) -> Said | None:
+    """What would be compute-bound, if its ceiling could be relied on."""
+    share, raised = facts["mfu_measured_percent"], facts["ceiling_raised_percent"]
+    if not facts.at_least("mfu_measured_percent", NEAR_CEILING):
+        return None
+    if raised is not None:
+        return Said("sets_ceiling", {"share": raised})
+    if facts.at_least("mfu_measured_percent", ABOVE_PEAK) or facts.at_least("mfu_percent", ABOVE_PEAK):
+        return Said("above_ceiling", {"share": max(share or 0.0, facts["mfu_percent"] or 0.0)})
+    if facts["ceiling_slowdown"] is not None or facts["ceiling_other_processes_percent"] is not None:
+        return Said("disturbed_ceiling", {"share": share})
+    return None
 
 
 def _compute_bound(facts: Facts) -> Said | None:
@@ -308,7 +341,9 @@ def _busy_not_useful(facts: Facts) -> Said | None:
 
 # Asked in this order: the first that can show its numbers wins.
 CAUSES: dict[str, Callable[[Facts], Said | None]] = {
+    "emulated_format": _emulated_format,
     "padded": _padded,
+    "doubtful_ceiling": _doubtful_ceiling,
     "compute_bound": _compute_bound,
     "input_bound": _input_bound,
     "communication_bound": _communication_bound,

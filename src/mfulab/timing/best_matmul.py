@@ -1,7 +1,9 @@
 """Rates of the simplest work at full size: matmuls over growing shapes, and a memory triad, bounded in time."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -17,12 +19,17 @@ from mfulab.timing.statistics import Stats
 # M×N×K, growing: a shape is left out once the rate seen so far says that it does not fit into the time.
 CPU_SHAPES = [(n, n, n) for n in (128, 256, 512, 1024, 2048, 3072, 4096)] + [(2048, 2048, 512), (1024, 4096, 1024)]
 CUDA_SHAPES = [(n, n, n) for n in (1024, 2048, 4096, 8192, 16384)] + [(8192, 8192, 2048), (16384, 8192, 4096)]
-LIMIT_S = {"cpu": 2.0, "cuda": 15.0}  # of each library
+MIDDLE = {"cpu": (512, 512, 512), "cuda": (4096, 4096, 4096)}  # where the ways to multiply are compared
+FASTEST = 2  # of them that are sampled at every shape
+LIMIT_S = {"cpu": 2.0, "cuda": 15.0}  # of each
 SAMPLE_S = {"cpu": 0.05, "cuda": 0.2}
 
 
+Matmul = Callable[[], object]
+
+
 class Best(NamedTuple):
-    """The fastest matmul: by which library, of which shape (MxNxK), at how many TFLOP/s."""
+    """The fastest matmul: in which of WAYS, of which shape (MxNxK), at how many TFLOP/s."""
 
     library: str
     shape: str
@@ -32,24 +39,35 @@ class Best(NamedTuple):
 def sweep_matmuls(
     precision: str, device: torch.device, limit_s: float, only: tuple[str, str] | None = None
 ) -> list[dict[str, object]]:
-    """Samples of the rate of C = A·B over growing shapes within about `limit_s` seconds a library; rates in TFLOP/s.
+    """Samples of the rate of C = A·B over growing shapes within about `limit_s` seconds a way; rates in TFLOP/s.
 
-    `only` is one library and shape (MxNxK) to sample again. On a CPU `torch.mm` is not the best that models use, so
-    NumPy's OpenBLAS and oneDNN multiply, too: docs/peaks.md compares them.
+    `only` is one way and shape (MxNxK) to sample again. Models do not multiply by `torch.mm` alone: of all `WAYS` the
+    FASTEST at a middle shape are sampled. docs/peaks.md compares them.
     """
     with threadpoolctl.threadpool_limits(torch.get_num_threads()):
         if only is not None:
             m, n, k = map(int, only[1].split("x"))
             return _sweep(only[0], precision, device, limit_s, [(m, n, k)])
-        libraries = [name for name in LIBRARIES if name == "torch" or _multiplies(name, precision, device)]
-        return [sample for name in libraries for sample in _sweep(name, precision, device, limit_s)]
+        ways = _fastest_ways(precision, device)
+        return [sample for way in ways for sample in _sweep(way, precision, device, limit_s)]
 
 
-def _multiplies(library: str, precision: str, device: torch.device) -> bool:
-    """True if a library beside torch.mm multiplies a precision on a device."""
-    if library == "onednn":
-        return device.type == "cpu" and precision == "fp32" and torch.backends.mkldnn.is_available()
-    return device.type == "cpu" and precision in ("fp32", "fp64")
+def _fastest_ways(precision: str, device: torch.device) -> list[str]:
+    """Those of WAYS that multiply the middle shape fastest; raises UnsupportedError if torch itself cannot."""
+    matmuls: dict[str, Matmul] = {}
+    for way in WAYS:
+        try:
+            matmuls[way] = WAYS[way](precision, *MIDDLE[device.type], device)
+            matmuls[way]()
+        except (UnsupportedError, RuntimeError, NotImplementedError):
+            if way == "torch":
+                raise
+            matmuls.pop(way, None)
+    clock, seconds = clock_for(device), dict.fromkeys(matmuls, math.inf)
+    for _ in range(3):  # apart in time: a neighbour slows one round down, not every one
+        for way, matmul in matmuls.items():
+            seconds[way] = min(seconds[way], *_repeat(matmul, clock, 0.01, 2))
+    return sorted(seconds, key=lambda way: seconds[way])[:FASTEST]
 
 
 def _sweep(
@@ -71,7 +89,7 @@ def _sweep(
         if samples and left < 4 * max(flops * slowest, SAMPLE_S[device.type]):
             continue
         try:
-            matmul = LIBRARIES[library](precision, m, n, k, device)
+            matmul = WAYS[library](precision, m, n, k, device)
             seconds = _repeat(matmul, clock, SAMPLE_S[device.type], 4)
         except torch.OutOfMemoryError:
             continue
@@ -83,21 +101,27 @@ def _sweep(
     return samples
 
 
-def matmul_of(precision: str, m: int, n: int, k: int, device: torch.device) -> Callable[[], object]:
-    """A function that multiplies (m, k) by (k, n) in an effective precision; UnsupportedError where torch cannot."""
+def matmul_of(precision: str, m: int, n: int, k: int, device: torch.device, layout: str = "nn") -> Matmul:
+    """A function that multiplies (m, k) by (k, n) in an effective precision; UnsupportedError where torch cannot.
+
+    `layout` is nn for row-major operands, nt for a transposed right one, as linear layers have, tn for a transposed
+    left one, as the gradients of their weights have.
+    """
     # Random normal data: a matmul of zeros draws less power and runs faster.
     a, b = torch.randn(m, k, device=device), torch.randn(k, n, device=device)
+    a = a.t().contiguous().t() if layout == "tn" else a
+    b = b.t().contiguous().t() if layout == "nt" or precision == "fp8" else b
     try:
         if precision == "int8":
             left, right = (a * 32).to(torch.int8), (b * 32).to(torch.int8)
             torch._int_mm(left, right)
             return lambda: torch._int_mm(left, right)
         if precision == "fp8":
-            left, right = a.to(torch.float8_e4m3fn), b.t().contiguous().to(torch.float8_e4m3fn).t()
+            left, right = a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn)
             one = torch.ones((), device=device)
             torch._scaled_mm(left, right, one, one, out_dtype=torch.bfloat16)
             return lambda: torch._scaled_mm(left, right, one, one, out_dtype=torch.bfloat16)
-        dtype = getattr(torch, FORMATS[precision].operand)
+        dtype = _dtype(precision)
         left, right = a.to(dtype), b.to(dtype)
         out = torch.mm(left, right)
         return lambda: torch.mm(left, right, out=out)
@@ -107,26 +131,74 @@ def matmul_of(precision: str, m: int, n: int, k: int, device: torch.device) -> C
         raise UnsupportedError(f"{precision} matmuls on {device.type}: {str(error).splitlines()[0]}") from error
 
 
-def numpy_matmul(precision: str, m: int, n: int, k: int, device: torch.device) -> Callable[[], object]:
+def cast_matmul(precision: str, m: int, n: int, k: int, device: torch.device) -> Matmul:
+    """The same of 16-bit operands, cast up to fp32 first and the result back."""
+    if precision not in ("bf16", "fp16"):
+        raise UnsupportedError(f"{precision} is not cast up")
+    left, right = (torch.randn(*sides, device=device).to(_dtype(precision)) for sides in ((m, k), (k, n)))
+    return lambda: torch.mm(left.float(), right.float()).to(left.dtype)
+
+
+def convolution(precision: str, m: int, n: int, k: int, device: torch.device) -> Matmul:
+    """A convolution of as many FLOPs: m places, n filters, k = channels × 2 × 2."""
+    width = 1 << (m.bit_length() // 2)
+    if k % 4 or m % width:
+        raise UnsupportedError(f"no convolution of {m}x{n}x{k}")
+    image = torch.randn(1, k // 4, m // width + 1, width + 1, device=device).to(_dtype(precision))
+    filters = torch.randn(n, k // 4, 2, 2, device=device).to(_dtype(precision))
+    return _inferred(lambda: torch.nn.functional.conv2d(image, filters))
+
+
+def attention(precision: str, m: int, n: int, k: int, device: torch.device) -> Matmul:
+    """Fused attention of as many FLOPs: m queries, n keys, k = 2 × heads × 64."""
+    if k % 128:
+        raise UnsupportedError(f"no attention of {m}x{n}x{k}")
+    queries, keys = (torch.randn(1, k // 128, each, 64, device=device).to(_dtype(precision)) for each in (m, n))
+    return _inferred(lambda: torch.nn.functional.scaled_dot_product_attention(queries, keys, keys))
+
+
+def numpy_matmul(precision: str, m: int, n: int, k: int, device: torch.device) -> Matmul:
     """The same by NumPy, which computes fp32 and fp64 on the CPU."""
-    dtype = getattr(torch, FORMATS[precision].operand)
-    left, right = (torch.randn(rows, columns, dtype=dtype).numpy() for rows, columns in ((m, k), (k, n)))
+    if device.type != "cpu" or precision not in ("fp32", "fp64"):
+        raise UnsupportedError(f"NumPy: no {precision} on {device.type}")
+    left, right = (torch.randn(*sides, dtype=_dtype(precision)).numpy() for sides in ((m, k), (k, n)))
     out = np.matmul(left, right)
     return lambda: np.matmul(left, right, out=out)
 
 
-def onednn_matmul(precision: str, m: int, n: int, k: int, device: torch.device) -> Callable[[], object]:
+def onednn_matmul(precision: str, m: int, n: int, k: int, device: torch.device) -> Matmul:
     """The same by oneDNN, as a linear layer without bias of tensors in its own layout."""
-    left, right = torch.randn(m, k).to_mkldnn(), torch.randn(n, k).to_mkldnn()
+    if device.type != "cpu" or precision not in ("fp32", "bf16") or not torch.backends.mkldnn.is_available():
+        raise UnsupportedError(f"oneDNN: no {precision} on {device.type}")
+    left, right = (torch.randn(*sides).to(_dtype(precision)).to_mkldnn() for sides in ((m, k), (n, k)))
+    return _inferred(lambda: torch.nn.functional.linear(left, right))
 
-    def multiply() -> torch.Tensor:
+
+def _dtype(precision: str) -> torch.dtype:
+    if precision in ("int8", "fp8"):
+        raise UnsupportedError(f"{precision}: torch has matmuls alone")
+    return getattr(torch, FORMATS[precision].operand)  # type: ignore[no-any-return]
+
+
+def _inferred(action: Matmul) -> Matmul:
+    def run() -> object:
         with torch.inference_mode():
-            return torch.nn.functional.linear(left, right)
+            return action()
 
-    return multiply
+    return run
 
 
-LIBRARIES = {"torch": matmul_of, "numpy": numpy_matmul, "onednn": onednn_matmul}
+# Ways to multiply, by the name that `measured_with` gives them.
+WAYS: dict[str, Callable[..., Matmul]] = {
+    "torch": matmul_of,
+    "torch_nt": partial(matmul_of, layout="nt"),
+    "torch_tn": partial(matmul_of, layout="tn"),
+    "cast": cast_matmul,
+    "convolution": convolution,
+    "attention": attention,
+    "numpy": numpy_matmul,
+    "onednn": onednn_matmul,
+}
 
 
 def fastest_matmul(samples: list[dict[str, object]], device: torch.device) -> Best:
@@ -175,9 +247,10 @@ def _repeat(action: Callable[[], object], clock: Clock, sample_s: float, samples
         action()
         clock.synchronise()
         once = time.perf_counter() - began
-    calls = max(1, round(sample_s / max(once, 1e-7)))
-    seconds = []
+    seconds: list[float] = []
     for _ in range(samples):
+        # Where a neighbour came meanwhile, as many calls as before would take many times as long.
+        calls = max(1, round(sample_s / max(seconds[-1] if seconds else once, 1e-7)))
         clock.mark()
         for _ in range(calls):
             action()

@@ -6,9 +6,11 @@ from matplotlib.figure import Figure
 
 from mfulab.language import Texts
 from mfulab.language.quantities import percent
+from mfulab.report import frames, trust
 from mfulab.report.drawing import labels, points, runs, style, ticks
 from mfulab.report.frames import Tables, ok, own, with_machine, with_traces
 from mfulab.tables import remedies
+from mfulab.tables.verdict import ABOVE_PEAK
 
 TABLES = ("profile", "traces", "environment")
 TOPIC = "headline"
@@ -24,7 +26,9 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """MFU of the busy runs."""
+    """MFU of the busy runs; of those that are sound, if any are: not doubtful, in a format that the device computes."""
+    above = int((rows["mfu_percent"] > ABOVE_PEAK).sum())
+    rows = _sound(rows)
     busy = rows[rows["utilization_percent"] >= BUSY]
     best = rows.loc[rows["mfu_percent"].idxmax()]
     if busy.empty:
@@ -47,8 +51,15 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     )
     if because := _because(worst, text):
         words += " " + text("because" if low != high else "because_one", because=because)
-    above = int((rows["mfu_percent"] > 100).sum())
     return f"{words} {text('doubtful', count=above)}" if above else words
+
+
+def _sound(rows: pd.DataFrame) -> pd.DataFrame:
+    """The runs that the sentence is about: without emulated formats, then without doubtful runs, where any are left."""
+    computed = rows[~frames.emulated(rows)]
+    rows = computed if len(computed) else rows
+    sound = rows[~trust.doubtful(rows)]
+    return sound if len(sound) else rows
 
 
 def _because(row: pd.Series, text: Texts) -> str:
@@ -107,6 +118,6 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
 
 def _named_rows(rows: pd.DataFrame) -> list[object]:
     """The runs that the sentence names, by their index."""
-    here = own(rows)
+    here = _sound(own(rows))
     busy = here[here["utilization_percent"] >= BUSY]["mfu_percent"]
     return [busy.idxmin(), busy.idxmax()] if len(busy) else [here["mfu_percent"].idxmax()]

@@ -18,8 +18,7 @@ PLAIN = "training"  # the workload that others are held against, in fp32 where t
 WORDS = ("forward_ms", "backward_ms", "optimiser_ms", "other_ms")
 COLORS = dict(zip(WORDS, (style.PALETTE[0], style.PALETTE[5], style.PALETTE[1], "#b3bac4"), strict=True))
 CASE = ["machine", "model", "batch_size"]
-BESIDE = ["samples_per_s", "mfu_percent", "memory_bytes", "ceiling_tflop_s", *trust.INTERVAL]  # of the plain step
-EMULATED = 0.1  # of the plain format's measured peak: a format below it is emulated, and its MFU says nothing
+BESIDE = ["samples_per_s", "mfu_percent", "memory_bytes", *trust.INTERVAL]  # of the plain step
 MOST = 4  # cases that get a panel each
 MOST_BARS = 18
 WIDEST = 260.0  # %: a longer bar is cut off, and its number says so
@@ -44,12 +43,10 @@ def rows(tables: Tables) -> pd.DataFrame:
     base = found[(found["workload"] == PLAIN) & (found["precision"] == usual)][[*keys, *BESIDE]]
     found = found.merge(base.drop_duplicates(keys), on=keys, suffixes=("", "_plain"))
     relative = 100 * found["samples_per_s_plain"] / found["samples_per_s"]
-    emulated = found["ceiling_tflop_s"] < EMULATED * found["ceiling_tflop_s_plain"]
     return found.assign(
         is_plain=(found["workload"] == PLAIN) & (found["precision"] == usual),
         relative=relative,
         apart=trust.apart(found, suffix="_plain", ratio=relative / 100),
-        **{name: found[name].mask(emulated) for name in ("mfu_percent", "hfu_percent")},
         share=100 * found["optimiser_ms"] / found[list(WORDS)].sum(axis=1),
         deviation=(found["phases_percent"] - 100).abs(),
         precision_differs=found["precision"] != usual,

@@ -217,6 +217,9 @@ def _bf16_says(pairs: pd.DataFrame, text: Texts) -> str:
             )
             more = text("and_more", count=len(here) - 4) if len(here) > 4 else ""
             said.append(text(worth, runs=runs + more))
+    if len(slower := 1 / pairs.loc[pairs["emulated"], "speedup"]):
+        low, high = significant(slower.min(), 2), significant(slower.max(), 2)
+        said.insert(0, text("bf16_emulated" if low != high else "bf16_emulated_one", low=low, high=high))
     return " ".join(said)
 
 
