@@ -39,6 +39,52 @@ def planned(*overrides, hardware="test-4c", device="cpu"):
     return plan(composition, hardware, device)
 
 
+def test_what_is_emulated_is_swept_once_and_stands_beside_fp32_s_ceiling():
+    """Planned natively nothing changes; a format that the user names is measured in full."""
+
+    def of(*overrides, emulated):
+        [composition] = compose_experiments(["experiment=quickstart", "replicates=1", *overrides], CONFIG)
+        return plan(composition, "test-4c", "cpu", emulated)
+
+    def names(found, precision="precision=bf16"):
+        return {run.name for run in found.runs if precision in run.name and run.step != "ceilings"}
+
+    native, emulated = of(emulated=()), of(emulated={"bf16"})
+    assert len(names(native)) > 6
+    assert names(emulated) == {
+        "kernel=torch,size=128,precision=bf16",
+        "model=simple_cnn,workload=inference,batch_size=1,precision=bf16,execution=eager",
+    }
+    assert names(native, "precision=fp32") == names(emulated, "precision=fp32")
+    assert [run.name for run in by_step(emulated, "ceilings") if "bf16" in run.name] == ["ceiling=bf16"]
+    assert {each["because"] for each in emulated.excluded} > {each["because"] for each in native.excluded}
+    asked = of("precision=bf16", "model=resnet18", emulated={"bf16"})
+    assert len(names(asked)) == len(names(of("precision=bf16", "model=resnet18", emulated=())))
+    assert "ceiling=fp32" in {run.name for run in by_step(asked, "ceilings")}
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_an_emulated_format_leaves_other_formats_as_they_are(experiment, tmp_path):
+    (tmp_path / "step.json").write_text("{}")
+    traces = [f"trace={tmp_path / 'step.json'}"] if experiment == UNFINISHED else []
+    [composition] = compose_experiments([f"experiment={experiment}", *traces], CONFIG)
+    native, emulated = (plan(composition, "test-4c", "cpu", names) for names in ((), {"bf16", "fp16", "int8"}))
+    narrow = [run for run in native.runs if run.folder not in {each.folder for each in emulated.runs}]
+    assert all(
+        any(f"={name}" in run.name for name in ("bf16", "fp16", "amp_bf16", "amp_fp16", "int8"))
+        or run.step == "count_flops"
+        for run in narrow
+    )
+    assert {run.folder for run in emulated.runs} - {run.folder for run in native.runs} <= {
+        "test-4c/ceilings/ceiling=fp32"
+    } | {f"test-4c/ceilings/ceiling=fp32,replicate={place}" for place in range(2, 9)}
+
+
+def test_integers_that_replace_fp32_have_their_own_ceiling():
+    found = planned("experiment=quantised", "replicates=1")
+    assert "ceiling=int8" in {run.name for run in by_step(found, "ceilings")}
+
+
 def by_step(plan_, step):
     return [run for run in plan_.runs if run.step == step]
 

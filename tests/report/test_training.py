@@ -116,15 +116,6 @@ def test_checkpointing_trades_memory_for_time(tmp_path):
     )
 
 
-def test_an_emulated_format_has_no_mfu(tmp_path):
-    emulated = row(precision="amp_fp16", time_s=0.1, mfu_percent=90.0, ceiling_tflop_s=0.005)
-    rows = training_phases.rows(tables(tmp_path, row(ceiling_tflop_s=0.2), emulated))
-    assert rows.set_index("precision")["mfu_percent"].isna().to_dict() == {"fp32": False, "amp_fp16": True}
-    assert "90 %" not in training_phases.finding(rows, TEXT)
-    drawn = figures.render("training_phases", tables(tmp_path, row(ceiling_tflop_s=0.2), emulated))
-    assert "→ 1000 %" in [each.get_text() for axes in drawn.figure.axes for each in axes.texts]
-
-
 def test_without_a_plain_step_there_is_nothing_to_hold_against(tmp_path):
     assert training_phases.rows(tables(tmp_path, row(workload="training_clipped"))).empty
     assert training_phases.rows(tables(tmp_path, row(mode="inference", workload="inference"))).empty

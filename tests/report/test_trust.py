@@ -35,9 +35,11 @@ def profile(*times: float, **more: object) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def tables(rows: pd.DataFrame, share: float = 90.0) -> dict[str, pd.DataFrame]:
+def tables(rows: pd.DataFrame, raised: float = 1.0) -> dict[str, pd.DataFrame]:
     product = CASE | {"run": "product", "time_s": 1e-3, "time_ci_low_s": 1e-3, "time_ci_high_s": 1e-3}
-    return {"profile": rows, "matmul": pd.DataFrame([product | {"share_of_measured_percent": share}])}
+    ceiling = CASE | {"run": "ceiling=fp32", "ceiling": "fp32", "raised_by": "product"}
+    ceiling |= {"measured_tflop_s": raised, "swept_tflop_s": 1.0}
+    return {"profile": rows, "matmul": pd.DataFrame([product]), "ceilings": pd.DataFrame([ceiling])}
 
 
 def test_two_times_differ_where_their_intervals_do_not_meet():
@@ -76,11 +78,56 @@ def test_each_reason_is_found_and_told(more, key):
 
 
 def test_a_step_that_falls_with_the_batch_and_a_low_ceiling_are_told():
-    found = trust.doubts(tables(profile(0.1, 0.05, 0.2), share=150.0))
+    found = trust.doubts(tables(profile(0.1, 0.05, 0.2), raised=1.5))
     assert [(doubt.key, doubt.runs) for doubt in found] == [
         ("fp32", ("product",)),
         ("falling", ("model=net,batch_size=2",)),
     ]
+
+
+def test_a_ceiling_that_noise_alone_raised_is_not_doubted():
+    assert trust.doubts(tables(profile(0.1), raised=1.04)) == []
+    for language in ("en", "ko"):
+        _, (line,), again = trust.summary(tables(profile(0.1), raised=2.83), language)
+        assert "283" in line
+        assert "product" in line
+        assert "--forcerun ceilings" in again
+
+
+def emulated(time: float, **more: object) -> pd.DataFrame:
+    bf16 = {"precision": "bf16", "effective_precision": "bf16", "peak_precision": "fp32"}
+    return profile(time, **more | bf16)
+
+
+def test_the_headline_is_of_sound_rows_in_formats_that_the_device_computes():
+    """Of the rows that are left where the others are doubtful or emulated; of all where no row is sound."""
+    busy = {"utilization_percent": 99.0, "verdict": "slow_matmuls", "peak_precision": "fp32"}
+    sound = [profile(0.1, mfu_percent=mfu, **busy) for mfu in (20.0, 40.0)]
+    others = [
+        emulated(4.0, mfu_percent=0.5, **busy),
+        profile(0.1, mfu_percent=90.0, steady=False, **busy),
+    ]
+    finding = figures.modules()["mfu_versus_utilization"].finding
+    told = finding(pd.concat([*sound, *others], ignore_index=True), Texts("en", "mfu_versus_utilization"))
+    assert "from 20 %" in told
+    assert "to 40 %" in told
+    for alone in others:
+        assert "its MFU is" in finding(alone, Texts("en", "mfu_versus_utilization"))
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+@pytest.mark.parametrize(("times", "words"), [((4.0,), ["40"]), ((1.2, 4.3), ["12", "43"])])
+def test_bf16_says_in_a_sentence_that_it_is_emulated(times, words, language):
+    rows = [profile(0.1, model=f"net{place}") for place in range(len(times))]
+    rows += [emulated(time, model=f"net{place}") for place, time in enumerate(times)]
+    told = why._bf16_says(answers.bf16(pd.concat(rows, ignore_index=True)), Texts(language, "why"))
+    first = told.split(". ")[0]
+    assert "fp32" in first
+    assert all(word in first for word in words)
+    native = why._bf16_says(
+        answers.bf16(pd.concat([rows[0], profile(4.0, precision="bf16", model="net0")])), Texts(language, "why")
+    )
+    assert "fp32" not in native
 
 
 def test_another_step_of_the_same_or_another_batch_is_not_held_against_it():

@@ -20,6 +20,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(ceilings, "LIMIT_S", {"cpu": math.inf})  # a busy machine leaves no shape out
     monkeypatch.setattr(best_matmul, "SAMPLE_S", {"cpu": 0.01})
     monkeypatch.setattr(best_matmul, "CPU_SHAPES", [(64, 64, 64), (128, 64, 32)])
+    monkeypatch.setattr(best_matmul, "MIDDLE", {"cpu": (128, 128, 128)})
     monkeypatch.setattr(best_matmul, "triad_length", lambda device: 1 << 16)
 
 
@@ -27,7 +28,9 @@ def test_best_product(quick, tmp_path):
     config = CeilingsConfig(ceiling="fp32", precision=PrecisionConfig(name="fp32", dtype="float32"))
     measured = ceilings.measure(config, tmp_path)
     products_timed = {(sample["library"], sample["shape"]) for sample in measured.samples}
-    assert products_timed == set(itertools.product(["torch", "numpy", "onednn"], ["64x64x64", "128x64x32"]))
+    fastest = {way for way, _ in products_timed}
+    assert len(fastest) == best_matmul.FASTEST
+    assert products_timed == set(itertools.product(fastest, ["64x64x64", "128x64x32"]))
     rates = {timed: [] for timed in products_timed}
     for sample in measured.samples:
         m, n, k = map(int, str(sample["shape"]).split("x"))
@@ -80,18 +83,53 @@ def test_onednn_multiplies_the_same_shapes(monkeypatch):
     assert result.shape == (32, 16)
 
 
-def test_a_cpu_is_asked_by_every_library_that_has_the_precision(monkeypatch):
-    monkeypatch.setattr(best_matmul, "SAMPLE_S", {"cpu": 0.001})
-    monkeypatch.setattr(best_matmul, "CPU_SHAPES", [(64, 64, 64)])
+@pytest.mark.parametrize(
+    "way", ["torch", "torch_nt", "torch_tn", "cast", "convolution", "attention", "numpy", "onednn"]
+)
+def test_every_way_computes_as_many_flops(way):
+    """FLOPs by torch's own counter, of those that it sees: 2·m·n·k, attention 4·heads·m·n·64."""
+    from torch.utils.flop_counter import FlopCounterMode
 
-    def asked(precision):
-        return {sample["library"] for sample in best_matmul.sweep_matmuls(precision, CPU, 1.0)}
+    m, n, k = 256, 128, 384
+    action = best_matmul.WAYS[way]("bf16" if way == "cast" else "fp32", m, n, k, CPU)
+    with FlopCounterMode(display=False) as counter:
+        action()
+    counted = counter.get_total_flops()
+    assert counted == 2 * m * n * k if way not in ("numpy", "onednn", "attention") else counted in (0, 2 * m * n * k)
 
-    assert asked("fp32") == {"torch", "numpy", "onednn"}
-    assert asked("fp64") == {"torch", "numpy"}
-    assert asked("bf16") == {"torch"}
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
-    assert asked("fp32") == {"torch", "numpy"}
+
+def test_only_the_fastest_ways_are_swept(monkeypatch):
+    asked = []
+
+    def way(name, seconds):
+        def make(precision, m, n, k, device):
+            if seconds is None:
+                raise UnsupportedError(name)
+            return lambda: asked.append(name)
+
+        return make
+
+    monkeypatch.setattr(best_matmul, "WAYS", {name: way(name, s) for name, s in TIMES.items()})
+    monkeypatch.setattr(best_matmul, "MIDDLE", {"cpu": (8, 8, 8)})
+    monkeypatch.setattr(best_matmul, "_repeat", lambda action, *_: action() or [TIMES[asked[-1]]] * 2)
+    assert best_matmul._fastest_ways("fp32", CPU) == ["numpy", "torch_nt"]
+    monkeypatch.setattr(best_matmul, "WAYS", {"torch": way("torch", None)})
+    with pytest.raises(UnsupportedError, match="torch"):
+        best_matmul._fastest_ways("fp8", CPU)
+
+
+TIMES = {"torch": 3.0, "torch_nt": 2.0, "cast": None, "numpy": 1.0}
+
+
+def test_an_emulated_format_is_not_swept(monkeypatch, tmp_path):
+    monkeypatch.setattr(ceilings, "emulated", lambda name, device: f"this CPU has no {name} units")
+    monkeypatch.setattr(ceilings, "sweep_matmuls", None)
+    config = CeilingsConfig(ceiling="amp_bf16", precision=PrecisionConfig(name="amp_bf16", dtype="bfloat16"))
+    measured = ceilings.measure(config, tmp_path)
+    assert measured.row.emulated
+    assert measured.row.measured_tflop_s is measured.row.computed_tflop_s is None
+    assert measured.row.message.startswith("this CPU has no bf16 units")
+    assert list(measured.samples) == []
 
 
 @pytest.mark.parametrize("precision", ["fp64", "fp32", "fp16", "bf16", "int8"])
@@ -105,5 +143,6 @@ def test_products_use_the_format_asked_for(precision):
 
 def test_shapes_that_do_not_fit_the_time_are_left_out(monkeypatch):
     monkeypatch.setattr(best_matmul, "SAMPLE_S", {"cpu": 0.001})
+    monkeypatch.setattr(best_matmul, "MIDDLE", {"cpu": (64, 64, 64)})
     monkeypatch.setattr(best_matmul, "CPU_SHAPES", [(64, 64, 64), (65536, 65536, 65536)])
     assert {sample["shape"] for sample in best_matmul.sweep_matmuls("fp32", CPU, 0.1)} == {"64x64x64"}

@@ -115,7 +115,7 @@ def environment(hardware: str) -> EnvironmentRow:
         cpu_logical_cores=4,
         cpu_machine_cores=8,
         cpu_mhz=2000.0,
-        cpu_vector_flags="avx2 avx512f",
+        cpu_vector_flags="avx2 avx512_bf16 avx512f",
         memory_total_bytes=16 * 2**30,
         virtual_machine=True,
         blas_threads=json.dumps({"mkl": 4}),

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support import report_rows
 
 from mfulab.language import verdicts
@@ -145,7 +147,115 @@ def test_a_matmul_above_the_measured_ceiling_becomes_it():
     }
     shares = [row["share_of_measured_percent"] for row in build.joined(records)["matmul"]]
     assert (ceiling["measured_tflop_s"], ceiling["measured_with"], ceiling["measured_shape"]) == (4.0, "fast", "1x2x3")
+    assert (ceiling["swept_tflop_s"], ceiling["raised_by"]) == (3.0, "one")
     assert shares == [25, 100, None, None]
+
+
+HERE = {"hardware": "cpu", "recorded": False, "status": "ok"}
+
+
+def joined_formats(rates, steps, matmuls, emulated, vector_flags=None):
+    """Joined rows of a CPU with these ceilings; `steps` and `matmuls` are (format, TFLOP, seconds)."""
+    ceilings = [
+        HERE
+        | {"run": f"ceiling={name}", "ceiling": name, "format": name, "replicates": 4, "disturbed_replicates": 0}
+        | {"emulated": None if emulated is None else name in emulated}
+        | {"measured_tflop_s": None if name in (emulated or ()) else rate, "computed_tflop_s": 1.0}
+        for name, rate in rates.items()
+    ]
+    names = [f"step={place},precision={name}" for place, (name, *_) in enumerate(steps)]
+    profile = [
+        HERE
+        | {"run": run, "ceiling": name, "effective_precision": name, "time_s": time, "model": "net"}
+        | {"mode": "inference", "flops_run": run, "dtype": "float32"}
+        for run, (name, _, time) in zip(names, steps, strict=True)
+    ]
+    flops = [
+        {"run": run, "recorded": False, "inference_flops": 1e12 * work, "forward_flops": 1e12 * work}
+        for run, (_, work, _) in zip(names, steps, strict=True)
+    ]
+    products = [
+        HERE
+        | {"run": f"matmul={place}", "ceiling": name, "effective_precision": name, "precision": name}
+        | {"flops": 1e12 * work, "time_s": time, "kernel": "torch", "m": 1, "n": 2, "k": 3}
+        for place, (name, work, time) in enumerate(matmuls)
+    ]
+    environment = [HERE | {"device": "cpu", "cpu_vector_flags": vector_flags}]
+    records = {"environment": environment, "ceilings": ceilings, "flops": flops, "profile": profile, "matmul": products}
+    return build.joined(records)
+
+
+def test_an_emulated_format_is_divided_by_fp32_s_ceiling():
+    steps = [("fp32", 1.0, 1.0), ("bf16", 1.0, 40.0)]
+    records = joined_formats({"fp32": 2.0, "bf16": 0.01}, steps, [("bf16", 1.0, 20.0)], {"bf16"})
+    fp32, bf16 = records["profile"]
+    assert (fp32["mfu_percent"], bf16["mfu_percent"]) == (50.0, 1.25)
+    assert (fp32["peak_precision"], bf16["peak_precision"]) == ("fp32", "fp32")
+    assert records["matmul"][0]["share_of_measured_percent"] == 2.5
+    assert records["matmul"][0]["peak_precision"] == "fp32"
+    assert bf16["ceiling_tflop_s"] == 2.0
+
+
+def test_the_same_step_in_fp32_says_how_much_slower_emulating_is():
+    records = joined_formats({"fp32": 2.0, "bf16": None}, [("fp32", 1.0, 1.0), ("bf16", 1.0, 40.0)], [], {"bf16"})
+    records["profile"][0]["run"] = records["profile"][1]["run"].replace("bf16", "fp32")
+    fp32, bf16 = build.joined(records)["profile"]
+    assert fp32["slower_than_fp32"] is None
+    assert bf16["slower_than_fp32"] == 40.0
+    assert bf16["verdict"] == "emulated_format"
+    records["profile"][0]["status"] = "failed"
+    assert build.joined(records)["profile"][1]["slower_than_fp32"] is None
+
+
+def test_rows_recorded_before_are_judged_by_their_machine_s_flags():
+    for flags, precision in (("avx2 avx512f", "fp32"), ("avx2 avx512_bf16", "bf16"), (None, "bf16")):
+        records = joined_formats({"fp32": 2.0, "bf16": 0.5}, [("bf16", 1.0, 4.0)], [], None, flags)
+        assert records["profile"][0]["peak_precision"] == precision
+
+
+def test_without_fp32_s_ceiling_an_emulated_format_has_no_mfu():
+    (row,) = joined_formats({"bf16": None}, [("bf16", 1.0, 40.0)], [], {"bf16"})["profile"]
+    assert row["mfu_percent"] is None
+    assert row["mfu_note"] == "no_peak"
+
+
+def test_a_step_above_the_ceiling_becomes_it_and_is_flagged():
+    records = joined_formats({"fp32": 1.0}, [("fp32", 2.0, 1.0), ("fp32", 0.8, 1.0)], [], set())
+    first, second = records["profile"]
+    assert (first["mfu_percent"], second["mfu_percent"]) == (100.0, 40.0)
+    assert (first["verdict"], first["ceiling_raised_percent"]) == ("doubtful_ceiling", 200.0)
+    assert "set_ceiling" in first["verdict_flags"]
+    assert second["ceiling_raised_percent"] is None
+    (ceiling,) = records["ceilings"]
+    assert (ceiling["swept_tflop_s"], ceiling["raised_by"]) == (1.0, first["run"])
+
+
+POSITIVE = st.floats(1e-3, 1e3)
+RUNS = st.lists(st.tuples(st.sampled_from(["fp32", "bf16", "int8"]), POSITIVE, POSITIVE), max_size=5)
+
+
+@given(
+    rates=st.fixed_dictionaries(dict.fromkeys(("fp32", "bf16", "int8"), POSITIVE)),
+    steps=RUNS,
+    matmuls=RUNS,
+    emulated=st.sets(st.sampled_from(["bf16", "int8"])),
+)
+def test_no_row_exceeds_its_ceiling(rates, steps, matmuls, emulated):
+    """Whatever was measured; who set the ceiling is flagged, and nobody is compute-bound against one of his own."""
+    records = joined_formats(rates, steps, matmuls, emulated)
+    for row in records["profile"]:
+        assert row["mfu_percent"] <= 100.0001
+        assert row["hfu_percent"] <= 100.0001
+        assert row["peak_precision"] == (
+            "fp32" if row["effective_precision"] in emulated else row["effective_precision"]
+        )
+        if row["ceiling_raised_percent"] is not None:
+            assert "set_ceiling" in row["verdict_flags"]
+            assert row["verdict"] != "compute_bound"
+    assert all(row["share_of_measured_percent"] <= 100.0001 for row in records["matmul"])
+    fp32 = next(row for row in records["ceilings"] if row["ceiling"] == "fp32")
+    own = [work / time for name, work, time in (*steps, *matmuls) if name == "fp32"]
+    assert fp32["measured_tflop_s"] == pytest.approx(max([rates["fp32"], *own]))
 
 
 def test_a_folder_copied_from_another_machine_is_joined_by_equal_configs(planned):

@@ -30,6 +30,14 @@ HEALTHY = {
 }
 
 
+EMULATED = {
+    "effective_precision": "bf16",
+    "peak_precision": "fp32",
+    "mfu_basis": "measured",
+    "mfu_measured_percent": 88.0,
+}
+
+
 def said(what):
     return verdicts.sentence(what.key, what.numbers)
 
@@ -81,6 +89,17 @@ def test_causes_on_a_gpu(changes, cause, numbers):
             "memory_bound",
         ),
         ({"utilization_percent": 99.0, "mfu_percent": 88.0, "mfu_measured_percent": 88.0}, "compute_bound"),
+        ({"mfu_percent": 283.0, "mfu_measured_percent": 283.0}, "doubtful_ceiling"),
+        ({"mfu_percent": 100.0, "mfu_measured_percent": 100.0, "ceiling_raised_percent": 103.0}, "doubtful_ceiling"),
+        ({"mfu_percent": 88.0, "mfu_measured_percent": 88.0, "ceiling_slowdown": 1.5}, "doubtful_ceiling"),
+        (
+            {"mfu_percent": 88.0, "mfu_measured_percent": 88.0, "ceiling_other_processes_percent": 30.0},
+            "doubtful_ceiling",
+        ),
+        ({"mfu_percent": 60.0, "mfu_measured_percent": 60.0, "ceiling_slowdown": 1.5}, "not_explained"),
+        (EMULATED | {"mfu_percent": 88.0, "slower_than_fp32": 40.0}, "emulated_format"),
+        (EMULATED | {"mfu_percent": 88.0}, "emulated_format"),
+        (EMULATED | {"mfu_percent": 88.0, "slower_than_fp32": 0.8}, "compute_bound"),  # as if bytes were what counts
         ({"utilization_percent": 99.0, "mfu_percent": math.nan}, "no_mfu"),
         ({"utilization_percent": 99.0}, "no_mfu"),
     ],
@@ -110,6 +129,47 @@ def test_mfu_is_a_share_of_time_times_a_speed(products, others, mfu, cause, word
     assert verdict.cause == cause
     assert all(part in said(verdict.reason) for part in words)
     assert judge({**row, "utilization_percent": 30.0}).cause == "under_used"
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        (EMULATED | {"mfu_percent": 2.0, "slower_than_fp32": 40.4}, ["CPU", "bf16", "40.4", "fp32"]),
+        (EMULATED | {"mfu_percent": 2.0, "slower_than_fp32": 1200.0}, ["CPU", "1.2e+03"]),
+        (EMULATED | {"mfu_percent": 2.0, "mfu_basis": "spec", "slower_than_fp32": 3.0}, ["GPU", "3 "]),
+        (EMULATED | {"mfu_percent": 2.0}, ["CPU", "bf16", "fp32"]),
+        ({"mfu_percent": 283.0, "mfu_measured_percent": 283.0}, ["283"]),
+        ({"mfu_percent": 100.0, "mfu_measured_percent": 100.0, "ceiling_raised_percent": 117.0}, ["117"]),
+        ({"mfu_percent": 88.0, "mfu_measured_percent": 88.0, "ceiling_slowdown": 1.5}, ["88"]),
+    ],
+)
+def test_what_is_said_of_formats_and_ceilings(row, words, language):
+    reason = judge(row).reason
+    told = verdicts.sentence(reason.key, reason.numbers, language)
+    assert told != reason.key
+    assert all(word.strip() in told for word in words), told
+
+
+@given(
+    st.fixed_dictionaries(
+        dict.fromkeys(("mfu_percent", "mfu_measured_percent"), st.floats(0, 1e4)),
+        optional={
+            "ceiling_raised_percent": st.floats(100, 1e4),
+            "ceiling_slowdown": st.floats(1, 10),
+            "slower_than_fp32": st.floats(0.1, 1e4),
+            "peak_precision": st.sampled_from(["fp32", "bf16"]),
+            "effective_precision": st.just("bf16"),
+        },
+    )
+)
+def test_compute_bound_needs_a_ceiling_to_rely_on(row):
+    found = judge(row)
+    if found.cause == "compute_bound":
+        assert max(row["mfu_percent"], row["mfu_measured_percent"]) <= 100.0001
+        assert not {"ceiling_raised_percent", "ceiling_slowdown"} & row.keys()
+    if row["mfu_percent"] > 100.0001:
+        assert "above_peak" in [flag.key for flag in found.flags]
 
 
 def test_matmuls_are_a_rung_if_no_sm_is_seen():

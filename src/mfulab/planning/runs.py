@@ -236,7 +236,8 @@ class _Planner:
         content = {"ceiling": ceiling, "precision": precision, "device": self.peaks}
         config = _validated(CeilingsConfig, content)
         folder = self._append("ceilings", config, {})
-        if numbered(folder, 2) not in self.runs:
+        swept = precision is None or _format(precision) not in self.emulated
+        if swept and numbered(folder, 2) not in self.runs:
             for replicate in range(2, (self.base["ceiling_replicates"] or CEILING_REPLICATES[self.device]) + 1):
                 self._append("ceilings", config.model_copy(update={"replicate": replicate}), {})
         return folder

@@ -1,11 +1,13 @@
 """Rows of many runs, on one machine or several, become the tables that everything later reads."""
 
 import argparse
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mfulab.hardware.emulation import emulated_by_cpu, emulated_by_gpu
 from mfulab.schema.files import is_inside, write_csv, write_json
 from mfulab.schema.measurements import NO_MACHINE, TABLES
 from mfulab.tables import details, headroom, jobs, join, replicates, series, trace_join
@@ -81,8 +83,12 @@ class _Beside:
     """Device and ceilings of each machine, recorded apart from measured."""
 
     def __init__(self, records: Records) -> None:
-        self._devices = {_machine(row): row.get("device") for row in records["environment"]}
+        environments = {_machine(row): row for row in records["environment"]}
+        self._devices = {machine: row.get("device") for machine, row in environments.items()}
         measured = [row for row in records["ceilings"] if row["status"] == "ok"]
+        for row in measured:
+            if row.get("emulated") is None:  # recorded before rows said it
+                row["emulated"] = _emulated(row.get("format") or "", environments.get(_machine(row), {}))
         self._by_name = {(_machine(row), ceiling_name(row["run"])): row for row in measured}
         self._by_format = {
             (_machine(row), row.get("format"), _apart(ceiling_name(row["run"]))): row for row in measured
@@ -119,6 +125,15 @@ class _Beside:
     def memory(self, row: Record) -> Record:
         name = ",".join(filter(None, ("memory", _apart(row.get("ceiling") or ""))))
         return self._by_name.get((_machine(row), name), {})
+
+
+def _emulated(precision: str, environment: Mapping[str, Any]) -> bool:
+    """Says whether a machine emulates a format, by the flags or the compute capability in its environment's row."""
+    if environment.get("device") == "cpu":
+        return bool(emulated_by_cpu(precision, frozenset((environment.get("cpu_vector_flags") or "").split()), {}))
+    gpus = json.loads(environment.get("gpus") or "[]")
+    major, _, minor = (gpus[0].get("compute_capability") or "" if gpus else "").partition(".")
+    return bool(major and emulated_by_gpu(precision, (int(major), int(minor or 0))))
 
 
 def judged(records: Records) -> Records:

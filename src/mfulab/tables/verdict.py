@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from mfulab.schema.said import Said, packed, packed_all
+from mfulab.schema.said import Numbers, Said, packed, packed_all
 from mfulab.tables.ladder import TENSOR_PRECISIONS, Drop, largest_drop, number
 
 NEAR_CEILING = 70.0  # % of the measured ceiling: what large, well-shaped models reach
@@ -171,8 +171,9 @@ def _emulated_format(facts: Facts) -> Said | None:
     slower = facts["slower_than_fp32"]
     if not emulated(facts) or (slower is not None and slower < SLOWER):
         return None
-    numbers = {"precision": emulated(facts), "cpu": int(facts.text("mfu_basis") == "measured")}
-    return Said("emulated", numbers) if slower is None else Said("emulated_slower", {**numbers, "ratio": slower})
+    cpu = int(facts.text("mfu_basis") == "measured")
+    numbers: Numbers = {"precision": emulated(facts), "cpu": cpu, "ratio": slower}
+    return Said("emulated" if slower is None else "emulated_slower", numbers)
 
 
 def _doubtful_ceiling(facts: Facts) -> Said | None:
