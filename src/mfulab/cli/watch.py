@@ -15,6 +15,7 @@ from mfulab.cli.export import PrometheusPage, json_line
 from mfulab.flops.formulas import weighted_peak_flop_s
 from mfulab.hardware import cpu, identity, nvml
 from mfulab.hardware.at_hand import peak_at_hand
+from mfulab.hardware.emulation import emulated_here
 from mfulab.interactive.published import Rate, rates
 from mfulab.interactive.show import bar, ladder_table
 from mfulab.samplers.gpm_sampler import GpmSampler
@@ -58,7 +59,7 @@ def frames(
 def sample_of(name: str, uuid: str, readings: Readings, rates: Sequence[Rate], now: float) -> dict[str, Any]:
     """Current readings as one mapping: the device's columns, MFU by hardware counters, and its processes."""
     values: dict[str, Any] = {key: reading.value for key, reading in readings.items()}
-    clock = peak_at_hand("bf16").spec_clock_mhz if uuid else None
+    clock = peak_at_hand("fp16").spec_clock_mhz if uuid else None
     # Which format the tensor pipe worked in it does not report; all of them have one clock.
     known = {**values, "effective_precision": "bf16", "peak_clock_mhz": clock}
     values["expected_mfu_percent"] = expected_mfu(Facts(known))
@@ -68,7 +69,8 @@ def sample_of(name: str, uuid: str, readings: Readings, rates: Sequence[Rate], n
 
 def process_of(rate: Rate, device: str) -> dict[str, Any]:
     """A measured process: its rate, and its MFU of the computed peak of the formats that it multiplies in."""
-    peaks = {name: peak_at_hand(name).spec or 0.0 for name in rate.formats}
+    instead = emulated_here(device)
+    peaks = {name: peak_at_hand("fp32" if name in instead else name).spec or 0.0 for name in rate.formats}
     shares = utilization(
         1.0,
         device=device,

@@ -53,11 +53,6 @@ def emulated(precision: str, device: torch.device) -> str:
     return emulated_by_cpu(precision)
 
 
-def peak_precision(precision: str, device: torch.device) -> str:
-    """The format whose peak stands under FLOPs of `precision`: fp32 where the device emulates it, else itself."""
-    return "fp32" if emulated(precision, device) else precision
-
-
 def allow_tf32(allowed: bool) -> None:
     """Sets the switches that make float32 matmuls and convolutions TF32, both of which torch has.
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from mfulab.flops.formulas import weighted_peak_flop_s
-from mfulab.hardware.compute import allowed_precision, peak_precision
+from mfulab.hardware.compute import allowed_precision, emulated
 from mfulab.hardware.device_peak import peak_of
 from mfulab.hardware.peaks import Peak
 from mfulab.interactive.ceiling import Ceiling, measured_ceiling
@@ -52,18 +52,19 @@ def peaks_of(
         anew: whether to measure a ceiling again that others disturbed.
     """
     needed, done = by_precision(device, formats), by_precision(device, executed)
+    under = {name: _under(name, device, given) for name in (*needed, *done)}
     threads = torch.get_num_threads()
-    names = list(dict.fromkeys(peak_precision(name, device) for name in (*needed, *done)))
+    names = list(dict.fromkeys(under.values()))
     computed = {name: peak_of(device, threads, name, given) for name in names}
     each_s = ceiling_s / len(names)
     ceilings = {name: measured_ceiling(device, name, threads, each_s, anew) for name in names} if ceiling_s else {}
-    divided, whole = _by_peak(device, needed), sum(needed.values())
+    divided, whole = _by_peak(needed, under), sum(needed.values())
     row = _row(divided, computed, ceilings)
     weights = {name: round(flops / whole, 4) for name, flops in needed.items()} if whole else {}
     disturbed = [one.other_processes_percent for one in ceilings.values() if one.disturbed]
     columns = {
         "effective_precision": most(needed),
-        "peak_precision": peak_precision(most(needed), device),
+        "peak_precision": under[most(needed)],
         "peak_tflop_s": row["computed_tflop_s"],
         "peak_clock_mhz": row["computed_clock_mhz"],
         "peak_weights": json.dumps(weights) if weights else None,
@@ -72,18 +73,22 @@ def peaks_of(
     }
     return WeightedPeaks(
         row,
-        _row(_by_peak(device, done), computed, ceilings),
+        _row(_by_peak(done, under), computed, ceilings),
         columns,
         "; ".join(dict.fromkeys(peak.reason for name, peak in computed.items() if divided.get(name) and peak.reason)),
     )
 
 
-def _by_peak(device: torch.device, flops: Mapping[str, int]) -> dict[str, int]:
-    """The same FLOPs by the format whose peak stands under them: those of emulated formats are fp32's."""
+def _under(precision: str, device: torch.device, given: DeviceConfig) -> str:
+    """The format whose peak stands under FLOPs of `precision`: fp32 where the device emulates it and none is given."""
+    return "fp32" if precision not in given.peak_tflop_s and emulated(precision, device) else precision
+
+
+def _by_peak(flops: Mapping[str, int], under: Mapping[str, str]) -> dict[str, int]:
+    """The same FLOPs by the format whose peak stands under them."""
     found: dict[str, int] = {}
     for name, count in flops.items():
-        peak = peak_precision(name, device)
-        found[peak] = found.get(peak, 0) + count
+        found[under[name]] = found.get(under[name], 0) + count
     return found
 
 

@@ -47,7 +47,8 @@ def _matmuls(
     folder: Path,
 ) -> Measured:
     effective = effective_precision(precision, device)
-    if reason := emulated(effective, device):
+    reason = emulated(effective, device)
+    if reason and effective not in config.device.peak_tflop_s:
         row.emulated, row.message = True, f"{reason}: {effective} is emulated, and MFU in it divides by fp32's ceiling"
         return Measured(row)
     if precision.tf32 and effective != "tf32":
