@@ -1,4 +1,4 @@
-"""Which number formats a device computes, and which it emulates: converts, and multiplies on fp32's units.
+"""Tells the number formats that a device computes from those it emulates: converts, to multiply on fp32's units.
 
 Decided by the CPU's feature flags, cut down to what oneDNN may use, or by the GPU's compute capability. Needs no torch.
 """

@@ -87,8 +87,8 @@ class _Beside:
         self._devices = {machine: row.get("device") for machine, row in environments.items()}
         measured = [row for row in records["ceilings"] if row["status"] == "ok"]
         for row in measured:
-            if row.get("emulated") is None:  # recorded before rows said it
-                row["emulated"] = _emulated(row.get("format") or "", environments.get(_machine(row), {}))
+            if row.get("format") and row.get("emulated") is None:  # recorded before rows said it
+                row["emulated"] = _emulated(row["format"], environments.get(_machine(row), {}))
         self._by_name = {(_machine(row), ceiling_name(row["run"])): row for row in measured}
         self._by_format = {
             (_machine(row), row.get("format"), _apart(ceiling_name(row["run"]))): row for row in measured

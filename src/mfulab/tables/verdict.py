@@ -177,7 +177,7 @@ def _emulated_format(facts: Facts) -> Said | None:
 
 
 def _doubtful_ceiling(facts: Facts) -> Said | None:
-    """What would be compute-bound, if its ceiling could be relied on."""
+    """Names what keeps a run near its ceiling from being compute-bound: that ceiling cannot be relied on."""
     share, raised = facts["mfu_measured_percent"], facts["ceiling_raised_percent"]
     if not facts.at_least("mfu_measured_percent", NEAR_CEILING):
         return None
