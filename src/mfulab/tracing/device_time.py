@@ -48,10 +48,9 @@ class DeviceTime:
         self.graph = attribution.by_graph[self.inside]
         self.launched = launch_of(recording)[self.inside]
         compute = self.kind == COMPUTE
-        # Kernels of no operator, left over from earlier steps or launched directly, go by their names.
+        # Kernels of operators without a formula, or of none, go by their names.
         named = np.array([multiplies(name) for name in recording.names], bool)[activities.name[self.inside]]
-        alone = (self.product < 0) & (self.operator < 0) & ~self.graph
-        self.multiplied = compute & ~self.graph & ((self.product >= 0) | (alone & named))
+        self.multiplied = compute & ~self.graph & ((self.product >= 0) | named)
         known = np.isin(self.product, np.fromiter(counted, np.int64, len(counted))) & (self.product >= 0)
         again = known & attribution.recomputed[self.product] if len(attribution.recomputed) else known
         parts = exclusive(
@@ -171,7 +170,7 @@ class DeviceTime:
 
     def others(self) -> dict[str, int]:
         """Kernel time of each outermost operator that is no product."""
-        chosen = (self.kind == COMPUTE) & (self.product < 0) & (self.operator >= 0) & ~self.graph
+        chosen = (self.kind == COMPUTE) & ~self.multiplied & (self.operator >= 0) & ~self.graph
         found: Counter[str] = Counter()
         names = self.recording.host.name[self.operator[chosen]]
         for name, time in zip(names.tolist(), (self.end - self.begin)[chosen].tolist(), strict=True):
