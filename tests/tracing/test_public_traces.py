@@ -107,7 +107,7 @@ def test_mfu_of_the_real_devices():
 
 
 def test_a_device_that_lags_is_read_over_its_own_period():
-    """The H100 ends the step before 14.2 ms into the host's: from there it is 35.2 ms, and 49.4 from the host's mark."""
+    """The H100 ends the step before 14.2 ms into the host's; from there to its own end it takes 35.2 ms."""
     row, analysis = row_of("h100_qwen1_5_0_5b_inference")
     (earlier,) = (said for said in analysis.window.source if said.key == "earlier_work_left_out")
     assert earlier.numbers["ms"] == pytest.approx(14.1955, abs=1e-4)

@@ -66,7 +66,9 @@ def windows(recording: Recording, steps: int | None = None) -> list[Window]:
         if name.startswith(STEPS):
             count = int(name.rpartition(":")[2]) if ":" in name else 1
             begin, end = int(host.begin[index]), int(host.end[index])
-            return [_timed(recording, Window(begin, end, count, (Said("annotated_steps"),), host_begin=begin, host_end=end))]
+            return [
+                _timed(recording, Window(begin, end, count, (Said("annotated_steps"),), host_begin=begin, host_end=end))
+            ]
         if found := _STEP.fullmatch(name):
             marks.append((int(found[1]), int(host.begin[index]), int(host.end[index])))
     if marks:
