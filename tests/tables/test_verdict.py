@@ -277,7 +277,7 @@ def test_a_trace_that_waits_for_its_input_is_not_launch_bound():
     "gaps",
     [
         {"launch_gaps_per_step": 1.0, "launch_gap_s": 2e-6, "launch_bound_percent": 1.39},  # launched before the gap
-        {"launch_gaps_per_step": 5166.0, "launch_gap_s": 1e-6, "launch_bound_percent": 60.0},  # one of them of 55 ms
+        {"launch_gaps_per_step": 5166.0, "launch_gap_s": 1e-6},  # one of them of 55 ms
     ],
 )
 def test_few_long_gaps_are_no_launch_overhead(gaps):

@@ -113,7 +113,7 @@ def test_a_device_that_lags_is_read_over_its_own_period():
     assert earlier.numbers["ms"] == pytest.approx(14.1955, abs=1e-4)
     assert row["time_s"] == pytest.approx(35.1834e-3, abs=1e-7)
     assert row["mfu_percent"] == pytest.approx(100 * QWEN / 35.1834e-3 / 989.4e12, abs=0.01)
-    assert row["kernel_busy_percent"] > 95
+    assert row["kernel_busy_percent"] == pytest.approx(90.27, abs=0.01)
 
 
 def test_busy_time_is_the_union_of_kernels_to_the_nanosecond():
@@ -152,4 +152,4 @@ def test_what_cannot_be_told_is_empty_and_says_why():
     assert json.loads(row["mfu_reason"]) == {"unnamed_device": {"precision": "bf16"}}
     row, _ = row_of("v100_216000_events")
     assert row["kernel_busy_percent"] == pytest.approx(56.27, abs=0.01)
-    assert row["verdict"] == "communication_bound"
+    assert row["verdict"] == "launch_bound", "42 % idle, 38 of it in gaps for a launch, beside 21 % of communication"

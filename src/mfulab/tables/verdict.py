@@ -208,12 +208,16 @@ def _communication_bound(facts: Facts) -> Said | None:
 
 def _launch_bound(facts: Facts) -> Said | None:
     idle, gaps, gap, time = _idle(facts), facts["launch_gaps_per_step"], facts["launch_gap_s"], facts["time_s"]
-    if idle is None or facts.below("launch_bound_percent", idle / 2):
+    if idle is None:
         return None
     if not gaps or not gap:
         return Said("idle", {"idle": idle})
-    few_and_long = time is not None and gaps * gap < time * idle / 200
-    return None if few_and_long else Said("launch_gaps", {"idle": idle, "gaps": gaps, "gap_us": 1e6 * gap})
+    launching = facts["launch_bound_percent"]
+    if launching is None and time is not None:  # as if all gaps were as long as the median one, and for a launch
+        launching = 100 * gaps * gap / time
+    if launching is not None and launching < idle / 2:
+        return None
+    return Said("launch_gaps", {"idle": idle, "gaps": gaps, "gap_us": 1e6 * gap})
 
 
 def _stalled(facts: Facts) -> Said | None:
@@ -319,7 +323,8 @@ def _lost(parts: Mapping[str, float]) -> float:
 def _other_operators(facts: Facts) -> Said | None:
     parts = _attributed(facts)
     if not parts:
-        return None
+        others = lost_parts(facts)["other_operators"]
+        return None if facts["matmul_percent"] else Said("other_operators_alone", {"others": others})
     longest = json.loads(facts.text("top_other_operators") or "{}")
     if not longest:
         return Said("other_operators", parts)

@@ -23,6 +23,8 @@ from mfulab.tracing.shares import (
 from mfulab.tracing.tiles import multiplies
 from mfulab.tracing.window import Window
 
+LONG_NS = 1_000_000  # of a gap: no launch takes a millisecond, so the host did something else
+
 
 class DeviceTime:
     """The window by what the device executed in it."""
@@ -136,7 +138,8 @@ class DeviceTime:
         held = after < len(order)
         late = np.zeros(len(idle.end), bool)
         late[held] = asked[order[after[held]]] >= idle.begin[held]
-        bound = int((idle.end - idle.begin)[late].sum())
+        lengths = idle.end - idle.begin
+        bound = int(lengths[late & (lengths < LONG_NS)].sum())
         values = (
             100 * bound / self.window.length,
             float(np.median(delay)) / 1e9,
