@@ -21,8 +21,9 @@ from mfulab.interactive.show import bar, ladder_table
 from mfulab.samplers.gpm_sampler import GpmSampler
 from mfulab.samplers.poller import cpu_probe, cuda_probe
 from mfulab.samplers.reading import Reading, Readings
+from mfulab.tables.ladder import Facts
 from mfulab.tables.mfu import utilization
-from mfulab.tables.verdict import Facts, expected_mfu
+from mfulab.tables.verdict import expected_mfu
 
 Frame = tuple[Readings, str]
 

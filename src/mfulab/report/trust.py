@@ -11,7 +11,7 @@ from mfulab.language import Texts
 from mfulab.language.quantities import percent
 from mfulab.planning.naming import short
 from mfulab.report import frames
-from mfulab.tables.verdict import ABOVE_PEAK
+from mfulab.tables.beside_ceiling import ABOVE_PEAK
 
 WIDE = 0.4  # relative half width of an interval whose processes did not agree; two that agree reach 0.3
 ABOVE = 105.0  # % of a measured ceiling: more than it may differ by between two measurements of it

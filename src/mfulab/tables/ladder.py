@@ -107,3 +107,25 @@ def number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
         return None
     return float(value)
+
+
+class Facts:
+    """A row that answers None for what is absent, empty or not a number."""
+
+    def __init__(self, row: Mapping[str, object]) -> None:
+        self._row = row
+
+    def __getitem__(self, name: str) -> float | None:
+        return number(self._row.get(name))
+
+    def at_least(self, name: str, threshold: float) -> bool:
+        value = self[name]
+        return value is not None and value >= threshold
+
+    def below(self, name: str, threshold: float) -> bool:
+        value = self[name]
+        return value is not None and value < threshold
+
+    def text(self, name: str) -> str:
+        value = self._row.get(name)
+        return value if isinstance(value, str) else ""
