@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mfulab.language import verdicts
+from mfulab.tables.beside_ceiling import NEAR_CEILING
 from mfulab.tables.headroom import PARTS
 from mfulab.tables.ladder import RUNGS
 from mfulab.tables.mfu import utilization
-from mfulab.tables.verdict import CAUSES, COLUMNS, NEAR_CEILING, columns, judge
+from mfulab.tables.verdict import CAUSES, COLUMNS, columns, judge
 
 HEALTHY = {
     "utilization_percent": 99.0,

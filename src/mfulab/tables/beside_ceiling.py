@@ -13,8 +13,8 @@ def emulated_format(facts: Facts) -> Said | None:
     used, peak, slower = facts.text("effective_precision"), facts.text("peak_precision"), facts["slower_than_fp32"]
     if not peak or used == peak or (slower is not None and slower < SLOWER):
         return None
-    numbers: Numbers = {"precision": used, "cpu": int(facts.text("mfu_basis") == "measured"), "ratio": slower}
-    return Said("emulated" if slower is None else "emulated_slower", numbers)
+    numbers: Numbers = {"precision": used, "cpu": int(facts.text("mfu_basis") == "measured")}
+    return Said("emulated", numbers) if slower is None else Said("emulated_slower", {**numbers, "ratio": slower})
 
 
 def doubtful_ceiling(facts: Facts) -> Said | None:

@@ -219,7 +219,8 @@ def _bf16_says(pairs: pd.DataFrame, text: Texts) -> str:
             said.append(text(worth, runs=runs + more))
     if len(slower := 1 / pairs.loc[pairs["emulated"], "speedup"]):
         low, high = significant(slower.min(), 2), significant(slower.max(), 2)
-        said.insert(0, text("bf16_emulated" if low != high else "bf16_emulated_one", low=low, high=high))
+        many = text("bf16_emulated", low=low, high=high)
+        said.insert(0, many if low != high else text("bf16_emulated_one", low=low))
     return " ".join(said)
 
 
