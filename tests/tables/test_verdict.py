@@ -112,6 +112,41 @@ def test_mfu_is_a_share_of_time_times_a_speed(products, others, mfu, cause, word
     assert judge({**row, "utilization_percent": 30.0}).cause == "under_used"
 
 
+@pytest.mark.parametrize(
+    ("faults_ms", "mfu", "cause"),
+    [
+        (35.0, 1.0, "page_faults"),  # of 100 ms: matmuls take 33.6 of what is left and lose 32.6
+        (30.0, 1.0, "slow_matmuls"),  # matmuls lose 35.7
+        (30.0, 20.0, "page_faults"),  # matmuls lose 16.7, others take 23.3
+        (26.0, 30.0, "page_faults"),  # others take 24.9
+        (25.0, 30.0, "other_operators"),  # others take 25.3
+        (None, 1.0, "slow_matmuls"),
+    ],
+)
+def test_page_faults_are_the_cause_where_they_take_most(faults_ms, mfu, cause):
+    row = {
+        "time_s": 0.1,
+        "utilization_percent": 99.0,
+        "mfu_percent": mfu,
+        "mfu_measured_percent": mfu,
+        "matmul_percent": 55.0,
+        "other_operators_percent": 35.0,
+        "page_faults_ms": faults_ms,
+        "page_faults_per_s": 2e5,
+    }
+    verdict, kept = judge(row), judge({**row, "kept_memory_time_s": 0.04})
+    assert verdict.cause == kept.cause == cause
+    if cause == "page_faults":
+        assert f"20,000 page faults take {faults_ms:.0f} %" in said(verdict.reason)
+        assert "took 40 % of this time" in said(kept.reason)
+
+
+@pytest.mark.parametrize(("faults_ms", "cause"), [(20.0, "page_faults"), (19.0, "no_mfu")])
+def test_page_faults_are_a_cause_without_flops_too(faults_ms, cause):
+    row = {"time_s": 0.1, "utilization_percent": 99.0, "page_faults_ms": faults_ms, "page_faults_per_s": 2e5}
+    assert judge(row).cause == cause
+
+
 def test_matmuls_are_a_rung_if_no_sm_is_seen():
     row = {"utilization_percent": 99.0, "matmul_percent": 40.0, "mfu_percent": 35.0}
     assert neighbours(row) == ("utilization", "matmul")

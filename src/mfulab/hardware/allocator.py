@@ -10,7 +10,6 @@ import contextlib
 import ctypes
 import mmap
 import resource
-import statistics
 import time
 from collections.abc import Iterator
 
@@ -21,7 +20,7 @@ DYNAMIC_MAXIMUM = 32 * MIB  # DEFAULT_MMAP_THRESHOLD_MAX of 64-bit glibc
 ALIGNMENT = MIB >> 4  # more than torch's alignment and malloc's header add to a block
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # malloc.h
 MMAP_MAX = 65536  # glibc's default
-TIMED_BYTES, TIMED = 16 * MIB, 3
+TIMED_BYTES, TIMED = 16 * MIB, 5
 
 
 def settle() -> None:
@@ -67,7 +66,8 @@ def page_faults() -> int:
 def page_fault_s() -> float | None:
     """Wall time of one page fault now, in seconds: a page's arrival, its clearing and its return.
 
-    All of torch's threads write to new pages, then again to the same; median of `TIMED`. None without a fault.
+    All of torch's threads write to new pages, then again to the same; of each part the least of `TIMED`. None without a
+    fault.
     """
     found = []
     for _ in range(TIMED):
@@ -77,7 +77,6 @@ def page_fault_s() -> float | None:
         block.fill_(2)
         again = time.perf_counter()
         del block
-        returned = time.perf_counter()
-        if faults:
-            found.append(max(0.0, (filled - began) - (again - filled) + (returned - again)) / faults)
-    return statistics.median(found) if found else None
+        found.append((filled - began, again - filled, time.perf_counter() - again, faults))
+    arrival, touched, returned, faults = map(min, zip(*found, strict=True))
+    return max(0.0, arrival - touched + returned) / faults if faults else None

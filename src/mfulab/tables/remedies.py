@@ -35,6 +35,7 @@ REMEDIES = {
     "low_occupancy": Remedy(_MATMULS, "experiment=block_sizes", "block_sizes"),
     "shared": Remedy(("idle",), "experiment=quickstart", "run_in_time"),
     "under_used": Remedy(("idle",), "model=resnet18 batch_size=1,2,4,8,16", "mfu_by_batch_size"),
+    "page_faults": Remedy(("page_faults",), "model=norm_gelu_by_hand workload=inference batch_size=8,64", "fusion"),
     "other_operators": Remedy(("other_operators",), "model=resnet18 execution=eager,compile", "execution_speed"),
     "overhead": Remedy(("idle",), "model=simple_cnn execution=eager,compile", "execution_speed"),
     "slow_matmuls": Remedy(("matmuls_below_best",), "experiment=matmul_sizes", "matmul_throughput"),

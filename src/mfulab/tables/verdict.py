@@ -260,21 +260,44 @@ def _cpu_idle(facts: Facts) -> Said | None:
 def _attributed(facts: Facts) -> dict[str, float] | None:
     """MFU taken apart, percent: time in matmuls, in other operators, outside of any; the MFU of the matmuls alone.
 
-    Their MFU is against the best matmul measured, or against the datasheet's peak where none was.
+    Page faults are in none of them. Their MFU is against the best matmul measured, or against the datasheet's peak
+    where none was.
     """
     matmuls, others, mfu = facts["matmul_percent"], facts["other_operators_percent"], facts["mfu_measured_percent"]
     measured = mfu is not None
     mfu = mfu if measured else facts["mfu_percent"]
     if not matmuls or others is None or mfu is None:
         return None
+    outside, without = 100 - matmuls - others, 1 - (_faulting(facts) or 0.0) / (matmuls + others)
+    if without <= 0:  # page faults explain all of it
+        return None
+    matmuls, others = without * matmuls, without * others
     counted = matmuls * (1 - (facts["uncounted_percent"] or 0) / 100)
-    shares = {"matmuls": matmuls, "others": others, "outside": 100 - matmuls - others}
+    shares = {"matmuls": matmuls, "others": others, "outside": outside}
     return {**shares, "speed": 100 * mfu / counted, "measured": int(measured)}
 
 
 def _lost_in_matmuls(parts: Mapping[str, float]) -> float:
     """Share of the step by which matmuls take longer than at the best speed, as in the headroom."""
     return parts["matmuls"] * (1 - parts["speed"] / 100)
+
+
+def _faulting(facts: Facts) -> float | None:
+    """Share of the step that page faults take, percent, as in the headroom."""
+    ms, time_s = facts["page_faults_ms"], facts["time_s"]
+    return ms / time_s / 10 if ms is not None and time_s else None
+
+
+def _page_faults(facts: Facts) -> Said | None:
+    share, parts = _faulting(facts), _attributed(facts)
+    least = max(_lost_in_matmuls(parts), parts["others"], parts["outside"]) if parts else WASTED
+    if share is None or share < least:
+        return None
+    time_s, kept_s = _known(facts, "time_s"), facts["kept_memory_time_s"]
+    numbers = {"share": share, "faults": _known(facts, "page_faults_per_s") * time_s}
+    if kept_s is None:
+        return Said("page_faults", numbers)
+    return Said("page_faults_kept", {**numbers, "kept": 100 * kept_s / time_s})
 
 
 def _other_operators(facts: Facts) -> Said | None:
@@ -320,6 +343,7 @@ CAUSES: dict[str, Callable[[Facts], Said | None]] = {
     "low_occupancy": _low_occupancy,
     "shared": _shared,
     "under_used": _cpu_idle,
+    "page_faults": _page_faults,
     "other_operators": _other_operators,
     "overhead": _overhead,
     "slow_matmuls": _slow_matmuls,
@@ -327,7 +351,7 @@ CAUSES: dict[str, Callable[[Facts], Said | None]] = {
 }
 
 # What shares of time tell without FLOPs or a peak.
-WITHOUT_MFU = ("input_bound", "communication_bound", "launch_bound")
+WITHOUT_MFU = ("input_bound", "communication_bound", "launch_bound", "page_faults")
 
 
 def _unexplained(facts: Facts) -> Said:

@@ -226,13 +226,13 @@ def warm_up(
     first_call_s = _timed(step, clock, 1)
     before, first_s = page_faults(), agree(_timed(step, clock, 1))
     steps = max(1, math.ceil(pace.warm_up_s / 10 / max(first_s, 1e-7)))
+    deadline = time.perf_counter() + pace.warm_up_s
     if steps > 1:
         before, first_s = page_faults(), agree(_timed(step, clock, steps) / steps)
     faults = (page_faults() - before) / steps
     settle()
     again = are_noticed(agree(faults), first_s)
     chunks, clocks = ([], []) if again else ([first_s], [frequency_mhz()])
-    deadline = time.perf_counter() + pace.warm_up_s
     steady, left_s = False, pace.warm_up_s
     while not steady and (len(chunks) < 2 or left_s > 0):
         chunks.append(agree(_timed(step, clock, steps) / steps))
