@@ -3,8 +3,8 @@
     python benchmarks/plain_script.py [--processes 3] [--only "simple_cnn inference 4"]
 
 Processes take turns (plain, fresh; plain, settled; mfulab). The plain loop knows nothing of mfulab but how to make the
-model. "Settled" frees one tensor of 31.9 MiB, as any script does that has trained a large model. Each time is the least
-of the processes' medians, so that what disturbs one does not count.
+model. "Settled" frees one tensor of 31.9 MiB, as any script does that has trained a large model. Each time is a
+process's 5th percentile of steps, the least of all processes, so that what disturbs the machine does not count.
 """
 
 import argparse
@@ -37,12 +37,13 @@ LIMIT = 0.05  # by which a time may differ from the plain script's
 ALIKE = 50  # page faults a step by which processes may differ
 # A user's loop: its arguments are the config, and whether a large tensor was freed before.
 PLAIN = """
-import json, resource, statistics, sys, time
+import json, resource, sys, time
 from pathlib import Path
 import torch
 from mfulab.hardware.cpu import usable_cores
 from mfulab.models.workload import make_model
 from mfulab.schema.configs import ProfileStepConfig
+from mfulab.timing.statistics import Stats
 
 config = ProfileStepConfig.model_validate_json(Path(sys.argv[1]).read_text())
 torch.set_num_threads(usable_cores())
@@ -79,7 +80,7 @@ while len(times) < 3 or sum(times) < 0.8:
     step()
     times.append(time.perf_counter() - began)
 faults = (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / len(times)
-print(json.dumps([statistics.median(times), faults]))
+print(json.dumps([Stats(times).p5, faults]))
 """
 
 
@@ -95,7 +96,7 @@ def planned(overrides: tuple[str, ...], folder: Path) -> Path:
 
 
 def plain(config: Path, state: str) -> tuple[float, float]:
-    """Median step in seconds, and page faults a step, of one new plain process."""
+    """5th percentile of steps in seconds, and page faults a step, of one new plain process."""
     command = [sys.executable, "-c", PLAIN, str(config), state]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     time_s, faults = json.loads(done.stdout.splitlines()[-1])
@@ -117,8 +118,7 @@ def compare(config: Path, processes: int) -> list[float]:
         fresh.append(plain(config, "fresh"))
         settled.append(plain(config, "settled"))
         row = profiled(config)
-        time_s = float(row["time_s"])
-        ours.append((time_s, float(row["page_faults_per_s"]) * time_s))
+        ours.append((float(row["time_p5_s"]), float(row["page_faults_per_s"]) * float(row["time_s"])))
     columns = (fresh, settled, ours)
     return [1e3 * min(time for time, _ in each) for each in columns] + [min(n for _, n in each) for each in columns]
 
