@@ -108,7 +108,8 @@ def test_what_a_mapping_holds_is_no_part_of_the_heap():
 
 
 def test_a_page_fault_takes_some_time():
-    assert 0 <= allocator.page_fault_s() < 1e-3
+    one = allocator.page_fault_s()
+    assert one is None or 0 < one < 1e-3
 
 
 def test_without_mallopt_nothing_is_kept(monkeypatch):

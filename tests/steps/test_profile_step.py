@@ -56,8 +56,7 @@ def test_blocks_beyond_the_largest_threshold_are_new_pages_in_each_step(tmp_path
         config(model=gelu, batch_size=4, workload={"name": "inference", "mode": "inference"}), tmp_path
     ).row
     assert min(row.default_state_page_faults, row.page_faults_per_s * row.time_s) > 1000
-    assert min(row.page_fault_s, row.default_state_time_s, row.kept_memory_time_s) > 0
-    assert profile_step.measure(config(), tmp_path).row.kept_memory_time_s is None, "few page faults"
+    assert min(row.default_state_time_s, row.kept_memory_time_s) > 0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="macOS does not enforce a limit of address space")

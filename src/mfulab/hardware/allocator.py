@@ -67,7 +67,7 @@ def page_fault_s() -> float | None:
     """Wall time of one page fault now, in seconds: a page's arrival, its clearing and its return.
 
     All of torch's threads write to new pages, then again to the same; of each part the least of `TIMED`. None without a
-    fault.
+    fault, or where the machine was too disturbed to tell them apart.
     """
     found = []
     for _ in range(TIMED):
@@ -79,4 +79,5 @@ def page_fault_s() -> float | None:
         del block
         found.append((filled - began, again - filled, time.perf_counter() - again, faults))
     arrival, touched, returned, faults = map(min, zip(*found, strict=True))
-    return max(0.0, arrival - touched + returned) / faults if faults else None
+    cost = arrival - touched + returned
+    return cost / faults if faults and cost > 0 else None
