@@ -22,7 +22,7 @@ SETTINGS: dict[str, dict[str, str]] = {
     "no spinning": {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0"},
     "spinning": {"OMP_WAIT_POLICY": "active", "GOMP_SPINCOUNT": "infinite"},
     "huge pages": {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"},
-    "kept memory": {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_THRESHOLD_": "4294967296"},
+    "kept memory": {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_MAX_": "0"},
     "no collector": {"MFULAB_CAUSE_GC": "off"},
 }
 # One process: seconds of a small convolutional network's step, of a 128³ and of a 1024³ matmul, best state or not.

@@ -229,6 +229,17 @@ def test_a_run_in_bf16_is_named_with_what_is_not_plain():
     assert says == f"Yes for net training at batch 1 (2.00×). No for net training ({autocast}) at batch 1 (0.500×)."
 
 
+@pytest.mark.parametrize("language", ["en", "ko"])
+def test_the_allocator_s_states_are_told_where_they_make_a_difference(language):
+    text = Texts(language, "why")
+    row = {"time_s": 0.010, "default_state_page_faults": 3105.0, "default_state_time_s": 0.0109}
+    assert why._allocator(row, text) == why._allocator({"time_s": 0.010}, text) == []
+    [told] = why._allocator(row | {"default_state_time_s": 0.025}, text)
+    assert all(part in told for part in ("25.0 ms", "3,105"))
+    [told] = why._allocator(row | {"kept_memory_time_s": 0.002}, text)
+    assert "2.00 ms" in told
+
+
 def test_every_verdict_has_a_remedy_with_its_cost_and_experiment():
     assert set(remedies.REMEDIES) == {*CAUSES, "no_mfu", "not_explained"}
     row = {"time_s": 0.1, **{f"{part}_ms": 0.0 for part in PARTS}, "idle_ms": 60.0, "useful_ms": 40.0}

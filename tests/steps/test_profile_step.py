@@ -1,6 +1,7 @@
 """One real training and inference step on the CPU, every mode of execution, and what a CPU cannot do."""
 
 import csv
+import ctypes
 import gzip
 import json
 import resource
@@ -46,6 +47,16 @@ def test_training(tmp_path):
     assert "÷" in row.utilization_source
     assert row.energy_j is None
     assert {sample["window"] for sample in measured.samples} == {0, 1, 2}
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library maps large blocks by other rules")
+def test_blocks_beyond_the_largest_threshold_are_new_pages_in_each_step(tmp_path):
+    gelu = {"name": "gelu", "_target_": "torch.nn.GELU", "input_shape": [2_500_000]}  # 40 MB at batch 4
+    row = profile_step.measure(
+        config(model=gelu, batch_size=4, workload={"name": "inference", "mode": "inference"}), tmp_path
+    ).row
+    assert min(row.default_state_page_faults, row.page_faults_per_s * row.time_s) > 1000
+    assert min(row.default_state_time_s, row.kept_memory_time_s) > 0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="macOS does not enforce a limit of address space")

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfulab.tables.headroom import COLUMNS, PARTS, best_time, columns, headroom, of_step, shape_class, shared
+from mfulab.tables.headroom import COLUMNS, PARTS, apart, best_time, columns, headroom, of_step, shape_class, shared
 
 KINDS = ("products", "recomputed", "others", "uncounted", "graph", "communication", "copies", "input_wait", "idle")
 times = st.integers(0, 10**12)
-spent = st.fixed_dictionaries(dict.fromkeys(KINDS, times))
+spent = st.fixed_dictionaries(dict.fromkeys(KINDS, times), optional={"page_faults": times})
 extra = st.floats(0, 1e12)
 
 
@@ -24,6 +24,7 @@ def test_the_parts_sum_to_the_step_exactly(kinds, useful, padding, clock, best):
         absent = {"clock", "tile_padding", "best_below_peak", "matmuls_below_best", "useful"}
     else:
         assert parts["useful"] == round(useful)
+    absent |= {"page_faults"} - set(kinds)
     assert list(parts) == [part for part in PARTS if part not in absent], "what is not known is in no sum"
 
 
@@ -70,6 +71,30 @@ def test_a_share_of_a_window_sums_to_its_step(kinds, step):
     assert sum(shared(kinds, step).values()) == step
 
 
+@given(st.fixed_dictionaries({}, optional=dict.fromkeys(KINDS, times)), st.floats(0, 1e13))
+def test_page_faults_come_out_of_operators_and_the_sum_stays(kinds, faults):
+    parts = apart(kinds, faults)
+    operators = ("products", "recomputed", "others", "uncounted")
+    assert sum(parts.values()) == sum(kinds.values())
+    assert min(parts.values()) >= 0
+    assert parts["page_faults"] == min(round(faults), sum(kinds.get(name, 0) for name in operators))
+    assert all(parts[name] == kinds[name] for name in set(kinds) - set(operators))
+
+
+def test_page_faults_of_a_measured_step():
+    """2,000 faults a step of 1.5 µs each: 3 of 10 ms, out of 6 ms of matmuls and 3 ms of others."""
+    row = {
+        "spent": json.dumps({"products": 6000, "uncounted": 0, "others": 3000, "idle": 1000}), "time_s": 1e-2,
+        "flops": 1e9, "mfu_basis": "measured", "ceiling_tflop_s": 1.0,
+        "page_faults_per_s": 2e5, "page_fault_s": 1.5e-6,
+    }  # fmt: skip
+    found = of_step(row)
+    assert found["page_faults_ms"] == pytest.approx(3.0)
+    assert (found["other_operators_ms"], found["idle_ms"]) == (pytest.approx(2.0), pytest.approx(1.0))
+    assert (found["useful_ms"], found["matmuls_below_best_ms"]) == (pytest.approx(1.0), pytest.approx(3.0))
+    assert of_step(row | {"page_fault_s": None})["page_faults_ms"] is None, "too few to take a noticeable time"
+
+
 def test_by_hand():
     kinds = {"products": 50, "recomputed": 5, "others": 20, "communication": 10, "idle": 15}
     parts = headroom(kinds, 12, padding_ns=3, clock_ns=4, best_ns=25)
@@ -91,7 +116,8 @@ def test_a_measured_step_of_a_gpu():
         "clock_mhz": 1500.0, "peak_clock_mhz": 1800.0,
     }  # fmt: skip
     found = of_step(row)
-    assert sum(found.values()) == pytest.approx(1.0)
+    assert found["page_faults_ms"] is None, "a GPU's samplers count none"
+    assert sum(filter(None, found.values())) == pytest.approx(1.0)
     assert (found["useful_ms"], found["clock_ms"]) == (pytest.approx(0.3), pytest.approx(0.06))
     assert found["best_below_peak_ms"] == pytest.approx(0.375 - 0.3 - 0.06)
     assert found["matmuls_below_best_ms"] == pytest.approx(0.6 - 0.375)

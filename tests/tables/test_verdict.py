@@ -174,6 +174,31 @@ def test_compute_bound_needs_a_ceiling_to_rely_on(row):
         assert "above_peak" in [flag.key for flag in found.flags]
 
 
+@pytest.mark.parametrize(
+    ("faults_ms", "cause"),
+    [(40.0, "page_faults"), (29.0, "page_faults"), (25.0, "slow_matmuls"), (None, "slow_matmuls")],
+)
+@pytest.mark.parametrize("mfu", [20.0, None])
+def test_page_faults_are_the_cause_where_they_take_most(faults_ms, cause, mfu):
+    """Matmuls lose 30 of 100 ms; of parts within a tenth page faults are named first, without FLOPs too."""
+    row = {
+        "time_s": 0.1,
+        "utilization_percent": 99.0,
+        "mfu_percent": mfu,
+        "matmul_percent": 55.0,
+        "other_operators_percent": 35.0,
+        "matmuls_below_best_ms": 30.0,
+        "other_operators_ms": 20.0,
+        "page_faults_ms": faults_ms,
+        "page_faults_per_s": 2e5,
+    }
+    verdict, kept = judge(row), judge({**row, "kept_memory_time_s": 0.04})
+    assert verdict.cause == kept.cause == (cause if mfu or cause == "page_faults" else "no_mfu")
+    if cause == "page_faults":
+        assert f"20,000 page faults take {faults_ms:.0f} %" in said(verdict.reason)
+        assert "took 40 % of this time" in said(kept.reason)
+
+
 def test_matmuls_are_a_rung_if_no_sm_is_seen():
     row = {"utilization_percent": 99.0, "matmul_percent": 40.0, "mfu_percent": 35.0}
     assert neighbours(row) == ("utilization", "matmul")

@@ -67,6 +67,16 @@ def test_slow_steps_are_judged_by_two(machine):
     assert (warm.steady, made.calls) == (True, 3)
 
 
+@pytest.mark.parametrize(("faults", "counts"), [(0, True), (10_000, True), (12_000, False)])  # at 0.25 µs: 1 % of 0.3 s
+def test_what_came_before_settling_counts_where_page_faults_took_no_time(machine, monkeypatch, faults, counts):
+    made = machine(7.0, 0.3)
+    monkeypatch.setattr(windows, "page_faults", lambda: faults * made.calls)
+    warm = warm_up(made.step, made, PACE, settle=lambda: made.script.__setitem__(1, 0.1))
+    assert (warm.unsettled_s, warm.unsettled_faults) == (pytest.approx(0.3), faults)
+    assert (warm.chunks_s[0] == pytest.approx(0.3)) == counts
+    assert (warm.steady, warm.step_s) == (True, pytest.approx(0.1))
+
+
 def test_a_clock_that_drifts_is_not_steady(machine):
     made = machine(0.01)
     clocks = (1000 * 1.1**n for n in itertools.count())

@@ -7,15 +7,21 @@ from collections.abc import Iterator
 import torch
 
 from mfulab.hardware import cpu, identity
+from mfulab.hardware.allocator import settle
 from mfulab.hardware.emulation import emulated_by_cpu, emulated_by_gpu
 from mfulab.schema.formats import BY_DTYPE, format_name
 from mfulab.schema.groups import DeviceConfig, PrecisionConfig
 
 
-def prepare(device: DeviceConfig) -> tuple[torch.device, int]:
-    """The device to compute on and the CPU threads in use; raises NoDeviceError for a GPU that torch cannot use."""
+def prepare(device: DeviceConfig, settled: bool = True) -> tuple[torch.device, int]:
+    """The device to compute on and the CPU threads in use; raises NoDeviceError for a GPU that torch cannot use.
+
+    The allocator is in its declared state afterwards, unless the step brings it there itself (`settled=False`).
+    """
     threads = device.threads or cpu.usable_cores()
     torch.set_num_threads(threads)
+    if settled:
+        settle()
     kind = identity.resolve(device.type)
     if kind == "cuda" and not torch.cuda.is_available():
         raise identity.NoDeviceError(

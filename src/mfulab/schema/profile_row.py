@@ -163,5 +163,19 @@ class ProfileRow(TimedRow):
     page_faults_per_s: float | None = Field(
         None, description="This process touched pages that the system had to give it: of memory just asked for."
     )
+    page_fault_s: float | None = Field(
+        None,
+        description="Wall time of one: a page's arrival, clearing and return, all threads writing to new pages after"
+        " the windows. Empty where faults take under 1 % of the step.",
+    )
+    default_state_page_faults: float | None = Field(
+        None, description="A step, before the C library's allocator was brought to its declared state, in the warm-up."
+    )
+    default_state_time_s: float | None = Field(
+        None, description="A step then; empty where these faults take under 1 % of it, so that the state is the same."
+    )
+    kept_memory_time_s: float | None = Field(
+        None, description="A step while the allocator returns nothing to the system; empty where faults take under 1 %."
+    )
     sources: str | None = Field(None, description="JSON: column → where its value comes from, over how many seconds.")
     reasons: str | None = Field(None, description="JSON: column → why it is empty.")

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from mfulab.hardware.allocator import settle
 from mfulab.hardware.cpu import cpu, usable_cores
 from mfulab.kernels.base import Launch, MatmulKernel, Resources, Shape
 from mfulab.kernels.formats import Format, format_of
@@ -44,6 +45,7 @@ AROUND_S = {"cpu": LONGEST_SPIN_S, "cuda": 0.0}
 def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
     """A row with the times of the matmul; without any time where its error is outside the tolerance."""
     device = _device(config.device.type)
+    settle()
     shape, form = Shape(*config.shape), format_of(config.precision)
     kernel = _build(config.kernel, form)
     kernel.require(device, shape)

@@ -13,6 +13,7 @@ from typing import Any, get_args
 import torch
 
 from mfulab.flops.experts import RoutedTokens
+from mfulab.hardware import allocator
 from mfulab.hardware.compute import allow_tf32, effective_precision, is_first_rank, prepare
 from mfulab.hardware.cpu import usable_cores
 from mfulab.models import execution, frameworks, parallel, workload
@@ -29,11 +30,11 @@ from mfulab.schema.groups import ProfileConfig, TimingConfig, WorkloadConfig
 from mfulab.schema.profile_row import ProfileRow
 from mfulab.steps import beside, ranks
 from mfulab.steps.base import Measured, UnsupportedError
-from mfulab.timing.clocks import clock_for
+from mfulab.timing.clocks import HostClock, clock_for
 from mfulab.timing.phases import measure_phases
 from mfulab.timing.probe import Probe, known_best, packed
 from mfulab.timing.statistics import Stats
-from mfulab.timing.windows import CPU_PACE, CUDA_PACE, Observation, Pace, observe
+from mfulab.timing.windows import CPU_PACE, CUDA_PACE, Observation, Pace, are_noticed, measure_window, observe
 from mfulab.tracing.analysis import Analysis
 from mfulab.tracing.operators import (
     KERNEL_COLUMNS,
@@ -47,6 +48,7 @@ from mfulab.tracing.operators import (
 )
 
 TRACED_S = 0.3
+KEPT_S = 0.2  # of the window in which memory is kept
 GENERATING = ("prefill", "decoding")  # modes that give the next token alone
 
 
@@ -68,7 +70,7 @@ def measure_process(config: ProfileStepConfig, folder: Path) -> tuple[Measured, 
 
 
 def _measure(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Analysis | None]:
-    device, _ = prepare(config.device)
+    device, _ = prepare(config.device, settled=False)
     effective = effective_precision(config.precision, device)
     if config.precision.tf32 and effective != "tf32":
         raise UnsupportedError("TF32 needs an NVIDIA GPU of compute capability 8.0 or later")
@@ -77,7 +79,7 @@ def _measure(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Analysi
     frameworks.load(config.execution.mode)
     beside.require(config)
     torch.manual_seed(config.seed)
-    probe = Probe(device, clock_reader(device))  # before the memory that it holds would count as the model's
+    probe = Probe(device, clock_reader(device))  # the memory that it holds is not the model's
     memory = PeakMemory(device)
     began = time.perf_counter()
     told: dict[str, float] = {}
@@ -115,12 +117,30 @@ def _measure(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Analysi
         row.loss = final_loss()  # of one step more, where none is trained
     if routed is not None:
         row.unread_parameters, row.expert_imbalance = routed.unread_parameters, routed.imbalance
+    if device.type == "cpu":
+        _fill_allocator(row, config, seen, step)
     if not math.isfinite(row.loss):
         row.status, row.loss = "incorrect", None
         row.message = f"the loss is not finite after {seen.steps} steps in {config.precision.name}"
     elif config.replicate == 1:
         beside.fill(row, config, device, make_step)
     return Measured(row, _samples(seen, config.replicate)), analysis
+
+
+def _fill_allocator(row: ProfileRow, config: ProfileStepConfig, seen: Observation, step: Callable[[], Any]) -> None:
+    """The step in the allocator's other states, and what a page fault takes, where the step has enough of them."""
+    row.default_state_page_faults = seen.warm_up.unsettled_faults
+    if are_noticed(seen.warm_up.unsettled_faults, seen.warm_up.unsettled_s):
+        row.default_state_time_s = seen.warm_up.unsettled_s
+    if not are_noticed((row.page_faults_per_s or 0) * seen.time_s, seen.time_s):
+        return
+    row.page_fault_s = allocator.page_fault_s()
+    if config.replicate == 1 and config.parallel.processes == 1:  # ranks would have to agree on the steps
+        with allocator.kept_memory() as is_kept:
+            if is_kept:
+                step()
+                step()
+                row.kept_memory_time_s = measure_window(step, HostClock(), KEPT_S, seen.time_s).median_s
 
 
 def beyond_cores(workload: WorkloadConfig) -> str | None:
@@ -263,8 +283,8 @@ def _observe(
         clock, frequency_mhz = clock_for(device), clock_reader(device)
         if config.parallel.processes > 1:  # further windows of one rank would wait for the others for ever
             pace = replace(pace, patience_s=0.0, precision=None)
-            return observe(step, clock, pace, samplers, frequency_mhz, agree=parallel.agreed)
-        return observe(step, clock, pace, samplers, frequency_mhz, probe, known_best(folder))
+            return observe(step, clock, pace, samplers, frequency_mhz, agree=parallel.agreed, settle=allocator.settle)
+        return observe(step, clock, pace, samplers, frequency_mhz, probe, known_best(folder), settle=allocator.settle)
     except RuntimeError as error:
         if "not implemented for" in str(error):
             raise UnsupportedError(f"precision={config.precision.name} on {device.type}: {error}") from error

@@ -16,6 +16,7 @@ PARTS = (
     "communication",
     "copies",
     "graph",
+    "page_faults",
     "other_operators",
     "recomputation",
     "uncounted",
@@ -27,7 +28,8 @@ PARTS = (
 )
 COLUMNS = tuple(f"{part}_ms" for part in PARTS)
 _OF_PRODUCTS = PARTS[PARTS.index("clock") :]
-_SAME = ("input_wait", "idle", "communication", "copies", "graph", "uncounted")
+_SAME = ("input_wait", "idle", "communication", "copies", "graph", "page_faults", "uncounted")
+_OF_OPERATORS = ("products", "recomputed", "others", "uncounted")  # times in which page faults may lie
 
 
 def headroom(
@@ -43,7 +45,8 @@ def headroom(
     Args:
         spent_ns: exclusive times that sum to the step: `products` (matmuls, convolutions, attention),
             `recomputed` (the same again for a checkpoint), `others` (operators that multiply nothing), `uncounted`
-            (matmuls of unknown FLOPs), `graph`, `communication`, `copies`, `input_wait`, `idle`.
+            (matmuls of unknown FLOPs), `graph`, `communication`, `copies`, `input_wait`, `idle`; where page faults
+            are known, `page_faults`.
         useful_ns: FLOPs that the model needs ÷ peak; None where either is unknown: matmuls are then `uncounted`, and
             no part divides them.
         padding_ns: what whole tiles add to it at the peak.
@@ -57,6 +60,8 @@ def headroom(
     parts = dict.fromkeys(PARTS, 0) | {name: spent_ns.get(name, 0) for name in _SAME}
     parts["other_operators"], parts["recomputation"] = spent_ns.get("others", 0), spent_ns.get("recomputed", 0)
     products = spent_ns.get("products", 0)
+    if "page_faults" not in spent_ns:
+        del parts["page_faults"]
     if useful_ns is None:
         parts["uncounted"] += products
         return {name: time for name, time in parts.items() if name not in _OF_PRODUCTS}
@@ -117,18 +122,37 @@ def shared(spent_ns: Mapping[str, int], step_ns: int) -> dict[str, int]:
     return scaled
 
 
+def apart(spent_ns: Mapping[str, int], faults_ns: float) -> dict[str, int]:
+    """The same times with `page_faults` taken out of all operators, at most all of their time.
+
+    In proportion to their times, since a trace does not say in which of them a page was new.
+    """
+    found, before, taken = dict(spent_ns), 0, 0
+    whole = sum(spent_ns.get(name, 0) for name in _OF_OPERATORS)
+    wanted = min(round(faults_ns), whole)
+    for name in _OF_OPERATORS:
+        before += spent_ns.get(name, 0)
+        until = before * wanted // whole if whole else 0
+        found[name], taken = spent_ns.get(name, 0) - (until - taken), until
+    return found | {"page_faults": wanted}
+
+
 def of_step(row: Mapping[str, Any]) -> dict[str, float | None]:
     """The columns of a measured step, whose shares come from its traced pass and whose FLOPs from a count.
 
     Args:
         row: `spent`, `time_s`, `flops`, `mfu_basis`, `peak_tflop_s`, `ceiling_tflop_s`,
-            `clock_mhz`, `peak_clock_mhz`; all columns are None where the shares are not told.
+            `clock_mhz`, `peak_clock_mhz`, `page_faults_per_s`, `page_fault_s`; all columns are None where the shares
+            are not told.
     """
     time, basis = row.get("time_s"), row.get("mfu_basis")
     told = json.loads(row.get("spent") or "{}")
     if not time or not told.get("products", 0) + told.get("uncounted", 0):  # compiled code may hide its matmuls
         return columns(None)
     spent = {"products": 0, "uncounted": 0} | shared(told, round(1e9 * time))
+    faults_per_s, fault_s = row.get("page_faults_per_s"), row.get("page_fault_s")
+    if faults_per_s is not None and fault_s is not None:
+        spent = apart(spent, 1e9 * faults_per_s * fault_s * time)
     flops, peak, ceiling = row.get("flops"), row.get("peak_tflop_s"), row.get("ceiling_tflop_s")
     denominator = {"spec": peak, "measured": ceiling}.get(basis or "")
     if flops is None or not denominator:

@@ -295,6 +295,16 @@ def _lost(parts: Mapping[str, float]) -> float:
     return parts["matmuls"] * (1 - parts["speed"] / 100)
 
 
+def _page_faults(facts: Facts) -> Said | None:
+    time_s, faults_per_s, kept_s = facts["time_s"], facts["page_faults_per_s"], facts["kept_memory_time_s"]
+    if not time_s or faults_per_s is None:
+        return None
+    numbers = {"share": lost_parts(facts)["page_faults"], "faults": faults_per_s * time_s}
+    if kept_s is None:
+        return Said("page_faults", numbers)
+    return Said("page_faults_kept", {**numbers, "kept": 100 * kept_s / time_s})
+
+
 def _other_operators(facts: Facts) -> Said | None:
     parts = _attributed(facts)
     if not parts:
@@ -348,6 +358,7 @@ CAUSES: dict[str, tuple[tuple[str, ...], Callable[[Facts], Said | None]]] = {
     "low_occupancy": (_MATMULS, _low_occupancy),
     "shared": (("idle", "unused"), _shared),
     "under_used": (("unused",), _cpu_idle),
+    "page_faults": (("page_faults",), _page_faults),
     "other_operators": (("other_operators",), _other_operators),
     "overhead": (("idle",), _overhead),
     "slow_matmuls": (("matmuls_below_best",), _slow_matmuls),
@@ -355,7 +366,7 @@ CAUSES: dict[str, tuple[tuple[str, ...], Callable[[Facts], Said | None]]] = {
 }
 
 # What shares of time tell without FLOPs or a peak.
-WITHOUT_MFU = ("input_bound", "communication_bound", "launch_bound", "stalled")
+WITHOUT_MFU = ("input_bound", "communication_bound", "launch_bound", "stalled", "page_faults")
 
 
 def _unexplained(facts: Facts) -> Said:

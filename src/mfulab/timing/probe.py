@@ -87,25 +87,29 @@ class Probe:
     def __init__(self, device: Any, clock_mhz: Callable[[], float | None] = lambda: None) -> None:
         import torch
 
+        from mfulab.hardware.allocator import mapped
         from mfulab.timing.clocks import clock_for
 
         self._on_cpu, self._clock_mhz, self._clock = device.type == "cpu", clock_mhz, clock_for(device)
         side, size = SIDE[device.type], COPIED_BYTES[device.type]
         generator = torch.Generator().manual_seed(0)  # the model's own random numbers stay as they are
         dtype = torch.float32 if self._on_cpu else torch.float16  # a GPU's float32 would follow the switch for TF32
-        left = torch.randn(side, side, generator=generator).to(device, dtype)
-        out, source = torch.empty_like(left), torch.zeros(size, dtype=torch.uint8, device=device)
-        target = torch.zeros_like(source)
+        # In mappings of their own: freed or not, they move no threshold of malloc and leave no hole in the heap.
+        left, out = (mapped(side, side, dtype=torch.float32) for _ in range(2))
+        left = torch.randn(side, side, generator=generator, out=left).to(device, dtype)
+        out = out.to(device, dtype)
+        source, target = (mapped(size, dtype=torch.uint8).to(device) for _ in range(2))
         self._parts: tuple[Callable[[], object], ...] = (
             lambda: torch.mm(left, left, out=out),
             lambda: target.copy_(source),
         )
         self.spent_s, self._next = 0.0, 0.0
         self._latest: State | None = None
-        self.again()  # threads start, pages are touched
 
     def __call__(self) -> State:
         now = time.perf_counter()
+        if self._latest is None:
+            self.again()  # libraries start: not before the step has been warmed up without them
         if self._latest is None or now >= self._next:
             self._latest = self.again()
             ended = time.perf_counter()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from mfulab.hardware.allocator import page_faults
 from mfulab.samplers.reading import Readings, Sampler, first_available, sampling
 from mfulab.timing.clocks import Clock
 from mfulab.timing.probe import UNKNOWN, Best, State, Watch, best_of, is_disturbed
@@ -42,15 +43,28 @@ CLOCK_TOLERANCE = 0.1
 CPU_PACE = Pace(windows=2, window_s=0.4, warm_up_s=1.0, tolerance=0.05, patience_s=1.0)
 CUDA_PACE = Pace(windows=3, window_s=1.1, warm_up_s=5.0, tolerance=0.02, patience_s=3.0)
 
+FAULT_S = 2.5e-7  # the least that a page fault takes
+NOTICED = 0.01  # of a step: page faults that take less make no difference
+
+
+def are_noticed(faults: float, step_s: float, fault_s: float = FAULT_S) -> bool:
+    """True if that many page faults, at that many seconds each, take a share of the step that can be measured."""
+    return faults * fault_s >= NOTICED * step_s
+
 
 @dataclass(frozen=True)
 class WarmUp:
-    """The warm-up: `first_call_s` holds compilation and autotuning, `chunks_s` the step time of later chunks."""
+    """The warm-up: `first_call_s` holds compilation and autotuning, `chunks_s` the step time of later chunks.
+
+    `unsettled_s` and `unsettled_faults` are time and page faults of a step before the process was settled.
+    """
 
     first_call_s: float
     total_s: float
     steady: bool
     chunks_s: tuple[float, ...]
+    unsettled_s: float
+    unsettled_faults: float
 
     @property
     def step_s(self) -> float:
@@ -128,15 +142,19 @@ def observe(
     watch: Watch | None = None,
     best: Best = UNKNOWN,
     agree: Callable[[float], float] = float,
+    settle: Callable[[], object] = lambda: None,
 ) -> Observation:
     """Warms up, then measures. `samplers` come in the order in which their values are preferred.
 
     Args:
+        settle: brings the process to the state in which it is measured; what comes before is warm-up.
         watch: the machine's state, asked before and after each window; without it no window is disturbed.
         best: what `watch` is known to read where nothing disturbs.
         agree: gives all processes of one job the same number, so that they run the same steps.
     """
-    warm = warm_up(step, clock, pace, frequency_mhz, agree)
+    warm = warm_up(step, clock, pace, frequency_mhz, agree, settle)
+    if watch is not None:
+        watch()  # what its libraries allocate is not the step's
     with sampling(samplers) as readings:
         made = collect(partial(measure_window, step, clock, pace.window_s, warm.step_s), pace, watch, best)
     best = best_of((state for window in made for state in window.states or ()), best)
@@ -196,18 +214,25 @@ def warm_up(
     pace: Pace,
     frequency_mhz: Callable[[], float | None] = lambda: None,
     agree: Callable[[float], float] = float,
+    settle: Callable[[], object] = lambda: None,
 ) -> WarmUp:
     """Runs `step` until its time and the device's clock are flat, at most about `pace.warm_up_s` after the first call.
 
     A chunk is a tenth of that time, at least one step. Steady means that the last three chunks differ by at most
-    `pace.tolerance`; a step so slow that only two fit in the time is judged by two.
+    `pace.tolerance`; a step so slow that only two fit in the time is judged by two. After the first chunk `settle` is
+    called; the chunk counts if its page faults were too few to make a difference.
     """
     began = time.perf_counter()
     first_call_s = _timed(step, clock, 1)
-    second_s = agree(_timed(step, clock, 1))
-    steps = max(1, math.ceil(pace.warm_up_s / 10 / max(second_s, 1e-7)))
-    chunks, clocks = ([second_s], [frequency_mhz()]) if steps == 1 else ([], [])
+    before, first_s = page_faults(), agree(_timed(step, clock, 1))
+    steps = max(1, math.ceil(pace.warm_up_s / 10 / max(first_s, 1e-7)))
     deadline = time.perf_counter() + pace.warm_up_s
+    if steps > 1:
+        before, first_s = page_faults(), agree(_timed(step, clock, steps) / steps)
+    faults = (page_faults() - before) / steps
+    settle()
+    again = are_noticed(agree(faults), first_s)
+    chunks, clocks = ([], []) if again else ([first_s], [frequency_mhz()])
     steady, left_s = False, pace.warm_up_s
     while not steady and (len(chunks) < 2 or left_s > 0):
         chunks.append(agree(_timed(step, clock, steps) / steps))
@@ -216,7 +241,7 @@ def warm_up(
         wanted = 3 if left_s > 0 else 2
         flat = _flat(chunks[-wanted:], wanted, pace.tolerance) and _flat_clock(clocks[-wanted:])
         steady = agree(float(not flat)) == 0
-    return WarmUp(first_call_s, time.perf_counter() - began, steady, tuple(chunks))
+    return WarmUp(first_call_s, time.perf_counter() - began, steady, tuple(chunks), first_s, faults)
 
 
 def measure_window(step: Step, clock: Clock, length_s: float, estimate_s: float) -> WindowTimes:

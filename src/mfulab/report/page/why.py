@@ -11,9 +11,11 @@ from mfulab.report import answers, frames
 from mfulab.report.drawing import curves
 from mfulab.report.figures import headroom
 from mfulab.tables import remedies
+from mfulab.tables.ladder import number
 from mfulab.tables.verdict import COLUMNS as VERDICT
 
 NAMED = 5.0  # points from which a part of the step is named below its bar
+SLOWER = 1.1  # times as slow as measured: from there on the allocator's other state is worth a sentence
 SHOWN = 6  # cases in view; the others unfold
 LISTED = 30  # lines of the table of batch sizes
 WORDS = (
@@ -78,6 +80,7 @@ def _case(row: Mapping[str, Any], figures: set[str], text: Texts) -> dict[str, A
             for part, each in budget.items()
         ],
         "phases": _phases(row, text),
+        "allocator": " ".join(_allocator(row, text)),
         "advice": text.within("advice")(cause) if remedy else "",
         "experiment": experiment,
         "figure": remedy.figure if remedy and remedy.figure in figures else "",
@@ -104,6 +107,19 @@ def _phases(row: Mapping[str, Any], text: Texts) -> str:
     return text(
         "phases", parts=", ".join(f"{text(name)} {percent(100 * time / whole)} %" for name, time in known.items())
     )
+
+
+def _allocator(row: Mapping[str, Any], text: Texts) -> list[str]:
+    """The step's time in the allocator's default state, and with memory kept, where either makes a difference."""
+    before, kept, faults = (
+        number(row.get(name)) for name in ("default_state_time_s", "kept_memory_time_s", "default_state_page_faults")
+    )
+    said = []
+    if before and faults and before >= SLOWER * row["time_s"]:
+        said.append(text("default_state", time=quantity(before, "s"), faults=f"{faults:,.0f}"))
+    if kept and row["time_s"] >= SLOWER * kept:
+        said.append(text("kept_memory", time=quantity(kept, "s")))
+    return said
 
 
 def _answers(rows: pd.DataFrame, text: Texts) -> list[dict[str, Any]]:

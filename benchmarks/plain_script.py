@@ -1,0 +1,149 @@
+"""A step in `profile_step` against the same step in a plain script: its time, and its page faults.
+
+    python benchmarks/plain_script.py [--processes 3] [--only "simple_cnn inference 4"]
+
+Processes take turns (plain, fresh; plain, settled; mfulab). The plain loop knows nothing of mfulab but how to make the
+model. "Settled" frees one tensor of 31.9 MiB, as any script does that has trained a large model. Each time is a
+process's 5th percentile of steps, the least of all processes, so that what disturbs the machine does not count.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from mfulab.hardware.identity import hardware_slug
+from mfulab.planning.composition import compose_experiments
+from mfulab.planning.runs import plan
+from mfulab.schema.files import read_csv, write_json
+
+ROOT = Path(__file__).parents[1]
+CASES = {  # name: overrides beside fp32 on the CPU
+    "simple_cnn inference 4": ("model=simple_cnn", "workload=inference", "batch_size=4"),
+    "simple_cnn training 4": ("model=simple_cnn", "workload=training", "batch_size=4"),
+    "digit_cnn training 64": ("model=digit_cnn", "workload=training", "batch_size=64"),
+    "resnet18 inference 2": ("model=resnet18", "workload=inference", "batch_size=2"),
+    "resnet18 training 2": ("model=resnet18", "workload=training", "batch_size=2"),
+    "mobilenet_v2 inference 2": ("model=mobilenet_v2", "workload=inference", "batch_size=2"),
+    "perceptron training 64": ("model=perceptron", "workload=training", "batch_size=64"),
+    "lstm inference 4": ("model=lstm", "workload=inference", "batch_size=4"),
+    "small_llama training 2×128": ("model=small_llama", "workload=training", "batch_size=2", "sequence_length=128"),
+    "gpt2 inference 1×64": ("model=gpt2", "workload=inference", "batch_size=1", "sequence_length=64"),
+    "norm_gelu_by_hand inference 16": ("model=norm_gelu_by_hand", "workload=inference", "batch_size=16"),
+}
+LIMIT = 0.05  # by which a time may differ from the plain script's
+ALIKE = 50  # page faults a step by which processes may differ
+# A user's loop: its arguments are the config, and whether a large tensor was freed before.
+PLAIN = """
+import json, resource, sys, time
+from pathlib import Path
+import torch
+from mfulab.hardware.cpu import usable_cores
+from mfulab.models.workload import make_model
+from mfulab.schema.configs import ProfileStepConfig
+from mfulab.timing.statistics import Stats
+
+config = ProfileStepConfig.model_validate_json(Path(sys.argv[1]).read_text())
+torch.set_num_threads(usable_cores())
+torch.manual_seed(config.seed)
+model, batch = make_model(config, torch.device("cpu"))
+trains = config.workload.mode == "training"
+model.train(trains)
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3) if trains else None
+
+def train():
+    output = model(batch.inputs)
+    output = getattr(output, "logits", output)
+    loss = torch.nn.functional.cross_entropy(output.flatten(0, -2), batch.targets.flatten())
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+def infer():
+    with torch.no_grad():
+        return model(batch.inputs)
+
+step = train if trains else infer
+step()
+step()
+if sys.argv[2] == "settled":
+    torch.empty((32 << 20) - (1 << 16), dtype=torch.uint8)
+deadline, warmed = time.perf_counter() + 0.5, 0
+while warmed < 3 or time.perf_counter() < deadline:
+    step()
+    warmed += 1
+times, before = [], resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+while len(times) < 3 or sum(times) < 0.8:
+    began = time.perf_counter()
+    step()
+    times.append(time.perf_counter() - began)
+faults = (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / len(times)
+print(json.dumps([Stats(times).p5, faults]))
+"""
+
+
+def planned(overrides: tuple[str, ...], folder: Path) -> Path:
+    """Writes the config of the run that `overrides` name below `folder`, and gives its path."""
+    given = [*overrides, "precision=fp32", "device=cpu", "steps=[profile_step]", "replicates=1", "timing.patience_s=0"]
+    hardware = hardware_slug("cpu")
+    (composition,) = compose_experiments(given, ROOT / "config")
+    (run,) = (run for run in plan(composition, hardware, "cpu").runs if run.step == "profile_step")
+    path = folder / run.folder / "config.json"
+    write_json(path, json.loads(run.text))
+    return path
+
+
+def plain(config: Path, state: str) -> tuple[float, float]:
+    """5th percentile of steps in seconds, and page faults a step, of one new plain process."""
+    command = [sys.executable, "-c", PLAIN, str(config), state]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    time_s, faults = json.loads(done.stdout.splitlines()[-1])
+    return time_s, faults
+
+
+def profiled(config: Path) -> dict[str, str]:
+    """The row of one new process of profile_step."""
+    command = [sys.executable, "scripts/profile_step.py", "--config", str(config)]
+    subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    (row,) = read_csv(config.with_name("row.csv"))
+    return row
+
+
+def compare(config: Path, processes: int) -> list[float]:
+    """Least times in ms, plain fresh and settled and mfulab's, and fewest page faults a step of the three."""
+    fresh, settled, ours = [], [], []
+    for _ in range(processes):
+        fresh.append(plain(config, "fresh"))
+        settled.append(plain(config, "settled"))
+        row = profiled(config)
+        ours.append((float(row["time_p5_s"]), float(row["page_faults_per_s"]) * float(row["time_s"])))
+    columns = (fresh, settled, ours)
+    return [1e3 * min(time for time, _ in each) for each in columns] + [min(n for _, n in each) for each in columns]
+
+
+def main() -> int:
+    """Prints a line a case; status 1 if one misses its target."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--processes", type=int, default=3, help="of each kind and case, in turn")
+    parser.add_argument("--only", choices=CASES, nargs="+", default=list(CASES), metavar="CASE")
+    options = parser.parse_args()
+    print("| model, workload, batch | plain, fresh | plain, settled | mfulab | mfulab ÷ settled | faults a step |")
+    print("|---|---|---|---|---|---|")
+    missed = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in options.only:
+            found = compare(planned(CASES[name], Path(folder) / name.replace(" ", "_")), options.processes)
+            (fresh, settled, ours), faults = found[:3], found[3:]
+            ratio = ours / settled
+            told = " / ".join(f"{count:.0f}" for count in faults)
+            print(f"| {name} | {fresh:.2f} ms | {settled:.2f} | {ours:.2f} | {ratio:.2f} | {told} |", flush=True)
+            if abs(ratio - 1) > LIMIT or abs(faults[2] - faults[1]) > ALIKE:
+                missed.append(name)
+    print(f"missed (time within {LIMIT:.0%}, faults within {ALIKE}): {', '.join(missed) or 'none'}")
+    return int(bool(missed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

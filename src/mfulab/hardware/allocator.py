@@ -1,0 +1,83 @@
+"""State of the C library's allocator, which decides whether a step's tensors lie in new pages each time.
+
+glibc (malloc/malloc.c, mallopt(3)) maps a block above its threshold anew and unmaps it when it is freed, and gives the
+top of the heap back once twice that threshold is free. The threshold begins at 128 KiB and becomes the size of the
+largest mapped block freed, up to 32 MiB. A fresh process lies where its model's blocks put it, often on a knife edge.
+Elsewhere (musl, macOS, jemalloc) the same calls do no harm.
+"""
+
+import contextlib
+import ctypes
+import mmap
+import resource
+import time
+from collections.abc import Iterator
+
+import torch
+
+MIB = 1 << 20
+DYNAMIC_MAXIMUM = 32 * MIB  # DEFAULT_MMAP_THRESHOLD_MAX of 64-bit glibc
+ALIGNMENT = MIB >> 4  # more than torch's alignment and malloc's header add to a block
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # malloc.h
+MMAP_MAX = 65536  # glibc's default
+TIMED_BYTES, TIMED = 16 * MIB, 5
+
+
+def settle() -> None:
+    """Brings the process to the declared state: thresholds at their dynamic maximum, where training brings them.
+
+    Makes and frees one block. Its pages are never touched. What the environment set (`MALLOC_…_`) stays as it is.
+    """
+    torch.empty(DYNAMIC_MAXIMUM - ALIGNMENT, dtype=torch.uint8, device="cpu")
+
+
+@contextlib.contextmanager
+def kept_memory() -> Iterator[bool]:
+    """The state of the remedy: every block from the heap, none given back; afterwards the declared one.
+
+    Gives False, and changes nothing, where the C library has no mallopt.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        yield False
+        return
+    try:
+        yield bool(mallopt(M_MMAP_MAX, 0)) and bool(mallopt(M_TRIM_THRESHOLD, -1))
+    finally:
+        mallopt(M_MMAP_MAX, MMAP_MAX)
+        mallopt(M_MMAP_THRESHOLD, DYNAMIC_MAXIMUM)
+        mallopt(M_TRIM_THRESHOLD, 2 * DYNAMIC_MAXIMUM)
+
+
+def mapped(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor on the CPU in a mapping of its own, of ones: malloc, and its thresholds, see nothing of it."""
+    size = dtype.itemsize
+    for length in shape:
+        size *= length
+    held = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(held, dtype=dtype).view(shape).fill_(1)
+
+
+def page_faults() -> int:
+    """Faults of this process so far that needed no disk, of all its threads."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def page_fault_s() -> float | None:
+    """Wall time of one page fault now, in seconds: a page's arrival, its clearing and its return.
+
+    All of torch's threads write to new pages, then again to the same; of each part the least of `TIMED`. None without a
+    fault, or where the machine was too disturbed to tell them apart.
+    """
+    found = []
+    for _ in range(TIMED):
+        began, before = time.perf_counter(), page_faults()
+        block = mapped(TIMED_BYTES, dtype=torch.uint8)
+        filled, faults = time.perf_counter(), page_faults() - before
+        block.fill_(2)
+        again = time.perf_counter()
+        del block
+        found.append((filled - began, again - filled, time.perf_counter() - again, faults))
+    arrival, touched, returned, faults = map(min, zip(*found, strict=True))
+    cost = arrival - touched + returned
+    return cost / faults if faults and cost > 0 else None
