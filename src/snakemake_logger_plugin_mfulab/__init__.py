@@ -15,6 +15,7 @@ from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from mfulab.language.quantities import duration
+from mfulab.runtime import budget
 from mfulab.schema.replicates import base_name
 from snakemake_logger_plugin_mfulab.progress import Progress, Run
 from snakemake_logger_plugin_mfulab.text import row_remark, tail
@@ -75,6 +76,7 @@ class LogHandler(LogHandlerBase):
     def __post_init__(self) -> None:
         self.stream: TextIO = sys.stdout if self.common_settings.stdout else sys.stderr
         self.progress = Progress()
+        self.budget: budget.Budget | None = None
         self.is_coloured = not self.common_settings.nocolor and self.stream.isatty() and not os.environ.get("NO_COLOR")
         self.planned: dict[tuple[str, str], tuple[int, str]] = {}  # of a dry run: rule and what it says → jobs, reason
         self.counts: dict[str, int] = {}
@@ -142,6 +144,7 @@ class LogHandler(LogHandlerBase):
         return "" if event in QUIET_EVENTS else self._message(record)
 
     def _planned(self, jobs: dict[str, int]) -> str:
+        self.budget = budget.read()
         self.progress.plan({rule: count for rule, count in jobs.items() if rule != "total"})
         counts = ", ".join(f"{count} {rule}" for rule, count in jobs.items() if rule != "total")
         return f"{jobs['total']} jobs: {counts}"
@@ -157,8 +160,12 @@ class LogHandler(LogHandlerBase):
             return ""
         remark = row_remark(run.output)
         words = [f"{self._position(self.progress.finished)} done   {run.rule}  {run.name}", duration(now - run.started)]
-        words += [f"{duration(now - self.progress.started)} so far"]
-        left = self.progress.left_s(now)
+        spent, left = now - self.progress.started, self.progress.left_s(now)
+        if self.budget is not None:
+            spent = now - self.budget.plan["begun"]
+            left = left and min(left, max(0.0, self.budget.ends_at - now))
+        whole = f"of {duration(60 * self.budget.plan['budget_min'])}" if self.budget else "so far"
+        words += [f"{duration(spent)} {whole}"]
         words += [f"about {duration(left)} left"] if left else []
         line = " · ".join(words)
         return self._colour(YELLOW, f"{line}\n    {remark}") if remark else self._colour(GREEN, line)

@@ -19,6 +19,7 @@ wildcard_constraints:
 
 onstart:
     snakemake_workarounds.keep_no_default_rate(workflow.scheduler)
+    lab.say_estimate(workflow.dag.needrun_jobs())
     lifetime.start(workflow.local_exec, measures=lab.measures)
 
 
@@ -28,8 +29,8 @@ onsuccess:
 
 
 onerror:
+    shell(lab.last_page(workflow.dag.needrun_jobs()))
     lifetime.stop()
-    lab.say_what_failed()
 
 
 def figures_with_data(wildcards):

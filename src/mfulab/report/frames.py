@@ -36,6 +36,14 @@ def excluded(folder: Path) -> pd.DataFrame:
         return pd.DataFrame(columns=["experiment", "step", "run", "because"], dtype=str)
 
 
+def progress(folder: Path) -> dict[str, int]:
+    """Planned runs by how far they are: measured, not_measured for the budget, to_come; empty if it is not known."""
+    try:
+        return {name: int(count or 0) for name, count in _strings(folder / "progress.csv").iloc[0].items()}
+    except (OSError, ValueError, IndexError):
+        return {}
+
+
 def seminar(folder: Path) -> pd.DataFrame:
     """The seminar's numbers computed anew, as texts; empty if they were not computed or cannot be read."""
     columns = ["source", "case", "printed", "formula", "value", "answer", "agrees", "note"]

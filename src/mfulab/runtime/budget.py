@@ -1,0 +1,132 @@
+"""Wall time of a sweep: what each run is predicted to cost, what it took, and whether its turn still comes.
+
+The workflow writes PLAN when it begins; the client of each run reads it, on whatever machine, and adds a line to LEDGER.
+Standard library alone: a client starts in 25 ms.
+"""
+
+import csv
+import json
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from mfulab.schema.replicates import base_name, replicate_of
+
+PLAN, LEDGER = "results/plan/budget.json", "results/plan/budget.log"
+LEFT_OUT = "budget_min="  # how the message of a row begins that was not measured for the budget
+STEPS = 10  # of a model, in the process that measures it, where they are too long for the windows to hold several
+SHARE = 0.25  # of the ceiling, at which the FLOPs of a model are taken to be computed
+PRIOR_S = 5.0  # of predicted time, before what runs took outweighs the prediction
+
+
+class Budget:
+    """The plan of a sweep's time.
+
+    `plan` holds `begun` (Unix time), `budget_min`, `finish_s` (what tables, figures and page are predicted to take),
+    `command` (which measures what is left out) and `runs`: for each folder below results/ a `Cost`.
+    """
+
+    def __init__(self, plan: Mapping[str, Any], took: Mapping[str, tuple[str, float, float]]) -> None:
+        self.plan = plan
+        self._took = took  # by folder: group, seconds predicted, seconds taken
+
+    @property
+    def ends_at(self) -> float:
+        """Unix time at which the budget ends."""
+        return float(self.plan["begun"]) + 60 * float(self.plan["budget_min"])
+
+    def left_s(self) -> float:
+        """Seconds left for measuring: tables, figures and page take theirs."""
+        return self.ends_at - time.time() - self.plan["finish_s"] * self._ratio("")
+
+    def limit_s(self, folder: str) -> float | None:
+        """Seconds that the run in `folder` may take; None where it is measured whatever it takes."""
+        cost = self.plan["runs"].get(folder)
+        return None if cost is None or cost["always"] else self.left_s()
+
+    def why_not(self, folder: str) -> str:
+        """Why the run in `folder` is not measured now; empty where it is."""
+        left = self.limit_s(folder)
+        if left is None or (seconds := self.predicted_s(folder)) <= left:
+            return ""
+        return self._left_out(f"about {seconds:.0f} s did not fit into {max(0.0, left):.0f} s")
+
+    def stopped(self, seconds: float) -> str:
+        """Message of a run that took all that was left."""
+        return self._left_out(f"stopped after {seconds:.0f} s, when the budget was spent")
+
+    def _left_out(self, why: str) -> str:
+        return f"{LEFT_OUT}{self.plan['budget_min']:g}: {why}. To measure it: {self.plan['command']}"
+
+    def predicted_s(self, folder: str) -> float:
+        """Seconds that a run will take: of a replicate what its first process took, else its cost, corrected."""
+        if replicate_of(folder) > 1 and (first := self._first(base_name(folder))):
+            return first
+        cost = self.plan["runs"][folder]
+        return _cost_s(cost) * self._ratio(cost["group"])
+
+    def note(self, folder: str, seconds: float) -> None:
+        """Adds what a run took to the ledger."""
+        if (cost := self.plan["runs"].get(folder)) is None:
+            return
+        line = json.dumps([folder, cost["group"], _cost_s(cost), seconds]) + "\n"
+        descriptor = os.open(LEDGER, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(line)
+
+    def _first(self, folder: str) -> float | None:
+        if folder in self._took:
+            return self._took[folder][2]
+        return _number(f"results/{folder}/row.csv", "process_s") or None
+
+    def _ratio(self, group: str) -> float:
+        """What runs took ÷ what was predicted: of all, of those of the step, of those of the group.
+
+        Each level weighs PRIOR_S of the one above, so that few runs move it little. A group is `step kind`.
+        """
+        ratio = 1.0
+        for beginning in ("", group.partition(" ")[0], group)[: 3 if group else 1]:
+            alike = [each for each in self._took.values() if each[0].startswith(beginning)]
+            ratio = (sum(each[2] for each in alike) + PRIOR_S * ratio) / (sum(each[1] for each in alike) + PRIOR_S)
+        return ratio
+
+
+def read() -> Budget | None:
+    """The budget of the sweep in this folder; None if it has none."""
+    try:
+        with open(PLAN, encoding="utf-8") as file:
+            return Budget(json.load(file), _read_ledger())
+    except (OSError, ValueError):
+        return None
+
+
+def _read_ledger() -> dict[str, tuple[str, float, float]]:
+    took = {}
+    with suppress(OSError), open(LEDGER, encoding="utf-8") as file:
+        for line in file:
+            with suppress(ValueError):  # of another node, half written
+                folder, group, predicted, seconds = json.loads(line)
+                took[folder] = (group, predicted, seconds)
+    return took
+
+
+def _cost_s(cost: Mapping[str, Any]) -> float:
+    """Seconds of a run: `s` for its start, warm-up and windows, and its steps, once FLOPs and ceiling are known."""
+    if not cost["flops"]:
+        return float(cost["s"])
+    flops = sum(_number(cost["flops"], column) for column in cost["columns"])
+    ceiling = _number(cost["ceiling"], "measured_tflop_s") * 1e12
+    if not flops or not ceiling:
+        return float(cost["s"] + cost["default_s"])
+    return float(cost["s"] + STEPS * flops / (SHARE * ceiling) + _number(cost["flops"], "process_s"))
+
+
+def _number(row: str, column: str) -> float:
+    """A number of a row's file; 0 where it is not there."""
+    try:
+        with open(row, newline="", encoding="utf-8") as file:
+            return float(next(csv.DictReader(file))[column] or 0)
+    except (OSError, ValueError, KeyError, StopIteration, csv.Error):
+        return 0.0
