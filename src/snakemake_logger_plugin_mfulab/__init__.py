@@ -5,6 +5,7 @@ It prints at events only. A display that redraws itself costs the machine cycles
 
 import logging
 import os
+import re
 import sys
 from pathlib import Path
 from textwrap import shorten
@@ -15,7 +16,7 @@ from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from mfulab.language.quantities import duration
-from mfulab.runtime import budget
+from mfulab.runtime import budget, lifetime
 from mfulab.schema.replicates import base_name
 from snakemake_logger_plugin_mfulab.progress import Progress, Run
 from snakemake_logger_plugin_mfulab.text import row_remark, tail
@@ -36,6 +37,8 @@ NOISE = (
     "Using shell",
     "host:",
 )
+# What it says of jobs that ended with it.
+ENDED = re.compile(r"Will exit after|CalledProcessError|At least one job did not complete|Shutting down")
 OBVIOUS = ("Missing output", "Input files updated by another job")  # reasons that go without saying in a dry run
 QUIET_EVENTS = {LogEvent.WORKFLOW_STARTED, LogEvent.JOB_STARTED, LogEvent.RESOURCES_INFO}
 RED, GREEN, YELLOW, FAINT = 31, 32, 33, 2
@@ -124,6 +127,8 @@ class LogHandler(LogHandlerBase):
 
     def _text(self, record: logging.LogRecord) -> str:
         event = getattr(record, "event", None)
+        if lifetime.interrupted and (event is LogEvent.JOB_ERROR or ENDED.search(record.getMessage())):
+            return ""
         values: dict[str, Any] = record.__dict__
         match event:
             case LogEvent.RUN_INFO:

@@ -1,6 +1,7 @@
 """What runs are predicted to cost, in seconds of wall time, before any of them: planning's part of a budget.
 
-Constants are of two cores of an AMD EPYC (results/reference/amd-epyc-2c); `runtime.budget` corrects them as runs come in.
+Constants are of two cores of an AMD EPYC (results/reference/amd-epyc-2c); `runtime.budget` corrects them as runs come
+in.
 """
 
 import hashlib
@@ -17,8 +18,9 @@ from mfulab.schema.files import remove, write_json
 from mfulab.schema.replicates import replicate_of
 from mfulab.timing.windows import CPU_PACE, CUDA_PACE
 
-# A process that is forked from the warm worker, without its warm-up and windows; the first run waits for its imports.
-START_S = {"environment": 6.0, "ceilings": 2.0, "count_flops": 0.8, "profile_step": 0.5, "bench_matmul": 1.6}
+WORKER_S = 6.0  # of the warm worker's imports, for which the first run waits
+# A run that is forked from it, and Snakemake's part of it, without warm-up and windows.
+START_S = {"environment": 0.6, "ceilings": 2.3, "count_flops": 1.0, "profile_step": 0.8, "bench_matmul": 1.8}
 OTHER_S = 3.0  # of other steps
 STEPS_S = 1.5  # of a model whose FLOPs or ceiling are not known yet
 COMPILE_S = {"compile": 12.0, "numba": 2.5}
@@ -59,28 +61,28 @@ class Sweep:
         words = [f"experiment={experiments}", *given, *([f"overrides={' '.join(dotted)}"] if dotted else []), *more]
         return shlex.join(["snakemake", "--cores", "1", "report", "--config", *words])
 
-    def write(self) -> None:
-        """Leaves the budget where the clients find it, with an empty ledger; without a budget, nothing."""
+    def write(self, due: int) -> None:
+        """Leaves the budget for `due` runs where the clients find it, with an empty ledger; without a budget, nothing."""
         for path in (budget.PLAN, budget.LEDGER):
             remove(Path(path))
         if self.budget_min < math.inf:
-            write_json(Path(budget.PLAN), self._plan())
+            write_json(Path(budget.PLAN), self._plan(due))
 
-    def _plan(self) -> dict[str, Any]:
+    def _plan(self, due: int) -> dict[str, Any]:
         runs = {run.folder: run for plan in self._plans for run in plan.runs}
         return {
             "begun": self._began,
             "budget_min": self.budget_min,
             "finish_s": finish_s(self._plans),
             "command": self.command("budget_min=null"),
+            "due": due,
             "runs": {folder: cost(run, folder in self.headline and run.step in ALWAYS) for folder, run in runs.items()},
         }
 
-    def estimate_s(self, jobs: Iterable[str]) -> float:
-        """Seconds that the runs in these folders and the page will take, one at a time; no longer than the budget."""
-        sweep = budget.Budget(self._plan(), {})
-        known = (sweep.predicted_s(folder) for folder in jobs if folder in sweep.plan["runs"])
-        return min(sum(known) + sweep.plan["finish_s"], 60 * self.budget_min)
+    def estimate_s(self, folders: Sequence[str]) -> float:
+        """Seconds that the runs in these folders and the page will take, one at a time."""
+        sweep = budget.Budget(self._plan(len(folders)), {})
+        return WORKER_S + sum(map(sweep.predicted_s, folders)) + sweep.plan["finish_s"]
 
 
 def cost(run: Run, always: bool) -> dict[str, Any]:
@@ -125,7 +127,7 @@ def least_s(plans: Sequence[Plan]) -> float:
     """Seconds without which there is no page with an MFU: environment, ceilings, and the page."""
     first = {folder for plan in plans for folder in headline(plan)}
     runs = {run.folder: run for plan in plans for run in plan.runs if run.folder in first}
-    return finish_s(plans) + sum(cost(run, True)["s"] for run in runs.values() if run.step in ALWAYS)
+    return WORKER_S + finish_s(plans) + sum(cost(run, True)["s"] for run in runs.values() if run.step in ALWAYS)
 
 
 ALWAYS = ("environment", "ceilings")  # measured whatever the budget, where the headline needs them

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from mfulab.planning.runs import Plan, Run
 from mfulab.runtime import budget
-from mfulab.schema.rows import NOT_MEASURED
 from mfulab.schema.files import UnreadableError, cannot_be_written, parse_csv, read_text, remove, write_text
+from mfulab.schema.rows import NOT_MEASURED
 
 SUPERSEDED = "superseded"
 LEFT_OUT = re.compile(rf"{budget.LEFT_OUT}([\d.e+-]+)")

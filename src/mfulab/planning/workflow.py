@@ -21,12 +21,11 @@ from mfulab.planning.costs import Sweep
 from mfulab.planning.load import RESULTS, load
 from mfulab.planning.runs import Plan, Run
 from mfulab.planning.sources import PACKAGE, closure, digests, run_sources, write_digests
-from mfulab.runtime import client, devices
+from mfulab.runtime import client, devices, lifetime
 from mfulab.schema.errors import ConfigurationError
 from mfulab.schema.files import write_text
 from mfulab.schema.measurements import TABLES, Measurement
 from mfulab.schema.replicates import previous, replicate_of, turn
-
 
 PAGE = Path("reports/report.html")
 FIRST = 100  # added to the priority of what the page's first sentence needs
@@ -63,7 +62,7 @@ class Workflow:
             for plan in self.plans:
                 store.write(plan, RESULTS, _newest, self._sweep.budget_min)
             self._planned.remember()
-            self._sweep.write()
+            self._sweep.write(len(self._runs) - len(self.complete_rows))
         self._is_read_only = False
         return is_left_over
 
@@ -78,10 +77,11 @@ class Workflow:
         """Says how long Snakemake's `jobs`, those that it is to do, will take; nothing where none measures."""
         folders = [_folder(job.rule.name, job.wildcards_dict) for job in jobs]
         runs = [folder for folder in folders if folder in self._runs]
-        if runs:
-            seconds = self._sweep.estimate_s(runs)
-            limit = f" (budget_min={self._sweep.budget_min:g})" if self._sweep.budget_min < math.inf else ""
-            print(f"about {duration(seconds)}{limit}", file=sys.stderr)
+        if not runs:
+            return
+        seconds, most = self._sweep.estimate_s(runs), 60 * self._sweep.budget_min
+        words = f"; budget_min={most / 60:g} ends it after {duration(most)}" if seconds > most else ""
+        print(f"about {duration(seconds)}{words}", file=sys.stderr)
 
     def last_page(self, jobs: Iterable[Any]) -> str:
         """A shell command for the end of a sweep that was interrupted or failed: the page of what there is.
@@ -93,13 +93,19 @@ class Workflow:
         except ConfigurationError as error:
             print(f"mfulab: {error}", file=sys.stderr)
             return "true"
-        kept = len(self.complete_rows)
-        words = [f"{kept} of {len(self._runs)} rows are kept"]
-        is_wanted = kept and any(job.rule.name == "page" for job in jobs)
-        words += [f"page: {PAGE.resolve()}"] if is_wanted else []
-        words += [f"to go on: {self._sweep.command()}"]
-        atexit.register(print, "\n" + " · ".join(words), file=sys.stderr)
-        return f"({self.partial_page}) >> results/tables/first_page.log 2>&1 || true" if is_wanted else "true"
+        atexit.register(self._say_how_to_go_on, time.time())
+        if not self.complete_rows or not any(job.rule.name == "page" for job in jobs):
+            return "true"
+        (RESULTS / "tables").mkdir(exist_ok=True)
+        if lifetime.interrupted:
+            print("Interrupted: writing the page of what there is", file=sys.stderr)
+        return f"({self.partial_page}) >> results/tables/first_page.log 2>&1 || true"
+
+    def _say_how_to_go_on(self, since: float) -> None:
+        """Says what is kept, where the page is that was written `since`, and how to go on."""
+        words = [f"{len(self.complete_rows)} of {len(self._runs)} rows are kept"]
+        words += [f"page: {PAGE.resolve()}"] if PAGE.exists() and PAGE.stat().st_mtime >= since else []
+        print("\n" + " · ".join([*words, f"to go on: {self._sweep.command()}"]), file=sys.stderr)
 
     def clear_lock(self) -> None:
         """Forgets the holder of the results' lock; ends the process with one message where it lives."""

@@ -1,11 +1,12 @@
 """Wall time of a sweep: what each run is predicted to cost, what it took, and whether its turn still comes.
 
-The workflow writes PLAN when it begins; the client of each run reads it, on whatever machine, and adds a line to LEDGER.
+The workflow writes PLAN when it begins. The client of each run reads it, on whatever machine, and adds to LEDGER.
 Standard library alone: a client starts in 25 ms.
 """
 
 import csv
 import json
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -18,14 +19,15 @@ PLAN, LEDGER = "results/plan/budget.json", "results/plan/budget.log"
 LEFT_OUT = "budget_min="  # how the message of a row begins that was not measured for the budget
 STEPS = 10  # of a model, in the process that measures it, where they are too long for the windows to hold several
 SHARE = 0.25  # of the ceiling, at which the FLOPs of a model are taken to be computed
-PRIOR_S = 5.0  # of predicted time, before what runs took outweighs the prediction
+LEFT_OUT_S = 0.2  # of a run that is not measured
 
 
 class Budget:
     """The plan of a sweep's time.
 
     `plan` holds `begun` (Unix time), `budget_min`, `finish_s` (what tables, figures and page are predicted to take),
-    `command` (which measures what is left out) and `runs`: for each folder below results/ a `Cost`.
+    `command` (which measures what is left out), `due` (how many runs have no row) and `runs`: the cost of each by its
+    folder below results/, as `planning.costs` gives it.
     """
 
     def __init__(self, plan: Mapping[str, Any], took: Mapping[str, tuple[str, float, float]]) -> None:
@@ -38,8 +40,9 @@ class Budget:
         return float(self.plan["begun"]) + 60 * float(self.plan["budget_min"])
 
     def left_s(self) -> float:
-        """Seconds left for measuring: tables, figures and page take theirs."""
-        return self.ends_at - time.time() - self.plan["finish_s"] * self._ratio("")
+        """Seconds left for measuring: what is left out takes some, and so do tables, figures and page."""
+        reserved = self.plan["finish_s"] + LEFT_OUT_S * max(0, self.plan["due"] - len(self._took))
+        return self.ends_at - time.time() - reserved * self._ratio()
 
     def limit_s(self, folder: str) -> float | None:
         """Seconds that the run in `folder` may take; None where it is measured whatever it takes."""
@@ -68,8 +71,10 @@ class Budget:
         return _cost_s(cost) * self._ratio(cost["group"])
 
     def note(self, folder: str, seconds: float) -> None:
-        """Adds what a run took to the ledger."""
-        if (cost := self.plan["runs"].get(folder)) is None:
+        """Adds what a run took to the ledger: its process, where its row says so, without the worker's start."""
+        cost = self.plan["runs"].get(folder)
+        seconds = _number(f"results/{folder}/row.csv", "process_s") or seconds
+        if cost is None or seconds <= 0:
             return
         line = json.dumps([folder, cost["group"], _cost_s(cost), seconds]) + "\n"
         descriptor = os.open(LEDGER, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
@@ -81,15 +86,16 @@ class Budget:
             return self._took[folder][2]
         return _number(f"results/{folder}/row.csv", "process_s") or None
 
-    def _ratio(self, group: str) -> float:
-        """What runs took ÷ what was predicted: of all, of those of the step, of those of the group.
+    def _ratio(self, group: str = "") -> float:
+        """What runs took ÷ what was predicted: of all, of those of the step, of those of the group (`step kind`).
 
-        Each level weighs PRIOR_S of the one above, so that few runs move it little. A group is `step kind`.
+        A geometric mean, with the level above as one run more: one slow run does not speak for all.
         """
         ratio = 1.0
         for beginning in ("", group.partition(" ")[0], group)[: 3 if group else 1]:
             alike = [each for each in self._took.values() if each[0].startswith(beginning)]
-            ratio = (sum(each[2] for each in alike) + PRIOR_S * ratio) / (sum(each[1] for each in alike) + PRIOR_S)
+            logarithms = [math.log(seconds / predicted) for _, predicted, seconds in alike]
+            ratio = math.exp((sum(logarithms) + math.log(ratio)) / (len(alike) + 1))
         return ratio
 
 

@@ -34,9 +34,10 @@ def collect(
     """Everything to be reported, joined.
 
     `manifests` are the experiments asked for: a run of theirs without a row becomes a failed row, or with `partial` one
-    that is still to come. `also` are other plans, which add the rows that they have. Under `results`, machines without any plan are read folder by folder;
-    under `reference`, recorded machines: all where nothing was measured here, else the GPUs but for the kind measured
-    here, whose every run would be there twice. A run that was found is not replaced by a later one.
+    that is still to come. `also` are other plans, which add the rows that they have. Under `results`, machines without
+    any plan are read folder by folder; under `reference`, recorded machines: all where nothing was measured here, else
+    the GPUs but for the kind measured here, whose every run would be there twice. A run that was found is not replaced
+    by a later one.
     """
     everything, plans = Collected(), [*map(Path, manifests)]
     for manifest in plans:
