@@ -79,10 +79,10 @@ class Sweep:
             "runs": {folder: cost(run, folder in self.headline and run.step in ALWAYS) for folder, run in runs.items()},
         }
 
-    def estimate_s(self, folders: Sequence[str]) -> float:
-        """Seconds that the runs in these folders and the page will take, one at a time."""
+    def estimate_s(self, folders: Sequence[str], at_once: int = 1) -> float:
+        """Seconds that the runs in these folders and the page will take, so many at a time."""
         sweep = budget.Budget(self._plan(len(folders)), {})
-        return WORKER_S + sum(map(sweep.predicted_s, folders)) + sweep.plan["finish_s"]
+        return WORKER_S + sum(map(sweep.predicted_s, folders)) / at_once + sweep.plan["finish_s"]
 
 
 def cost(run: Run, always: bool) -> dict[str, Any]:

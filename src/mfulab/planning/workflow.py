@@ -1,7 +1,6 @@
 """The planned sweep as the rules see it: paths, and functions of wildcards; imports neither torch nor pandas."""
 
 import atexit
-import math
 import os
 import re
 import shlex
@@ -73,13 +72,16 @@ class Workflow:
         except RuntimeError as error:
             raise ConfigurationError(str(error)) from error
 
-    def say_estimate(self, jobs: Iterable[Any]) -> None:
-        """Says how long Snakemake's `jobs`, those that it is to do, will take; nothing where none measures."""
+    def say_estimate(self, jobs: Iterable[Any], gpus: int = 1) -> None:
+        """Says how long Snakemake's `jobs`, those that it is to do, will take; nothing where none measures.
+
+        On `gpus` at once where the sweep measures GPUs.
+        """
         folders = [_folder(job.rule.name, job.wildcards_dict) for job in jobs]
         runs = [folder for folder in folders if folder in self._runs]
         if not runs:
             return
-        seconds, most = self._sweep.estimate_s(runs), 60 * self._sweep.budget_min
+        seconds, most = self._sweep.estimate_s(runs, max(1, gpus * self.gpu)), 60 * self._sweep.budget_min
         words = f"; budget_min={most / 60:g} ends it after {duration(most)}" if seconds > most else ""
         print(f"about {duration(seconds)}{words}", file=sys.stderr)
 
@@ -170,7 +172,8 @@ class Workflow:
 
     def early(self, wildcards: Any) -> list[str]:
         """An input function: that page, where a sweep with a budget is to measure what it needs."""
-        missing = not all(store.is_complete(Path(row)) for row in self.headline_rows(wildcards))
+        rows = self.headline_rows(wildcards)
+        missing = not all(store.is_complete(Path(row), self._sweep.budget_min) for row in rows)
         return [self.first_page] if self._sweep.headline and missing else []
 
     def headline_rows(self, wildcards: Any) -> list[str]:
