@@ -62,7 +62,7 @@ class Sweep:
         return shlex.join(["snakemake", "--cores", "1", "report", "--config", *words])
 
     def write(self, due: int) -> None:
-        """Leaves the budget for `due` runs where the clients find it, with an empty ledger; without a budget, nothing."""
+        """Leaves the budget for `due` runs where clients find it, with an empty ledger; without a budget, nothing."""
         for path in (budget.PLAN, budget.LEDGER):
             remove(Path(path))
         if self.budget_min < math.inf:
