@@ -35,6 +35,7 @@ NOISE = (
     "Singularity containers: ignored",
     "Unlocked working directory",
     "Using shell",
+    "Warning: the following output files of rule tables were not present",  # those of the first page
     "host:",
 )
 # What it says of jobs that ended with it.
@@ -194,8 +195,10 @@ class LogHandler(LogHandlerBase):
 
     def _message(self, record: logging.LogRecord) -> str:
         text = record.getMessage().strip()
+        if text.startswith(NOISE):
+            return ""
         if record.levelno <= logging.INFO:
-            return "" if text in ("", "None") or text.startswith(NOISE) else text
+            return "" if text in ("", "None") else text
         return self._colour(RED if record.levelno >= logging.ERROR else YELLOW, text)
 
     def _position(self, number: int) -> str:

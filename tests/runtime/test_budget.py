@@ -51,6 +51,7 @@ def test_what_fits_is_measured_and_what_does_not_says_so():
     assert says == "budget_min=3: about 2 s did not fit into 1 s. To measure it: COMMAND"
     assert sweep(begun=time.time() - 999).why_not("cpu/ceilings/a") == "", "the headline divides by it"
     assert sweep(begun=time.time() - 999).limit_s("cpu/ceilings/a") is None
+    assert sweep([(budget.PAGE, 6.0, 24.0)]).left_s() < sweep().left_s() - 20
     assert sweep(due=200).left_s() == pytest.approx(180 - 20 - 200 * budget.LEFT_OUT_S, abs=1)
 
 
@@ -116,6 +117,11 @@ def test_the_headline_is_first_and_within_reach():
         "gpt2",
     }
     assert 60 * (found.budget_min or 0) > 3 * costs.least_s([found])
+    turns = costs.Sweep([found], 0).turns
+    model = "{}profile_step/model=resnet18,workload={},batch_size={},precision=fp32,execution=eager".format
+    machine = f"{found.hardware}/"
+    ordered = [turns[model(machine, *each)] for each in (("inference", 1), ("training", 1), ("training", 4))]
+    assert 1 >= ordered[0] > ordered[1] > ordered[2] > 0.5
 
 
 def test_a_budget_is_no_part_of_a_run():

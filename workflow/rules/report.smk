@@ -42,7 +42,7 @@ rule first_page:
     input:
         lab.headline_rows,
     output:
-        touch(lab.first_page),
+        lab.first_page,
     log:
         "results/tables/first_page.log",
     priority: 200
@@ -56,7 +56,7 @@ rule first_page:
     message:
         "Writing a first page: reports/report.html"
     shell:
-        "({params.command}) > {log:q} 2>&1"
+        "({params.command} && echo {output} > {output:q}) > {log:q} 2>&1"
 
 
 rule figure:

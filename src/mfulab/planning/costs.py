@@ -25,7 +25,7 @@ OTHER_S = 3.0  # of other steps
 STEPS_S = 1.5  # of a model whose FLOPs or ceiling are not known yet
 COMPILE_S = {"compile": 12.0, "numba": 2.5}
 FIGURES = {"profile_step": 16, "bench_matmul": 5}
-OTHER_FIGURES, FIGURE_S, PAGE_S = 2, 0.9, 4.0
+OTHER_FIGURES, FIGURE_S, PAGE_S, FIRST_PAGE_S = 2, 0.9, 4.0, 6.0
 
 
 class Sweep:
@@ -39,8 +39,13 @@ class Sweep:
         budgets = [plan.budget_min or math.inf for plan in plans if plan.runs]
         self.budget_min = max(budgets, default=math.inf)
         self.headline: dict[str, None] = {}  # folders, in order; none without a budget
+        self.turns: dict[str, float] = {}  # of first processes, the least work first: between 0.5 and 1
         if self.budget_min < math.inf:
             self.headline = dict.fromkeys(folder for plan in plans for folder in headline(plan))
+            first = [run for plan in plans for run in plan.runs if replicate_of(run.name) == 1]
+            for step in {run.step for run in first}:
+                ordered = sorted((run for run in first if run.step == step), key=_work)
+                self.turns |= {run.folder: 1 - place / len(ordered) / 2 for place, run in enumerate(ordered)}
             least = least_s(plans)
             if 60 * self.budget_min < least:
                 raise ConfigurationError(
@@ -76,7 +81,10 @@ class Sweep:
             "finish_s": finish_s(self._plans),
             "command": self.command("budget_min=null"),
             "due": due,
-            "runs": {folder: cost(run, folder in self.headline and run.step in ALWAYS) for folder, run in runs.items()},
+            "runs": {
+                budget.PAGE: {"group": budget.PAGE, "s": FIRST_PAGE_S, "flops": None, "always": True},
+                **{folder: cost(run, folder in self.headline and run.step in ALWAYS) for folder, run in runs.items()},
+            },
         }
 
     def estimate_s(self, folders: Sequence[str], at_once: int = 1) -> float:
@@ -131,6 +139,14 @@ def least_s(plans: Sequence[Plan]) -> float:
 
 
 ALWAYS = ("environment", "ceilings")  # measured whatever the budget, where the headline needs them
+
+
+def _work(run: Run) -> float:
+    """Work of a run among those of its step, as its config alone tells it: samples and passes, or a matmul's size."""
+    config = run.config
+    sizes = [int(word) for word in str(config.get("size", 1)).split("x")]
+    passes = 3 if (config.get("workload") or {}).get("mode") == "training" else 1
+    return passes * config.get("batch_size", 1) * math.prod(sizes if len(sizes) > 1 else sizes * 3)
 
 
 def _row(folder: str) -> str:

@@ -160,8 +160,9 @@ class Workflow:
 
         def number(wildcards: Any) -> float:
             run = str(wildcards.run)
-            first = FIRST if _folder(measurement.step, wildcards) in self._sweep.headline else 0
-            return first + (measurement.priority if replicate_of(run) == 1 else 0) + turn(run, seed)
+            folder = _folder(measurement.step, wildcards)
+            first = (measurement.priority if replicate_of(run) == 1 else 0) + FIRST * (folder in self._sweep.headline)
+            return first + self._sweep.turns.get(folder, turn(run, seed))
 
         return number
 

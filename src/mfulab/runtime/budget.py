@@ -16,6 +16,7 @@ from typing import Any
 from mfulab.schema.replicates import base_name, replicate_of
 
 PLAN, LEDGER = "results/plan/budget.json", "results/plan/budget.log"
+PAGE = "page"  # in the place of a run's folder: the first page, which tells how long the last one will take
 LEFT_OUT = "budget_min="  # how the message of a row begins that was not measured for the budget
 STEPS = 10  # of a model, in the process that measures it, where they are too long for the windows to hold several
 SHARE = 0.25  # of the ceiling, at which the FLOPs of a model are taken to be computed
@@ -42,7 +43,7 @@ class Budget:
     def left_s(self) -> float:
         """Seconds left for measuring: what is left out takes some, and so do tables, figures and page."""
         reserved = self.plan["finish_s"] + LEFT_OUT_S * max(0, self.plan["due"] - len(self._took))
-        return self.ends_at - time.time() - reserved * self._ratio()
+        return self.ends_at - time.time() - reserved * self._ratio(PAGE)
 
     def limit_s(self, folder: str) -> float | None:
         """Seconds that the run in `folder` may take; None where it is measured whatever it takes."""
@@ -86,13 +87,13 @@ class Budget:
             return self._took[folder][2]
         return _number(f"results/{folder}/row.csv", "process_s") or None
 
-    def _ratio(self, group: str = "") -> float:
+    def _ratio(self, group: str) -> float:
         """What runs took ÷ what was predicted: of all, of those of the step, of those of the group (`step kind`).
 
         A geometric mean, with the level above as one run more: one slow run does not speak for all.
         """
         ratio = 1.0
-        for beginning in ("", group.partition(" ")[0], group)[: 3 if group else 1]:
+        for beginning in ("", group.partition(" ")[0], group):
             alike = [each for each in self._took.values() if each[0].startswith(beginning)]
             logarithms = [math.log(seconds / predicted) for _, predicted, seconds in alike]
             ratio = math.exp((sum(logarithms) + math.log(ratio)) / (len(alike) + 1))
