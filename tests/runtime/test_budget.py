@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mfulab.planning import costs
 from mfulab.planning.composition import compose_experiments
 from mfulab.planning.load import place
-from mfulab.planning.runs import Plan, plan
+from mfulab.planning.runs import Plan, Run, plan
 from mfulab.runtime import budget, client
 from mfulab.runtime.run import record_failure
 from mfulab.schema.errors import ConfigurationError
@@ -180,3 +180,32 @@ def test_a_row_left_out_has_its_status_and_leaves_a_run_with_fewer_processes(tmp
     assert (merged["status"], merged["message"], merged["replicates"]) == ("ok", "", 1)
     [merged] = merge_rows([left_out, {**left_out, "run": "size=1,replicate=2"}])
     assert (merged["status"], merged["message"]) == ("not_measured", "budget_min=3: no")
+
+
+REFERENCE = Path(__file__).parents[2] / "results/reference/amd-epyc-2c"
+
+
+@pytest.mark.parametrize(
+    "experiment", ["quickstart", "seminar", "attention_length", "autograd", "training", "execution"]
+)
+def test_the_estimate_of_recorded_experiments_is_within_30_percent(experiment, tmp_path, monkeypatch):
+    """What their runs took, a process, on the machine that the constants are of; a run alone may be further off."""
+    monkeypatch.chdir(tmp_path)
+    tables = {name: list(csv.DictReader((REFERENCE / f"{name}.csv").open())) for name in ("profile", "matmul")}
+    for table, step in (("flops", "count_flops"), ("ceilings", "ceilings")):
+        for row in csv.DictReader((REFERENCE / f"{table}.csv").open()):
+            write_csv(Path("results", step, row["run"], "row.csv"), [row])
+    lines = map(json.loads, (REFERENCE / "configs.jsonl").read_text().splitlines())
+    configs = {(line["table"], line["run"]): line["config"] for line in lines}
+    predicted, took = 0.0, 0.0
+    for table, step in (("profile", "profile_step"), ("matmul", "bench_matmul")):
+        for row in tables[table]:
+            if (row["experiment"], row["status"]) != (experiment, "ok"):
+                continue
+            needs = {"flops": f"count_flops/{row['flops_run']}"} if step == "profile_step" else {}
+            needs["compute"] = f"ceilings/ceiling={row['ceiling']}"
+            text = json.dumps(configs[table, row["run"]])
+            predicted += budget._cost_s(costs.cost(Run(step, row["run"], row["run"], text, needs), False))
+            took += float(row["process_s"]) / (int(row["replicates"] or 1) + int(row["left_out_replicates"] or 0))
+    assert took > 10
+    assert 0.7 < predicted / took < 1.3

@@ -287,14 +287,14 @@ def by_run(row):
 
 
 def test_a_larger_budget_measures_what_did_not_fit_and_nothing_else(measured):
-    """Half a minute of warm-up is more than is left: both runs are rows that say so, on the page as well."""
-    narrow = ["steps=[profile_step]", "model=digit_cnn", "batch_size=2", "overrides=timing.warm_up_time_s=45"]
+    """A warm-up of 90 s is more than is left: both runs are rows that say so, on the page as well."""
+    narrow = ["steps=[profile_step]", "model=digit_cnn", "batch_size=2", "overrides=timing.warm_up_time_s=90"]
     sweep = [*MINIATURE, *narrow]
     before = measured.rows()
     done = measured.snakemake("report", *sweep, "budget_min=1")
     new = sorted(set(measured.rows()) - set(before))
     assert len(new) == 2, done.stdout
-    assert all("timing.warm_up_time_s=45" in path for path in new)
+    assert all("timing.warm_up_time_s=90" in path for path in new)
     rows = [row for row in table(measured, "profile") if row["recorded"] == "False"]
     assert {row["status"] for row in rows} == {"not_measured"}
     assert all(row["message"].startswith("budget_min=1: about ") for row in rows)
@@ -310,7 +310,7 @@ def test_a_larger_budget_measures_what_did_not_fit_and_nothing_else(measured):
         )
 
     assert would("budget_min=1") == []
-    assert len(would("budget_min=1.5")) == len(would()) == 2
+    assert len(would("budget_min=1.5")) == 2
     before = measured.rows()
     measured.snakemake("rows", *sweep)
     after = measured.rows()

@@ -20,10 +20,11 @@ from mfulab.timing.windows import CPU_PACE, CUDA_PACE
 
 WORKER_S = 6.0  # of the warm worker's imports, for which the first run waits
 # A run that is forked from it, and Snakemake's part of it, without warm-up and windows.
-START_S = {"environment": 0.6, "ceilings": 2.3, "count_flops": 1.0, "profile_step": 0.8, "bench_matmul": 1.8}
+START_S = {"environment": 0.6, "ceilings": 2.0, "count_flops": 1.0, "profile_step": 0.4, "bench_matmul": 1.5}
+WARM_UP = 0.5  # of the longest warm-up: most steps are steady before
 OTHER_S = 3.0  # of other steps
-STEPS_S = 1.5  # of a model whose FLOPs or ceiling are not known yet
-COMPILE_S = {"compile": 12.0, "numba": 2.5}
+STEPS_S = 1.0  # of a model whose FLOPs or ceiling are not known yet
+COMPILE_S = {"compile": 20.0, "numba": 1.2}
 FIGURES = {"profile_step": 16, "bench_matmul": 5}
 OTHER_FIGURES, FIGURE_S, PAGE_S, FIRST_PAGE_S = 2, 0.9, 4.0, 6.0
 
@@ -106,7 +107,7 @@ def cost(run: Run, always: bool) -> dict[str, Any]:
         pace = CUDA_PACE if config["device"]["type"] == "cuda" else CPU_PACE
         asked = {key: value for key, value in config["timing"].items() if value is not None}
         windows = asked.get("windows", pace.windows) * asked.get("window_time_s", pace.window_s)
-        seconds += asked.get("warm_up_time_s", pace.warm_up_s) + windows
+        seconds += WARM_UP * asked.get("warm_up_time_s", pace.warm_up_s) + windows
         seconds += COMPILE_S["compile"] if config["execution"]["mode"] == "compile" else 0
         passes = ["forward_flops", "backward_flops"][: 2 if config["workload"]["mode"] == "training" else 1]
         found |= {"flops": _row(run.needs["flops"]), "columns": passes, "default_s": STEPS_S}
