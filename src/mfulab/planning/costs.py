@@ -1,4 +1,4 @@
-"""What runs are predicted to cost, in seconds of wall time, before any of them: planning's part of a budget.
+"""Predicts what runs cost, in seconds of wall time, before any of them: planning's part of a budget.
 
 Constants are of two cores of an AMD EPYC (results/reference/amd-epyc-2c); `runtime.budget` corrects them as runs come
 in.
@@ -95,7 +95,7 @@ class Sweep:
 
 
 def cost(run: Run, always: bool) -> dict[str, Any]:
-    """What `runtime.budget` needs to predict a run: seconds known now, its group, and the rows that tell the rest.
+    """Gives what `runtime.budget` needs to predict a run: seconds known now, its group, and the rows that tell the rest.
 
     `always`: the run is measured whatever the budget.
     """

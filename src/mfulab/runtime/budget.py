@@ -51,7 +51,7 @@ class Budget:
         return None if cost is None or cost["always"] else self.left_s()
 
     def why_not(self, folder: str) -> str:
-        """Why the run in `folder` is not measured now; empty where it is."""
+        """Reason why the run in `folder` is not measured now; empty where it is."""
         left = self.limit_s(folder)
         if left is None or (seconds := self.predicted_s(folder)) <= left:
             return ""
@@ -88,9 +88,9 @@ class Budget:
         return _number(f"results/{folder}/row.csv", "process_s") or None
 
     def _ratio(self, group: str) -> float:
-        """What runs took ÷ what was predicted: of all, of those of the step, of those of the group (`step kind`).
+        """Mean of what runs took ÷ what was predicted: of all, of those of the step, of those of the group (`step kind`).
 
-        A geometric mean, with the level above as one run more: one slow run does not speak for all.
+        The mean is geometric, with the level above as one run more: one slow run does not speak for all.
         """
         ratio = 1.0
         for beginning in ("", group.partition(" ")[0], group):

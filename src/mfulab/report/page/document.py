@@ -20,6 +20,7 @@ from mfulab.report.page import payload, why
 from mfulab.report.summary import short
 from mfulab.schema.files import write_text
 from mfulab.schema.measurements import TABLES
+from mfulab.schema.rows import NOT_MEASURED
 from mfulab.tables import compare
 
 FONTS = "/* fonts */"  # in the style sheet, where the letters that the page needs are put once they are known
@@ -149,7 +150,8 @@ def _rows_shown(tables: frames.Tables, text: Texts) -> str:
 def _progress(folder: Path, text: Texts) -> str:
     """How far the sweep is; empty where every planned run is measured."""
     found = frames.progress(folder)
-    parts = [text(f"progress_{name}", count=count) for name, count in found.items() if count]
+    words = {"measured": "progress_measured", NOT_MEASURED: "progress_not_measured", "to_come": "progress_to_come"}
+    parts = [text(words[name], count=count) for name, count in found.items() if count]
     return ", ".join(parts) + "." if len(parts) > 1 or found.get("measured") == 0 else ""
 
 
