@@ -95,7 +95,7 @@ class Sweep:
 
 
 def cost(run: Run, always: bool) -> dict[str, Any]:
-    """Gives what `runtime.budget` needs to predict a run: seconds known now, its group, and the rows that tell the rest.
+    """Gives what predicts a run (`runtime.budget`): seconds known now, its group, and the rows that tell the rest.
 
     `always`: the run is measured whatever the budget.
     """

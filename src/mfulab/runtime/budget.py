@@ -88,7 +88,7 @@ class Budget:
         return _number(f"results/{folder}/row.csv", "process_s") or None
 
     def _ratio(self, group: str) -> float:
-        """Mean of what runs took ÷ what was predicted: of all, of those of the step, of those of the group (`step kind`).
+        """Mean of what runs took ÷ what was predicted: of all, of the step, of the group (`step kind`).
 
         The mean is geometric, with the level above as one run more: one slow run does not speak for all.
         """

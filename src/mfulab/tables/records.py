@@ -147,7 +147,7 @@ def from_manifest(path: Path, root: Path = Path(), *, finished: bool = False) ->
 
 
 def progress(path: Path, root: Path = Path()) -> dict[tuple[str, str], str]:
-    """How far each planned run is, by step and name: the best of its processes, one of PROGRESS."""
+    """State of each planned run, by step and name: the best of its processes, one of PROGRESS."""
     found: dict[tuple[str, str], str] = {}
     try:
         runs = manifest.read(path).runs

@@ -20,7 +20,6 @@ from mfulab.report.page import payload, why
 from mfulab.report.summary import short
 from mfulab.schema.files import write_text
 from mfulab.schema.measurements import TABLES
-from mfulab.schema.rows import NOT_MEASURED
 from mfulab.tables import compare
 
 FONTS = "/* fonts */"  # in the style sheet, where the letters that the page needs are put once they are known
@@ -148,11 +147,15 @@ def _rows_shown(tables: frames.Tables, text: Texts) -> str:
 
 
 def _progress(folder: Path, text: Texts) -> str:
-    """How far the sweep is; empty where every planned run is measured."""
+    """Counts of how far the sweep is; empty where every planned run is measured."""
     found = frames.progress(folder)
-    words = {"measured": "progress_measured", NOT_MEASURED: "progress_not_measured", "to_come": "progress_to_come"}
-    parts = [text(words[name], count=count) for name, count in found.items() if count]
-    return ", ".join(parts) + "." if len(parts) > 1 or found.get("measured") == 0 else ""
+    measured, left_out, to_come = found.values() if found else (0, 0, 0)
+    if not left_out + to_come:
+        return ""
+    parts = [text("progress_measured", count=measured)]
+    parts += [text("progress_not_measured", count=left_out)] if left_out else []
+    parts += [text("progress_to_come", count=to_come)] if to_come else []
+    return ", ".join(parts) + "."
 
 
 def _duty_cycle(tables: frames.Tables, text: Texts) -> str:
