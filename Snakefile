@@ -27,3 +27,4 @@ rule report:
     input:
         "reports/report.html",
         lab.rows,
+        lab.early,

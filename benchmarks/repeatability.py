@@ -127,7 +127,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measures the sweeps, or takes those given, and prints a line a target."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=5, help="one sweep more is measured")
-    parser.add_argument("--config", nargs="+", default=["experiment=quickstart"], help="as Snakemake's")
+    whole = ["experiment=quickstart", "budget_min=null"]
+    parser.add_argument("--config", nargs="+", default=whole, help="as Snakemake's")
     parser.add_argument("--slower", type=float, default=0.0, help="also a sweep with this relative delay: 0.1")
     parser.add_argument("--out", type=Path, help="folder of the sweeps; by default a temporary one")
     parser.add_argument("--sweeps", type=Path, nargs="+", help="existing results; nothing is measured")

@@ -5,6 +5,7 @@ It prints at events only. A display that redraws itself costs the machine cycles
 
 import logging
 import os
+import re
 import sys
 from pathlib import Path
 from textwrap import shorten
@@ -15,6 +16,7 @@ from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from mfulab.language.quantities import duration
+from mfulab.runtime import budget, lifetime
 from mfulab.schema.replicates import base_name
 from snakemake_logger_plugin_mfulab.progress import Progress, Run
 from snakemake_logger_plugin_mfulab.text import row_remark, tail
@@ -33,8 +35,11 @@ NOISE = (
     "Singularity containers: ignored",
     "Unlocked working directory",
     "Using shell",
+    "Warning: the following output files of rule tables were not present",  # those of the first page
     "host:",
 )
+# What it says of jobs that ended with it.
+ENDED = re.compile(r"Will exit after|CalledProcessError|At least one job did not complete|Shutting down")
 OBVIOUS = ("Missing output", "Input files updated by another job")  # reasons that go without saying in a dry run
 QUIET_EVENTS = {LogEvent.WORKFLOW_STARTED, LogEvent.JOB_STARTED, LogEvent.RESOURCES_INFO}
 RED, GREEN, YELLOW, FAINT = 31, 32, 33, 2
@@ -75,6 +80,7 @@ class LogHandler(LogHandlerBase):
     def __post_init__(self) -> None:
         self.stream: TextIO = sys.stdout if self.common_settings.stdout else sys.stderr
         self.progress = Progress()
+        self.budget: budget.Budget | None = None
         self.is_coloured = not self.common_settings.nocolor and self.stream.isatty() and not os.environ.get("NO_COLOR")
         self.planned: dict[tuple[str, str], tuple[int, str]] = {}  # of a dry run: rule and what it says → jobs, reason
         self.counts: dict[str, int] = {}
@@ -122,6 +128,8 @@ class LogHandler(LogHandlerBase):
 
     def _text(self, record: logging.LogRecord) -> str:
         event = getattr(record, "event", None)
+        if lifetime.interrupted and (event is LogEvent.JOB_ERROR or ENDED.search(record.getMessage())):
+            return ""
         values: dict[str, Any] = record.__dict__
         match event:
             case LogEvent.RUN_INFO:
@@ -142,6 +150,7 @@ class LogHandler(LogHandlerBase):
         return "" if event in QUIET_EVENTS else self._message(record)
 
     def _planned(self, jobs: dict[str, int]) -> str:
+        self.budget = budget.read()
         self.progress.plan({rule: count for rule, count in jobs.items() if rule != "total"})
         counts = ", ".join(f"{count} {rule}" for rule, count in jobs.items() if rule != "total")
         return f"{jobs['total']} jobs: {counts}"
@@ -157,8 +166,12 @@ class LogHandler(LogHandlerBase):
             return ""
         remark = row_remark(run.output)
         words = [f"{self._position(self.progress.finished)} done   {run.rule}  {run.name}", duration(now - run.started)]
-        words += [f"{duration(now - self.progress.started)} so far"]
-        left = self.progress.left_s(now)
+        spent, left = now - self.progress.started, self.progress.left_s(now)
+        if self.budget is not None:
+            spent = now - self.budget.plan["begun"]
+            left = left and min(left, max(0.0, self.budget.ends_at - now))
+        whole = f"of {duration(60 * self.budget.plan['budget_min'])}" if self.budget else "so far"
+        words += [f"{duration(spent)} {whole}"]
         words += [f"about {duration(left)} left"] if left else []
         line = " · ".join(words)
         return self._colour(YELLOW, f"{line}\n    {remark}") if remark else self._colour(GREEN, line)
@@ -182,8 +195,10 @@ class LogHandler(LogHandlerBase):
 
     def _message(self, record: logging.LogRecord) -> str:
         text = record.getMessage().strip()
+        if text.startswith(NOISE):
+            return ""
         if record.levelno <= logging.INFO:
-            return "" if text in ("", "None") or text.startswith(NOISE) else text
+            return "" if text in ("", "None") else text
         return self._colour(RED if record.levelno >= logging.ERROR else YELLOW, text)
 
     def _position(self, number: int) -> str:

@@ -70,3 +70,22 @@ def test_results_that_cannot_be_written_are_refused_before_anything_is_changed(t
     (tmp_path / "results").write_text("a file")
     with pytest.raises(ConfigurationError, match="results/: cannot be written"):
         store.check_writable(tmp_path / "results")
+
+
+@pytest.mark.parametrize(("budget", "stays"), [(3.0, True), (2.0, True), (3.5, False), (float("inf"), False)])
+def test_a_row_left_out_for_a_budget_gives_way_to_a_larger_one(tmp_path, budget, stays):
+    store.write_run(a_run(), tmp_path)
+    path = tmp_path / a_run().folder / "row.csv"
+    path.write_text("status,message\nnot_measured,budget_min=3: about 9 s did not fit into 4 s\n")
+    kept = store.State.KEPT if stays else store.State.CUT
+    assert store.state(a_run(), tmp_path, budget_min=budget) is kept
+    store.write_run(a_run(), tmp_path, budget_min=budget)
+    assert path.exists() is stays
+
+
+def test_a_row_left_out_is_no_result_to_keep(tmp_path):
+    store.write_run(a_run(seed=1), tmp_path)
+    (tmp_path / a_run().folder / "row.csv").write_text("status,message\nnot_measured,budget_min=3: no\n")
+    assert store.state(a_run(seed=2), tmp_path) is store.State.NEW
+    store.write_run(a_run(seed=2), tmp_path)
+    assert not (tmp_path / store.SUPERSEDED).exists()

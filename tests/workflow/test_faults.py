@@ -175,6 +175,26 @@ def test_a_sweep_that_was_ended_goes_on_with_the_same_command(tree: Path, who: s
     assert sum(measured(tree).values()) <= RUNS + 2  # what was under way on two cores is measured again
 
 
+def test_an_interrupted_sweep_leaves_a_page_and_says_how_to_go_on(tree: Path) -> None:
+    """By the terminal: everything but what has a session of its own gets the signal."""
+    sweep = start(tree, "--cores=1", target="report")
+    until(lambda: len(rows(tree)) >= 2 or sweep.poll() is not None, 60)
+    os.killpg(sweep.pid, signal.SIGINT)
+    assert sweep.wait(120) == 1
+    said = (tree / "output").read_text()
+    assert not any(word in said for word in ("Traceback", "Error", "Failed:")), said
+    last = said.splitlines()[-1]
+    assert " rows are kept · page: " in last
+    assert last.endswith("to go on: snakemake --cores 1 report --config experiment=faults device=cpu")
+    page = (tree / "reports/report.html").read_text()
+    kept = {name: row_of(tree, name).stat().st_mtime_ns for name in rows(tree)}
+    assert f"{len(kept) + 1} runs measured, {RUNS - len(kept)} still to come." in page  # and the environment
+    make_script(tree, 0)
+    finish(tree)
+    assert_complete(tree)
+    assert {name: row_of(tree, name).stat().st_mtime_ns for name in kept} == kept
+
+
 def row_of(tree: Path, name: str) -> Path:
     return tree / "results/count_flops" / name / "row.csv"
 

@@ -284,3 +284,35 @@ def test_a_recording_alone_gives_the_tables_that_were_measured(measured):
 
 def by_run(row):
     return row["run"]
+
+
+def test_a_larger_budget_measures_what_did_not_fit_and_nothing_else(measured):
+    """A warm-up of 90 s is more than is left: both runs are rows that say so, on the page as well."""
+    narrow = ["steps=[profile_step]", "model=digit_cnn", "batch_size=2", "overrides=timing.warm_up_time_s=90"]
+    sweep = [*MINIATURE, *narrow]
+    before = measured.rows()
+    done = measured.snakemake("report", *sweep, "budget_min=1")
+    new = sorted(set(measured.rows()) - set(before))
+    assert len(new) == 2, done.stdout
+    assert all("timing.warm_up_time_s=90" in path for path in new)
+    rows = [row for row in table(measured, "profile") if row["recorded"] == "False"]
+    assert {row["status"] for row in rows} == {"not_measured"}
+    assert all(row["message"].startswith("budget_min=1: about ") for row in rows)
+    command = "snakemake --cores 1 report --config experiment=miniature"
+    assert all(command in row["message"] and "budget_min=null" in row["message"] for row in rows)
+    page = (measured.folder / "reports/report.html").read_text()
+    assert "2 not measured for lack of time (budget_min)" in page
+    assert "done   first_page" in done.stdout
+
+    def would(*options):
+        return re.findall(
+            r"^Profiling (.*?)(?: × .*)?$", measured.snakemake("-n", *sweep, *options).stdout, re.MULTILINE
+        )
+
+    assert would("budget_min=1") == []
+    assert len(would("budget_min=1.5")) == 2
+    before = measured.rows()
+    measured.snakemake("rows", *sweep)
+    after = measured.rows()
+    assert sorted(path for path in after if before[path] != after[path]) == new
+    assert {line["status"] for path in new for line in csv.DictReader((measured.folder / path).open())} == {"ok"}

@@ -19,6 +19,8 @@ wildcard_constraints:
 
 onstart:
     snakemake_workarounds.keep_no_default_rate(workflow.scheduler)
+    snakemake_workarounds.end_in_order(workflow.scheduler)
+    lab.say_estimate(workflow.dag.needrun_jobs(), workflow.scheduler.global_resources.get("gpu", 1))
     lifetime.start(workflow.local_exec, measures=lab.measures)
 
 
@@ -28,8 +30,8 @@ onsuccess:
 
 
 onerror:
+    shell(lab.last_page(workflow.dag.needrun_jobs()))
     lifetime.stop()
-    lab.say_what_failed()
 
 
 def figures_with_data(wildcards):

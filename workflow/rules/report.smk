@@ -7,6 +7,7 @@ localrules:
     page,
     report,
     rows,
+    first_page,
 
 
 # A checkpoint: only joined rows tell which figures have something to draw.
@@ -34,6 +35,28 @@ checkpoint tables:
         "(warm scripts/tables.py --manifest {params.planned:q} --also {params.others:q} {params.unplanned:q}"
         " --reference results/reference --out results/tables"
         " && warm scripts/figures.py --list {output.figures:q}) > {log:q} 2>&1"
+
+
+# After what the first sentence needs; nothing is measured beside it.
+rule first_page:
+    input:
+        lab.headline_rows,
+    output:
+        lab.first_page,
+    log:
+        "results/tables/first_page.log",
+    priority: 200
+    conda:
+        "../../environment.yml"
+    resources:
+        cpu_measurement=1,
+        gpu=lab.gpu,
+    params:
+        command=lab.partial_page,
+    message:
+        "Writing a first page: reports/report.html"
+    shell:
+        "({params.command} && echo {output} > {output:q}) > {log:q} 2>&1"
 
 
 rule figure:

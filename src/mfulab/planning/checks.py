@@ -43,6 +43,9 @@ class Asked(Closed):
     ceiling_replicates: Annotated[int, Field(ge=1, le=MOST_REPLICATES)] | None = Field(
         description=f"processes that measure each ceiling, a whole number from 1 to {MOST_REPLICATES}"
     )
+    budget_min: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+        None, description="minutes of wall time of the whole sweep"
+    )
     trace: str | None = Field(None, description="a file of torch.profiler, a folder of them or a glob")
     report: Report
     exclude: list[dict[str, Any]]
@@ -60,7 +63,17 @@ Experiment = create_model(
     },
 )  # type: ignore[call-overload]
 # Keys with one value for all runs.
-ONE = ("steps", "replicates", "ceiling_replicates", "hardware", "exclude", "device", "device.name", "device.type")
+ONE = (
+    "steps",
+    "replicates",
+    "ceiling_replicates",
+    "budget_min",
+    "hardware",
+    "exclude",
+    "device",
+    "device.name",
+    "device.type",
+)
 
 
 def experiment_file(path: Path) -> None:

@@ -141,7 +141,9 @@ def _compose_one(chosen: Sequence[str], overrides: Sequence[Override], folder: P
         for override in overrides
         if "." in override.get_key_element() and not override.is_sweep_override()
     }
-    given = [str(each.input_line) for each in overrides if not each.get_key_element().startswith("report.")]
+    given = [
+        str(each.input_line) for each in overrides if not each.get_key_element().startswith(("report.", "budget_min"))
+    ]
     for key, swept in expanded.items():
         if not any(other.startswith(f"{key}.") for other in expanded):  # a group's swept keys may be what completes it
             for each in swept:

@@ -78,6 +78,7 @@ class Plan:
     seed: int = 0  # of the order in which replicates are measured
     time_limit_s: float = 0  # of runs of whose config it is no part; 0: the default
     shown: str = "planned"  # by the report: these runs, or all that were ever measured
+    budget_min: float | None = None  # of wall time; no run reads it
 
     @property
     def manifest_path(self) -> str:
@@ -132,7 +133,9 @@ def plan(composition: Composition, hardware: str, device: str, emulated: Contain
     limit = max(swept or [composition.base.get("timing", {}).get("time_limit_s", 0)])
     order = 0 if "seed" in composition.axes else composition.base.get("seed", 0)
     given = composition.overrides
-    return Plan(composition.experiment, hardware, runs, excluded, language, given, order, limit, shown)
+    budget = composition.base.get("budget_min")
+    budget = budget and float(f"{budget:g}")  # as rows quote it
+    return Plan(composition.experiment, hardware, runs, excluded, language, given, order, limit, shown, budget)
 
 
 def _of_report(composition: Composition, key: str, choices: Sequence[str]) -> str:

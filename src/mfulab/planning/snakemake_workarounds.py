@@ -2,9 +2,13 @@
 
 import atexit
 import gc
+import signal
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from mfulab.runtime import lifetime
 
 WILDCARDS = ("hardware", "run", "figure")
 DEFAULT_RATE = (100, 1)  # jobs, seconds: what Snakemake 9 keeps to where no rate is asked for
@@ -66,6 +70,24 @@ def keep_no_default_rate(scheduler: Any) -> None:
     limiter = scheduler.job_rate_limiter
     if limiter is not None and (limiter.max_jobs, limiter.timespan) == DEFAULT_RATE:
         scheduler.job_rate_limiter = None
+
+
+def end_in_order(scheduler: Any) -> None:
+    """Lets the first SIGINT or SIGTERM end a sweep as Snakemake's scheduler ends it for SIGTERM: between two jobs.
+
+    Raised anywhere, a KeyboardInterrupt in the middle of its event loop ends with a traceback and without `onerror`. A
+    run that the terminal interrupts as well has ended by then; one that was not comes to its end. A second signal is
+    raised.
+    """
+
+    def end(number: int, frame: Any) -> None:
+        lifetime.interrupted = True
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.default_int_handler)
+        threading.Thread(target=scheduler.exit_gracefully, daemon=True).start()  # it takes locks, held here perhaps
+
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, end)
 
 
 def look_for_garbage_rarely() -> None:

@@ -5,16 +5,21 @@ untouched when its config does, so that reverting a change measures nothing agai
 """
 
 import hashlib
+import math
 import os
+import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 
 from mfulab.planning.runs import Plan, Run
+from mfulab.runtime import budget
 from mfulab.schema.files import UnreadableError, cannot_be_written, parse_csv, read_text, remove, write_text
+from mfulab.schema.rows import NOT_MEASURED
 
 SUPERSEDED = "superseded"
+LEFT_OUT = re.compile(rf"{budget.LEFT_OUT}([\d.e+-]+)")
 Newest = Callable[[Run], float]  # modification time of the newest source file of a run
 
 
@@ -23,16 +28,16 @@ class State(Enum):
 
     KEPT = "its config is there as planned, its row too or not yet"
     NEW = "there is no config, or one without a finished row"
-    CUT = "its config is there as planned, with a row that cannot be read"
+    CUT = "its config is there as planned, with a row that cannot be read, or that a smaller budget left unmeasured"
     CHANGED = "another config has a finished row, which is moved aside"
     RESTED = "a finished row of this config was moved aside and comes back"
 
 
-def write(plan: Plan, results: Path, newest: Newest = lambda run: 0.0) -> None:
+def write(plan: Plan, results: Path, newest: Newest = lambda run: 0.0, budget_min: float = math.inf) -> None:
     """Writes every run's config and the experiment's manifest. Raises ConfigurationError if it cannot."""
     try:
         for run in plan.runs:
-            write_run(run, results, newest)
+            write_run(run, results, newest, budget_min)
     except OSError as error:
         raise cannot_be_written(error.filename or results, error) from error
     write_if_changed(results / plan.manifest_path, plan.manifest)
@@ -48,25 +53,26 @@ def holds(path: Path, text: str) -> bool:
     return _read(path) == text
 
 
-def state(run: Run, results: Path, newest: Newest = lambda run: 0.0) -> State:
+def state(run: Run, results: Path, newest: Newest = lambda run: 0.0, budget_min: float = math.inf) -> State:
     """State that `write_run` would find; changes nothing.
 
-    A result at rest comes back only if it is as new as `newest`, the run's sources.
+    A result at rest comes back only if it is as new as `newest`, the run's sources. A row that a budget left unmeasured
+    gives way to a larger one.
     """
     folder = results / run.folder
     row = folder / "row.csv"
     if _read(folder / "config.json") == run.text:
-        return State.CUT if os.path.lexists(row) and not is_complete(row) else State.KEPT
+        return State.CUT if os.path.lexists(row) and not is_complete(row, budget_min) else State.KEPT
     resting = _resting_place(results, run, run.text) / "row.csv"
     if is_complete(resting) and resting.stat().st_mtime >= newest(run):
         return State.RESTED
     return State.CHANGED if is_complete(row) else State.NEW
 
 
-def write_run(run: Run, results: Path, newest: Newest = lambda run: 0.0) -> None:
+def write_run(run: Run, results: Path, newest: Newest = lambda run: 0.0, budget_min: float = math.inf) -> None:
     """Writes one run's config where it changed, after its finished results were moved aside or came back."""
     folder = results / run.folder
-    found = state(run, results, newest)
+    found = state(run, results, newest, budget_min)
     if found is State.KEPT:
         return
     if found is State.CUT:
@@ -90,13 +96,18 @@ def _move(source: Path, target: Path) -> None:
     source.rename(target)
 
 
-def is_complete(row: Path) -> bool:
-    """True if a row file holds a header and one row of as many cells, ended by a newline."""
+def is_complete(row: Path, budget_min: float = math.inf) -> bool:
+    """True if a row file holds a header and one row of as many cells, ended by a newline.
+
+    A row that a budget below `budget_min` left unmeasured is none.
+    """
     text = _read(row) or ""
     try:
-        return text.endswith("\n") and len(parse_csv(text, row)) == 1
+        rows = parse_csv(text, row) if text.endswith("\n") else []
     except UnreadableError:
         return False
+    left_out_of = LEFT_OUT.match(rows[0].get("message", "")) if rows and rows[0].get("status") == NOT_MEASURED else None
+    return len(rows) == 1 and (left_out_of is None or float(left_out_of[1]) >= budget_min)
 
 
 def check_writable(results: Path) -> None:

@@ -1,26 +1,33 @@
 """The planned sweep as the rules see it: paths, and functions of wildcards; imports neither torch nor pandas."""
 
+import atexit
 import os
 import re
 import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from mfulab.language import Texts
+from mfulab.language.quantities import duration
 from mfulab.planning import lock, store
+from mfulab.planning.costs import Sweep
 from mfulab.planning.load import RESULTS, load
 from mfulab.planning.runs import Plan, Run
 from mfulab.planning.sources import PACKAGE, closure, digests, run_sources, write_digests
-from mfulab.runtime import client, devices
+from mfulab.runtime import client, devices, lifetime
 from mfulab.schema.errors import ConfigurationError
 from mfulab.schema.files import write_text
 from mfulab.schema.measurements import TABLES, Measurement
 from mfulab.schema.replicates import previous, replicate_of, turn
+
+PAGE = Path("reports/report.html")
+FIRST = 100  # added to the priority of what the page's first sentence needs
 
 
 class Workflow:
@@ -31,9 +38,11 @@ class Workflow:
     """
 
     def __init__(self, config: Mapping[str, Any], is_main: bool = True) -> None:
+        began = time.time()
         with _told_in_one_line():
             _check_place(Path.cwd())
             self._planned = load(config)
+            self._sweep = Sweep(self._planned.plans, began)
         self.plans: Sequence[Plan] = self._planned.plans
         self._is_read_only = is_main  # a cluster's job finds all that the main process wrote
         self._runs: dict[str, Run] = {run.folder: run for plan in self.plans for run in plan.runs}
@@ -50,8 +59,9 @@ class Workflow:
             self._check_device_lock()
             is_left_over = lock.take(RESULTS)
             for plan in self.plans:
-                store.write(plan, RESULTS, _newest)
+                store.write(plan, RESULTS, _newest, self._sweep.budget_min)
             self._planned.remember()
+            self._sweep.write(len(self._runs) - len(self.complete_rows))
         self._is_read_only = False
         return is_left_over
 
@@ -62,12 +72,42 @@ class Workflow:
         except RuntimeError as error:
             raise ConfigurationError(str(error)) from error
 
-    def say_what_failed(self) -> None:
-        """Names a full disk, a used quota or a lost permission where that is why a sweep failed."""
+    def say_estimate(self, jobs: Iterable[Any], gpus: int = 1) -> None:
+        """Says how long Snakemake's `jobs`, those that it is to do, will take; nothing where none measures.
+
+        On `gpus` at once where the sweep measures GPUs.
+        """
+        folders = [_folder(job.rule.name, job.wildcards_dict) for job in jobs]
+        runs = [folder for folder in folders if folder in self._runs]
+        if not runs:
+            return
+        seconds, most = self._sweep.estimate_s(runs, max(1, gpus * self.gpu)), 60 * self._sweep.budget_min
+        words = f"; budget_min={most / 60:g} ends it after {duration(most)}" if seconds > most else ""
+        print(f"about {duration(seconds)}{words}", file=sys.stderr)
+
+    def last_page(self, jobs: Iterable[Any]) -> str:
+        """A shell command for the end of a sweep that was interrupted or failed: the page of what there is.
+
+        It does nothing where no page was asked for. What this process says last is what is kept and how to go on.
+        """
         try:
             store.check_writable(RESULTS)
         except ConfigurationError as error:
             print(f"mfulab: {error}", file=sys.stderr)
+            return "true"
+        atexit.register(self._say_how_to_go_on, time.time())
+        if not self.complete_rows or not any(job.rule.name == "page" for job in jobs):
+            return "true"
+        (RESULTS / "tables").mkdir(exist_ok=True)
+        if lifetime.interrupted:
+            print("Interrupted: writing the page of what there is", file=sys.stderr)
+        return f"({self.partial_page}) >> results/tables/first_page.log 2>&1 || true"
+
+    def _say_how_to_go_on(self, since: float) -> None:
+        """Says what is kept, where the page is that was written `since`, and how to go on."""
+        words = [f"{len(self.complete_rows)} of {len(self._runs)} rows are kept"]
+        words += [f"page: {PAGE.resolve()}"] if PAGE.exists() and PAGE.stat().st_mtime >= since else []
+        print("\n" + " · ".join([*words, f"to go on: {self._sweep.command()}"]), file=sys.stderr)
 
     def clear_lock(self) -> None:
         """Forgets the holder of the results' lock; ends the process with one message where it lives."""
@@ -86,7 +126,7 @@ class Workflow:
     @property
     def complete_rows(self) -> list[str]:
         """The rows of planned runs that are there, whole."""
-        return [path for path in self.rows() if store.is_complete(Path(path))]
+        return [path for path in self.rows() if store.is_complete(Path(path), self._sweep.budget_min)]
 
     def rows(self, wildcards: Any = None) -> list[str]:
         """An input function: the row of every planned run; in a dry run not of those whose old results come back."""
@@ -120,9 +160,40 @@ class Workflow:
 
         def number(wildcards: Any) -> float:
             run = str(wildcards.run)
-            return (measurement.priority if replicate_of(run) == 1 else 0) + turn(run, seed)
+            folder = _folder(measurement.step, wildcards)
+            first = (measurement.priority if replicate_of(run) == 1 else 0) + FIRST * (folder in self._sweep.headline)
+            return first + self._sweep.turns.get(folder, turn(run, seed))
 
         return number
+
+    @property
+    def first_page(self) -> str:
+        """A file that says that the page of what the headline needs was written."""
+        return f"{RESULTS}/plan/{self._sweep.digest}.page"
+
+    def early(self, wildcards: Any) -> list[str]:
+        """An input function: that page, where a sweep with a budget is to measure what it needs."""
+        rows = self.headline_rows(wildcards)
+        missing = not all(store.is_complete(Path(row), self._sweep.budget_min) for row in rows)
+        return [self.first_page] if self._sweep.headline and missing else []
+
+    def headline_rows(self, wildcards: Any) -> list[str]:
+        """An input function: the rows that the page's first sentence needs."""
+        return [f"{RESULTS}/{folder}/row.csv" for folder in self._sweep.headline]
+
+    @property
+    def partial_page(self) -> str:
+        """Commands that write tables and page of the rows that there are, while others are still to come."""
+        plans = shlex.join(self.planned_manifests)
+        return (
+            f"warm scripts/tables.py --partial --manifest {plans} --reference results/reference --out results/tables"
+            f" && warm scripts/page.py --out {PAGE} --language {self.language}"
+        )
+
+    @property
+    def gpu(self) -> int:
+        """GPUs that the first page holds, so that nothing is measured beside it."""
+        return int(any(plan.hardware.startswith("nvidia") for plan in self.plans))
 
     @property
     def planned_manifests(self) -> list[str]:
@@ -206,7 +277,7 @@ class Workflow:
         if not self._is_read_only or folder not in self._runs:
             return store.State.KEPT
         if folder not in self._states:
-            self._states[folder] = store.state(self._runs[folder], RESULTS, _newest)
+            self._states[folder] = store.state(self._runs[folder], RESULTS, _newest, self._sweep.budget_min)
         return self._states[folder]
 
     def _written(self, path: str, text: str) -> str:

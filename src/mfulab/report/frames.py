@@ -13,6 +13,7 @@ from mfulab.schema.files import unquoted
 from mfulab.schema.measurements import TABLES
 from mfulab.tables import series
 from mfulab.tables.columns import FLAGS, TEXT, columns
+from mfulab.tables.records import PROGRESS
 
 Tables = dict[str, pd.DataFrame]
 ABSENT = {str: "", bool: False, float: float("nan")}
@@ -34,6 +35,15 @@ def excluded(folder: Path) -> pd.DataFrame:
         return _strings(folder / "excluded.csv")
     except (OSError, ValueError):
         return pd.DataFrame(columns=["experiment", "step", "run", "because"], dtype=str)
+
+
+def progress(folder: Path) -> dict[str, int]:
+    """Planned runs by how far they are: measured, not_measured for the budget, to_come; empty if it is not known."""
+    try:
+        counts = _strings(folder / "progress.csv").iloc[0]
+        return {name: int(counts[name] or 0) for name in PROGRESS}
+    except (OSError, ValueError, IndexError, KeyError):
+        return {}
 
 
 def seminar(folder: Path) -> pd.DataFrame:

@@ -18,7 +18,7 @@ import time
 if not __package__:  # run as a file: see the package, not this folder
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from mfulab.runtime import devices, processes
+from mfulab.runtime import budget, devices, processes
 from mfulab.runtime.processes import WorkflowEndedError
 
 SOCKET = "MFULAB_WORKER"
@@ -56,7 +56,10 @@ def main(command: list[str]) -> int:
             return _killed(command[1:], environment)
         if "--config" in command:
             return _measure(command, environment)
+        began = time.monotonic()
         status = _execute(command, environment, None)
+        if command[0].endswith("page.py") and (sweep := budget.read()) is not None:
+            sweep.note(budget.PAGE, time.monotonic() - began)
     except WorkflowEndedError:
         print("the workflow ended before this run", file=sys.stderr)
         return ABANDONED
@@ -82,20 +85,31 @@ def _measure(command: list[str], environment: dict[str, str]) -> int:
     before = _stamp(row)
     jointly = config.get("parallel") or {}
     count = jointly.get("processes", 1) // jointly.get("nodes", 1)
+    folder = os.path.dirname(os.path.relpath(config_path, "results"))
     with devices.claim((config.get("device") or {}).get("type"), config_path, environment, count) as claimed:
+        sweep, left = budget.read(), None  # only now: other runs have had the device, and told what they took
+        if sweep is not None:
+            if left_out := sweep.why_not(folder):
+                return _execute([*command, "--failed", left_out], environment, None)
+            left = sweep.limit_s(folder)
         began = time.monotonic()
         try:
             killed_before = processes.out_of_memory_kills()
-            status = _execute(command, claimed, limit)
+            status = _execute(command, claimed, limit if left is None else min(limit, left))
             is_out_of_memory = processes.out_of_memory_kills() > killed_before
             failure = _failure(status, is_out_of_memory)
         except TimeoutError:
             status, failure = ABANDONED, f"took longer than timing.time_limit_s={limit:g}"
+            if sweep is not None and left is not None and left < limit:
+                failure = sweep.stopped(time.monotonic() - began)
+    took = time.monotonic() - began
+    if sweep is not None:
+        sweep.note(folder, took)
     if _stamp(row) not in (None, before):
         return 0  # a row is written whole: what went wrong after it, such as a library's end, costs nothing
     if status == REFUSED:
         return status
-    return _fail(command, failure, "--after", str(time.monotonic() - began))
+    return _fail(command, failure, "--after", str(took))
 
 
 def _killed(command: list[str], environment: dict[str, str]) -> int:

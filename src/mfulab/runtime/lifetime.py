@@ -16,6 +16,7 @@ from mfulab.runtime.devices import GPUS
 from mfulab.runtime.processes import WORKFLOW
 
 _worker: "Worker | None" = None
+interrupted = False  # by a signal, after which what Snakemake says of jobs that it ended is no news
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,14 @@ from typing import cast
 
 from pydantic import ValidationError
 
+from mfulab.runtime.budget import LEFT_OUT
 from mfulab.runtime.processes import SIGNALLED, UNSUPERVISED
 from mfulab.schema.configs import StepConfig
 from mfulab.schema.errors import ConfigurationError, UnsupportedError
 from mfulab.schema.files import UnreadableError, read_csv, read_json, write_csv
 from mfulab.schema.measurements import MEASUREMENTS
 from mfulab.schema.replicates import previous
-from mfulab.schema.rows import LONGEST_MESSAGE, Row, Status
+from mfulab.schema.rows import LONGEST_MESSAGE, NOT_MEASURED, Row, Status
 from mfulab.steps.base import Measured
 from mfulab.timing.statistics import relative_half_width
 
@@ -51,7 +52,7 @@ def measure(step: str, config_path: Path) -> Row:
 
 
 def record_failure(step: str, config_path: Path, message: str, process_s: float | None = None) -> Row:
-    """Writes the row of a run whose process was ended from outside: killed, crashed, or out of time.
+    """Writes the row of a run whose process was ended from outside: killed, crashed, or out of time; or not begun.
 
     It ran for `process_s` until now, where that is known.
     """
@@ -59,6 +60,8 @@ def record_failure(step: str, config_path: Path, message: str, process_s: float 
     folder = config_path.parent
     hardware = folder.parents[1].name if config.on_device else ""
     status: Status = "out_of_memory" if _is_memory(message) else "failed"
+    if message.startswith(LEFT_OUT):
+        status = NOT_MEASURED
     measured = Measured(_unmeasured(step, config, status, message))
     measured.row.process_s = process_s
     return _finish(measured, folder, hardware, datetime.now(UTC) - timedelta(seconds=process_s or 0))

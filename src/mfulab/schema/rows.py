@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Percent = Annotated[float, Field(ge=0)]
 TIME_CI_LOW = Field(None, description="95 % confidence interval of `time_s`, from the spread between processes.")
-Status = Literal["ok", "out_of_memory", "unsupported", "incorrect", "failed"]
+Status = Literal["ok", "out_of_memory", "unsupported", "incorrect", "failed", "not_measured"]
+NOT_MEASURED: Status = "not_measured"  # for the budget, which the message names
 
 
 # Columns that may be below zero; those that may be infinite, where a format overflows, and are then shown empty.

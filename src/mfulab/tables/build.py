@@ -3,6 +3,7 @@
 import argparse
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,16 @@ from mfulab.schema.files import is_inside, write_csv, write_json
 from mfulab.schema.measurements import NO_MACHINE, TABLES
 from mfulab.tables import details, headroom, jobs, join, replicates, series, trace_join
 from mfulab.tables.columns import LEADING, Record, Records, columns
-from mfulab.tables.records import Collected, ceiling_name, from_folder, from_manifest, from_recorded, identity
+from mfulab.tables.records import (
+    PROGRESS,
+    Collected,
+    ceiling_name,
+    from_folder,
+    from_manifest,
+    from_recorded,
+    identity,
+    progress,
+)
 
 PRECISION = re.compile(r"\bprecision=\w+")  # in a run's name: with another one it is the same step
 
@@ -24,17 +34,20 @@ def collect(
     also: Iterable[Path] = (),
     results: Path | None = None,
     reference: Path | None = None,
+    partial: bool = False,
 ) -> Collected:
     """Everything to be reported, joined.
 
-    `manifests` are the experiments asked for: a run of theirs without a row becomes a failed row. `also` are other
-    plans, which add the rows that they have. Under `results`, machines without any plan are read folder by folder;
-    under `reference`, recorded machines: all where nothing was measured here, else the GPUs but for the kind measured
-    here, whose every run would be there twice. A run that was found is not replaced by a later one.
+    `manifests` are the experiments asked for: a run of theirs without a row becomes a failed row, or with `partial` one
+    that is still to come. `also` are other plans, which add the rows that they have. Under `results`, machines without
+    any plan are read folder by folder; under `reference`, recorded machines: all where nothing was measured here, else
+    the GPUs but for the kind measured here, whose every run would be there twice. A run that was found is not replaced
+    by a later one.
     """
     everything, plans = Collected(), [*map(Path, manifests)]
     for manifest in plans:
-        _extend(everything, from_manifest(manifest, root))
+        _extend(everything, from_manifest(manifest, root, finished=partial))
+        everything.progress.update(progress(manifest, root))
     for manifest in also:
         if manifest not in plans:
             _extend(everything, from_manifest(manifest, root, finished=True))
@@ -201,6 +214,7 @@ def write(collected: Collected, folder: Path) -> None:
     for table, rows in collected.records.items():
         write_csv(folder / f"{table}.csv", rows, columns(table))
     write_csv(folder / "excluded.csv", collected.excluded, ["experiment", "step", "run", "because"])
+    write_csv(folder / "progress.csv", [dict(Counter(collected.progress.values()))], PROGRESS)
     write_csv(folder / "problems.csv", [{"problem": line} for line in collected.problems], ["problem"])
     found = {identity("profile", row): row for row in collected.records.get("profile", []) if row.get("ranks")}
     ranks = {name: jobs.rank_rows(row) for name, row in found.items()}
@@ -231,12 +245,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--also", type=Path, nargs="*", default=[], help="other plans, of which finished rows are shown"
     )
+    parser.add_argument("--partial", action="store_true", help="runs without a row are still to come, not failed")
     parser.add_argument("--root", type=Path, default=Path(), help="base of the manifests' folders")
     parser.add_argument("--results", type=Path, help="also report folders found here that have no plan")
     parser.add_argument("--reference", type=Path, help="also report the recorded machines found here")
     parser.add_argument("--out", type=Path, default=Path("results/tables"))
     options = parser.parse_args(arguments)
     collected = collect(
-        options.manifest, options.root, also=options.also, results=options.results, reference=options.reference
+        options.manifest,
+        options.root,
+        also=options.also,
+        results=options.results,
+        reference=options.reference,
+        partial=options.partial,
     )
     write(collected, options.out)

@@ -30,6 +30,7 @@ from mfulab.schema.files import (
 )
 from mfulab.schema.groups import SLUG
 from mfulab.schema.measurements import NO_MACHINE, RECORDED
+from mfulab.schema.rows import NOT_MEASURED
 from mfulab.tables import build, series
 from mfulab.tables.columns import Record, Records, columns
 from mfulab.tables.recording_check import ABOUT, CONFIGS, DIRTY, SERIES, check
@@ -46,7 +47,8 @@ def gather(results: Path, hardware: str) -> Collected:
     everything = build.collect(also=plans, root=results.parent, results=None if plans else results)
     found = Collected(folders=everything.folders)
     for table in RECORDED:
-        found.records[table] = [row for row in everything.records[table] if row["hardware"] in (hardware, "")]
+        rows = (row for row in everything.records[table] if row["status"] != NOT_MEASURED)
+        found.records[table] = [row for row in rows if row["hardware"] in (hardware, "")]
     return found
 
 

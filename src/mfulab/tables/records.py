@@ -17,9 +17,10 @@ from mfulab.schema.files import UnreadableError, is_inside, read_csv, read_json,
 from mfulab.schema.formats import format_name
 from mfulab.schema.measurements import MEASUREMENTS, RECORDED, TABLES
 from mfulab.schema.replicates import base_name
-from mfulab.schema.rows import LONGEST_MESSAGE, Row, impossible
+from mfulab.schema.rows import LONGEST_MESSAGE, NOT_MEASURED, Row, impossible
 from mfulab.tables.columns import FLAGS, TEXT, Record, Records
 
+PROGRESS = ("measured", NOT_MEASURED, "to_come")  # best first
 AGAIN = "Remove its folder and give the command again: it is measured anew."
 
 
@@ -32,6 +33,7 @@ class Collected:
     excluded: list[dict[str, str]] = field(default_factory=list)
     series: list[dict[str, str]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    progress: dict[tuple[str, str], str] = field(default_factory=dict)  # one of PROGRESS for each planned run
 
     def add(self, table: str, record: Record, folder: Path | None = None) -> None:
         self.records[table].append(record)
@@ -142,6 +144,23 @@ def from_manifest(path: Path, root: Path = Path(), *, finished: bool = False) ->
             add("count_flops", run.flops_folder, {})
         add(run.step, run.folder, {"flops": run.flops_folder, "compute": run.ceilings.get("compute")})
     return collected
+
+
+def progress(path: Path, root: Path = Path()) -> dict[tuple[str, str], str]:
+    """State of each planned run, by step and name: the best of its processes, one of PROGRESS."""
+    found: dict[tuple[str, str], str] = {}
+    try:
+        runs = manifest.read(path).runs
+    except (FileNotFoundError, UnreadableError):
+        return found
+    for run in runs:
+        place = root / run.folder
+        is_there = (place / "row.csv").exists() and not _changed(place, run.config_digest)
+        status = read_row(place, run.step)["status"] if is_there else ""
+        state = PROGRESS[0 if status not in ("", NOT_MEASURED) else 1 if status else 2]
+        key = run.step, base_name(run.run)
+        found[key] = min(found.get(key, state), state, key=PROGRESS.index)
+    return found
 
 
 def _changed(folder: Path, digest: str | None) -> bool:

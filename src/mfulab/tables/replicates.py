@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mfulab.schema.replicates import base_name, replicate_of
+from mfulab.schema.rows import NOT_MEASURED
 from mfulab.tables import states
 from mfulab.timing.statistics import Stats, relative_half_width
 
@@ -77,6 +78,7 @@ def merge_rows(
         groups.setdefault((row["hardware"], row["recorded"], base_name(row["run"])), []).append(row)
     for group in groups.values():
         group.sort(key=lambda row: replicate_of(row["run"]))
+        group[:] = [row for row in group if row["status"] != NOT_MEASURED] or group[:1]
     best = states.best(row for row in rows if not row["recorded"]) if best is None else best
     quiet = {key: counting(group, best) for key, group in groups.items()}
     merged = [_one(group, quiet[key]) for key, group in groups.items()]

@@ -72,6 +72,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         provenance=style.provenance(frames.in_words(_runs(tables), text)),
         duty_cycle=_duty_cycle(tables, text),
         rows_shown=_rows_shown(tables, text),
+        progress=_progress(folder, text),
         unmeasured=_unmeasured(told, text),
         problems=[*([] if len(_runs(tables)) or len(tables["traces"]) else [text("no_rows")]), *problems],
         excluded=frames.excluded(folder).to_dict("records"),
@@ -143,6 +144,18 @@ def _rows_shown(tables: frames.Tables, text: Texts) -> str:
     says = [text("shown_experiments", names=", ".join(measured))] if measured else []
     says += [text("shown_recorded", count=recorded)] if recorded else []
     return " ".join([*says, text("shown_all")]) if measured else " ".join(says)
+
+
+def _progress(folder: Path, text: Texts) -> str:
+    """Counts of how far the sweep is; empty where every planned run is measured."""
+    found = frames.progress(folder)
+    measured, left_out, to_come = found.values() if found else (0, 0, 0)
+    if not left_out + to_come:
+        return ""
+    parts = [text("progress_measured", count=measured)]
+    parts += [text("progress_not_measured", count=left_out)] if left_out else []
+    parts += [text("progress_to_come", count=to_come)] if to_come else []
+    return ", ".join(parts) + "."
 
 
 def _duty_cycle(tables: frames.Tables, text: Texts) -> str:

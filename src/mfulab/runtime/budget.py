@@ -1,0 +1,139 @@
+"""Wall time of a sweep: what each run is predicted to cost, what it took, and whether its turn still comes.
+
+The workflow writes PLAN when it begins. The client of each run reads it, on whatever machine, and adds to LEDGER.
+Standard library alone: a client starts in 25 ms.
+"""
+
+import csv
+import json
+import math
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from mfulab.schema.replicates import base_name, replicate_of
+
+PLAN, LEDGER = "results/plan/budget.json", "results/plan/budget.log"
+PAGE = "page"  # in the place of a run's folder: the first page, which tells how long the last one will take
+LEFT_OUT = "budget_min="  # how the message of a row begins that was not measured for the budget
+STEPS = 10  # of a model, in the process that measures it, where they are too long for the windows to hold several
+SHARE = 0.25  # of the ceiling, at which the FLOPs of a model are taken to be computed
+LEFT_OUT_S = 0.2  # of a run that is not measured
+
+
+class Budget:
+    """The plan of a sweep's time.
+
+    `plan` holds `begun` (Unix time), `budget_min`, `finish_s` (what tables, figures and page are predicted to take),
+    `command` (which measures what is left out), `due` (how many runs have no row) and `runs`: the cost of each by its
+    folder below results/, as `planning.costs` gives it.
+    """
+
+    def __init__(self, plan: Mapping[str, Any], took: Mapping[str, tuple[str, float, float]]) -> None:
+        self.plan = plan
+        self._took = took  # by folder: group, seconds predicted, seconds taken
+
+    @property
+    def ends_at(self) -> float:
+        """Unix time at which the budget ends."""
+        return float(self.plan["begun"]) + 60 * float(self.plan["budget_min"])
+
+    def left_s(self) -> float:
+        """Seconds left for measuring: what is left out takes some, and so do tables, figures and page."""
+        reserved = self.plan["finish_s"] + LEFT_OUT_S * max(0, self.plan["due"] - len(self._took))
+        return self.ends_at - time.time() - reserved * self._ratio(PAGE)
+
+    def limit_s(self, folder: str) -> float | None:
+        """Seconds that the run in `folder` may take; None where it is measured whatever it takes."""
+        cost = self.plan["runs"].get(folder)
+        return None if cost is None or cost["always"] else self.left_s()
+
+    def why_not(self, folder: str) -> str:
+        """Reason why the run in `folder` is not measured now; empty where it is."""
+        left = self.limit_s(folder)
+        if left is None or (seconds := self.predicted_s(folder)) <= left:
+            return ""
+        return self._left_out(f"about {seconds:.0f} s did not fit into {max(0.0, left):.0f} s")
+
+    def stopped(self, seconds: float) -> str:
+        """Message of a run that took all that was left."""
+        return self._left_out(f"stopped after {seconds:.0f} s, when the budget was spent")
+
+    def _left_out(self, why: str) -> str:
+        return f"{LEFT_OUT}{self.plan['budget_min']:g}: {why}. To measure it: {self.plan['command']}"
+
+    def predicted_s(self, folder: str) -> float:
+        """Seconds that a run will take: of a replicate what its first process took, else its cost, corrected."""
+        if replicate_of(folder) > 1 and (first := self._first(base_name(folder))):
+            return first
+        cost = self.plan["runs"][folder]
+        return _cost_s(cost) * self._ratio(cost["group"])
+
+    def note(self, folder: str, seconds: float) -> None:
+        """Adds what a run took to the ledger: its process, where its row says so, without the worker's start."""
+        cost = self.plan["runs"].get(folder)
+        seconds = _number(f"results/{folder}/row.csv", "process_s") or seconds
+        if cost is None or seconds <= 0:
+            return
+        line = json.dumps([folder, cost["group"], _cost_s(cost), seconds]) + "\n"
+        descriptor = os.open(LEDGER, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(line)
+
+    def _first(self, folder: str) -> float | None:
+        if folder in self._took:
+            return self._took[folder][2]
+        return _number(f"results/{folder}/row.csv", "process_s") or None
+
+    def _ratio(self, group: str) -> float:
+        """Mean of what runs took ÷ what was predicted: of all, of the step, of the group (`step kind`).
+
+        The mean is geometric, with the level above as one run more: one slow run does not speak for all.
+        """
+        ratio = 1.0
+        for beginning in ("", group.partition(" ")[0], group):
+            alike = [each for each in self._took.values() if each[0].startswith(beginning)]
+            logarithms = [math.log(seconds / predicted) for _, predicted, seconds in alike]
+            ratio = math.exp((sum(logarithms) + math.log(ratio)) / (len(alike) + 1))
+        return ratio
+
+
+def read() -> Budget | None:
+    """The budget of the sweep in this folder; None if it has none."""
+    try:
+        with open(PLAN, encoding="utf-8") as file:
+            return Budget(json.load(file), _read_ledger())
+    except (OSError, ValueError):
+        return None
+
+
+def _read_ledger() -> dict[str, tuple[str, float, float]]:
+    took = {}
+    with suppress(OSError), open(LEDGER, encoding="utf-8") as file:
+        for line in file:
+            with suppress(ValueError):  # of another node, half written
+                folder, group, predicted, seconds = json.loads(line)
+                took[folder] = (group, predicted, seconds)
+    return took
+
+
+def _cost_s(cost: Mapping[str, Any]) -> float:
+    """Seconds of a run: `s` for its start, warm-up and windows, and its steps, once FLOPs and ceiling are known."""
+    if not cost["flops"]:
+        return float(cost["s"])
+    flops = sum(_number(cost["flops"], column) for column in cost["columns"])
+    ceiling = _number(cost["ceiling"], "measured_tflop_s") * 1e12
+    if not flops or not ceiling:
+        return float(cost["s"] + cost["default_s"])
+    return float(cost["s"] + STEPS * flops / (SHARE * ceiling) + _number(cost["flops"], "process_s"))
+
+
+def _number(row: str, column: str) -> float:
+    """A number of a row's file; 0 where it is not there."""
+    try:
+        with open(row, newline="", encoding="utf-8") as file:
+            return float(next(csv.DictReader(file))[column] or 0)
+    except (OSError, ValueError, KeyError, StopIteration, csv.Error):
+        return 0.0
