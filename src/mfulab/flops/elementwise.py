@@ -123,6 +123,8 @@ def other_flops(packet: Any, tensors: list[torch.Tensor], args: tuple[Any, ...],
         return _over_lists(name, args)
     if name.startswith("_fft_"):
         return _fourier(args, real=name != "_fft_c2c")
+    if name in _DISTANCES:
+        return _DISTANCES[name] * tensors[-1 if name == "_cdist_forward" else 0].numel() * args[1].shape[-1]
     per_element = _flops_per_element(packet)
     if per_element is None:
         return _pooling(packet, args)
@@ -135,7 +137,7 @@ def other_flops(packet: Any, tensors: list[torch.Tensor], args: tuple[Any, ...],
 def has_other_formula(packet: Any) -> bool:
     """Says whether `other_flops` knows an operator, a `torch.ops` overload packet."""
     name = getattr(packet, "__name__", "")
-    known = (*FUSED_OPTIMIZERS, *_POOLINGS)
+    known = (*FUSED_OPTIMIZERS, *_POOLINGS, *_DISTANCES)
     return name in known or name.startswith(("_foreach_", "_fft_")) or _flops_per_element(packet) is not None
 
 
@@ -154,6 +156,9 @@ def _fourier(args: tuple[Any, ...], real: bool) -> int:
     size = prod(x.shape[dimension] for dimension in dimensions)
     return round(5 * x.numel() * log2(max(size, 1)) / (2 if real else 1))
 
+
+# Of each pair of vectors and each of their elements: difference, its size or square, sum; a gradient one more.
+_DISTANCES = {"_cdist_forward": 3, "_cdist_backward": 4}
 
 _POOLINGS = ("max_pool2d_with_indices", "avg_pool2d")
 

@@ -1,10 +1,12 @@
 """Tensors that a step keeps: those saved for the backward pass, and all that are alive at once."""
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
+from unittest.mock import patch
 
 import torch
 
@@ -61,23 +63,52 @@ class _Storages:
 
 
 class SavedTensors:
-    """Inside it, whatever autograd saves is noted, each piece of memory once, parameters and buffers left out."""
+    """Inside it, whatever autograd saves is noted, each piece of memory once, parameters and buffers left out.
+
+    `interrupted` says whether torch.func computed gradients, whose saved tensors are not noted.
+    """
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.total = Held()
+        self.interrupted = False
         self._seen = _Storages()
         for tensor in (*model.parameters(), *model.buffers()):
             self._seen.add(tensor)
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._note, lambda tensor: tensor)
+        self._open = ExitStack()
 
     def __enter__(self) -> "SavedTensors":
-        self._hooks.__enter__()
+        with ExitStack() as undo:
+            undo.enter_context(patch.object(torch.autograd.graph, "disable_saved_tensors_hooks", self._without()))
+            undo.enter_context(self._hooks)
+            self._open = undo.pop_all()
         return self
+
+    def _without(self) -> Callable[[str], AbstractContextManager[None]]:
+        """Takes the hooks away where torch.func computes gradients, which fails in their presence."""
+        disable = torch.autograd.graph.disable_saved_tensors_hooks
+
+        @contextmanager
+        def disabled(message: str) -> Iterator[None]:
+            top = torch._C._autograd._top_saved_tensors_default_hooks(True)
+            if top is None or top[0] != self._note:
+                with disable(message):
+                    yield
+                return
+            self.interrupted = True
+            self._hooks.__exit__()
+            try:
+                with disable(message):
+                    yield
+            finally:
+                self._hooks.__enter__()
+
+        return disabled
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._hooks.__exit__(kind, error, trace)
+        self._open.close()
 
     def _note(self, tensor: torch.Tensor) -> torch.Tensor:
         if self._seen.add(tensor):
