@@ -51,7 +51,9 @@ def _show_expected(config: ModelConfig, asked: dict[str, Any]) -> int:
     found = expect(config, device, precision, modes=modes, **asked)
     unit, devices = "tokens" if config.vocabulary_size else "samples", asked.get("devices", 1)
     where = f"one {device}" if devices == 1 else f"each of {devices:,} {device}"
-    title = f"{config.name} on {where} in {precision}, at best, {asked.get('batch_size', 1)} samples a step on each device"
+    title = (
+        f"{config.name} on {where} in {precision}, at best, {asked.get('batch_size', 1)} samples a step on each device"
+    )
     table = Table(box=box.SIMPLE_HEAD, title=title)
     table.add_column("a step of")
     for column in ("time, ms", f"{unit}/s", "MFU, %", "nothing fused, %", "bound by compute, %", "memory, GB", "fits"):

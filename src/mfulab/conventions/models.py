@@ -27,7 +27,7 @@ _Loader.add_implicit_resolver(
 def read_yaml(text: str) -> Any:
     """The value of a text in YAML. Raises ConfigurationError where it is none."""
     try:
-        return yaml.load(text, _Loader)
+        return yaml.load(text, _Loader)  # noqa: S506 (a safe one)
     except yaml.YAMLError as error:
         raise ConfigurationError(f"{text}: {' '.join(str(error).split())}") from error
 

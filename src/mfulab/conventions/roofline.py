@@ -14,7 +14,6 @@ from mfulab.schema.errors import ConfigurationError, unknown
 from mfulab.schema.formats import ELEMENT_BYTES
 from mfulab.schema.groups import ModelConfig
 
-
 EVENLY = "Experts: read as often as tokens choose them if routed evenly at random, E·(1 - (1 - k/E)^tokens) of E."
 
 

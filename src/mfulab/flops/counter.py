@@ -31,6 +31,8 @@ ATTENTION_BACKWARD = frozenset(
     name for name in (*SIGNATURES, *VARIABLE_SIGNATURES) if name.endswith("_backward") and not name.startswith("mfulab")
 )
 
+LOOK_UPS = frozenset({"aten::embedding", "aten::_embedding_bag", "aten::index", "aten::index_select", "aten::gather"})
+
 
 @dataclass(frozen=True)
 class Key:
@@ -184,6 +186,8 @@ class OperatorCounter:
             if other is None:
                 self.operations.uncounted[name] += 1
             call.other_flops = other or 0
+            if name in LOOK_UPS:  # of a table as much is read as is written
+                read = [*(tensor for tensor in read if tensor is not args[0]), *written[:1]]
             # A view moves nothing.
             call.other_elements = 0 if other == 0 and _shares_memory(read, written) else elements(read + written)
         layer, direction = self._layers.place()

@@ -127,9 +127,7 @@ def added_product(added: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *args: 
 
 
 @_formula("aten::_trilinear")
-def trilinear(
-    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, *rest: Sequence[int], out: Any, **kwargs: Any
-) -> int:
+def trilinear(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, *rest: Sequence[int], out: Any, **kwargs: Any) -> int:
     """Bilinear's product of three factors and each of its gradients: of the first two, then of that with the third.
 
     `rest` is the dimensions of size 1 that each factor is given, and those that are summed over.
