@@ -165,6 +165,8 @@ class LstmsOnCpu(ExitStack):
             inputs = lstm.hidden_size * directions if layer else lstm.input_size
             elements, fixed = onednn_lstm_workspace(steps, batch, inputs, lstm.hidden_size)
             calls = hidden + 4 * batch * lstm.hidden_size + elements
+            if not lstm.bias:  # zeros of the weights' shapes stand for biases
+                calls += 4 * lstm.hidden_size * (inputs + lstm.hidden_size)
             # Directions are joined for the next layer, unless dropout writes them anew, beside its mask.
             joined = hidden * directions * (2 if lstm.dropout and lstm.training else directions > 1)
             needed += Held(directions * calls + (joined if layer else 0), directions * fixed)
