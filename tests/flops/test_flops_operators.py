@@ -90,6 +90,47 @@ def test_a_bilinear_layer():
     assert not found.operations.uncounted
 
 
+def _attention(**options: bool | int) -> nn.Module:
+    class Attention(nn.MultiheadAttention):
+        def forward(self, query, memory):  # type: ignore[override]
+            return super().forward(query, memory, memory, need_weights="kdim" in options)[0]
+
+    return Attention(16, 4, batch_first=True, **options)  # type: ignore[arg-type]
+
+
+PROJECTED = 2 * 2 * (2 * 6 + 2 * 9) * 16 * 16
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "forward", "backward"),
+    [
+        (_attention(), [(2, 6, 16), (2, 9, 16)], PROJECTED + 4 * 2 * 6 * 9 * 16, 2),
+        (_attention(kdim=16, vdim=16), [(2, 6, 16), (2, 9, 16)], PROJECTED + 4 * 2 * 6 * 9 * 16, 2),
+        (
+            _attention(add_bias_kv=True, add_zero_attn=True),
+            [(2, 6, 16), (2, 9, 16)],
+            PROJECTED + 4 * 2 * 6 * 11 * 16,
+            2,
+        ),
+        (lambda a, b: torch.einsum("bhqd,bhkd->bhqk", a, b), [(2, 3, 5, 7), (2, 3, 6, 7)], 2 * 2 * 3 * 5 * 6 * 7, 2),
+        (torch.tensordot, [(3, 4, 5), (4, 5, 6)], 2 * 3 * 20 * 6, 2),
+        (nn.ConvTranspose3d(8, 12, 2, stride=2, groups=2), [(2, 8, 3, 4, 5)], 2 * 2 * 8 * 60 * 6 * 8, 2),
+        (lambda x, w: w @ functional.unfold(x, 3), [(2, 3, 8, 8), (4, 27)], 2 * 2 * 4 * 27 * 36, 2),
+        (lambda x, w: torch.fft.irfft2(torch.fft.rfft2(x) * torch.fft.rfft2(w)), [(2, 8, 8), (8, 8)], 0, 0),
+        (lambda a, b: (torch.complex(a, a) @ torch.complex(b, b)).abs(), [(3, 4), (4, 5)], 4 * 2 * 60, 2),
+        (lambda a, b: torch.func.vmap(torch.mv, (None, 0))(a, b), [(4, 5), (3, 5)], 2 * 60, 2),
+        # The value, its tangent, and the tangent that `a` has not, zeros that torch multiplies too.
+        (lambda a, x: torch.func.jvp(lambda x: x @ a, (x,), (x,))[1], [(5, 6), (4, 5)], 3 * 2 * 120, 1),
+    ],
+)
+def test_what_others_wrote(function, shapes, forward, backward):
+    if isinstance(function, nn.Module):
+        function = function.to("meta")
+    found = counted(function, *shapes)
+    assert found[0].flops == forward
+    assert backward is None or found[1].flops == backward * forward
+
+
 @pytest.mark.parametrize("device", ["meta", "cpu"])
 @pytest.mark.parametrize(
     ("p", "mode", "forward", "backward", "others"),

@@ -18,6 +18,8 @@ PER_ELEMENT: dict[str, int] = {
     "hardswish": 4,
     "softplus": 3,
     "softplus_backward": 4,
+    # Sine and cosine, each times the size.
+    "polar": 4,
     # Of bitsandbytes: each weight by its block's scale.
     "dequantize_4bit": 1,
     "dequantize_blockwise": 1,
@@ -90,7 +92,7 @@ FREE_NAMESPACES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autog
 # Moving, making, choosing and looking up: no arithmetic on floats.
 FREE = frozenset(
     """
-    _unsafe_index device
+    _unsafe_index device complex
     embedding clone copy copy_ _to_copy detach detach_ cat stack where masked_fill masked_fill_ fill fill_ zero_ zeros
     zeros_like ones ones_like full full_like empty empty_like empty_strided empty_permuted new_empty new_zeros new_ones
     new_full new_empty_strided scalar_tensor arange linspace eye tril triu tril_indices triu_indices rand rand_like
