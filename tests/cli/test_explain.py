@@ -2,6 +2,7 @@
 
 import pytest
 
+from mfulab.cli.explain import _read
 from mfulab.cli.main import main
 from mfulab.conventions.work import count
 
@@ -22,6 +23,14 @@ def test_a_speed_by_every_convention(capsys):
     printed = capsys.readouterr().out
     assert "gpt2 on L40S: 47." in printed
     assert "causal half" in printed
+
+
+@pytest.mark.parametrize("text", ["2e5", "2E+5", "+200000.", "2_000e2", ".2e6", "200_000"])
+def test_a_speed_in_any_notation(text):
+    assert _read(["model=gpt2", f"tokens_per_s={text}", "devices=1e1", "model.arguments={resid_pdrop: 1e-1}"]) == (
+        {"model": "gpt2", "tokens_per_s": 200_000, "devices": 10},
+        {"arguments": {"resid_pdrop": 0.1}},
+    )
 
 
 def test_a_reported_number_is_found(capsys):
@@ -54,6 +63,8 @@ def test_a_model_of_ones_own(capsys):
         ({"device": None}, "device: missing"),
         ({"model": None}, "model: missing"),
         ({"batch_size": 2.5}, "batch_size=2.5: give a whole number"),
+        ({"batch_size": ".nan"}, "batch_size=.nan: give a whole number"),
+        ({"model.arguments": "[1"}, "[1: while parsing a flow sequence"),
         ({"tokens_per_s": "many"}, "tokens_per_s=many: give a number"),
         ({"tokens_per_s": ".inf"}, "tokens_per_s=inf: give a number above 0"),
         ({"reported": ".nan"}, "reported=nan: give an MFU in percent"),

@@ -138,6 +138,14 @@ def test_the_library_function(monkeypatch):
     assert {"convention", "mfu_percent", "peak_points"} <= set(found.table[0])
 
 
+def test_a_batch_is_of_each_device(monkeypatch):
+    monkeypatch.setattr("mfulab.conventions.explain.work", count)
+    device = "NVIDIA H100 80GB HBM3"
+    by_time = explain(SMALL, device, time_s=0.5, batch_size=4, devices=8)
+    assert by_time.tflop_s == pytest.approx(flops(LLAMA, OURS) * 4 / 0.5 / 1e12)
+    assert by_time.tflop_s == explain(SMALL, device, samples_per_s=8 * 4 / 0.5, devices=8).tflop_s
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -152,6 +160,9 @@ def test_the_library_function(monkeypatch):
         ({"tokens_per_s": 1, "model": "resnet18"}, "model=resnet18 takes no tokens"),
         ({"samples_per_s": 1, "model": "resnet18", "sequence_length": 8}, "model=resnet18 takes no tokens"),
         ({"tokens_per_s": 1, "devices": 0}, "devices=0: give 1 or more"),
+        ({"time_s": 1, "devices": 2}, "time_s=1: give batch_size, the samples of a step on each of 2 devices"),
+        ({"samples_per_s": 1, "batch_size": 2}, "batch_size=2: says nothing beside samples_per_s"),
+        ({"time_s": 1, "batch_size": 0}, "batch_size=0: give 1 or more"),
         ({"tokens_per_s": 1, "mode": "tuning"}, "mode=tuning: unknown"),
     ],
 )

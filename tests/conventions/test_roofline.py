@@ -4,9 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mfulab.conventions.models import model_config
 from mfulab.conventions.roofline import expect, expected
 from mfulab.conventions.work import Operation, Work, count
 from mfulab.schema.errors import ConfigurationError
+from mfulab.schema.groups import ModelConfig
 
 
 def made(mode="training", **more):
@@ -56,6 +58,40 @@ def test_decoding_is_bound_by_memory_and_prefill_by_compute(monkeypatch):
     assert prefill.compute_bound_percent > 50 > decoding.compute_bound_percent
     # A token reads every weight that it multiplies by, at least once.
     assert decoding.products_s > 124e6 * 2 / 3350e9 * 0.9
+
+
+@pytest.mark.parametrize(("batch", "experts"), [(1, 2), (4, 8 * (1 - (6 / 8) ** 4)), (512, 8)])
+def test_decoding_reads_the_experts_that_its_tokens_choose(batch, experts):
+    counted = count(model_config("mixtral_small"), 64, batch, "decoding")
+    width, layers, inner, key, vocabulary = 512, 8, 1792, 128, 32000
+    layer = 2 * width**2 + 2 * width * key + 8 * width + experts * 3 * width * inner
+    read = layers * layer + width * vocabulary
+    # Each operator's inputs and outputs, and the keys and values of 64 tokens.
+    tokens = layers * (8 * width + 4 * key + 8 + 2 * (2 * width + 3 * inner)) + width + vocabulary
+    cached = layers * 2 * 64 * 4 * key
+    assert read <= sum(each.elements for each in counted.operations) <= 1.001 * (read + batch * (tokens + cached))
+    assert "routed evenly" in expected(counted, 1e15, 1e12, 2).assumes
+
+
+def test_latent_attention_decodes_from_its_latents():
+    arguments = {
+        "architecture": "DeepseekV3ForCausalLM", "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48,
+        "moe_intermediate_size": 16, "num_hidden_layers": 2, "first_k_dense_replace": 1, "num_attention_heads": 4,
+        "num_key_value_heads": 4, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1, "n_group": 1,
+        "topk_group": 1, "kv_lora_rank": 16, "q_lora_rank": 24, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4,
+        "v_head_dim": 8,
+    }  # fmt: skip
+    config = ModelConfig(
+        name="latent", _target_="mfulab.models.huggingface.build", arguments=arguments, task="language_modeling",
+        sequence_length=10, vocabulary_size=64,
+    )  # fmt: skip
+    counted = count(config, 10, 3, "decoding")
+    assert counted.cache_elements == 3 * 10 * 2 * (16 + 4)
+    attention = 32 * 24 + 24 * 4 * 12 + 32 * (16 + 4) + 10 * 16 * 4 * (8 + 8) + 4 * 8 * 32  # all 10 tokens expand
+    scores = 10 * 4 * (12 + 8)
+    experts = 3 * 32 * 48 + (2 + 1) * 3 * 32 * 16 + 32 * 8
+    assert counted.forward_flops == 2 * 3 * (2 * (attention + scores) + experts + 32 * 64)
+    assert "Latent attention" in expected(counted, 1e15, 1e12, 2).assumes
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,14 @@
 """Models that the meta device cannot run, and models that nothing can: what is counted, and what is said."""
 
+from collections.abc import Callable
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
-from mfulab.flops.count import CountError
+from mfulab.flops.count import CountError, count
 from mfulab.flops.values import KnownValues
 from mfulab.models.build import ModelError
 from mfulab.models.counted import count_model
@@ -63,7 +65,7 @@ class TwoInputs(nn.Linear):
         return super().forward(x) + y
 
 
-def config(module: type[nn.Module], **arguments: int) -> ModelConfig:
+def config(module: Callable[..., nn.Module], **arguments: int) -> ModelConfig:
     return ModelConfig(
         name=module.__name__,
         _target_=f"{__name__}.{module.__name__}",
@@ -88,6 +90,56 @@ def test_the_next_means_is_tried_and_the_reason_kept(module, means, reason):
     assert counted.means == means
     assert reason in counted.message
     assert counted.count.operations.sum("forward").flops == LINEAR
+
+
+class Forces(nn.Module):
+    """Energy of a perceptron, and forces, its gradient; `enabled` even where nobody else records one."""
+
+    def __init__(self, in_features: int, out_features: int, enabled: bool) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(in_features, 16), nn.Tanh(), nn.Linear(16, 1))
+        self.enabled = enabled
+
+    def forward(self, x):
+        with torch.enable_grad() if self.enabled else nullcontext():
+            x = x.requires_grad_()
+            energy = self.layers(x)
+            return energy + torch.autograd.grad(energy.sum(), x, create_graph=True)[0]
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_forces_are_part_of_the_forward_pass_in_training_and_in_inference(enabled):
+    counts = {
+        mode: count_model(config(Forces, enabled=enabled), 6, mode=mode).count.operations
+        for mode in ("training", "inference")
+    }
+    wide, thin = 2 * 6 * 8 * 16, 2 * 6 * 16
+    assert {mode: found.sum("forward").flops for mode, found in counts.items()} == dict.fromkeys(
+        counts, 2 * (wide + thin)
+    )
+    assert counts["inference"].sum("backward").flops == 0
+    # Both layers' weights twice, by way of energy and forces; between them each layer's products and their gradients.
+    assert counts["training"].sum("backward").flops == 2 * thin + thin + 4 * wide
+
+
+def scripted(in_features: int, out_features: int) -> nn.Module:
+    return torch.jit.script(nn.Sequential(nn.Linear(in_features, 4), nn.ReLU(), nn.Linear(4, out_features)))
+
+
+@pytest.mark.parametrize("mode", ["training", "inference"])
+def test_a_scripted_model_is_counted(mode):
+    found = count_model(config(scripted), 6, mode=mode).count.operations
+    assert found.sum("forward").flops == 2 * 6 * (8 * 4 + 4 * 8)
+    assert found.sum("backward").flops == (2 * 6 * (8 * 4 + 2 * 4 * 8) if mode == "training" else 0)
+
+
+def test_gradients_of_torch_func_are_counted_and_what_they_save_is_unknown():
+    layer, x = nn.Linear(4, 8), torch.randn(6, 4)
+    loss = lambda parameters: torch.func.functional_call(layer, parameters, (x,)).sum()  # noqa: E731
+    found = count(layer, lambda: torch.func.grad(loss)(dict(layer.named_parameters())), fused=False)
+    assert [found.operations.sum(each).flops for each in ("forward", "backward")] == [2 * 6 * 4 * 8] * 2
+    assert found.saved_in_part
+    assert not count(layer, lambda: layer(x).sum(), fused=False).saved_in_part
 
 
 def test_what_a_custom_operator_costs_is_unknown_and_said_so():

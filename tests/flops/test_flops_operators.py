@@ -62,6 +62,107 @@ def test_products(function, shapes, flops):
     assert backward.flops == 2 * flops
 
 
+@pytest.mark.parametrize(
+    ("function", "forward", "backward"),
+    [
+        # Their gradients are plain matmuls.
+        (lambda a, b: torch.zeros(4, 6, device=a.device).addmm_(a[0], b[0]), 2 * 4 * 5 * 6, 4 * 4 * 5 * 6),
+        (lambda a, b: torch.zeros(4, device=a.device).addmv_(a[0], b[0, :, 0]), 2 * 4 * 5, 4 * 4 * 5),
+        (lambda a, b: torch.zeros(3, 4, 6, device=a.device).baddbmm_(a, b), 2 * 3 * 4 * 5 * 6, 4 * 3 * 4 * 5 * 6),
+        (lambda a, b: torch.zeros(4, 6, device=a.device).addbmm_(a, b), 2 * 3 * 4 * 5 * 6, 4 * 3 * 4 * 5 * 6),
+    ],
+)
+def test_products_added_in_place(function, forward, backward):
+    totals = counted(function, (3, 4, 5), (3, 5, 6))
+    assert [total.flops for total in totals] == [forward, backward]
+
+
+def test_a_bilinear_layer():
+    """y[n, o] = Σ x[n, i]·W[o, i, j]·z[n, j]: of two factors first, their result with the third; so each gradient."""
+    n, i, j, o = 4, 5, 6, 7
+    with torch.device("meta"):
+        found = on_meta(
+            nn.Bilinear(i, j, o), torch.randn(n, i, requires_grad=True), torch.randn(n, j, requires_grad=True)
+        )
+    whole = n * o * i * j
+    assert found.operations.sum("forward").flops == 2 * (whole + n * o * j)
+    assert found.operations.sum("backward").flops == 2 * (3 * whole + n * i * j + n * o * i + n * o * j)
+    assert not found.operations.uncounted
+
+
+def _attention(**options: bool | int) -> nn.Module:
+    class Attention(nn.MultiheadAttention):
+        def forward(self, query, memory):  # type: ignore[override]
+            return super().forward(query, memory, memory, need_weights="kdim" in options)[0]
+
+    return Attention(16, 4, batch_first=True, **options)  # type: ignore[arg-type]
+
+
+PROJECTED = 2 * 2 * (2 * 6 + 2 * 9) * 16 * 16
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "forward", "backward"),
+    [
+        (_attention(), [(2, 6, 16), (2, 9, 16)], PROJECTED + 4 * 2 * 6 * 9 * 16, 2),
+        (_attention(kdim=16, vdim=16), [(2, 6, 16), (2, 9, 16)], PROJECTED + 4 * 2 * 6 * 9 * 16, 2),
+        (
+            _attention(add_bias_kv=True, add_zero_attn=True),
+            [(2, 6, 16), (2, 9, 16)],
+            PROJECTED + 4 * 2 * 6 * 11 * 16,
+            2,
+        ),
+        (lambda a, b: torch.einsum("bhqd,bhkd->bhqk", a, b), [(2, 3, 5, 7), (2, 3, 6, 7)], 2 * 2 * 3 * 5 * 6 * 7, 2),
+        (torch.tensordot, [(3, 4, 5), (4, 5, 6)], 2 * 3 * 20 * 6, 2),
+        (nn.ConvTranspose3d(8, 12, 2, stride=2, groups=2), [(2, 8, 3, 4, 5)], 2 * 2 * 8 * 60 * 6 * 8, 2),
+        (lambda x, w: w @ functional.unfold(x, 3), [(2, 3, 8, 8), (4, 27)], 2 * 2 * 4 * 27 * 36, 2),
+        (lambda x, w: torch.fft.irfft2(torch.fft.rfft2(x) * torch.fft.rfft2(w)), [(2, 8, 8), (8, 8)], 0, 0),
+        (lambda a, b: (torch.complex(a, a) @ torch.complex(b, b)).abs(), [(3, 4), (4, 5)], 4 * 2 * 60, 2),
+        (lambda a, b: torch.func.vmap(torch.mv, (None, 0))(a, b), [(4, 5), (3, 5)], 2 * 60, 2),
+        # The value, its tangent, and the tangent that `a` has not, zeros that torch multiplies too.
+        (lambda a, x: torch.func.jvp(lambda x: x @ a, (x,), (x,))[1], [(5, 6), (4, 5)], 3 * 2 * 120, 1),
+    ],
+)
+def test_what_others_wrote(function, shapes, forward, backward):
+    if isinstance(function, nn.Module):
+        function = function.to("meta")
+    found = counted(function, *shapes)
+    assert found[0].flops == forward
+    assert backward is None or found[1].flops == backward * forward
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+@pytest.mark.parametrize(
+    ("p", "mode", "forward", "backward", "others"),
+    [
+        (2.0, "use_mm_for_euclid_dist", 2, 4, None),  # two squares beside, which the kernel multiplies as columns
+        (2.0, "donot_use_mm_for_euclid_dist", 0, 0, (3, 8)),
+        (1.0, "use_mm_for_euclid_dist_if_necessary", 0, 0, (3, 8)),
+    ],
+)
+def test_distances(device, p, mode, forward, backward, others):
+    a, b = (torch.randn(2, rows, 5, device=device, requires_grad=True) for rows in (3, 9))
+    found = count(nn.Identity(), lambda: torch.cdist(a, b, p, mode).sum(), fused=device == "meta").operations
+    pairs = 2 * 3 * 9
+    assert (found.sum("forward").flops, found.sum("backward").flops) == (forward * pairs * 5, backward * pairs * 5)
+    assert not found.uncounted
+    if others:
+        by_name = [found.sum(operator=f"aten::_cdist_{which}").other_flops for which in ("forward", "backward")]
+        assert by_name == [each * pairs * 5 for each in others]
+    else:
+        assert found.sum("forward").executed_flops == 2 * pairs * (5 + 2)
+
+
+def test_a_bag_of_embeddings_adds_its_vectors_and_reads_no_more():
+    with torch.device("meta"):
+        model, indices = nn.EmbeddingBag(1000, 16, mode="sum"), torch.zeros(20, dtype=torch.long)
+        offsets = torch.zeros(3, dtype=torch.long)
+    found = count(model, lambda: model(indices, offsets).sum()).operations
+    assert not found.uncounted
+    assert found.sum(operator="aten::_embedding_bag").other_flops == 20 * 16
+    assert found.sum(operator="aten::_embedding_bag").other_elements < 300, "not the table of 16,000"
+
+
 @pytest.mark.parametrize(("operator", "dtype"), [(torch._int_mm, torch.int8), (torch._scaled_mm, torch.float8_e4m3fn)])
 def test_products_of_small_formats(operator, dtype):
     with torch.device("meta"):

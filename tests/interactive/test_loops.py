@@ -46,6 +46,12 @@ def two() -> nn.Sequential:
     return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH))
 
 
+def test_a_scripted_model_is_counted_step_by_step(linear):
+    scripted = torch.jit.script(linear)
+    row = measured(scripted, lambda: scripted(batch()).sum().backward(), explicit=True).row
+    assert row["flops"] == 2 * ONE
+
+
 def test_inference_is_a_forward_pass(linear):
     with torch.no_grad():
         row = measured(linear, lambda: linear(batch())).row

@@ -4,14 +4,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import yaml
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from mfulab.conventions.conventions import ORDER
 from mfulab.conventions.explain import TOLERANCE, Explanation, Row, explain
-from mfulab.conventions.models import model_config
+from mfulab.conventions.models import model_config, read_yaml
 from mfulab.conventions.roofline import expect
 from mfulab.schema.errors import ConfigurationError, unknown
 from mfulab.schema.groups import ModelConfig
@@ -52,7 +51,10 @@ def _show_expected(config: ModelConfig, asked: dict[str, Any]) -> int:
     found = expect(config, device, precision, modes=modes, **asked)
     unit, devices = "tokens" if config.vocabulary_size else "samples", asked.get("devices", 1)
     where = f"one {device}" if devices == 1 else f"each of {devices:,} {device}"
-    table = Table(box=box.SIMPLE_HEAD, title=f"{config.name} on {where} in {precision}, at best")
+    title = (
+        f"{config.name} on {where} in {precision}, at best, {asked.get('batch_size', 1)} samples a step on each device"
+    )
+    table = Table(box=box.SIMPLE_HEAD, title=title)
     table.add_column("a step of")
     for column in ("time, ms", f"{unit}/s", "MFU, %", "nothing fused, %", "bound by compute, %", "memory, GB", "fits"):
         table.add_column(column, justify="right")
@@ -69,6 +71,8 @@ def _show_expected(config: ModelConfig, asked: dict[str, Any]) -> int:
         )
     console = _console()
     console.print(table)
+    for said in dict.fromkeys(each.assumes for each in found if each.assumes):
+        console.print(said)
     if devices > 1:
         console.print(f"Memory: {SHARDED}; activations and cache of each one's batch. No time for communication.")
     elif any(each.fits is False for each in found):
@@ -88,16 +92,16 @@ def _read(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
         key, separator, text = word.partition("=")
         if not separator:
             raise ConfigurationError(f"{word}: give key=value")
-        value = yaml.safe_load(text)
+        value = read_yaml(text)
         if key.startswith("model."):
             changes[key.removeprefix("model.")] = value
         elif key in TEXTS:
             asked[key] = text
         elif key in NUMBERS:
-            kinds = (int,) if key in COUNTS else (int, float)
-            if not isinstance(value, kinds) or isinstance(value, bool):
-                raise ConfigurationError(f"{key}={text}: give a{' whole' if key in COUNTS else ''} number")
-            asked[key] = value
+            whole = key in COUNTS
+            if not isinstance(value, int | float) or isinstance(value, bool) or (whole and value % 1 != 0):
+                raise ConfigurationError(f"{key}={text}: give a{' whole' if whole else ''} number")
+            asked[key] = int(value) if whole else value
         else:
             raise unknown("key", key, (*TEXTS, *NUMBERS))
     if "model" not in asked and not changes:

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from rich.console import Console
 
-from mfulab.conventions.models import FOLDERS, model_config
+from mfulab.conventions.models import FOLDERS, model_config, read_yaml
 from mfulab.flops.count import CountError
 from mfulab.flops.experts import active_parameters
 from mfulab.flops.tree import layer_rows, quantity, render
@@ -42,7 +41,7 @@ def _change(word: str) -> tuple[str, Any]:
     key, separator, text = word.partition("=")
     if not separator:
         raise ConfigurationError(f"{word}: give key=value, such as arguments.num_hidden_layers=80")
-    return key, yaml.safe_load(text)
+    return key, read_yaml(text)
 
 
 def _config(model: str, changes: dict[str, Any], sequence_length: int | None) -> ModelConfig:

@@ -94,7 +94,8 @@ def explain(words: tuple[str, ...]) -> int:
     mfulab explain model=llama_3_1_8b sequence_length=8192 device="NVIDIA H100 80GB HBM3" precision=bf16
     tokens_per_s=5762 reported=46.4
 
-    Speeds are of all devices together: tokens_per_s, samples_per_s, or time_s of a step of batch_size samples.
+    tokens_per_s and samples_per_s are of all devices together; time_s is that of a step. batch_size is always the
+    samples of a step on each device, and goes with time_s or with no speed.
     Without a speed: the time that the device's roofline allows, and the memory that a step needs.
     """
     from mfulab.cli import explain

@@ -102,7 +102,7 @@ def explain(
     precision: str = "bf16",
     *,
     sequence_length: int | None = None,
-    batch_size: int = 1,
+    batch_size: int | None = None,
     devices: int = 1,
     tokens_per_s: float | None = None,
     samples_per_s: float | None = None,
@@ -118,7 +118,7 @@ def explain(
         device: its name as a driver reports it, or its PCI id.
         precision: the format of its matmuls: fp64, fp32, tf32, fp16, bf16, fp8, fp4 or int8.
         sequence_length: tokens a sample; the model's own where not given.
-        batch_size: samples of the step that `time_s` is the time of, on all devices together.
+        batch_size: samples of each device's step; with `time_s` alone, and needed there if there are several devices.
         devices: how many of them share the work; speeds are of all together.
         tokens_per_s: tokens a second; or
         samples_per_s: samples a second; or
@@ -133,18 +133,19 @@ def explain(
     """
     config = model_config(model)
     sheet_name, denominators = denominators_of(device, precision, peak_tflop_s)
-    rate = _samples_per_s(config, sequence_length, batch_size, tokens_per_s, samples_per_s, time_s)
     if mode not in get_args(Mode):
         raise unknown("mode", mode, get_args(Mode))
     if reported is not None and not math.isfinite(reported):
         raise ConfigurationError(f"reported={reported}: give an MFU in percent")
     if devices < 1:
         raise ConfigurationError(f"devices={devices}: give 1 or more")
+    speeds = {"tokens_per_s": tokens_per_s, "samples_per_s": samples_per_s, "time_s": time_s}
+    rate = _samples_per_s(config, sequence_length, batch_size, devices, speeds)
     if sequence_length is not None and (sequence_length < 1 or config.vocabulary_size is None):
         why = "give 1 or more" if config.vocabulary_size else f"model={config.name} takes no tokens"
         raise ConfigurationError(f"sequence_length={sequence_length}: {why}")
     counted = work(config, sequence_length, mode=mode)
-    return explained(config.name, sheet_name, counted, rate / devices, denominators, reported)
+    return explained(config.name, sheet_name, counted, rate, denominators, reported)
 
 
 def explained(
@@ -299,28 +300,30 @@ def described(choices: Choices) -> str:
 def _samples_per_s(
     config: ModelConfig,
     sequence_length: int | None,
-    batch_size: int,
-    tokens_per_s: float | None,
-    samples_per_s: float | None,
-    time_s: float | None,
+    batch_size: int | None,
+    devices: int,
+    speeds: Mapping[str, float | None],
 ) -> float:
-    given = {
-        name: value
-        for name, value in (("tokens_per_s", tokens_per_s), ("samples_per_s", samples_per_s), ("time_s", time_s))
-        if value is not None
-    }
+    """Samples a second of each device."""
+    given = {name: value for name, value in speeds.items() if value is not None}
     if len(given) != 1:
         said = " and ".join(f"{name}={value}" for name, value in given.items()) or "no speed"
         raise ConfigurationError(f"{said}: give exactly one of tokens_per_s, samples_per_s and time_s")
     ((name, value),) = given.items()
     if not 0 < value < math.inf:
         raise ConfigurationError(f"{name}={value}: give a number above 0")
-    if batch_size < 1:
+    if batch_size is not None and batch_size < 1:
         raise ConfigurationError(f"batch_size={batch_size}: give 1 or more")
     if name == "time_s":
-        return batch_size / value
+        if batch_size is None and devices > 1:
+            raise ConfigurationError(
+                f"time_s={value}: give batch_size, the samples of a step on each of {devices} devices"
+            )
+        return (batch_size or 1) / value
+    if batch_size is not None:
+        raise ConfigurationError(f"batch_size={batch_size}: says nothing beside {name}; it belongs to time_s")
     if name == "samples_per_s":
-        return value
+        return value / devices
     if config.vocabulary_size is None:
         raise ConfigurationError(f"tokens_per_s={value}: model={config.name} takes no tokens; give samples_per_s")
-    return value / (sequence_length or config.sequence_length or 1)
+    return value / (sequence_length or config.sequence_length or 1) / devices

@@ -1,5 +1,6 @@
 """Models by name, file or mapping, without Hydra: what `mfulab explain` is asked about."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,23 @@ from mfulab.schema.groups import ModelConfig
 
 FOLDERS = (Path("config/model"), Path(__file__).resolve().parents[3] / "config" / "model")
 """Folder of the named models: in this folder's project, else in the checkout that holds this package."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads 1e5 as a number, as Hydra does; plain YAML 1.1 asks for a point and a sign."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def read_yaml(text: str) -> Any:
+    """The value of a text in YAML. Raises ConfigurationError where it is none."""
+    try:
+        return yaml.load(text, _Loader)  # noqa: S506 (a safe one)
+    except yaml.YAMLError as error:
+        raise ConfigurationError(f"{text}: {' '.join(str(error).split())}") from error
 
 
 def model_config(model: str | Path | Mapping[str, Any] | ModelConfig, changes: Mapping[str, Any] = {}) -> ModelConfig:
@@ -54,7 +72,7 @@ def _read(model: str | Path) -> dict[str, Any]:
         path = found[0]
     if not path.exists():
         raise ConfigurationError(f"model={model}: there is no such file")
-    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    content = read_yaml(path.read_text(encoding="utf-8"))
     if not isinstance(content, dict):
         raise ConfigurationError(f"model={model}: holds no model; see config/model/ for what one looks like")
     return content

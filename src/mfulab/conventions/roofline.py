@@ -14,6 +14,8 @@ from mfulab.schema.errors import ConfigurationError, unknown
 from mfulab.schema.formats import ELEMENT_BYTES
 from mfulab.schema.groups import ModelConfig
 
+EVENLY = "Experts: read as often as tokens choose them if routed evenly at random, E·(1 - (1 - k/E)^tokens) of E."
+
 
 @dataclass(frozen=True)
 class Expectation:
@@ -31,6 +33,7 @@ class Expectation:
         memory_bytes: weights, gradients, Adam's state and saved activations; in inference weights and cache. Of
             several devices what each holds.
         fits: whether the device holds that; None if its memory is not known.
+        assumes: what the time takes for granted; empty if nothing.
     """
 
     mode: Mode
@@ -43,6 +46,7 @@ class Expectation:
     tokens_per_s: float
     memory_bytes: float
     fits: bool | None
+    assumes: str = ""
 
 
 def expect(
@@ -127,6 +131,7 @@ def expected(
         tokens_per_s=counted.tokens / products_s,
         memory_bytes=needed,
         fits=None if capacity is None else needed <= capacity,
+        assumes=" ".join(filter(None, (EVENLY if counted.inactive else "", counted.message))),
     )
 
 

@@ -22,6 +22,11 @@ ALIKE = {
     "GPT2LMHeadModel": "n_layer",
 }
 
+LATENT = (
+    "Latent attention: counted as transformers runs it, which expands the latents of all earlier tokens in each step; "
+    "one that absorbs the projections multiplies less."
+)
+
 
 @dataclass(frozen=True)
 class Operation:
@@ -52,7 +57,7 @@ class Work:
         saved_elements: floats kept for the backward pass.
         cache_elements: keys and values of all tokens; 0 if the model keeps none.
         operations: what was counted.
-        message: how it was counted where not on the meta device.
+        message: how it was counted where not on the meta device, and what an implementation may do otherwise.
     """
 
     mode: Mode
@@ -149,22 +154,11 @@ def _counted(config: ModelConfig, sequence_length: int | None, batch_size: int, 
     """Counts the whole model; `alike` sums over blocks that differ in their number alone."""
     from mfulab.flops.compare import transformer_shape
     from mfulab.flops.experts import active_parameters
-    from mfulab.flops.memory import key_value_cache_bytes
     from mfulab.models.counted import count_model, looked_up_parameters
 
     length = (sequence_length or config.sequence_length) if config.vocabulary_size else None
     counted = count_model(config, batch_size, length, mode=mode)
     shape = transformer_shape(counted.model) if length else None
-    cache = 0
-    if shape and shape.causal and length:
-        cache = key_value_cache_bytes(
-            layers=shape.layers,
-            key_value_heads=shape.key_value_heads,
-            head_width=shape.head_width,
-            tokens=length,
-            batch_size=batch_size,
-            element_bytes=1,
-        )
     parameters = list(counted.model.parameters())
     held = sum(each.numel() for each in parameters)
     return Work(
@@ -177,9 +171,9 @@ def _counted(config: ModelConfig, sequence_length: int | None, batch_size: int, 
         unmultiplied=sum(each.numel() for each in parameters if each.ndim < 2),
         inactive=held - active_parameters(counted.model),
         saved_elements=counted.count.saved.elements,
-        cache_elements=cache,
+        cache_elements=shape.cache_elements(batch_size * length) if shape and length else 0,
         operations=tuple(_operations(counted.count.operations, alike)),
-        message=counted.message,
+        message=LATENT if mode == "decoding" and shape and shape.latent_width else counted.message,
     )
 
 

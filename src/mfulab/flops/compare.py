@@ -18,6 +18,11 @@ def transformer_shape(model: torch.nn.Module) -> TransformerShape | None:
     heads = getattr(config, "num_attention_heads", None)
     if config is None or heads is None or not getattr(config, "vocab_size", None):
         return None
+    # Latent attention: its scores are of wider vectors than its values.
+    latent, width = getattr(config, "kv_lora_rank", None) or 0, 0
+    if latent:
+        latent += config.qk_rope_head_dim
+        width = (config.qk_nope_head_dim + config.qk_rope_head_dim + config.v_head_dim) // 2
     output = getattr(model, "get_output_embeddings", lambda: None)()
     looked_up = sum(
         module.weight.numel()
@@ -28,11 +33,12 @@ def transformer_shape(model: torch.nn.Module) -> TransformerShape | None:
         parameters=sum(parameter.numel() for parameter in model.parameters()) - looked_up,
         layers=config.num_hidden_layers,
         heads=heads,
-        head_width=getattr(config, "head_dim", None) or config.hidden_size // heads,
+        head_width=width or getattr(config, "head_dim", None) or config.hidden_size // heads,
         width=config.hidden_size,
         vocabulary_size=config.vocab_size,
         key_value_heads=getattr(config, "num_key_value_heads", None) or heads,
         causal=any(getattr(module, "is_causal", False) is True for module in model.modules()),
+        latent_width=latent,
     )
 
 

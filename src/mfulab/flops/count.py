@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from mfulab.flops.certainty import Certainty, LayerCount, certainty
 from mfulab.flops.counter import Operations, OperatorCounter
 from mfulab.flops.fused import fused_operators
 from mfulab.flops.layers import LayerTracker
-from mfulab.flops.tensors import Held, SavedTensors
+from mfulab.flops.tensors import Held, LstmsOnCpu, SavedTensors
 from mfulab.flops.useful import RealTokens, real_tokens, useful_flops
 
 
@@ -30,6 +30,8 @@ class Count:
         peak: largest memory alive at once beside parameters and inputs: activations, gradients, what is in passing.
         by_layers: forward FLOPs of the layers that have formulas of their own: a second count.
         real: the batch's documents, from the first layer's call that shows them; None if none does.
+        saved_in_part: whether gradients of torch.func saved tensors, which no hook sees: `saved` is without these.
+        more_on_cpu: what LSTMs would save on a CPU beyond `saved`, where the count ran on the meta device.
     """
 
     operations: Operations
@@ -37,6 +39,8 @@ class Count:
     peak: Held
     by_layers: dict[str, int]
     real: RealTokens | None = None
+    saved_in_part: bool = False
+    more_on_cpu: Held = field(default_factory=Held)
 
     @property
     def useful_percent(self) -> float | None:
@@ -50,12 +54,12 @@ class Count:
         return certainty(self.operations, self.by_layers)
 
 
-def count(model: torch.nn.Module, step: Callable[[], torch.Tensor], backward: bool = True, fused: bool = True) -> Count:
+def count(model: torch.nn.Module, step: Callable[[], Any], backward: bool = True, fused: bool = True) -> Count:
     """Counts a step in which the model computes a scalar loss, and the gradients of what requires them.
 
     Args:
         model: the model whose layers the count is told by, on the device that the step runs on.
-        step: runs the forward pass and returns the loss, a scalar.
+        step: runs the forward pass and returns the loss, a scalar; or gradients, if it computes them by torch.func.
         backward: whether to run the backward pass too.
         fused: whether attention is one operator, as on a device; for devices without data (meta, fake tensors) only.
 
@@ -67,16 +71,19 @@ def count(model: torch.nn.Module, step: Callable[[], torch.Tensor], backward: bo
     counter = OperatorCounter(layers)
     second = LayerCount(model)
     told = _RealTokens(model)
+    lstms = LstmsOnCpu(model, saved)
     try:
         with second, told, counter, fused_operators() if fused else nullcontext():
-            with saved:
+            with saved, lstms:
                 loss = step()
-            if backward and loss.requires_grad:
+            if backward and isinstance(loss, torch.Tensor) and loss.requires_grad:
                 loss.backward()
     except Exception as error:
         where = f"layer {layers.failed}" if layers.failed else "its own forward"
         raise CountError(f"{type(model).__name__} failed in {where}: {error}") from error
-    return Count(counter.operations, saved.total, counter.live.peak, second.flops, told.found)
+    return Count(
+        counter.operations, saved.total, counter.live.peak, second.flops, told.found, saved.interrupted, lstms.more
+    )
 
 
 class _RealTokens(ExitStack):
@@ -85,7 +92,8 @@ class _RealTokens(ExitStack):
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
         self.found: RealTokens | None = None
-        for module in model.modules():
+        hookable = (each for each in model.modules() if not isinstance(each, torch.jit.ScriptModule))
+        for module in hookable:
             self.callback(module.register_forward_pre_hook(self._note, with_kwargs=True).remove)
 
     def _note(self, module: torch.nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:

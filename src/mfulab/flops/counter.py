@@ -21,14 +21,17 @@ from torch.utils.flop_counter import flop_registry
 from mfulab.flops.attention import SIGNATURES, VARIABLE_SIGNATURES
 from mfulab.flops.cost import Cost
 from mfulab.flops.elementwise import other_flops
+from mfulab.flops.experts import expert_numbers, unread_elements
 from mfulab.flops.flex import flex_attention_seen
 from mfulab.flops.layers import LayerTracker, Pass
-from mfulab.flops.operators import FORMULAS, operator_name
+from mfulab.flops.operators import FORMULAS, grouped_product, operator_name
 from mfulab.flops.tensors import LiveTensors
 
 ATTENTION_BACKWARD = frozenset(
     name for name in (*SIGNATURES, *VARIABLE_SIGNATURES) if name.endswith("_backward") and not name.startswith("mfulab")
 )
+
+LOOK_UPS = frozenset({"aten::embedding", "aten::_embedding_bag", "aten::index", "aten::index_select", "aten::gather"})
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,8 @@ class Key:
 class Totals:
     """Sums over calls. FLOPs as in Cost; `other_flops` are those that do not count towards MFU.
 
-    `elements` were read and written by operators that count towards MFU, `other_elements` by all others.
+    `elements` were read and written by operators that count towards MFU, `other_elements` by all others. Of stacked
+    experts those are read that tokens choose, as if routed evenly at random.
     `bounds` are calls whose cost is an upper bound.
     """
 
@@ -141,6 +145,7 @@ class OperatorCounter:
         self.operations = Operations()
         self.live = LiveTensors()
         self._layers = layers
+        self._experts = expert_numbers(layers.model)
         self._memory = memory
         self._open = ExitStack()
 
@@ -174,11 +179,15 @@ class OperatorCounter:
             call.attention_flops, call.rectangle_flops = cost.attention_flops, cost.rectangle_flops
             call.padding_flops, call.bounds = cost.padding_flops, int(cost.bound)
             call.elements = elements(read) + elements(written)
+            if FORMULAS.get(name) is grouped_product and args[1].ndim == 3:
+                call.elements -= unread_elements(self._experts, args[0], args[1])
         else:
             other = other_flops(operator, read + written, args, kwargs)
             if other is None:
                 self.operations.uncounted[name] += 1
             call.other_flops = other or 0
+            if name in LOOK_UPS:  # of a table as much is read as is written
+                read = [*(tensor for tensor in read if tensor is not args[0]), *written[:1]]
             # A view moves nothing.
             call.other_elements = 0 if other == 0 and _shares_memory(read, written) else elements(read + written)
         layer, direction = self._layers.place()

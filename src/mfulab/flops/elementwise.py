@@ -18,6 +18,8 @@ PER_ELEMENT: dict[str, int] = {
     "hardswish": 4,
     "softplus": 3,
     "softplus_backward": 4,
+    # Sine and cosine, each times the size.
+    "polar": 4,
     # Of bitsandbytes: each weight by its block's scale.
     "dequantize_4bit": 1,
     "dequantize_blockwise": 1,
@@ -90,7 +92,7 @@ FREE_NAMESPACES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autog
 # Moving, making, choosing and looking up: no arithmetic on floats.
 FREE = frozenset(
     """
-    _unsafe_index device
+    _unsafe_index device complex
     embedding clone copy copy_ _to_copy detach detach_ cat stack where masked_fill masked_fill_ fill fill_ zero_ zeros
     zeros_like ones ones_like full full_like empty empty_like empty_strided empty_permuted new_empty new_zeros new_ones
     new_full new_empty_strided scalar_tensor arange linspace eye tril triu tril_indices triu_indices rand rand_like
@@ -101,6 +103,7 @@ FREE = frozenset(
     lift_fresh_copy set_ resize_ result_type is_same_size _has_compatible_shallow_copy_type split split_with_sizes
     unsafe_split unsafe_split_with_sizes searchsorted bucketize reflection_pad2d replication_pad2d channel_shuffle
     pixel_shuffle im2col col2im unfold_backward diagonal_backward masked_select isin equal
+    reflection_pad1d reflection_pad1d_backward diag_embed sparse_dim _to_dense sparse_mask _linalg_check_errors
     diff _has_same_storage_numel _efficientzerotensor _to_sparse _unsafe_index
     _is_all_true _is_any_true masked_scatter masked_scatter_backward upsample_nearest2d upsample_nearest1d
     _nested_tensor_from_tensor_list _nested_tensor_size _nested_tensor_storage_offsets _nested_tensor_strides
@@ -123,6 +126,10 @@ def other_flops(packet: Any, tensors: list[torch.Tensor], args: tuple[Any, ...],
         return _over_lists(name, args)
     if name.startswith("_fft_"):
         return _fourier(args, real=name != "_fft_c2c")
+    if name in _DISTANCES:
+        return _DISTANCES[name] * tensors[-1 if name == "_cdist_forward" else 0].numel() * args[1].shape[-1]
+    if name in _BAGS:
+        return args[1].numel() * args[0].shape[-1]
     per_element = _flops_per_element(packet)
     if per_element is None:
         return _pooling(packet, args)
@@ -135,7 +142,7 @@ def other_flops(packet: Any, tensors: list[torch.Tensor], args: tuple[Any, ...],
 def has_other_formula(packet: Any) -> bool:
     """Says whether `other_flops` knows an operator, a `torch.ops` overload packet."""
     name = getattr(packet, "__name__", "")
-    known = (*FUSED_OPTIMIZERS, *_POOLINGS)
+    known = (*FUSED_OPTIMIZERS, *_POOLINGS, *_DISTANCES, *_BAGS)
     return name in known or name.startswith(("_foreach_", "_fft_")) or _flops_per_element(packet) is not None
 
 
@@ -154,6 +161,12 @@ def _fourier(args: tuple[Any, ...], real: bool) -> int:
     size = prod(x.shape[dimension] for dimension in dimensions)
     return round(5 * x.numel() * log2(max(size, 1)) / (2 if real else 1))
 
+
+# Of each pair of vectors and each of their elements: difference, its size or square, sum; a gradient one more.
+_DISTANCES = {"_cdist_forward": 3, "_cdist_backward": 4}
+
+# Each looked-up vector is added to its bag, and its bag's gradient to the vector's.
+_BAGS = ("_embedding_bag", "_embedding_bag_forward_only", "_embedding_bag_backward", "_embedding_bag_dense_backward")
 
 _POOLINGS = ("max_pool2d_with_indices", "avg_pool2d")
 

@@ -74,9 +74,20 @@ def _are_numbers(argument: Any) -> bool:
     return isinstance(argument, torch.Tensor) and argument.dtype in (torch.int32, torch.int64)
 
 
-def expected_experts_read(experts: int, active: int, tokens: int) -> float:
+def expected_experts_read(experts: int, active: int, tokens: float) -> float:
     """Experts read by `tokens` tokens that are routed evenly at random: E·(1 − (1 − k/E)ⁿ)."""
     return experts * (1 - (1 - active / experts) ** tokens)
+
+
+def unread_elements(numbers: tuple[int, int] | None, rows: torch.Tensor, experts: torch.Tensor) -> int:
+    """Elements of stacked weights [E, …] that no row reads, of k·n rows of n tokens routed evenly at random.
+
+    `numbers` as `expert_numbers` gives them; of other groups each row chooses one.
+    """
+    count = experts.shape[0]
+    active = numbers[1] if numbers and numbers[0] == count else 1
+    read = expected_experts_read(count, active, rows.shape[0] / active)
+    return round(experts.numel() * (1 - read / count))
 
 
 def kept_tokens(tokens_of: Sequence[int], capacity: int) -> int:

@@ -42,6 +42,7 @@ class TransformerShape:
         vocabulary_size: V.
         key_value_heads: heads of keys and values, fewer than H where they are grouped.
         causal: whether each token attends to earlier ones alone, so that their keys and values can be kept.
+        latent_width: elements of a token that multi-head latent attention keeps for keys and values; 0 for all other.
     """
 
     parameters: int
@@ -52,6 +53,15 @@ class TransformerShape:
     vocabulary_size: int
     key_value_heads: int
     causal: bool
+    latent_width: int = 0
+
+    def cache_elements(self, tokens: int) -> int:
+        """Elements that `tokens` tokens leave in the cache: 2·L·heads·width each, or L latent vectors; 0 if not causal.
+
+        Latents: DeepSeek-AI 2024, arXiv:2405.04434, section 2.1.
+        """
+        width = self.latent_width or 2 * self.key_value_heads * self.head_width
+        return self.layers * width * tokens if self.causal else 0
 
 
 def kaplan_flops(shape: TransformerShape, tokens: int) -> int:

@@ -46,7 +46,7 @@ class LayerTracker:
         self._names: dict[int, str] = {}
         for name, module in model.named_modules():
             self._names.setdefault(id(module), name)
-        self._model = model  # an id is a module's own only while the module lives
+        self.model = model  # an id is a module's own only while the module lives
         self._frames: list[_Frame] = []
         self._numbers = [-1]
         self._layers = [ROOT]

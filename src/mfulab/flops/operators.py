@@ -109,7 +109,7 @@ def batched_product(a: torch.Tensor, b: torch.Tensor, *args: Any, out: Any, **kw
     return flops
 
 
-@_formula("aten::baddbmm")
+@_formula("aten::baddbmm", "aten::baddbmm_")
 def added_batched_product(
     added: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *args: Any, out: Any, **kwargs: Any
 ) -> int | Cost:
@@ -117,10 +117,36 @@ def added_batched_product(
     return batched_product(a, b, out=out)
 
 
-@_formula("aten::addmm", "aten::addmv", "aten::addbmm", "aten::_addmm_activation", "aten::_sparse_addmm")
+@_formula(
+    "aten::addmm", "aten::addmm_", "aten::addmv", "aten::addmv_", "aten::addbmm", "aten::addbmm_",
+    "aten::_addmm_activation", "aten::_sparse_addmm",
+)  # fmt: skip
 def added_product(added: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *args: Any, out: Any, **kwargs: Any) -> int:
     """The product's FLOPs; adding the first operand is not counted, as everywhere."""
     return product(a, b, out=out)
+
+
+@_formula("aten::_trilinear")
+def trilinear(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, *rest: Sequence[int], out: Any, **kwargs: Any) -> int:
+    """Bilinear's product of three factors and each of its gradients: of the first two, then of that with the third.
+
+    `rest` is the dimensions of size 1 that each factor is given, and those that are summed over.
+    """
+    *added, summed = (set(dimensions) for dimensions in rest[:4])
+    sizes: dict[int, int] = {}
+    for factor, missing in zip((a, b, c), added, strict=True):
+        own = sorted(set(range(factor.ndim + len(missing))) - missing)
+        sizes |= dict(zip(own, factor.shape, strict=True))
+    pair = set(sizes) - (added[0] & added[1])
+    left = pair - (summed & added[2])
+    return 2 * prod(sizes[each] for each in pair) + 2 * prod(sizes[each] for each in left | set(sizes) - added[2])
+
+
+@_formula("aten::_euclidean_dist")
+def distances(a: torch.Tensor, b: torch.Tensor, *args: Any, out: Any, **kwargs: Any) -> Cost:
+    """[…, n, k] to […, m, k] by -2·a·bᵀ; the kernel multiplies k + 2 columns, which adds both squares."""
+    flops = 2 * a.numel() * b.shape[-2]
+    return Cost(flops, flops, flops + 4 * a.numel() // a.shape[-1] * b.shape[-2])
 
 
 @_formula("aten::_sparse_mm")

@@ -1,12 +1,17 @@
 """Tensors that a step keeps: those saved for the backward pass, and all that are alive at once."""
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
+from typing import Any
+from unittest.mock import patch
 
 import torch
+
+from mfulab.flops.memory import onednn_lstm_workspace
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,9 @@ class _Storages:
     def __init__(self) -> None:
         self._alive: dict[int, weakref.ref[torch.UntypedStorage]] = {}
 
+    def __contains__(self, storage: torch.UntypedStorage) -> bool:
+        return storage._cdata in self._alive
+
     def add(self, tensor: torch.Tensor, when_gone: Callable[[], None] = lambda: None) -> bool:
         """Says whether the tensor's memory is new; `when_gone` is called when its last reference goes."""
         if tensor.layout != torch.strided or (storage := tensor.untyped_storage())._cdata in self._alive:
@@ -61,28 +69,116 @@ class _Storages:
 
 
 class SavedTensors:
-    """Inside it, whatever autograd saves is noted, each piece of memory once, parameters and buffers left out."""
+    """Inside it, whatever autograd saves is noted, each piece of memory once, parameters and buffers left out.
+
+    `interrupted` says whether torch.func computed gradients, whose saved tensors are not noted.
+    """
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.total = Held()
+        self.interrupted = False
         self._seen = _Storages()
         for tensor in (*model.parameters(), *model.buffers()):
             self._seen.add(tensor)
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._note, lambda tensor: tensor)
+        self._open = ExitStack()
 
     def __enter__(self) -> "SavedTensors":
-        self._hooks.__enter__()
+        with ExitStack() as undo:
+            undo.enter_context(patch.object(torch.autograd.graph, "disable_saved_tensors_hooks", self._without()))
+            undo.enter_context(self._hooks)
+            self._open = undo.pop_all()
         return self
+
+    def _without(self) -> Callable[[str], AbstractContextManager[None]]:
+        """Takes the hooks away where torch.func computes gradients, which fails in their presence."""
+        disable = torch.autograd.graph.disable_saved_tensors_hooks
+
+        @contextmanager
+        def disabled(message: str) -> Iterator[None]:
+            top = torch._C._autograd._top_saved_tensors_default_hooks(True)
+            if top is None or top[0] != self._note:
+                with disable(message):
+                    yield
+                return
+            self.interrupted = True
+            self._hooks.__exit__()
+            try:
+                with disable(message):
+                    yield
+            finally:
+                self._hooks.__enter__()
+
+        return disabled
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._hooks.__exit__(kind, error, trace)
+        self._open.close()
+
+    def __contains__(self, storage: torch.UntypedStorage) -> bool:
+        return storage in self._seen
+
+    def holds(self, tensor: Any) -> bool:
+        """Says whether a tensor's memory was noted before."""
+        return isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided and tensor.untyped_storage() in self
 
     def _note(self, tensor: torch.Tensor) -> torch.Tensor:
         if self._seen.add(tensor):
             self.total += _held(tensor)
         return tensor
+
+
+class LstmsOnCpu(ExitStack):
+    """Notes, of LSTMs on the meta device, what oneDNN would save beyond the operators that were counted: `more`.
+
+    On a CPU torch runs LSTMs of batches by oneDNN in fp32, and in bf16 where the CPU has instructions for it; not
+    those with projections, and no packed sequences. Each call of a layer and direction keeps its output, its first
+    and last states, and a workspace.
+    """
+
+    def __init__(self, model: torch.nn.Module, saved: SavedTensors) -> None:
+        super().__init__()
+        self.more = Held()
+        self._saved = saved
+        self._before = Held(), False
+        self._outputs: list[tuple[weakref.ref[torch.UntypedStorage], int]] = []
+        self.callback(self._shared)
+        for module in model.modules():
+            if isinstance(module, torch.nn.LSTM) and not module.proj_size:
+                self.callback(module.register_forward_pre_hook(self._enter).remove)
+                self.callback(module.register_forward_hook(self._leave).remove)
+
+    def _enter(self, module: torch.nn.Module, arguments: Any) -> None:
+        self._before = self._saved.total, bool(arguments) and self._saved.holds(arguments[0])
+
+    def _leave(self, lstm: Any, arguments: Any, output: Any) -> None:
+        x: Any = arguments[0] if arguments else None
+        if not isinstance(x, torch.Tensor) or not x.is_meta or not output[0].requires_grad:
+            return
+        batch = x.shape[0 if lstm.batch_first else 1] if x.ndim == 3 else 1
+        steps = x.numel() // x.shape[-1] // max(batch, 1)
+        directions, hidden = 1 + lstm.bidirectional, steps * batch * lstm.hidden_size
+        before, held = self._before
+        needed = Held(0 if held else x.numel())
+        for layer in range(lstm.num_layers):
+            inputs = lstm.hidden_size * directions if layer else lstm.input_size
+            elements, fixed = onednn_lstm_workspace(steps, batch, inputs, lstm.hidden_size)
+            calls = hidden + 4 * batch * lstm.hidden_size + elements
+            if not lstm.bias:  # zeros of the weights' shapes stand for biases
+                calls += 4 * lstm.hidden_size * (inputs + lstm.hidden_size)
+            # Directions are joined for the next layer, unless dropout writes them anew, beside its mask.
+            joined = hidden * directions * (2 if lstm.dropout and lstm.training else directions > 1)
+            needed += Held(directions * calls + (joined if layer else 0), directions * fixed)
+        self.more += needed - (self._saved.total - before)
+        if directions == 1:
+            self._outputs.append((weakref.ref(output[0].untyped_storage()), hidden))
+
+    def _shared(self) -> None:
+        """Takes off the outputs that the layers that follow save as well."""
+        for storage, size in self._outputs:
+            if (alive := storage()) is not None and alive in self._saved:
+                self.more -= Held(size)
 
 
 class LiveTensors:

@@ -80,8 +80,8 @@ class Phases:
         self.done, self.forwards, self._runs = [], 0, 0
         with ExitStack() as undo:
             for place, model in enumerate(self._models):
-                if getattr(model, "_compiled_call_impl", None) is not None:
-                    continue  # compiled in place: its hooks are compiled with it
+                if isinstance(model, torch.jit.ScriptModule) or getattr(model, "_compiled_call_impl", None) is not None:
+                    continue  # a script takes no hooks; compiled in place, they are compiled with it
                 before = self._guarded(lambda *given, place=place: self._before(place, *given))
                 handle = model.register_forward_pre_hook(before, with_kwargs=True)
                 undo.callback(handle.remove)

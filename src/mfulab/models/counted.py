@@ -10,6 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from mfulab.flops.count import Count, CountError, count
+from mfulab.flops.fused import fused_operators
 from mfulab.flops.values import KnownValues
 from mfulab.models.build import (
     ModelError,
@@ -95,22 +96,30 @@ def _count(
 ) -> ModelCount:
     if means == "cpu":
         _refuse_what_does_not_fit(config)
-    with _tensors(means) as device, torch.no_grad() if mode != "training" else nullcontext():
-        model = build(config).train(mode == "training")
+    fused, training = means != "cpu", mode == "training"
+    with _tensors(means) as device, torch.set_grad_enabled(training):
+        model = build(config).train(training)
         if checkpointing:
             enable_checkpointing(model)
         batch = make_batch(config, batch_size, sequence_length, device=device)
         require_positions(model, batch)
         generating = {"prefill": prefiller, "decoding": decoder}.get(mode)
-        generate = generating(model, batch.inputs, model) if generating else None
+        with fused_operators() if fused else nullcontext():
+            generate = generating(model, batch.inputs, model) if generating else None
         ends = [batch.inputs.numel() if batch.inputs.is_floating_point() else 0]
 
         def step() -> torch.Tensor:
             output = generate() if generate else model(batch.inputs)
             ends[1:] = [first_tensor(output).numel()]
-            return loss(output, batch.targets, config.task) if mode == "training" else first_tensor(output)
+            return loss(output, batch.targets, config.task) if training else first_tensor(output)
 
-        counted = count(model, step, fused=means != "cpu")
+        try:
+            counted = count(model, step, backward=training, fused=fused)
+        except CountError as error:
+            if training or "does not require grad" not in str(error):
+                raise
+            with torch.enable_grad():  # forces are gradients inside the model
+                counted = count(model, step, backward=False, fused=fused)
         return ModelCount(counted, model, means, message, sum(ends))
 
 

@@ -181,6 +181,10 @@ class FlopsRow(Row):
     activation_fixed_bytes: int | None = Field(
         None, description="Integers and masks saved for it, the same in every precision."
     )
+    cpu_lstm_bytes: int | None = Field(
+        None, description="Beyond activation_bytes: what oneDNN's LSTMs save on a CPU in fp32, or in bf16 where it can."
+    )
+    cpu_lstm_fixed_bytes: int | None = Field(None, description="The same, of what stays fp32 in every precision.")
     checkpointed_activation_bytes: int | None = Field(
         None, description="Floats saved with activation checkpointing, 4 bytes an element."
     )

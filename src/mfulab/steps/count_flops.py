@@ -7,7 +7,7 @@ from mfulab.flops.compare import compare_formulas, transformer_shape
 from mfulab.flops.count import CountError
 from mfulab.flops.counter import Operations
 from mfulab.flops.formulas import TransformerShape
-from mfulab.flops.memory import key_value_cache_bytes, logits_bytes
+from mfulab.flops.memory import logits_bytes
 from mfulab.flops.optimizers import optimizer_flops
 from mfulab.flops.parallel import plans
 from mfulab.flops.tree import layer_rows
@@ -90,8 +90,10 @@ def _row(config: CountFlopsConfig, counted: ModelCount) -> FlopsRow:
         backward_bytes=BYTES * backward.elements,
         other_bytes=BYTES * forward.other_elements,
         other_backward_bytes=BYTES * backward.other_elements,
-        activation_bytes=BYTES * counted.count.saved.elements,
-        activation_fixed_bytes=counted.count.saved.fixed_bytes,
+        activation_bytes=None if counted.count.saved_in_part else BYTES * counted.count.saved.elements,
+        activation_fixed_bytes=None if counted.count.saved_in_part else counted.count.saved.fixed_bytes,
+        cpu_lstm_bytes=BYTES * counted.count.more_on_cpu.elements,
+        cpu_lstm_fixed_bytes=counted.count.more_on_cpu.fixed_bytes,
         step_peak_bytes=BYTES * counted.count.peak.elements,
         step_peak_fixed_bytes=counted.count.peak.fixed_bytes,
     )
@@ -103,14 +105,7 @@ def _add_transformer(row: FlopsRow, config: CountFlopsConfig, shape: Transformer
         batch_size=config.batch_size, tokens=tokens, vocabulary_size=shape.vocabulary_size, element_bytes=BYTES
     )
     if shape.causal:
-        row.key_value_cache_bytes = key_value_cache_bytes(
-            layers=shape.layers,
-            key_value_heads=shape.key_value_heads,
-            head_width=shape.head_width,
-            tokens=tokens,
-            batch_size=config.batch_size,
-            element_bytes=BYTES,
-        )
+        row.key_value_cache_bytes = BYTES * shape.cache_elements(tokens * config.batch_size)
 
 
 def _add_inference(row: FlopsRow, config: CountFlopsConfig, intensities: dict[str, Intensities]) -> None:
