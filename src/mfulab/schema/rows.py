@@ -6,7 +6,7 @@ A row is what a step measured; None stands for "not measured" and becomes an emp
 import json
 import math
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -287,7 +287,7 @@ class MatmulRow(TimedRow):
     )
 
 
-def is_in_range(value: float) -> bool:
+def is_in_range(value: Any) -> bool:
     """True for zero and for what a quantity in base units may be; false for infinity and NaN."""
     return not value or SMALLEST <= abs(value) <= LARGEST
 
@@ -305,7 +305,7 @@ def impossible(row: Row, now: datetime) -> str | None:
         if math.isinf(value) and (name in UNBOUNDED or name.endswith("_error")):
             continue
         may_be_tiny = name == "loss" or name.endswith("_error")
-        if not is_in_range(value) and not (abs(value) < 1 and may_be_tiny or name.startswith(OF_A_FORMAT)):
+        if not is_in_range(value) and not ((abs(value) < 1 and may_be_tiny) or name.startswith(OF_A_FORMAT)):
             return f"{name}={value:g}: out of range"
         if value < 0 and name not in SIGNED:
             return f"{name}={value:g}: below zero"

@@ -159,10 +159,11 @@ def from_config(table: str, config: Mapping[str, Any], links: Mapping[str, str |
     """Values that the join needs besides a run's row; `links` are folders of the runs it is joined with."""
 
     def given(group: str, key: str, kind: type) -> Any:
-        """A nested value, if it is there and of its type."""
-        content = config.get(group)
-        value: Any = content.get(key) if isinstance(content, Mapping) else None
-        return value if type(value) is kind and (kind is str or is_in_range(value)) else None
+        """A nested value, if it is there, of its type and in range."""
+        content: Any = config.get(group)
+        value = content.get(key) if isinstance(content, Mapping) else None
+        is_kept = type(value) is kind and (isinstance(value, str) or is_in_range(value))
+        return value if is_kept else None
 
     flops, compute = links.get("flops"), links.get("compute")
     dtype = given("precision", "dtype", str)
