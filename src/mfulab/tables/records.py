@@ -292,7 +292,7 @@ def _typed(name: str, text: str | None) -> Any:
 
 
 def first_line(error: Exception) -> str:
-    """What an error says in one line; of pydantic's the first cell that is none of its column's."""
+    """Gives an error in one line: of pydantic's the first bad cell, with its column."""
     if isinstance(error, ValidationError):
         first = error.errors()[0]
         return f"{'.'.join(map(str, first['loc']))}={str(first['input'])[:80]!r}: {first['msg']}"
