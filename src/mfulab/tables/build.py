@@ -140,7 +140,12 @@ def joined(records: Records) -> Records:
     _fill(records.get("readings", []), lambda row: join.reading_columns(row, beside.compute(row), beside.device(row)))
     traces = records.get("traces", [])
     bests = best_matmuls(records) if traces else {}
-    _fill(traces, lambda row: trace_join.trace_columns(row, bests.get(row.get("device") or "")))
+
+    def trace_columns(row: Record) -> Record:
+        jobs.collectives(row)  # which `jobs.joined` holds against those of other ranks
+        return trace_join.trace_columns(row, bests.get(row.get("device") or ""))
+
+    _fill(traces, trace_columns)
     jobs.joined(traces)
     return records
 
@@ -160,7 +165,7 @@ def best_matmuls(records: Records) -> dict[str, dict[Any, float]]:
     found: dict[str, dict[Any, float]] = {}
     for row in records["matmul"]:
         device, speed = names.get(_machine(row)), row.get("tflop_s")
-        if device and speed and row["status"] == "ok":
+        if device and speed and row["status"] == "ok" and row["m"] and row["n"] and row["k"]:
             shape = headroom.shape_class(row["batch"] or 1, row["m"], row["n"], row["k"])
             key = row.get("effective_precision") or row["precision"], shape
             best = found.setdefault(device, {})
