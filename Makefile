@@ -56,7 +56,7 @@ bench: $(VENV)/installed ## Each target beside what was got, in two minutes (ALL
 	    $(BIN)/python benchmarks/$$each || missed=1; done; exit $$missed
 
 faults: $(VENV)/tested ## Sweeps that are killed, cut off and lied to: ten minutes (docs/reliability.md)
-	MFULAB_FAULTS=5 MFULAB_EXAMPLES=2000 $(BIN)/pytest -n auto tests/workflow/test_faults.py tests/planning/test_checks.py
+	MFULAB_FAULTS=5 MFULAB_EXAMPLES=2000 $(BIN)/pytest -n auto tests/workflow/test_faults.py tests/planning/test_checks.py tests/report/test_hostile.py
 
 unlock: $(VENV)/installed ## Forget a sweep that was killed on another machine; refused while one runs here
 	$(BIN)/snakemake --unlock

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.planted import PLANTED
 from support.workflow_copy import ROOT
 
 from mfulab.planning import composition
 from mfulab.planning.checks import MOST
 from mfulab.planning.composition import compose_experiments
-from mfulab.planning.load import place
+from mfulab.planning.load import load, place
 from mfulab.planning.overrides import from_snakemake
 from mfulab.planning.runs import plan
 from mfulab.schema.errors import ConfigurationError
@@ -62,11 +63,21 @@ def told(config, folder=CONFIG):
         ({"experiment": "kernels", "batch_size": "abc"}, ["batch_size=abc", "integer"]),  # no step of it reads that
         ({"experiment": "kernels", "seed": -1}, ["seed=-1"]),
         ({"timing": 3}, ["timing=3", "timing.windows"]),
-        ({"timing.time_limit_s": "inf"}, ["timing.time_limit_s=inf", "finite"]),
+        ({"timing.time_limit_s": "inf"}, ["timing.time_limit_s=inf", "2678400"]),
         ({"kernel.block": []}, ["kernel.block=[]"]),
         ({"overrides": "model='x"}, ["overrides=model='x", "quot"]),
         ({"~model": "resnet18"}, ["~model", "key=value"]),
         ({"hydra": 3}, ["hydra=3"]),
+        ({"model.input_shape": "[99999999999]"}, ["model.input_shape.0=99999999999", "2147483647"]),
+        ({"batch_size": 10**12}, ["batch_size=1000000000000", "2147483647"]),
+        ({"size": 10**12}, ["size=1000000000000"]),
+        ({"workload.learning_rate": "1e308"}, ["workload.learning_rate=1e+308", "1000"]),
+        ({"device.peak_tflop_s.fp32": "1e308"}, ["device.peak_tflop_s.fp32=1e+308", "1000000"]),
+        ({"device.peak_tflop_s.nope": 5}, ["device.peak_tflop_s", "nope", "bf16"]),
+        ({"device.threads": 100_000}, ["device.threads=100000", "4096"]),
+        ({"timing.time_limit_s": "1e300"}, ["timing.time_limit_s=1e+300"]),
+        ({"experiment": "traces", "trace": "/dev/zero"}, ["trace=/dev/zero", "not a regular file"]),
+        ({"experiment": "traces", "trace": "x" * 5000}, ["xxx", "too long"]),
     ],
 )
 def test_each_kind_of_mistake_has_its_sentence(config, words):
@@ -102,6 +113,22 @@ def test_a_mistake_in_an_experiments_file_names_it(tmp_path, text, words):
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     message = told({"experiment": "mine"}, folder)
     assert all(word in message for word in words), message
+
+
+@pytest.mark.parametrize("what", PLANTED)
+@pytest.mark.parametrize("place", ["experiment/miniature.yaml", "model/mine.yaml", "config.yaml"])
+def test_what_is_no_file_of_the_config_is_named(tmp_path, what, place):
+    """Neither remembering a plan, nor composing one, nor a script's own words open it."""
+    folder = tmp_path / "config"
+    shutil.copytree(CONFIG, folder)
+    (folder / place).unlink(missing_ok=True)
+    PLANTED[what](folder / place)
+    for read in (
+        lambda: load({"experiment": "miniature"}, folder, tmp_path / "results"),
+        lambda: composition.check(["experiment=miniature"], folder, sweeps=False),
+    ):
+        with pytest.raises(ConfigurationError, match=place):
+            read()
 
 
 def test_an_own_model_over_tokens_may_be_swept_in_both_its_sizes():

@@ -7,6 +7,7 @@ import os
 import re
 
 import pytest
+from support.planted import PLANTED
 
 from mfulab.schema import files
 from mfulab.schema.errors import ConfigurationError
@@ -109,3 +110,45 @@ def test_a_full_disk_and_a_used_up_quota_have_their_remedy(tmp_path, monkeypatch
     with pytest.raises(ConfigurationError, match=remedy):
         files.write_text(path, "a row")
     assert not path.exists()
+
+
+@pytest.mark.parametrize("what", PLANTED)
+def test_only_regular_files_are_read(tmp_path, what):
+    path = tmp_path / "a.yaml"
+    PLANTED[what](path)
+    for read in (files.digest, lambda path: files.read_text(path, follow=True), files.read_csv):
+        with pytest.raises((files.UnreadableError, FileNotFoundError), match=re.escape(str(path))):
+            read(path)
+    with pytest.raises(ConfigurationError, match=re.escape(str(path))):
+        files.digests(tmp_path, ".yaml")
+
+
+def test_a_link_to_a_file_is_followed_where_that_is_asked(tmp_path):
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "link").symlink_to("file")
+    assert files.read_text(tmp_path / "link", follow=True) == "x"
+    assert files.digest(tmp_path / "link") == files.digest(tmp_path / "file")
+
+
+def test_the_table_of_a_run_is_read_up_to_a_bound(tmp_path):
+    path = tmp_path / "samples.csv"
+    path.write_text("a\n" + "1\n" * (files.OF_A_RUN // 2))
+    with pytest.raises(files.UnreadableError, match=r"samples\.csv: larger than 8 MiB"):
+        files.read_csv(path)
+
+
+def test_a_folder_is_searched_up_to_a_bound(tmp_path, monkeypatch):
+    for name in ("a.json", "b.json", "b/c.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    assert [path.name for path in files.found_files(str(tmp_path), (".json",))] == ["a.json", "c.json", "b.json"]
+    monkeypatch.setattr(files, "MOST_FOUND", 3)
+    with pytest.raises(ConfigurationError, match="holds more than 3 files"):
+        files.found_files(str(tmp_path), (".json",))
+
+
+@pytest.mark.parametrize("word", ["x" * 5000, "~nobody_at_all/x", "a/**b/*"])
+def test_a_word_that_is_no_path_is_one_sentence(word):
+    with pytest.raises(ConfigurationError, match=re.escape(word[:100])):
+        files.found_files(word, (".json",))

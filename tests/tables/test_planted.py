@@ -61,7 +61,7 @@ def test_no_file_of_a_run_that_is_a_link_comes_into_the_page(tmp_path: Path) -> 
     folder.mkdir()
     for name in ("log", "config.json", "samples.csv", "series.csv", "operators.csv"):
         (folder / name).symlink_to(tmp_path / "secret")
-    assert SECRET not in json.dumps(details.describe(folder))
+    assert SECRET not in json.dumps(details.describe(folder, []))
 
 
 @pytest.mark.parametrize("name", ["../x", "/tmp/x", "a/../../x"])

@@ -368,6 +368,15 @@ def test_a_full_disk_is_named_loses_nothing_and_the_sweep_goes_on(small_disk: Pa
     assert_complete(small_disk)
 
 
+def test_a_checkout_that_cannot_be_written_is_one_sentence(small_disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command("-n"), cwd=small_disk, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert f"mfulab: {small_disk}: cannot be written" in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+
 def test_a_home_that_cannot_be_written_is_no_obstacle(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/proc/no-home")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)

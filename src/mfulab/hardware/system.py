@@ -9,6 +9,8 @@ import os
 import sys
 from contextlib import suppress
 
+from mfulab.schema.errors import UnsupportedError
+
 IS_LINUX = sys.platform == "linux"
 IS_MACOS = sys.platform == "darwin"
 ROOT = "/"  # /proc and /sys stand below it
@@ -30,6 +32,12 @@ def text(path: str | os.PathLike[str]) -> str | None:
             return file.read().strip()
     except OSError:
         return None
+
+
+def check_processes() -> None:
+    """Raises UnsupportedError where Linux shows no processes, of which psutil and the samplers read."""
+    if IS_LINUX and text("proc/stat") is None:
+        raise UnsupportedError("/proc is not mounted: CPU time and memory cannot be read. Mount it and measure again.")
 
 
 def write(path: str, content: str) -> None:

@@ -21,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from mfulab.planning import checks
 from mfulab.planning.overrides import complete
 from mfulab.schema.errors import ConfigurationError
+from mfulab.schema.files import digests
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,8 @@ def composed_by_hydra(config: DictConfig) -> Composition:
 
 @contextmanager
 def _hydra(folder: Path) -> Iterator[None]:
-    """Hydra's global state, and its errors in this project's words."""
+    """Hydra's global state, and its errors in this project's words; it opens what this project would not."""
+    digests(folder, ".yaml")
     try:
         with initialize_config_dir(version_base="1.3", config_dir=str(folder.resolve())):
             yield

@@ -16,7 +16,7 @@ from mfulab.planning.runs import Plan, Run, plan
 from mfulab.planning.sources import PACKAGE, locate
 from mfulab.schema.configs import AUDITED, PUBLISHED, installed_version
 from mfulab.schema.errors import ConfigurationError
-from mfulab.schema.files import read_text, write_json
+from mfulab.schema.files import digests, read_text, write_json
 
 CONFIG = Path("config")
 RESULTS = Path("results")
@@ -80,10 +80,10 @@ def _fingerprint(overrides: Sequence[str], folder: Path) -> str:
     is_given = any(override.startswith("hardware=") for override in overrides)
     machine = [] if is_given else [hardware_slug("cpu"), resolve("auto"), hardware_slug("auto"), *emulated_here("cpu")]
     versions = [installed_version(library) for library in AUDITED] if "peaks_audit" in "".join(overrides) else []
-    digest = hashlib.sha256(json.dumps([*overrides, *machine, *versions]).encode())
+    digest = hashlib.sha256(json.dumps([*overrides, *machine, *versions, *digests(folder, ".yaml")]).encode())
     rooms = [sorted((PACKAGE / room).glob("*.py")) for room in ("planning", "schema")]
     code = [PACKAGE / "language/__init__.py", *itertools.chain(*rooms)]
-    for path in [*sorted(folder.rglob("*.yaml")), *sorted(PUBLISHED.glob("*.csv")), *code]:
+    for path in [*sorted(PUBLISHED.glob("*.csv")), *code]:
         digest.update(str(path).encode())
         digest.update(path.read_bytes())
     for override in overrides:

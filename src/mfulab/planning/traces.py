@@ -1,13 +1,12 @@
 """Traces as a sweep: paths, folders and globs become one run a file, named by the file and keyed by its content."""
 
-import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 from mfulab.schema.errors import ConfigurationError
-from mfulab.schema.files import found_files
+from mfulab.schema.files import UnreadableError, digest, found_files
 
 STEP = "read_trace"
 ENDINGS = (".json", ".json.gz")
@@ -23,8 +22,11 @@ def expanded(given: str | None) -> Iterator[dict[str, str]]:
     stems = Counter(map(_stem, paths))
     for path in paths:
         name = _stem(path) if stems[_stem(path)] == 1 else f"{path.parent.name}-{_stem(path)}"
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-        yield {"name": _name(name), "path": str(path), "digest": digest}
+        try:
+            content = digest(path)
+        except (FileNotFoundError, UnreadableError) as error:
+            raise ConfigurationError(f"trace={given}: {error}.") from error
+        yield {"name": _name(name), "path": str(path), "digest": content[:16]}
 
 
 def stamps(given: str) -> list[tuple[str, int, int]]:

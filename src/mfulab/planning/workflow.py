@@ -372,7 +372,10 @@ def _told_in_one_line() -> Iterator[None]:
 
 
 def _check_place(folder: Path) -> None:
-    """Raises ConfigurationError if Snakemake could not work: it takes braces in any path for a wildcard."""
+    """Raises ConfigurationError if Snakemake could not work: it writes records, and takes braces for a wildcard."""
+    records = folder / ".snakemake"
+    if not os.access(records if records.exists() else folder, os.W_OK | os.X_OK):
+        raise ConfigurationError(f"{folder}: cannot be written, not even for a dry run. Work in a folder that can be.")
     if {"{", "}"} & set(str(folder)):
         raise ConfigurationError(f"{folder}: Snakemake allows no braces in a path. Move or rename this folder.")
 

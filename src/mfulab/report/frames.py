@@ -63,7 +63,7 @@ def _texts(path: Path, column: str) -> list[str]:
 
 
 def _strings(path: Path) -> pd.DataFrame:
-    return pd.read_csv(path, dtype=str, keep_default_na=False).map(unquoted)
+    return series.cells(path).map(unquoted)
 
 
 def ok(frame: pd.DataFrame, *needed: str) -> pd.DataFrame:
@@ -180,7 +180,7 @@ def _types(annotation: object) -> set[object]:
 def _read(path: Path, table: str, problems: list[str]) -> pd.DataFrame:
     raw = pd.DataFrame()
     try:
-        raw = pd.read_csv(path, dtype=str, keep_default_na=False, na_filter=False, encoding_errors="replace")
+        raw = series.cells(path)
     except FileNotFoundError:
         problems.append(f"{path.name}: the table is missing")
     except (OSError, ValueError) as error:  # pandas' own errors are ValueErrors

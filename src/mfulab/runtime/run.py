@@ -12,6 +12,7 @@ from typing import cast
 
 from pydantic import ValidationError
 
+from mfulab.hardware import system
 from mfulab.runtime.budget import LEFT_OUT
 from mfulab.runtime.processes import SIGNALLED, UNSUPERVISED
 from mfulab.schema.configs import StepConfig
@@ -41,6 +42,8 @@ def measure(step: str, config_path: Path) -> Row:
     folder = config_path.parent
     hardware = check_device(config, folder)
     try:
+        if config.on_device:
+            system.check_processes()
         measured = _as_before(step, config, folder) or importlib.import_module(f"mfulab.steps.{step}").measure(
             config, folder
         )

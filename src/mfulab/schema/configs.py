@@ -8,19 +8,22 @@ import contextlib
 import hashlib
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from mfulab.schema.groups import (
+    MOST,
     SIZE,
     Closed,
     DeviceConfig,
+    Dimension,
     ExecutionConfig,
     KernelConfig,
     ModelConfig,
     Name,
     ParallelConfig,
+    Peaks,
     PrecisionConfig,
     ProfileConfig,
     Size,
@@ -29,7 +32,7 @@ from mfulab.schema.groups import (
     WorkloadConfig,
 )
 
-SEED = Field(0, ge=0, description="Of weights and inputs.")
+SEED = Field(0, ge=0, le=(1 << 63) - 1, description="Of weights and inputs.")
 REPLICATE = Field(1, ge=1, description="Which of the processes that measure the run, apart in time; planning sets it.")
 
 
@@ -62,8 +65,8 @@ class CountFlopsConfig(StepConfig):
     axes: ClassVar[tuple[str, ...]] = ("model", "batch_size", "sequence_length")
     on_device: ClassVar[bool] = False
     model: ModelConfig
-    batch_size: int = Field(ge=1, description="Samples a step; of each micro-batch with gradient accumulation.")
-    sequence_length: int | None = Field(None, ge=1, description="Tokens a sample; empty: the model's own.")
+    batch_size: Dimension = Field(description="Samples a step; of each micro-batch with gradient accumulation.")
+    sequence_length: Dimension | None = Field(None, description="Tokens a sample; empty: the model's own.")
 
     @model_validator(mode="after")
     def _sequence_only_for_tokens(self) -> "CountFlopsConfig":
@@ -203,12 +206,13 @@ class ReadTraceConfig(StepConfig):
     on_device: ClassVar[bool] = False
     trace: TraceConfig
     trace_range: int | None = Field(
-        None, ge=0, description="Number of the run of consecutive steps, if a trace holds several; empty: the first."
+        None,
+        ge=0,
+        le=MOST,
+        description="Number of the run of consecutive steps, if a trace holds several; empty: the first.",
     )
-    trace_steps: int | None = Field(None, ge=1, description="Steps in a trace without ProfilerStep spans.")
-    trace_peaks: dict[str, Annotated[float, Field(gt=0)]] = Field(
-        {}, description="Dense peaks by format in TFLOP/s, of a device that is not known here."
-    )
+    trace_steps: Dimension | None = Field(None, description="Steps in a trace without ProfilerStep spans.")
+    trace_peaks: Peaks = Field({}, description="Dense peaks by format in TFLOP/s, of a device that is not known here.")
 
 
 class NumberFormatsConfig(StepConfig):
@@ -218,7 +222,7 @@ class NumberFormatsConfig(StepConfig):
     on_device: ClassVar[bool] = False
     precision: PrecisionConfig
     sum_length: int = Field(
-        4096, ge=2, description="Numbers a sum; fewer where their sum would leave the format's range."
+        4096, ge=2, le=1 << 24, description="Numbers a sum; fewer where their sum would leave the format's range."
     )
     seed: int = SEED
 

@@ -2,14 +2,15 @@
 
 import csv
 import errno
+import hashlib
 import io
 import json
 import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ REMEDIES = {
 }
 FORMULA = re.compile(r"'*[=+\-@\t\r]")
 LARGEST = 1 << 28  # bytes of a file that is read whole; the tables of 20,000 runs take a tenth
+OF_A_RUN = 1 << 23  # bytes of a table in a run's folder, which become ten times as many in memory
+MOST_FOUND = 100_000  # entries of a folder that is searched; more, as below /, were not meant
 
 
 class UnreadableError(ValueError):
@@ -34,21 +37,41 @@ class UnreadableError(ValueError):
 
 
 def found_files(word: str, endings: tuple[str, ...]) -> list[Path]:
-    """The files that a word means: itself, those below a folder that end so, or what a glob matches; in order."""
-    path = Path(word).expanduser()
-    if path.is_dir():
-        return sorted(one for one in path.rglob("*") if one.name.endswith(endings) and one.is_file())
-    if path.exists() or not any(sign in word for sign in "*?["):
-        return [path] if path.exists() else []
-    base = Path(path.anchor) if path.is_absolute() else Path()
-    pattern = str(path.relative_to(path.anchor)) if path.anchor else str(path)
-    return sorted(one for one in base.glob(pattern) if one.is_file())
+    """The files that a word means: itself, those below a folder that end so, or what a glob matches; in order.
 
-
-def read_text(path: Path) -> str:
-    """The text of a UTF-8 file. Raises FileNotFoundError, and UnreadableError for anything else that is there."""
+    Raises ConfigurationError where a folder holds too many, or the word is neither a path nor a glob.
+    """
     try:
-        return _read(path, LARGEST + 1).decode("utf-8")
+        path = Path(word).expanduser()
+        if path.is_dir():
+            return _below(path, endings)
+        if path.exists() or not any(sign in word for sign in "*?["):
+            return [path] if path.exists() else []
+        base = Path(path.anchor) if path.is_absolute() else Path()
+        pattern = str(path.relative_to(path.anchor)) if path.anchor else str(path)
+        return sorted(one for one in base.glob(pattern) if one.is_file())
+    except (OSError, ValueError, RuntimeError) as error:  # too long, no pattern, a home that is nobody's
+        raise ConfigurationError(f"{word}: {error}.") from error
+
+
+def _below(folder: Path, endings: tuple[str, ...]) -> list[Path]:
+    """The regular files below a folder that end so, in order. Raises ConfigurationError where it holds too many."""
+    found, seen = [], 0
+    for place, folders, names in os.walk(folder):
+        seen += len(folders) + len(names)
+        if seen > MOST_FOUND:
+            raise ConfigurationError(f"{folder}: holds more than {MOST_FOUND:,} files. Give a folder further down.")
+        found += [one for name in names if name.endswith(endings) and (one := Path(place, name)).is_file()]
+    return sorted(found)
+
+
+def read_text(path: Path, most: int = LARGEST, *, follow: bool = False) -> str:
+    """The text of a UTF-8 file of at most so many bytes; `follow` reads where a link leads.
+
+    Raises FileNotFoundError, and UnreadableError for anything else that is there.
+    """
+    try:
+        return _read(path, most, follow).decode("utf-8")
     except UnicodeDecodeError as error:
         raise UnreadableError(f"{path}: not UTF-8 text (byte {error.start})") from error
 
@@ -58,23 +81,48 @@ def read_tail(path: Path, most: int) -> str:
     return _read(path, -most).decode("utf-8", errors="replace")
 
 
-def _read(path: Path, most: int) -> bytes:
-    """The first `most` bytes of a file, or the last where that is negative. A link might lead to another's secrets, and
-    a pipe or a device would never end: neither is read."""
+def digest(path: Path) -> str:
+    """SHA-256 of a file of any size, its link followed. Raises as `read_text`."""
+    with opened(path, follow=True) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def digests(folder: Path, ending: str) -> list[str]:
+    """Path and digest of each file below a folder that ends so. Raises ConfigurationError for one that is none."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        return [f"{path} {digest(path)}" for path in sorted(folder.rglob(f"*{ending}"))]
+    except (FileNotFoundError, UnreadableError) as error:
+        raise ConfigurationError(f"{error}. Remove it, or give a file.") from error
+
+
+def _read(path: Path, most: int, follow: bool = False) -> bytes:
+    """A file of at most `most` bytes, or its last bytes where that is negative."""
+    with opened(path, follow=follow) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most > 0:
+            raise UnreadableError(f"{path}: larger than {most >> 20} MiB")
+        file.seek(0 if most > 0 else max(0, size + most))
+        return file.read(abs(most))  # what /proc shows is longer than its size says
+
+
+@contextmanager
+def opened(path: Path, *, follow: bool = False) -> Iterator[io.BufferedReader]:
+    """A regular file, open to be read; `follow` opens where a link leads, which in results may be another's secret.
+
+    What is read from a pipe or a device may never end. Raises as `read_text`.
+    """
+    try:
+        kept = 0 if follow else os.O_NOFOLLOW
+        descriptor = os.open(path, os.O_RDONLY | kept | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise UnreadableError(f"{path}: not a regular file")
-            if found.st_size > most > 0:
-                raise UnreadableError(f"{path}: larger than {LARGEST >> 20} MiB")
-            file.seek(0 if most > 0 else max(0, found.st_size + most))
-            return file.read()
+            yield file
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise FileNotFoundError(f"{path}: no such file") from error
+        raise FileNotFoundError(f"{path}: no such file{' where this link leads' * path.is_symlink()}") from error
     except OSError as error:
-        says = "a link, which is not followed" if error.errno == errno.ELOOP else error.strerror or error
+        is_refused = error.errno == errno.ELOOP and not follow
+        says = "a link, which is not followed" if is_refused else error.strerror or error
         raise UnreadableError(f"{path}: {says}") from error
 
 
@@ -96,9 +144,9 @@ def read_json(path: Path) -> dict[str, Any]:
     return found
 
 
-def read_csv(path: Path) -> list[dict[str, str]]:
+def read_csv(path: Path, most: int = OF_A_RUN) -> list[dict[str, str]]:
     """The lines of a CSV file by column. Raises as `read_text`, and for a line with other than the header's cells."""
-    return parse_csv(read_text(path), path)
+    return parse_csv(read_text(path, most), path)
 
 
 def parse_csv(text: str, path: Path) -> list[dict[str, str]]:

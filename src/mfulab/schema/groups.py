@@ -4,6 +4,7 @@ import math
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -13,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from mfulab.schema.formats import BY_DTYPE
+from mfulab.schema.formats import BY_DTYPE, ELEMENT_BYTES
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$")]
 
@@ -36,11 +37,23 @@ def _kinds(annotation: object) -> set[object]:
     return {annotation}.union(*map(_kinds, get_args(annotation)))
 
 
+MOST = (1 << 31) - 1  # of any length, count or size: what kernels index by
+Dimension = Annotated[int, Field(gt=0, le=MOST)]
+
+
+def _of_formats(peaks: dict[str, float]) -> dict[str, float]:
+    for name in peaks:
+        if name not in ELEMENT_BYTES:
+            raise ValueError(f"{name}: no number format. Choices: {', '.join(ELEMENT_BYTES)}")
+    return peaks
+
+
+Peaks = Annotated[dict[str, Annotated[float, Field(ge=1e-6, le=1e6)]], AfterValidator(_of_formats)]
 SIZE = "`N` for N×N×N, `MxNxK` for C[M,N] = A[M,K]·B[K,N], `BxMxNxK` for a batch of B."
 Size = Annotated[
     str,
     BeforeValidator(lambda value: str(value) if type(value) is int else value),
-    Field(pattern=r"^[1-9]\d*(x[1-9]\d*){0,3}$"),
+    Field(pattern=r"^[1-9]\d{0,9}(x[1-9]\d{0,9}){0,3}$"),
 ]
 SLUG = r"[a-z0-9][a-z0-9-]{0,99}"  # the name of a device's folder
 
@@ -54,13 +67,13 @@ class ModelConfig(Closed):
     task: Literal["classification", "language_modeling"] = Field(
         "classification", description="Decides inputs, targets and loss."
     )
-    input_shape: list[Annotated[int, Field(gt=0)]] | None = Field(
+    input_shape: list[Dimension] | None = Field(
         None,
         min_length=1,
         description="Shape of one sample of a float input, without the batch: [channels, height, width] for images.",
     )
-    sequence_length: int | None = Field(None, gt=0, description="Tokens a sample where none is asked for.")
-    vocabulary_size: int | None = Field(None, gt=0, description="Token ids are drawn below it.")
+    sequence_length: Dimension | None = Field(None, description="Tokens a sample where none is asked for.")
+    vocabulary_size: Dimension | None = Field(None, description="Token ids are drawn below it.")
     pruning: Literal["none", "masked", "structured", "two_of_four"] = Field(
         "none", description="Of linear layers: weights set to zero, hidden units taken out, two of each four left."
     )
@@ -89,6 +102,7 @@ class ModelConfig(Closed):
         return (sequence_length or self.sequence_length or 1) * (2 if self.vocabulary_size <= 1 << 16 else 4)
 
 
+LONGEST_S = 31 * 86_400.0  # of any time in the config: a month
 LEAKED_STEPS = 8
 """Steps whose graphs a leak keeps: enough to see its growth, few enough to be repeated without end."""
 
@@ -106,12 +120,14 @@ class WorkloadConfig(Closed):
     optimizer_implementation: Literal["default", "for_loop", "foreach", "fused"] = Field(
         "default", description="One parameter after the other, all at once, or in one kernel; default: torch's choice."
     )
-    learning_rate: float = Field(1e-3, gt=0, description="The optimiser's.")
+    learning_rate: float = Field(1e-3, gt=0, le=1e3, description="The optimiser's.")
     learning_rate_schedule: Literal["constant", "cosine"] = Field(
         "constant", description="Course of the learning rate."
     )
-    gradient_accumulation: int = Field(1, ge=1, description="Micro-batches of batch_size a step.")
-    gradient_clipping: float | None = Field(None, gt=0, description="Maximum gradient norm; empty: no clipping.")
+    gradient_accumulation: int = Field(1, ge=1, le=MOST, description="Micro-batches of batch_size a step.")
+    gradient_clipping: float | None = Field(
+        None, gt=0, le=1e30, description="Maximum gradient norm; empty: no clipping."
+    )
     checkpointing: bool = Field(False, description="Recompute activations in the backward pass.")
     teacher: Literal["none", "online", "cached"] = Field(
         "none",
@@ -120,7 +136,9 @@ class WorkloadConfig(Closed):
     input: Literal["device", "host"] = Field(
         "device", description="One batch that lies on the device, or a new one each time from a DataLoader on the host."
     )
-    loader_workers: int = Field(0, ge=0, description="The DataLoader's processes; 0 draws batches in the loop itself.")
+    loader_workers: int = Field(
+        0, ge=0, le=1024, description="The DataLoader's processes; 0 draws batches in the loop itself."
+    )
     loader_source: Literal["random", "decode", "file"] = Field(
         "random", description="Samples drawn, decoded from JPEG, or read from a memory-mapped file."
     )
@@ -129,8 +147,8 @@ class WorkloadConfig(Closed):
         description="That file: samples one behind another, bytes of images or token ids of 16 or 32 bits; made for the"
         " run if empty.",
     )
-    loader_prefetch: int | None = Field(None, ge=1, description="Batches that a worker holds ready; empty: 2.")
-    loader_epoch: int | None = Field(None, ge=1, description="Batches of an epoch; empty: without end.")
+    loader_prefetch: int | None = Field(None, ge=1, le=1024, description="Batches that a worker holds ready; empty: 2.")
+    loader_epoch: int | None = Field(None, ge=1, le=MOST, description="Batches of an epoch; empty: without end.")
     loader_persistent: bool = Field(False, description="Keep the workers from one epoch to the next.")
     loader_pinned: bool | None = Field(
         None, description="Copy from page-locked memory; only to a GPU. Empty: on a GPU, yes."
@@ -224,7 +242,7 @@ class KernelConfig(Closed):
 
     name: Name
     target: str = Field(alias="_target_", description="Dotted path of a mfulab.kernels.base.MatmulKernel.")
-    block: list[Annotated[int, Field(gt=0)]] | None = Field(
+    block: list[Dimension] | None = Field(
         None, min_length=1, description="Thread block or tile; empty: chosen from device properties."
     )
 
@@ -234,18 +252,20 @@ class DeviceConfig(Closed):
 
     name: Name = "auto"
     type: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto`: the GPU if there is one, else the CPU.")
-    threads: int | None = Field(None, ge=1, description="CPU threads; empty: one for each allowed physical core.")
-    peak_tflop_s: dict[str, Annotated[float, Field(gt=0)]] = Field(
-        {}, description="Dense spec peak by precision for a device that is not known here."
+    threads: int | None = Field(
+        None, ge=1, le=4096, description="CPU threads; empty: one for each allowed physical core."
     )
+    peak_tflop_s: Peaks = Field({}, description="Dense spec peak by format for a device that is not known here.")
 
 
 class TimingConfig(Closed):
     """Length of the measurement. None takes the device's default: short on a CPU, 5 s in all if energy is read."""
 
-    windows: int | None = Field(None, ge=2, description="Measured windows of each process.")
-    window_time_s: float | None = Field(None, gt=0, description="Shortest measured window.")
-    warm_up_time_s: float | None = Field(None, gt=0, description="Longest warm-up; it ends earlier once steady.")
+    windows: int | None = Field(None, ge=2, le=100_000, description="Measured windows of each process.")
+    window_time_s: float | None = Field(None, gt=0, le=LONGEST_S, description="Shortest measured window.")
+    warm_up_time_s: float | None = Field(
+        None, gt=0, le=LONGEST_S, description="Longest warm-up; it ends earlier once steady."
+    )
     relative_precision: float | None = Field(
         None,
         gt=0,
@@ -253,9 +273,12 @@ class TimingConfig(Closed):
         description="Half-width of the interval, relative, at which further windows and processes are left out.",
     )
     patience_s: float | None = Field(
-        None, ge=0, description="Longest time of further windows: for disturbed ones, and for the precision."
+        None,
+        ge=0,
+        le=LONGEST_S,
+        description="Longest time of further windows: for disturbed ones, and for the precision.",
     )
-    time_limit_s: float = Field(600, gt=0, description="A run that takes longer becomes a failed row.")
+    time_limit_s: float = Field(600, gt=0, le=LONGEST_S, description="A run that takes longer becomes a failed row.")
 
     @model_validator(mode="after")
     def _precision_needs_patience(self) -> "TimingConfig":
@@ -290,11 +313,11 @@ class ParallelConfig(Closed):
     """Data parallelism: processes that train one model together, each with its own batch and device."""
 
     processes: int = Field(1, ge=1, le=64, description="On a CPU each takes its own cores, on GPUs its own GPU.")
-    nodes: int = Field(1, ge=1, description="Machines of a SLURM job over which they are spread evenly.")
+    nodes: int = Field(1, ge=1, le=64, description="Machines of a SLURM job over which they are spread evenly.")
     wrapper: Literal["ddp", "fsdp2"] = Field(
         "ddp", description="DistributedDataParallel, or fully_shard of each block."
     )
-    bucket_mb: int = Field(25, gt=0, description="Of DDP, MiB: gradients are summed up bucket by bucket.")
+    bucket_mb: int = Field(25, gt=0, le=1 << 20, description="Of DDP, MiB: gradients are summed up bucket by bucket.")
     slowed_rank: int | None = Field(None, ge=0, description="Sleeps in each step, to see who waits for whom.")
 
     @model_validator(mode="after")

@@ -3,9 +3,10 @@
 A row is what a step measured; None stands for "not measured" and becomes an empty cell.
 """
 
+import json
 import math
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -18,7 +19,8 @@ NOT_MEASURED: Status = "not_measured"  # for the budget, which the message names
 # Columns that may be below zero; those that may be infinite, where a format overflows, and are then shown empty.
 SIGNED = {"deviation_percent", "difference_points", "loss", "temperature_c"}
 UNBOUNDED = {"loss", "max_absolute_error", "printed", "flops", "deviation_percent"}
-LARGEST = 1e30  # of any quantity; more is a broken file
+SMALLEST, LARGEST = 1e-30, 1e30  # of any quantity but zero; what lies beyond is a broken file
+OF_A_FORMAT = ("largest", "last", "smallest")  # how columns begin that hold a format's own limits
 LONGEST_MESSAGE = 2000  # characters; a log has the rest
 
 
@@ -299,14 +301,25 @@ class MatmulRow(TimedRow):
     )
 
 
+def is_in_range(value: Any) -> bool:
+    """True for zero and for what a quantity in base units may be; false for infinity and NaN."""
+    return not value or SMALLEST <= abs(value) <= LARGEST
+
+
 def impossible(row: Row, now: datetime) -> str | None:
     """A value that no measurement can have written: a number out of range, a date to come; None without one."""
     for name, value in row.model_dump(exclude_none=True).items():
+        if isinstance(value, str) and (type(row).model_fields[name].description or "").startswith("JSON"):
+            try:
+                json.loads(value)
+            except (ValueError, RecursionError) as error:
+                return f"{name}={value[:40]!r}: not JSON ({error})"
         if not isinstance(value, int | float) or isinstance(value, bool) or math.isnan(value):
             continue
         if math.isinf(value) and (name in UNBOUNDED or name.endswith("_error")):
             continue
-        if abs(value) > LARGEST and not name.startswith(("largest", "last")):
+        may_be_tiny = name == "loss" or name.endswith("_error")
+        if not is_in_range(value) and not ((abs(value) < 1 and may_be_tiny) or name.startswith(OF_A_FORMAT)):
             return f"{name}={value:g}: out of range"
         if value < 0 and name not in SIGNED:
             return f"{name}={value:g}: below zero"

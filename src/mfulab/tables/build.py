@@ -4,19 +4,22 @@ import argparse
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mfulab.hardware.emulation import emulated_by_cpu, emulated_by_gpu
 from mfulab.schema.files import is_inside, write_csv, write_json
 from mfulab.schema.measurements import NO_MACHINE, TABLES
+from mfulab.schema.rows import LONGEST_MESSAGE
 from mfulab.tables import details, headroom, jobs, join, replicates, series, trace_join
 from mfulab.tables.columns import LEADING, Record, Records, columns
 from mfulab.tables.records import (
+    AGAIN,
     PROGRESS,
     Collected,
     ceiling_name,
+    first_line,
     from_folder,
     from_manifest,
     from_recorded,
@@ -171,20 +174,37 @@ def joined(records: Records) -> Records:
         if ceiling := beside.compute(row):
             ceiling |= join.raised_ceiling(ceiling, row, work)
     in_fp32 = {(_machine(row), row["run"]): row.get("time_s") for row, _ in steps if row["status"] == "ok"}
-    for row, counted in steps:
+
+    def profile_columns(row: Record) -> Record:
+        counted = flops.get(row["flops_run"], {})
         fp32_time_s = in_fp32.get((_machine(row), PRECISION.sub("precision=fp32", row["run"])))
         ceilings = beside.compute(row), beside.memory(row)
-        row |= join.profile_columns(row, counted, *ceilings, beside.device(row), fp32_time_s)
-    for row in records["matmul"]:
-        row |= join.matmul_columns(row, beside.compute(row), beside.device(row))
-    for row in records.get("readings", []):
-        row |= join.reading_columns(row, beside.compute(row), beside.device(row))
+        found = join.profile_columns(row, counted, *ceilings, beside.device(row), fp32_time_s)
+        jobs.rank_rows({**row, **found})  # which `write` gives a table of their own
+        return found
+
+    _fill(records["profile"], profile_columns)
+    _fill(records["matmul"], lambda row: join.matmul_columns(row, beside.compute(row), beside.device(row)))
+    _fill(records.get("readings", []), lambda row: join.reading_columns(row, beside.compute(row), beside.device(row)))
     traces = records.get("traces", [])
     bests = best_matmuls(records) if traces else {}
-    for row in traces:
-        row |= trace_join.trace_columns(row, bests.get(row.get("device") or ""))
+
+    def trace_columns(row: Record) -> Record:
+        jobs.collectives(row)  # which `jobs.joined` holds against those of other ranks
+        return trace_join.trace_columns(row, bests.get(row.get("device") or ""))
+
+    _fill(traces, trace_columns)
     jobs.joined(traces)
     return records
+
+
+def _fill(rows: Iterable[Record], columns: Callable[[Record], Record]) -> None:
+    """Adds joined columns to each row; one whose cells are of another shape than its step writes becomes `failed`."""
+    for row in rows:
+        try:
+            row |= columns(row)
+        except Exception as error:
+            row |= {"status": "failed", "message": f"cannot be joined: {first_line(error)}. {AGAIN}"[:LONGEST_MESSAGE]}
 
 
 def best_matmuls(records: Records) -> dict[str, dict[Any, float]]:
@@ -193,7 +213,7 @@ def best_matmuls(records: Records) -> dict[str, dict[Any, float]]:
     found: dict[str, dict[Any, float]] = {}
     for row in records["matmul"]:
         device, speed = names.get(_machine(row)), row.get("tflop_s")
-        if device and speed and row["status"] == "ok":
+        if device and speed and row["status"] == "ok" and row["m"] and row["n"] and row["k"]:
             shape = headroom.shape_class(row["batch"] or 1, row["m"], row["n"], row["k"])
             key = row.get("effective_precision") or row["precision"], shape
             best = found.setdefault(device, {})
@@ -215,8 +235,8 @@ def write(collected: Collected, folder: Path) -> None:
         write_csv(folder / f"{table}.csv", rows, columns(table))
     write_csv(folder / "excluded.csv", collected.excluded, ["experiment", "step", "run", "because"])
     write_csv(folder / "progress.csv", [dict(Counter(collected.progress.values()))], PROGRESS)
-    write_csv(folder / "problems.csv", [{"problem": line} for line in collected.problems], ["problem"])
-    found = {identity("profile", row): row for row in collected.records.get("profile", []) if row.get("ranks")}
+    jobs_of_ranks = [row for row in collected.records.get("profile", []) if row.get("ranks") and row["status"] == "ok"]
+    found = {identity("profile", row): row for row in jobs_of_ranks}
     ranks = {name: jobs.rank_rows(row) for name, row in found.items()}
     lines = [
         {**{key: found[name].get(key) for key in LEADING}, **rank} for name, each in ranks.items() for rank in each
@@ -224,7 +244,8 @@ def write(collected: Collected, folder: Path) -> None:
     write_csv(folder / "ranks.csv", lines, [*LEADING, *jobs.RANK])
     polled = [*series.collect(polled_runs(collected)), *collected.series]
     write_csv(folder / "series.csv", polled, series.columns(polled))
-    told = details.collect(collected.folders)
+    told = details.collect(collected.folders, collected.problems)
+    write_csv(folder / "problems.csv", [{"problem": line} for line in collected.problems], ["problem"])
     for name, each in ranks.items():
         told.setdefault(name, {})["ranks"] = each
     write_json(folder / "details.json", told)

@@ -25,7 +25,7 @@ from mfulab.planning.naming import short
 from mfulab.schema.errors import ConfigurationError
 from mfulab.schema.files import unquoted, write_csv
 from mfulab.schema.measurements import MEASUREMENTS
-from mfulab.tables import build, replicates
+from mfulab.tables import build, replicates, series
 from mfulab.tables.records import from_folder, from_recorded
 
 STEPS = ("profile_step", "bench_matmul")
@@ -223,7 +223,7 @@ def write(compared: Sequence[Compared], path: Path, old: Path, new: Path) -> Non
 def read(path: Path) -> pd.DataFrame:
     """The comparison that `write` left, as texts and in the terminal's order; empty without one."""
     try:
-        found = pd.read_csv(path, dtype=str, keep_default_na=False).map(unquoted)
+        found = series.cells(path).map(unquoted)
         order = found["verdict"].map({says: place for place, says in enumerate(STYLES)})
     except (FileNotFoundError, ValueError, KeyError):
         return pd.DataFrame(columns=COLUMNS, dtype=str)

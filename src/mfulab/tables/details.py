@@ -12,30 +12,31 @@ MOST_POINTS = 120
 LOG_LINES = 15
 LOG_CHARACTERS = 2000
 OPERATORS = 12
+PARTS = ("samples", "series", "operators")
 SKIPPED = {"window", "sample", "step", "repetition", "round"}
 
 
-def collect(folders: Mapping[str, Path]) -> dict[str, Any]:
-    """Details by run identity, of the first MOST_RUNS runs."""
-    return {name: describe(folder) for name, folder in list(folders.items())[:MOST_RUNS]}
+def collect(folders: Mapping[str, Path], problems: list[str]) -> dict[str, Any]:
+    """Details by run identity, of the first MOST_RUNS runs; files that cannot be read are added to `problems`."""
+    return {name: describe(folder, problems) for name, folder in list(folders.items())[:MOST_RUNS]}
 
 
-def describe(folder: Path) -> dict[str, Any]:
-    """All that is there of one run's folder; what is absent has no key."""
+def describe(folder: Path, problems: list[str]) -> dict[str, Any]:
+    """All that is there of one run's folder; what is absent, or a problem, has no key."""
+    samples, series, operators = (_lines(folder / f"{name}.csv", problems) for name in PARTS)
     found = {
         "folder": folder.as_posix(),
         "config": read_config(folder),
-        "samples": curves(folder / "samples.csv"),
-        "series": curves(folder / "series.csv"),
-        "operators": operators(folder / "operators.csv"),
+        "samples": curves(samples),
+        "series": curves(series),
+        "operators": longest(operators),
         "log": log_tail(folder / "log"),
     }
     return {name: value for name, value in found.items() if value}
 
 
-def curves(path: Path) -> dict[str, list[float | None]]:
-    """The numeric columns of a CSV file, thinned evenly to MOST_POINTS points that keep the first and the last."""
-    lines = _lines(path)
+def curves(lines: Sequence[Mapping[str, str]]) -> dict[str, list[float | None]]:
+    """The numeric columns of a table, thinned evenly to MOST_POINTS points that keep the first and the last."""
     if not lines:
         return {}
     kept = [lines[index] for index in thin(len(lines), MOST_POINTS)]
@@ -52,9 +53,8 @@ def thin(count: int, most: int) -> list[int]:
     return [round(index * (count - 1) / (most - 1)) for index in range(most)]
 
 
-def operators(path: Path) -> list[dict[str, str]]:
+def longest(lines: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
     """The operators that took longest, as the traced pass wrote them, each with its share of the time of all."""
-    lines = _lines(path)
     times = [_number(line.get("self_device_time_s")) or _number(line.get("self_cpu_time_s")) or 0.0 for line in lines]
     whole, wanted = sum(times), ("operator", "input_shapes", "calls", "flops")
     return [
@@ -73,10 +73,13 @@ def log_tail(path: Path) -> str:
     return "\n".join(text.splitlines()[-LOG_LINES:])[-LOG_CHARACTERS:]
 
 
-def _lines(path: Path) -> Sequence[dict[str, str]]:
+def _lines(path: Path, problems: list[str]) -> Sequence[dict[str, str]]:
     try:
         return read_csv(path)
-    except (FileNotFoundError, UnreadableError):
+    except FileNotFoundError:
+        return []
+    except UnreadableError as error:
+        problems.append(f"{error}. The page shows its run without it.")
         return []
 
 

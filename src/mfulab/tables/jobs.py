@@ -20,7 +20,7 @@ def joined(rows: Sequence[dict[str, Any]]) -> None:
         row |= dict.fromkeys(COLUMNS)
     for ranks in _jobs(rows):
         found = _of_job(ranks)
-        waited = waits({_place(row): json.loads(row.get("collectives") or "{}") for row in ranks})
+        waited = waits({_place(row): collectives(row) for row in ranks})
         last = min(waited, key=lambda place: waited[place][1]) if waited else None
         for row in ranks:
             row |= found
@@ -48,11 +48,17 @@ def rank_rows(row: Row) -> list[dict[str, Any]]:
     return [{name: one.get(name) for name in RANK} for one in told]
 
 
+def collectives(row: Row) -> Mapping[str, Sequence[int]]:
+    """Nanoseconds of a rank's collectives in order, by name. Raises ValueError or TypeError for cells of none."""
+    found = json.loads(row.get("collectives") or "{}")
+    return {str(name): [int(each) for each in times] for name, times in dict(found).items()}
+
+
 def _jobs(rows: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     """Rows of the same job and steps, each of another rank, two or more."""
     jobs: dict[Any, dict[Any, dict[str, Any]]] = {}
     for row in rows:
-        if row.get("status") == "ok" and row.get("job") and row.get("rank") is not None:
+        if row.get("status") == "ok" and row.get("job") and row.get("time_s") and row.get("rank") is not None:
             key = (row.get("recorded"), row["job"], row["first_step"], row["last_step"])
             jobs.setdefault(key, {}).setdefault(_place(row), row)
     return [[ranks[place] for place in sorted(ranks)] for ranks in jobs.values() if len(ranks) > 1]

@@ -20,6 +20,7 @@ from mfulab.hardware.identity import hardware_slug
 from mfulab.schema import manifest
 from mfulab.schema.errors import ConfigurationError
 from mfulab.schema.files import (
+    LARGEST,
     UnreadableError,
     cannot_be_written,
     is_inside,
@@ -242,6 +243,6 @@ def _summary(folder: Path) -> str:
 
 def _count(path: Path) -> int:
     try:
-        return len(read_csv(path))
+        return len(read_csv(path, LARGEST))
     except (FileNotFoundError, UnreadableError):
         return 0

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mfulab.schema.files import UnreadableError, read_csv, read_json, read_text
+from mfulab.schema.files import LARGEST, UnreadableError, read_csv, read_json, read_text
 from mfulab.schema.measurements import RECORDED
 from mfulab.tables import build
 from mfulab.tables.columns import JOINED, Record, columns
@@ -38,7 +38,7 @@ def check(folder: Path) -> list[str]:
 
 def _table(path: Path, table: str, rows: list[Record]) -> Iterator[str]:
     """Columns as they are today, joined ones as they follow from the others, and no ratio above 100 % unexplained."""
-    cells = read_csv(path)
+    cells = read_csv(path, LARGEST)
     header = next(csv.reader(read_text(path).splitlines()))
     if header != columns(table):
         changed = sorted(set(header) ^ set(columns(table))) or ["their order"]

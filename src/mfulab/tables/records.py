@@ -13,11 +13,11 @@ from pydantic import ValidationError
 
 from mfulab.schema import manifest
 from mfulab.schema.configs import CountFlopsConfig
-from mfulab.schema.files import UnreadableError, is_inside, read_csv, read_json, read_text
+from mfulab.schema.files import LARGEST, UnreadableError, is_inside, read_csv, read_json, read_text
 from mfulab.schema.formats import format_name
 from mfulab.schema.measurements import MEASUREMENTS, RECORDED, TABLES
 from mfulab.schema.replicates import base_name
-from mfulab.schema.rows import LONGEST_MESSAGE, NOT_MEASURED, Row, impossible
+from mfulab.schema.rows import LONGEST_MESSAGE, NOT_MEASURED, Row, impossible, is_in_range
 from mfulab.tables.columns import FLAGS, TEXT, Record, Records
 
 PROGRESS = ("measured", NOT_MEASURED, "to_come")  # best first
@@ -69,11 +69,14 @@ def read_row(folder: Path, step: str) -> Record:
         lines = read_csv(path)
         if len(lines) != 1:
             raise UnreadableError(f"{path}: {len(lines)} lines instead of one")
-        return parse(MEASUREMENTS[step].row, lines[0])
+        row = parse(MEASUREMENTS[step].row, lines[0])
+        if row["run"] != folder.name:
+            raise ValueError(f"run={row['run']!r}: the row of another run")
+        return row
     except FileNotFoundError:
         message = f"no row: {path} does not exist"
     except ValueError as error:
-        says = str(error) if isinstance(error, UnreadableError) else f"{path}: {_first_line(error)}"
+        says = str(error) if isinstance(error, UnreadableError) else f"{path}: {first_line(error)}"
         message = f"unreadable row: {says}. {AGAIN}"
     empty = MEASUREMENTS[step].row().model_dump()
     return {**empty, "run": folder.name, "status": "failed", "message": message[:LONGEST_MESSAGE]}
@@ -87,7 +90,7 @@ def read_rows(folder: Path, step: str) -> list[Record]:
     try:
         found = [parse(MEASUREMENTS[step].row, cells) for cells in read_csv(folder / "samples.csv")]
     except (FileNotFoundError, ValueError) as error:
-        message = f"unreadable samples: {folder / 'samples.csv'}: {_first_line(error)}. {AGAIN}"
+        message = f"unreadable samples: {folder / 'samples.csv'}: {first_line(error)}. {AGAIN}"
         return [{**row, "status": "failed", "message": message[:LONGEST_MESSAGE]}]
     same = {name: row[name] for name in ("commit", "started_at")}
     return [{**each, **same, "run": f"{folder.name},line={number}"} for number, each in enumerate(found, 1)]
@@ -175,10 +178,11 @@ def from_config(table: str, config: Mapping[str, Any], links: Mapping[str, str |
     """Values that the join needs besides a run's row; `links` are folders of the runs it is joined with."""
 
     def given(group: str, key: str, kind: type) -> Any:
-        """A nested value, if it is there and of its type."""
-        content = config.get(group)
+        """A nested value, if it is there, of its type and in range."""
+        content: Any = config.get(group)
         value = content.get(key) if isinstance(content, Mapping) else None
-        return value if type(value) is kind else None
+        is_kept = type(value) is kind and (isinstance(value, str) or is_in_range(value))
+        return value if is_kept else None
 
     flops, compute = links.get("flops"), links.get("compute")
     dtype = given("precision", "dtype", str)
@@ -265,13 +269,17 @@ def from_recorded(folder: Path) -> Collected:
     """The rows of one recorded machine: its tables, whose joined columns are dropped to be joined anew."""
     collected = Collected()
     for table, measurement in RECORDED.items():
+        seen: set[tuple[str, str]] = set()
         for number, cells in enumerate(_lines(folder / f"{table}.csv", collected.problems), start=2):
             try:
                 row = parse(measurement.row, cells)
                 known = {name: _typed(name, cells.get(name)) for name in measurement.linked}
+                if not row["run"] or (row["hardware"], row["run"]) in seen:
+                    raise ValueError(f"run={row['run']!r}: {'there twice' if row['run'] else 'empty'}")
             except ValueError as error:
-                collected.problems.append(f"{folder / table}.csv, line {number}: {_first_line(error)}")
+                collected.problems.append(f"{folder / table}.csv, line {number}: {first_line(error)}")
                 continue
+            seen.add((row["hardware"], row["run"]))
             where = (row["hardware"] or folder.name) if measurement.on_device else ""
             who = {"hardware": where, "experiment": cells.get("experiment") or "", "recorded": True}
             collected.add(table, {**row, **known, **who})
@@ -281,7 +289,7 @@ def from_recorded(folder: Path) -> Collected:
 
 def _lines(path: Path, problems: list[str]) -> list[dict[str, str]]:
     try:
-        return read_csv(path)
+        return read_csv(path, LARGEST)
     except FileNotFoundError:
         return []
     except UnreadableError as error:
@@ -296,15 +304,14 @@ def _typed(name: str, text: str | None) -> Any:
         return text == "True"
     if name in TEXT:
         return text
-    if re.fullmatch(r"-?\d+", str(text)):
-        return int(str(text))
-    number = float(str(text))
-    if not math.isfinite(number):
-        raise ValueError(f"{name}={text}: not a finite number")
+    number = int(str(text)) if re.fullmatch(r"-?\d+", str(text)) else float(str(text))
+    if not is_in_range(number):
+        raise ValueError(f"{name}={str(text)[:40]}: out of range")
     return number
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Gives an error in one line: of pydantic's the first bad cell, with its column."""
     if isinstance(error, ValidationError):
         first = error.errors()[0]
         return f"{'.'.join(map(str, first['loc']))}={str(first['input'])[:80]!r}: {first['msg']}"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from mfulab.schema.files import UnreadableError, read_csv, unquoted
+from mfulab.schema.files import UnreadableError, opened, read_csv, unquoted
 from mfulab.tables.details import thin
 
 IDENTITY = ("hardware", "recorded", "run")
@@ -35,10 +35,16 @@ def columns(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     return [*IDENTITY, *({"time_s": None, "in_window": None} | polled)]
 
 
+def cells(path: Path) -> pd.DataFrame:
+    """A table's cells as text. Raises FileNotFoundError, OSError, or ValueError where it is no table."""
+    with opened(path) as file:
+        return pd.read_csv(file, dtype=str, keep_default_na=False, na_filter=False, encoding_errors="replace")
+
+
 def read(path: Path) -> pd.DataFrame:
     """The table with its types: numbers, but for the run's identity and `in_window`; empty without one."""
     try:
-        frame = pd.read_csv(path, dtype=str, keep_default_na=False, encoding_errors="replace")
+        frame = cells(path)
     except (OSError, ValueError):
         frame = pd.DataFrame()
     for name in (*IDENTITY, "time_s", "in_window"):

@@ -16,6 +16,7 @@ from typing import IO, Any
 
 from mfulab.hardware.cpu import memory_limit_bytes
 from mfulab.schema.errors import UnsupportedError
+from mfulab.schema.files import UnreadableError, opened
 
 BATCH_BYTES = 16 << 20
 MOST_BATCHES = 4  # without an end of an event
@@ -68,11 +69,11 @@ class Stream:
 
     def _open(self) -> IO[bytes]:
         try:
-            with self.path.open("rb") as file:
+            with opened(self.path, follow=True) as file:
                 begin = file.read(16)
             self._packed = self.path.stat().st_size
-        except OSError as error:
-            raise TraceError(f"{self.path}: {error.strerror or error}") from None
+        except (OSError, UnreadableError) as error:
+            raise TraceError(str(error)) from None
         if not begin:
             raise TraceError(f"{self.path}: the file is empty")
         if begin.startswith(_SQLITE) or self.path.suffix in _FOREIGN:

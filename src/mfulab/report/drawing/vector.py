@@ -5,7 +5,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from mfulab.report.drawing import hover, style
-from mfulab.report.figures import Drawn
+from mfulab.report.figures import FAILED, Drawn
 from mfulab.schema.files import UnreadableError, read_text
 
 # What a drawing of Matplotlib consists of; metadata is left out of the page.
@@ -42,12 +42,12 @@ def inline(svg: str, name: str) -> str:
 
 
 def saved(folder: Path | None, name: str) -> str | None:
-    """The figure's SVG as it was drawn before; None if it was not, or where the file holds more than a drawing."""
+    """The figure's SVG as it was drawn before; None if it could not be, or the file holds more than a drawing."""
     try:
         svg = read_text(folder / f"{name}.svg") if folder else ""
     except (FileNotFoundError, UnreadableError):
         return None
-    return COMMENT.sub("", svg) if is_drawing(svg) else None
+    return COMMENT.sub("", svg) if is_drawing(svg) and f'id="{FAILED}"' not in svg else None
 
 
 def is_drawing(svg: str) -> bool:

@@ -6,6 +6,8 @@ come from those rows, `draw(rows, figure, text)` draws them. Its words stand in 
 """
 
 import argparse
+import textwrap
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -42,6 +44,7 @@ TOPICS = (
     "trust",
     "published",
 )
+FAILED, LONGEST = "failed", 300  # the mark of a figure that could not be drawn; characters of its reason
 # Not `Figure.savefig`, which draws twice what it writes. Dates and versions would make each file a new one.
 WRITERS: dict[str, Callable[[Figure, Path], object]] = {
     "svg": hover.write_svg,
@@ -87,6 +90,31 @@ def render(name: str, tables: frames.Tables, language: str = "en", rows: pd.Data
     return Drawn(name, module.TOPIC, text("title"), finding(module, rows, text), figure)
 
 
+def failed(name: str, error: Exception, language: str = "en") -> Drawn:
+    """The figure that stands for one whose drawing raised, and says why; the page takes it for none."""
+    traceback.print_exception(error)
+    text, says = Texts(language, name), unmade(name, error, language)
+    with style.theme():
+        figure = style.blank(text("title"), "")
+        lines = textwrap.fill(says, 80)
+        figure.text(0.5, 0.5, lines, ha="center", va="center", color=style.INK, parse_math=False, gid=FAILED)
+    return Drawn(name, modules()[name].TOPIC, text("title"), says, figure)
+
+
+def unmade(name: str, error: Exception, language: str) -> str:
+    """Sentence on a figure that cannot be drawn, with what its code raised."""
+    said = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST]
+    return Texts(language, "page")("figure_failed", title=Texts(language, name)("title"), name=name, said=said)
+
+
+def has_data(name: str, tables: frames.Tables) -> bool:
+    """True if the tables hold something for a figure, or something that its code cannot read, which the page says."""
+    try:
+        return not modules()[name].rows(tables).empty
+    except Exception:
+        return True
+
+
 def finding(module: ModuleType, rows: pd.DataFrame, text: Texts) -> str:
     """A figure's sentence: about what was measured here, and about recorded machines only where nothing was."""
     return module.finding(frames.own(rows), text)
@@ -120,11 +148,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     wanted = {table for name in options.only or modules() for table in modules()[name].TABLES}
     tables, problems = frames.read(options.tables, wanted)
     if options.list:
-        with_data = [name for name, module in modules().items() if not module.rows(tables).empty]
+        with_data = [name for name in modules() if has_data(name, tables)]
         write_text(options.list, "".join(f"{name}\n" for name in with_data))
         return
     for name in options.only or modules():
-        drawn = render(name, tables, options.language)
+        try:
+            drawn = render(name, tables, options.language)
+        except Exception as error:
+            drawn = failed(name, error, options.language)
         for kind in options.formats:
             path = options.out / f"{name}.{kind}"
             path.unlink(missing_ok=True)  # a figure whose data are gone must not stay

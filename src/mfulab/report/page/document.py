@@ -61,7 +61,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     text = Texts(language, "page")
     seminar = frames.seminar(folder)
     seminar = seminar.assign(**{column: seminar[column].map(text.said) for column in CLAIMED})
-    sections = _sections(tables, drawn, text)
+    sections = _sections(tables, drawn, text, problems)
     doubts, doubt_lines, again = trust.summary(tables, language)
     template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(_file("report.html"))
     told = _in_words(tables, language)
@@ -191,39 +191,51 @@ def _of_runs(runs: pd.Series, note: str, text: Texts) -> str:
     return f"{example}: {note}" if len(runs) == 1 else text("note", count=len(runs), example=example, note=note)
 
 
-def _sections(tables: frames.Tables, drawn: Path | None, text: Texts) -> list[dict[str, Any]]:
-    """The topics that have figures, in the page's order; each figure with its sentence and its command."""
+def _sections(tables: frames.Tables, drawn: Path | None, text: Texts, problems: list[str]) -> list[dict[str, Any]]:
+    """The topics that have figures, in the page's order; a figure that cannot be made is added to `problems`."""
     runs = _runs(tables)
     measured = runs[~runs["recorded"]]
     # A recorded machine's experiments are not to be measured here: its figures come from experiment=recorded.
     experiments = list(dict.fromkeys(filter(None, measured["experiment"]))) or ["recorded"] * (len(runs) > 0)
     sections: dict[str, list[dict[str, Any]]] = {}
     for name, module in figures.modules().items():
-        rows = module.rows(tables)
-        if rows.empty:
+        try:
+            shown = _figure(name, tables, drawn, text.within(name), experiments)
+        except Exception as error:  # one figure never costs the page
+            problems.append(figures.unmade(name, error, text.language))
             continue
-        words = text.within(name)
-        svg, finding = vector.saved(drawn, name), None
-        if svg is None:
-            found = figures.render(name, tables, text.language, rows)
-            svg, finding = (vector.svg_of(found), found.finding) if found else ("", None)
-        rows = frames.in_words(rows, words)
-        shown = {
-            "name": name,
-            "title": words("title"),
-            "finding": _unbroken(finding or figures.finding(module, rows, words)),
-            "reading": _unbroken(words("reading")),
-            "svg": Markup(vector.inline(svg, name)),
-            "rows": payload.drawn(rows),
-            "command": figures.command(name, experiments, text.language),
-        }
-        sections.setdefault(module.TOPIC, []).append(shown)
+        if shown:
+            sections.setdefault(module.TOPIC, []).append(shown)
     sections.setdefault("why", [])  # which has cases even where no run has a headroom to draw
     return [
         {"topic": topic, "title": text(f"topic_{topic}"), "figures": sections[topic]}
         for topic in figures.TOPICS
         if topic in sections
     ]
+
+
+def _figure(
+    name: str, tables: frames.Tables, drawn: Path | None, text: Texts, experiments: Sequence[str]
+) -> dict[str, Any]:
+    """A figure with its sentence, rows and command; empty where the tables hold nothing for it."""
+    module = figures.modules()[name]
+    rows = module.rows(tables)
+    if rows.empty:
+        return {}
+    svg, finding = vector.saved(drawn, name), None
+    if svg is None:
+        found = figures.render(name, tables, text.language, rows)
+        svg, finding = (vector.svg_of(found), found.finding) if found else ("", None)
+    rows = frames.in_words(rows, text)
+    return {
+        "name": name,
+        "title": text("title"),
+        "finding": _unbroken(finding or figures.finding(module, rows, text)),
+        "reading": _unbroken(text("reading")),
+        "svg": Markup(vector.inline(svg, name)),
+        "rows": payload.drawn(rows),
+        "command": figures.command(name, experiments, text.language),
+    }
 
 
 def _headline(sections: list[dict[str, Any]], tables: frames.Tables, text: Texts) -> str | None:

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from mfulab.report import frames
+from mfulab.schema.files import UnreadableError, read_json
 from mfulab.schema.measurements import TABLES
 
 DRAWN = 500  # rows of a figure's CSV; the table's export has all
@@ -96,7 +97,6 @@ def _is_empty(column: pd.Series, kind: type) -> bool:
 
 def _details(path: Path) -> Mapping[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return read_json(path)
+    except (FileNotFoundError, UnreadableError):
         return {}
-    return found if isinstance(found, dict) else {}

@@ -1,0 +1,11 @@
+"""What may stand in place of a file and must not be read: it leads nowhere, has no end or is none."""
+
+import os
+
+PLANTED = {
+    "a folder": lambda path: path.mkdir(),
+    "a FIFO": os.mkfifo,
+    "a device": lambda path: path.symlink_to("/dev/zero"),
+    "a dangling link": lambda path: path.symlink_to(path.with_name("nowhere")),
+    "a circular link": lambda path: path.symlink_to(path),
+}
