@@ -48,7 +48,6 @@ while os.getppid() == parent:
 COUNTED = 'steal = sum(each.steal for each in times) if hasattr(times[0], "steal") else None'
 STOLEN = "steal = 0.2 * total"
 
-
 # Makes what limits a sweep while it runs, and gives the Python code by which the command enters it.
 Limits = Callable[[], AbstractContextManager[str]]
 
