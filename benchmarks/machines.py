@@ -33,11 +33,8 @@ from mfulab.report import frames, trust
 # Overrides beyond its name: bf16 is what a CPU most often lacks.
 EXPERIMENTS = {"miniature": ("precision=fp32,bf16",), "quickstart": ()}
 CGROUPS = Path("/sys/fs/cgroup")
-GIB = 1 << 30
 # The first CPU's time, half of it; ends with the process that started it.
-NEIGHBOUR = """
-import os, time
-os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+NEIGHBOUR = """import time
 parent = os.getppid()
 while os.getppid() == parent:
     until = time.perf_counter() + 0.02
@@ -47,6 +44,7 @@ while os.getppid() == parent:
 """
 COUNTED = 'steal = sum(each.steal for each in times) if hasattr(times[0], "steal") else None'
 STOLEN = "steal = 0.2 * total"
+FIRST_CPU = "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))});"
 
 # Makes what limits a sweep while it runs, and gives the Python code by which the command enters it.
 Limits = Callable[[], AbstractContextManager[str]]
@@ -104,24 +102,18 @@ def quota() -> AbstractContextManager[str]:  # 50 ms of each 100
 
 
 def little_memory() -> AbstractContextManager[str]:
-    return cgroup(("memory",), f"memory.limit_in_bytes={3 * GIB}", f"memory.max={3 * GIB}")
+    return cgroup(("memory",), f"memory.limit_in_bytes={3 << 30}", f"memory.max={3 << 30}")
 
 
 @contextmanager
 def neighbour() -> Iterator[str]:
     """Another process, which takes half of the first CPU."""
-    process = subprocess.Popen([sys.executable, "-c", NEIGHBOUR])
+    process = subprocess.Popen([sys.executable, "-c", f"import os; {FIRST_CPU} {NEIGHBOUR}"])
     try:
         yield ""
     finally:
         process.kill()
         process.wait()
-
-
-@contextmanager
-def first_cpu() -> Iterator[str]:
-    """The first of the CPUs that this process may use."""
-    yield "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))});"
 
 
 def no_cgroup(limits: Limits) -> Callable[[], str]:
@@ -163,7 +155,7 @@ MACHINES = {
     "sse4.1": Machine("SSE4.1", SSE, lacks=NO_BF16, missing=without("sse4_1")),
     "avx2": Machine("AVX2", AVX2, lacks=NO_BF16, missing=without("avx2")),
     "avx512": Machine("AVX-512 without bf16", AVX512, lacks=NO_BF16, missing=without("avx512f")),
-    "one-core": Machine("one core, by affinity", limits=first_cpu),
+    "one-core": Machine("one core, by affinity", limits=lambda: nullcontext(FIRST_CPU)),
     "half-a-cpu": Machine("a quota of 0.5 CPU", limits=quota, flag="held_back", missing=no_cgroup(quota)),
     "3-gb": Machine("3 GB of memory", limits=little_memory, missing=no_cgroup(little_memory)),
     "neighbour": Machine("a neighbour on half of a core", limits=neighbour, flag="beside"),
@@ -199,7 +191,7 @@ def swept(machine: Machine, experiment: str, *overrides: str) -> tuple[list[str]
 
 
 def found(folder: Path, machine: Machine) -> tuple[list[str], list[str]]:
-    """Reads the tables and the page of a sweep in `folder`."""
+    """Reads the tables and the page that a sweep left in `folder`."""
     tables, problems = frames.read(folder / "results/tables")
     page = (folder / "reports/report.html").read_text(encoding="utf-8")
     heading = re.search(r"<h1>(.*?)</h1>", page, re.DOTALL)
@@ -238,6 +230,8 @@ def wrong(tables: frames.Tables, lacks: frozenset[str]) -> list[str]:
         "emulated_format, of a format that the device has": says & ~emulated,
         "above 100 % MFU without a flag": over & ~_flagged(profile, "above_peak"),
         "advises a lower precision, which was slower": _advises(profile) & _slower_below(profile),
+        "under_used, though a quota held it back": (profile["verdict"] == "under_used")
+        & _flagged(profile, "held_back"),
         "failed": profile["status"].isin(["failed", "incorrect"]),
     }
     lines = [f"{run}: {what}" for what, mask in masks.items() for run in profile.loc[mask, "run"].map(short)]

@@ -159,6 +159,10 @@ IN_BF16 = {"run": "model=a,precision=bf16", "precision": "bf16", "effective_prec
         ({"verdict": "emulated_format"}, ["emulated_format, of a format that the device has"]),
         ({"mfu_percent": 101.0, "verdict": "", "share_of_measured_percent": 100.0}, ["above 100 % MFU without a flag"]),
         ({"mfu_percent": 101.0, "verdict_flags": '{"above_peak": {"mfu": 101}}'}, ["compute_bound above 100 % MFU"]),
+        (
+            {"verdict": "under_used", "verdict_flags": '{"held_back": {"share": 50}}'},
+            ["under_used, though a quota held it back"],
+        ),
         ({"status": "failed"}, ["failed", "failed"]),
         ({"share_of_measured_percent": 101.0}, ["above 100 % of the measured ceiling"]),
     ],
