@@ -147,7 +147,7 @@ def lacking() -> frozenset[str]:
 
 V4 = "AVX512_SPR AVX512_ICL X86_V4"
 NO_BF16 = frozenset({"bf16"})
-SSE = instructions("default", "SSE41", "SSE4_2", "Nehalem", f"{V4} X86_V3", "nehalem")
+SSE = instructions("default", "SSE41", "SSE4_2", "Nehalem", f"{V4} X86_V3", "nehalem") | {"MKL_CBWR": "COMPATIBLE"}
 AVX2 = instructions("avx2", "AVX2", "AVX2", "Haswell", V4, "haswell")
 AVX512 = instructions("avx512", "AVX512_CORE", "AVX512", "SkylakeX", "AVX512_SPR AVX512_ICL", "skylake-avx512")
 MACHINES = {
