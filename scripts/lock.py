@@ -1,4 +1,4 @@
-"""Locks what each target installs: `make lock`; `make lock-check` resolves every lock for Linux x86_64 and Apple arm64.
+"""Locks what each target installs: `make lock`; `make lock-check` resolves each for Linux (x86_64, aarch64) and macOS.
 
 All extras are resolved at once, so that all targets agree. requirements.lock has every pin, without hashes, since pip
 takes no constraints that have them. requirements/pipeline.lock is what `make report` installs, each other file there
@@ -35,7 +35,11 @@ COMPILERS = ("cuda-toolkit", "triton")
 WITHOUT: dict[str, tuple[str, ...]] = {"cuda": (), "test": LIBRARIES, "slurm": LIBRARIES + COMPILERS}
 WITHOUT |= dict.fromkeys(("tiles", "counters", "frameworks", "notebook", "docs"), WITHOUT["slurm"])
 PYTHONS = ("3.11", "3.12", "3.13")
-PLATFORMS = {"Linux": "x86_64-unknown-linux-gnu", "macOS": "aarch64-apple-darwin"}
+PLATFORMS = {
+    "Linux": "x86_64-unknown-linux-gnu",
+    "Linux on Arm": "aarch64-unknown-linux-gnu",
+    "macOS": "aarch64-apple-darwin",
+}
 UNREACHABLE = re.compile(r"error sending request|dns error|connect error|Network", re.IGNORECASE)
 
 

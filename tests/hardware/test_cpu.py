@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from mfulab.hardware import cpu, system
+from mfulab.hardware.cpu_peaks import cpu_peak
 
 INTEL = """processor\t: 0
 vendor_id\t: GenuineIntel
@@ -13,6 +14,17 @@ model\t\t: 143
 model name\t: Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz
 cpu MHz\t\t: 2700.000
 flags\t\t: fpu fma avx2 avx512f amx_bf16 hypervisor
+"""
+
+
+ARM = """processor\t: 0
+BogoMIPS\t: 243.75
+Features\t: fp asimd evtstrm aes crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp ssbs
+CPU implementer\t: 0x41
+CPU architecture: 8
+CPU variant\t: 0x3
+CPU part\t: {part}
+CPU revision\t: 1
 """
 
 
@@ -37,6 +49,21 @@ def test_reads_the_first_processor(machine):
     assert facts.virtual
     assert facts.clock_mhz == 2700
     assert cpu.vector_flags(facts.flags) == ("amx_bf16", "avx2", "avx512f", "fma")
+
+
+@pytest.mark.parametrize(("part", "name"), [("0xd0c", "Arm Neoverse-N1"), ("0xfff", "Arm 0x41 0xfff")])
+def test_an_arm_core_is_named_by_its_numbers_and_says_neither_clock_cache_nor_hypervisor(machine, part, name):
+    machine({"proc/cpuinfo": ARM.format(part=part) + "\n"})
+    facts = cpu.read_cpu()
+    assert (facts.name, facts.vendor, facts.family, facts.model) == (name, "0x41", None, None)
+    assert (facts.clock_mhz, facts.last_level_cache_bytes, facts.virtual) == (None, None, None)
+    assert cpu.vector_flags(facts.flags) == ("asimd", "asimddp", "asimdhp", "asimdrdm")
+    assert cpu_peak(facts, 2, "fp32").reason.startswith(f"the clock of {name} is not reported")
+
+
+def test_a_machine_on_bare_metal_is_not_virtual(machine):
+    machine({"proc/cpuinfo": INTEL.replace(" hypervisor", "")})
+    assert cpu.read_cpu().virtual is False
 
 
 def test_the_highest_clock_is_preferred_to_the_present_one(machine):
@@ -111,10 +138,19 @@ def test_the_tightest_quota_above_counts(machine):
             },
             (2.5, 0.5),
         ),
+        (
+            {
+                "proc/self/cgroup": "2:cpuacct:/app\n1:cpu:/app\n0::/\n",
+                "sys/fs/cgroup/unified/cpu.stat": "usage_usec 7000000\n",
+                "sys/fs/cgroup/cpuacct/app/cpuacct.usage": "2500000000\n",
+                "sys/fs/cgroup/cpu/app/cpu.stat": "nr_periods 5\nthrottled_time 500000000\n",
+            },
+            (2.5, 0.5),
+        ),
         ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.stat": "usage_usec 7000000\n"}, (7.0, None)),
         ({}, (None, None)),
     ],
-    ids=["version 2", "version 1", "the root cgroup", "none"],
+    ids=["version 2", "version 1", "both, version 2 without a controller", "the root cgroup", "none"],
 )
 def test_cgroup_accounting(machine, files, seconds):
     machine(files)

@@ -6,9 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from socket import socketpair
 
 import pytest
 from support.processes import HANGS_S, is_running, pid_in, until
@@ -89,6 +92,22 @@ def worker() -> Iterator[str]:
     lifetime.start()
     yield os.environ[client.SOCKET]
     lifetime.stop()
+
+
+def test_a_worker_that_is_slow_to_start_costs_time_and_no_run(monkeypatch):
+    ours, workers = socketpair()
+    monkeypatch.setattr(client, "_connect", lambda: ours)
+    monkeypatch.setattr(client, "WORKER_START_S", 0.05)
+
+    def begin():
+        time.sleep(0.2)
+        workers.sendall(client.STARTED + b"0\n")
+
+    beginning = threading.Thread(target=begin)
+    beginning.start()
+    assert client._in_worker(["a run"], {}, limit=60) == 0
+    beginning.join()
+    workers.close()
 
 
 @pytest.fixture

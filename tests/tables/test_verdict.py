@@ -85,6 +85,8 @@ def test_causes_on_a_gpu(changes, cause, numbers):
     ("row", "cause"),
     [
         ({"utilization_percent": 25.0, "mfu_percent": 10.0}, "under_used"),
+        ({"utilization_percent": 50.0, "mfu_percent": 10.0, "throttled_percent": 48.0}, "throttled"),
+        ({"utilization_percent": 25.0, "mfu_percent": 10.0, "throttled_percent": 5.0}, "under_used"),
         ({"utilization_percent": 99.0, "mfu_percent": 0.4}, "busy_not_useful"),
         (
             {"utilization_percent": 99.0, "mfu_percent": 9.0, "bytes_moved": 2e9, "time_s": 0.1, "ceiling_gb_s": 30.0},

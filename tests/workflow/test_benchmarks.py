@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 pytestmark = pytest.mark.usefixtures("benchmark_scripts")
@@ -116,3 +117,105 @@ def test_repeated_sweeps_are_judged_by_what_compare_says(tmp_path, capsys):
     assert "100 %" in told
     with pytest.raises(SystemExit):
         repeatability.main(["--sweeps", sweeps["a"]])
+
+
+@pytest.mark.workflow
+@pytest.mark.parametrize("name", ["avx2", "one-core"])
+def test_the_miniature_says_nothing_wrong_on_another_machine(name):
+    import machines
+
+    machine = machines.MACHINES[name]
+    if reason := machine.missing():
+        pytest.skip(reason)
+    cells, wrong = machines.swept(machine, "miniature", "batch_size=4", "kernel=torch", "size=64")
+    assert wrong == []
+    assert cells[1] == str(2 * 2 * 2 + 2)  # a row for each run
+    assert "MFU" in cells[-1]
+
+
+SOUND = {
+    "run": "model=a,precision=fp32",
+    "status": "ok",
+    "recorded": False,
+    "precision": "fp32",
+    "effective_precision": "fp32",
+    "time_s": 1.0,
+    "mfu_percent": 80.0,
+    "verdict": "compute_bound",
+    "verdict_reason": "compute_bound",
+    "verdict_numbers": '{"share": 80}',
+    "verdict_flags": "",
+    "share_of_measured_percent": 90.0,
+}
+IN_BF16 = {"run": "model=a,precision=bf16", "precision": "bf16", "effective_precision": "bf16"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({}, []),
+        (IN_BF16, ["compute_bound in a format that the device emulates"]),
+        (IN_BF16 | {"verdict": "emulated_format"}, []),
+        ({"verdict": "emulated_format"}, ["emulated_format, of a format that the device has"]),
+        ({"mfu_percent": 101.0, "verdict": "", "share_of_measured_percent": 100.0}, ["above 100 % MFU without a flag"]),
+        ({"mfu_percent": 101.0, "verdict_flags": '{"above_peak": {"mfu": 101}}'}, ["compute_bound above 100 % MFU"]),
+        (
+            {"verdict": "under_used", "verdict_flags": '{"held_back": {"share": 50}}'},
+            ["under_used, though a quota held it back"],
+        ),
+        ({"status": "failed"}, ["failed", "failed"]),
+        ({"share_of_measured_percent": 101.0}, ["above 100 % of the measured ceiling"]),
+    ],
+)
+def test_what_is_wrong_on_a_machine_without_bf16_units(changed, words):
+    assert told_wrong([SOUND | changed]) == words
+
+
+def test_a_lower_precision_is_no_advice_where_it_was_slower(monkeypatch):
+    import machines
+
+    advised = pd.Series([True, False])
+    monkeypatch.setattr(machines, "_advises", lambda rows: advised)
+    slower = SOUND | IN_BF16 | {"time_s": 40.0, "verdict": "emulated_format"}
+    assert told_wrong([SOUND, slower]) == ["advises a lower precision, which was slower"]
+    assert told_wrong([SOUND, slower | {"time_s": 0.5}]) == []
+
+
+def test_a_ceiling_that_was_disturbed_bounds_nothing():
+    assert told_wrong([SOUND], disturbed=1) == ["compute_bound by a ceiling that was disturbed"]
+
+
+def told_wrong(rows: list[dict[str, object]], disturbed: int = 0) -> list[str]:
+    """What stands behind each run's name in the sentences of `wrong`."""
+    import machines
+
+    table = pd.DataFrame(rows)
+    ceilings = pd.DataFrame([{"ceiling": "fp32", "replicates": 1.0, "disturbed_replicates": float(disturbed)}])
+    found = machines.wrong({"profile": table, "matmul": table, "ceilings": ceilings}, frozenset({"bf16"}))
+    return [line.split(": ", 1)[1] for line in found]
+
+
+def test_each_machine_is_a_row_and_one_that_cannot_be_had_says_why(monkeypatch, capsys):
+    import machines
+
+    wanted = ["0.5", "24", "1", "2", "60 %", "90 %", "1", "MFU is 60 %."]
+    monkeypatch.setattr(machines, "swept", lambda machine, experiment: (wanted, ["a: failed"]))
+    missing = machines.Machine("AVX2", missing=lambda: "no avx2 here")
+    monkeypatch.setattr(machines, "MACHINES", {"native": machines.MACHINES["native"], "avx2": missing})
+    assert machines.main(["--only", "native,avx2", "--markdown"]) == 1
+    lines = [line for line in capsys.readouterr().out.splitlines() if line]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    assert cells[2:] == [["as it is", *wanted], ["AVX2", *[""] * 7, "no avx2 here"]]
+    assert {len(row) for row in cells} == {len(machines.COLUMNS)}
+    assert lines[-1] == "native: a: failed"
+    with pytest.raises(SystemExit):
+        machines.main(["--only", "sparc"])
+    assert "'sparc' is none of native, avx2" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not Path("/proc/self/cgroup").exists(), reason="cgroups are Linux's")
+def test_a_cgroup_that_cannot_be_made_is_a_reason(monkeypatch, tmp_path):
+    import machines
+
+    monkeypatch.setattr(machines, "CGROUPS", tmp_path / "none")
+    assert machines.MACHINES["half-a-cpu"].missing().startswith("needs the right to make a cgroup: ")

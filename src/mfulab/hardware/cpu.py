@@ -5,10 +5,22 @@ import os
 import platform
 import re
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from mfulab.hardware import system
+
+# "CPU implementer" and "CPU part" of /proc/cpuinfo: Linux, arch/arm64/include/asm/cputype.h.
+ARM = {
+    "0x41 0xd08": "Arm Cortex-A72",
+    "0x41 0xd0b": "Arm Cortex-A76",
+    "0x41 0xd0c": "Arm Neoverse-N1",
+    "0x41 0xd40": "Arm Neoverse-V1",
+    "0x41 0xd49": "Arm Neoverse-N2",
+    "0x41 0xd4f": "Arm Neoverse-V2",
+    "0xc0 0xac3": "Ampere-1",
+}
 
 
 @dataclass(frozen=True)
@@ -16,7 +28,8 @@ class Cpu:
     """One CPU as this process sees it.
 
     `family` and `model` are x86's (CPUID), None elsewhere. `clock_mhz` is the highest clock that is reported: the
-    cpufreq maximum, else the clock of /proc/cpuinfo, which in a virtual machine is the nominal one.
+    cpufreq maximum, else the clock of /proc/cpuinfo, which in a virtual machine is the nominal one. `virtual` is None
+    where the CPU reports no hypervisor, be there one or not, as Arm's.
     """
 
     name: str
@@ -27,7 +40,7 @@ class Cpu:
     clock_mhz: float | None
     clock_source: str
     last_level_cache_bytes: int | None
-    virtual: bool
+    virtual: bool | None
 
 
 @functools.cache
@@ -44,7 +57,7 @@ def read_cpu() -> Cpu:
     flags = frozenset((facts.get("flags") or facts.get("Features") or "").split())
     clock, source = _clock(facts)
     return Cpu(
-        name=facts.get("model name") or platform.processor() or platform.machine(),
+        name=facts.get("model name") or _arm(facts) or platform.processor() or platform.machine(),
         vendor=facts.get("vendor_id") or facts.get("CPU implementer") or "",
         family=_integer(facts.get("cpu family")),
         model=_integer(facts.get("model")),
@@ -52,7 +65,9 @@ def read_cpu() -> Cpu:
         clock_mhz=clock,
         clock_source=source,
         last_level_cache_bytes=max(caches().values(), default=None),
-        virtual="hypervisor" in flags or system.text("sys/hypervisor/type") is not None,
+        virtual="hypervisor" in flags
+        or system.text("sys/hypervisor/type") is not None
+        or (False if "flags" in facts else None),
     )
 
 
@@ -170,6 +185,12 @@ def _first_processor() -> dict[str, str]:
     return {key.strip(): value.strip() for key, value in pairs}
 
 
+def _arm(facts: Mapping[str, str]) -> str:
+    """Name of an Arm core, which Linux reports by numbers alone; empty of another."""
+    implementer, part = facts.get("CPU implementer"), facts.get("CPU part")
+    return ARM.get(f"{implementer} {part}", f"Arm {implementer} {part}") if implementer and part else ""
+
+
 def _clock(facts: dict[str, str]) -> tuple[float | None, str]:
     highest = _integer(system.text("sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq"))
     if highest:
@@ -195,17 +216,14 @@ def caches() -> dict[str, int]:
 
 def _cgroup_folders(controller: str) -> list[Path]:
     """This process's cgroup and all above it, for `controller`, in either version's layout."""
+    lines = [line.split(":", 2)[1:] for line in (system.text("proc/self/cgroup") or "").splitlines()]
+    # A controller belongs to one version: where both are mounted, the other one counts the whole machine.
+    found = [line for line in lines if controller in line[0].split(",")] or [line for line in lines if not line[0]]
     folders = []
-    for line in (system.text("proc/self/cgroup") or "").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            tops = ["sys/fs/cgroup", "sys/fs/cgroup/unified"]
-        elif controller in controllers.split(","):
-            tops = [f"sys/fs/cgroup/{controllers}", f"sys/fs/cgroup/{controller}"]
-        else:
-            continue
+    for controllers, path in found:
+        names = (controllers, controller) if controllers else ("", "unified")
         own = Path(path.lstrip("/"))
-        folders += [Path(system.ROOT, top, below) for top in tops for below in (own, *own.parents)]
+        folders += [Path(system.ROOT, "sys/fs/cgroup", top, below) for top in names for below in (own, *own.parents)]
     return folders
 
 

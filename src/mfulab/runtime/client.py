@@ -212,7 +212,7 @@ def _in_worker(command: list[str], environment: dict[str, str], limit: float | N
         try:
             # The child writes to this process's own standard output and error: its log streams to wherever ours goes.
             socket.send_fds(connection, [json.dumps(request).encode() + b"\n"], [1, 2])
-            answer = _answer(connection.fileno(), WORKER_START_S, environment)
+            answer = _answer(connection.fileno(), max(WORKER_START_S, limit or math.inf), environment)
             if answer == STARTED:
                 answer = _answer(connection.fileno(), limit and limit + GRACE_S, environment)
         except TimeoutError:

@@ -224,7 +224,11 @@ def _wrong_precision(facts: Facts) -> Said | None:
 
 
 def _throttled(facts: Facts) -> Said | None:
-    if not (facts.at_least("throttled_percent", WASTED) and facts.at_least("sm_active_percent", BUSY)):
+    if not facts.at_least("throttled_percent", WASTED):
+        return None
+    if _on_cpu(facts) and not facts["clock_mhz"]:
+        return Said("quota", {"share": facts["throttled_percent"]})
+    if not facts.at_least("sm_active_percent", BUSY):
         return None
     if facts["clock_mhz"]:
         return Said("throttled_to", {"share": facts["throttled_percent"], "clock": facts["clock_mhz"]})
@@ -353,7 +357,7 @@ CAUSES: dict[str, tuple[tuple[str, ...], Callable[[Facts], Said | None]]] = {
     "recomputed": (("recomputation",), _recomputed),
     "memory_bound": (("other_operators", *_MATMULS), _memory_bound),
     "wrong_precision": (_MATMULS, _wrong_precision),
-    "throttled": (("clock", "busy"), _throttled),
+    "throttled": (("clock", "busy", "unused"), _throttled),
     "shape": (("tile_padding", *_MATMULS), _shape),
     "low_occupancy": (_MATMULS, _low_occupancy),
     "shared": (("idle", "unused"), _shared),

@@ -1,0 +1,299 @@
+"""One sweep on each of several machines that this one can stand for: what it finds there, and what of it is wrong.
+
+    python benchmarks/machines.py                                  the miniature, with bf16, on every machine
+    python benchmarks/machines.py --only avx2,one-core             on some
+    python benchmarks/machines.py --experiment quickstart          what a newcomer runs; minutes a machine
+    python benchmarks/machines.py --markdown                       the table of docs/reliability.md
+
+Each machine is a copy of the workflow whose command runs under variables, an affinity, a cgroup or next to another
+process. Everything in a row is read from the tables and the page that the sweep left. Exit status 0: nothing is wrong.
+"""
+
+import argparse
+import html
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas as pd
+import trivial
+
+from mfulab.language import verdicts
+from mfulab.planning.naming import short
+from mfulab.report import frames, trust
+
+# Overrides beyond its name: bf16 is what a CPU most often lacks.
+EXPERIMENTS = {"miniature": ("precision=fp32,bf16",), "quickstart": ()}
+CGROUPS = Path("/sys/fs/cgroup")
+# The first CPU's time, half of it; ends with the process that started it.
+NEIGHBOUR = """import time
+parent = os.getppid()
+while os.getppid() == parent:
+    until = time.perf_counter() + 0.02
+    while time.perf_counter() < until:
+        pass
+    time.sleep(0.02)
+"""
+COUNTED = 'steal = sum(each.steal for each in times) if hasattr(times[0], "steal") else None'
+STOLEN = "steal = 0.2 * total"
+FIRST_CPU = "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))});"
+
+# Makes what limits a sweep while it runs, and gives the Python code by which the command enters it.
+Limits = Callable[[], AbstractContextManager[str]]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine that this one can stand for; `says` is its name in the table."""
+
+    says: str
+    variables: Mapping[str, str] = field(default_factory=dict)  # of the environment
+    limits: Limits = lambda: nullcontext("")
+    edit: tuple[str, str, str] | None = None  # a file of the package, and an expression to replace in the copy
+    lacks: frozenset[str] | None = None  # formats that it has no units for; None: what this CPU's flags say
+    flag: str = ""  # that at least one of its rows must carry
+    missing: Callable[[], str] = lambda: ""  # why it cannot be had here; empty where it can
+
+
+def instructions(aten: str, onednn: str, mkl: str, openblas: str, numpy: str, numba: str) -> dict[str, str]:
+    """The variables that hold each library to one set of instructions: ATen, oneDNN, MKL, OpenBLAS, NumPy, Numba."""
+    return {
+        "ATEN_CPU_CAPABILITY": aten,
+        "ONEDNN_MAX_CPU_ISA": onednn,
+        "MKL_ENABLE_INSTRUCTIONS": mkl,
+        "OPENBLAS_CORETYPE": openblas,
+        "NPY_DISABLE_CPU_FEATURES": numpy,
+        "NUMBA_CPU_NAME": numba,
+        "NUMBA_CPU_FEATURES": "",  # those of that CPU, no more
+    }
+
+
+@contextmanager
+def cgroup(controllers: Sequence[str], version_1: str, version_2: str) -> Iterator[str]:
+    """A cgroup with one limit, `file=value` of either version; OSError where this user may make none."""
+    old = (CGROUPS / controllers[0] / "cgroup.procs").exists()
+    file, value = (version_1 if old else version_2).split("=")
+    tops = [CGROUPS / name for name in controllers] if old else [CGROUPS]
+    if not old:
+        (CGROUPS / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in controllers[:1]))
+    folders = [top / f"mfulab-machines-{os.getpid()}" for top in tops]
+    try:
+        for folder in folders:
+            folder.mkdir()
+        (folders[0] / file).write_text(value)
+        yield "".join(f"open({str(folder / 'cgroup.procs')!r}, 'w').write(str(os.getpid()));" for folder in folders)
+    finally:
+        for folder in filter(Path.exists, folders):
+            while (folder / "cgroup.procs").read_text():  # the sweep's last process is about to end
+                time.sleep(0.1)
+            folder.rmdir()
+
+
+def quota() -> AbstractContextManager[str]:  # 50 ms of each 100
+    return cgroup(("cpu", "cpuacct"), "cpu.cfs_quota_us=50000", "cpu.max=50000 100000")
+
+
+def little_memory() -> AbstractContextManager[str]:
+    return cgroup(("memory",), f"memory.limit_in_bytes={3 << 30}", f"memory.max={3 << 30}")
+
+
+@contextmanager
+def neighbour() -> Iterator[str]:
+    """Another process, which takes half of the first CPU."""
+    process = subprocess.Popen([sys.executable, "-c", f"import os; {FIRST_CPU} {NEIGHBOUR}"])
+    try:
+        yield ""
+    finally:
+        process.kill()
+        process.wait()
+
+
+def no_cgroup(limits: Limits) -> Callable[[], str]:
+    """Says why a cgroup cannot be made here."""
+
+    def missing() -> str:
+        try:
+            with limits():
+                return ""
+        except OSError as error:
+            return f"needs the right to make a cgroup: {error}"
+
+    return missing
+
+
+def without(flag: str) -> Callable[[], str]:
+    """Says that this CPU lacks an x86 flag, which no variable can bring."""
+    return lambda: "" if flag in flags() else f"this {platform.machine()} CPU has no {flag}"
+
+
+def flags() -> set[str]:
+    """The CPU's feature flags."""
+    found = re.search(r"^(?:flags|Features)\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return set(found[1].split()) if found else set()
+
+
+def lacking() -> frozenset[str]:
+    """The formats swept here that this CPU's flags have no units for."""
+    return frozenset() if flags() & {"avx512_bf16", "amx_bf16", "bf16"} else frozenset({"bf16"})
+
+
+V4 = "AVX512_SPR AVX512_ICL X86_V4"
+NO_BF16 = frozenset({"bf16"})
+SSE = instructions("default", "SSE41", "SSE4_2", "Nehalem", f"{V4} X86_V3", "nehalem") | {"MKL_CBWR": "COMPATIBLE"}
+AVX2 = instructions("avx2", "AVX2", "AVX2", "Haswell", V4, "haswell")
+AVX512 = instructions("avx512", "AVX512_CORE", "AVX512", "SkylakeX", "AVX512_SPR AVX512_ICL", "skylake-avx512")
+MACHINES = {
+    "native": Machine("as it is"),
+    "sse4.1": Machine("SSE4.1", SSE, lacks=NO_BF16, missing=without("sse4_1")),
+    "avx2": Machine("AVX2", AVX2, lacks=NO_BF16, missing=without("avx2")),
+    "avx512": Machine("AVX-512 without bf16", AVX512, lacks=NO_BF16, missing=without("avx512f")),
+    "one-core": Machine("one core, by affinity", limits=lambda: nullcontext(FIRST_CPU)),
+    "half-a-cpu": Machine("a quota of 0.5 CPU", limits=quota, flag="held_back", missing=no_cgroup(quota)),
+    "3-gb": Machine("3 GB of memory", limits=little_memory, missing=no_cgroup(little_memory)),
+    "neighbour": Machine("a neighbour on half of a core", limits=neighbour, flag="beside"),
+    "steal": Machine(
+        "a hypervisor that takes a fifth (in the counters)",
+        edit=("src/mfulab/hardware/cpu.py", COUNTED, STOLEN),
+        flag="stolen",
+    ),
+}
+
+
+def swept(machine: Machine, experiment: str, *overrides: str) -> tuple[list[str], list[str]]:
+    """Runs the whole command on `machine` in a copy of the project; its cells of the table, and what is wrong.
+
+    Raises CalledProcessError where the command fails.
+    """
+    with tempfile.TemporaryDirectory(prefix="mfulab-machine-") as name, machine.limits() as enter:
+        folder = trivial.copy_workflow(Path(name), with_source=machine.edit is not None)
+        variables = dict(machine.variables)
+        if machine.edit is not None:
+            file, line, instead = machine.edit
+            text = (folder / file).read_text(encoding="utf-8")
+            assert text.count(line) == 1, f"{file} has no line {line!r}"
+            (folder / file).write_text(text.replace(line, instead), encoding="utf-8")
+            variables["PYTHONPATH"] = str(folder / "src")
+        begin = f"import os, sys; {enter} os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+        command = ("-m", "snakemake", "report", "--cores", "1", "--config", f"experiment={experiment}", "device=cpu")
+        cost = trivial.run(
+            folder, "-c", begin, *command, *EXPERIMENTS[experiment], *overrides, MFULAB_LOCKS=name, **variables
+        )
+        cells, wrongs = found(folder, machine)
+        return [f"{cost.time_s / 60:.1f}", *cells], wrongs
+
+
+def found(folder: Path, machine: Machine) -> tuple[list[str], list[str]]:
+    """Reads the tables and the page that a sweep left in `folder`."""
+    tables, problems = frames.read(folder / "results/tables")
+    page = (folder / "reports/report.html").read_text(encoding="utf-8")
+    heading = re.search(r"<h1>(.*?)</h1>", page, re.DOTALL)
+    sentence = html.unescape(heading[1]).replace("\N{NO-BREAK SPACE}", " ").strip() if heading else ""
+    profile, matmul = tables["profile"], tables["matmul"]
+    wrongs = [*problems, *wrong(tables, lacking() if machine.lacks is None else machine.lacks)]
+    if "MFU" not in sentence:
+        wrongs.append(f"the page does not begin with MFU: {sentence!r}")
+    if machine.flag and not _flagged(profile, machine.flag).any():
+        wrongs.append(f"no row is flagged {machine.flag}")
+    doubtful, measured = trust.count(tables)
+    rows = len(profile) + len(matmul)
+    highest = profile["mfu_percent"].max(), matmul["share_of_measured_percent"].max()
+    counts = (rows, doubtful, rows - measured)
+    return [*map(str, counts), *(f"{each:.0f} %" for each in highest), str(len(wrongs)), sentence], wrongs
+
+
+def wrong(tables: frames.Tables, lacks: frozenset[str]) -> list[str]:
+    """Sentences on rows that say what cannot be, for a device without units for the formats `lacks`.
+
+    `compute_bound` is wrong above 100 %, in an emulated format, and by a ceiling that was itself disturbed, as is
+    `emulated_format` of a format that the device has, and the advice to try a lower precision that was slower. MFU
+    above 100 % needs its flag; no matmul may exceed the ceiling that it is divided by; no run may fail.
+    """
+    profile, matmul = frames.own(tables["profile"]), frames.own(tables["matmul"])
+    ceilings = tables["ceilings"].set_index("ceiling")
+    shaky = set(ceilings.index[ceilings["disturbed_replicates"] >= ceilings["replicates"].fillna(1)])
+    emulated = profile["effective_precision"].isin(lacks)
+    bound = profile["verdict"] == "compute_bound"
+    says = profile["verdict"] == "emulated_format"
+    over = profile["mfu_percent"] > 100
+    masks = {
+        "compute_bound above 100 % MFU": bound & over,
+        "compute_bound in a format that the device emulates": bound & emulated,
+        "compute_bound by a ceiling that was disturbed": bound & profile["effective_precision"].isin(shaky),
+        "emulated_format, of a format that the device has": says & ~emulated,
+        "above 100 % MFU without a flag": over & ~_flagged(profile, "above_peak"),
+        "advises a lower precision, which was slower": _advises(profile) & _slower_below(profile),
+        "under_used, though a quota held it back": (profile["verdict"] == "under_used")
+        & _flagged(profile, "held_back"),
+        "failed": profile["status"].isin(["failed", "incorrect"]),
+    }
+    lines = [f"{run}: {what}" for what, mask in masks.items() for run in profile.loc[mask, "run"].map(short)]
+    above = matmul["share_of_measured_percent"] > 100.05  # tables round
+    lines += [f"{run}: above 100 % of the measured ceiling" for run in matmul.loc[above, "run"].map(short)]
+    failed = matmul["status"].isin(["failed", "incorrect"])
+    return lines + [f"{run}: failed" for run in matmul.loc[failed, "run"].map(short)]
+
+
+def _flagged(rows: pd.DataFrame, key: str) -> pd.Series:
+    return rows["verdict_flags"].fillna("").str.contains(f'"{key}"', regex=False)
+
+
+def _advises(rows: pd.DataFrame) -> pd.Series:
+    """True where the verdict's sentence advises a lower precision."""
+    said = (verdicts.columns(row.to_dict())["verdict_reason"] for _, row in rows.iterrows())
+    return pd.Series(["lower precision" in sentence for sentence in said], rows.index, bool)
+
+
+def _slower_below(rows: pd.DataFrame) -> pd.Series:
+    """True where the same step, in fp32, is faster than in another format that was measured, by more than intervals."""
+    step = rows["run"].str.replace(r"(?<=precision=)\w+", "", regex=True)
+    others = rows[(rows["status"] == "ok") & (rows["precision"] != "fp32")].groupby(step)["time_s"].min()
+    return (rows["precision"] == "fp32") & (step.map(others) > rows["time_s"])
+
+
+COLUMNS = ("machine", "minutes", "rows", "doubtful", "not measured", "MFU ≤", "matmuls ≤", "wrong", "the page begins")
+
+
+def chosen(text: str) -> list[str]:
+    """The machines of a comma-separated list; ArgumentTypeError with the choices for another name."""
+    names = text.split(",")
+    if unknown := [name for name in names if name not in MACHINES]:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(MACHINES)}")
+    return names
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints a row a machine as it is measured, and below the table what is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", type=chosen, default=list(MACHINES), metavar="NAME,…", help=", ".join(MACHINES))
+    parser.add_argument("--experiment", choices=EXPERIMENTS, default="miniature")
+    parser.add_argument("--markdown", action="store_true", help="as docs/reliability.md has it")
+    options = parser.parse_args(arguments)
+    print(f"{trivial.machine()}; experiment={options.experiment}\n", flush=True)
+    for line in (COLUMNS, ["---"] * len(COLUMNS))[: 2 if options.markdown else 1]:
+        print(f"| {' | '.join(line)} |", flush=True)
+    lines = []
+    for name in options.only:
+        machine = MACHINES[name]
+        cells = [*[""] * (len(COLUMNS) - 2), machine.missing()]
+        if not cells[-1]:
+            try:
+                cells, wrongs = swept(machine, options.experiment)
+            except subprocess.CalledProcessError as error:
+                wrongs = [cells.pop() or f"the command ended with {error.returncode}"]
+                cells += wrongs
+            lines += [f"{name}: {line}" for line in wrongs]
+        print(f"| {' | '.join([machine.says, *cells])} |", flush=True)
+    print("", *lines, sep="\n")
+    return int(bool(lines))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
