@@ -4,8 +4,8 @@ import sys
 import threading
 import warnings
 from bisect import bisect_right
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal
@@ -29,6 +29,18 @@ class _Frame:
     layer: str = ROOT
     owner: int = 0
     makes_graph: bool = False
+
+
+@contextmanager
+def compiled_models_unwarned() -> Iterator[None]:
+    """Inside it compiled models do not warn of global hooks; the loop may keep and restore filters of its own meanwhile."""
+    warnings.filterwarnings("ignore", "Using `torch.compile")
+    added = warnings.filters[0]
+    try:
+        yield
+    finally:
+        if added in warnings.filters:
+            warnings.filters.remove(added)  # type: ignore[attr-defined]
 
 
 class LayerTracker:
@@ -109,9 +121,7 @@ class LayerTracker:
                 optimizer_hooks.register_optimizer_step_post_hook(self._leave_optimizer),
             ):
                 undo.callback(handle.remove)
-            undo.enter_context(warnings.catch_warnings())
-            # These hooks are meant to see a compiled model's layers.
-            warnings.filterwarnings("ignore", "Using `torch.compile")
+            undo.enter_context(compiled_models_unwarned())
             undo.enter_context(patch.object(torch.autograd, "_engine_run_backward", self._engine()))
             self._open = undo.pop_all()
         return self
@@ -136,10 +146,14 @@ class LayerTracker:
         return tracked
 
     def _enter_layer(self, module: torch.nn.Module, arguments: Any) -> None:
+        if self._is_elsewhere():
+            return
         self._frames.append(_Frame("layer", self._names.get(id(module), self.current), id(module)))
         self._mark()
 
     def _leave_layer(self, module: torch.nn.Module, arguments: Any, output: Any) -> None:
+        if self._is_elsewhere():
+            return
         # Hooks are also called for a forward that failed, the innermost layer's first.
         error = sys.exc_info()[1]
         if error is not None and type(error).__name__ != "_StopRecomputationError":
@@ -158,6 +172,10 @@ class LayerTracker:
             if (self._frames[place].kind, self._frames[place].owner) == (kind, owner):
                 del self._frames[place:]
                 return
+
+    def _is_elsewhere(self) -> bool:
+        # What another thread calls is no part of this step, unless autograd recomputes it there.
+        return threading.get_ident() != self._thread and torch._C._current_autograd_node() is None
 
     def _mark(self) -> None:
         # On a GPU the backward pass runs in a thread with numbers of its own.

@@ -14,11 +14,12 @@ from unittest.mock import patch
 
 import torch
 from torch.optim import optimizer as optimizer_hooks
-from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import _disable_current_modes
 
-from mfulab.flops.counter import Operations, OperatorCounter
+from mfulab.flops.counter import Operations
 from mfulab.flops.layers import LayerTracker
 from mfulab.flops.useful import RealTokens, real_tokens
+from mfulab.interactive.counting import LoopCounter, states_kept_apart
 from mfulab.interactive.kinds import Cost, Kind, cost_of, derive, describe
 
 # More kinds than this are not counted: each costs a slow phase.
@@ -66,7 +67,7 @@ class Phases:
         """Reason why counting was given up; empty if it was not."""
         self.forwards = 0
         self.derived = 0
-        self._counter: _Counter | None = None
+        self._counter: LoopCounter | None = None
         self._real: dict[Kind, RealTokens] = {}
         self._current = Phase(_OUTSIDE)
 
@@ -90,6 +91,7 @@ class Phases:
             handle = optimizer_hooks.register_optimizer_step_post_hook(self._guarded(self._after_optimizer))
             undo.callback(handle.remove)
             undo.enter_context(patch.object(torch.autograd, "_engine_run_backward", self._engine()))
+            undo.enter_context(states_kept_apart(lambda: self._counter))
             self._open = undo.pop_all()
         self._began = _sequence_number()
         self._current = Phase(_OUTSIDE)
@@ -267,15 +269,14 @@ class Phases:
 
     def _start_counting(self) -> None:
         models = torch.nn.ModuleDict({str(place): model for place, model in enumerate(self._models)})
-        counter = _Counter(LayerTracker(models))
+        counter = LoopCounter(LayerTracker(models))
         counter.__enter__()
         self._counter = counter
 
     def _stop_counting(self) -> None:
-        if self._counter is None or not self._counter.is_innermost():
-            return  # a mode of the loop's own lies above it: at the next phase
         counter, self._counter = self._counter, None
-        counter.__exit__(None, None, None)
+        if counter is not None:
+            counter.__exit__(None, None, None)
 
     def _guarded(self, hook: Callable[..., None]) -> Callable[..., None]:
         """The hook, after whose own errors the loop goes on, uncounted."""
@@ -293,32 +294,6 @@ class Phases:
 
 
 _DONE = Phase(_OUTSIDE)
-
-
-class _Counter(OperatorCounter):
-    """A counter whose own errors do not reach the loop."""
-
-    def __init__(self, layers: LayerTracker) -> None:
-        super().__init__(layers, memory=False)
-        self.layers, self.error = layers, ""
-
-    def __enter__(self) -> "_Counter":
-        super().__enter__()
-        self._mode = _get_current_dispatch_mode_stack()[-1]
-        return self
-
-    def is_innermost(self) -> bool:
-        """Says whether it can be left: modes are left in the opposite order."""
-        stack = _get_current_dispatch_mode_stack()
-        return bool(stack) and stack[-1] is self._mode
-
-    def add(self, operator: Any, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self.error:
-            return
-        try:
-            super().add(operator, out, args, kwargs)
-        except Exception as error:
-            self.error = f"{operator}: {type(error).__name__}: {error}"
 
 
 def _real_tokens(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> RealTokens | None:

@@ -1,0 +1,112 @@
+"""A counter that is switched on and off in the middle of a loop, whatever contexts the loop opens and closes meanwhile."""
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _get_current_dispatch_mode_stack,
+    _pop_mode,
+    _push_mode,
+)
+from torch.utils._pytree import tree_leaves
+
+from mfulab.flops.counter import OperatorCounter, eager_stance
+from mfulab.flops.layers import LayerTracker
+
+
+class LoopCounter(OperatorCounter):
+    """A counter whose own errors do not reach the loop, and that counts what computes: no fake or meta tensors.
+
+    Its dispatch mode lies below the loop's own, which thus end in the order that they began in, and sees what they run.
+    """
+
+    def __init__(self, layers: LayerTracker) -> None:
+        super().__init__(layers, memory=False)
+        self.layers, self.error = layers, ""
+
+    @contextmanager
+    def _listening(self) -> Iterator[None]:
+        self._begin()
+        try:
+            yield
+        finally:
+            self._end()
+
+    def _begin(self) -> None:
+        self._stance = eager_stance()
+        self._mode = self._dispatch_mode()
+        _replace_modes(lambda modes: [self._mode, *modes])
+
+    def _end(self) -> None:
+        _replace_modes(lambda modes: [mode for mode in modes if mode is not self._mode])
+        self._stance.__exit__(None, None, None)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Inside it the thread's state is as if there were no counter; nothing changes where it does not listen."""
+        if self._mode not in _get_current_dispatch_mode_stack():
+            yield
+            return
+        self._end()
+        try:
+            yield
+        finally:
+            self._begin()
+
+    def add(self, operator: Any, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self.error:
+            return
+        try:
+            if not _computes_nothing(out, args):
+                super().add(operator, out, args, kwargs)
+        except Exception as error:
+            self.error = f"{operator}: {type(error).__name__}: {error}"
+
+
+def _computes_nothing(out: Any, args: Any) -> bool:
+    """Says whether tensors without data were computed with: by a model on the meta device, or to try shapes."""
+    tensors = [leaf for leaf in tree_leaves((out, args)) if isinstance(leaf, torch.Tensor)]
+    return any(tensor.is_meta or isinstance(tensor, FakeTensor) for tensor in tensors)
+
+
+def _replace_modes(change: Callable[[list[TorchDispatchMode]], list[TorchDispatchMode]]) -> None:
+    """Changes the thread's stack of dispatch modes, those of torch's own tracing left where they lie, at the bottom."""
+    modes = [mode for mode in _get_current_dispatch_mode_stack() if not mode.is_infra_mode()]
+    for _ in modes:
+        _pop_mode()
+    for mode in change(modes):
+        _push_mode(mode)
+
+
+@contextmanager
+def states_kept_apart(counter: Callable[[], LoopCounter | None]) -> Iterator[None]:
+    """Inside it the counter pauses while a context begins or ends that keeps, or brings back, what the counter changes.
+
+    `torch.inference_mode` keeps the thread's whole dispatch state, `torch.compiler.set_stance` the stance. One that
+    begins under the counter and ends after it would bring the counter's state back, with no counter to serve it.
+    """
+    kept: list[tuple[type, str]] = [(torch.inference_mode, "__enter__"), (torch.inference_mode, "__exit__")]
+    if "torch._dynamo" in sys.modules:
+        from torch._dynamo.decorators import set_stance
+
+        kept += [(set_stance, name) for name in ("__init__", "__call__", "__enter__", "__exit__")]
+
+    def apart(change: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(change)
+        def changed(*args: Any, **kwargs: Any) -> Any:
+            with running.paused() if (running := counter()) else nullcontext():
+                return change(*args, **kwargs)
+
+        return changed
+
+    with ExitStack() as undo:
+        for kind, name in kept:
+            undo.enter_context(patch.object(kind, name, apart(getattr(kind, name))))
+        yield
