@@ -34,12 +34,13 @@ class _Frame:
 @contextmanager
 def compiled_models_unwarned() -> Iterator[None]:
     """Inside it compiled models do not warn of global hooks; the loop may keep and restore filters of its own meanwhile."""
+    before = list(warnings.filters)
     warnings.filterwarnings("ignore", "Using `torch.compile")
     added = warnings.filters[0]
     try:
         yield
     finally:
-        if added in warnings.filters:
+        if added in warnings.filters and added not in before:
             warnings.filters.remove(added)  # type: ignore[attr-defined]
 
 
@@ -90,7 +91,8 @@ class LayerTracker:
         inside, engine_inside = False, False
         for frame in self._frames:
             if frame.kind == "optimizer":
-                direction = "optimizer"
+                # What it runs with gradients on is the closure, outside any layer.
+                direction = "forward" if torch.is_grad_enabled() else "optimizer"
             elif frame.kind == "layer":
                 if direction == "backward" or engine_inside:
                     return "recomputed"
@@ -108,9 +110,17 @@ class LayerTracker:
         # Accumulating a leaf's gradient has the largest number that there is.
         return ROOT if number >= 2**63 else self._layers[bisect_right(self._numbers, number) - 1]
 
-    def begin(self, module: torch.nn.Module) -> None:
-        """Notes that a module's forward has begun; for one that began before the tracker was entered."""
-        self._enter_layer(module, ())
+    @property
+    def is_idle(self) -> bool:
+        """Says whether neither a layer nor an optimiser nor autograd is running."""
+        return not self._frames and torch._C._current_autograd_node() is None
+
+    def begin(self, what: torch.nn.Module | torch.optim.Optimizer) -> None:
+        """Notes that a module's forward or an optimiser's step runs, which began before the tracker was entered."""
+        if isinstance(what, torch.optim.Optimizer):
+            self._enter_optimizer(what)
+        else:
+            self._enter_layer(what, ())
 
     def __enter__(self) -> "LayerTracker":
         with ExitStack() as undo:

@@ -2,18 +2,20 @@
 
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
     _get_current_dispatch_mode_stack,
     _pop_mode,
     _push_mode,
+    is_traceable_wrapper_subclass,
 )
 from torch.utils._pytree import tree_leaves
 
@@ -30,6 +32,8 @@ class LoopCounter(OperatorCounter):
     def __init__(self, layers: LayerTracker) -> None:
         super().__init__(layers, memory=False)
         self.layers, self.error = layers, ""
+        self._gradients: dict[int, Any] = {}
+        self._weights: set[int] = set()
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
@@ -64,16 +68,52 @@ class LoopCounter(OperatorCounter):
         if self.error:
             return
         try:
-            if not _computes_nothing(out, args):
+            if not _computes_nothing(out, args) and not self._optimises(operator, out, args):
                 super().add(operator, out, args, kwargs)
         except Exception as error:
             self.error = f"{operator}: {type(error).__name__}: {error}"
+
+    def follow(self, gradients: Iterable[Any], weights: Iterable[torch.Tensor]) -> None:
+        """Counts nothing that follows from `gradients` outside modules and autograd: an optimiser written by hand.
+
+        What is written into `weights` follows from them no more. Lasts until the next call.
+        """
+        self._gradients, self._weights = {}, {kept.cdata for kept in map(_storage, weights) if kept is not None}
+        self._note_gradients(gradients)
+
+    def _note_gradients(self, tensors: Iterable[Any]) -> None:
+        # Kept, since an address that is free can be another tensor's next.
+        kept = {each.cdata: each for each in map(_storage, tensors) if each is not None}
+        self._gradients |= {place: each for place, each in kept.items() if place not in self._weights}
+
+    def _optimises(self, operator: Any, out: Any, args: Any) -> bool:
+        if not self._gradients or torch.is_grad_enabled() or not self.layers.is_idle:
+            return False
+        if all(kept is None or kept.cdata not in self._gradients for kept in map(_storage, tree_leaves(args))):
+            return False
+        in_place = args[0] if args and str(operator).endswith("_") else None
+        self._note_gradients(tree_leaves((out, in_place)))
+        return True
+
+
+def _storage(value: Any) -> StorageWeakRef | None:
+    """A tensor's memory, without keeping it alive; None for what has none of its own."""
+    while isinstance(value, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(value):
+        value = torch._C._functorch.get_unwrapped(value)
+    plain = isinstance(value, torch.Tensor) and value.layout == torch.strided
+    return StorageWeakRef(value.untyped_storage()) if plain and not is_traceable_wrapper_subclass(value) else None
 
 
 def _computes_nothing(out: Any, args: Any) -> bool:
     """Says whether tensors without data were computed with: by a model on the meta device, or to try shapes."""
     tensors = [leaf for leaf in tree_leaves((out, args)) if isinstance(leaf, torch.Tensor)]
     return any(tensor.is_meta or isinstance(tensor, FakeTensor) for tensor in tensors)
+
+
+def modes_of_loop(counter: LoopCounter | None) -> list[TorchDispatchMode]:
+    """The loop's own dispatch modes, from the outermost."""
+    own = None if counter is None else counter._mode
+    return [mode for mode in _get_current_dispatch_mode_stack() if mode is not own]
 
 
 def _replace_modes(change: Callable[[list[TorchDispatchMode]], list[TorchDispatchMode]]) -> None:
