@@ -76,6 +76,7 @@ class Phases:
         self._of_operators: set[tuple[Any, ...]] = set()
         self._time_first: set[tuple[Any, ...]] = set()
         self._names: dict[tuple[Any, ...], int] = {}
+        self._enders: dict[tuple[Any, ...], str] = {}
         self._graphs_seen: dict[tuple[Any, ...], int] = {}
         self.known = KnownCosts()
         self.done: list[Phase] = []
@@ -130,7 +131,7 @@ class Phases:
         if self._running:
             self.failure = self.failure or "a step ended inside a backward pass"
             return
-        self._end()
+        self._end(kind.words[0])
         if kind is _OUTSIDE:
             self._runs = 0
         self._current = Phase(kind, kind, batch, began=_sequence_number())
@@ -171,13 +172,14 @@ class Phases:
         self._handled = sys.exc_info()[1]  # the loop may be in an except clause of its own
         try:
             given, batch = describe((arguments, keywords))
-            kind = self._forward_kind(place, module, given)
+            kind, before = self._forward_kind(place, module, given), self._counter
             self.begin(kind, batch)
             self._structure.note(module, arguments)
             if torch.is_grad_enabled():
                 self._pending.append(self._current)
-            if self._counter is not None:
+            if self._counter not in (None, before):
                 self._counter.layers.begin(module)
+            if self._counter is not None:
                 if (real := _real_tokens(arguments, keywords)) is not None:
                     self._real[kind] = real
         finally:
@@ -240,7 +242,7 @@ class Phases:
         nodes = max(0, _number(outputs) - first)
         if compiled := self._of_compiled_code(passed, nodes, outputs):
             nodes = 0  # under the counter the same forward pass makes a graph of its own operators
-        self._end(0 if compiled else self._made(nodes, outputs))
+        self._end("backward", 0 if compiled else self._made(nodes, outputs))
         words, sizes, shapes = ["backward"], [], 0
         for kind, group in itertools.groupby(passed, key=lambda phase: phase.kind):
             words.append(self._names.setdefault(kind.words, len(self._names)))
@@ -316,10 +318,11 @@ class Phases:
         phase.counted = wanted
         self._graphs = _graphs_compiled()
 
-    def _end(self, graph: int | None = None) -> None:
+    def _end(self, ender: str | None = None, graph: int | None = None) -> None:
         """Notes the running phase as done, once.
 
         Args:
+            ender: what begins instead; None at the end of all, which is taken for the usual one.
             graph: hash of what it made of a graph outside its model; without it the number of nodes tells.
         """
         phase, self._current = self._current, _DONE
@@ -329,11 +332,12 @@ class Phases:
         inside = self._structure.take()
         if phase.entry is not _FAILED and self._counting:
             entry = phase.entry
+            ender = self._enders[entry.words] = ender or self._enders.get(entry.words, "")
             if not self._is_of_compiled(entry):
                 end = _sequence_number() if graph is None else phase.began
                 nodes = (end if phase.left is None else phase.left) - phase.began
                 shapes = hash((entry.shapes, inside.shapes)) if inside.shapes else entry.shapes
-                words, sizes = (*entry.words, inside.modules, graph or 0), (*entry.sizes, nodes, inside.elements)
+                words, sizes = (*entry.words, ender, inside.modules, graph or 0), (*entry.sizes, nodes, inside.elements)
                 phase.kind = Kind(words, sizes, shapes)
             if phase.counted and self._counter is not None and self._counter.error:
                 self.failure = self._counter.error
