@@ -207,7 +207,7 @@ def test_frozen_parts_and_their_thaw(two):
 
 
 def test_accumulation_with_micro_batches_of_all_lengths(linear):
-    lengths = iter(range(1, 100))
+    lengths = iter([1, 40, 20, 31, *range(2, 31)])
     done = []
 
     def step():
@@ -216,7 +216,7 @@ def test_accumulation_with_micro_batches_of_all_lengths(linear):
             linear(batch(done[-1])).sum().backward()
 
     row = measured(linear, step, steps=10, explicit=True).row
-    assert row["counted_steps"] == 2, "four lengths give the polynomial of all"
+    assert row["counted_steps"] == 2, "four lengths give the polynomial of all between the shortest and the longest"
     assert row["flops"] == sum(done[6:]) / 8 * 2 * 2 * WIDTH * WIDTH
 
 
@@ -243,7 +243,7 @@ def test_two_models(listed):
     score = 2 * ROWS * WIDTH
     models = {"generator": generator, "critic": critic} if listed else generator
     row = measured(models, step, explicit=True).row
-    assert (row["steps"], row["counted_steps"]) == (3, 1)
+    assert (row["steps"], row["counted_steps"]) == (2, 2), "what follows the second backward pass is counted at the second"
     assert row["flops"] == 2 * ONE + 3 * score + (2 + 2) * score
 
 

@@ -36,12 +36,14 @@ def compiled_models_unwarned() -> Iterator[None]:
     """Inside it compiled models do not warn of global hooks; the loop may keep and restore filters of its own meanwhile."""
     before = list(warnings.filters)
     warnings.filterwarnings("ignore", "Using `torch.compile")
-    added = warnings.filters[0]
+    held = warnings.filters  # what a context that began inside brings back
+    added = held[0]
     try:
         yield
     finally:
-        if added in warnings.filters and added not in before:
-            warnings.filters.remove(added)  # type: ignore[attr-defined]
+        for filters in (held, warnings.filters):
+            if added in filters and added not in before:
+                filters.remove(added)  # type: ignore[attr-defined]
 
 
 class LayerTracker:

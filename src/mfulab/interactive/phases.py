@@ -76,7 +76,7 @@ class Phases:
         self._of_operators: set[tuple[Any, ...]] = set()
         self._time_first: set[tuple[Any, ...]] = set()
         self._names: dict[tuple[Any, ...], int] = {}
-        self._enders: dict[tuple[Any, ...], str] = {}
+        self._enders: dict[tuple[Any, ...], tuple[Any, ...]] = {}
         self._graphs_seen: dict[tuple[Any, ...], int] = {}
         self.known = KnownCosts()
         self.done: list[Phase] = []
@@ -131,10 +131,12 @@ class Phases:
         if self._running:
             self.failure = self.failure or "a step ended inside a backward pass"
             return
-        self._end(kind.words[0])
+        state = _state(self._counter)
+        self._end((kind.words[0], *state))
         if kind is _OUTSIDE:
             self._runs = 0
-        self._current = Phase(kind, kind, batch, began=_sequence_number())
+        entry = kind._replace(words=(*kind.words, *state))
+        self._current = Phase(entry, entry, batch, began=_sequence_number())
         self._decide()
 
     def forget(self) -> None:
@@ -172,8 +174,8 @@ class Phases:
         self._handled = sys.exc_info()[1]  # the loop may be in an except clause of its own
         try:
             given, batch = describe((arguments, keywords))
-            kind, before = self._forward_kind(place, module, given), self._counter
-            self.begin(kind, batch)
+            before = self._counter
+            self.begin(self._forward_kind(place, module, given), batch)
             self._structure.note(module, arguments)
             if torch.is_grad_enabled():
                 self._pending.append(self._current)
@@ -181,7 +183,7 @@ class Phases:
                 self._counter.layers.begin(module)
             if self._counter is not None:
                 if (real := _real_tokens(arguments, keywords)) is not None:
-                    self._real[kind] = real
+                    self._real[self._current.entry] = real
         finally:
             self._on_forward()
 
@@ -189,7 +191,7 @@ class Phases:
         device = next((each.device.type for each in self._trainable[place]), "cpu")
         autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         trained = sum(each.requires_grad for each in self._trainable[place])
-        state = module.training, torch.is_grad_enabled(), autocast, trained, _own_modes(self._counter)
+        state = module.training, autocast, trained
         return Kind(("forward", place, *state, *given.words), (*given.sizes, *_vmapped()))
 
     def _after(self, *_: Any) -> None:
@@ -242,7 +244,7 @@ class Phases:
         nodes = max(0, _number(outputs) - first)
         if compiled := self._of_compiled_code(passed, nodes, outputs):
             nodes = 0  # under the counter the same forward pass makes a graph of its own operators
-        self._end("backward", 0 if compiled else self._made(nodes, outputs))
+        self._end(("backward",), 0 if compiled else self._made(nodes, outputs))
         words, sizes, shapes = ["backward"], [], 0
         for kind, group in itertools.groupby(passed, key=lambda phase: phase.kind):
             words.append(self._names.setdefault(kind.words, len(self._names)))
@@ -318,11 +320,11 @@ class Phases:
         phase.counted = wanted
         self._graphs = _graphs_compiled()
 
-    def _end(self, ender: str | None = None, graph: int | None = None) -> None:
+    def _end(self, ender: tuple[Any, ...] = (), graph: int | None = None) -> None:
         """Notes the running phase as done, once.
 
         Args:
-            ender: what begins instead; None at the end of all, which is taken for the usual one.
+            ender: what begins instead, and the state then; empty at the end of all, which is taken for the usual one.
             graph: hash of what it made of a graph outside its model; without it the number of nodes tells.
         """
         phase, self._current = self._current, _DONE
@@ -332,7 +334,10 @@ class Phases:
         inside = self._structure.take()
         if phase.entry is not _FAILED and self._counting:
             entry = phase.entry
-            ender = self._enders[entry.words] = ender or self._enders.get(entry.words, "")
+            if entry.words[0] == "forward" and torch.is_grad_enabled():
+                ender = ()  # its graph tells what ran
+            else:  # what ran without gradients and modules shows by its place alone
+                ender = self._enders[entry.words] = ender or self._enders.get(entry.words, ())
             if not self._is_of_compiled(entry):
                 end = _sequence_number() if graph is None else phase.began
                 nodes = (end if phase.left is None else phase.left) - phase.began
@@ -380,11 +385,10 @@ class Phases:
 _DONE = Phase(_OUTSIDE, _OUTSIDE)
 
 
-def _own_modes(counter: LoopCounter | None) -> tuple[Any, ...]:
-    """Types of the loop's own dispatch modes, which may change what runs."""
-    if not torch._C._len_torch_dispatch_stack():
-        return ()
-    return tuple(type(mode) for mode in modes_of_loop(counter))
+def _state(counter: LoopCounter | None) -> tuple[Any, ...]:
+    """What decides how the thread computes: gradients, inference mode, autocast, the loop's own dispatch modes."""
+    modes = tuple(type(mode) for mode in modes_of_loop(counter)) if torch._C._len_torch_dispatch_stack() else ()
+    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch._C._is_any_autocast_enabled(), modes
 
 
 def _vmapped() -> tuple[int, ...]:
