@@ -247,7 +247,7 @@ class Phases:
         self._end(("backward",), 0 if compiled else self._made(nodes, outputs))
         words, sizes, shapes = ["backward"], [], 0
         for kind, group in itertools.groupby(passed, key=lambda phase: phase.kind):
-            words.append(self._names.setdefault(kind.words, len(self._names)))
+            words.append(self._name(kind.words))
             sizes += [*kind.sizes, len(list(group))]
             shapes = hash((shapes, kind.shapes))
         if len(self._pending) > MOST_PENDING:
@@ -275,7 +275,8 @@ class Phases:
 
     def _after_backward(self, found: Any) -> None:
         self._runs = min(self._runs + 1, MOST_RUNS)  # what follows may be the next forward pass, of which no model tells
-        self.begin(Kind(("after backward", self._runs), ()))
+        through = tuple(words for words, _ in itertools.groupby(phase.entry.words for phase in self._passed))
+        self.begin(Kind(("after backward", self._runs, self._name(through)), ()))
         if self._counter is not None:
             leaves = [leaf for reference in self._leaves if (leaf := reference()) is not None]
             gradients = [*(leaf.grad for leaf in leaves), *(found if isinstance(found, tuple) else ())]
@@ -294,6 +295,9 @@ class Phases:
             return True
         self._of_operators.add(graph)
         return False
+
+    def _name(self, words: tuple[Any, ...]) -> int:
+        return self._names.setdefault(words, len(self._names))
 
     def _own_thread(self) -> bool:
         return threading.get_ident() == self._thread
@@ -334,10 +338,10 @@ class Phases:
         inside = self._structure.take()
         if phase.entry is not _FAILED and self._counting:
             entry = phase.entry
-            if entry.words[0] == "forward" and torch.is_grad_enabled():
-                ender = ()  # its graph tells what ran
-            else:  # what ran without gradients and modules shows by its place alone
-                ender = self._enders[entry.words] = ender or self._enders.get(entry.words, ())
+            # What ran without gradients and outside modules shows by its place alone, before a backward pass by the graph.
+            if entry.words[0] == "forward" and torch.is_grad_enabled() and ender[:1] in (("forward",), ("backward",)):
+                ender = ("graph",)
+            ender = self._enders[entry.words] = ender or self._enders.get(entry.words, ())
             if not self._is_of_compiled(entry):
                 end = _sequence_number() if graph is None else phase.began
                 nodes = (end if phase.left is None else phase.left) - phase.began
