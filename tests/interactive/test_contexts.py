@@ -182,7 +182,7 @@ ANY = st.one_of(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(st.lists(ANY, max_size=4), st.lists(ANY, max_size=8), st.lists(ANY, max_size=4))
 def test_any_contexts_around_and_inside_a_window(before, body, after):
     run([*before, ("do", "open window"), *body * 3, ("do", "step"), *after])

@@ -50,7 +50,18 @@ class LoopCounter(OperatorCounter):
 
     def _end(self) -> None:
         _replace_modes(lambda modes: [mode for mode in modes if mode is not self._mode])
-        self._stance.__exit__(None, None, None)
+        if self._holds_stance:  # else an older one of the loop has ended meanwhile, and stands
+            self._stance.__exit__(None, None, None)
+
+    @property
+    def _holds_stance(self) -> bool:
+        own = getattr(self._stance, "stance", None)
+        return own is None or sys.modules["torch._dynamo.eval_frame"]._stance is own
+
+    @property
+    def sees_all(self) -> bool:
+        """Says whether it still sees operators: a context that began before it and ends under it takes that away."""
+        return self._holds_stance and torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.Python)
 
     @contextmanager
     def paused(self) -> Iterator[None]:

@@ -254,7 +254,7 @@ class Phases:
             words.append(object())  # equal to none
         self._passed, self._pending = passed, []
         if compiled:
-            self._of_compiled.add(tuple(words))
+            self._of_compiled.add((*words, *_state(self._counter)))
         # How many nodes the graph has since the first forward pass began tells losses apart.
         self.begin(Kind(tuple(words), (*sizes, nodes), shapes))
         if self._current.counted:
@@ -317,9 +317,9 @@ class Phases:
             for passed in self._passed:
                 self.known.doubt(passed.entry, passed.entry)
             wanted = False
-        if not wanted:
+        if self._counter is not None and not (wanted and self._counter.sees_all):
             self._stop_counting()
-        elif self._counter is None:
+        if wanted and self._counter is None:
             self._start_counting()
         phase.counted = wanted
         self._graphs = _graphs_compiled()
@@ -350,7 +350,7 @@ class Phases:
                 phase.kind = Kind(words, sizes, shapes)
             if phase.counted and self._counter is not None and self._counter.error:
                 self.failure = self._counter.error
-            elif phase.counted and self._counter is not None and self._graphs == _graphs_compiled():
+            elif phase.counted and self._saw_all():
                 of_forward = self._passed[-1].entry if entry.words[0] == "backward" else entry
                 self.known.note(entry, phase.kind, self._counter.operations, self._real.get(of_forward))
             elif not phase.tentative and not self.known.has(phase.kind):
@@ -362,6 +362,9 @@ class Phases:
         if self._counter is not None:
             self._counter.operations = Operations()
             self._counter.follow((), ())
+
+    def _saw_all(self) -> bool:
+        return self._counter is not None and self._counter.sees_all and self._graphs == _graphs_compiled()
 
     def _start_counting(self) -> None:
         models = torch.nn.ModuleDict({str(place): model for place, model in enumerate(self._models)})
