@@ -33,7 +33,7 @@ class _Frame:
 
 @contextmanager
 def compiled_models_unwarned() -> Iterator[None]:
-    """Inside it compiled models do not warn of global hooks; the loop may keep and restore filters of its own meanwhile."""
+    """Inside it compiled models do not warn of global hooks, whatever filters the loop keeps and restores meanwhile."""
     before = list(warnings.filters)
     warnings.filterwarnings("ignore", "Using `torch.compile")
     held = warnings.filters  # what a context that began inside brings back

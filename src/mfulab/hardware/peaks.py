@@ -79,7 +79,8 @@ def peak(device: str, precision: str, units: int | None = None) -> Peak:
             cores lack the format has no peak in it.
         units: its SMs or compute units, where known: they tell products of one name apart, and a slice's share.
 
-    Returns a `Peak`: `.tflop_s`, also as `float(peak)`, or None with `.reason`; `.memory_gb_s`, `.spec_clock_mhz`, `.source`.
+    Returns a `Peak`: `.tflop_s`, also as `float(peak)`, or None with `.reason`; `.memory_gb_s`, `.spec_clock_mhz`,
+    `.source`.
     >>> peak("NVIDIA H100 80GB HBM3", "bf16").datasheet
     989.4
     """

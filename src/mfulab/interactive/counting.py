@@ -1,4 +1,4 @@
-"""A counter that is switched on and off in the middle of a loop, whatever contexts the loop opens and closes meanwhile."""
+"""A counter that is switched on and off in the middle of a loop, whatever contexts open and close there meanwhile."""
 
 import functools
 import sys

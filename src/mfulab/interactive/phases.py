@@ -181,9 +181,8 @@ class Phases:
                 self._pending.append(self._current)
             if self._counter not in (None, before):
                 self._counter.layers.begin(module)
-            if self._counter is not None:
-                if (real := _real_tokens(arguments, keywords)) is not None:
-                    self._real[self._current.entry] = real
+            if self._counter is not None and (real := _real_tokens(arguments, keywords)) is not None:
+                self._real[self._current.entry] = real
         finally:
             self._on_forward()
 
@@ -274,7 +273,9 @@ class Phases:
         return self._graphs_seen[seen]
 
     def _after_backward(self, found: Any) -> None:
-        self._runs = min(self._runs + 1, MOST_RUNS)  # what follows may be the next forward pass, of which no model tells
+        self._runs = min(
+            self._runs + 1, MOST_RUNS
+        )  # what follows may be the next forward pass, of which no model tells
         through = tuple(words for words, _ in itertools.groupby(phase.entry.words for phase in self._passed))
         self.begin(Kind(("after backward", self._runs, self._name(through)), ()))
         if self._counter is not None:
@@ -312,7 +313,12 @@ class Phases:
         wanted = self._counting and not self.failure
         if wanted:
             wanted, phase.tentative = self.known.wants(phase.entry)
-        if wanted and self._counter is None and phase.entry.words[0] == "backward" and self._is_of_compiled(phase.entry):
+        if (
+            wanted
+            and self._counter is None
+            and phase.entry.words[0] == "backward"
+            and self._is_of_compiled(phase.entry)
+        ):
             # Its forward pass ran compiled, and so would this one, in which a counter sees little.
             for passed in self._passed:
                 self.known.doubt(passed.entry, passed.entry)
@@ -344,7 +350,7 @@ class Phases:
             ender = self._enders[entry.words] = ender or self._enders.get(entry.words, ())
             if not self._is_of_compiled(entry):
                 end = _sequence_number() if graph is None else phase.began
-                nodes = (end if phase.left is None else phase.left) - phase.began
+                nodes = (end if phase.left is None else phase.left) - phase.began if torch.is_grad_enabled() else 0
                 shapes = hash((entry.shapes, inside.shapes)) if inside.shapes else entry.shapes
                 words, sizes = (*entry.words, ender, inside.modules, graph or 0), (*entry.sizes, nodes, inside.elements)
                 phase.kind = Kind(words, sizes, shapes)

@@ -63,7 +63,9 @@ def facts_line(values: Mapping[str, Any], language: str = "en") -> str:
     text, parts = Texts(language, "measured"), []
     if values.get("time_s") is not None:
         parts.append(text("time", ms=f"{1e3 * values['time_s']:.3f}", count=values.get("steps")))
-        mean = values["window_s"] / values["steps"] if values.get("window_s") and values.get("steps") else values["time_s"]
+        mean = (
+            values["window_s"] / values["steps"] if values.get("window_s") and values.get("steps") else values["time_s"]
+        )
         if abs(mean - values["time_s"]) > MEAN_APART * values["time_s"]:
             parts.append(text("mean", ms=f"{1e3 * mean:.3f}"))
     if values.get("samples_per_s") is not None:

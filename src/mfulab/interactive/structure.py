@@ -70,6 +70,8 @@ class Structure:
     def note(self, module: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
         """Notes a call."""
         kind, own = type(module), module._parameters
+        if "_graph" in module.__dict__:
+            return  # a traced one: torch runs such under its own operators too, in whatever order
         self.calls += 1
         if not own:
             self.modules = hash((self.modules, kind))

@@ -53,6 +53,8 @@ def counted_work(steps: Sequence[Step], phases: Phases) -> Work:
     if phases.failure:
         return _unknown(f"the counter gave up ({phases.failure}); {HOW_TO_GIVE}")
     sure = known(steps)
+    if not sure and phases.known.differing:
+        return _unknown(f"{phases.known.differing}; {HOW_TO_GIVE}")
     if not sure:
         return _unknown(f"no step of a kind that was counted; {HOW_TO_GIVE}")
     total = sum((step.cost for step in sure if step.cost is not None), Cost())
