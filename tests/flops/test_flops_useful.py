@@ -200,6 +200,11 @@ IDS = torch.ones(2, 6, dtype=torch.long)
         ({"cu_seqlens": torch.tensor([0, 2, 6, 12])}, (2, 4, 6), "cu_seqlens"),
         ({"position_ids": torch.tensor([[0, 1, 2, 0, 1, 2], [0, 1, 2, 3, 4, 5]])}, (3, 3, 6), "position_ids"),
         ({"labels": torch.tensor([[-100, 4, 5, -100, -100, -100], [1] * 6])}, (3, 6), "labels"),
+        (
+            {"attention_mask": IDS, "labels": torch.tensor([[-100, 4, -100, 5, -100, -100], [-100] * 5 + [7]])},
+            (6, 6),
+            "attention_mask",
+        ),
     ],
 )
 def test_what_says_where_documents_end(keywords, lengths, source):
@@ -211,7 +216,13 @@ def test_what_says_where_documents_end(keywords, lengths, source):
 
 @pytest.mark.parametrize(
     "keywords",
-    [{}, {"attention_mask": torch.ones(2, 9)}, {"attention_mask": torch.ones(2, 6, device="meta")}, {"other": IDS}],
+    [
+        {},
+        {"labels": torch.tensor([[-100, 4, -100, 5, -100, -100]] * 2)},
+        {"attention_mask": torch.ones(2, 9)},
+        {"attention_mask": torch.ones(2, 6, device="meta")},
+        {"other": IDS},
+    ],
 )
 def test_what_says_nothing_is_not_guessed(keywords):
     assert real_tokens((IDS,), keywords) is None

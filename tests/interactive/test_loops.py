@@ -213,7 +213,7 @@ def test_frozen_parts_and_their_thaw(two):
 
 
 def test_accumulation_with_micro_batches_of_all_lengths(linear):
-    lengths = iter(range(1, 100))
+    lengths = iter([1, 40, 20, 31, *range(2, 31)])
     done = []
 
     def step():
@@ -222,7 +222,7 @@ def test_accumulation_with_micro_batches_of_all_lengths(linear):
             linear(batch(done[-1])).sum().backward()
 
     row = measured(linear, step, steps=10, explicit=True).row
-    assert row["counted_steps"] == 2, "four lengths give the polynomial of all"
+    assert row["counted_steps"] == 2, "four lengths give the polynomial of all between the shortest and the longest"
     assert row["flops"] == sum(done[6:]) / 8 * 2 * 2 * WIDTH * WIDTH
 
 

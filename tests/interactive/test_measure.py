@@ -16,6 +16,7 @@ from mfulab.hardware.compute import allowed_precision
 from mfulab.interactive import ceiling, measure, peaks
 from mfulab.interactive.ceiling import Ceiling
 from mfulab.interactive.measure import MeasureWarning
+from mfulab.interactive.show import facts_line
 from mfulab.interactive.steps import Mark, stretches
 from mfulab.interactive.without_data import unwrapped
 
@@ -382,3 +383,51 @@ def test_a_ceiling_knows_what_others_took_meanwhile(monkeypatch):
     found = ceiling._measure(torch.device("cpu"), "fp32", 0.2)
     assert found.tflop_s > 0
     assert found.other_processes_percent is not None
+
+
+TIME_FIRST = torch.nn.RNN(16, 16)
+
+
+class Permutes(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = TIME_FIRST
+
+    def forward(self, x):
+        return self.inner(x.transpose(0, 1))
+
+
+@pytest.mark.parametrize(
+    ("model", "batch"),
+    [
+        (TIME_FIRST, torch.randn(50, 4, 16)),
+        (torch.nn.RNN(16, 16, batch_first=True), torch.randn(4, 50, 16)),
+        (Permutes(), torch.randn(4, 50, 16)),
+        (torch.nn.Sequential(torch.nn.Dropout(), TIME_FIRST), torch.randn(50, 4, 16)),
+        (TIME_FIRST, torch.nn.utils.rnn.pack_sequence([torch.randn(n, 16) for n in (9, 7, 5, 3)])),
+        (torch.vmap(torch.nn.Linear(16, 8)), torch.randn(4, 16)),
+        (torch.vmap(torch.nn.Linear(16, 8)), torch.randn(4, 1, 16)),
+    ],
+)
+def test_samples_are_counted_along_the_batch_wherever_it_lies(model, batch):
+    def body(window):
+        for _ in range(3):
+            model(batch)
+            window.step()
+
+    given = model if isinstance(model, torch.nn.Module) else model.__wrapped__
+    window = measured(given, body)
+    assert [step.samples for step in window._steps] == [4, 4, 4]
+
+
+def test_a_loop_of_two_speeds_says_its_mean_too(linear):
+    def body(window):
+        for pause in (0.0, 0.0, 0.0, 0.05, 0.0):
+            linear(torch.randn(4, 16))
+            time.sleep(pause)
+            window.step()
+
+    row = measured(linear, body).row
+    mean = 1e3 * row["window_s"] / row["steps"]
+    assert row["samples_per_s"] == pytest.approx(4e3 / mean)
+    assert f"{mean:.3f} ms in the mean" in facts_line(row)

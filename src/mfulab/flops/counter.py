@@ -3,7 +3,7 @@
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -152,11 +152,8 @@ class OperatorCounter:
     def __enter__(self) -> "OperatorCounter":
         with ExitStack() as undo:
             undo.enter_context(self._layers)
-            if "torch._dynamo" in sys.modules:
-                # Compiled code steps aside for a dispatch mode by itself, too, but then stays aside for good.
-                undo.enter_context(torch.compiler.set_stance("force_eager"))
             undo.enter_context(flex_attention_seen(self.add))
-            undo.enter_context(_Dispatch(self))
+            undo.enter_context(self._listening())
             self._open = undo.pop_all()
         return self
 
@@ -164,6 +161,14 @@ class OperatorCounter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._open.close()
+
+    @contextmanager
+    def _listening(self) -> Iterator[None]:
+        with eager_stance(), self._dispatch_mode():
+            yield
+
+    def _dispatch_mode(self) -> TorchDispatchMode:
+        return _Dispatch(self)
 
     def add(self, operator: Any, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Adds one call of an operator: a `torch.ops` overload packet, a higher-order operator or a Triton kernel."""
@@ -194,6 +199,11 @@ class OperatorCounter:
         dtype = read[0].dtype if cost is not None and read else None
         key = Key(layer, name, direction, dtype, cost.side if cost is not None else 0)
         self.operations.totals.setdefault(key, Totals()).add(call)
+
+
+def eager_stance() -> AbstractContextManager[Any]:
+    """Keeps compiled code aside, from this call on: by itself it steps aside for a dispatch mode, but then for good."""
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 class _Dispatch(TorchDispatchMode):

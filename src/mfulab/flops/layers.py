@@ -4,8 +4,8 @@ import sys
 import threading
 import warnings
 from bisect import bisect_right
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal
@@ -29,6 +29,21 @@ class _Frame:
     layer: str = ROOT
     owner: int = 0
     makes_graph: bool = False
+
+
+@contextmanager
+def compiled_models_unwarned() -> Iterator[None]:
+    """Inside it compiled models do not warn of global hooks, whatever filters the loop keeps and restores meanwhile."""
+    before = list(warnings.filters)
+    warnings.filterwarnings("ignore", "Using `torch.compile")
+    held = warnings.filters  # what a context that began inside brings back
+    added = held[0]
+    try:
+        yield
+    finally:
+        for filters in (held, warnings.filters):
+            if added in filters and added not in before:
+                filters.remove(added)  # type: ignore[attr-defined]
 
 
 class LayerTracker:
@@ -78,7 +93,8 @@ class LayerTracker:
         inside, engine_inside = False, False
         for frame in self._frames:
             if frame.kind == "optimizer":
-                direction = "optimizer"
+                # What it runs with gradients on is the closure, outside any layer.
+                direction = "forward" if torch.is_grad_enabled() else "optimizer"
             elif frame.kind == "layer":
                 if direction == "backward" or engine_inside:
                     return "recomputed"
@@ -96,9 +112,17 @@ class LayerTracker:
         # Accumulating a leaf's gradient has the largest number that there is.
         return ROOT if number >= 2**63 else self._layers[bisect_right(self._numbers, number) - 1]
 
-    def begin(self, module: torch.nn.Module) -> None:
-        """Notes that a module's forward has begun; for one that began before the tracker was entered."""
-        self._enter_layer(module, ())
+    @property
+    def is_idle(self) -> bool:
+        """Says whether neither a layer nor an optimiser nor autograd is running."""
+        return not self._frames and torch._C._current_autograd_node() is None
+
+    def begin(self, what: torch.nn.Module | torch.optim.Optimizer) -> None:
+        """Notes that a module's forward or an optimiser's step runs, which began before the tracker was entered."""
+        if isinstance(what, torch.optim.Optimizer):
+            self._enter_optimizer(what)
+        else:
+            self._enter_layer(what, ())
 
     def __enter__(self) -> "LayerTracker":
         with ExitStack() as undo:
@@ -109,9 +133,7 @@ class LayerTracker:
                 optimizer_hooks.register_optimizer_step_post_hook(self._leave_optimizer),
             ):
                 undo.callback(handle.remove)
-            undo.enter_context(warnings.catch_warnings())
-            # These hooks are meant to see a compiled model's layers.
-            warnings.filterwarnings("ignore", "Using `torch.compile")
+            undo.enter_context(compiled_models_unwarned())
             undo.enter_context(patch.object(torch.autograd, "_engine_run_backward", self._engine()))
             self._open = undo.pop_all()
         return self
@@ -136,10 +158,14 @@ class LayerTracker:
         return tracked
 
     def _enter_layer(self, module: torch.nn.Module, arguments: Any) -> None:
+        if self._is_elsewhere():
+            return
         self._frames.append(_Frame("layer", self._names.get(id(module), self.current), id(module)))
         self._mark()
 
     def _leave_layer(self, module: torch.nn.Module, arguments: Any, output: Any) -> None:
+        if self._is_elsewhere():
+            return
         # Hooks are also called for a forward that failed, the innermost layer's first.
         error = sys.exc_info()[1]
         if error is not None and type(error).__name__ != "_StopRecomputationError":
@@ -158,6 +184,10 @@ class LayerTracker:
             if (self._frames[place].kind, self._frames[place].owner) == (kind, owner):
                 del self._frames[place:]
                 return
+
+    def _is_elsewhere(self) -> bool:
+        # What another thread calls is no part of this step, unless autograd recomputes it there.
+        return threading.get_ident() != self._thread and torch._C._current_autograd_node() is None
 
     def _mark(self) -> None:
         # On a GPU the backward pass runs in a thread with numbers of its own.

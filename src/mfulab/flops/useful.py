@@ -52,7 +52,8 @@ def real_tokens(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> RealTo
     In this order: flex_attention's `BlockMask` under any name, or in a mapping of several, unless it leaves nothing
     out; `cu_seqlens` (and transformers' `cu_seq_lens_q`), an `attention_mask` [rows, width] of zeros and ones or of the
     documents' numbers, `key_padding_mask` (true where padding), `position_ids` that begin anew with each
-    document, and `labels`, where the tokens after a row's last label are padding. A mask of another shape than the
+    document, an `attention_mask` that leaves nothing out, and `labels` in one run a row, after which the tokens are
+    padding; labels here and there, of masked words, say nothing. A mask of another shape than the
     tokens belongs to a cache and says nothing. A mapping as the only argument is taken for keywords.
     """
     given: dict[str, Any] = dict(keywords)
@@ -120,6 +121,8 @@ def _labels(labels: Any, shape: tuple[int, int]) -> list[int] | None:
     if tuple(labels.shape) != shape:
         return None
     kept = labels != IGNORED
+    if bool((kept.diff(dim=-1).sum(-1) > 2).any()):
+        return None  # ignored here and there: words to be guessed, or turns of a dialogue
     return [int(row.nonzero().max()) + 1 if bool(row.any()) else 0 for row in kept]
 
 
@@ -128,8 +131,8 @@ _READERS: tuple[tuple[tuple[str, ...], Any], ...] = (
     (("attention_mask",), _mask),
     (("key_padding_mask", "src_key_padding_mask", "padding_mask"), _padding),
     (("position_ids",), _positions),
-    (("labels",), _labels),
     (("attention_mask",), lambda mask, shape: [shape[1]] * shape[0] if tuple(mask.shape) == shape else None),
+    (("labels",), _labels),
 )
 
 

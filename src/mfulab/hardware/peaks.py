@@ -57,6 +57,17 @@ class Peak:
     note: str = ""
     checked: str = ""
 
+    @property
+    def tflop_s(self) -> float | None:
+        """The peak in TFLOP/s, at the datasheet's clock: `spec`."""
+        return self.spec
+
+    def __float__(self) -> float:
+        """Gives the peak in TFLOP/s; raises TypeError with the reason if it is unknown."""
+        if self.spec is None:
+            raise TypeError(f"no peak: {self.reason}")
+        return self.spec
+
 
 def peak(device: str, precision: str, units: int | None = None) -> Peak:
     """The dense peak of a device by its name.
@@ -68,7 +79,8 @@ def peak(device: str, precision: str, units: int | None = None) -> Peak:
             cores lack the format has no peak in it.
         units: its SMs or compute units, where known: they tell products of one name apart, and a slice's share.
 
-    Returns a `Peak`: `.spec` in TFLOP/s or None with `.reason`; `.memory_gb_s`, `.spec_clock_mhz`, `.source`.
+    Returns a `Peak`: `.tflop_s`, also as `float(peak)`, or None with `.reason`; `.memory_gb_s`, `.spec_clock_mhz`,
+    `.source`.
     >>> peak("NVIDIA H100 80GB HBM3", "bf16").datasheet
     989.4
     """

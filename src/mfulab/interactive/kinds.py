@@ -1,11 +1,13 @@
 """Kinds of work: what a phase of a loop was called with, and what it costs, counted or derived from counted ones."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_flatten
 
 from mfulab.flops.counter import Operations
@@ -13,16 +15,20 @@ from mfulab.flops.useful import RealTokens, useful_flops
 
 # A quadratic needs three points; the fourth checks it.
 ENOUGH_POINTS = 4
+# So many points carry a polynomial some way beyond the farthest, at this share of the way.
+MANY_POINTS, FARTHEST = 16, Fraction(4, 5)
 
 Format = tuple[torch.dtype, bool]
 """The format that multiplied, and if convolutions did."""
 
 
 class Kind(NamedTuple):
-    """Equal kinds cost the same. `sizes` are the integers (dimensions, counts) among what `words` describe."""
+    """Equal kinds cost the same. `sizes` are the integers (dimensions, counts) among what `words` describe; `shapes` is
+    a hash of those inside, which follow no length."""
 
     words: tuple[Any, ...]
     sizes: tuple[int, ...]
+    shapes: int = 0
 
 
 @dataclass(frozen=True)
@@ -80,26 +86,29 @@ def cost_of(operations: Operations, real: RealTokens | None = None) -> Cost:
     )
 
 
-def describe(value: Any) -> tuple[Kind, int | None]:
+def describe(value: Any) -> tuple[Kind, tuple[int, ...]]:
     """Arguments without data: types, formats, switches and texts as words; dimensions and integers as sizes.
 
-    With it comes the size of the batch: the first dimension of the first tensor; None without one.
+    With it comes the batch: the dimensions of the first tensor, of which the first counts samples; empty without one.
     """
     words: list[Any] = []
     sizes: list[int] = []
-    batch: list[int] = []
+    batch: list[tuple[int, ...]] = []
     _walk(value, words, sizes, batch)
-    return Kind(tuple(words), tuple(sizes)), batch[0] if batch else None
+    return Kind(tuple(words), tuple(sizes)), batch[0] if batch else ()
 
 
-def _walk(value: Any, words: list[Any], sizes: list[int], batch: list[int]) -> None:
+def _walk(value: Any, words: list[Any], sizes: list[int], batch: list[tuple[int, ...]]) -> None:
     """Notes a value, and what it holds; by hand, since pytrees take several times as long."""
     if isinstance(value, torch.Tensor):
         shape = value.shape
-        words.append((value.dtype, len(shape), value.requires_grad))
+        words.append((value.dtype, len(shape), value.requires_grad, type(value), value.device))
         sizes.extend(shape)
-        if shape and not batch:
-            batch.append(shape[0])
+        if not batch and (mapped := _mapped(value)):
+            # What is mapped one by one are samples; of more dimensions nothing says which of them counts samples.
+            batch.append((mapped,) if len(shape) < 2 or shape[0] == 1 else ())
+        elif shape and not batch:
+            batch.append(tuple(shape))
     elif isinstance(value, bool | str | None):
         words.append(value)
     elif isinstance(value, int):
@@ -107,6 +116,8 @@ def _walk(value: Any, words: list[Any], sizes: list[int], batch: list[int]) -> N
         sizes.append(value)
     elif isinstance(value, tuple | list):
         words.append((type(value), len(value)))
+        if type(value) is PackedSequence and not batch:
+            batch.append((int(value.batch_sizes[0]),))
         for each in value:
             _walk(each, words, sizes, batch)
     elif isinstance(value, Mapping) or hasattr(value, "keys"):  # a tokenizer's batch is no mapping
@@ -118,7 +129,18 @@ def _walk(value: Any, words: list[Any], sizes: list[int], batch: list[int]) -> N
         _walk_inside(value, words, sizes, batch)
 
 
-def _walk_inside(value: Any, words: list[Any], sizes: list[int], batch: list[int]) -> None:
+def _mapped(tensor: torch.Tensor) -> int:
+    """How many tensors `torch.vmap` shows as this one; 0 outside it."""
+    functorch, found = torch._C._functorch, 0
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        inner = functorch.get_unwrapped(tensor)
+        if functorch.is_batchedtensor(tensor):
+            found = max(1, found) * inner.shape[functorch.maybe_get_bdim(tensor)]
+        tensor = inner
+    return found
+
+
+def _walk_inside(value: Any, words: list[Any], sizes: list[int], batch: list[tuple[int, ...]]) -> None:
     leaves, structure = tree_flatten(value)
     if len(leaves) == 1 and leaves[0] is value:
         words.append(type(value))
@@ -130,22 +152,56 @@ def _walk_inside(value: Any, words: list[Any], sizes: list[int], batch: list[int
         _walk(leaf, words, sizes, batch)
 
 
-def derive(known: Mapping[Kind, Cost], kind: Kind) -> Cost | None:
+def derive(known: Mapping[Kind, Cost | None], kind: Kind, outside: bool = False) -> Cost | None:
     """The cost of a kind from counted ones that differ in one length alone; None if it does not follow.
 
     Costs are polynomials of a length (tokens, batch) of degree two at most: three points give the polynomial, and
-    every further one must lie on it.
+    every further one must lie on it. A length must lie between counted ones, and on their lattice: a stride of two
+    makes odd lengths cost another polynomial than even ones. The same lengths with other shapes inside (experts'
+    shares of the tokens) cost the same if as many such kinds did, and as many elements went in.
+
+    Args:
+        known: costs; None for kinds of which not all cost the same.
+        kind: the kind asked for.
+        outside: whether a length a quarter beyond the largest of many may follow, to be confirmed by a later count.
     """
-    alike = [other for other in known if other.words == kind.words]
+    alike = {other: cost for other, cost in known.items() if other.words == kind.words}
+    if None in alike.values():
+        return None
+    same = [cost for other, cost in alike.items() if other.sizes == kind.sizes]
+    if same:
+        return same[0] if len(same) >= ENOUGH_POINTS and all(alike_cost(cost, same[0]) for cost in same) else None
     for anchor in alike:
         points: dict[Fraction, Cost] = {}
-        for other in alike:
+        for other, cost in alike.items():
             place = _place(anchor.sizes, kind.sizes, other.sizes)
-            if place is not None:
-                points[place] = known[other]
-        if len(points) >= ENOUGH_POINTS and (cost := _extended(points)) is not None:
-            return cost
+            if place is not None and cost is not None:
+                if place in points and not alike_cost(points[place], cost):
+                    return None
+                points[place] = cost
+        if len(points) >= ENOUGH_POINTS:
+            enough = MANY_POINTS if outside else ENOUGH_POINTS
+            reach = FARTHEST if outside else 1
+            inside = len(points) >= enough and max(points) >= reach and _lattice(points)
+            return _extended(points) if inside else None
     return None
+
+
+def alike_cost(one: Cost | None, other: Cost | None) -> bool:
+    """Says whether two costs have the same FLOPs; which of them are useful is a matter of data."""
+    return one is other or (
+        one is not None
+        and other is not None
+        and (one.executed, one.formats, one.executed_formats) == (other.executed, other.formats, other.executed_formats)
+        and one.model == other.model
+    )
+
+
+def _lattice(places: Iterable[Fraction]) -> bool:
+    """Says whether 1 is a whole number of the steps that lie between the places, of which one is 0."""
+    found = list(places)
+    common = math.lcm(*(place.denominator for place in found))
+    return common % math.gcd(*(int(place * common) for place in found)) == 0
 
 
 def _place(start: tuple[int, ...], end: tuple[int, ...], point: tuple[int, ...]) -> Fraction | None:

@@ -196,8 +196,8 @@ class Measurement:
         """Distinguishes steps with other shapes, before a step that calls no model given to the window with `batch`."""
         with self._goes_on() as is_open:
             if is_open:
-                kind, samples = describe(batch)
-                self._phases.begin(kind._replace(words=("forward", *kind.words)), samples)
+                kind, leading = describe(batch)
+                self._phases.begin(kind._replace(words=("forward", *kind.words)), leading)
 
     def skip(self) -> None:
         """Leaves out what ran since the last step: a checkpoint written, an evaluation."""

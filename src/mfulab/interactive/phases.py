@@ -1,11 +1,14 @@
-"""Phases of a loop: one begins at each forward and each backward pass, and at each step.
+"""Phases of a loop: one begins at each forward and each backward pass, after each of these, and at each step.
 
-Every phase is described cheaply as it begins. The first of its kind runs under a counter, which sees each operator that
-really runs, outside models too; all others are timed undisturbed and cost what the first of their kind cost.
+Every phase is described cheaply as it begins, and by what ran in it as it ends. The first of its kind runs under a
+counter, which sees each operator that really runs, outside models too; all others are timed undisturbed and cost what
+the first of their kind cost. One that began like a counted one and ran otherwise has no cost, and the next is counted.
 """
 
+import itertools
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -14,26 +17,38 @@ from unittest.mock import patch
 
 import torch
 from torch.optim import optimizer as optimizer_hooks
-from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import _disable_current_modes
 
-from mfulab.flops.counter import Operations, OperatorCounter
+from mfulab.flops.counter import Operations
 from mfulab.flops.layers import LayerTracker
 from mfulab.flops.useful import RealTokens, real_tokens
-from mfulab.interactive.kinds import Cost, Kind, cost_of, derive, describe
+from mfulab.interactive.counting import LoopCounter, modes_of_loop, states_kept_apart
+from mfulab.interactive.kinds import Cost, Kind, describe
+from mfulab.interactive.known import KnownCosts
+from mfulab.interactive.structure import Structure, graph_hash, guarded, nodes_of
 
-# More kinds than this are not counted: each costs a slow phase.
-MOST_KINDS = 64
 # Forward passes that one backward pass can go through and still be told apart.
-MOST_PENDING = 8
+MOST_PENDING = 4096
+# Backward passes in a row after which what follows is told apart.
+MOST_RUNS = 8
 _OUTSIDE, _FAILED = Kind(("outside",), ()), Kind(("failed",), ())
 
 
 @dataclass
 class Phase:
-    """One phase: what kind it is of, whether it ran under the counter, and the samples that went forward in it."""
+    """One phase: the kind that it began as, what it turned out to be, and the samples that went forward in it.
 
+    `began` is autograd's number at its beginning, `left` as its model's forward ended; a `tentative` one awaits a count
+    of a longer one.
+    """
+
+    entry: Kind
     kind: Kind
+    batch: tuple[int, ...] = ()
     counted: bool = False
+    tentative: bool = False
+    began: int = 0
+    left: int | None = None
     samples: int | None = None
 
 
@@ -58,25 +73,29 @@ class Phases:
         self._trainable = [list(model.parameters()) for model in models]
         self._compiled = any(_is_compiled(module) for model in models for module in model.modules())
         self._of_compiled: set[tuple[Any, ...]] = set()
-        self._of_operators: set[tuple[tuple[Any, ...], int]] = set()
-        self.costs: dict[Kind, Cost] = {_FAILED: Cost()}
-        """Cost of each kind, counted or derived from counted ones."""
+        self._of_operators: set[tuple[Any, ...]] = set()
+        self._time_first: set[tuple[Any, ...]] = set()
+        self._names: dict[tuple[Any, ...], int] = {}
+        self._enders: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+        self._graphs_seen: dict[tuple[Any, ...], int] = {}
+        self.known = KnownCosts()
         self.done: list[Phase] = []
         self.failure = ""
         """Reason why counting was given up; empty if it was not."""
         self.forwards = 0
-        self.derived = 0
-        self._counter: _Counter | None = None
+        self._counter: LoopCounter | None = None
         self._real: dict[Kind, RealTokens] = {}
-        self._current = Phase(_OUTSIDE)
+        self._leaves: list[weakref.ref[torch.Tensor]] = []
+        self._current = _DONE
 
     def open(self) -> None:
         """Begins to listen, and to count unless what lies before the first forward pass is known."""
         self._thread, self._depth, self._running = threading.get_ident(), 0, False
-        self._pending: list[Kind] = []
-        self._passed: tuple[Kind, ...] = ()
-        self._again: set[Kind] = set()
+        self._pending: list[Phase] = []
+        self._passed: list[Phase] = []
+        self._optimizers: list[torch.optim.Optimizer] = []
         self._handled: BaseException | None = None
+        self._structure = Structure(self._models)
         self.done, self.forwards, self._runs = [], 0, 0
         with ExitStack() as undo:
             for place, model in enumerate(self._models):
@@ -87,13 +106,17 @@ class Phases:
                 undo.callback(handle.remove)
                 handle = model.register_forward_hook(self._guarded(self._after), always_call=True)
                 undo.callback(handle.remove)
-            handle = optimizer_hooks.register_optimizer_step_post_hook(self._guarded(self._after_optimizer))
-            undo.callback(handle.remove)
+            for register, hook in (
+                (optimizer_hooks.register_optimizer_step_pre_hook, self._before_optimizer),
+                (optimizer_hooks.register_optimizer_step_post_hook, self._after_optimizer),
+            ):
+                undo.callback(register(self._guarded(hook)).remove)
             undo.enter_context(patch.object(torch.autograd, "_engine_run_backward", self._engine()))
+            undo.enter_context(states_kept_apart(lambda: self._counter))
+            if self._counting:
+                undo.enter_context(self._structure.noted())
             self._open = undo.pop_all()
-        self._began = _sequence_number()
-        self._current = Phase(_OUTSIDE)
-        self._decide()
+        self.begin()
 
     def close(self) -> None:
         """Stops listening; every hook is removed, also after an error in the loop."""
@@ -103,24 +126,23 @@ class Phases:
         finally:
             self._open.close()
 
-    def begin(self, kind: Kind = _OUTSIDE, samples: int | None = None) -> None:
+    def begin(self, kind: Kind = _OUTSIDE, batch: tuple[int, ...] = ()) -> None:
         """Begins a phase, the one before being over."""
-        self._end()
-        if kind.words[0] != "backward":
-            self._began = _sequence_number()
-        if kind == _OUTSIDE:
+        if self._running:
+            self.failure = self.failure or "a step ended inside a backward pass"
+            return
+        state = _state(self._counter)
+        self._end((kind.words[0], *state))
+        if kind is _OUTSIDE:
             self._runs = 0
-        self._current = Phase(kind, samples=samples)
+        entry = kind._replace(words=(*kind.words, *state))
+        self._current = Phase(entry, entry, batch, began=_sequence_number())
         self._decide()
 
     def forget(self) -> None:
         """Makes the running phase one that failed: what it did so far is no cost of its kind, and of no use."""
-        self._current.kind = _FAILED
-
-    @property
-    def kinds(self) -> int:
-        """Number of kinds that were counted."""
-        return len(self.costs) - 1 - self.derived
+        if self._current is not _DONE:
+            self._current.entry = self._current.kind = _FAILED
 
     @property
     def counting(self) -> bool:
@@ -131,31 +153,36 @@ class Phases:
         """Cost of phases together; None if one is of a kind that was neither counted nor follows from others."""
         total = Cost()
         for phase in phases:
-            if phase.kind not in self.costs and not self._derive(phase.kind):
+            cost = Cost() if phase.entry is _FAILED else self.known.cost(phase.kind)
+            if cost is None:
                 return None
-            total += self.costs[phase.kind]
+            total += cost
         return total
 
     # ------------------------------------------------------------------------------------------------------ noticing
 
     def _before(self, place: int, module: torch.nn.Module, arguments: tuple[Any, ...], keywords: Any) -> None:
         if not self._own_thread():
+            if torch._C._current_autograd_node() is None:
+                self.failure = "a model was called in a thread other than the window's"
             return
         self._depth += 1
         if self._depth > 1 or self._running:  # a part of another, or recomputed by the backward pass
+            self._structure.note(module, arguments)
             return
-        self.forwards += 1
+        self.forwards, self._runs = self.forwards + 1, 0
         self._handled = sys.exc_info()[1]  # the loop may be in an except clause of its own
         try:
-            given, samples = describe((arguments, keywords))
-            kind = self._forward_kind(place, module, given)
+            given, batch = describe((arguments, keywords))
+            before = self._counter
+            self.begin(self._forward_kind(place, module, given), batch)
+            self._structure.note(module, arguments)
             if torch.is_grad_enabled():
-                self._pending = [*self._pending[1 - MOST_PENDING :], kind]
-            self.begin(kind, samples)
-            if self._counter is not None:
+                self._pending.append(self._current)
+            if self._counter not in (None, before):
                 self._counter.layers.begin(module)
-                if (real := _real_tokens(arguments, keywords)) is not None:
-                    self._real[kind] = real
+            if self._counter is not None and (real := _real_tokens(arguments, keywords)) is not None:
+                self._real[self._current.entry] = real
         finally:
             self._on_forward()
 
@@ -163,20 +190,28 @@ class Phases:
         device = next((each.device.type for each in self._trainable[place]), "cpu")
         autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         trained = sum(each.requires_grad for each in self._trainable[place])
-        state = module.training, torch.is_grad_enabled(), autocast, trained
-        return Kind(("forward", place, *state, *given.words), given.sizes)
+        state = module.training, autocast, trained
+        return Kind(("forward", place, *state, *given.words), (*given.sizes, *_vmapped()))
 
     def _after(self, *_: Any) -> None:
         if not self._own_thread():
             return
         self._depth = max(0, self._depth - 1)
+        if not self._depth and not self._running:
+            self._current.left = _sequence_number()
         # Hooks are also called for a forward pass that failed.
         if sys.exc_info()[1] not in (None, self._handled) and not self._depth and not self._running:
             self._pending = self._pending[:-1] if torch.is_grad_enabled() else self._pending
             self.forget()
 
-    def _after_optimizer(self, *_: Any) -> None:
+    def _before_optimizer(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if self._own_thread():
+            self._optimizers = [*self._optimizers, optimizer]
+
+    def _after_optimizer(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if self._own_thread():
+            if optimizer in self._optimizers:  # those above it failed
+                self._optimizers = self._optimizers[: self._optimizers.index(optimizer)]
             self._runs = 0
             self._on_optimizer()
 
@@ -187,138 +222,193 @@ class Phases:
             outermost = self._own_thread() and not self._running and not self._depth
             if not outermost:
                 return run(outputs, *rest, **options)
+            before, found = self._counter, None
             self._guarded(self._backward)(outputs)
+            # A counter that begins here has put its own on top, which ends here again.
+            engine = run if self._counter in (None, before) else torch.autograd._engine_run_backward
             self._running = True
             try:
-                return run(outputs, *rest, **options)
+                found = engine(outputs, *rest, **options)
+                return found
             finally:
                 self._running = False
-                if not self.forwards:  # what follows may be the next forward pass, of which no module tells
-                    self._runs += 1
-                    self._guarded(self.begin)(Kind(("after backward", self._runs), ()))
+                self._guarded(self._after_backward)(found)
 
         return noted
 
     def _backward(self, outputs: Any) -> None:
-        self._passed = tuple(self._pending) or self._passed
-        self._pending = []
-        words = ("backward", *(kind.words for kind in self._passed))
-        # How many nodes the graph has since the forward pass began tells losses apart.
-        nodes = _number(outputs) - self._began
-        if self._of_compiled_code(words, nodes, outputs):
+        # A second backward pass goes through the same forward passes.
+        passed = self._pending or (self._passed if self.forwards else []) or [self._current]
+        first = passed[0].began
+        nodes = max(0, _number(outputs) - first)
+        if compiled := self._of_compiled_code(passed, nodes, outputs):
             nodes = 0  # under the counter the same forward pass makes a graph of its own operators
-        self.begin(Kind(words, (*(size for kind in self._passed for size in kind.sizes), nodes)))
+        self._end(("backward",), 0 if compiled else self._made(nodes, outputs))
+        words, sizes, shapes = ["backward"], [], 0
+        for kind, group in itertools.groupby(passed, key=lambda phase: phase.kind):
+            words.append(self._name(kind.words))
+            sizes += [*kind.sizes, len(list(group))]
+            shapes = hash((shapes, kind.shapes))
+        if len(self._pending) > MOST_PENDING:
+            words.append(object())  # equal to none
+        self._passed, self._pending = passed, []
+        if compiled:
+            self._of_compiled.add((*words, *_state(self._counter)))
+        # How many nodes the graph has since the first forward pass began tells losses apart.
+        self.begin(Kind(tuple(words), (*sizes, nodes), shapes))
+        if self._current.counted:
+            leaves = (getattr(node, "variable", None) for node in nodes_of(outputs))
+            self._leaves = [weakref.ref(leaf) for leaf in leaves if leaf is not None]
 
-    def _of_compiled_code(self, words: tuple[Any, ...], nodes: int, outputs: Any) -> bool:
+    def _made(self, nodes: int, outputs: Any) -> int:
+        """The part of the graph that costs FLOPs and that no model's forward made, in short.
+
+        It is looked through once for as many nodes made by as many modules, and each time where no module tells.
+        """
+        ended = [*self._pending, self._current]
+        seen = self._current.entry, self._structure.modules, nodes, len(ended)
+        if not (self._structure.calls and seen in self._graphs_seen):
+            spans = [(phase.began, phase.left) for phase in ended if phase.left is not None]
+            self._graphs_seen[seen] = graph_hash(outputs, ended[0].began, spans)
+        return self._graphs_seen[seen]
+
+    def _after_backward(self, found: Any) -> None:
+        self._runs = min(
+            self._runs + 1, MOST_RUNS
+        )  # what follows may be the next forward pass, of which no model tells
+        through = tuple(words for words, _ in itertools.groupby(phase.entry.words for phase in self._passed))
+        self.begin(Kind(("after backward", self._runs, self._name(through)), ()))
+        if self._counter is not None:
+            leaves = [leaf for reference in self._leaves if (leaf := reference()) is not None]
+            gradients = [*(leaf.grad for leaf in leaves), *(found if isinstance(found, tuple) else ())]
+            self._counter.follow(gradients, leaves)
+
+    def _of_compiled_code(self, passed: Sequence[Phase], nodes: int, outputs: Any) -> bool:
         """Says whether the forward passes of a graph were compiled; a graph is looked through once."""
-        if self._compiled or words in self._of_compiled:
+        words = {phase.entry.words for phase in passed}
+        if self._compiled or words <= self._of_compiled:
             return True
-        if not _has_compiled() or (words, nodes) in self._of_operators:
+        graph = (frozenset(words), nodes)
+        if not _graphs_compiled() or graph in self._of_operators:
             return False
         if _holds_compiled(outputs):
-            self._of_compiled.add(words)
+            self._of_compiled |= words
             return True
-        self._of_operators.add((words, nodes))
+        self._of_operators.add(graph)
         return False
+
+    def _name(self, words: tuple[Any, ...]) -> int:
+        return self._names.setdefault(words, len(self._names))
 
     def _own_thread(self) -> bool:
         return threading.get_ident() == self._thread
 
     # ------------------------------------------------------------------------------------------------------ counting
 
+    def _is_of_compiled(self, entry: Kind) -> bool:
+        return self._compiled or entry.words in self._of_compiled
+
     def _decide(self) -> None:
-        kind = self._current.kind
-        wanted = self._counting and not self.failure and (kind not in self.costs or kind in self._again)
-        compiled = self._compiled or kind.words in self._of_compiled
-        if wanted and self._counter is None and kind.words[0] == "backward" and compiled:
+        phase = self._current
+        wanted = self._counting and not self.failure
+        if wanted:
+            wanted, phase.tentative = self.known.wants(phase.entry)
+        if (
+            wanted
+            and self._counter is None
+            and phase.entry.words[0] == "backward"
+            and self._is_of_compiled(phase.entry)
+        ):
             # Its forward pass ran compiled, and so would this one, in which a counter sees little.
-            self._again.update(self._passed or [phase.kind for phase in self.done[-1:]])
+            for passed in self._passed:
+                self.known.doubt(passed.entry, passed.entry)
             wanted = False
-        if wanted and kind not in self.costs:
-            wanted = len(self.costs) < MOST_KINDS and not self._derive(kind)
-        if not wanted:
+        if self._counter is not None and not (wanted and self._counter.sees_all):
             self._stop_counting()
-        elif self._counter is None:
+        if wanted and self._counter is None:
             self._start_counting()
-        self._current.counted = self._counter is not None
+        phase.counted = wanted
+        self._graphs = _graphs_compiled()
 
-    def _derive(self, kind: Kind) -> bool:
-        cost = derive(self.costs, kind)
-        if cost is not None:
-            self.costs[kind] = cost
-            self.derived += 1
-        return cost is not None
+    def _end(self, ender: tuple[Any, ...] = (), graph: int | None = None) -> None:
+        """Notes the running phase as done, once.
 
-    def _end(self) -> None:
-        """Notes the running phase as done, once."""
-        if self._current is not _DONE:
-            self.done.append(self._current)
-            if self._counter is not None and self._current.counted:
-                if self._counter.error:
-                    self.failure = self._counter.error
-                elif self._current.kind != _FAILED:
-                    kind = self._current.kind
-                    of_forward = self._passed[-1] if kind.words[0] == "backward" and self._passed else kind
-                    cost = cost_of(self._counter.operations, self._real.get(of_forward))
-                    self.costs[self._current.kind] = cost
-                    self._again.discard(self._current.kind)
-                self._counter.operations = Operations()
-            self._current = _DONE
+        Args:
+            ender: what begins instead, and the state then; empty at the end of all, which is taken for the usual one.
+            graph: hash of what it made of a graph outside its model; without it the number of nodes tells.
+        """
+        phase, self._current = self._current, _DONE
+        if phase is _DONE:
+            return
+        self.done.append(phase)
+        inside = self._structure.take()
+        if phase.entry is not _FAILED and self._counting:
+            entry = phase.entry
+            # What ran without gradients and outside modules shows by its place alone, before a backward pass by the graph.
+            if entry.words[0] == "forward" and torch.is_grad_enabled() and ender[:1] in (("forward",), ("backward",)):
+                ender = ("graph",)
+            ender = self._enders[entry.words] = ender or self._enders.get(entry.words, ())
+            if not self._is_of_compiled(entry):
+                end = _sequence_number() if graph is None else phase.began
+                nodes = (end if phase.left is None else phase.left) - phase.began if torch.is_grad_enabled() else 0
+                shapes = hash((entry.shapes, inside.shapes)) if inside.shapes else entry.shapes
+                words, sizes = (*entry.words, ender, inside.modules, graph or 0), (*entry.sizes, nodes, inside.elements)
+                phase.kind = Kind(words, sizes, shapes)
+            if phase.counted and self._counter is not None and self._counter.error:
+                self.failure = self._counter.error
+            elif phase.counted and self._saw_all():
+                of_forward = self._passed[-1].entry if entry.words[0] == "backward" else entry
+                self.known.note(entry, phase.kind, self._counter.operations, self._real.get(of_forward))
+            elif not phase.tentative and not self.known.has(phase.kind):
+                self.known.doubt(entry, phase.kind)
+        if phase.batch:
+            if inside.leading and inside.leading == phase.batch[:2]:
+                self._time_first.add(phase.entry.words)
+            phase.samples = phase.batch[phase.entry.words in self._time_first]
+        if self._counter is not None:
+            self._counter.operations = Operations()
+            self._counter.follow((), ())
+
+    def _saw_all(self) -> bool:
+        return self._counter is not None and self._counter.sees_all and self._graphs == _graphs_compiled()
 
     def _start_counting(self) -> None:
         models = torch.nn.ModuleDict({str(place): model for place, model in enumerate(self._models)})
-        counter = _Counter(LayerTracker(models))
+        counter = LoopCounter(LayerTracker(models))
         counter.__enter__()
+        for optimizer in self._optimizers:
+            counter.layers.begin(optimizer)
         self._counter = counter
 
     def _stop_counting(self) -> None:
-        if self._counter is None or not self._counter.is_innermost():
-            return  # a mode of the loop's own lies above it: at the next phase
         counter, self._counter = self._counter, None
-        counter.__exit__(None, None, None)
+        if counter is not None:
+            counter.__exit__(None, None, None)
 
     def _guarded(self, hook: Callable[..., None]) -> Callable[..., None]:
         """The hook, after whose own errors the loop goes on, uncounted."""
 
-        def guarded(*given: Any) -> None:
-            if torch.compiler.is_compiling():
-                return
-            try:
-                hook(*given)
-            except Exception as error:
-                self.failure = f"{type(error).__name__}: {error}"
-                self._stop_counting()
+        def failed(error: Exception) -> None:
+            self.failure = f"{type(error).__name__}: {error}"
+            self._stop_counting()
 
-        return guarded
+        return guarded(hook, failed)
 
 
-_DONE = Phase(_OUTSIDE)
+_DONE = Phase(_OUTSIDE, _OUTSIDE)
 
 
-class _Counter(OperatorCounter):
-    """A counter whose own errors do not reach the loop."""
+def _state(counter: LoopCounter | None) -> tuple[Any, ...]:
+    """What decides how the thread computes: gradients, inference mode, autocast, the loop's own dispatch modes."""
+    modes = tuple(type(mode) for mode in modes_of_loop(counter)) if torch._C._len_torch_dispatch_stack() else ()
+    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch._C._is_any_autocast_enabled(), modes
 
-    def __init__(self, layers: LayerTracker) -> None:
-        super().__init__(layers, memory=False)
-        self.layers, self.error = layers, ""
 
-    def __enter__(self) -> "_Counter":
-        super().__enter__()
-        self._mode = _get_current_dispatch_mode_stack()[-1]
-        return self
-
-    def is_innermost(self) -> bool:
-        """Says whether it can be left: modes are left in the opposite order."""
-        stack = _get_current_dispatch_mode_stack()
-        return bool(stack) and stack[-1] is self._mode
-
-    def add(self, operator: Any, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self.error:
-            return
-        try:
-            super().add(operator, out, args, kwargs)
-        except Exception as error:
-            self.error = f"{operator}: {type(error).__name__}: {error}"
+def _vmapped() -> tuple[int, ...]:
+    """Sizes that `torch.vmap` hides from the shapes inside it."""
+    stack = torch._C._functorch.get_interpreter_stack() or ()
+    of_vmap = (each for each in stack if each.key() == torch._C._functorch.TransformType.Vmap)
+    return tuple(torch._C._functorch.CVmapInterpreterPtr(each).batchSize() for each in of_vmap)
 
 
 def _real_tokens(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> RealTokens | None:
@@ -346,24 +436,15 @@ def _number(outputs: Any) -> int:
 
 def _holds_compiled(outputs: Any) -> bool:
     """Says whether compiled code made a node of the graph of a backward pass."""
-    given = outputs if isinstance(outputs, Sequence) else [outputs]
-    waiting = [node for output in given if (node := getattr(output, "grad_fn", None)) is not None]
-    seen = set(waiting)
-    while waiting:
-        node = waiting.pop()
-        if node.name().startswith("CompiledFunction"):
-            return True
-        following = {other for other, _ in node.next_functions if other is not None} - seen
-        seen |= following
-        waiting += following
-    return False
+    return any(node.name().startswith("CompiledFunction") for node in nodes_of(outputs))
 
 
-def _has_compiled() -> bool:
-    """Says whether torch.compile has compiled anything in this process; asking imports nothing."""
+def _graphs_compiled() -> int:
+    """How much torch.compile has compiled in this process; asking imports nothing."""
     dynamo = sys.modules.get("torch._dynamo.utils")
-    return dynamo is not None and bool(dynamo.counters["stats"].get("unique_graphs"))
+    return 0 if dynamo is None else dynamo.counters["stats"].get("unique_graphs", 0)
 
 
 def _is_compiled(module: torch.nn.Module) -> bool:
-    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+    in_place = getattr(module, "_compiled_call_impl", None) is not None
+    return in_place or hasattr(module, "_orig_mod") or hasattr(module.forward, "_torchdynamo_orig_callable")

@@ -15,6 +15,8 @@ from mfulab.tables.verdict import Verdict
 from mfulab.timing.statistics import FEWEST_WINDOWS
 
 BAR = 24
+# A mean step this much longer or shorter than the median is shown too.
+MEAN_APART = 0.02
 # Flags that say that something else was measured too.
 DISTURBING = frozenset({"other_processes", "beside", "held_back", "stolen"})
 
@@ -57,10 +59,15 @@ def disturbances(values: Mapping[str, Any], verdict: Verdict | None, language: s
 
 
 def facts_line(values: Mapping[str, Any], language: str = "en") -> str:
-    """Step time, throughput, rate, power and memory in one line, what was not measured left out."""
+    """Median step time (and the mean, if it is another), throughput, rate, power and memory in one line, what was not measured left out."""
     text, parts = Texts(language, "measured"), []
     if values.get("time_s") is not None:
         parts.append(text("time", ms=f"{1e3 * values['time_s']:.3f}", count=values.get("steps")))
+        mean = (
+            values["window_s"] / values["steps"] if values.get("window_s") and values.get("steps") else values["time_s"]
+        )
+        if abs(mean - values["time_s"]) > MEAN_APART * values["time_s"]:
+            parts.append(text("mean", ms=f"{1e3 * mean:.3f}"))
     if values.get("samples_per_s") is not None:
         parts.append(text("samples", rate=f"{values['samples_per_s']:.1f}"))
     if values.get("tflop_s") is not None:

@@ -51,7 +51,7 @@ def stretches(marks: Sequence[Mark], intervals: Iterable[float]) -> list[tuple[f
 
 def samples_of(phases: Sequence[Phase]) -> int | None:
     """Samples that went forward, each call's batch; None if a call has no tensor."""
-    sizes = [phase.samples for phase in phases if phase.kind.words[0] == "forward"]
+    sizes = [phase.samples for phase in phases if phase.entry.words[0] == "forward"]
     known = [size for size in sizes if size is not None]
     return sum(known) if known and len(known) == len(sizes) else None
 

@@ -53,14 +53,16 @@ def counted_work(steps: Sequence[Step], phases: Phases) -> Work:
     if phases.failure:
         return _unknown(f"the counter gave up ({phases.failure}); {HOW_TO_GIVE}")
     sure = known(steps)
+    if not sure and phases.known.differing:
+        return _unknown(f"{phases.known.differing}; {HOW_TO_GIVE}")
     if not sure:
         return _unknown(f"no step of a kind that was counted; {HOW_TO_GIVE}")
     total = sum((step.cost for step in sure if step.cost is not None), Cost())
     if not total.model:
         return _unknown(f"no operator with a formula ran in the steps that were counted; {HOW_TO_GIVE}")
-    parts = [f"operators of {phases.kinds} kinds of phases, each counted once"]
-    if phases.derived:
-        parts.append(f"{phases.derived} kinds follow from counted ones of other lengths")
+    parts = [f"operators of {phases.known.counted} kinds of phases, each counted once"]
+    if derived := phases.known.derived:
+        parts.append(f"{derived} kinds follow from counted ones of other lengths")
     if left := len(steps) - len(sure):
         parts.append(f"{left} of {len(steps)} steps are of kinds that were not counted and left out of MFU")
     return Work(total, len(sure), _seconds(sure), Reading(total.model / len(sure), "", "; ".join(parts)))

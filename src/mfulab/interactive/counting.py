@@ -1,0 +1,163 @@
+"""A counter that is switched on and off in the middle of a loop, whatever contexts open and close there meanwhile."""
+
+import functools
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _get_current_dispatch_mode_stack,
+    _pop_mode,
+    _push_mode,
+    is_traceable_wrapper_subclass,
+)
+from torch.utils._pytree import tree_leaves
+
+from mfulab.flops.counter import OperatorCounter, eager_stance
+from mfulab.flops.layers import LayerTracker
+
+
+class LoopCounter(OperatorCounter):
+    """A counter whose own errors do not reach the loop, and that counts what computes: no fake or meta tensors.
+
+    Its dispatch mode lies below the loop's own, which thus end in the order that they began in, and sees what they run.
+    """
+
+    def __init__(self, layers: LayerTracker) -> None:
+        super().__init__(layers, memory=False)
+        self.layers, self.error = layers, ""
+        self._gradients: dict[int, Any] = {}
+        self._weights: set[int] = set()
+
+    @contextmanager
+    def _listening(self) -> Iterator[None]:
+        self._begin()
+        try:
+            yield
+        finally:
+            self._end()
+
+    def _begin(self) -> None:
+        self._stance = eager_stance()
+        self._mode = self._dispatch_mode()
+        _replace_modes(lambda modes: [self._mode, *modes])
+
+    def _end(self) -> None:
+        _replace_modes(lambda modes: [mode for mode in modes if mode is not self._mode])
+        if self._holds_stance:  # else an older one of the loop has ended meanwhile, and stands
+            self._stance.__exit__(None, None, None)
+
+    @property
+    def _holds_stance(self) -> bool:
+        own = getattr(self._stance, "stance", None)
+        return own is None or sys.modules["torch._dynamo.eval_frame"]._stance is own
+
+    @property
+    def sees_all(self) -> bool:
+        """Says whether it still sees operators: a context that began before it and ends under it takes that away."""
+        return self._holds_stance and torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.Python)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Inside it the thread's state is as if there were no counter; nothing changes where it does not listen."""
+        if self._mode not in _get_current_dispatch_mode_stack():
+            yield
+            return
+        self._end()
+        try:
+            yield
+        finally:
+            self._begin()
+
+    def add(self, operator: Any, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self.error:
+            return
+        try:
+            if not _computes_nothing(out, args) and not self._optimises(operator, out, args):
+                super().add(operator, out, args, kwargs)
+        except Exception as error:
+            self.error = f"{operator}: {type(error).__name__}: {error}"
+
+    def follow(self, gradients: Iterable[Any], weights: Iterable[torch.Tensor]) -> None:
+        """Counts nothing that follows from `gradients` outside modules and autograd: an optimiser written by hand.
+
+        What is written into `weights` follows from them no more. Lasts until the next call.
+        """
+        self._gradients, self._weights = {}, {kept.cdata for kept in map(_storage, weights) if kept is not None}
+        self._note_gradients(gradients)
+
+    def _note_gradients(self, tensors: Iterable[Any]) -> None:
+        # Kept, since an address that is free can be another tensor's next.
+        kept = {each.cdata: each for each in map(_storage, tensors) if each is not None}
+        self._gradients |= {place: each for place, each in kept.items() if place not in self._weights}
+
+    def _optimises(self, operator: Any, out: Any, args: Any) -> bool:
+        if not self._gradients or torch.is_grad_enabled() or not self.layers.is_idle:
+            return False
+        if all(kept is None or kept.cdata not in self._gradients for kept in map(_storage, tree_leaves(args))):
+            return False
+        in_place = args[0] if args and str(operator).endswith("_") else None
+        self._note_gradients(tree_leaves((out, in_place)))
+        return True
+
+
+def _storage(value: Any) -> StorageWeakRef | None:
+    """A tensor's memory, without keeping it alive; None for what has none of its own."""
+    while isinstance(value, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(value):
+        value = torch._C._functorch.get_unwrapped(value)
+    plain = isinstance(value, torch.Tensor) and value.layout == torch.strided
+    return StorageWeakRef(value.untyped_storage()) if plain and not is_traceable_wrapper_subclass(value) else None
+
+
+def _computes_nothing(out: Any, args: Any) -> bool:
+    """Says whether tensors without data were computed with: by a model on the meta device, or to try shapes."""
+    tensors = [leaf for leaf in tree_leaves((out, args)) if isinstance(leaf, torch.Tensor)]
+    return any(tensor.is_meta or isinstance(tensor, FakeTensor) for tensor in tensors)
+
+
+def modes_of_loop(counter: LoopCounter | None) -> list[TorchDispatchMode]:
+    """The loop's own dispatch modes, from the outermost."""
+    own = None if counter is None else counter._mode
+    return [mode for mode in _get_current_dispatch_mode_stack() if mode is not own]
+
+
+def _replace_modes(change: Callable[[list[TorchDispatchMode]], list[TorchDispatchMode]]) -> None:
+    """Changes the thread's stack of dispatch modes, those of torch's own tracing left where they lie, at the bottom."""
+    modes = [mode for mode in _get_current_dispatch_mode_stack() if not mode.is_infra_mode()]
+    for _ in modes:
+        _pop_mode()
+    for mode in change(modes):
+        _push_mode(mode)
+
+
+@contextmanager
+def states_kept_apart(counter: Callable[[], LoopCounter | None]) -> Iterator[None]:
+    """Inside it the counter pauses while a context begins or ends that keeps, or brings back, what the counter changes.
+
+    `torch.inference_mode` keeps the thread's whole dispatch state, `torch.compiler.set_stance` the stance. One that
+    begins under the counter and ends after it would bring the counter's state back, with no counter to serve it.
+    """
+    kept: list[tuple[type, str]] = [(torch.inference_mode, "__enter__"), (torch.inference_mode, "__exit__")]
+    if "torch._dynamo" in sys.modules:
+        from torch._dynamo.decorators import set_stance
+
+        kept += [(set_stance, name) for name in ("__init__", "__call__", "__enter__", "__exit__")]
+
+    def apart(change: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(change)
+        def changed(*args: Any, **kwargs: Any) -> Any:
+            with running.paused() if (running := counter()) else nullcontext():
+                return change(*args, **kwargs)
+
+        return changed
+
+    with ExitStack() as undo:
+        for kind, name in kept:
+            undo.enter_context(patch.object(kind, name, apart(getattr(kind, name))))
+        yield

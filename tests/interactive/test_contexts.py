@@ -1,0 +1,198 @@
+"""Torch works after a window, whatever contexts the loop opened and closed around and inside it, and counts are right."""
+
+import contextlib
+import threading
+import warnings
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.utils.flop_counter import FlopCounterMode
+
+import mfulab
+
+ROWS, WIDTH = 4, 8
+ONE = 2 * ROWS * WIDTH * WIDTH
+
+
+class Passes(TorchDispatchMode):
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        return operator(*args, **(kwargs or {}))
+
+
+class Functions(TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+
+
+CONTEXTS = {
+    "inference": torch.inference_mode,
+    "no inference": lambda: torch.inference_mode(False),
+    "no_grad": torch.no_grad,
+    "enable_grad": torch.enable_grad,
+    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    "dispatch mode": Passes,
+    "function mode": Functions,
+    "cpu": lambda: torch.device("cpu"),
+    "meta": lambda: torch.device("meta"),
+    "fake": lambda: FakeTensorMode(allow_non_fake_inputs=True),
+    "flop counter": lambda: FlopCounterMode(display=False),
+    "stance": lambda: torch.compiler.set_stance("eager_on_recompile"),
+    "warnings": warnings.catch_warnings,
+    "another window": lambda: mfulab.measure(quiet=True),
+}
+# Places of a loop at which a context may begin or end, in order.
+ACTIONS = ["call", "train", "matmul", "step", "fail", "thread", "generator", "open window", "close window"]
+
+
+def state() -> tuple[object, ...]:
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_autocast_enabled("cpu"),
+        torch.get_default_device(),
+        len(_get_current_dispatch_mode_stack()),
+        torch._C._len_torch_function_stack(),
+        torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.Python),
+        torch._dynamo.eval_frame._stance,
+        torch.autograd._engine_run_backward,
+        torch.inference_mode.__enter__,
+        list(warnings.filters),
+        len(nn.modules.module._global_forward_pre_hooks),
+    )
+
+
+def works() -> None:
+    weight = torch.ones(3, requires_grad=True)
+    (weight * torch.ones(3)).sum().backward()
+    assert weight.grad.tolist() == [1.0, 1.0, 1.0]
+    with torch.inference_mode():
+        assert torch.ones(2).is_inference()
+
+
+class Program:
+    """A loop made of actions, its contexts and its window; what each step costs is kept by hand."""
+
+    def __init__(self) -> None:
+        self.model, self.open = nn.Linear(WIDTH, WIDTH), []
+        self.window, self.by_hand, self.spent, self.steps = None, [], 0, []
+
+    def run(self, actions) -> None:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.close_window)
+            for kind, name in actions:
+                if kind == "enter":
+                    self.open.append(undo.enter_context(contextlib.ExitStack()))
+                    self.open[-1].enter_context(CONTEXTS[name]())
+                elif kind == "leave" and self.open:
+                    self.open.pop().close()
+                elif kind == "do":
+                    with contextlib.suppress(KeyError):
+                        getattr(self, name.replace(" ", "_"))()
+            for one in reversed(self.open):
+                one.close()
+
+    def inputs(self, rows: int = ROWS) -> torch.Tensor:
+        return torch.ones(rows, WIDTH, device="cpu")
+
+    def ran(self, tensor: torch.Tensor, flops: int) -> None:
+        computed = not tensor.is_meta and type(tensor).__name__ != "FakeTensor"
+        self.spent += flops if computed else 0
+
+    def call(self) -> None:
+        self.ran(self.model(self.inputs()), ONE)
+
+    def train(self) -> None:
+        found = self.model(self.inputs())
+        self.ran(found, ONE)
+        if found.requires_grad:
+            found.sum().backward()
+            self.ran(found, ONE)
+
+    def matmul(self) -> None:
+        self.ran(self.inputs() @ torch.ones(WIDTH, WIDTH, device="cpu"), ONE)
+
+    def fail(self) -> None:
+        with torch.inference_mode(), torch.no_grad():
+            raise KeyError
+
+    def thread(self) -> None:
+        def elsewhere() -> None:
+            with torch.inference_mode():
+                torch.ones(2) + 1
+
+        worker = threading.Thread(target=elsewhere)
+        worker.start()
+        worker.join()
+
+    def generator(self) -> None:
+        @torch.inference_mode()
+        def items():
+            for _ in range(2):
+                yield torch.ones(2)
+
+        for item in items():
+            assert item.is_inference()
+            break  # its context is closed as it is thrown away
+
+    def open_window(self) -> None:
+        if self.window is None:
+            self.window = mfulab.measure(self.model, quiet=True, ceiling_s=0).__enter__()
+            self.by_hand, self.spent, self.measures = [], 0, self.window._open is not None
+
+    def step(self) -> None:
+        if self.window is not None:
+            self.window.step()
+            self.by_hand.append(self.spent)
+            self.spent = 0
+
+    def close_window(self) -> None:
+        if self.window is not None:
+            window, self.window = self.window, None
+            window.__exit__(None, None, None)
+            if self.by_hand and self.measures:
+                self.steps.append((self.by_hand, window))
+
+
+def run(actions) -> None:
+    before, program = state(), Program()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        within = state()
+        program.run(actions)
+        assert state() == within
+    assert state() == before
+    works()
+    for by_hand, window in program.steps:
+        costs = [step.cost and step.cost.model for step in window._steps]
+        assert len(costs) == len(by_hand)
+        wrong = [pair for pair in zip(by_hand, costs, strict=True) if pair[1] not in (pair[0], None)]
+        assert not wrong, (costs, by_hand, window._phases.failure)
+
+
+ANY = st.one_of(
+    st.tuples(st.just("enter"), st.sampled_from(sorted(CONTEXTS))),
+    st.tuples(st.just("leave"), st.just("")),
+    st.tuples(st.just("do"), st.sampled_from(ACTIONS)),
+)
+
+
+@settings(max_examples=25)
+@given(st.lists(ANY, max_size=4), st.lists(ANY, max_size=8), st.lists(ANY, max_size=4))
+def test_any_contexts_around_and_inside_a_window(before, body, after):
+    run([*before, ("do", "open window"), *body * 3, ("do", "step"), *after])
+
+
+@pytest.mark.parametrize("name", CONTEXTS)
+def test_a_context_that_begins_before_the_window_or_ends_after_it(name):
+    loop = [("do", "train"), ("do", "matmul"), ("do", "step")] * 2
+    enter, mode, leave = [("enter", name)], [("enter", "inference")], [("leave", "")]
+    opened, closed = [("do", "open window")], [("do", "close window")]
+    run([*enter, *opened, *loop, *leave, *loop, *closed])
+    run([*opened, *loop, *enter, *mode, *loop, *closed, *leave, *leave])
+    run([*opened, *mode, *enter, *loop, *leave, *loop, *leave, *loop, *closed])
