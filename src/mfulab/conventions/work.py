@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from typing import Any, Literal
 
 from mfulab.schema.errors import ConfigurationError
@@ -49,7 +50,7 @@ class Work:
         looked_up: of embedding tables that nothing multiplies by.
         unmultiplied: of norms and biases.
         inactive: of experts that a token does not pass through.
-        saved_elements: floats kept for the backward pass.
+        saved_elements: floats kept for the backward pass; None where matmuls and attention alone are known.
         cache_elements: keys and values of all tokens; 0 if the model keeps none.
         operations: what was counted.
         message: how it was counted where not on the meta device.
@@ -63,7 +64,7 @@ class Work:
     looked_up: float
     unmultiplied: float
     inactive: float
-    saved_elements: float
+    saved_elements: float | None
     cache_elements: float
     operations: tuple[Operation, ...]
     message: str = ""
@@ -85,8 +86,13 @@ class Work:
 def work(config: ModelConfig, sequence_length: int | None = None, batch_size: int = 1, mode: Mode = "training") -> Work:
     """Counts one step in a separate process: counting leaves compiled models slow in the process that counts.
 
-    Raises ConfigurationError with the counter's message where the model cannot be built or counted.
+    Without torch a plain decoder's work is computed from its dimensions. Raises ConfigurationError with the counter's
+    message where the model cannot be built or counted.
     """
+    if find_spec("torch") is None:
+        from mfulab.conventions.decoders import computed
+
+        return computed(config, sequence_length, batch_size, mode)
     asked = {
         "config": config.model_dump(by_alias=True),
         "sequence_length": sequence_length,

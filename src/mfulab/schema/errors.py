@@ -1,7 +1,9 @@
 """User-facing errors: one sentence that names the key, the value and the choices."""
 
 import difflib
+import re
 from collections.abc import Iterable
+from importlib import metadata
 
 LONGEST = 4000  # characters of a message
 
@@ -24,3 +26,10 @@ def unknown(what: str, value: object, choices: Iterable[object]) -> Configuratio
 
 class UnsupportedError(Exception):
     """This run cannot be done on this device; its message says why and becomes the row's."""
+
+
+def lacks(wanted: str, package: str) -> str:
+    """Says that `wanted` needs `package`, and which extra of this project installs it; empty if none does."""
+    extra = re.compile(rf"{re.escape(package)}(?![\w.-]).*extra == .(\w+)", re.IGNORECASE)
+    found = next(filter(None, map(extra.match, metadata.requires("mfulab") or ())), None)
+    return f'{wanted} needs {package}: pip install "mfulab[{found[1]}]"' if found else ""
