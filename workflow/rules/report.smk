@@ -23,7 +23,7 @@ checkpoint tables:
     log:
         "results/tables/log",
     conda:
-        "../../environment.yml"
+        "../envs/tools.yaml"
     params:
         planned=lab.planned_manifests,
         others=lab.other_manifests,
@@ -52,7 +52,7 @@ rule figure:
     log:
         "results/tables/{figure}.log",
     conda:
-        "../../environment.yml"
+        "../envs/tools.yaml"
     params:
         language=lab.language,
         reading=lab.reading,
@@ -71,7 +71,7 @@ rule seminar:
     log:
         "results/tables/seminar.log",
     conda:
-        "../../environment.yml"
+        "../envs/tools.yaml"
     message:
         "Computing the seminar's numbers"
     shell:
@@ -90,7 +90,7 @@ rule page:
     log:
         "results/tables/page.log",
     conda:
-        "../../environment.yml"
+        "../envs/tools.yaml"
     params:
         language=lab.language,
     message:

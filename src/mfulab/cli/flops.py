@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import yaml
 from rich.console import Console
 
 from mfulab.conventions.models import FOLDERS, model_config
-from mfulab.conventions.work import work
+from mfulab.conventions.work import missing, work
 from mfulab.flops.tree import layer_rows, quantity, render
 from mfulab.schema.errors import ConfigurationError
 from mfulab.schema.groups import ModelConfig
@@ -25,7 +24,7 @@ def show(model: str, words: Sequence[str], batch_size: int, sequence_length: int
     sys.path.insert(0, str(Path.cwd()))  # a user's own model stands in this folder
     try:
         config = _config(model, dict(_change(word) for word in words), sequence_length)
-        rows, lines = (_counted if find_spec("torch") else _computed)(config, batch_size, sequence_length)
+        rows, lines = (_computed if missing(config) else _counted)(config, batch_size, sequence_length)
     except ConfigurationError as error:
         print(f"mfulab: {error}", file=sys.stderr)
         return 2

@@ -1,4 +1,4 @@
-"""The work of the field's plain decoders by arithmetic on their dimensions: for a machine without torch.
+"""Computes the work of plain decoders (Llama, Mixtral, GPT-2) from their dimensions, for a machine without torch.
 
 Matmuls, attention and parameters are those that counting the built module gives, exactly. What else a module does, and
 what it keeps for its backward pass, only the module tells.
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from mfulab.conventions.work import Mode, Operation, Work
+from mfulab.conventions.work import Mode, Operation, Work, missing
 from mfulab.schema.errors import ConfigurationError, lacks
 from mfulab.schema.groups import ModelConfig
 
@@ -73,7 +73,7 @@ def computed(
     """
     found = _decoder(config)
     if found is None:
-        raise ConfigurationError(f"model={config.name}: {lacks('counting it', 'torch')}")
+        raise ConfigurationError(f"model={config.name}: {lacks('counting it', missing(config) or 'torch')}")
     keys = sequence_length or config.sequence_length or 1
     if found.positions and keys > found.positions:
         raise ConfigurationError(
@@ -96,7 +96,7 @@ def computed(
         saved_elements=None,
         cache_elements=2 * found.layers * found.key_value_heads * found.head_width * keys * batch_size,
         operations=tuple(_operations(found, batch_size, tokens, keys, mode)),
-        message=f"by arithmetic on its dimensions; {lacks('counting the module itself', 'torch')}",
+        message=f"by arithmetic on its dimensions; {lacks('counting the module itself', missing(config) or 'torch')}",
     )
 
 

@@ -86,10 +86,10 @@ class Work:
 def work(config: ModelConfig, sequence_length: int | None = None, batch_size: int = 1, mode: Mode = "training") -> Work:
     """Counts one step in a separate process: counting leaves compiled models slow in the process that counts.
 
-    Without torch a plain decoder's work is computed from its dimensions. Raises ConfigurationError with the counter's
-    message where the model cannot be built or counted.
+    Without the packages that build the model, the work of a plain decoder is computed from its dimensions. Raises
+    ConfigurationError with the counter's message where the model cannot be built or counted.
     """
-    if find_spec("torch") is None:
+    if missing(config):
         from mfulab.conventions.decoders import computed
 
         return computed(config, sequence_length, batch_size, mode)
@@ -107,6 +107,12 @@ def work(config: ModelConfig, sequence_length: int | None = None, batch_size: in
         raise ConfigurationError(lines[-1] if lines else f"counting model={config.name} ended with {ended.returncode}")
     answer = json.loads(ended.stdout)
     return Work(**{**answer, "operations": tuple(Operation(**each) for each in answer["operations"])})
+
+
+def missing(config: ModelConfig) -> str | None:
+    """Names the package that building the model needs and that is not installed."""
+    needed = ("torch", "transformers") if config.target == "mfulab.models.huggingface.build" else ("torch",)
+    return next((package for package in needed if find_spec(package) is None), None)
 
 
 def count(

@@ -1,11 +1,16 @@
 """User-facing errors: one sentence that names the key, the value and the choices."""
 
 import difflib
-import re
 from collections.abc import Iterable
-from importlib import metadata
 
 LONGEST = 4000  # characters of a message
+EXTRAS = {
+    "numpy": "trace",
+    "torch": "torch",
+    "threadpoolctl": "torch",
+    "transformers": "pipeline",
+    "pandas": "pipeline",
+}
 
 
 class ConfigurationError(Exception):
@@ -29,7 +34,5 @@ class UnsupportedError(Exception):
 
 
 def lacks(wanted: str, package: str) -> str:
-    """Says that `wanted` needs `package`, and which extra of this project installs it; empty if none does."""
-    extra = re.compile(rf"{re.escape(package)}(?![\w.-]).*extra == .(\w+)", re.IGNORECASE)
-    found = next(filter(None, map(extra.match, metadata.requires("mfulab") or ())), None)
-    return f'{wanted} needs {package}: pip install "mfulab[{found[1]}]"' if found else ""
+    """Says that `wanted` needs `package`, and which extra installs it; empty for a package that none is asked for."""
+    return f'{wanted} needs {package}: pip install "mfulab[{EXTRAS[package]}]"' if package in EXTRAS else ""
