@@ -87,7 +87,8 @@ clean: ## Remove the environment and the figures; results stay
 
 # What pip says goes to a file: it warns of whatever its own settings name. Where it fails, the end of it is shown.
 LOG := $(VENV)/install.log
-LOGGED = >> $(LOG) 2>&1 || { grep -v ^WARNING $(LOG) | tail -n 8; echo "make: pip failed; all that it said: $(LOG)"; exit 1; } >&2
+LOGGED = >> $(LOG) 2>&1 || { grep -vE '^(WARNING|Requirement|Ignoring|Looking)' $(LOG) | tail -n 8; \
+    echo "make: pip failed; all that it said: $(LOG)"; exit 1; } >&2
 # Python compiles what it imports anyway, a third of it; where it may keep nothing, pip compiles all.
 PIP = $(PYTHON) -m pip install --no-deps --no-build-isolation $(if $(PYTHONDONTWRITEBYTECODE),,--no-compile)
 LOCKED = $(PIP) --require-hashes --requirement
@@ -102,7 +103,7 @@ install: ## Install the locked versions into an environment of yours, the one of
 	@$(LOCKED) requirements/build.lock $(LOGGED)
 ifeq ($(CUDA),)
 	@if $(ANSWERS); then echo "  torch for CPUs, 200 MB, from PyTorch's index"; from="--extra-index-url $(CPU_TORCH)"; \
-	else echo "  torch's default build: PyTorch's index of CPU builds does not answer"; fi; \
+	else echo "  torch's default build, 0.6 GB: PyTorch's index of CPU builds does not answer"; fi; \
 	$(PIP) $$from $$(grep -oE '^torch==[0-9.]+' requirements/pipeline.lock) $(LOGGED)
 endif
 	@echo "  $$(grep -c ^[a-z] requirements/pipeline.lock) packages for measuring and drawing, 250 MB"
