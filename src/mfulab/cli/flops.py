@@ -9,8 +9,8 @@ from typing import Any
 import yaml
 from rich.console import Console
 
+from mfulab.conventions.decoders import computed, missing
 from mfulab.conventions.models import FOLDERS, model_config
-from mfulab.conventions.work import missing, work
 from mfulab.flops.tree import layer_rows, quantity, render
 from mfulab.schema.errors import ConfigurationError
 from mfulab.schema.groups import ModelConfig
@@ -61,7 +61,7 @@ def _counted(config: ModelConfig, batch_size: int, sequence_length: int | None) 
 
 def _computed(config: ModelConfig, batch_size: int, sequence_length: int | None) -> Told:
     """The same of a decoder's dimensions, where torch is not installed; alike blocks are one row, `*`."""
-    step = work(config, sequence_length, batch_size)
+    step = computed(config, sequence_length, batch_size)
     layers = {"": [0.0, 0.0]}
     for each in step.operations:
         parts = each.layer.split(".")

@@ -6,12 +6,14 @@ what it keeps for its backward pass, only the module tells.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
-from mfulab.conventions.work import Mode, Operation, Work, missing
+from mfulab.conventions.work import Mode, Operation, Work, work
 from mfulab.schema.errors import ConfigurationError, lacks
 from mfulab.schema.groups import ModelConfig
 
+BUILT = "mfulab.models.huggingface.build"
 # Arguments that change no matmul; any other that is not read here must be false, zero or none.
 UNREAD = {
     *("model_type", "hidden_act", "activation_function", "initializer_range", "rms_norm_eps", "layer_norm_epsilon"),
@@ -62,6 +64,19 @@ class Decoder:
     positions: int
     norm: int
     tied: bool
+
+
+def missing(config: ModelConfig) -> str | None:
+    """Names the package that building the model needs and that is not installed."""
+    needed = ("torch", "transformers") if config.target == BUILT else ("torch",)
+    return next((package for package in needed if find_spec(package) is None), None)
+
+
+def work_of(
+    config: ModelConfig, sequence_length: int | None = None, batch_size: int = 1, mode: Mode = "training"
+) -> Work:
+    """Counts one step where the model can be built; computes it where a package is missing. Raises as both do."""
+    return (computed if missing(config) else work)(config, sequence_length, batch_size, mode)
 
 
 def computed(
@@ -132,7 +147,7 @@ def _decoder(config: ModelConfig) -> Decoder | None:
     known = {"LlamaForCausalLM": _llama, "MixtralForCausalLM": _llama, "GPT2LMHeadModel": _gpt2}
     make = known.get(str(given.pop("architecture", None)))
     built = config.target, config.pruning, config.task, given.pop("attention", "sdpa")
-    if make is None or built != ("mfulab.models.huggingface.build", "none", "language_modeling", "sdpa"):
+    if make is None or built != (BUILT, "none", "language_modeling", "sdpa"):
         return None
     try:
         found = make(given)

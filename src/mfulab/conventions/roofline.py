@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+from mfulab.conventions.decoders import work_of
 from mfulab.conventions.models import model_config
-from mfulab.conventions.work import Mode, Work, work
+from mfulab.conventions.work import Mode, Work
 from mfulab.flops.memory import training_memory
 from mfulab.hardware.datasheets import UnknownDeviceError, find
 from mfulab.hardware.peaks import UNITS, peak
@@ -95,7 +96,7 @@ def expect(
     for mode in modes or _modes(config):
         if mode not in get_args(Mode):
             raise unknown("mode", mode, get_args(Mode))
-        counted = work(config, sequence_length, batch_size, mode)
+        counted = work_of(config, sequence_length, batch_size, mode)
         found.append(expected(counted, *speeds, ELEMENT_BYTES[precision], capacity, devices))
     return found
 

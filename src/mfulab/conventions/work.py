@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from importlib.util import find_spec
 from typing import Any, Literal
 
 from mfulab.schema.errors import ConfigurationError
@@ -86,13 +85,8 @@ class Work:
 def work(config: ModelConfig, sequence_length: int | None = None, batch_size: int = 1, mode: Mode = "training") -> Work:
     """Counts one step in a separate process: counting leaves compiled models slow in the process that counts.
 
-    Without the packages that build the model, the work of a plain decoder is computed from its dimensions. Raises
-    ConfigurationError with the counter's message where the model cannot be built or counted.
+    Raises ConfigurationError with the counter's message where the model cannot be built or counted.
     """
-    if missing(config):
-        from mfulab.conventions.decoders import computed
-
-        return computed(config, sequence_length, batch_size, mode)
     asked = {
         "config": config.model_dump(by_alias=True),
         "sequence_length": sequence_length,
@@ -107,12 +101,6 @@ def work(config: ModelConfig, sequence_length: int | None = None, batch_size: in
         raise ConfigurationError(lines[-1] if lines else f"counting model={config.name} ended with {ended.returncode}")
     answer = json.loads(ended.stdout)
     return Work(**{**answer, "operations": tuple(Operation(**each) for each in answer["operations"])})
-
-
-def missing(config: ModelConfig) -> str | None:
-    """Names the package that building the model needs and that is not installed."""
-    needed = ("torch", "transformers") if config.target == "mfulab.models.huggingface.build" else ("torch",)
-    return next((package for package in needed if find_spec(package) is None), None)
 
 
 def count(
