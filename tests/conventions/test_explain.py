@@ -133,7 +133,7 @@ def test_a_process_of_its_own_counts_the_same():
 
 
 def test_the_library_function(monkeypatch):
-    monkeypatch.setattr("mfulab.conventions.explain.work", count)
+    monkeypatch.setattr("mfulab.conventions.explain.work_of", count)
     found = explain(SMALL, "NVIDIA H100 80GB HBM3", tokens_per_s=1e6, devices=2)
     assert found.tflop_s == pytest.approx(flops(LLAMA, OURS) * 1e6 / 128 / 2 / 1e12)
     assert {"convention", "mfu_percent", "peak_points"} <= set(found.table[0])
