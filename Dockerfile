@@ -6,6 +6,6 @@ ARG CUDA=
 RUN apt-get update && apt-get install -y --no-install-recommends git make gcc g++ && rm -rf /var/lib/apt/lists/*
 WORKDIR /mfulab
 COPY . .
-RUN make install PYTHON=python CUDA=$CUDA EXTRAS=slurm
+RUN PYTHONDONTWRITEBYTECODE=1 make install PYTHON=python CUDA=$CUDA EXTRAS=slurm
 ENTRYPOINT ["snakemake", "--cores", "1"]
 CMD ["report"]

@@ -88,18 +88,32 @@ docs: $(VENV)/installed requirements/docs.lock ## Write the documentation as a s
 clean: ## Remove the environment and the figures; results stay
 	rm -rf $(VENV) reports/figures reports/report.html
 
-PIP = $(PYTHON) -m pip install --quiet --no-deps --no-build-isolation
+# What pip says goes to a file: it warns of whatever its own settings name. Where it fails, the end of it is shown.
+LOG := $(VENV)/install.log
+LOGGED = >> $(LOG) 2>&1 || { grep -vE '^(WARNING|Requirement|Ignoring|Looking)' $(LOG) | tail -n 8; \
+    echo "make: pip failed; all that it said: $(LOG)"; exit 1; } >&2
+# Python compiles what it imports anyway, a third of it; where it may keep nothing, pip compiles all.
+PIP = $(PYTHON) -m pip install --no-deps --no-build-isolation $(if $(PYTHONDONTWRITEBYTECODE),,--no-compile)
 LOCKED = $(PIP) --require-hashes --requirement
+# Five seconds for an answer: pip itself would try again for minutes.
+ANSWERS = $(PYTHON) -c 'import sys, urllib.request as web; web.urlopen(sys.argv[1], timeout=5)' $(CPU_TORCH)/torch/ 2> /dev/null
 
 # torch's default build on Linux is the one for CUDA. Where no driver is, its CPU build comes first, from PyTorch's own index;
 # where that does not answer, the default build stays, which cannot be imported without CUDA's libraries.
 install: ## Install the locked versions into an environment of yours, the one of PYTHON (EXTRAS="slurm counters notebook")
-	$(LOCKED) requirements/build.lock
-	$(if $(CUDA),,$(PIP) --retries 1 --extra-index-url $(CPU_TORCH) $$(grep -oE '^torch==[0-9.]+' requirements/pipeline.lock))
-	$(LOCKED) requirements/pipeline.lock
-	$(if $(CUDA),,$(PYTHON) -c 'import torch' 2> /dev/null ||) $(LOCKED) requirements/cuda.lock
-	for extra in $(EXTRAS); do $(LOCKED) requirements/$$extra.lock || exit; done
-	$(PIP) --editable .
+	@mkdir -p $(VENV) && : > $(LOG)
+	@echo "installing, 1 to 5 minutes the first time; pip writes to $(LOG)"
+	@$(LOCKED) requirements/build.lock $(LOGGED)
+ifeq ($(CUDA),)
+	@if $(ANSWERS); then echo "  torch for CPUs, 200 MB, from PyTorch's index"; from="--extra-index-url $(CPU_TORCH)"; \
+	else echo "  torch's default build, 0.6 GB: PyTorch's index of CPU builds does not answer"; fi; \
+	$(PIP) $$from $$(grep -oE '^torch==[0-9.]+' requirements/pipeline.lock) $(LOGGED)
+endif
+	@echo "  $$(grep -c ^[a-z] requirements/pipeline.lock) packages for measuring and drawing, 250 MB"
+	@$(LOCKED) requirements/pipeline.lock $(LOGGED)
+	@$(if $(CUDA),,$(PYTHON) -c 'import torch' 2> /dev/null ||) { echo "  CUDA's libraries, 2 GB"; $(LOCKED) requirements/cuda.lock $(LOGGED); }
+	@for extra in $(EXTRAS); do echo "  the extra $$extra"; $(LOCKED) requirements/$$extra.lock $(LOGGED); done
+	@$(PIP) --editable . $(LOGGED)
 
 # An environment holds the path that it was made at: a checkout that was moved makes it anew.
 HERE = [ "$$(cat $(VENV)/installed 2> /dev/null)" = "$$(pwd -P)" ]
@@ -107,13 +121,19 @@ ifneq ($(shell $(HERE) && echo here),here)
 .PHONY: $(VENV)/installed
 endif
 
+# Debian keeps `ensurepip` in a package of its own.
+USABLE = import sys; from importlib.util import find_spec; \
+    sys.exit(sys.version_info < (3, 11) and "mfulab needs Python 3.11 or later: make report PYTHON=python3.12" \
+    or find_spec("ensurepip") is None and "this Python makes no environments: apt install python3-venv, or make report PYTHON=another")
+
 $(VENV)/installed: requirements/pipeline.lock requirements/build.lock requirements/cuda.lock pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mfulab needs Python 3.11 or later: make report PYTHON=python3.12")'
-	[ ! -s $@ ] || $(HERE) || rm -rf $(VENV)
-	$(PYTHON) -m venv $(VENV)
-	$(MAKE) --no-print-directory install PYTHON=$(BIN)/python
-	pwd -P > $@
+	@command -v $(PYTHON) > /dev/null || { echo "there is no $(PYTHON) here: make report PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c '$(USABLE)'
+	@[ ! -s $@ ] || $(HERE) || rm -rf $(VENV)
+	@$(PYTHON) -m venv $(VENV)
+	@$(MAKE) --no-print-directory install PYTHON=$(BIN)/python
+	@pwd -P > $@
 
 $(VENV)/tested: $(VENV)/installed requirements/test.lock
-	$(MAKE) --no-print-directory install PYTHON=$(BIN)/python EXTRAS=test
-	touch $@
+	@$(MAKE) --no-print-directory install PYTHON=$(BIN)/python EXTRAS=test
+	@touch $@

@@ -31,8 +31,8 @@ LIBRARIES: tuple[str, ...] = (
 LIBRARIES += ("nvidia-cusolver", "nvidia-cusparse", "nvidia-cusparselt-cu13", "nvidia-nccl-cu13", "nvidia-nvshmem-cu13")
 LIBRARIES += ("nvidia-nvtx",)
 COMPILERS = ("cuda-toolkit", "triton")
-# What each extra's lock leaves out. Tests compile for GPUs without having one.
-WITHOUT: dict[str, tuple[str, ...]] = {"cuda": (), "test": LIBRARIES, "slurm": LIBRARIES + COMPILERS}
+# What each extra's lock leaves out. Tests compile for GPUs without having one, and upload nothing.
+WITHOUT: dict[str, tuple[str, ...]] = {"cuda": (), "test": (*LIBRARIES, "keyring"), "slurm": LIBRARIES + COMPILERS}
 WITHOUT |= dict.fromkeys(("tiles", "counters", "frameworks", "notebook", "docs"), WITHOUT["slurm"])
 PYTHONS = ("3.11", "3.12", "3.13")
 PLATFORMS = {

@@ -32,7 +32,14 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     module, attribute = _LIBRARY[name]
-    return getattr(import_module(module), attribute)
+    try:
+        return getattr(import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        from mfulab.schema.errors import lacks
+
+        if not (sentence := lacks(f"mfulab.{name}", error.name or "")):
+            raise
+        raise ModuleNotFoundError(sentence, name=error.name) from None
 
 
 def __dir__() -> list[str]:

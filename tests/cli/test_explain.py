@@ -10,7 +10,7 @@ from mfulab.conventions.work import count
 @pytest.fixture(autouse=True)
 def _counted_here(monkeypatch):
     for module in ("explain", "roofline"):
-        monkeypatch.setattr(f"mfulab.conventions.{module}.work", count)
+        monkeypatch.setattr(f"mfulab.conventions.{module}.work_of", count)
 
 
 def words(**changed):

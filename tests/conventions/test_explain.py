@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mfulab.conventions.conventions import CONVENTIONS, OURS, POSSIBLE, Choices, flops
+from mfulab.conventions.decoders import computed
 from mfulab.conventions.explain import denominators_of, explain, explained
 from mfulab.conventions.models import model_config
 from mfulab.conventions.work import _counted, count, work
@@ -132,7 +133,7 @@ def test_a_process_of_its_own_counts_the_same():
 
 
 def test_the_library_function(monkeypatch):
-    monkeypatch.setattr("mfulab.conventions.explain.work", count)
+    monkeypatch.setattr("mfulab.conventions.explain.work_of", count)
     found = explain(SMALL, "NVIDIA H100 80GB HBM3", tokens_per_s=1e6, devices=2)
     assert found.tflop_s == pytest.approx(flops(LLAMA, OURS) * 1e6 / 128 / 2 / 1e12)
     assert {"convention", "mfu_percent", "peak_points"} <= set(found.table[0])
@@ -176,3 +177,38 @@ def test_a_mistake_is_one_message(words, message):
 def test_an_unknown_device_takes_a_given_peak():
     name, denominators = denominators_of("an accelerator", "bf16", 500.0)
     assert (name, [each.tflop_s for each in denominators]) == ("an accelerator", [500.0])
+
+
+@pytest.mark.parametrize("content", [SMALL, MIXTURE, GPT], ids=["llama", "mixture", "gpt2"])
+@pytest.mark.parametrize("mode", ["training", "inference", "decoding"])
+def test_a_decoder_by_arithmetic_is_the_count_of_its_module(content, mode):
+    tied = {**content["arguments"], "tie_word_embeddings": content is SMALL}
+    config = ModelConfig(**{**content, "arguments": tied})
+    one, other = count(config, 96, 3, mode), computed(config, 96, 3, mode)
+    same = {"operations": (), "saved_elements": None, "message": ""}
+    assert replace(one, **same) == replace(other, **same)
+    assert by_layer(one) == by_layer(other)
+
+
+def by_layer(counted):
+    """Sums of what matmuls and attention of a layer cost in a pass."""
+    sums = {}
+    for each in counted.operations:
+        if each.flops:
+            key = each.layer, each.direction, "attention" in each.operator
+            costs = each.flops, each.causal_flops, each.executed_flops, each.elements
+            sums[key] = [before + cost for before, cost in zip(sums.get(key, [0] * 4), costs, strict=True)]
+    return sums
+
+
+@pytest.mark.parametrize(
+    "changed", [{"attention_bias": True}, {"hidden_size": None}, {"attention": "eager"}, {"new": 3}]
+)
+def test_a_decoder_that_is_more_than_its_known_dimensions_is_not_computed(changed):
+    with pytest.raises(ConfigurationError, match=r'counting it needs torch: pip install "mfulab\[torch\]"'):
+        computed(ModelConfig(**{**SMALL, "arguments": {**SMALL["arguments"], **changed}}))
+
+
+def test_a_decoder_has_no_more_tokens_than_positions():
+    with pytest.raises(ConfigurationError, match="positions for 1024 tokens"):
+        computed(ModelConfig(**GPT), 1025)

@@ -53,7 +53,7 @@ def test_no_roofline_allows_more_than_the_peak(peak, bandwidth, element_bytes):
 
 
 def test_decoding_is_bound_by_memory_and_prefill_by_compute(monkeypatch):
-    monkeypatch.setattr("mfulab.conventions.roofline.work", count)
+    monkeypatch.setattr("mfulab.conventions.roofline.work_of", count)
     prefill, decoding = expect("gpt2", "NVIDIA H100 80GB HBM3", modes=("inference", "decoding"))
     assert prefill.compute_bound_percent > 50 > decoding.compute_bound_percent
     # A token reads every weight that it multiplies by, at least once.

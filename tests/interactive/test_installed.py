@@ -1,4 +1,4 @@
-"""`pip install mfulab` is enough for `mfulab.measure` and the command; what it shows to editors."""
+"""What each install is enough for: the base, `mfulab[torch]`, and what the package shows to editors."""
 
 import subprocess
 import sys
@@ -9,6 +9,7 @@ from support.processes import HANGS_S
 from support.workflow_copy import ROOT
 
 import mfulab
+from mfulab.schema.errors import EXTRAS
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 BASE = {Requirement(text).name for text in PROJECT["dependencies"]}
@@ -43,16 +44,23 @@ IMPORTED |= {"fonttools": "fontTools", "koreanize-matplotlib": "koreanize_matplo
 OF_TORCH = {"jinja2", "markupsafe"}
 
 
-def test_the_base_install_measures_and_watches():
-    names = {Requirement(text).name for text in PROJECT["optional-dependencies"]["pipeline"]} - OF_TORCH
+def test_the_install_with_torch_measures_and_watches():
+    names = {Requirement(text).name for text in PROJECT["optional-dependencies"]["pipeline"]}
+    names -= {*OF_TORCH, "mfulab"}
     missing = {IMPORTED.get(name, name) for name in names} | {"matplotlib", "omegaconf"}
     done = subprocess.run([sys.executable, "-c", SCRIPT, *missing], capture_output=True, text=True, timeout=HANGS_S)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def test_the_base_install_is_torch_and_a_handful():
-    assert "torch" in BASE
-    assert len(BASE) <= 10
+def test_the_base_install_is_a_handful_of_small_packages():
+    assert {"nvidia-ml-py", "psutil", "pydantic", "pyyaml", "rich", "click"} >= BASE
+
+
+def test_what_is_missing_is_named_by_the_first_extra_that_brings_it():
+    extras = PROJECT["optional-dependencies"]
+    for package, extra in EXTRAS.items():
+        names = {name: {Requirement(text).name for text in texts} for name, texts in extras.items()}
+        assert next(name for name in names if package in names[name]) == extra
 
 
 def test_what_the_library_offers_is_seen_and_imported_when_used():

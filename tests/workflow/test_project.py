@@ -44,7 +44,7 @@ def needed(texts):
 
 def pins(name, machine):
     """Each package's version that the lock of the pipeline and the lock `name` give `machine`."""
-    return pinned(LOCKS["pipeline"] + LOCKS[name], machine)
+    return pinned(LOCKS["pipeline"] + LOCKS.get(name, ""), machine)
 
 
 def pinned(text, machine):
@@ -93,10 +93,28 @@ def test_conda_users_get_a_python_that_the_project_allows():
     assert Requirement(f"python{PROJECT['requires-python']}").specifier.contains(python.removeprefix("python="))
 
 
-def test_the_base_install_brings_no_library_that_only_a_gpu_can_use():
-    base = {canonicalize_name(Requirement(text).name) for text in PROJECT["dependencies"]}
+def test_conda_installs_the_pipeline_at_the_locked_versions():
+    *_, last = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+    options = [line.split(" ") for line in last["pip"]]
+    files = [ROOT / path for option, path in options if option in ("--constraint", "--requirement")]
+    assert files
+    assert all(path.is_file() for path in files)
+    assert ["--editable", ".[pipeline]"] in options
+
+
+def test_no_rule_names_an_environment_that_lies_elsewhere_when_snakemake_copies_it():
+    for path in (ROOT / "workflow/envs").glob("*.yaml"):
+        assert all(isinstance(entry, str) for entry in yaml.safe_load(path.read_text())["dependencies"])
+    named = re.findall(
+        r'conda:\s+"(.+)"', "".join(path.read_text() for path in (ROOT / "workflow/rules").glob("*.smk"))
+    )
+    assert named
+    assert all((ROOT / "workflow/rules" / name).resolve().parent == ROOT / "workflow/envs" for name in named)
+
+
+def test_the_pipeline_brings_no_library_that_only_a_gpu_can_use():
     locked = {name for machine in MACHINES for name in pins("pipeline", machine)}
-    named = {name for name in base | locked if name.startswith(("nvidia-", "nvmath", "triton", "cuda-toolkit"))}
+    named = {name for name in locked if name.startswith(("nvidia-", "nvmath", "triton", "cuda-toolkit"))}
     assert named == {"nvidia-ml-py"}  # pure Python
 
 

@@ -14,7 +14,7 @@ for each in MEASUREMENTS.values():
             f"results/{each.folder}/log",
         priority: lab.priority(each)
         conda:
-            "../../environment.yml"
+            "../envs/tools.yaml"
         threads: 1
         resources:
             **lab.resources(each),

@@ -24,7 +24,7 @@ checkpoint tables:
     log:
         "results/tables/log",
     conda:
-        "../../environment.yml"
+        "../envs/tools.yaml"
     params:
         planned=lab.planned_manifests,
         others=lab.other_manifests,
@@ -75,7 +75,7 @@ rule figure:
     log:
         "results/tables/{figure}.log",
     conda:
-        "../../environment.yml"
+        "../envs/tools.yaml"
     params:
         language=lab.language,
         reading=lab.reading,
@@ -94,7 +94,7 @@ rule seminar:
     log:
         "results/tables/seminar.log",
     conda:
-        "../../environment.yml"
+        "../envs/tools.yaml"
     message:
         "Computing the seminar's numbers"
     shell:
@@ -113,7 +113,7 @@ rule page:
     log:
         "results/tables/page.log",
     conda:
-        "../../environment.yml"
+        "../envs/tools.yaml"
     params:
         language=lab.language,
     message:

@@ -12,7 +12,7 @@ from mfulab.conventions.conventions import ORDER
 from mfulab.conventions.explain import TOLERANCE, Explanation, Row, explain
 from mfulab.conventions.models import model_config, read_yaml
 from mfulab.conventions.roofline import expect
-from mfulab.schema.errors import ConfigurationError, unknown
+from mfulab.schema.errors import ConfigurationError, lacks, unknown
 from mfulab.schema.groups import ModelConfig
 
 COUNTS = ("sequence_length", "batch_size", "devices")
@@ -64,13 +64,15 @@ def _show_expected(config: ModelConfig, asked: dict[str, Any]) -> int:
             f"{1e3 * each.products_s:.4g}",
             f"{each.tokens_per_s:,.0f}",
             f"{each.mfu_percent:.1f}",
-            f"{each.unfused_mfu_percent:.1f}",
+            "" if each.unfused_mfu_percent is None else f"{each.unfused_mfu_percent:.1f}",
             f"{each.compute_bound_percent:.0f}",
-            f"{each.memory_bytes / 1e9:.4g}",
+            "" if each.memory_bytes is None else f"{each.memory_bytes / 1e9:.4g}",
             {True: "yes", False: "no", None: "?"}[each.fits],
         )
     console = _console()
     console.print(table)
+    if any(each.others_s is None for each in found):
+        console.print(lacks("What is not fused, and the memory of training,", "torch"), markup=False)
     for said in dict.fromkeys(each.assumes for each in found if each.assumes):
         console.print(said)
     if devices > 1:

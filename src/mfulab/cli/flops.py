@@ -2,18 +2,15 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from mfulab.conventions.decoders import computed, missing
 from mfulab.conventions.models import FOLDERS, model_config, read_yaml
-from mfulab.flops.count import CountError
-from mfulab.flops.experts import active_parameters
 from mfulab.flops.tree import layer_rows, quantity, render
-from mfulab.models.build import ModelError
-from mfulab.models.counted import ModelCount, count_model
 from mfulab.schema.errors import ConfigurationError
 from mfulab.schema.groups import ModelConfig
 
@@ -26,15 +23,59 @@ def show(model: str, words: Sequence[str], batch_size: int, sequence_length: int
     sys.path.insert(0, str(Path.cwd()))  # a user's own model stands in this folder
     try:
         config = _config(model, dict(_change(word) for word in words), sequence_length)
-        counted = count_model(config, batch_size, sequence_length)
-    except (ConfigurationError, ModelError, CountError) as error:
+        rows, lines = (_computed if missing(config) else _counted)(config, batch_size, sequence_length)
+    except ConfigurationError as error:
         print(f"mfulab: {error}", file=sys.stderr)
         return 2
     console = Console(highlight=False, soft_wrap=True)
-    console.print(render(layer_rows(counted.model, counted.count.operations), depth=depth))
-    for line in _totals(counted, batch_size, sequence_length or config.sequence_length):
-        console.print(line)
+    console.print(render(rows, depth=depth))
+    for line in filter(None, lines):
+        console.print(line, markup=False)
     return 0
+
+
+Told = tuple[list[dict[str, object]], Iterator[str]]
+
+
+def _counted(config: ModelConfig, batch_size: int, sequence_length: int | None) -> Told:
+    """The tree's rows and the lines below it, of the built module."""
+    from mfulab.flops.count import CountError
+    from mfulab.flops.experts import active_parameters
+    from mfulab.models.build import ModelError
+    from mfulab.models.counted import count_model
+
+    try:
+        counted = count_model(config, batch_size, sequence_length)
+    except (ModelError, CountError) as error:
+        raise ConfigurationError(str(error)) from error
+    operations = counted.count.operations
+    forward, backward = operations.sum("forward"), operations.sum("backward")
+    whole = sum(parameter.numel() for parameter in counted.model.parameters())
+    tokens = batch_size * (sequence_length or config.sequence_length or 0)
+    flops = forward.flops, backward.flops, forward.causal_flops + backward.causal_flops
+    notes = f"certainty: {counted.count.certainty}", counted.message
+    parameters = whole, active_parameters(counted.model)
+    return layer_rows(counted.model, operations), _totals(*parameters, *flops, tokens, *notes)
+
+
+def _computed(config: ModelConfig, batch_size: int, sequence_length: int | None) -> Told:
+    """The same of a decoder's dimensions, where torch is not installed; alike blocks are one row, `*`."""
+    step = computed(config, sequence_length, batch_size)
+    layers = {"": [0.0, 0.0]}
+    for each in step.operations:
+        parts = each.layer.split(".")
+        for length in range(len(parts) + 1):
+            layers.setdefault(".".join(parts[:length]), [0.0, 0.0])[each.direction == "backward"] += each.flops
+    names = "forward_flops", "backward_flops", "share_percent"
+    forward, backward = layers[""]
+    rows: list[dict[str, object]] = [
+        {"layer": name, "module": "" if name else config.name}
+        | dict(zip(names, (*each, 100 * sum(each) / (forward + backward)), strict=True))
+        for name, each in layers.items()
+    ]
+    causal = sum(each.causal_flops for each in step.operations)
+    parameters = step.parameters, step.parameters - step.inactive
+    return rows, _totals(*parameters, forward, backward, causal, step.tokens, step.message)
 
 
 def _change(word: str) -> tuple[str, Any]:
@@ -79,19 +120,13 @@ def _published(path: Path, sequence_length: int | None) -> dict[str, Any]:
     return config | {"input_shape": [content.get("num_channels", 3), side, side]}
 
 
-def _totals(counted: ModelCount, batch_size: int, tokens: int | None) -> list[str]:
-    operations = counted.count.operations
-    forward, backward = operations.sum("forward"), operations.sum("backward")
-    whole = sum(parameter.numel() for parameter in counted.model.parameters())
-    active = active_parameters(counted.model)
-    lines = [
-        f"parameters {quantity(whole).strip()}" + (f", {quantity(active).strip()} active a token" * (active != whole)),
-        f"forward {quantity(forward.flops)}FLOP, backward {quantity(backward.flops)}FLOP"
-        f" (× {backward.flops / forward.flops:.2f})" * bool(forward.flops),
-        f"causal attention by its half: {quantity(forward.causal_flops + backward.causal_flops)}FLOP"
-        * (forward.causal_flops != forward.flops),
-        f"a token: {quantity((forward.flops + backward.flops) / (batch_size * (tokens or 1)))}FLOP" * bool(tokens),
-        f"certainty: {counted.count.certainty}",
-        counted.message,
-    ]
-    return [line for line in lines if line]
+def _totals(
+    whole: float, active: float, forward: float, backward: float, causal: float, tokens: float, *notes: str
+) -> Iterator[str]:
+    yield f"parameters {quantity(whole).strip()}" + (f", {quantity(active).strip()} active a token" * (active != whole))
+    yield f"forward {quantity(forward)}FLOP, backward {quantity(backward)}FLOP" + (
+        f" (× {backward / forward:.2f})" if forward else ""
+    )
+    yield f"causal attention by its half: {quantity(causal)}FLOP" * (causal != forward + backward)
+    yield f"a token: {quantity((forward + backward) / (tokens or 1))}FLOP" * bool(tokens)
+    yield from notes

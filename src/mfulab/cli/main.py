@@ -120,5 +120,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
+    except ModuleNotFoundError as error:
+        from mfulab.schema.errors import lacks
+
+        if not (sentence := lacks("This", error.name or "")):
+            raise
+        click.echo(f"mfulab: {sentence}", err=True)
+        return 2
     except click.Abort:
         return 130

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 from mfulab.conventions.conventions import CONVENTIONS, ORDER, OURS, POSSIBLE, Choices, flops
+from mfulab.conventions.decoders import work_of
 from mfulab.conventions.models import model_config
-from mfulab.conventions.work import Mode, Work, work
+from mfulab.conventions.work import Mode, Work
 from mfulab.hardware.datasheets import UnknownDeviceError, find
 from mfulab.hardware.peaks import UNITS, peak
 from mfulab.schema.errors import ConfigurationError, unknown
@@ -144,7 +145,7 @@ def explain(
     if sequence_length is not None and (sequence_length < 1 or config.vocabulary_size is None):
         why = "give 1 or more" if config.vocabulary_size else f"model={config.name} takes no tokens"
         raise ConfigurationError(f"sequence_length={sequence_length}: {why}")
-    counted = work(config, sequence_length, mode=mode)
+    counted = work_of(config, sequence_length, mode=mode)
     return explained(config.name, sheet_name, counted, rate, denominators, reported)
 
 

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from mfulab.schema.errors import ConfigurationError, unknown
 from mfulab.schema.groups import ModelConfig
 
-FOLDERS = (Path("config/model"), Path(__file__).resolve().parents[3] / "config" / "model")
-"""Folder of the named models: in this folder's project, else in the checkout that holds this package."""
+FOLDERS = (Path("config/model"), Path(__file__).with_name("model"))
+"""Folder of the named models: in this folder's project, else those that this package was built with."""
 
 
 class _Loader(yaml.SafeLoader):

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+from mfulab.conventions.decoders import work_of
 from mfulab.conventions.models import model_config
-from mfulab.conventions.work import Mode, Work, work
+from mfulab.conventions.work import Mode, Work
 from mfulab.flops.memory import training_memory
 from mfulab.hardware.datasheets import UnknownDeviceError, find
 from mfulab.hardware.peaks import UNITS, peak
@@ -25,7 +26,8 @@ class Expectation:
         mode: training (forward and backward), inference (prefill: the forward pass), decoding (the last token).
         flops: that the model needs, attention full.
         products_s: time of matmuls and attention, each the longer of FLOPs ÷ peak and bytes ÷ bandwidth.
-        others_s: time of all other operators, each reading and writing memory; fusion saves up to all of it.
+        others_s: time of all other operators, each reading and writing memory; fusion saves up to all of it. None where
+            only a built module tells them, as `memory_bytes` in training is.
         mfu_percent: best possible, with every other operator fused away.
         unfused_mfu_percent: the same with none fused.
         compute_bound_percent: share of `products_s` that FLOPs decide, not bytes.
@@ -39,12 +41,12 @@ class Expectation:
     mode: Mode
     flops: float
     products_s: float
-    others_s: float
+    others_s: float | None
     mfu_percent: float
-    unfused_mfu_percent: float
+    unfused_mfu_percent: float | None
     compute_bound_percent: float
     tokens_per_s: float
-    memory_bytes: float
+    memory_bytes: float | None
     fits: bool | None
     assumes: str = ""
 
@@ -98,7 +100,7 @@ def expect(
     for mode in modes or _modes(config):
         if mode not in get_args(Mode):
             raise unknown("mode", mode, get_args(Mode))
-        counted = work(config, sequence_length, batch_size, mode)
+        counted = work_of(config, sequence_length, batch_size, mode)
         found.append(expected(counted, *speeds, ELEMENT_BYTES[precision], capacity, devices))
     return found
 
@@ -119,26 +121,28 @@ def expected(
         by_compute_s += compute_s if compute_s >= moving_s else 0.0
         others_s += each.other_elements * element_bytes / memory_byte_s
     flops = counted.flops("products") + counted.flops("attention")
-    needed = _memory(counted, element_bytes, devices)
+    needed, whole = _memory(counted, element_bytes, devices), counted.saved_elements is not None
     return Expectation(
         mode=counted.mode,
         flops=flops,
         products_s=products_s,
-        others_s=others_s,
+        others_s=others_s if whole else None,
         mfu_percent=100 * flops / products_s / peak_flop_s,
-        unfused_mfu_percent=100 * flops / (products_s + others_s) / peak_flop_s,
+        unfused_mfu_percent=100 * flops / (products_s + others_s) / peak_flop_s if whole else None,
         compute_bound_percent=100 * min(1.0, by_compute_s / products_s),  # sums in two orders
         tokens_per_s=counted.tokens / products_s,
         memory_bytes=needed,
-        fits=None if capacity is None else needed <= capacity,
+        fits=None if capacity is None or needed is None else needed <= capacity,
         assumes=" ".join(filter(None, (EVENLY if counted.inactive else "", counted.message))),
     )
 
 
-def _memory(counted: Work, element_bytes: float, devices: int) -> float:
+def _memory(counted: Work, element_bytes: float, devices: int) -> float | None:
     """Weights in formats of 16 bits or less are trained with an fp32 copy beside them."""
     if counted.mode != "training":
         return (counted.parameters / devices + counted.cache_elements) * element_bytes
+    if counted.saved_elements is None:
+        return None
     kept = max(element_bytes, 2)
     whole = training_memory(
         round(counted.parameters),

@@ -54,7 +54,7 @@ class Work:
         looked_up: of embedding tables that nothing multiplies by.
         unmultiplied: of norms and biases.
         inactive: of experts that a token does not pass through.
-        saved_elements: floats kept for the backward pass.
+        saved_elements: floats kept for the backward pass; None where matmuls and attention alone are known.
         cache_elements: keys and values of all tokens; 0 if the model keeps none.
         operations: what was counted.
         message: how it was counted where not on the meta device, and what an implementation may do otherwise.
@@ -68,7 +68,7 @@ class Work:
     looked_up: float
     unmultiplied: float
     inactive: float
-    saved_elements: float
+    saved_elements: float | None
     cache_elements: float
     operations: tuple[Operation, ...]
     message: str = ""

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch.nn.modules import module as global_hooks
 
+from mfulab.flops.formulas import expected_experts_read
+
 # What transformers' configs call the number of experts, and of those a token is sent to.
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 _ACTIVE = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "moe_top_k")
@@ -72,11 +74,6 @@ class RoutedTokens(ExitStack):
 
 def _are_numbers(argument: Any) -> bool:
     return isinstance(argument, torch.Tensor) and argument.dtype in (torch.int32, torch.int64)
-
-
-def expected_experts_read(experts: int, active: int, tokens: float) -> float:
-    """Experts read by `tokens` tokens that are routed evenly at random: E·(1 − (1 − k/E)ⁿ)."""
-    return experts * (1 - (1 - active / experts) ** tokens)
 
 
 def unread_elements(numbers: tuple[int, int] | None, rows: torch.Tensor, experts: torch.Tensor) -> int:

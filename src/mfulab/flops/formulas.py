@@ -103,3 +103,8 @@ def weighted_peak_flop_s(flops: Mapping[str, float], peaks: Mapping[str, float])
     """Peak of a step that multiplies in several formats: all its FLOPs ÷ `seconds_at_peaks`; None without FLOPs."""
     seconds = seconds_at_peaks(flops, peaks)
     return sum(flops.values()) / seconds if seconds else None
+
+
+def expected_experts_read(experts: int, active: int, tokens: float) -> float:
+    """Experts read by `tokens` tokens that are routed evenly at random: E·(1 − (1 − k/E)ⁿ)."""
+    return experts * (1 - (1 - active / experts) ** tokens)

@@ -1,10 +1,16 @@
 """FLOPs layer by layer: as rows of a table, and as a tree for the terminal."""
 
-import torch
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from rich.text import Text
 from rich.tree import Tree
 
-from mfulab.flops.counter import Operations, Totals
+if TYPE_CHECKING:
+    import torch
+
+    from mfulab.flops.counter import Operations, Totals
 
 ELEMENT_BYTES = 4
 
@@ -35,6 +41,8 @@ def layer_rows(model: torch.nn.Module, operations: Operations) -> list[dict[str,
 
 
 def _by_layer(model: torch.nn.Module, operations: Operations, direction: str) -> dict[str, Totals]:
+    from mfulab.flops.counter import Totals
+
     sums = {name: Totals() for name, _ in model.named_modules()}
     for key, totals in operations.totals.items():
         if key.direction == direction:
@@ -57,7 +65,7 @@ def render(rows: list[dict[str, object]], depth: int = 3, smallest_percent: floa
         name, share = str(row["layer"]), row["share_percent"]
         parent, _, own = name.rpartition(".")
         if name.count(".") < depth and parent in drawn and isinstance(share, float) and share >= smallest_percent:
-            drawn[name] = drawn[parent].add(_label(row, f"{own}: {row['module']}"))
+            drawn[name] = drawn[parent].add(_label(row, f"{own}: {row['module']}".removesuffix(": ")))
     return drawn[""]
 
 

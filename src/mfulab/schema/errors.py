@@ -4,6 +4,13 @@ import difflib
 from collections.abc import Iterable
 
 LONGEST = 4000  # characters of a message
+EXTRAS = {
+    "numpy": "trace",
+    "torch": "torch",
+    "threadpoolctl": "torch",
+    "transformers": "pipeline",
+    "pandas": "pipeline",
+}
 
 
 class ConfigurationError(Exception):
@@ -24,3 +31,8 @@ def unknown(what: str, value: object, choices: Iterable[object]) -> Configuratio
 
 class UnsupportedError(Exception):
     """This run cannot be done on this device; its message says why and becomes the row's."""
+
+
+def lacks(wanted: str, package: str) -> str:
+    """Says that `wanted` needs `package`, and which extra installs it; empty for a package that none is asked for."""
+    return f'{wanted} needs {package}: pip install "mfulab[{EXTRAS[package]}]"' if package in EXTRAS else ""

@@ -1,0 +1,65 @@
+"""The package as an index would have it: a wheel that is built from the sdist, checked, and installed alone."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.processes import HANGS_S
+from support.workflow_copy import ROOT
+
+pytestmark = pytest.mark.workflow
+ANYWHERE = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+H100 = "NVIDIA H100 80GB HBM3"
+BASE_MB = 25  # on disk; a quarter of it to download
+
+
+def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=cwd, env=ANYWHERE, capture_output=True, text=True, timeout=HANGS_S)
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory):
+    """An empty folder, and the programs of an environment that holds the wheel and what it requires."""
+    folder = tmp_path_factory.mktemp("distribution")
+    built = run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder / "dist", ROOT, cwd=folder)
+    assert built.returncode == 0, built.stdout[-2000:] + built.stderr[-2000:]
+    checked = run(sys.executable, "-m", "twine", "check", "--strict", *(folder / "dist").iterdir(), cwd=folder)
+    assert checked.returncode == 0, checked.stdout
+    assert checked.stdout.count("PASSED") == 2
+    run(sys.executable, "-m", "venv", "--without-pip", folder / "alone", cwd=folder)
+    pip = [sys.executable, "-m", "pip", "--python", folder / "alone/bin/python", "install", "--no-compile"]
+    [wheel] = (folder / "dist").glob("*.whl")
+    done = run(*pip, "--constraint", ROOT / "requirements.lock", wheel, cwd=folder)
+    if "Failed to establish a new connection" in done.stderr and done.returncode:
+        pytest.skip("the package index cannot be reached")
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["--version"], 0, "mfulab, version 0."),
+        (["peak", H100, "bf16"], 0, "989.4"),
+        (["flops", "gpt2"], 0, "forward 292 GFLOP, backward 583 GFLOP"),
+        (["explain", "model=llama_3_1_8b", f"device={H100}", "tokens_per_s=5762"], 0, "PaLM, torchtitan, nanoGPT"),
+        (["explain", "model=llama_3_1_8b", f"device={H100}"], 0, 'training, needs torch: pip install "mfulab[torch]"'),
+        (["flops", "resnet18"], 2, 'counting it needs torch: pip install "mfulab[torch]"'),
+        (["trace", "a.json"], 2, 'needs numpy: pip install "mfulab[trace]"'),
+    ],
+)
+def test_the_wheel_alone_answers_what_needs_no_tensor(there, words, status, said):
+    done = run(there / "alone/bin/mfulab", *words, cwd=there)
+    assert (done.returncode, said in done.stdout + done.stderr) == (status, True), done.stdout + done.stderr
+
+
+def test_the_wheel_alone_says_what_measuring_needs(there):
+    done = run(there / "alone/bin/python", "-c", "import mfulab; mfulab.measure", cwd=there)
+    assert done.stderr.endswith('mfulab.measure needs torch: pip install "mfulab[torch]"\n')
+
+
+def test_the_wheel_alone_is_small(there):
+    [packages] = (there / "alone/lib").glob("python*/site-packages")
+    assert sum(path.stat().st_size for path in packages.rglob("*") if path.is_file()) < BASE_MB * 1e6
