@@ -140,7 +140,7 @@ def test_the_library_function(monkeypatch):
 
 
 def test_a_batch_is_of_each_device(monkeypatch):
-    monkeypatch.setattr("mfulab.conventions.explain.work", count)
+    monkeypatch.setattr("mfulab.conventions.explain.work_of", count)
     device = "NVIDIA H100 80GB HBM3"
     by_time = explain(SMALL, device, time_s=0.5, batch_size=4, devices=8)
     assert by_time.tflop_s == pytest.approx(flops(LLAMA, OURS) * 4 / 0.5 / 1e12)

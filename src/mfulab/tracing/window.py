@@ -121,7 +121,7 @@ def _stretch(recording: Recording, run: list[tuple[int, int, int]]) -> Window:
 
 
 def _on_device(recording: Recording, begin: int, end: int) -> tuple[int, int]:
-    """When the device has ended what was launched before `begin`, and what was launched in [begin, end).
+    """Times at which the device has ended what was launched before `begin`, and what was launched in [begin, end).
 
     The first is `begin` where nothing earlier is left, and at the latest the begin of these steps' own first activity.
     """
