@@ -244,7 +244,9 @@ class Phases:
         if compiled := self._of_compiled_code(passed, nodes, outputs):
             nodes = 0  # under the counter the same forward pass makes a graph of its own operators
         self._end(("backward",), 0 if compiled else self._made(nodes, outputs))
-        words, sizes, shapes = ["backward"], [], 0
+        words: list[Any] = ["backward"]
+        sizes: list[int] = []
+        shapes = 0
         for kind, group in itertools.groupby(passed, key=lambda phase: phase.kind):
             words.append(self._name(kind.words))
             sizes += [*kind.sizes, len(list(group))]
@@ -344,7 +346,7 @@ class Phases:
         inside = self._structure.take()
         if phase.entry is not _FAILED and self._counting:
             entry = phase.entry
-            # What ran without gradients and outside modules shows by its place alone, before a backward pass by the graph.
+            # What ran outside modules shows by its place alone without gradients, by the graph before a backward pass.
             if entry.words[0] == "forward" and torch.is_grad_enabled() and ender[:1] in (("forward",), ("backward",)):
                 ender = ("graph",)
             ender = self._enders[entry.words] = ender or self._enders.get(entry.words, ())
@@ -356,7 +358,7 @@ class Phases:
                 phase.kind = Kind(words, sizes, shapes)
             if phase.counted and self._counter is not None and self._counter.error:
                 self.failure = self._counter.error
-            elif phase.counted and self._saw_all():
+            elif phase.counted and self._counter is not None and self._saw_all():
                 of_forward = self._passed[-1].entry if entry.words[0] == "backward" else entry
                 self.known.note(entry, phase.kind, self._counter.operations, self._real.get(of_forward))
             elif not phase.tentative and not self.known.has(phase.kind):
