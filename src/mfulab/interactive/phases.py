@@ -168,8 +168,6 @@ class Phases:
             total += cost
         return total
 
-    # ------------------------------------------------------------------------------------------------------ noticing
-
     def _before(self, place: int, module: torch.nn.Module, arguments: tuple[Any, ...], keywords: Any) -> None:
         if not self._own_thread():
             if torch._C._current_autograd_node() is None:
@@ -313,8 +311,6 @@ class Phases:
     def _own_thread(self) -> bool:
         return threading.get_ident() == self._thread
 
-    # ------------------------------------------------------------------------------------------------------ counting
-
     def _is_of_compiled(self, entry: Kind) -> bool:
         return self._compiled or entry.words in self._of_compiled
 
@@ -341,12 +337,8 @@ class Phases:
         self._graphs = graphs_compiled()
 
     def _end(self, ender: tuple[Any, ...] = (), graph: int | None = None) -> None:
-        """Notes the running phase as done, once.
-
-        Args:
-            ender: what begins instead, and the state then; empty at the end of all, which is taken for the usual one.
-            graph: hash of what it made of a graph outside its model; without it the number of nodes tells.
-        """
+        # `ender` is what begins instead, and the state then; empty at the end of all, it is taken for the usual one.
+        # `graph` is a hash of what was made outside the model; without it the number of nodes shows it.
         phase, self._current = self._current, _DONE
         if phase is _DONE:
             return
