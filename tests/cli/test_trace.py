@@ -31,7 +31,7 @@ def test_json_is_an_object_a_file(tmp_path, capsys):
     assert row["kernel_busy_percent"] == pytest.approx(60)
     assert row["mfu_percent"] == pytest.approx(100 * 2 * 4096**3 / 1e-3 / 989.43e12, rel=1e-4)
     assert row["hfu_percent"] == pytest.approx(row["mfu_percent"])
-    assert row["verdict"] == "launch_bound"
+    assert row["verdict"] == "stalled"
     assert row["verdict_sentence"]
 
 

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mfulab.language import verdicts
+from mfulab.tables.headroom import PARTS
 from mfulab.tables.ladder import RUNGS
 from mfulab.tables.mfu import utilization
-from mfulab.tables.verdict import CAUSES, COLUMNS, columns, judge
+from mfulab.tables.verdict import CAUSES, COLUMNS, NEAR_CEILING, columns, judge
 
 HEALTHY = {
     "utilization_percent": 99.0,
@@ -45,10 +46,10 @@ def neighbours(row):
         ({"mfu_measured_percent": 82.0}, "compute_bound", ["82 %"]),
         ({"input_wait_percent": 35.0, "kernel_busy_percent": 62.0}, "input_bound", ["35 %", "DataLoader"]),
         ({"input_wait_percent": 35.0}, "not_explained", ["55 %"]),  # what was queued before hides the wait
-        ({"copy_percent": 40.0}, "input_bound", ["40 %"]),
+        ({"copy_percent": 40.0, "kernel_busy_percent": 57.0}, "input_bound", ["40 %"]),
         ({"communication_percent": 25.0}, "communication_bound", ["25 %"]),
         (
-            {"kernel_busy_percent": 30.0, "launch_gaps_per_step": 400.0, "launch_gap_s": 8e-6},
+            {"kernel_busy_percent": 30.0, "launch_gaps_per_step": 400.0, "launch_gap_s": 8e-6, "time_s": 6e-3},
             "launch_bound",
             ["70 %", "400 gaps", "8 µs"],
         ),
@@ -226,3 +227,66 @@ def test_the_verdict_as_columns():
 
 def test_keys_have_no_commas():
     assert all(cause.isidentifier() for cause in CAUSES)
+
+
+LOST = [part for part in PARTS if part not in ("useful", "graph", "uncounted")]
+
+
+@given(
+    st.dictionaries(st.sampled_from(LOST), st.integers(1, 1000), min_size=1),
+    st.integers(0, 2000),
+    st.booleans(),
+    st.floats(0, 1),
+)
+def test_a_verdict_names_a_part_as_large_as_any(parts, useful, on_gpu, hidden):
+    """Parts of a generated budget, on a CPU and a GPU; no counter says more."""
+    time = sum(parts.values()) + useful
+    share = {part: 100 * ms / time for part, ms in parts.items()}
+    idle = share.get("idle", 0.0) + share.get("input_wait", 0.0)
+    row = {
+        **{f"{part}_ms": float(ms) for part, ms in parts.items()},
+        "useful_ms": float(useful),
+        "time_s": time / 1e3,
+        "mfu_percent": 100 * useful / time,
+        "mfu_measured_percent": 100 * useful / time,
+        "matmul_percent": 100 * (time - sum(parts.get(name, 0) for name in LOST[:6])) / time,
+        "other_operators_percent": share.get("other_operators", 0.0),
+        "utilization_percent": 100.0,
+    }
+    if on_gpu:
+        row |= {"kernel_busy_percent": 100 - idle - share.get("copies", 0.0), "launch_bound_percent": hidden * idle}
+        row |= {"launch_gaps_per_step": 5000.0, "launch_gap_s": 1e-6}
+    verdict = judge(row)
+    largest = max(parts.values())
+    if verdict.cause == "compute_bound":
+        assert row["mfu_percent"] >= NEAR_CEILING
+    elif verdict.cause != "not_explained":
+        assert sum(parts.get(part, 0) for part in CAUSES[verdict.cause][0]) >= 0.9 * largest
+    if largest == parts.get("other_operators") and verdict.cause != "compute_bound":
+        assert verdict.cause != "not_explained"
+
+
+def test_a_trace_that_waits_for_its_input_is_not_launch_bound():
+    trace = {**HEALTHY, "kernel_busy_percent": 40.0, "launch_gaps_per_step": 5166.0, "launch_gap_s": 1e-6}
+    waits = {**trace, "idle_percent": 60.0, "idle_input_percent": 51.0}
+    budget = {"input_wait_ms": 51.0, "idle_ms": 9.0, "matmuls_below_best_ms": 20.0, "useful_ms": 20.0}
+    assert judge({**waits, **budget}).cause == "input_bound"
+
+
+@pytest.mark.parametrize(
+    "gaps",
+    [
+        {"launch_gaps_per_step": 1.0, "launch_gap_s": 2e-6, "launch_bound_percent": 1.39},  # launched before the gap
+        {"launch_gaps_per_step": 5166.0, "launch_gap_s": 1e-6},  # one of them of 55 ms
+    ],
+)
+def test_few_long_gaps_are_no_launch_overhead(gaps):
+    verdict = judge({**HEALTHY, "mfu_measured_percent": 20.0, "kernel_busy_percent": 40.0, **gaps})
+    assert verdict.cause == "stalled"
+    assert "60 %" in said(verdict.reason)
+
+
+def test_copies_are_no_idle_time():
+    row = {**HEALTHY, "kernel_busy_percent": 79.4, "copy_percent": 4.1, "mfu_measured_percent": 70 - 1e-6}
+    verdict = judge({**row, "launch_gaps_per_step": 1e5, "launch_gap_s": 1e-6})
+    assert verdict.reason.numbers["idle"] == pytest.approx(16.5)

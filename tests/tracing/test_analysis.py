@@ -4,6 +4,8 @@ import json
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support.trace_events import H100, TRACE, event, launched, operator, steps, trace, write
 
 from mfulab.cli.main import main
@@ -52,9 +54,32 @@ def test_the_edges_of_the_window_count_as_idle(told):
 
 def test_what_ran_before_the_steps_does_not_count_and_what_they_launched_does(told):
     analysis = told(trace(steps((100, 200)), event("kernel", "old", 50, 60), launched("late", 190, 195, 45, 1)))
-    assert analysis.window.length == 140_000
-    assert analysis.window.source == (Said("profiler_steps"), Said("launched_later", {"ms": 0.04}))
-    assert values(analysis)["kernel_busy_percent"] == pytest.approx(100 * 55 / 140)
+    assert analysis.window.length == 130_000
+    said = Said("earlier_work_left_out", {"ms": 0.01}), Said("launched_later", {"ms": 0.04})
+    assert analysis.window.source == (Said("profiler_steps"), *said)
+    assert values(analysis)["kernel_busy_percent"] == pytest.approx(100 * 45 / 130)
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+@settings(max_examples=30)
+@given(period=st.integers(20, 200), lag=st.integers(2, 500), count=st.integers(1, 5), gap=st.integers(0, 10))
+def test_steps_of_a_device_that_lags_take_its_own_period(tmp_path_factory, recorded, period, lag, count, gap):
+    """The host issues a step each 10 µs; the device ends one each period, and is behind from the first mark on."""
+    began = 100 - period + lag
+    old = launched("k", 91, began, period - gap, 50) if recorded else event("kernel", "k", began, period - gap)
+    kernels = [launched("k", 101 + 10 * n, began + (n + 1) * period, period - gap, 1 + n) for n in range(count)]
+    marks = steps(*((100 + 10 * n, 110 + 10 * n) for n in range(count)))
+    recording = read(write(tmp_path_factory.mktemp("t") / "t.json", trace(marks, old, *kernels)))
+    window = windows(recording)[0]
+    ended = max(100 + lag - gap, 100)
+    assert window.length == 1000 * (began + (count + 1) * period - gap - ended)
+    assert lag < gap or window.length == 1000 * count * period, "completion to completion"
+
+
+def test_earlier_work_on_another_stream_takes_nothing_from_these_steps(told):
+    late = event("kernel", "ncclDevKernel_AllGather", 90, 100, correlation=9)
+    analysis = told(trace(steps((100, 200)), late, launched("k", 105, 120, 60, 1)))
+    assert (analysis.window.begin, analysis.window.end) == (120_000, 200_000)
 
 
 def test_slow_first_steps_are_warm_up_and_a_gap_in_their_numbers_parts_them(tmp_path):

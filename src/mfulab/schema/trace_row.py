@@ -64,7 +64,7 @@ class TraceRow(Row):
     launch_gaps_per_step: float | None = None
     launch_gap_s: float | None = Field(None, description="Median gap in which the device had nothing to do.")
     launch_bound_percent: Percent | None = Field(
-        None, description="Idle in gaps that ended with a kernel not yet launched when they began."
+        None, description="Idle in gaps under 1 ms that ended with a kernel not yet launched when they began."
     )
     launch_latency_s: float | None = Field(None, description="Median time from launch call to kernel.")
     queue_depth: float | None = Field(None, description="Mean number of launched activities that wait to run.")

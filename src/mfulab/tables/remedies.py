@@ -9,39 +9,40 @@ from dataclasses import dataclass
 
 from mfulab.tables.headroom import PARTS
 from mfulab.tables.ladder import number
+from mfulab.tables.verdict import CAUSES
 
 
 @dataclass(frozen=True)
 class Remedy:
-    """`parts` of the headroom that a verdict is about; `config` measures its remedy's effect, drawn by `figure`."""
+    """`config` measures the effect of a verdict's remedy, drawn by `figure`."""
 
-    parts: tuple[str, ...]
     config: str
     figure: str
 
 
 LOST = tuple(part for part in PARTS if part != "useful")
-_MATMULS = ("matmuls_below_best", "best_below_peak")
 
 REMEDIES = {
-    "compute_bound": Remedy(LOST, "experiment=fewer_flops", "flops_versus_time"),
-    "input_bound": Remedy(("input_wait", "copies"), "experiment=input", "input"),
-    "communication_bound": Remedy(("communication",), "experiment=data_parallel", "data_parallel"),
-    "launch_bound": Remedy(("idle",), "model=tiny_kernels execution=eager,compile", "execution_speed"),
-    "memory_bound": Remedy(("other_operators", *_MATMULS), "experiment=decoding", "decoding"),
-    "wrong_precision": Remedy(_MATMULS, "model=resnet18 precision=fp32,tf32,bf16", "precision_speed"),
-    "throttled": Remedy(("clock",), "experiment=quickstart", "run_in_time"),
-    "shape": Remedy(("tile_padding", *_MATMULS), "experiment=matmul_shapes", "matmul_shapes"),
-    "low_occupancy": Remedy(_MATMULS, "experiment=block_sizes", "block_sizes"),
-    "shared": Remedy(("idle",), "experiment=quickstart", "run_in_time"),
-    "under_used": Remedy(("idle",), "model=resnet18 batch_size=1,2,4,8,16", "mfu_by_batch_size"),
-    "other_operators": Remedy(("other_operators",), "model=resnet18 execution=eager,compile", "execution_speed"),
-    "overhead": Remedy(("idle",), "model=simple_cnn execution=eager,compile", "execution_speed"),
-    "slow_matmuls": Remedy(("matmuls_below_best",), "experiment=matmul_sizes", "matmul_throughput"),
-    "busy_not_useful": Remedy(LOST, "experiment=busy_but_useless", "mfu_versus_utilization"),
-    "padded": Remedy(("useful",), "model=gpt2 sequence_length=32,64,128", "flops_versus_time"),
-    "no_mfu": Remedy((), "experiment=counters", "counter_deviation"),
-    "not_explained": Remedy(LOST, "experiment=quickstart overrides=profile.trace=true", "utilization_ladder"),
+    "compute_bound": Remedy("experiment=fewer_flops", "flops_versus_time"),
+    "input_bound": Remedy("experiment=input", "input"),
+    "communication_bound": Remedy("experiment=data_parallel", "data_parallel"),
+    "stalled": Remedy("experiment=utilization overrides=profile.trace=true", "utilization_ladder"),
+    "recomputed": Remedy("model=gpt2 workload=training,training_checkpointed", "training_phases"),
+    "launch_bound": Remedy("model=tiny_kernels execution=eager,compile", "execution_speed"),
+    "memory_bound": Remedy("experiment=decoding", "decoding"),
+    "wrong_precision": Remedy("model=resnet18 precision=fp32,tf32,bf16", "precision_speed"),
+    "throttled": Remedy("experiment=quickstart", "run_in_time"),
+    "shape": Remedy("experiment=matmul_shapes", "matmul_shapes"),
+    "low_occupancy": Remedy("experiment=block_sizes", "block_sizes"),
+    "shared": Remedy("experiment=quickstart", "run_in_time"),
+    "under_used": Remedy("model=resnet18 batch_size=1,2,4,8,16", "mfu_by_batch_size"),
+    "other_operators": Remedy("model=resnet18 execution=eager,compile", "execution_speed"),
+    "overhead": Remedy("model=simple_cnn execution=eager,compile", "execution_speed"),
+    "slow_matmuls": Remedy("experiment=matmul_sizes", "matmul_throughput"),
+    "busy_not_useful": Remedy("experiment=busy_but_useless", "mfu_versus_utilization"),
+    "padded": Remedy("model=gpt2 sequence_length=32,64,128", "flops_versus_time"),
+    "no_mfu": Remedy("experiment=counters", "counter_deviation"),
+    "not_explained": Remedy("experiment=quickstart overrides=profile.trace=true", "utilization_ladder"),
 }
 
 
@@ -65,7 +66,9 @@ def budget(row: Mapping[str, object]) -> dict[str, Cost]:
 def cost(row: Mapping[str, object], cause: str) -> Cost | None:
     """Time that a verdict's parts of the headroom take; None where the headroom is not known or has none of them."""
     parts = budget(row)
-    wanted = [parts[part] for part in REMEDIES[cause].parts if part in parts] if cause in REMEDIES else []
+    about, _ = CAUSES.get(cause, (LOST, None))
+    about = {"padded": ("useful",), "under_used": ("idle",), "no_mfu": ()}.get(cause, about or LOST)
+    wanted = [parts[part] for part in about if part in parts]
     lost = _padding(row) if cause == "padded" else 1.0
     ms, points = lost * sum(each.ms for each in wanted), lost * sum(each.points for each in wanted)
     return Cost(ms, points) if points > 0 else None

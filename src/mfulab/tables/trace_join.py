@@ -38,7 +38,7 @@ def trace_columns(row: Values, measured: Mapping[Any, float] | None = None) -> d
     speed = tflop_s(total_flops, time)
     weights = {name: round(count / total_flops, 4) for name, count in flops.items()} if total_flops else {}
     mfu = percent(reliable, time)
-    executed_s = None if partial else seconds_at_peaks(executed, known)
+    executed_s = seconds_at_peaks(executed, known) if total_flops and not partial else None
     joined = {
         "tflop_s": speed,
         "peak_tflop_s": weighted,

@@ -1,6 +1,6 @@
-"""Verdict on a run: the rung at which its ladder drops, and the likely cause.
+"""Verdict on a run: the rung at which its ladder drops, and the cause of the largest part of the time that it loses.
 
-A pure function of one joined row of the profile table. A verdict is keys and numbers, which is what tables store; its
+A pure function of one joined row of a step or trace. A verdict is keys and numbers, which is what tables store; its
 sentences stand in the catalogues, under `verdict`, and `mfulab.language.verdicts` forms them. The thresholds are rules
 of thumb, and every sentence carries the numbers that it rests on, so that a reader can disagree.
 """
@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from mfulab.schema.said import Said, packed, packed_all
+from mfulab.tables import headroom
 from mfulab.tables.ladder import TENSOR_PRECISIONS, Drop, largest_drop, number
 
+AS_LARGE = 0.9  # of the largest part: which of two such parts is named, the more telling cause decides
 NEAR_CEILING = 70.0  # % of the measured ceiling: what large, well-shaped models reach
-WASTED = 20.0  # % of the step in which waiting for one thing is worth naming it
+WASTED = 20.0  # % from which padding, or a clock that was held back, is worth naming
 BUSY = 80.0  # % of the time from which a device counts as occupied
 DRAM_BUSY = 55.0  # % of DRAM's cycles; about 80 is the most that real kernels reach
 PIPE_IDLE = 10.0  # % below which a pipe does nothing that matters
@@ -61,14 +63,44 @@ def judge(row: Mapping[str, object]) -> Verdict:
     facts = Facts(row)
     expected = expected_mfu(facts)
     flags = tuple(flags_of(facts, expected))
-    useful = facts["mfu_percent"] is not None
-    for cause in CAUSES if useful else WITHOUT_MFU:
-        reason = CAUSES[cause](facts)
-        if reason:
-            return Verdict(cause, reason, largest_drop(row), expected, flags)
+    drop, useful = largest_drop(row), facts["mfu_percent"] is not None
+    lost = lost_parts(facts)
+    least = AS_LARGE * max(lost.values(), default=0.0)
+    large = {part for part, share in lost.items() if share >= least and share > 0}
+    for cause, (parts, because) in CAUSES.items():
+        if (useful or cause in WITHOUT_MFU) and (not parts or large & {*parts}) and (reason := because(facts)):
+            return Verdict(cause, reason, drop, expected, flags)
     if not useful:
-        return Verdict("no_mfu", Said("no_mfu"), largest_drop(row), expected, flags)
-    return Verdict("not_explained", _unexplained(facts), largest_drop(row), expected, flags)
+        return Verdict("no_mfu", Said("no_mfu"), drop, expected, flags)
+    return Verdict("not_explained", _unexplained(facts), drop, expected, flags)
+
+
+def lost_parts(facts: Facts) -> dict[str, float]:
+    """Parts of the time that do not serve the model, in percent of the step: of its headroom, where that is known.
+
+    Else of the shares that were read: `busy` is time in which the device works, of which nothing more is known.
+    Beside them `padding`, the share of the useful part that serves no token, and `unused`, what a CPU's cores idle.
+    """
+    mfu, useful, used = facts["mfu_percent"], facts["useful_mfu_percent"], facts["utilization_percent"]
+    beside = {"padding": mfu - useful} if mfu is not None and useful is not None else {}
+    if used is not None and _on_cpu(facts):
+        beside["unused"] = 100 - used
+    time = facts["time_s"]
+    known = {part: facts[f"{part}_ms"] for part in headroom.PARTS if part != "useful"}
+    if time and any(known.values()):
+        return {**beside, **{part: ms / time / 10 for part, ms in known.items() if ms is not None}}
+    waited, copied, sent = (facts[f"{name}_percent"] or 0.0 for name in ("input_wait", "copy", "communication"))
+    share = facts["mfu_measured_percent"] if facts["mfu_measured_percent"] is not None else mfu
+    parts = _attributed(facts)
+    if parts:
+        idle, rest = parts["outside"], {"other_operators": parts["others"], "matmuls_below_best": _lost(parts)}
+    else:
+        busy = used if facts["kernel_busy_percent"] is None else facts["kernel_busy_percent"]
+        idle = 0.0 if busy is None else max(0.0, 100 - busy - copied)
+        rest = {} if busy is None else {"busy": busy - sent - (share or 0.0)}
+    waited = min(waited, idle)
+    times = {"input_wait": waited, "copies": copied, "communication": sent, "idle": idle - waited}
+    return {**beside, **times, **rest}
 
 
 COLUMNS = (
@@ -163,28 +195,39 @@ def _compute_bound(facts: Facts) -> Said | None:
 
 
 def _input_bound(facts: Facts) -> Said | None:
-    # The host waits; kernels that were queued before may keep a GPU busy meanwhile.
-    if facts.at_least("input_wait_percent", WASTED) and not facts.at_least("kernel_busy_percent", BUSY):
-        return Said("input_wait", {"share": facts["input_wait_percent"]})
-    if facts.at_least("copy_percent", WASTED):
-        return Said("copies", {"share": facts["copy_percent"]})
-    return None
+    # Kernels that were queued before may keep a GPU busy while the host waits: then the wait costs no time.
+    waited, copied = (lost_parts(facts).get(part, 0.0) for part in ("input_wait", "copies"))
+    if not max(waited, copied):
+        return None
+    return Said("input_wait", {"share": waited}) if waited >= copied else Said("copies", {"share": copied})
 
 
 def _communication_bound(facts: Facts) -> Said | None:
-    if not facts.at_least("communication_percent", WASTED):
-        return None
-    return Said("communication", {"share": facts["communication_percent"]})
+    return Said("communication", {"share": lost_parts(facts)["communication"]})
 
 
 def _launch_bound(facts: Facts) -> Said | None:
-    if not facts.below("kernel_busy_percent", 100 - WASTED):
+    idle, gaps, gap, time = _idle(facts), facts["launch_gaps_per_step"], facts["launch_gap_s"], facts["time_s"]
+    if idle is None:
         return None
-    gaps, gap = facts["launch_gaps_per_step"], facts["launch_gap_s"]
-    idle = 100 - _known(facts, "kernel_busy_percent")
-    if gaps and gap:
-        return Said("launch_gaps", {"idle": idle, "gaps": gaps, "gap_us": 1e6 * gap})
-    return Said("idle", {"idle": idle})
+    if not gaps or not gap:
+        return Said("idle", {"idle": idle})
+    launching = facts["launch_bound_percent"]
+    if launching is None and time is not None:  # as if all gaps were as long as the median one, and for a launch
+        launching = 100 * gaps * gap / time
+    if launching is not None and launching < idle / 2:
+        return None
+    return Said("launch_gaps", {"idle": idle, "gaps": gaps, "gap_us": 1e6 * gap})
+
+
+def _stalled(facts: Facts) -> Said | None:
+    idle, gaps, gap = _idle(facts), facts["launch_gaps_per_step"], facts["launch_gap_s"]
+    return None if idle is None else Said("stalled", {"idle": idle, "gaps": gaps or 0, "gap_us": 1e6 * (gap or 0)})
+
+
+def _idle(facts: Facts) -> float | None:
+    """Percent of the step in which a GPU has nothing to do, and not for want of input; None on a CPU."""
+    return None if facts["kernel_busy_percent"] is None else lost_parts(facts)["idle"]
 
 
 def _memory_bound(facts: Facts) -> Said | None:
@@ -250,11 +293,11 @@ def _shared(facts: Facts) -> Said | None:
 
 
 def _cpu_idle(facts: Facts) -> Said | None:
-    if facts["kernel_busy_percent"] is not None or facts["sm_active_percent"] is not None:
-        return None
-    if not facts.below("utilization_percent", BUSY):
-        return None
-    return Said("under_used", {"share": facts["utilization_percent"]})
+    return Said("under_used", {"share": facts["utilization_percent"]}) if _on_cpu(facts) else None
+
+
+def _on_cpu(facts: Facts) -> bool:
+    return facts["kernel_busy_percent"] is None and facts["sm_active_percent"] is None
 
 
 def _attributed(facts: Facts) -> dict[str, float] | None:
@@ -272,15 +315,16 @@ def _attributed(facts: Facts) -> dict[str, float] | None:
     return {**shares, "speed": 100 * mfu / counted, "measured": int(measured)}
 
 
-def _lost_in_matmuls(parts: Mapping[str, float]) -> float:
+def _lost(parts: Mapping[str, float]) -> float:
     """Share of the step by which matmuls take longer than at the best speed, as in the headroom."""
     return parts["matmuls"] * (1 - parts["speed"] / 100)
 
 
 def _other_operators(facts: Facts) -> Said | None:
     parts = _attributed(facts)
-    if not parts or parts["others"] < max(_lost_in_matmuls(parts), parts["outside"]):
-        return None
+    if not parts:
+        others = lost_parts(facts)["other_operators"]
+        return None if facts["matmul_percent"] else Said("other_operators_alone", {"others": others})
     longest = json.loads(facts.text("top_other_operators") or "{}")
     if not longest:
         return Said("other_operators", parts)
@@ -290,9 +334,11 @@ def _other_operators(facts: Facts) -> Said | None:
 
 def _overhead(facts: Facts) -> Said | None:
     parts = _attributed(facts)
-    if not parts or parts["outside"] < _lost_in_matmuls(parts):
-        return None
-    return Said("overhead", parts)
+    return Said("overhead", parts) if parts and _on_cpu(facts) else None
+
+
+def _recomputed(facts: Facts) -> Said | None:
+    return Said("recomputed", {"share": lost_parts(facts)["recomputation"]})
 
 
 def _slow_matmuls(facts: Facts) -> Said | None:
@@ -306,28 +352,33 @@ def _busy_not_useful(facts: Facts) -> Said | None:
     return Said("busy_not_useful", {"busy": facts["utilization_percent"], "mfu": facts["mfu_percent"]})
 
 
-# Asked in this order: the first that can show its numbers wins.
-CAUSES: dict[str, Callable[[Facts], Said | None]] = {
-    "padded": _padded,
-    "compute_bound": _compute_bound,
-    "input_bound": _input_bound,
-    "communication_bound": _communication_bound,
-    "launch_bound": _launch_bound,
-    "memory_bound": _memory_bound,
-    "wrong_precision": _wrong_precision,
-    "throttled": _throttled,
-    "shape": _shape,
-    "low_occupancy": _low_occupancy,
-    "shared": _shared,
-    "under_used": _cpu_idle,
-    "other_operators": _other_operators,
-    "overhead": _overhead,
-    "slow_matmuls": _slow_matmuls,
-    "busy_not_useful": _busy_not_useful,
+_MATMULS = ("matmuls_below_best", "best_below_peak", "busy")
+
+# Each cause with the parts that it is about, one of which must be as large as any; without parts it is always asked.
+# The first that can show its numbers wins.
+CAUSES: dict[str, tuple[tuple[str, ...], Callable[[Facts], Said | None]]] = {
+    "padded": (("padding",), _padded),
+    "compute_bound": ((), _compute_bound),
+    "input_bound": (("input_wait", "copies"), _input_bound),
+    "communication_bound": (("communication",), _communication_bound),
+    "launch_bound": (("idle",), _launch_bound),
+    "stalled": (("idle",), _stalled),
+    "recomputed": (("recomputation",), _recomputed),
+    "memory_bound": (("other_operators", *_MATMULS), _memory_bound),
+    "wrong_precision": (_MATMULS, _wrong_precision),
+    "throttled": (("clock", "busy"), _throttled),
+    "shape": (("tile_padding", *_MATMULS), _shape),
+    "low_occupancy": (_MATMULS, _low_occupancy),
+    "shared": (("idle", "unused"), _shared),
+    "under_used": (("unused",), _cpu_idle),
+    "other_operators": (("other_operators",), _other_operators),
+    "overhead": (("idle",), _overhead),
+    "slow_matmuls": (("matmuls_below_best",), _slow_matmuls),
+    "busy_not_useful": (("busy",), _busy_not_useful),
 }
 
 # What shares of time tell without FLOPs or a peak.
-WITHOUT_MFU = ("input_bound", "communication_bound", "launch_bound")
+WITHOUT_MFU = ("input_bound", "communication_bound", "launch_bound", "stalled")
 
 
 def _unexplained(facts: Facts) -> Said:

@@ -23,6 +23,8 @@ from mfulab.tracing.shares import (
 from mfulab.tracing.tiles import multiplies
 from mfulab.tracing.window import Window
 
+LONG_NS = 1_000_000  # of a gap: no launch takes a millisecond, so the host did something else
+
 
 class DeviceTime:
     """The window by what the device executed in it."""
@@ -48,10 +50,9 @@ class DeviceTime:
         self.graph = attribution.by_graph[self.inside]
         self.launched = launch_of(recording)[self.inside]
         compute = self.kind == COMPUTE
-        # Kernels of no operator, left over from earlier steps or launched directly, go by their names.
+        # Kernels of operators without a formula, or of none, go by their names.
         named = np.array([multiplies(name) for name in recording.names], bool)[activities.name[self.inside]]
-        alone = (self.product < 0) & (self.operator < 0) & ~self.graph
-        self.multiplied = compute & ~self.graph & ((self.product >= 0) | (alone & named))
+        self.multiplied = compute & ~self.graph & ((self.product >= 0) | named)
         known = np.isin(self.product, np.fromiter(counted, np.int64, len(counted))) & (self.product >= 0)
         again = known & attribution.recomputed[self.product] if len(attribution.recomputed) else known
         parts = exclusive(
@@ -137,7 +138,8 @@ class DeviceTime:
         held = after < len(order)
         late = np.zeros(len(idle.end), bool)
         late[held] = asked[order[after[held]]] >= idle.begin[held]
-        bound = int((idle.end - idle.begin)[late].sum())
+        lengths = idle.end - idle.begin
+        bound = int(lengths[late & (lengths < LONG_NS)].sum())
         values = (
             100 * bound / self.window.length,
             float(np.median(delay)) / 1e9,
@@ -171,7 +173,7 @@ class DeviceTime:
 
     def others(self) -> dict[str, int]:
         """Kernel time of each outermost operator that is no product."""
-        chosen = (self.kind == COMPUTE) & (self.product < 0) & (self.operator >= 0) & ~self.graph
+        chosen = (self.kind == COMPUTE) & ~self.multiplied & (self.operator >= 0) & ~self.graph
         found: Counter[str] = Counter()
         names = self.recording.host.name[self.operator[chosen]]
         for name, time in zip(names.tolist(), (self.end - self.begin)[chosen].tolist(), strict=True):

@@ -14,7 +14,8 @@ _TILES = (
 _TF32 = re.compile(r"tf32|s1688gemm|nvjet_")
 _PRODUCT = re.compile(
     r"(?<!fb)gemm|gemv|cijk_|nvjet|xmma|cutlass|wgrad|dgrad|fprop|conv\dd|convolve|winograd|matmul|attn_fwd|attn_bwd|"
-    r"flash|fmha|attention|triton_tem_|mmha|scaled_dot|_dot_kernel|moe_kernel|implicit_con",
+    r"flash|fmha|attention|triton_tem_|mmha|scaled_dot|_dot_kernel|moe_kernel|implicit_con|"
+    r"(?<![a-z])bmm_",  # TensorRT-LLM's: bmm_E4m3_E4m3E4m3_Fp32_t128x8x256…
     re.IGNORECASE,
 )
 

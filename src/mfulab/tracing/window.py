@@ -20,7 +20,7 @@ WARM_UP = 1.5  # a first step that takes so many times the median of those after
 class Window:
     """[begin, end) in ns of the trace's clock, with `steps` steps in it; `source` says how it was found.
 
-    The host calls operators of these steps until `host_end`; where None, all operators of the trace are theirs.
+    The host calls operators of these steps from `host_begin` to `host_end`; where None, all of the trace are theirs.
     """
 
     begin: int
@@ -29,13 +29,14 @@ class Window:
     source: tuple[Said, ...]
     first_step: int | None = None
     last_step: int | None = None
+    host_begin: int | None = None
     host_end: int | None = None
 
     def called(self, begin: Times) -> npt.NDArray[np.bool_]:
         """Marks the host calls of these steps by when they begin."""
-        if self.host_end is None:
+        if self.host_begin is None or self.host_end is None:
             return np.ones(len(begin), bool)
-        return (begin >= self.begin) & (begin < self.host_end)
+        return (begin >= self.host_begin) & (begin < self.host_end)
 
     @property
     def length(self) -> int:
@@ -65,7 +66,9 @@ def windows(recording: Recording, steps: int | None = None) -> list[Window]:
         if name.startswith(STEPS):
             count = int(name.rpartition(":")[2]) if ":" in name else 1
             begin, end = int(host.begin[index]), int(host.end[index])
-            return [_timed(recording, Window(begin, end, count, (Said("annotated_steps"),), host_end=end))]
+            return [
+                _timed(recording, Window(begin, end, count, (Said("annotated_steps"),), host_begin=begin, host_end=end))
+            ]
         if found := _STEP.fullmatch(name):
             marks.append((int(found[1]), int(host.begin[index]), int(host.end[index])))
     if marks:
@@ -94,7 +97,11 @@ def _runs(marks: list[tuple[int, int, int]]) -> list[list[tuple[int, int, int]]]
 
 
 def _stretch(recording: Recording, run: list[tuple[int, int, int]]) -> Window:
-    """The steps of one run without warm-up, to the end of what they launched: the host may be long ahead."""
+    """The steps of one run without warm-up, from the end of earlier work on the device to the end of their own.
+
+    A device lags behind a host that does not wait for it, at both ends alike: the time between two completions is the
+    period of its steps, and the host's marks alone are not.
+    """
     left_out = 0
     while len(run) >= 3:
         median = float(np.median([end - begin for _, begin, end in run[1:]]))
@@ -102,22 +109,35 @@ def _stretch(recording: Recording, run: list[tuple[int, int, int]]) -> Window:
             break
         run, left_out = run[1:], left_out + 1
     begin, end = run[0][1], run[-1][2]
-    last = _last_launched(recording, begin, end)
+    first, last = _on_device(recording, begin, end)
     source = [Said("profiler_steps")]
+    if first > begin:
+        source.append(Said("earlier_work_left_out", {"ms": (first - begin) / 1e6}))
     if last > end:
         source.append(Said("launched_later", {"ms": (last - end) / 1e6}))
     if left_out:
         source.append(Said("warm_up_left_out", {"count": left_out}))
-    return Window(begin, max(end, last), len(run), tuple(source), run[0][0], run[-1][0], end)
+    return Window(first, max(end, last), len(run), tuple(source), run[0][0], run[-1][0], begin, end)
 
 
-def _last_launched(recording: Recording, begin: int, end: int) -> int:
+def _on_device(recording: Recording, begin: int, end: int) -> tuple[int, int]:
+    """When the device has ended what was launched before `begin`, and what was launched in [begin, end).
+
+    The first is `begin` where nothing earlier is left, and at the latest the begin of these steps' own first activity.
+    """
     found = launch_of(recording)
     if not (found >= 0).any():
-        return end
-    times = np.where(found >= 0, recording.launches.begin[found], -1)
+        return begin, end
+    activities = recording.activities
+    times = np.where(found >= 0, recording.launches.begin[found], end)
     mine = (times >= begin) & (times < end)
-    return int(recording.activities.end[mine].max()) if mine.any() else end
+    if not mine.any():
+        return begin, end
+    own = int(activities.begin[mine].min())
+    # A profiler that starts with these steps records what earlier ones left on the device, and not its launches.
+    earlier = (times < begin) | ((found < 0) & (activities.begin < own))
+    left = int(activities.end[earlier].max()) if earlier.any() else begin
+    return max(begin, min(left, own)), int(activities.end[mine].max())
 
 
 def _extent(recording: Recording) -> tuple[int, int]:
