@@ -36,8 +36,7 @@ from mfulab.interactive.now import (
 )
 from mfulab.interactive.structure import Structure, graph_hash, guarded, nodes_of
 
-# Forward passes that one backward pass can go through and still be told apart.
-MOST_PENDING = 4096
+MOST_PENDING = 4096  # forward passes that one backward pass can go through and still be told apart
 # Backward passes in a row after which what follows is told apart.
 MOST_RUNS = 8
 _OUTSIDE, _FAILED = Kind(("outside",), ()), Kind(("failed",), ())
