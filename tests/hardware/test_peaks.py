@@ -216,5 +216,5 @@ def test_a_peak_is_a_number_with_a_source():
     found = peak("NVIDIA H100 80GB HBM3", "bf16")
     assert float(found) == found.tflop_s == found.spec
     assert found.source
-    with pytest.raises(TypeError, match="no peak: .*choose one of fp64"):
+    with pytest.raises(TypeError, match=r"no peak: .*choose one of fp64"):
         float(peak("NVIDIA H100 80GB HBM3", "fp5"))

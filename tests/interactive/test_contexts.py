@@ -1,4 +1,4 @@
-"""Torch works after a window, whatever contexts the loop opened and closed around and inside it, and counts are right."""
+"""Torch works after a window, whatever contexts opened and closed around and inside it; counts are right or empty."""
 
 import contextlib
 import threading

@@ -14,7 +14,7 @@ import mfulab
 from mfulab.flops.sharded import pretended_ranks
 from mfulab.interactive import peaks
 from mfulab.interactive.ceiling import Ceiling
-from mfulab.interactive.phases import _holds_compiled
+from mfulab.interactive.now import holds_compiled
 from mfulab.models.huggingface import build as build_huggingface
 
 ROWS, WIDTH = 4, 16
@@ -289,7 +289,7 @@ def test_compiled_models_and_compiled_steps(two, whole):
     step = (lambda: compiled(batch()).sum().backward()) if whole else lambda: train(compiled)
     step()
     row = measured(compiled, step).row
-    assert _holds_compiled(compiled(batch()).sum()), "counting leaves it compiled"
+    assert holds_compiled(compiled(batch()).sum()), "counting leaves it compiled"
     assert (row["steps"], row["counted_steps"], row["flops"]) == (3, 1, 5 * ONE)
 
 
@@ -307,7 +307,7 @@ def test_code_that_was_compiled_elsewhere_in_the_process_changes_no_count():
 
     def step():
         loss = model(batch()).sum()
-        compiled.append(_holds_compiled(loss))
+        compiled.append(holds_compiled(loss))
         loss.backward()
 
     step()

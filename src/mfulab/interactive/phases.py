@@ -9,7 +9,7 @@ import itertools
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -17,18 +17,26 @@ from unittest.mock import patch
 
 import torch
 from torch.optim import optimizer as optimizer_hooks
-from torch.utils._python_dispatch import _disable_current_modes
 
 from mfulab.flops.counter import Operations
 from mfulab.flops.layers import LayerTracker
-from mfulab.flops.useful import RealTokens, real_tokens
-from mfulab.interactive.counting import LoopCounter, modes_of_loop, states_kept_apart
+from mfulab.flops.useful import RealTokens
+from mfulab.interactive.counting import LoopCounter, states_kept_apart
 from mfulab.interactive.kinds import Cost, Kind, describe
 from mfulab.interactive.known import KnownCosts
+from mfulab.interactive.now import (
+    graphs_compiled,
+    holds_compiled,
+    is_compiled,
+    number,
+    real_tokens_of,
+    sequence_number,
+    state,
+    vmapped,
+)
 from mfulab.interactive.structure import Structure, graph_hash, guarded, nodes_of
 
-# Forward passes that one backward pass can go through and still be told apart.
-MOST_PENDING = 4096
+MOST_PENDING = 4096  # forward passes that one backward pass can go through and still be told apart
 # Backward passes in a row after which what follows is told apart.
 MOST_RUNS = 8
 _OUTSIDE, _FAILED = Kind(("outside",), ()), Kind(("failed",), ())
@@ -71,7 +79,7 @@ class Phases:
     ) -> None:
         self._models, self._on_forward, self._on_optimizer, self._counting = models, on_forward, on_optimizer, counting
         self._trainable = [list(model.parameters()) for model in models]
-        self._compiled = any(_is_compiled(module) for model in models for module in model.modules())
+        self._compiled = any(is_compiled(module) for model in models for module in model.modules())
         self._of_compiled: set[tuple[Any, ...]] = set()
         self._of_operators: set[tuple[Any, ...]] = set()
         self._time_first: set[tuple[Any, ...]] = set()
@@ -131,12 +139,12 @@ class Phases:
         if self._running:
             self.failure = self.failure or "a step ended inside a backward pass"
             return
-        state = _state(self._counter)
-        self._end((kind.words[0], *state))
+        now = state(self._counter)
+        self._end((kind.words[0], *now))
         if kind is _OUTSIDE:
             self._runs = 0
-        entry = kind._replace(words=(*kind.words, *state))
-        self._current = Phase(entry, entry, batch, began=_sequence_number())
+        entry = kind._replace(words=(*kind.words, *now))
+        self._current = Phase(entry, entry, batch, began=sequence_number())
         self._decide()
 
     def forget(self) -> None:
@@ -159,8 +167,6 @@ class Phases:
             total += cost
         return total
 
-    # ------------------------------------------------------------------------------------------------------ noticing
-
     def _before(self, place: int, module: torch.nn.Module, arguments: tuple[Any, ...], keywords: Any) -> None:
         if not self._own_thread():
             if torch._C._current_autograd_node() is None:
@@ -181,7 +187,7 @@ class Phases:
                 self._pending.append(self._current)
             if self._counter not in (None, before):
                 self._counter.layers.begin(module)
-            if self._counter is not None and (real := _real_tokens(arguments, keywords)) is not None:
+            if self._counter is not None and (real := real_tokens_of(arguments, keywords)) is not None:
                 self._real[self._current.entry] = real
         finally:
             self._on_forward()
@@ -190,15 +196,14 @@ class Phases:
         device = next((each.device.type for each in self._trainable[place]), "cpu")
         autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         trained = sum(each.requires_grad for each in self._trainable[place])
-        state = module.training, autocast, trained
-        return Kind(("forward", place, *state, *given.words), (*given.sizes, *_vmapped()))
+        return Kind(("forward", place, module.training, autocast, trained, *given.words), (*given.sizes, *vmapped()))
 
     def _after(self, *_: Any) -> None:
         if not self._own_thread():
             return
         self._depth = max(0, self._depth - 1)
         if not self._depth and not self._running:
-            self._current.left = _sequence_number()
+            self._current.left = sequence_number()
         # Hooks are also called for a forward pass that failed.
         if sys.exc_info()[1] not in (None, self._handled) and not self._depth and not self._running:
             self._pending = self._pending[:-1] if torch.is_grad_enabled() else self._pending
@@ -240,11 +245,13 @@ class Phases:
         # A second backward pass goes through the same forward passes.
         passed = self._pending or (self._passed if self.forwards else []) or [self._current]
         first = passed[0].began
-        nodes = max(0, _number(outputs) - first)
+        nodes = max(0, number(outputs) - first)
         if compiled := self._of_compiled_code(passed, nodes, outputs):
             nodes = 0  # under the counter the same forward pass makes a graph of its own operators
         self._end(("backward",), 0 if compiled else self._made(nodes, outputs))
-        words, sizes, shapes = ["backward"], [], 0
+        words: list[Any] = ["backward"]
+        sizes: list[int] = []
+        shapes = 0
         for kind, group in itertools.groupby(passed, key=lambda phase: phase.kind):
             words.append(self._name(kind.words))
             sizes += [*kind.sizes, len(list(group))]
@@ -253,7 +260,7 @@ class Phases:
             words.append(object())  # equal to none
         self._passed, self._pending = passed, []
         if compiled:
-            self._of_compiled.add((*words, *_state(self._counter)))
+            self._of_compiled.add((*words, *state(self._counter)))
         # How many nodes the graph has since the first forward pass began tells losses apart.
         self.begin(Kind(tuple(words), (*sizes, nodes), shapes))
         if self._current.counted:
@@ -289,9 +296,9 @@ class Phases:
         if self._compiled or words <= self._of_compiled:
             return True
         graph = (frozenset(words), nodes)
-        if not _graphs_compiled() or graph in self._of_operators:
+        if not graphs_compiled() or graph in self._of_operators:
             return False
-        if _holds_compiled(outputs):
+        if holds_compiled(outputs):
             self._of_compiled |= words
             return True
         self._of_operators.add(graph)
@@ -302,8 +309,6 @@ class Phases:
 
     def _own_thread(self) -> bool:
         return threading.get_ident() == self._thread
-
-    # ------------------------------------------------------------------------------------------------------ counting
 
     def _is_of_compiled(self, entry: Kind) -> bool:
         return self._compiled or entry.words in self._of_compiled
@@ -328,15 +333,11 @@ class Phases:
         if wanted and self._counter is None:
             self._start_counting()
         phase.counted = wanted
-        self._graphs = _graphs_compiled()
+        self._graphs = graphs_compiled()
 
     def _end(self, ender: tuple[Any, ...] = (), graph: int | None = None) -> None:
-        """Notes the running phase as done, once.
-
-        Args:
-            ender: what begins instead, and the state then; empty at the end of all, which is taken for the usual one.
-            graph: hash of what it made of a graph outside its model; without it the number of nodes tells.
-        """
+        # `ender` is what begins instead, and the state then; empty at the end of all, it is taken for the usual one.
+        # `graph` is a hash of what was made outside the model; without it the number of nodes shows it.
         phase, self._current = self._current, _DONE
         if phase is _DONE:
             return
@@ -344,19 +345,19 @@ class Phases:
         inside = self._structure.take()
         if phase.entry is not _FAILED and self._counting:
             entry = phase.entry
-            # What ran without gradients and outside modules shows by its place alone, before a backward pass by the graph.
+            # What ran outside modules shows by its place alone without gradients, by the graph before a backward pass.
             if entry.words[0] == "forward" and torch.is_grad_enabled() and ender[:1] in (("forward",), ("backward",)):
                 ender = ("graph",)
             ender = self._enders[entry.words] = ender or self._enders.get(entry.words, ())
             if not self._is_of_compiled(entry):
-                end = _sequence_number() if graph is None else phase.began
+                end = sequence_number() if graph is None else phase.began
                 nodes = (end if phase.left is None else phase.left) - phase.began if torch.is_grad_enabled() else 0
                 shapes = hash((entry.shapes, inside.shapes)) if inside.shapes else entry.shapes
                 words, sizes = (*entry.words, ender, inside.modules, graph or 0), (*entry.sizes, nodes, inside.elements)
                 phase.kind = Kind(words, sizes, shapes)
             if phase.counted and self._counter is not None and self._counter.error:
                 self.failure = self._counter.error
-            elif phase.counted and self._saw_all():
+            elif phase.counted and self._counter is not None and self._saw_all():
                 of_forward = self._passed[-1].entry if entry.words[0] == "backward" else entry
                 self.known.note(entry, phase.kind, self._counter.operations, self._real.get(of_forward))
             elif not phase.tentative and not self.known.has(phase.kind):
@@ -370,7 +371,7 @@ class Phases:
             self._counter.follow((), ())
 
     def _saw_all(self) -> bool:
-        return self._counter is not None and self._counter.sees_all and self._graphs == _graphs_compiled()
+        return self._counter is not None and self._counter.sees_all and self._graphs == graphs_compiled()
 
     def _start_counting(self) -> None:
         models = torch.nn.ModuleDict({str(place): model for place, model in enumerate(self._models)})
@@ -396,55 +397,3 @@ class Phases:
 
 
 _DONE = Phase(_OUTSIDE, _OUTSIDE)
-
-
-def _state(counter: LoopCounter | None) -> tuple[Any, ...]:
-    """What decides how the thread computes: gradients, inference mode, autocast, the loop's own dispatch modes."""
-    modes = tuple(type(mode) for mode in modes_of_loop(counter)) if torch._C._len_torch_dispatch_stack() else ()
-    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch._C._is_any_autocast_enabled(), modes
-
-
-def _vmapped() -> tuple[int, ...]:
-    """Sizes that `torch.vmap` hides from the shapes inside it."""
-    stack = torch._C._functorch.get_interpreter_stack() or ()
-    of_vmap = (each for each in stack if each.key() == torch._C._functorch.TransformType.Vmap)
-    return tuple(torch._C._functorch.CVmapInterpreterPtr(each).batchSize() for each in of_vmap)
-
-
-def _real_tokens(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> RealTokens | None:
-    """Real tokens of a counted call; looking at the batch is no part of what is counted, nor may it fail."""
-    try:
-        with _disable_current_modes():
-            return real_tokens(arguments, keywords)
-    except Exception:
-        return None
-
-
-def _sequence_number() -> int:
-    return torch._C._autograd._get_sequence_nr()
-
-
-def _number(outputs: Any) -> int:
-    """Number of the newest node that a backward pass starts from; -1 for a leaf and for what has none."""
-    numbers = []
-    for output in outputs if isinstance(outputs, Sequence) else [outputs]:
-        node = getattr(output, "grad_fn", None)
-        number = node._sequence_nr() if node is not None else -1
-        numbers.append(number if number < 2**63 else -1)
-    return max(numbers, default=-1)
-
-
-def _holds_compiled(outputs: Any) -> bool:
-    """Says whether compiled code made a node of the graph of a backward pass."""
-    return any(node.name().startswith("CompiledFunction") for node in nodes_of(outputs))
-
-
-def _graphs_compiled() -> int:
-    """How much torch.compile has compiled in this process; asking imports nothing."""
-    dynamo = sys.modules.get("torch._dynamo.utils")
-    return 0 if dynamo is None else dynamo.counters["stats"].get("unique_graphs", 0)
-
-
-def _is_compiled(module: torch.nn.Module) -> bool:
-    in_place = getattr(module, "_compiled_call_impl", None) is not None
-    return in_place or hasattr(module, "_orig_mod") or hasattr(module.forward, "_torchdynamo_orig_callable")

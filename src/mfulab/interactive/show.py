@@ -59,7 +59,7 @@ def disturbances(values: Mapping[str, Any], verdict: Verdict | None, language: s
 
 
 def facts_line(values: Mapping[str, Any], language: str = "en") -> str:
-    """Median step time (and the mean, if it is another), throughput, rate, power and memory in one line, what was not measured left out."""
+    """Median step time, and the mean if it is another, throughput, rate, power and memory, as far as measured."""
     text, parts = Texts(language, "measured"), []
     if values.get("time_s") is not None:
         parts.append(text("time", ms=f"{1e3 * values['time_s']:.3f}", count=values.get("steps")))

@@ -1,4 +1,4 @@
-"""What runs inside a phase, noted cheaply: the modules called, in order, what they are given, and the graph they make."""
+"""What runs inside a phase, noted cheaply: modules called, in order, what they are given, and the graph they make."""
 
 import threading
 from bisect import bisect_right
@@ -12,13 +12,15 @@ from torch.nn.utils.rnn import PackedSequence
 
 from mfulab.flops.layers import compiled_models_unwarned
 
-
 # Autograd's names of operators that cost no FLOPs of a model: elementwise ones, sums, views, losses.
 CHEAP = frozenset(
-    "Abs Add AddN AsStrided BinaryCrossEntropyWithLogits Cat Clamp ClampMin Clone Cos CrossEntropyLoss Detach Div Exp Expand"
-    " Gelu HuberLoss Index L1Loss Log LogSoftmax Logsigmoid Max Maximum Mean Min Minimum MseLoss Mul Neg NllLoss NllLoss2D"
-    " Norm Permute Pow Relu Reshape ReshapeAlias Rsub Select Sigmoid Silu Sin Slice SmoothL1Loss Softmax Softplus Split Sqrt"
-    " Squeeze Stack Std Sub Sum T Tanh ToCopy Transpose Unbind Unsqueeze UnsafeView Var View Where".split()
+    """
+    Abs Add AddN AsStrided BinaryCrossEntropyWithLogits Cat Clamp ClampMin Clone Cos CrossEntropyLoss Detach Div
+    Exp Expand Gelu HuberLoss Index L1Loss Log LogSoftmax Logsigmoid Max Maximum Mean Min Minimum MseLoss Mul
+    Neg NllLoss NllLoss2D Norm Permute Pow Relu Reshape ReshapeAlias Rsub Select Sigmoid Silu Sin Slice
+    SmoothL1Loss Softmax Softplus Split Sqrt Squeeze Stack Std Sub Sum T Tanh ToCopy Transpose Unbind Unsqueeze
+    UnsafeView Var View Where
+    """.split()  # noqa: SIM905
 )
 
 
@@ -42,8 +44,8 @@ class Structure:
     def __init__(self, models: Sequence[torch.nn.Module]) -> None:
         self._thread = threading.get_ident()
         self._roots = frozenset(map(id, models))
-        self.calls = 0
-        self.take()
+        self.modules = self._shapes = self._elements = self.calls = 0
+        self._leading: tuple[int, ...] = ()
 
     @contextmanager
     def noted(self) -> Iterator[None]:
@@ -57,9 +59,9 @@ class Structure:
 
     def take(self) -> Inside:
         """What ran since the last call."""
-        found = Inside(self.modules, self._shapes, self._elements, self._leading) if self.calls else Inside()
+        found = Inside(self.modules, self._shapes, self._elements, self._leading)
         self.modules = self._shapes = self._elements = self.calls = 0
-        self._leading: tuple[int, ...] = ()
+        self._leading = ()
         return found
 
     def _called(self, module: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
