@@ -31,6 +31,7 @@ PRIVATE = {
     ("pip._vendor.packaging.requirements", "Requirement"),
     ("pip._vendor.packaging.utils", "canonicalize_name"),
     ("torch", "_C._autograd._get_sequence_nr"),
+    ("torch", "_C._autograd._top_saved_tensors_default_hooks"),
     ("torch", "_C._current_autograd_node"),
     ("torch", "_int_mm"),
     ("torch", "_ops.HigherOrderOperator"),
