@@ -250,7 +250,7 @@ def test_shapes():
         ("experiment=quikstart", ["experiment=quikstart", "Did you mean quickstart"]),
         ("precision=fp12", ["precision=fp12", "bf16", "fp32"]),
         ("model=resnet19", ["model=resnet19", "Did you mean resnet18"]),
-        ("batch_size=0", ["batch_size=0", "greater than or equal to 1"]),
+        ("batch_size=0", ["batch_size=0", "greater than 0"]),
         ("batch_size=two", ["batch_size=two", "integer"]),
         ("batchsize=4", ["batchsize", "Did you mean batch_size"]),
         ("timing.window=3", ["timing.window", "Did you mean timing.windows"]),
