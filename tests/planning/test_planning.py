@@ -296,7 +296,7 @@ def test_shapes():
         ("experiment=quikstart", ["experiment=quikstart", "Did you mean quickstart"]),
         ("precision=fp12", ["precision=fp12", "bf16", "fp32"]),
         ("model=resnet19", ["model=resnet19", "Did you mean resnet18"]),
-        ("batch_size=0", ["batch_size=0", "greater than or equal to 1"]),
+        ("batch_size=0", ["batch_size=0", "greater than 0"]),
         ("budget_min=0", ["budget_min=0", "greater than 0"]),
         ("budget_min=-1", ["budget_min=-1", "greater than 0"]),
         ("budget_min=abc", ["budget_min=abc", "number"]),
