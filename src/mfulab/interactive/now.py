@@ -13,7 +13,7 @@ from mfulab.interactive.structure import nodes_of
 
 
 def state(counter: LoopCounter | None) -> tuple[Any, ...]:
-    """State that decides how the thread computes: gradients, inference mode, autocast, the loop's own dispatch modes."""
+    """State that decides how the thread computes: gradients, inference, autocast, the loop's own dispatch modes."""
     modes = tuple(type(mode) for mode in modes_of_loop(counter)) if torch._C._len_torch_dispatch_stack() else ()
     return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch._C._is_any_autocast_enabled(), modes
 
