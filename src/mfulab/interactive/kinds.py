@@ -130,7 +130,7 @@ def _walk(value: Any, words: list[Any], sizes: list[int], batch: list[tuple[int,
 
 
 def _mapped(tensor: torch.Tensor) -> int:
-    """How many tensors `torch.vmap` shows as this one; 0 outside it."""
+    """Number of tensors that `torch.vmap` shows as this one; 0 outside it."""
     functorch, found = torch._C._functorch, 0
     while functorch.is_functorch_wrapped_tensor(tensor):
         inner = functorch.get_unwrapped(tensor)

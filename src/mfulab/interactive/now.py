@@ -1,4 +1,4 @@
-"""How the thread computes now: its modes, autograd's numbers, and what is compiled."""
+"""State of the thread that decides how it computes: its modes, autograd's numbers, and what is compiled."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from mfulab.interactive.structure import nodes_of
 
 
 def state(counter: LoopCounter | None) -> tuple[Any, ...]:
-    """What decides how the thread computes: gradients, inference mode, autocast, the loop's own dispatch modes."""
+    """State that decides how the thread computes: gradients, inference, autocast, the loop's own dispatch modes."""
     modes = tuple(type(mode) for mode in modes_of_loop(counter)) if torch._C._len_torch_dispatch_stack() else ()
     return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch._C._is_any_autocast_enabled(), modes
 
@@ -55,7 +55,7 @@ def holds_compiled(outputs: Any) -> bool:
 
 
 def graphs_compiled() -> int:
-    """How much torch.compile has compiled in this process; asking imports nothing."""
+    """Number of graphs that torch.compile has made in this process; asking imports nothing."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     return 0 if dynamo is None else dynamo.counters["stats"].get("unique_graphs", 0)
 

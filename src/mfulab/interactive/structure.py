@@ -1,4 +1,4 @@
-"""What runs inside a phase, noted cheaply: modules called, in order, what they are given, and the graph they make."""
+"""Structure of a phase, noted cheaply: modules called, in order, what they are given, and the graph they make."""
 
 import threading
 from bisect import bisect_right
@@ -25,7 +25,7 @@ CHEAP = frozenset(
 
 
 class Inside(NamedTuple):
-    """What ran: hashes of the modules in their order and of the shapes given to those with parameters; the elements of
+    """Summary of what ran: hashes of modules in their order and of shapes given to those with parameters; the elements of
     these; the first two dimensions of the first tensor whose second is the batch (`batch_first=False`)."""
 
     modules: int = 0
@@ -58,7 +58,7 @@ class Structure:
             handle.remove()
 
     def take(self) -> Inside:
-        """What ran since the last call."""
+        """Gives what ran since the last call, and begins anew."""
         found = Inside(self.modules, self._shapes, self._elements, self._leading)
         self.modules = self._shapes = self._elements = self.calls = 0
         self._leading = ()
@@ -142,7 +142,7 @@ def graph_hash(outputs: Any, begin: int, spans: Sequence[tuple[int, int]]) -> in
 
 
 def guarded(hook: Callable[..., None], failed: Callable[[Exception], None]) -> Callable[..., None]:
-    """The hook, after whose own errors the loop goes on."""
+    """Wraps a hook, after whose own errors the loop goes on."""
 
     def safe(*given: Any) -> None:
         if torch.compiler.is_compiling():
