@@ -32,7 +32,8 @@ LIBRARIES += ("nvidia-cusolver", "nvidia-cusparse", "nvidia-cusparselt-cu13", "n
 LIBRARIES += ("nvidia-nvtx",)
 COMPILERS = ("cuda-toolkit", "triton")
 # What each extra's lock leaves out. Tests compile for GPUs without having one, and upload nothing.
-WITHOUT: dict[str, tuple[str, ...]] = {"cuda": (), "test": (*LIBRARIES, "keyring"), "slurm": LIBRARIES + COMPILERS}
+UPLOAD = ("keyring",)
+WITHOUT: dict[str, tuple[str, ...]] = {"cuda": (), "test": LIBRARIES + UPLOAD, "slurm": LIBRARIES + COMPILERS}
 WITHOUT |= dict.fromkeys(("tiles", "counters", "frameworks", "notebook", "docs"), WITHOUT["slurm"])
 PYTHONS = ("3.11", "3.12", "3.13")
 PLATFORMS = {
@@ -61,7 +62,9 @@ class Uv:
     def excluding(self, extra: str) -> list[str]:
         """Gives the option that leaves out of a resolution what the lock of `extra` leaves out."""
         file = self.folder / f"without-{extra}"
-        file.write_text("\n".join(WITHOUT.get(extra, WITHOUT["slurm"])), encoding="utf-8")
+        file.write_text(
+            "\n".join(UPLOAD if extra == "everything" else WITHOUT.get(extra, WITHOUT["slurm"])), encoding="utf-8"
+        )
         return ["--excludes", str(file)]
 
 
@@ -115,16 +118,16 @@ def check(uv: Uv) -> list[str]:
     A pin that contradicts another, a package without a pin or a hash, and a pin without a file for the platform fail.
     Raises ConnectionError if the package index cannot be reached.
     """
-    without = {extra: uv.excluding(extra) for extra in ("pipeline", *WITHOUT)}
+    without = {extra: uv.excluding(extra) for extra in ("everything", "pipeline", *WITHOUT)}
 
     def resolve(python: str, platform: str) -> list[str]:
         there = ["--target", str(uv.folder / "there"), "--python-version", python]
         there += ["--python-platform", PLATFORMS[platform]]
         tried = {}
-        for extra in ("everything", *without):  # what everything asked of the index serves the rest
+        for extra in without:  # what everything asked of the index serves the rest
             names = locks() if extra == "everything" else dict.fromkeys(("pipeline", extra))
             files = [part for name in names for part in ("-r", str(locks()[name]))]
-            options = [] if extra == "everything" else ["--offline", *without[extra]]
+            options = without[extra] if extra == "everything" else ["--offline", *without[extra]]
             tried[extra] = uv("install", "--dry-run", "--require-hashes", *files, *there, *options)
         tried["requirements.lock as a constraint"] = uv(
             "install", "--dry-run", "-r", *REPORT, "--constraints", EVERY_PIN, *there
