@@ -25,7 +25,7 @@ CHEAP = frozenset(
 
 
 class Inside(NamedTuple):
-    """Summary of what ran: hashes of modules in their order and of shapes given to those with parameters; the elements of
+    """Summary of what ran: hashes of modules in order and of shapes given to those with parameters; the elements of
     these; the first two dimensions of the first tensor whose second is the batch (`batch_first=False`)."""
 
     modules: int = 0
