@@ -283,8 +283,7 @@ class Phases:
             self._runs + 1, MOST_RUNS
         )  # what follows may be the next forward pass, of which no model tells
         # Without forward passes it went through a phase like this one: a name would be of names without end.
-        passed = [phase.entry.words for phase in self._passed if self.forwards]
-        through = tuple(words for words, _ in itertools.groupby(passed))
+        through = tuple(dict.fromkeys(phase.entry.words for phase in self._passed if self.forwards))
         self.begin(Kind(("after backward", self._runs, self._name(through)), ()))
         if self._counter is not None:
             leaves = [leaf for reference in self._leaves if (leaf := reference()) is not None]
