@@ -37,8 +37,7 @@ from mfulab.interactive.now import (
 from mfulab.interactive.structure import Structure, graph_hash, guarded, nodes_of
 
 MOST_PENDING = 4096  # forward passes that one backward pass can go through and still be told apart
-# Backward passes in a row after which what follows is told apart.
-MOST_RUNS = 8
+MOST_RUNS = 8  # backward passes in a row after which what follows is told apart
 _OUTSIDE, _FAILED = Kind(("outside",), ()), Kind(("failed",), ())
 
 
@@ -283,7 +282,8 @@ class Phases:
         self._runs = min(
             self._runs + 1, MOST_RUNS
         )  # what follows may be the next forward pass, of which no model tells
-        through = tuple(words for words, _ in itertools.groupby(phase.entry.words for phase in self._passed))
+        # Without forward passes it went through a phase like this one: a name would be of names without end.
+        through = tuple(dict.fromkeys(phase.entry.words for phase in self._passed if self.forwards))
         self.begin(Kind(("after backward", self._runs, self._name(through)), ()))
         if self._counter is not None:
             leaves = [leaf for reference in self._leaves if (leaf := reference()) is not None]
