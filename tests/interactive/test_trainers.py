@@ -68,6 +68,56 @@ def test_a_lightning_trainer_logs_it(run, tmp_path, capsys):
     assert "device utilization" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("validated_every", [None, 2, 4])
+def test_lightning_with_two_optimisers_counts_both(validated_every):
+    """A GAN by manual optimisation; validation also falls on the batch at which the window opens."""
+    need("pytorch_lightning")
+    lightning = importlib.import_module("pytorch_lightning")
+
+    class Gan(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.automatic_optimization = False
+            self.generator = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 32))
+            self.critic = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 1))
+
+        def configure_optimizers(self):
+            return [torch.optim.Adam(each.parameters()) for each in (self.generator, self.critic)]
+
+        def made(self, batch):
+            return self.generator(torch.randn(len(batch), 16))
+
+        def training_step(self, batch, place):
+            for optimizer, of_generator in zip(self.optimizers(), (True, False), strict=True):
+                optimizer.zero_grad()
+                judged = self.critic(self.made(batch) if of_generator else self.made(batch).detach())
+                loss = judged.mean() if of_generator else judged.mean() - self.critic(batch).mean()
+                self.manual_backward(loss)
+                optimizer.step()
+
+        def validation_step(self, batch, place):
+            self.critic(self.made(batch))
+
+    callback = mfulab.LightningCallback(every=4, warm_up=2, quiet=True, ceiling_s=0)
+    options = {"enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+    loader = torch.utils.data.DataLoader(torch.randn(16 * 8, 32), batch_size=8)
+    trainer = lightning.Trainer(
+        max_epochs=1,
+        logger=False,
+        accelerator="cpu",
+        callbacks=[callback],
+        val_check_interval=validated_every,
+        **options,
+    )
+    trainer.fit(Gan(), loader, *([loader] if validated_every else []))
+    first, second, third, fourth = (2 * 8 * size for size in (16 * 64, 64 * 32, 32 * 64, 64))
+    of_generator = (
+        2 * first + 3 * second + 3 * third + 3 * fourth
+    )  # all layers; no gradient of what the first one is given
+    of_critic = first + second + 2 * (2 * third + 3 * fourth)  # forward alone, then two batches through the critic
+    assert callback.window.row["flops"] == of_generator + of_critic
+
+
 class FailsOnce(nn.Module):
     """A model of one layer whose forward pass fails at its sixth call, and never again."""
 
