@@ -21,8 +21,9 @@ from mfulab.samplers.selection import samplers_for
 from mfulab.samplers.series import Series
 from mfulab.schema.groups import DeviceConfig
 from mfulab.timing.clocks import clock_for
+from mfulab.timing.pace import CPU_PACE, CUDA_PACE
 from mfulab.timing.statistics import FEWEST_WINDOWS, Stats, median_interval
-from mfulab.timing.windows import CPU_PACE, CUDA_PACE, Step, measure_window, warm_up
+from mfulab.timing.windows import Step, measure_window, warm_up
 
 
 def watched_window(step: Step, device: torch.device, seconds: float, estimate_s: float) -> float:

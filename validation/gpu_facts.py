@@ -33,8 +33,9 @@ from mfulab.steps import environment
 from mfulab.tables.mfu import utilization
 from mfulab.timing.best_matmul import matmul_of, sweep_triad
 from mfulab.timing.clocks import clock_for
+from mfulab.timing.pace import CPU_PACE, Pace
 from mfulab.timing.transfers import time_transfers
-from mfulab.timing.windows import CPU_PACE, Observation, Pace, Step, observe
+from mfulab.timing.windows import Observation, Step, observe
 from mfulab.tracing.operators import trace_readings, trace_steps
 
 Facts = dict[str, Any]

@@ -20,7 +20,8 @@ from mfulab.kernels.base import Shape
 from mfulab.kernels.formats import FORMATS
 from mfulab.kernels.verification import random_operands
 from mfulab.timing.clocks import clock_for
-from mfulab.timing.windows import Pace, observe
+from mfulab.timing.pace import Pace
+from mfulab.timing.windows import observe
 
 KERNELS = Path(__file__).parents[1] / "config" / "kernel"
 RUNGS = (

@@ -11,8 +11,9 @@ from mfulab.kernels.torch_matmul import Torch
 from mfulab.kernels.verification import random_operands
 from mfulab.timing.clocks import CudaClock
 from mfulab.timing.device_timer import DeviceTimer
+from mfulab.timing.pace import Pace
 from mfulab.timing.repetitions import Budget, interleave, summarise
-from mfulab.timing.windows import Pace, observe
+from mfulab.timing.windows import observe
 
 pytestmark = pytest.mark.gpu
 

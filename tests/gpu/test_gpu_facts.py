@@ -14,7 +14,7 @@ from mfulab.hardware.identity import cuda_devices
 from mfulab.samplers.reading import Reading
 from mfulab.timing.best_matmul import matmul_of
 from mfulab.timing.clocks import HostClock
-from mfulab.timing.windows import Pace
+from mfulab.timing.pace import Pace
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ from mfulab.samplers.nvml_sampler import NvmlSampler
 from mfulab.samplers.series import Series
 from mfulab.schema.groups import DeviceConfig
 from mfulab.timing.clocks import CudaClock
-from mfulab.timing.windows import Pace, observe
+from mfulab.timing.pace import Pace
+from mfulab.timing.windows import observe
 from mfulab.tracing.operators import trace_readings, trace_steps
 
 pytestmark = pytest.mark.gpu

@@ -326,7 +326,7 @@ def test_no_model_is_a_mistake_of_the_call():
         ({"flops_per_step": 0}, "flops_per_step=0: give a number above 0"),
         ({"flops_per_step": float("nan")}, "flops_per_step=nan"),
         ({"ceiling_s": -1}, "ceiling_s=-1: give seconds"),
-        ({"peak_tflop_s": {"fp32": -2.0}}, "greater than 0"),
+        ({"peak_tflop_s": {"fp32": -2.0}}, "greater than or equal to"),
     ],
 )
 def test_an_argument_that_cannot_be_is_said_before_the_loop(linear, options, said):

@@ -12,7 +12,8 @@ from mfulab.samplers import selection
 from mfulab.samplers.reading import Reading
 from mfulab.schema.profile_row import ProfileRow
 from mfulab.timing.clocks import HostClock
-from mfulab.timing.windows import Pace, observe
+from mfulab.timing.pace import Pace
+from mfulab.timing.windows import observe
 
 CUDA = SimpleNamespace(type="cuda")
 PACE = Pace(windows=2, window_s=0.01, warm_up_s=0.02, tolerance=0.5)

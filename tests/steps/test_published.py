@@ -118,11 +118,10 @@ def test_the_lines_of_a_run_become_rows_of_the_table(recomputed, tmp_path):
     rows = read_rows(folder, "published")
     assert [row["run"] for row in rows] == ["published=some,line=1", "published=some,line=2"]
     assert all(row["commit"] == "abc" and row["mfu_percent"] for row in rows)
-    write_csv(
-        folder / "row.csv", [PublishedRow(status="failed", message="why").model_dump()], list(PublishedRow.model_fields)
-    )
+    failed = PublishedRow(run=folder.name, status="failed", message="why")
+    write_csv(folder / "row.csv", [failed.model_dump()], list(PublishedRow.model_fields))
     assert [(row["run"], row["message"]) for row in read_rows(folder, "published")] == [("published=some", "why")]
-    write_csv(folder / "row.csv", [PublishedRow().model_dump()], list(PublishedRow.model_fields))
+    write_csv(folder / "row.csv", [PublishedRow(run=folder.name).model_dump()], list(PublishedRow.model_fields))
     (folder / "samples.csv").write_text("model,accelerators\nx,many\n")
     (broken,) = read_rows(folder, "published")
     assert broken["status"] == "failed"

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mfulab.tables import states
+from mfulab.timing.pace import Pace
 from mfulab.timing.probe import Best, Probe, State, best_of, known_best, packed
 from mfulab.timing.repetitions import Budget, Repetition, Timed, disturbed_rounds, interleave, undisturbed
-from mfulab.timing.windows import Pace, WindowTimes, collect, counted
+from mfulab.timing.windows import WindowTimes, collect, counted
 
 PRODUCT_S, COPY_S, TRUE_S = 3e-4, 1e-3, 0.010
 BEST = Best(PRODUCT_S, COPY_S)

@@ -7,7 +7,8 @@ import pytest
 from mfulab.samplers.reading import Reading
 from mfulab.timing import windows
 from mfulab.timing.clocks import HostClock
-from mfulab.timing.windows import Pace, measure_window, observe, warm_up
+from mfulab.timing.pace import Pace
+from mfulab.timing.windows import measure_window, observe, warm_up
 
 
 class Machine:

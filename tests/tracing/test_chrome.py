@@ -122,7 +122,7 @@ def test_what_does_not_fit_into_memory_is_said_before_it_is_read(tmp_path, monke
 
 
 def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(TraceError, match="No such file"):
+    with pytest.raises(TraceError, match="no such file"):
         read(tmp_path / "none.json")
 
 

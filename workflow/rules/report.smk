@@ -47,7 +47,7 @@ rule first_page:
         "results/tables/first_page.log",
     priority: 200
     conda:
-        "../../environment.yml"
+        "../envs/tools.yaml"
     resources:
         cpu_measurement=1,
         gpu=lab.gpu,

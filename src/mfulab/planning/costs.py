@@ -16,7 +16,7 @@ from mfulab.runtime import budget
 from mfulab.schema.errors import ConfigurationError
 from mfulab.schema.files import remove, write_json
 from mfulab.schema.replicates import replicate_of
-from mfulab.timing.windows import CPU_PACE, CUDA_PACE
+from mfulab.timing.pace import CPU_PACE, CUDA_PACE
 
 WORKER_S = 6.0  # of the warm worker's imports, for which the first run waits
 # A run that is forked from it, and Snakemake's part of it, without warm-up and windows.

@@ -120,7 +120,7 @@ class WorkloadConfig(Closed):
     optimizer_implementation: Literal["default", "for_loop", "foreach", "fused"] = Field(
         "default", description="One parameter after the other, all at once, or in one kernel; default: torch's choice."
     )
-    learning_rate: float = Field(1e-3, gt=0, le=1e3, description="The optimiser's.")
+    learning_rate: float = Field(1e-3, gt=0, le=1e38, description="The optimiser's.")
     learning_rate_schedule: Literal["constant", "cosine"] = Field(
         "constant", description="Course of the learning rate."
     )

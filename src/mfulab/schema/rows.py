@@ -314,13 +314,13 @@ def impossible(row: Row, now: datetime) -> str | None:
                 json.loads(value)
             except (ValueError, RecursionError) as error:
                 return f"{name}={value[:40]!r}: not JSON ({error})"
-        if not isinstance(value, int | float) or isinstance(value, bool) or math.isnan(value):
+        if not isinstance(value, int | float) or isinstance(value, bool) or value != value:
             continue
-        if math.isinf(value) and (name in UNBOUNDED or name.endswith("_error")):
+        if abs(value) == math.inf and (name in UNBOUNDED or name.endswith("_error")):
             continue
         may_be_tiny = name == "loss" or name.endswith("_error")
         if not is_in_range(value) and not ((abs(value) < 1 and may_be_tiny) or name.startswith(OF_A_FORMAT)):
-            return f"{name}={value:g}: out of range"
+            return f"{name}={str(value)[:24]}: out of range"  # an integer may be too large for a float
         if value < 0 and name not in SIGNED:
             return f"{name}={value:g}: below zero"
     try:

@@ -31,10 +31,11 @@ from mfulab.schema.profile_row import ProfileRow
 from mfulab.steps import beside, ranks
 from mfulab.steps.base import Measured, UnsupportedError
 from mfulab.timing.clocks import HostClock, clock_for
+from mfulab.timing.pace import CPU_PACE, CUDA_PACE, Pace
 from mfulab.timing.phases import measure_phases
 from mfulab.timing.probe import Probe, known_best, packed
 from mfulab.timing.statistics import Stats
-from mfulab.timing.windows import CPU_PACE, CUDA_PACE, Observation, Pace, are_noticed, measure_window, observe
+from mfulab.timing.windows import Observation, are_noticed, measure_window, observe
 from mfulab.tracing.analysis import Analysis
 from mfulab.tracing.operators import (
     KERNEL_COLUMNS,

@@ -74,8 +74,8 @@ def lost_parts(facts: Facts) -> dict[str, float]:
         idle, rest = parts["outside"], {"other_operators": parts["others"], "matmuls_below_best": _lost(parts)}
     else:
         busy = used if facts["kernel_busy_percent"] is None else facts["kernel_busy_percent"]
-        idle = 0.0 if busy is None else max(0.0, 100 - busy - copied)
-        rest = {} if busy is None else {"busy": busy - sent - (share or 0.0)}
+        busy = 100.0 if busy is None else busy  # nothing says that the device waits
+        idle, rest = max(0.0, 100 - busy - copied), {"busy": busy - sent - (share or 0.0)}
     waited = min(waited, idle)
     times = {"input_wait": waited, "copies": copied, "communication": sent, "idle": idle - waited}
     return {**beside, **times, **rest}

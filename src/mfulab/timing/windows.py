@@ -14,34 +14,15 @@ from functools import partial
 from mfulab.hardware.allocator import page_faults
 from mfulab.samplers.reading import Readings, Sampler, first_available, sampling
 from mfulab.timing.clocks import Clock
+from mfulab.timing.pace import Pace
 from mfulab.timing.probe import UNKNOWN, Best, State, Watch, best_of, is_disturbed
 from mfulab.timing.statistics import FEWEST_WINDOWS, Stats, relative_half_width
 
 Step = Callable[[], object]
 
 
-@dataclass(frozen=True)
-class Pace:
-    """Length of a measurement, in seconds; `tolerance` is the relative spread at which step times are steady.
-
-    `patience_s` is spent on further windows: where some were disturbed, and where their median is not yet known to
-    within `precision`, the relative half-width of its confidence interval (None: not asked for).
-    """
-
-    windows: int
-    window_s: float
-    warm_up_s: float
-    tolerance: float
-    patience_s: float = 0.0
-    precision: float | None = None
-
-
 # A device that ramps up doubles its clock; one that holds still moves it by some percent.
 CLOCK_TOLERANCE = 0.1
-
-# Of each process. The energy counter ticks each 100 ms and GPM wants more than that between samples: 3 s on a GPU.
-CPU_PACE = Pace(windows=2, window_s=0.4, warm_up_s=1.0, tolerance=0.05, patience_s=1.0)
-CUDA_PACE = Pace(windows=3, window_s=1.1, warm_up_s=5.0, tolerance=0.02, patience_s=3.0)
 
 FAULT_S = 2.5e-7  # the least that a page fault takes
 NOTICED = 0.01  # of a step: page faults that take less make no difference

@@ -1,0 +1,24 @@
+"""Lengths of a measurement: of its warm-up, its windows and its patience. Needs no torch, since planning reads them."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Length of a measurement, in seconds; `tolerance` is the relative spread at which step times are steady.
+
+    `patience_s` is spent on further windows: where some were disturbed, and where their median is not yet known to
+    within `precision`, the relative half-width of its confidence interval (None: not asked for).
+    """
+
+    windows: int
+    window_s: float
+    warm_up_s: float
+    tolerance: float
+    patience_s: float = 0.0
+    precision: float | None = None
+
+
+# Of each process. The energy counter ticks each 100 ms and GPM wants more than that between samples: 3 s on a GPU.
+CPU_PACE = Pace(windows=2, window_s=0.4, warm_up_s=1.0, tolerance=0.05, patience_s=1.0)
+CUDA_PACE = Pace(windows=3, window_s=1.1, warm_up_s=5.0, tolerance=0.02, patience_s=3.0)
