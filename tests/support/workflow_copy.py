@@ -37,6 +37,7 @@ def fake_steps(folder: Path, code: str, steps: Iterable[str] = STEPS) -> None:
 
 def copy_workflow(folder: Path, with_source: bool = False) -> Path:
     """The workflow's files in `folder`, without results; with the package too where a test edits it."""
+    folder.mkdir(exist_ok=True)
     names = ["Snakefile", "workflow", "config", "scripts", *(["src"] if with_source else [])]
     for name in names:
         source = ROOT / name

@@ -1,15 +1,16 @@
 """The package as an index would have it: a wheel that is built from the sdist, checked, and installed alone."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from support.processes import HANGS_S
-from support.workflow_copy import ROOT
+from support.workflow_copy import ROOT, copy_workflow
 
-pytestmark = pytest.mark.workflow
+pytestmark = [pytest.mark.workflow, pytest.mark.xdist_group("distribution")]
 ANYWHERE = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
 H100 = "NVIDIA H100 80GB HBM3"
 BASE_MB = 25  # on disk; a quarter of it to download
@@ -23,7 +24,10 @@ def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
 def there(tmp_path_factory):
     """An empty folder, and the programs of an environment that holds the wheel and what it requires."""
     folder = tmp_path_factory.mktemp("distribution")
-    built = run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder / "dist", ROOT, cwd=folder)
+    source = copy_workflow(folder / "source", with_source=True)  # building leaves files beside what is built
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    built = run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder / "dist", source, cwd=folder)
     assert built.returncode == 0, built.stdout[-2000:] + built.stderr[-2000:]
     checked = run(sys.executable, "-m", "twine", "check", "--strict", *(folder / "dist").iterdir(), cwd=folder)
     assert checked.returncode == 0, checked.stdout

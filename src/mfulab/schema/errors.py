@@ -18,7 +18,8 @@ class ConfigurationError(Exception):
 
     def __init__(self, message: str) -> None:
         shown = "".join(each if each.isprintable() else " " for each in message)
-        super().__init__(shown if len(shown) <= LONGEST else f"{shown[:LONGEST]}…")
+        ends = f"{shown[: LONGEST // 2]}…{shown[-LONGEST // 2 :]}"  # a long value stands between its key and the reason
+        super().__init__(shown if len(shown) <= LONGEST else ends)
 
 
 def unknown(what: str, value: object, choices: Iterable[object]) -> ConfigurationError:

@@ -51,7 +51,7 @@ def found_files(word: str, endings: tuple[str, ...]) -> list[Path]:
         pattern = str(path.relative_to(path.anchor)) if path.anchor else str(path)
         return sorted(one for one in base.glob(pattern) if one.is_file())
     except (OSError, ValueError, RuntimeError) as error:  # too long, no pattern, a home that is nobody's
-        raise ConfigurationError(f"{word}: {error}.") from error
+        raise ConfigurationError(f"{word}: {getattr(error, 'strerror', None) or error}.") from error
 
 
 def _below(folder: Path, endings: tuple[str, ...]) -> list[Path]:
