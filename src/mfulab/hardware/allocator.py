@@ -37,7 +37,8 @@ def kept_memory() -> Iterator[bool]:
 
     Gives False, and changes nothing, where the C library has no mallopt.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    library = ctypes.CDLL(None)
+    mallopt, malloc_trim = (getattr(library, name, None) for name in ("mallopt", "malloc_trim"))
     if mallopt is None:
         yield False
         return
@@ -47,6 +48,8 @@ def kept_memory() -> Iterator[bool]:
         mallopt(M_MMAP_MAX, MMAP_MAX)
         mallopt(M_MMAP_THRESHOLD, DYNAMIC_MAXIMUM)
         mallopt(M_TRIM_THRESHOLD, 2 * DYNAMIC_MAXIMUM)
+        if malloc_trim is not None:  # else a heap below the threshold stays, and serves blocks that would be mapped
+            malloc_trim(0)
 
 
 def mapped(*shape: int, dtype: torch.dtype) -> torch.Tensor:
