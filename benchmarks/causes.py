@@ -29,7 +29,7 @@ SETTINGS: dict[str, dict[str, str]] = {
 PROCESS = """
 import gc, os, statistics, time
 import torch
-from mfulab.hardware.cpu import usable_cores
+from mfulab.device.cpu import usable_cores
 if os.environ.get("MFULAB_CAUSE_GC") == "off":
     gc.disable()
 torch.set_num_threads(usable_cores())

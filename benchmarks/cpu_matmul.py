@@ -9,10 +9,9 @@ from pathlib import Path
 
 from targets import HEADER, Target, report
 
-from mfulab.schema.configs import BenchMatmulConfig
-from mfulab.schema.errors import UnsupportedError
-from mfulab.schema.rows import MatmulRow
-from mfulab.steps.bench_matmul import measure
+from mfulab.core.errors import UnsupportedError
+from mfulab.measurements.bench_matmul import BenchMatmulConfig, MatmulRow
+from mfulab.measurements.bench_matmul.measure import measure
 
 TARGET = Target("the best Numba rung on the CPU, share of torch", 30, "%", is_least=True)
 RUNGS = {

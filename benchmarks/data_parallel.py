@@ -13,8 +13,8 @@ from pathlib import Path
 
 from targets import HEADER, Target, report
 
-from mfulab.schema.configs import ProfileStepConfig
-from mfulab.steps import profile_step
+from mfulab.measurements.profile_step import ProfileStepConfig
+from mfulab.measurements.profile_step import measure as profile_step
 
 TARGET = Target("mfulab's scaling efficiency ÷ the plain script's", 0.95, is_least=True)
 PLAIN = Path(__file__).with_name("plain_ddp.py")

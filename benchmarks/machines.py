@@ -26,7 +26,7 @@ from pathlib import Path
 import pandas as pd
 import trivial
 
-from mfulab.language import verdicts
+from mfulab.core.language import verdicts
 from mfulab.planning.naming import short
 from mfulab.report import frames, trust
 
@@ -161,7 +161,7 @@ MACHINES = {
     "neighbour": Machine("a neighbour on half of a core", limits=neighbour, flag="beside"),
     "steal": Machine(
         "a hypervisor that takes a fifth (in the counters)",
-        edit=("src/mfulab/hardware/cpu.py", COUNTED, STOLEN),
+        edit=("src/mfulab/device/cpu.py", COUNTED, STOLEN),
         flag="stolen",
     ),
 }

@@ -14,10 +14,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from mfulab.hardware.identity import hardware_slug
+from mfulab.core.files import read_csv, write_json
+from mfulab.device.identity import hardware_slug
 from mfulab.planning.composition import compose_experiments
 from mfulab.planning.runs import plan
-from mfulab.schema.files import read_csv, write_json
 
 ROOT = Path(__file__).parents[1]
 CASES = {  # name: overrides beside fp32 on the CPU
@@ -40,9 +40,9 @@ PLAIN = """
 import json, resource, sys, time
 from pathlib import Path
 import torch
-from mfulab.hardware.cpu import usable_cores
+from mfulab.device.cpu import usable_cores
 from mfulab.models.workload import make_model
-from mfulab.schema.configs import ProfileStepConfig
+from mfulab.measurements.profile_step import ProfileStepConfig
 from mfulab.timing.statistics import Stats
 
 config = ProfileStepConfig.model_validate_json(Path(sys.argv[1]).read_text())

@@ -24,8 +24,8 @@ from pathlib import Path
 import trivial
 from targets import HEADER, Target, report
 
-from mfulab.schema.errors import ConfigurationError
-from mfulab.schema.files import remove
+from mfulab.core.errors import ConfigurationError
+from mfulab.core.files import remove
 from mfulab.tables import compare
 
 CHANGED = ("faster", "slower")
@@ -33,7 +33,7 @@ CHANGED = ("faster", "slower")
 SLOWER = """
 import time
 from mfulab.cli.step import main
-from mfulab.steps import profile_step
+from mfulab.measurements.profile_step import measure as profile_step
 
 made = profile_step.make_step
 

@@ -16,10 +16,10 @@ from pathlib import Path
 import torch
 
 import mfulab
-from mfulab.hardware.compute import prepare
-from mfulab.samplers.selection import samplers_for
-from mfulab.samplers.series import Series
-from mfulab.schema.groups import DeviceConfig
+from mfulab.core.groups import DeviceConfig
+from mfulab.device.compute import prepare
+from mfulab.device.samplers.selection import samplers_for
+from mfulab.device.samplers.series import Series
 from mfulab.timing.clocks import clock_for
 from mfulab.timing.pace import CPU_PACE, CUDA_PACE
 from mfulab.timing.statistics import FEWEST_WINDOWS, Stats, median_interval

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import torch
 
-from mfulab.hardware.cpu import usable_cores
+from mfulab.device.cpu import usable_cores
 from mfulab.kernels.threads import use_threads
 
 PAUSES_S = (0, 0.02, 0.05, 0.08, 0.1, 0.12, 0.15, 0.2)

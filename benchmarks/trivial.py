@@ -17,7 +17,7 @@ from support.workflow_copy import ROOT, STEPS, copy_workflow, fake_steps
 # What the step imports is a part of a run's cost; only its measurement returns at once.
 MEASURE = """
 import importlib
-importlib.import_module(f"mfulab.steps.{Path(__file__).stem}")
+importlib.import_module(f"mfulab.measurements.{Path(__file__).stem}.measure")
 measure = lambda config, folder: Measured(MEASUREMENTS[step].row(measured_s=0.0))
 """
 PLAN = """
@@ -98,6 +98,6 @@ def _rows(sweep: list[str], cores: str) -> list[str]:
 
 def machine() -> str:
     """One line about where this was measured."""
-    from mfulab.hardware.identity import hardware_slug
+    from mfulab.device.identity import hardware_slug
 
     return f"{hardware_slug('cpu')}, Python {sys.version.split()[0]}, load {os.getloadavg()[0]:.1f} at the start"

@@ -1,6 +1,6 @@
 """Hooks of mkdocs: the documentation's site from docs/, from what lies beside it, and from the models.
 
-Nothing is copied: the README is the first page, and tables and schemas are read from `mfulab.schema`.
+Nothing is copied: the README is the first page, and tables and schemas are read from `mfulab.core`.
 """
 
 import base64
@@ -14,10 +14,9 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
-from mfulab import __all__ as library
-from mfulab.language import catalogue
+from mfulab.core.language import catalogue
+from mfulab.measurements.registry import MEASUREMENTS
 from mfulab.report import figures, frames
-from mfulab.schema.measurements import MEASUREMENTS
 from mfulab.tables import build
 
 ROOT = Path(__file__).parent.parent
@@ -89,7 +88,7 @@ def _library() -> str:
     """The functions of `import mfulab`."""
     import mfulab
 
-    names = [getattr(mfulab, name) for name in library]
+    names = [getattr(mfulab, name) for name in mfulab.__all__]
     return "# Library\n\n" + "\n\n".join(f"::: {each.__module__}.{each.__qualname__}" for each in names)
 
 

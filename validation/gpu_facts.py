@@ -20,17 +20,17 @@ import executed_operations
 import psutil
 import torch
 
-from mfulab.hardware import cpu, gpu, nvml
-from mfulab.hardware.compute import allow_tf32, prepare
-from mfulab.hardware.device_peak import peak_of
-from mfulab.hardware.identity import NoDeviceError, hardware_slug
+from mfulab.core.groups import DeviceConfig
+from mfulab.device import cpu, gpu, nvml
+from mfulab.device.compute import allow_tf32, prepare
+from mfulab.device.device_peak import peak_of
+from mfulab.device.identity import NoDeviceError, hardware_slug
+from mfulab.device.samplers.reading import Readings
+from mfulab.device.samplers.selection import clock_reader, samplers_for
+from mfulab.device.samplers.series import Series
+from mfulab.measurements.environment import measure as environment
+from mfulab.mfu.utilization import utilization
 from mfulab.runtime.run import commit
-from mfulab.samplers.reading import Readings
-from mfulab.samplers.selection import clock_reader, samplers_for
-from mfulab.samplers.series import Series
-from mfulab.schema.groups import DeviceConfig
-from mfulab.steps import environment
-from mfulab.tables.mfu import utilization
 from mfulab.timing.best_matmul import matmul_of, sweep_triad
 from mfulab.timing.clocks import clock_for
 from mfulab.timing.pace import CPU_PACE, Pace

@@ -3,13 +3,13 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what type checkers and editors see; at run time each is imported when it is first used
-    from mfulab.conventions.explain import explain as explain
-    from mfulab.hardware.peaks import peak as peak
+    from mfulab.device.peaks import peak as peak
     from mfulab.interactive.decorator import measured as measured
     from mfulab.interactive.huggingface import TrainerCallback as TrainerCallback
     from mfulab.interactive.lightning import LightningCallback as LightningCallback
     from mfulab.interactive.measure import Measurement as measure  # noqa: N813
     from mfulab.interactive.without_data import flops_of as flops_of
+    from mfulab.mfu.explain import explain as explain
 
 __version__ = "0.1.0"
 
@@ -19,8 +19,8 @@ _LIBRARY = {
     "TrainerCallback": ("mfulab.interactive.huggingface", "TrainerCallback"),
     "LightningCallback": ("mfulab.interactive.lightning", "LightningCallback"),
     "flops_of": ("mfulab.interactive.without_data", "flops_of"),
-    "peak": ("mfulab.hardware.peaks", "peak"),
-    "explain": ("mfulab.conventions.explain", "explain"),
+    "peak": ("mfulab.device.peaks", "peak"),
+    "explain": ("mfulab.mfu.explain", "explain"),
 }
 __all__ = ["LightningCallback", "TrainerCallback", "explain", "flops_of", "measure", "measured", "peak"]
 
@@ -35,7 +35,7 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(import_module(module), attribute)
     except ModuleNotFoundError as error:
-        from mfulab.schema.errors import lacks
+        from mfulab.core.errors import lacks
 
         if not (sentence := lacks(f"mfulab.{name}", error.name or "")):
             raise

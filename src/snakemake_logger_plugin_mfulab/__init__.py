@@ -15,9 +15,9 @@ from snakemake import cli
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from mfulab.language.quantities import duration
+from mfulab.core.language.quantities import duration
+from mfulab.core.replicates import base_name
 from mfulab.runtime import budget, lifetime
-from mfulab.schema.replicates import base_name
 from snakemake_logger_plugin_mfulab.progress import Progress, Run
 from snakemake_logger_plugin_mfulab.text import row_remark, tail
 

@@ -9,8 +9,8 @@ import pytest
 from support.processes import HANGS_S
 from support.workflow_copy import ROOT
 
-from mfulab.schema.configs import CountFlopsConfig
-from mfulab.steps.count_flops import measure
+from mfulab.measurements.count_flops import CountFlopsConfig
+from mfulab.measurements.count_flops.measure import measure
 
 
 def by_hand(batch_size: int, width: int = 64, depth: int = 4, classes: int = 10) -> int:

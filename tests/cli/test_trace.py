@@ -7,7 +7,7 @@ from rich.cells import cell_len
 from support.trace_events import event, launched, operator, steps, trace, write
 
 from mfulab.cli.main import main
-from mfulab.language import LANGUAGES, Texts
+from mfulab.core.language import LANGUAGES, Texts
 
 
 def one_step(**metadata):

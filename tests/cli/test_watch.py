@@ -16,8 +16,8 @@ import mfulab
 from mfulab.cli import watch
 from mfulab.cli.export import PrometheusPage, json_line, prometheus_text
 from mfulab.cli.main import main
-from mfulab.hardware import nvml
-from mfulab.hardware.peaks import Peak
+from mfulab.device import nvml
+from mfulab.device.peaks import Peak
 from mfulab.interactive import published
 from mfulab.interactive.published import Rate
 

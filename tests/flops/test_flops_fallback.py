@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import nn
 
+from mfulab.core.groups import ModelConfig
 from mfulab.flops.count import CountError, count
 from mfulab.flops.values import KnownValues
 from mfulab.models.build import ModelError
 from mfulab.models.counted import count_model
-from mfulab.schema.groups import ModelConfig
 
 LINEAR = 2 * 3 * 8 * 8
 

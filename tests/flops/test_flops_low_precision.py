@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import ScalingType as scaling  # noqa: N813
 
+from mfulab.device.compute import allowed_precision
 from mfulab.flops.count import count
 from mfulab.flops.counter import Operations, OperatorCounter
 from mfulab.flops.formulas import weighted_peak_flop_s
 from mfulab.flops.layers import LayerTracker
 from mfulab.flops.operators import FORMULAS
-from mfulab.hardware.compute import allowed_precision
 
 ROWS, WIDTH, OUT = 32, 64, 48
 ONE = 2 * ROWS * WIDTH * OUT

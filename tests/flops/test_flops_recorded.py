@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn import functional
 
+from mfulab.core.said import Said
 from mfulab.flops.recorded import recorded_cost
-from mfulab.schema.said import Said
 
 A, B, C = torch.randn(6, 5), torch.randn(5, 7), torch.randn(7)
 Q, K, V = torch.randn(2, 3, 11, 8), torch.randn(2, 3, 13, 8), torch.randn(2, 3, 13, 4)

@@ -4,10 +4,10 @@ import pytest
 import torch
 from support.shape_classes import KERNELS, kernel_class
 
+from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Shape
 from mfulab.kernels.formats import FORMATS
 from mfulab.kernels.verification import check, exact_product, random_operands
-from mfulab.schema.errors import UnsupportedError
 
 pytestmark = [
     pytest.mark.gpu,

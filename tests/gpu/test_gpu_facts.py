@@ -9,9 +9,9 @@ import pytest
 import torch
 from support.nvml_stand_in import Gpu, StandIn
 
-from mfulab.hardware import identity, nvml
-from mfulab.hardware.identity import cuda_devices
-from mfulab.samplers.reading import Reading
+from mfulab.device import identity, nvml
+from mfulab.device.identity import cuda_devices
+from mfulab.device.samplers.reading import Reading
 from mfulab.timing.best_matmul import matmul_of
 from mfulab.timing.clocks import HostClock
 from mfulab.timing.pace import Pace

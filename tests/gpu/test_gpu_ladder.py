@@ -6,14 +6,14 @@ import pynvml
 import pytest
 import torch
 
-from mfulab.hardware import gpu, nvml
-from mfulab.hardware.device_peak import peak_of
-from mfulab.hardware.identity import cuda_devices
-from mfulab.hardware.peaks import gpu_peak
-from mfulab.samplers.gpm_sampler import GpmSampler, why_unsupported
-from mfulab.samplers.nvml_sampler import NvmlSampler
-from mfulab.samplers.series import Series
-from mfulab.schema.groups import DeviceConfig
+from mfulab.core.groups import DeviceConfig
+from mfulab.device import gpu, nvml
+from mfulab.device.device_peak import peak_of
+from mfulab.device.identity import cuda_devices
+from mfulab.device.peaks import gpu_peak
+from mfulab.device.samplers.gpm_sampler import GpmSampler, why_unsupported
+from mfulab.device.samplers.nvml_sampler import NvmlSampler
+from mfulab.device.samplers.series import Series
 from mfulab.timing.clocks import CudaClock
 from mfulab.timing.pace import Pace
 from mfulab.timing.windows import observe
@@ -138,8 +138,8 @@ def test_no_product_beats_the_highest_clocks_peak(product):
 
 
 def test_a_captured_training_step_learns(tmp_path):
-    from mfulab.schema.configs import ProfileStepConfig
-    from mfulab.steps import profile_step
+    from mfulab.measurements.profile_step import ProfileStepConfig
+    from mfulab.measurements.profile_step import measure as profile_step
 
     config = ProfileStepConfig.model_validate(
         {
@@ -164,8 +164,8 @@ def test_a_captured_training_step_learns(tmp_path):
 
 
 def test_phases_of_a_training_step_are_events_that_sum_to_it(tmp_path):
-    from mfulab.schema.configs import ProfileStepConfig
-    from mfulab.steps import profile_step
+    from mfulab.measurements.profile_step import ProfileStepConfig
+    from mfulab.measurements.profile_step import measure as profile_step
 
     config = ProfileStepConfig.model_validate(
         {

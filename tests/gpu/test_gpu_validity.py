@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from mfulab.hardware.identity import slug
+from mfulab.device.identity import slug
 
 NAN = float("nan")
 H100 = {"bf16": (789, 797), "fp32": (51.9, 52)}

@@ -14,9 +14,9 @@ import pytest
 from support.processes import HANGS_S
 from support.workflow_copy import ROOT
 
+from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.cutile import CuTile
 from mfulab.planning import load
-from mfulab.schema.errors import UnsupportedError
 
 FOLDER = ROOT / "validation" / "recording"
 COMMANDS = sorted(FOLDER.glob("[0-9]_*.sh"))

@@ -9,7 +9,7 @@ from support.processes import HANGS_S
 from support.workflow_copy import ROOT
 
 import mfulab
-from mfulab.schema.errors import EXTRAS
+from mfulab.core.errors import EXTRAS
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 BASE = {Requirement(text).name for text in PROJECT["dependencies"]}

@@ -12,7 +12,7 @@ import torch
 from support.processes import HANGS_S
 
 import mfulab
-from mfulab.hardware.compute import allowed_precision
+from mfulab.device.compute import allowed_precision
 from mfulab.interactive import ceiling, measure, peaks
 from mfulab.interactive.ceiling import Ceiling
 from mfulab.interactive.measure import MeasureWarning

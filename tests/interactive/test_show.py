@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
+from mfulab.core.language import LANGUAGES, catalogue
+from mfulab.device.samplers.reading import Reading
 from mfulab.interactive.show import show
-from mfulab.language import LANGUAGES, catalogue
-from mfulab.samplers.reading import Reading
 from mfulab.tables.verdict import CAUSES, judge
 
 QUIET = {

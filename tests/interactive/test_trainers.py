@@ -15,10 +15,10 @@ from support.workflow_copy import ROOT
 from torch import nn
 
 import mfulab
+from mfulab.core.files import found_files
+from mfulab.device.samplers.reading import Reading
 from mfulab.interactive.ceiling import Ceiling
 from mfulab.interactive.laps import as_job, merged
-from mfulab.samplers.reading import Reading
-from mfulab.schema.files import found_files
 from mfulab.tracing.reader import read_file
 
 EXAMPLES = ROOT / "examples"

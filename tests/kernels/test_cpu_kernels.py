@@ -4,13 +4,13 @@ import yaml
 from support.ladders import CPU_CLASSES
 from support.shape_classes import KERNELS, kernel_class, shape_classes
 
+from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import MatmulKernel, Shape
 from mfulab.kernels.formats import FORMATS
 from mfulab.kernels.numba_cpu_blocked import NumbaCpuBlocked
 from mfulab.kernels.numba_cpu_elementwise import NumbaCpuElementwise
 from mfulab.kernels.torch_compiled import TorchCompiled
 from mfulab.kernels.verification import check, exact_product, random_operands
-from mfulab.schema.errors import UnsupportedError
 
 SHAPES = shape_classes(64, 64) | {"single": Shape(1, 1, 1, 1), "wider_than_a_block": Shape(1, 64, 2050, 70)}
 

@@ -4,6 +4,7 @@ from support.cuda_on_host import HostError, run_on_host
 from support.ladders import LADDER
 from support.shape_classes import shape_classes
 
+from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Shape
 from mfulab.kernels.cuda_coalesced import CudaCoalesced
 from mfulab.kernels.cuda_double_buffered import CudaDoubleBuffered
@@ -17,7 +18,6 @@ from mfulab.kernels.cuda_warp_tile import CudaWarpTile
 from mfulab.kernels.cuda_wmma import CudaWmma
 from mfulab.kernels.formats import FORMATS
 from mfulab.kernels.verification import check, exact_product, random_operands
-from mfulab.schema.errors import UnsupportedError
 
 RUNGS = [(kind, precision) for kind in LADDER for precision in kind.precisions]
 SHAPES = {"single": Shape(1, 1, 1, 1)} | shape_classes(128, 48)

@@ -7,6 +7,7 @@ import pytest
 from support.ladders import LADDER
 from support.machine_code import disassembled, main_loops, needs_nvrtc
 
+from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Resources, Shape
 from mfulab.kernels.cuda_async_copies import CudaAsyncCopies
 from mfulab.kernels.cuda_double_buffered import CudaDoubleBuffered
@@ -17,7 +18,6 @@ from mfulab.kernels.cuda_vectorised import CudaVectorised
 from mfulab.kernels.cuda_warp_tile import CudaWarpTile
 from mfulab.kernels.cuda_wmma import CudaWmma
 from mfulab.kernels.nvrtc import compile_source, parse_resources
-from mfulab.schema.errors import UnsupportedError
 
 ALIGNED, ODD = Shape(1, 4096, 4096, 4096), Shape(1, 4095, 4097, 4095)
 MULTIPLY = {

@@ -10,6 +10,7 @@ from support.cuda_on_host import HostError, build, copy_sources
 from support.machine_code import disassembled, instructions, main_loops, needs_nvrtc
 from support.shape_classes import shape_classes
 
+from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Shape
 from mfulab.kernels.cuda_hopper import CudaHopper
 from mfulab.kernels.cuda_hopper_cluster import CudaHopperCluster
@@ -20,7 +21,6 @@ from mfulab.kernels.formats import FORMATS
 from mfulab.kernels.hopper import BOX, ROW_BYTES, STAGES, TILE_M, TILE_N, View, tensor_map
 from mfulab.kernels.nvrtc import SOURCES
 from mfulab.kernels.verification import check, exact_product, random_operands
-from mfulab.schema.errors import UnsupportedError
 
 ENTRY = """
 #include "hopper.cuh"

@@ -3,10 +3,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mfulab.core.groups import PrecisionConfig
 from mfulab.kernels.base import Shape
 from mfulab.kernels.formats import FORMATS, Format, effective_precision, format_of
 from mfulab.kernels.verification import check, exact_product, random_operands
-from mfulab.schema.groups import PrecisionConfig
 
 
 @pytest.mark.parametrize(

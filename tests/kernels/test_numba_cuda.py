@@ -12,11 +12,11 @@ from support.numba_machine_code import assembled, ptx_of
 from support.shape_classes import shape_classes
 from support.workflow_copy import ROOT
 
+from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Shape
 from mfulab.kernels.numba_cuda_naive import NumbaCudaNaive
 from mfulab.kernels.numba_cuda_shared import NumbaCudaShared
 from mfulab.kernels.numba_cuda_unrolled import NumbaCudaUnrolled
-from mfulab.schema.errors import UnsupportedError
 
 RUNGS = [(kind, precision) for kind in KINDS for precision in kind.precisions]
 

@@ -2,8 +2,8 @@ import pytest
 from support.ladders import CPU_CLASSES, KINDS, LADDER, SEMINAR
 from support.shape_classes import kernel_classes, shape_classes
 
+from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Shape
-from mfulab.schema.errors import UnsupportedError
 
 SHAPES = shape_classes(128, 64)
 ONE_OFF = {"one_under", "one_over"}

@@ -13,13 +13,13 @@ import pytest
 import torch
 from support.machine_code import disassembled, instructions
 
+from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Shape
 from mfulab.kernels.cute_dsl import CuteDsl
 from mfulab.kernels.cutile import CuTile
 from mfulab.kernels.formats import FORMATS
 from mfulab.kernels.helion_matmul import Helion
 from mfulab.kernels.verification import random_operands
-from mfulab.schema.errors import UnsupportedError
 
 
 def installed(module: str) -> bool:

@@ -10,8 +10,8 @@ from support.machine_code import resource_usage
 from support.shape_classes import shape_classes
 from support.workflow_copy import ROOT
 
+from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Shape
-from mfulab.schema.errors import UnsupportedError
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 

@@ -5,8 +5,8 @@ import time
 import pytest
 import torch
 
+from mfulab.device.samplers.cpu_sampler import CpuSampler
 from mfulab.models.busy import Spinning, TinyKernels, WideLinear
-from mfulab.samplers.cpu_sampler import CpuSampler
 
 
 @pytest.mark.parametrize(

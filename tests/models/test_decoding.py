@@ -4,11 +4,11 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from mfulab.core.errors import UnsupportedError
+from mfulab.core.groups import ModelConfig, WorkloadConfig
 from mfulab.models.build import build
 from mfulab.models.counted import count_model
 from mfulab.models.decoding import decoder, prefiller
-from mfulab.schema.errors import UnsupportedError
-from mfulab.schema.groups import ModelConfig, WorkloadConfig
 from mfulab.tables.join import profile_columns
 
 WIDTH, LAYERS, VOCABULARY, LENGTH, BATCH = 64, 2, 100, 24, 3

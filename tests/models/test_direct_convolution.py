@@ -7,11 +7,11 @@ import sys
 import pytest
 import torch
 
+from mfulab.core.errors import UnsupportedError
+from mfulab.core.groups import ModelConfig
 from mfulab.models.convolutional import OneConvolution
 from mfulab.models.counted import count_model
 from mfulab.models.direct_convolution import direct_convolution
-from mfulab.schema.errors import UnsupportedError
-from mfulab.schema.groups import ModelConfig
 
 WAYS = ("library", "im2col", "direct")
 

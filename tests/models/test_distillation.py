@@ -4,9 +4,9 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from mfulab.core.groups import PrecisionConfig, WorkloadConfig
 from mfulab.models.build import Batch
 from mfulab.models.workload import distillation_loss, teaching, training_step
-from mfulab.schema.groups import PrecisionConfig, WorkloadConfig
 
 FP32, CPU = PrecisionConfig(name="fp32", dtype="float32"), torch.device("cpu")
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from mfulab.core.errors import UnsupportedError
+from mfulab.core.groups import ExecutionConfig
 from mfulab.models import execution
 from mfulab.models.build import Batch
-from mfulab.schema.errors import UnsupportedError
-from mfulab.schema.groups import ExecutionConfig
 
 LINEAR = torch.nn.Linear(4, 2)
 BATCH = Batch(torch.randn(3, 4), torch.zeros(3, dtype=torch.long))

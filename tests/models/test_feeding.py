@@ -5,11 +5,11 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from mfulab.core.errors import UnsupportedError
+from mfulab.core.groups import ModelConfig, WorkloadConfig
+from mfulab.measurements.profile_step import ProfileStepConfig
 from mfulab.models.build import Batch, make_batch
 from mfulab.models.feeding import IMAGES, Mapped, Photographs, feeder
-from mfulab.schema.configs import ProfileStepConfig
-from mfulab.schema.errors import UnsupportedError
-from mfulab.schema.groups import ModelConfig, WorkloadConfig
 
 IMAGE = ModelConfig(name="m", _target_="torch.nn.Flatten", input_shape=[3, 28, 20])
 TOKENS = ModelConfig(
@@ -121,7 +121,7 @@ def test_what_this_device_or_model_cannot_do(config, keys, reason):
 
 
 def test_workers_beyond_the_cores_are_said(monkeypatch):
-    from mfulab.steps import profile_step
+    from mfulab.measurements.profile_step import measure as profile_step
 
     monkeypatch.setattr(profile_step, "usable_cores", lambda: 2)
     assert profile_step.beyond_cores(workload(loader_workers=2)) is None

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
+from mfulab.core.errors import UnsupportedError
+from mfulab.measurements.profile_step import ProfileStepConfig
+from mfulab.measurements.profile_step import measure as profile_step
 from mfulab.models import framework_layers, frameworks
-from mfulab.schema.configs import ProfileStepConfig
-from mfulab.schema.errors import UnsupportedError
-from mfulab.steps import profile_step
 
 CPU = torch.device("cpu")
 SMALL = {"name": "small", "_target_": "mfulab.models.convolutional.DigitCNN", "input_shape": [1, 28, 28]}

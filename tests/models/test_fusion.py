@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from mfulab.core.errors import UnsupportedError
 from mfulab.models import fusion
-from mfulab.schema.errors import UnsupportedError
 
 INPUTS = torch.randn(2, 6, 16, generator=torch.Generator().manual_seed(0))
 

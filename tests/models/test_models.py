@@ -4,10 +4,10 @@ import pytest
 import torch
 from support.models import CONFIGS, PARAMETERS, read
 
+from mfulab.core.errors import UnsupportedError
+from mfulab.core.groups import ModelConfig
 from mfulab.models.build import ModelError, build, enable_checkpointing, first_tensor, loss, make_batch
 from mfulab.models.counted import count_model
-from mfulab.schema.errors import UnsupportedError
-from mfulab.schema.groups import ModelConfig
 
 
 # `own` is the form that a user fills in.

@@ -7,11 +7,11 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from mfulab.hardware.identity import CudaDevice
+from mfulab.core.errors import UnsupportedError
+from mfulab.core.groups import DeviceConfig, ParallelConfig
+from mfulab.device.identity import CudaDevice
+from mfulab.measurements.profile_step import ProfileStepConfig
 from mfulab.models import parallel
-from mfulab.schema.configs import ProfileStepConfig
-from mfulab.schema.errors import UnsupportedError
-from mfulab.schema.groups import DeviceConfig, ParallelConfig
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 

@@ -5,11 +5,11 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
+from mfulab.core.errors import UnsupportedError
+from mfulab.core.groups import ModelConfig
 from mfulab.models import pruning
 from mfulab.models.build import build
 from mfulab.models.counted import count_model
-from mfulab.schema.errors import UnsupportedError
-from mfulab.schema.groups import ModelConfig
 
 PERCEPTRON = {
     "name": "perceptron",

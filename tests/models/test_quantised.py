@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import nn
 
+from mfulab.core.errors import UnsupportedError
+from mfulab.core.groups import ExecutionConfig, PrecisionConfig
+from mfulab.measurements.profile_step import ProfileStepConfig
 from mfulab.models.build import Batch
 from mfulab.models.quantised import GROUP, QuantisedLinear, quantise, weight_bytes
-from mfulab.schema.configs import ProfileStepConfig
-from mfulab.schema.errors import UnsupportedError
-from mfulab.schema.groups import ExecutionConfig, PrecisionConfig
 
 FP32 = PrecisionConfig(name="fp32", dtype="float32")
 IN, OUT = 64, 33  # of outputs no multiple of sixteen

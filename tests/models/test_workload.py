@@ -6,9 +6,9 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from mfulab.core.groups import LEAKED_STEPS, PrecisionConfig, WorkloadConfig
 from mfulab.models import workload
 from mfulab.models.build import Batch
-from mfulab.schema.groups import LEAKED_STEPS, PrecisionConfig, WorkloadConfig
 
 CPU, FP32 = torch.device("cpu"), PrecisionConfig(name="fp32", dtype="float32")
 BATCH = Batch(torch.randn(3, 4), torch.zeros(3, dtype=torch.long))

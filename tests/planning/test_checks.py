@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from support.planted import PLANTED
 from support.workflow_copy import ROOT
 
+from mfulab.core.errors import ConfigurationError
 from mfulab.planning import composition
 from mfulab.planning.checks import MOST
 from mfulab.planning.composition import compose_experiments
 from mfulab.planning.load import load, place
 from mfulab.planning.overrides import from_snakemake
 from mfulab.planning.runs import plan
-from mfulab.schema.errors import ConfigurationError
 
 CONFIG = ROOT / "config"
 EXAMPLES = int(os.environ.get("MFULAB_EXAMPLES", "30"))  # `make faults` takes 2,000

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from mfulab.core.errors import ConfigurationError
 from mfulab.planning import lock
-from mfulab.schema.errors import ConfigurationError
 
 
 @pytest.fixture

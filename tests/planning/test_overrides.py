@@ -5,8 +5,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mfulab.core.errors import ConfigurationError
 from mfulab.planning.overrides import complete, from_snakemake
-from mfulab.schema.errors import ConfigurationError
 
 values = st.recursive(
     st.integers() | st.booleans() | st.none(), lambda inner: st.lists(inner, max_size=3), max_leaves=5

@@ -16,16 +16,16 @@ from snakemake.target_jobs import parse_target_jobs_cli_args
 from snakemake_interface_executor_plugins.utils import TargetSpec, encode_target_jobs_cli_args
 from support.workflow_copy import ROOT
 
-from mfulab.language import LANGUAGES, catalogue
+from mfulab.core.errors import ConfigurationError
+from mfulab.core.language import LANGUAGES, catalogue
+from mfulab.core.replicates import base_name
+from mfulab.measurements.bench_matmul import BenchMatmulConfig
+from mfulab.measurements.registry import MEASUREMENTS
 from mfulab.planning.composition import Composition, Value, compose_experiments
 from mfulab.planning.naming import LONGEST, run_name
 from mfulab.planning.overrides import complete, from_snakemake
 from mfulab.planning.runs import excluded_because, plan
 from mfulab.planning.snakemake_workarounds import restore_commas
-from mfulab.schema.configs import BenchMatmulConfig
-from mfulab.schema.errors import ConfigurationError
-from mfulab.schema.measurements import MEASUREMENTS
-from mfulab.schema.replicates import base_name
 from mfulab.tables import remedies
 
 CONFIG = ROOT / "config"

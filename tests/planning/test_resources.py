@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from mfulab.measurements.profile_step import ProfileStepConfig
+from mfulab.measurements.registry import MEASUREMENTS
 from mfulab.planning.runs import Run
 from mfulab.planning.workflow import Workflow
-from mfulab.schema.configs import ProfileStepConfig
-from mfulab.schema.measurements import MEASUREMENTS
 
 STEP = {
     "model": {"name": "m", "_target_": "torch.nn.Linear", "input_shape": [4]},

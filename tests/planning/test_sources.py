@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from mfulab.core.errors import ConfigurationError
+from mfulab.measurements.registry import MEASUREMENTS
 from mfulab.planning import sources
-from mfulab.schema.errors import ConfigurationError
-from mfulab.schema.measurements import MEASUREMENTS
 
 
 @pytest.fixture
@@ -62,19 +62,19 @@ def test_a_kernel_brings_its_own_cuda_c_and_no_other(kernel, files):
 
 def test_the_tables_of_peaks_decide_what_holds_peaks_alone():
     tables = {path.name for path in (sources.PACKAGE / "hardware").glob("*.csv")}
-    assert {step for step in MEASUREMENTS if data(f"mfulab.steps.{step}") & tables} == {
+    assert {step for step in MEASUREMENTS if data(f"mfulab.measurements.{step}.measure") & tables} == {
         "ceilings",
         "published",
         "peaks_audit",
     }
-    assert data("mfulab.steps.ceilings") == tables
+    assert data("mfulab.measurements.ceilings.measure") == tables
     # A measured run's peak is in its ceiling's row; that of a trace is looked up when its row is joined.
     assert data("mfulab.tables.build") == {"checked_texts.csv", "datasheets.csv", "fma_per_clock_per_unit.csv"}
 
 
 def test_texts_decide_figures_and_page_and_no_table_or_measurement():
     catalogues = {path.name for path in (sources.PACKAGE / "language/catalogue").iterdir()}
-    assert [step for step in MEASUREMENTS if data(f"mfulab.steps.{step}") & catalogues] == []
+    assert [step for step in MEASUREMENTS if data(f"mfulab.measurements.{step}.measure") & catalogues] == []
     assert data("mfulab.tables.build") & catalogues == set()
     assert data("mfulab.report.figures.ceilings") - data("mfulab.tables.build") == catalogues
 
@@ -117,7 +117,7 @@ def test_data_are_followed_through_names_patterns_and_includes(elsewhere, monkey
 
 def test_a_module_is_not_looked_for_in_a_name_of_another(elsewhere):
     (elsewhere / "cpu.py").write_text("")
-    assert sources._file("mfulab.hardware.cpu.cpu") is None
+    assert sources._file("mfulab.device.cpu.cpu") is None
 
 
 def test_an_own_model_brings_its_files(own_module):

@@ -5,9 +5,9 @@ import os
 
 import pytest
 
+from mfulab.core.errors import ConfigurationError
 from mfulab.planning import store
 from mfulab.planning.runs import Run
-from mfulab.schema.errors import ConfigurationError
 
 
 def a_run(**config):

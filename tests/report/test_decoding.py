@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from mfulab.language import Texts
+from mfulab.core.language import Texts
 from mfulab.report import frames
 from mfulab.report.figures import decoding
 

@@ -16,8 +16,8 @@ from matplotlib.text import Text
 from support import report_rows
 from support.drawn import overlaps, texts
 
-from mfulab.language import Texts
-from mfulab.language.quantities import percent
+from mfulab.core.language import Texts
+from mfulab.core.language.quantities import percent
 from mfulab.report import figures, frames, trust
 from mfulab.report.drawing import labels, matmuls, relative, style
 from mfulab.report.figures import (

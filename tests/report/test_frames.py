@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from mfulab.language import Texts
+from mfulab.core.language import Texts
 from mfulab.report.figures import ceilings
 from mfulab.report.frames import own, with_machine
 

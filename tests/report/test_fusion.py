@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 from support.drawn import overlaps
 
-from mfulab.language import Texts
+from mfulab.core.language import Texts
 from mfulab.report import figures, frames
 from mfulab.report.figures import fusion
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from support import report_rows
 from support.planted import PLANTED
 
+from mfulab.core import files
+from mfulab.measurements.registry import MEASUREMENTS
 from mfulab.report import figures, frames
 from mfulab.report.drawing import vector
 from mfulab.report.figures import roofline
 from mfulab.report.page import document
-from mfulab.schema import files
-from mfulab.schema.measurements import MEASUREMENTS
 from mfulab.tables import build
 
 EXAMPLES = int(os.environ.get("MFULAB_EXAMPLES", "30"))  # `make faults` takes 300

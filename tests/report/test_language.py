@@ -13,13 +13,14 @@ from matplotlib import font_manager
 from matplotlib.ft2font import FT2Font
 
 import mfulab.report
-from mfulab.language import LANGUAGES, Texts, catalogue, verdicts
+from mfulab.core.groups import WorkloadConfig
+from mfulab.core.language import LANGUAGES, Texts, catalogue, verdicts
+from mfulab.core.rows import Status
+from mfulab.mfu import ladder
 from mfulab.report import figures
 from mfulab.report.drawing import fonts
-from mfulab.schema.groups import WorkloadConfig
-from mfulab.schema.rows import Status
-from mfulab.seminar import claims
-from mfulab.tables import compare, ladder, verdict
+from mfulab.tables import compare, verdict
+from mfulab.tables import seminar as claims
 
 PACKAGE = Path(mfulab.report.__file__).parent
 SAYING = [
@@ -31,7 +32,7 @@ SAYING = [
 TRACING = PACKAGE.parent / "tracing"
 SHOW = PACKAGE.parent / "interactive/show.py"
 TRACE_TEXT = PACKAGE.parent / "cli/trace_text.py"
-HEADROOM = PACKAGE.parent / "tables/headroom.py"
+HEADROOM = PACKAGE.parent / "mfu/headroom.py"
 ASKING = ("text", "words")
 CONSTANTS = (
     *("key", "PARTS", "RUNGS", "WORDS", "COUNTERS", "TIMES", "ORDERS"),

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from support import report_rows
 
+from mfulab.measurements.registry import TABLES
 from mfulab.report import figures, frames
 from mfulab.report.page import document
-from mfulab.schema.measurements import TABLES
 from mfulab.tables import build
 from mfulab.tables.columns import columns
 

@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 from support.drawn import overlaps
 
+from mfulab.core.language import Texts
 from mfulab.flops.parallel import plans
-from mfulab.language import Texts
 from mfulab.report import figures, frames
 from mfulab.report.figures import parallel_plans
 

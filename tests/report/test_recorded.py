@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from support import report_rows
 
-from mfulab.language import Texts
+from mfulab.core.language import Texts
+from mfulab.measurements.registry import RECORDED
 from mfulab.report import figures, frames
 from mfulab.report.page import document
-from mfulab.schema.measurements import RECORDED
 from mfulab.tables import build
 from mfulab.tables.recording import record
 

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from support import report_rows
 
-from mfulab.language import Texts
+from mfulab.core.language import Texts
 from mfulab.report import figures, frames
 from mfulab.report.drawing import hover, labels, runs, style
 from mfulab.tables import build

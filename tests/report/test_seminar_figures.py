@@ -7,7 +7,7 @@ import pytest
 from support import report_rows
 from support.drawn import overlaps
 
-from mfulab.language import Texts
+from mfulab.core.language import Texts
 from mfulab.report import figures, frames
 from mfulab.report.figures import (
     alignment,

@@ -5,7 +5,7 @@ import pytest
 from support.drawn import overlaps
 from support.workflow_copy import ROOT
 
-from mfulab.language import Texts
+from mfulab.core.language import Texts
 from mfulab.report import figures, frames
 from mfulab.report.figures import training_phases
 

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from mfulab.language import Texts
+from mfulab.core.language import Texts
 from mfulab.report.figures import transfers
 
 TEXT = Texts("en", "transfers")

@@ -6,11 +6,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from mfulab.language import Texts
+from mfulab.core.language import Texts
+from mfulab.mfu.headroom import PARTS
 from mfulab.report import answers, figures, trust
 from mfulab.report.page import document, why
 from mfulab.tables import remedies
-from mfulab.tables.headroom import PARTS
 from mfulab.tables.verdict import CAUSES
 
 WHY = Path(__file__).parents[2] / "docs/why.md"

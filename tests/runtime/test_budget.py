@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mfulab.core.errors import ConfigurationError
+from mfulab.core.files import write_csv
+from mfulab.core.replicates import numbered
 from mfulab.planning import costs
 from mfulab.planning.composition import compose_experiments
 from mfulab.planning.load import place
 from mfulab.planning.runs import Plan, Run, plan
 from mfulab.runtime import budget, client
 from mfulab.runtime.run import record_failure
-from mfulab.schema.errors import ConfigurationError
-from mfulab.schema.files import write_csv
-from mfulab.schema.replicates import numbered
 from mfulab.tables.replicates import merge_rows
 
 CONFIG = Path(__file__).parents[2] / "config"

@@ -11,7 +11,7 @@ import pytest
 from snakemake_interface_logger_plugins.registry import LoggerPluginRegistry
 from support.processes import HANGS_S
 
-from mfulab.language.quantities import duration
+from mfulab.core.language.quantities import duration
 from snakemake_logger_plugin_mfulab.progress import Progress, Run
 from snakemake_logger_plugin_mfulab.text import TAIL, row_remark, tail
 

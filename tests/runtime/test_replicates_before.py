@@ -2,10 +2,10 @@
 
 import pytest
 
+from mfulab.core.files import write_csv
+from mfulab.measurements.bench_matmul import BenchMatmulConfig
 from mfulab.runtime import client, processes
 from mfulab.runtime.run import _as_before
-from mfulab.schema.configs import BenchMatmulConfig
-from mfulab.schema.files import write_csv
 
 KERNEL = {"name": "torch", "_target_": "mfulab.kernels.torch_matmul.Torch"}
 

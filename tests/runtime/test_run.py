@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from mfulab.hardware import system
+from mfulab.device import system
 from mfulab.runtime import run
 
 

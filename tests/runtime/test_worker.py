@@ -17,17 +17,17 @@ import pytest
 from support.processes import HANGS_S, is_running, pid_in, until
 from support.workflow_copy import fake_steps
 
-from mfulab.hardware.identity import hardware_slug
+from mfulab.core.rows import LONGEST_MESSAGE
+from mfulab.device.identity import hardware_slug
 from mfulab.runtime import client, lifetime, processes
-from mfulab.schema.rows import LONGEST_MESSAGE
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the worker is for Linux: elsewhere there is none")
 
 # A step whose measurement is told by the kernel's name; everything around it is the real app and runner.
 MEASURE = """
 import ctypes, os, random, signal, subprocess, time
-from mfulab.schema.errors import ConfigurationError
-from mfulab.schema.rows import MatmulRow
+from mfulab.core.errors import ConfigurationError
+from mfulab.measurements.bench_matmul import MatmulRow
 
 def measure(config, folder):
     print("measuring", config.kernel.name)

@@ -3,7 +3,7 @@
 import yaml
 from support.workflow_copy import ROOT
 
-from mfulab.schema.groups import ModelConfig
+from mfulab.core.groups import ModelConfig
 
 CONFIGS = ROOT / "config" / "model"
 

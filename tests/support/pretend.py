@@ -20,7 +20,7 @@ HARDWARE = "nvidia-pretend"
 # `together`, each waits up to a minute until as many have begun as it says.
 MEASURE = """
 import json, os, time
-from mfulab.hardware import identity
+from mfulab.device import identity
 identity.hardware_slug = lambda device="auto": "nvidia-pretend"
 
 def measure(config, folder):

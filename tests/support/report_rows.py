@@ -7,25 +7,23 @@ import math
 from pathlib import Path
 from typing import Any
 
-from mfulab.schema.files import write_csv
-from mfulab.schema.measurements import MEASUREMENTS
-from mfulab.schema.memory_row import MemoryRow
-from mfulab.schema.number_formats_row import NumberFormatsRow
-from mfulab.schema.profile_row import ProfileRow
-from mfulab.schema.reading_row import ReadingRow
-from mfulab.schema.rows import (
-    CeilingRow,
-    CounterRow,
-    EnvironmentRow,
-    FlopsRow,
-    MatmulRow,
-    PeaksAuditRow,
-    PublishedRow,
-    Row,
-)
-from mfulab.schema.trace_row import TraceRow
-from mfulab.steps.rounding import ROUNDED
-from mfulab.steps.rounding_modes import nan_patterns, special_values
+from mfulab.core.files import write_csv
+from mfulab.core.rows import Row
+from mfulab.measurements.bench_matmul import MatmulRow
+from mfulab.measurements.ceilings import CeilingRow
+from mfulab.measurements.compare_counters import CounterRow
+from mfulab.measurements.count_flops import FlopsRow
+from mfulab.measurements.environment import EnvironmentRow
+from mfulab.measurements.number_formats import NumberFormatsRow
+from mfulab.measurements.number_formats.rounding import ROUNDED
+from mfulab.measurements.number_formats.rounding_modes import nan_patterns, special_values
+from mfulab.measurements.peaks_audit import PeaksAuditRow
+from mfulab.measurements.probe_memory import MemoryRow
+from mfulab.measurements.profile_step import ProfileRow
+from mfulab.measurements.published import PublishedRow
+from mfulab.measurements.read_trace import TraceRow
+from mfulab.measurements.read_utilization import ReadingRow
+from mfulab.measurements.registry import MEASUREMENTS
 
 CPU, GPU = "invented-cpu-4c", "invented-gpu-80gb"
 PEAKS = {  # TFLOP/s: (measured, computed)

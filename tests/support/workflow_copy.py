@@ -16,10 +16,10 @@ import sys, types
 from pathlib import Path
 # CODE
 from mfulab.cli.step import main
-from mfulab.schema.measurements import MEASUREMENTS
-from mfulab.steps.base import Measured
+from mfulab.measurements.registry import MEASUREMENTS
+from mfulab.core.measurement import Measured
 step = Path(__file__).stem
-module = types.ModuleType(f"mfulab.steps.{step}")
+module = types.ModuleType(f"mfulab.measurements.{step}.measure")
 module.measure = measure
 sys.modules[module.__name__] = module
 main(step)

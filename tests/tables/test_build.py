@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import report_rows
 
-from mfulab.language import verdicts
+from mfulab.core.language import verdicts
+from mfulab.measurements.registry import TABLES
 from mfulab.report import frames
-from mfulab.schema.measurements import TABLES
 from mfulab.tables import build
 from mfulab.tables.columns import columns
 

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfulab.language import verdicts
-from mfulab.tables import join, mfu
-from mfulab.tables.mfu import quotient_interval, utilization
+from mfulab.core.language import verdicts
+from mfulab.mfu import utilization as mfu
+from mfulab.mfu.utilization import quotient_interval, utilization
+from mfulab.tables import join
 
 positive = st.floats(1e-9, 1e15)
 maybe = st.one_of(st.none(), positive)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from mfulab.measurements.registry import MEASUREMENTS
 from mfulab.runtime.run import write_csv
-from mfulab.schema.measurements import MEASUREMENTS
 from mfulab.tables.merge import collect, main
 
 DEVICE = {"name": "cpu", "type": "cpu", "threads": None, "peak_tflop_s": {}}

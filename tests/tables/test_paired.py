@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from mfulab.cli import paired as command
-from mfulab.schema.errors import ConfigurationError
+from mfulab.core.errors import ConfigurationError
 from mfulab.tables.paired import judge
 
 RUNS, ROUNDS = 40, 4

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mfulab.schema.errors import ConfigurationError
-from mfulab.schema.files import write_csv
-from mfulab.schema.measurements import MEASUREMENTS
+from mfulab.core.errors import ConfigurationError
+from mfulab.core.files import write_csv
+from mfulab.measurements.registry import MEASUREMENTS
 from mfulab.tables import details, recording
 from mfulab.tables.merge import unpack
 from mfulab.tables.records import from_manifest

@@ -9,8 +9,8 @@ import pytest
 from support import report_rows
 from support.workflow_copy import ROOT
 
-from mfulab.schema.errors import ConfigurationError
-from mfulab.schema.measurements import RECORDED
+from mfulab.core.errors import ConfigurationError
+from mfulab.measurements.registry import RECORDED
 from mfulab.tables import build
 from mfulab.tables import recording as recordings
 from mfulab.tables.recording_check import FILES, check

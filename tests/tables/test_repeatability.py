@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from mfulab.schema.files import write_csv
+from mfulab.core.files import write_csv
 from mfulab.tables import compare, replicates
 from mfulab.tables.repeatability import trust
 

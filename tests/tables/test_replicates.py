@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfulab.schema.replicates import numbered, replicate_of, turn
+from mfulab.core.replicates import numbered, replicate_of, turn
 from mfulab.tables import compare, replicates
 from mfulab.tables.replicates import interval_columns, merge_rows, usual_variance
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfulab.language import verdicts
+from mfulab.core.language import verdicts
+from mfulab.mfu.headroom import PARTS
+from mfulab.mfu.ladder import RUNGS
+from mfulab.mfu.utilization import utilization
 from mfulab.tables.beside_ceiling import NEAR_CEILING
-from mfulab.tables.headroom import PARTS
-from mfulab.tables.ladder import RUNGS
-from mfulab.tables.mfu import utilization
 from mfulab.tables.verdict import CAUSES, COLUMNS, columns, judge
 
 HEALTHY = {

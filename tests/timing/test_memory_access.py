@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfulab.schema.configs import ProbeMemoryConfig
-from mfulab.schema.errors import UnsupportedError
-from mfulab.steps.probe_memory import level_of, measure, rates
+from mfulab.core.errors import UnsupportedError
+from mfulab.measurements.probe_memory import ProbeMemoryConfig
+from mfulab.measurements.probe_memory.measure import level_of, measure, rates
 from mfulab.timing.memory_access import LINE, Walk, by_columns, by_rows, chase, cycle, host_walk, in_order
 
 

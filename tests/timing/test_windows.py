@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from mfulab.samplers.reading import Reading
+from mfulab.device.samplers.reading import Reading
 from mfulab.timing import windows
 from mfulab.timing.clocks import HostClock
 from mfulab.timing.pace import Pace

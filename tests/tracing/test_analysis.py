@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from support.trace_events import H100, TRACE, event, launched, operator, steps, trace, write
 
 from mfulab.cli.main import main
-from mfulab.schema.said import Said
-from mfulab.tables import jobs, trace_join
+from mfulab.core.said import Said
+from mfulab.mfu import job as jobs
+from mfulab.tables import trace_join
 from mfulab.tracing.analysis import Analysis, analyse
 from mfulab.tracing.attribution import FUSED
 from mfulab.tracing.chrome import TraceError

@@ -9,8 +9,8 @@ import pytest
 import torch
 from support.trace_events import TRACE
 
-from mfulab.schema.groups import ProfileConfig
-from mfulab.steps import profile_step
+from mfulab.core.groups import ProfileConfig
+from mfulab.measurements.profile_step import measure as profile_step
 from mfulab.tracing import operators
 from mfulab.tracing.operators import TracedPass, operator_table, trace_readings, trace_steps
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mfulab.schema.trace_row import TraceRow
+from mfulab.measurements.read_trace import TraceRow
 from mfulab.tables.records import from_recorded
 from mfulab.tables.trace_join import trace_columns
 from mfulab.tracing.reader import read_file

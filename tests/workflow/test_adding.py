@@ -22,7 +22,7 @@ def row(folder: Path, pattern: str) -> dict[str, str]:
 
 def test_a_number_format_is_a_line_of_the_table_and_its_config(make_project):
     project = make_project(with_source=True)
-    table = project.folder / "src/mfulab/schema/formats.py"
+    table = project.folder / "src/mfulab/core/formats.py"
     line = '        Format("int8", "int8"'
     replace(table, line, f'        Format("fp8_e5m2", "float8_e5m2", "bfloat16", 8, 1, 3.4e-3),\n{line}')
     (project.folder / "config/precision/fp8_e5m2.yaml").write_text("name: fp8_e5m2\ndtype: float8_e5m2\n")
@@ -55,7 +55,7 @@ def test_a_joined_column_is_a_line_and_a_language_a_catalogue(make_project):
     join = project.folder / "src/mfulab/tables/join.py"
     line = '        "share_of_spec_percent": percent(speed, peak),'
     replace(join, line, f'{line}\n        "flops_per_byte": ratio(row.get("flops"), row.get("bytes_moved")),')
-    catalogues = project.folder / "src/mfulab/language/catalogue"
+    catalogues = project.folder / "src/mfulab/core/language/catalogue"
     english = (catalogues / "en.yaml").read_text(encoding="utf-8")
     (catalogues / "xx.yaml").write_text(english.replace("One matmul", "Xne xatrix xroduct"), encoding="utf-8")
     project.snakemake("report", "--config", "experiment=recorded", "overrides=report.language=xx")
@@ -67,7 +67,7 @@ def test_a_joined_column_is_a_line_and_a_language_a_catalogue(make_project):
 def test_a_step_is_its_entry_config_row_and_module(make_project):
     project = make_project(with_source=True)
     package = project.folder / "src/mfulab"
-    config = package / "schema/configs.py"
+    config = package / "core/configs.py"
     config.write_text(
         config.read_text()
         + '''
@@ -80,7 +80,7 @@ class CountLettersConfig(StepConfig):
     model: ModelConfig
 '''
     )
-    rows = package / "schema/rows.py"
+    rows = package / "core/rows.py"
     rows.write_text(
         rows.read_text()
         + '''
@@ -93,7 +93,7 @@ class LettersRow(Row):
 '''
     )
     replace(
-        package / "schema/measurements.py",
+        package / "measurements/registry.py",
         "    for each in (\n",
         """    for each in (
         Measurement(
@@ -104,8 +104,8 @@ class LettersRow(Row):
     )
     (package / "steps/count_letters.py").write_text(
         """
-from mfulab.schema.rows import LettersRow
-from mfulab.steps.base import Measured
+from mfulab.core.rows import LettersRow
+from mfulab.core.measurement import Measured
 
 
 def measure(config, folder):

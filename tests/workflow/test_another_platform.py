@@ -13,7 +13,7 @@ ONE_OF_EACH = ("model=linear_1024", "workload=inference", "batch_size=2", "kerne
 
 def test_a_sweep_without_proc_sys_and_a_worker(make_project):
     project = make_project(with_source=True)
-    module = project.folder / "src/mfulab/hardware/system.py"
+    module = project.folder / "src/mfulab/device/system.py"
     text = module.read_text()
     for line, pretended in (
         ('IS_LINUX = sys.platform == "linux"', "IS_LINUX = False"),

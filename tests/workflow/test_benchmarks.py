@@ -93,7 +93,7 @@ def test_trivial_sweeps_have_a_row_a_run_and_nothing_to_do_afterwards():
 def test_repeated_sweeps_are_judged_by_what_compare_says(tmp_path, capsys):
     import repeatability
 
-    from mfulab.schema.files import write_csv
+    from mfulab.core.files import write_csv
 
     for sweep, factor in (("a", 1.0), ("b", 1.001), ("c", 1.3)):
         for run in range(10):

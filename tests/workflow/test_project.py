@@ -17,8 +17,8 @@ from packaging.utils import canonicalize_name
 from support.workflow_copy import ROOT
 
 from mfulab.cli import schema
+from mfulab.measurements.registry import MEASUREMENTS
 from mfulab.planning import sources
-from mfulab.schema.measurements import MEASUREMENTS
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LOCKS = {path.stem: path.read_text() for path in (ROOT / "requirements").glob("*.lock")}

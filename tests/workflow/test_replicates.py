@@ -34,7 +34,7 @@ def test_more_replicates_measure_the_missing_ones_alone_and_changed_code_all(mak
     new = {path for path, time in project.rows().items() if before.get(path) != time}
     assert len(new) == 3, "the run and both its ceilings"
     assert all(path.endswith(",replicate=3/row.csv") for path in new)
-    step = project.folder / "src/mfulab/steps/profile_step.py"
+    step = project.folder / "src/mfulab/measurements/profile_step/measure.py"
     step.write_text(step.read_text() + "# measured otherwise\n")
     before = project.rows()
     assert processes(report(3)) == 3

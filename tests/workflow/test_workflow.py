@@ -8,7 +8,7 @@ import shutil
 import pytest
 from support.workflow_copy import MINIATURE
 
-from mfulab.schema.replicates import replicate_of
+from mfulab.core.replicates import replicate_of
 
 pytestmark = pytest.mark.workflow
 
@@ -117,7 +117,7 @@ def test_an_edited_kernel_re_runs_exactly_the_runs_that_use_it(measured):
 @pytest.mark.parametrize(
     ("file", "again"),
     [
-        ("hardware/datasheets.csv", {"ceilings", "seminar", "tables", "page", "report"}),
+        ("device/datasheets.csv", {"ceilings", "seminar", "tables", "page", "report"}),
         ("language/catalogue/ko.yaml", {"figure", "page", "report"}),  # tables hold keys, no sentence
         ("report/page/templates/report.css", {"page", "report"}),
         ("report/figures/ceilings.py", {"figure", "page", "report"}),

@@ -88,7 +88,7 @@ rule figure:
 # Numbers that need no measuring: computed once, and anew where the counting changed.
 rule seminar:
     input:
-        sources=lab.module_sources("mfulab.seminar.claims"),
+        sources=lab.module_sources("mfulab.tables.seminar"),
     output:
         "results/tables/seminar.csv",
     log:

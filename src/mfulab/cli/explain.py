@@ -8,12 +8,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from mfulab.conventions.conventions import ORDER
-from mfulab.conventions.explain import TOLERANCE, Explanation, Row, explain
-from mfulab.conventions.models import model_config, read_yaml
-from mfulab.conventions.roofline import expect
-from mfulab.schema.errors import ConfigurationError, lacks, unknown
-from mfulab.schema.groups import ModelConfig
+from mfulab.core.errors import ConfigurationError, lacks, unknown
+from mfulab.core.groups import ModelConfig
+from mfulab.mfu.conventions import ORDER
+from mfulab.mfu.explain import TOLERANCE, Explanation, Row, explain
+from mfulab.mfu.models import model_config, read_yaml
+from mfulab.mfu.roofline import expect
 
 COUNTS = ("sequence_length", "batch_size", "devices")
 NUMBERS = (*COUNTS, "tokens_per_s", "samples_per_s", "time_s", "reported", "peak_tflop_s")

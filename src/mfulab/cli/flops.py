@@ -8,11 +8,11 @@ from typing import Any
 
 from rich.console import Console
 
-from mfulab.conventions.decoders import computed, missing
-from mfulab.conventions.models import FOLDERS, model_config, read_yaml
+from mfulab.core.errors import ConfigurationError
+from mfulab.core.groups import ModelConfig
 from mfulab.flops.tree import layer_rows, quantity, render
-from mfulab.schema.errors import ConfigurationError
-from mfulab.schema.groups import ModelConfig
+from mfulab.mfu.decoders import computed, missing
+from mfulab.mfu.models import FOLDERS, model_config, read_yaml
 
 DEFAULT_TOKENS = 1024
 """Tokens of a sequence where a published config.json is given and no length."""

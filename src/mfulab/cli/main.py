@@ -121,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         error.show()
         return error.exit_code
     except ModuleNotFoundError as error:
-        from mfulab.schema.errors import lacks
+        from mfulab.core.errors import lacks
 
         if not (sentence := lacks("This", error.name or "")):
             raise

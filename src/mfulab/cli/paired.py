@@ -18,10 +18,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from mfulab.core.errors import ConfigurationError
+from mfulab.core.files import UnreadableError, read_csv, remove
+from mfulab.core.replicates import turn
 from mfulab.runtime import client, lifetime
-from mfulab.schema.errors import ConfigurationError
-from mfulab.schema.files import UnreadableError, read_csv, remove
-from mfulab.schema.replicates import turn
 from mfulab.tables import compare, paired
 
 PLACE = Path("results/paired").absolute()

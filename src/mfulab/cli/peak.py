@@ -6,9 +6,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from mfulab.hardware.at_hand import name_at_hand, peak_at_hand
-from mfulab.hardware.datasheets import UnknownDeviceError, find
-from mfulab.hardware.peaks import UNITS, Peak, peak
+from mfulab.device.at_hand import name_at_hand, peak_at_hand
+from mfulab.device.datasheets import UnknownDeviceError, find
+from mfulab.device.peaks import UNITS, Peak, peak
 
 
 def show(device: str | None = None, precision: str | None = None) -> int:

@@ -7,7 +7,7 @@ import click
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from mfulab.schema.measurements import MEASUREMENTS
+from mfulab.measurements.registry import MEASUREMENTS
 
 SET_BY_PLANNING = {"name", "target", "digest", "installed", "replicate", "path"}
 

@@ -18,16 +18,16 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from mfulab.language.quantities import duration, quantity
+from mfulab.core.errors import ConfigurationError
+from mfulab.core.files import UnreadableError, read_csv, write_text
+from mfulab.core.language.quantities import duration, quantity
+from mfulab.measurements.registry import MEASUREMENTS
 from mfulab.planning import lock, runs, store
 from mfulab.planning.composition import Composition, check, composed_by_hydra
 from mfulab.planning.load import CONFIG, RESULTS, emulated, place
 from mfulab.planning.overrides import complete
 from mfulab.planning.runs import Plan, Run
 from mfulab.runtime.client import USAGE
-from mfulab.schema.errors import ConfigurationError
-from mfulab.schema.files import UnreadableError, read_csv, write_text
-from mfulab.schema.measurements import MEASUREMENTS
 
 # Hydra's flags that take a value, and those that show something and run nothing.
 VALUED = {"--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd"}

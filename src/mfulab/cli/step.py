@@ -9,8 +9,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from mfulab.core.errors import ConfigurationError
 from mfulab.runtime.client import REFUSED, USAGE
-from mfulab.schema.errors import ConfigurationError
 
 
 def main(step: str) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mfulab.language import verdicts
-from mfulab.schema.errors import ConfigurationError
-from mfulab.schema.files import write_text
-from mfulab.tables import jobs
+from mfulab.core.errors import ConfigurationError
+from mfulab.core.files import write_text
+from mfulab.core.language import verdicts
+from mfulab.mfu import job as jobs
 from mfulab.tables.trace_join import trace_columns
 from mfulab.tracing.chrome import TraceError
 from mfulab.tracing.reader import Read, failed, files, read_file

@@ -10,11 +10,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from mfulab.core.language import Texts, verdicts
+from mfulab.core.language.quantities import percent, quantity, significant
 from mfulab.interactive.show import bar
-from mfulab.language import Texts, verdicts
-from mfulab.language.quantities import percent, quantity, significant
-from mfulab.tables import ladder as rungs
-from mfulab.tables.headroom import PARTS
+from mfulab.mfu import ladder as rungs
+from mfulab.mfu.headroom import PARTS
 from mfulab.tracing.analysis import Analysis, Product
 from mfulab.tracing.reader import Read
 

@@ -12,17 +12,17 @@ from rich.live import Live
 from rich.text import Text
 
 from mfulab.cli.export import PrometheusPage, json_line
+from mfulab.device import cpu, identity, nvml
+from mfulab.device.at_hand import peak_at_hand
+from mfulab.device.emulation import emulated_here
+from mfulab.device.samplers.gpm_sampler import GpmSampler
+from mfulab.device.samplers.poller import cpu_probe, cuda_probe
+from mfulab.device.samplers.reading import Reading, Readings
 from mfulab.flops.formulas import weighted_peak_flop_s
-from mfulab.hardware import cpu, identity, nvml
-from mfulab.hardware.at_hand import peak_at_hand
-from mfulab.hardware.emulation import emulated_here
 from mfulab.interactive.published import Rate, rates
 from mfulab.interactive.show import bar, ladder_table
-from mfulab.samplers.gpm_sampler import GpmSampler
-from mfulab.samplers.poller import cpu_probe, cuda_probe
-from mfulab.samplers.reading import Reading, Readings
-from mfulab.tables.ladder import Facts
-from mfulab.tables.mfu import utilization
+from mfulab.mfu.ladder import Facts
+from mfulab.mfu.utilization import utilization
 from mfulab.tables.verdict import expected_mfu
 
 Frame = tuple[Readings, str]

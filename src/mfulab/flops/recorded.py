@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from mfulab.core.said import Said
 from mfulab.flops.attention import SIGNATURES, VARIABLE_SIGNATURES, bind
 from mfulab.flops.operators import FORMULAS, Cost, convolution_flops
-from mfulab.schema.said import Said
 
 # The formats of matmuls, by the names of types in traces.
 TYPES = {

@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 import torch
 
-from mfulab.hardware.compute import matmuls_in
-from mfulab.samplers.reading import first_available, sampling
-from mfulab.samplers.selection import samplers_for
-from mfulab.schema.errors import UnsupportedError
+from mfulab.core.errors import UnsupportedError
+from mfulab.device.compute import matmuls_in
+from mfulab.device.samplers.reading import first_available, sampling
+from mfulab.device.samplers.selection import samplers_for
 from mfulab.tables.verdict import OTHERS
 from mfulab.timing.best_matmul import fastest_matmul, sweep_matmuls
 

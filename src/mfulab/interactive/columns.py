@@ -5,14 +5,14 @@ from typing import Any
 
 import torch
 
-from mfulab.hardware.compute import allowed_precision
+from mfulab.device.compute import allowed_precision
+from mfulab.device.samplers.reading import Reading, Readings
+from mfulab.device.samplers.selection import restriction_of, sources_answered
 from mfulab.interactive.kinds import Format
 from mfulab.interactive.peaks import WeightedPeaks
 from mfulab.interactive.steps import Step
 from mfulab.interactive.work import Work
-from mfulab.samplers.reading import Reading, Readings
-from mfulab.samplers.selection import restriction_of, sources_answered
-from mfulab.tables.mfu import product, ratio, utilization
+from mfulab.mfu.utilization import product, ratio, utilization
 from mfulab.timing.statistics import Stats, median_interval
 
 # Steps are cut into as many stretches for the confidence interval.

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from mfulab.samplers.reading import Readings
-from mfulab.tables.mfu import percent
+from mfulab.device.samplers.reading import Readings
+from mfulab.mfu.utilization import percent
 
 # Totals of a lap; everything else is a mean over it, and the peak of memory the largest.
 _SUMMED, _LARGEST = frozenset({"window_energy_j"}), frozenset({"memory_bytes", "other_processes"})

@@ -13,7 +13,13 @@ from typing import Any
 
 import torch
 
-from mfulab.hardware.compute import is_first_rank
+from mfulab.core.groups import DeviceConfig
+from mfulab.core.language import LANGUAGES
+from mfulab.device.compute import is_first_rank
+from mfulab.device.samplers.memory import PeakMemory
+from mfulab.device.samplers.reading import Readings, first_available, sampling
+from mfulab.device.samplers.selection import per_step, samplers_for
+from mfulab.device.samplers.series import Series
 from mfulab.interactive.columns import shares, times
 from mfulab.interactive.kinds import describe
 from mfulab.interactive.laps import merged, over_ranks
@@ -23,13 +29,7 @@ from mfulab.interactive.published import Published
 from mfulab.interactive.show import show
 from mfulab.interactive.steps import Mark, Step, What, samples_of, stretches, timed
 from mfulab.interactive.work import Work, counted_work, given_work, work_of_batch
-from mfulab.language import LANGUAGES
-from mfulab.samplers.memory import PeakMemory
-from mfulab.samplers.reading import Readings, first_available, sampling
-from mfulab.samplers.selection import per_step, samplers_for
-from mfulab.samplers.series import Series
-from mfulab.schema.groups import DeviceConfig
-from mfulab.tables import headroom
+from mfulab.mfu import headroom
 from mfulab.tables.verdict import Verdict, judge
 from mfulab.timing.clocks import clock_for
 from mfulab.tracing.operators import BlockTrace

@@ -7,18 +7,18 @@ from typing import Any
 
 import torch
 
+from mfulab.core.groups import DeviceConfig
+from mfulab.device.compute import allowed_precision, emulated
+from mfulab.device.device_peak import peak_of
+from mfulab.device.peaks import Peak
 from mfulab.flops.formulas import weighted_peak_flop_s
-from mfulab.hardware.compute import allowed_precision, emulated
-from mfulab.hardware.device_peak import peak_of
-from mfulab.hardware.peaks import Peak
 from mfulab.interactive.ceiling import Ceiling, measured_ceiling
 from mfulab.interactive.kinds import Format
-from mfulab.schema.groups import DeviceConfig
 
 
 @dataclass(frozen=True)
 class WeightedPeaks:
-    """Peaks in TFLOP/s under MFU, and those under HFU, as `mfulab.tables.mfu.utilization` takes a ceilings row.
+    """Peaks in TFLOP/s under MFU, and those under HFU, as `mfulab.mfu.utilization.utilization` takes a ceilings row.
 
     Attributes:
         model: under the FLOPs that the model needs.

@@ -112,6 +112,6 @@ def _identity(device: Any) -> str:
     """`cpu`, or the GPU's UUID, by which NVML knows it."""
     if device.type != "cuda":
         return str(device.type)
-    from mfulab.hardware.gpu import uuid_of
+    from mfulab.device.gpu import uuid_of
 
     return uuid_of(device)

@@ -7,10 +7,10 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from mfulab.language import Texts, verdicts
-from mfulab.language.quantities import percent
-from mfulab.samplers.reading import Reading
-from mfulab.tables import ladder
+from mfulab.core.language import Texts, verdicts
+from mfulab.core.language.quantities import percent
+from mfulab.device.samplers.reading import Reading
+from mfulab.mfu import ladder
 from mfulab.tables.verdict import Verdict
 from mfulab.timing.statistics import FEWEST_WINDOWS
 

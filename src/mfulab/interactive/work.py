@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
+from mfulab.device.samplers.reading import Reading
 from mfulab.interactive.kinds import Cost
 from mfulab.interactive.phases import Phases
 from mfulab.interactive.steps import Step, known
-from mfulab.samplers.reading import Reading
 
 HOW_TO_GIVE = (
     "give flops_per_step=, such as mfulab.flops_of(model, batch) of the model before it was wrapped"

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.devices import require_capability, require_grid
-from mfulab.schema.errors import UnsupportedError
 
 FP8_CAPABILITY = (8, 9)  # the first GPUs with fp8 matmuls
 

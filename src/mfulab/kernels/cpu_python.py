@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Launch, MatmulKernel, Shape
-from mfulab.schema.errors import UnsupportedError
 
 LARGEST = 2**27  # multiply-adds: about ten seconds
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Launch, MatmulKernel, Shape
-from mfulab.schema.errors import UnsupportedError
 
 WORKSPACE_BYTES = 32 << 20  # NVIDIA's advice for Hopper; a larger one lets more algorithms run
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Launch, MatmulKernel, Shape
 from mfulab.kernels.cublas import WORKSPACE_BYTES, workspace
-from mfulab.schema.errors import UnsupportedError
 
 _TYPES = {
     "fp32": ("CUDA_R_32F", "CUDA_R_32F", "COMPUTE_32F"),

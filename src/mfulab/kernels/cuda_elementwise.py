@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Launch, Shape, ceil_div
 from mfulab.kernels.cuda_c import CudaC
-from mfulab.schema.errors import UnsupportedError
 
 BLOCK = 256
 

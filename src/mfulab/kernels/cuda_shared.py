@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
+from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Launch, Shape, ceil_div
 from mfulab.kernels.cuda_c import CudaC
 from mfulab.kernels.devices import thread_block
-from mfulab.schema.errors import UnsupportedError
 
 
 class CudaShared(CudaC):

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
+from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Launch, Shape, ceil_div
 from mfulab.kernels.cuda_c import CudaC
 from mfulab.kernels.devices import require_shared_memory, require_shares, require_threads
-from mfulab.schema.errors import UnsupportedError
 
 
 class Tiled(CudaC):

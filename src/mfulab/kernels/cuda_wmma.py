@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
+from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Launch, Shape, ceil_div
 from mfulab.kernels.cuda_c import CudaC
 from mfulab.kernels.devices import require_shared_memory, require_shares, require_threads
-from mfulab.schema.errors import UnsupportedError
 
 _TYPES = {
     "fp16": {"OPERAND": "__half", "FRAGMENT": "__half", "SUM": "float", "RESULT": "__half", "DEPTH": "16"},

@@ -3,8 +3,8 @@
 import functools
 from typing import Any
 
+from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Launch, MatmulKernel, Shape
-from mfulab.schema.errors import UnsupportedError
 
 TILE = (128, 128, 32)  # as in cute_source, which needs the package
 

@@ -3,9 +3,9 @@
 import functools
 from typing import Any
 
+from mfulab.core.errors import UnsupportedError
+from mfulab.core.formats import FORMATS
 from mfulab.kernels.base import Launch, MatmulKernel, Shape, ceil_div
-from mfulab.schema.errors import UnsupportedError
-from mfulab.schema.formats import FORMATS
 
 # Where sums need more registers, the largest tiles that cuTile 1.7 compiles for Hopper without spills.
 UNSPILLED = {"fp32": (64, 64, 16), "fp8": (64, 128, 128)}

@@ -3,7 +3,7 @@
 import functools
 import math
 
-from mfulab.schema.errors import UnsupportedError
+from mfulab.core.errors import UnsupportedError
 
 WARP = 32
 LARGEST_GRID = (

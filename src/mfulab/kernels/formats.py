@@ -2,8 +2,8 @@
 
 import math
 
-from mfulab.schema.formats import BY_DTYPE, FORMATS, Format
-from mfulab.schema.groups import PrecisionConfig
+from mfulab.core.formats import BY_DTYPE, FORMATS, Format
+from mfulab.core.groups import PrecisionConfig
 
 # What an implementation might secretly do with operands of a type, and the error that would show it. Of types that are
 # not here nothing but their own rounding is expected.

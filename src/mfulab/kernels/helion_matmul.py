@@ -3,8 +3,8 @@
 import functools
 from typing import Any
 
+from mfulab.core.formats import FORMATS
 from mfulab.kernels.base import Launch, MatmulKernel, Shape, ceil_div
-from mfulab.schema.formats import FORMATS
 
 # Tile (m, n, k), warps, stages by the bytes of an operand's element; Helion's own search for them takes minutes.
 CONFIGS = {4: ((128, 128, 32), 8, 3), 2: ((128, 256, 64), 8, 3)}

@@ -3,9 +3,9 @@
 import ctypes
 from typing import Any, ClassVar, NamedTuple
 
+from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Launch, Shape, ceil_div
 from mfulab.kernels.cuda_c import CudaC, LaunchError, check, handle_of
-from mfulab.schema.errors import UnsupportedError
 
 TILE_M, TILE_N, STAGES = 128, 256, 4
 BOX = 64  # columns of B, and of C, in one box

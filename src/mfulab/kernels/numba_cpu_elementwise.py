@@ -4,8 +4,8 @@ from typing import Any
 
 from numba import njit, prange
 
+from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Launch, MatmulKernel, Shape
-from mfulab.schema.errors import UnsupportedError
 
 
 @njit(parallel=True)

@@ -6,10 +6,10 @@ from typing import Any
 
 from numba import cuda, float32
 
+from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Launch, Shape, ceil_div
 from mfulab.kernels.devices import thread_block
 from mfulab.kernels.numba_cuda import NumbaCuda
-from mfulab.schema.errors import UnsupportedError
 
 
 @functools.cache

@@ -6,9 +6,9 @@ from typing import Any
 
 from numba import cuda, float32, float64
 
+from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.devices import thread_block
 from mfulab.kernels.numba_cuda import NumbaCuda
-from mfulab.schema.errors import UnsupportedError
 
 
 @functools.cache

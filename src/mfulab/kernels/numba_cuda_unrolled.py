@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 from numba import config, cuda, float32, uint32
 
+from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Launch, Shape, ceil_div
 from mfulab.kernels.numba_cuda import NumbaCuda, current_stream, device_array
-from mfulab.schema.errors import UnsupportedError
 
 TILE, DEPTH, RUN = uint32(128), uint32(8), uint32(8)
 COLUMNS = uint32(16)  # TILE // RUN

@@ -5,8 +5,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Resources
-from mfulab.schema.errors import UnsupportedError
 
 SOURCES = Path(__file__).parent / "cuda"
 

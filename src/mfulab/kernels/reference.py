@@ -1,7 +1,7 @@
 """The library's matmul that every implementation is timed against in the same run."""
 
+from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import MatmulKernel, Shape
-from mfulab.schema.errors import UnsupportedError
 
 
 def reference_for(precision: str, device: str, shape: Shape) -> tuple[str, MatmulKernel] | None:

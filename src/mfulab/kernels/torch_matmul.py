@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 
+from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Launch, MatmulKernel, Shape
-from mfulab.schema.errors import UnsupportedError
 
 
 class Torch(MatmulKernel):

@@ -5,10 +5,10 @@ from typing import Any
 
 import triton
 
+from mfulab.core.formats import FORMATS
 from mfulab.kernels.base import Launch, Shape
 from mfulab.kernels.devices import require_grid
 from mfulab.kernels.triton_kernels import TritonKernel, matmul_tiles
-from mfulab.schema.formats import FORMATS
 
 # (tile_m, tile_n, tile_k in bytes of an operand's row, warps, stages)
 CANDIDATES = [

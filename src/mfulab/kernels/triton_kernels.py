@@ -6,8 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
+from mfulab.core.formats import FORMATS
 from mfulab.kernels.base import Launch, MatmulKernel, Resources, Shape, ceil_div
-from mfulab.schema.formats import FORMATS
 
 GROUP = 8  # rows of tiles that are walked together, so that their operands are found in the L2 cache
 

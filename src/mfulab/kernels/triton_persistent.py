@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from mfulab.core.errors import UnsupportedError
+from mfulab.core.formats import FORMATS
 from mfulab.kernels.base import Launch, Shape, ceil_div
 from mfulab.kernels.triton_kernels import TritonKernel, matmul_persistent, multiprocessors
-from mfulab.schema.errors import UnsupportedError
-from mfulab.schema.formats import FORMATS
 
 
 class TritonPersistent(TritonKernel):

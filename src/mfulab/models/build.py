@@ -10,9 +10,9 @@ import torch
 from torch.nn.parameter import UninitializedParameter
 from torch.utils.checkpoint import checkpoint
 
+from mfulab.core.errors import UnsupportedError
+from mfulab.core.groups import ModelConfig
 from mfulab.models.pruning import prune
-from mfulab.schema.errors import UnsupportedError
-from mfulab.schema.groups import ModelConfig
 
 Task = Literal["classification", "language_modeling"]
 

@@ -9,6 +9,8 @@ import psutil
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from mfulab.core.errors import UnsupportedError
+from mfulab.core.groups import ModelConfig
 from mfulab.flops.count import Count, CountError, count
 from mfulab.flops.fused import fused_operators
 from mfulab.flops.values import KnownValues
@@ -22,8 +24,6 @@ from mfulab.models.build import (
     require_positions,
 )
 from mfulab.models.decoding import decoder, prefiller
-from mfulab.schema.errors import UnsupportedError
-from mfulab.schema.groups import ModelConfig
 
 Means = Literal["meta", "fake", "cpu"]
 Mode = Literal["training", "inference", "prefill", "decoding"]

@@ -9,9 +9,9 @@ import numba
 import torch
 from numba import njit, prange
 
+from mfulab.core.errors import UnsupportedError
 from mfulab.flops import register
 from mfulab.flops.formulas import convolution_flops
-from mfulab.schema.errors import UnsupportedError
 
 DTYPES = (torch.float32, torch.float64)
 

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from mfulab.core.errors import UnsupportedError
+from mfulab.core.groups import ExecutionConfig
 from mfulab.models.build import Batch, LogitsOnly
-from mfulab.schema.errors import UnsupportedError
-from mfulab.schema.groups import ExecutionConfig
 
 # Steps before capture: lazy initialisation and the optimiser's state must not become part of the graph.
 _STEPS_BEFORE_CAPTURE = 3

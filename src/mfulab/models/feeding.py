@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from mfulab.core.errors import UnsupportedError
+from mfulab.core.groups import ModelConfig, WorkloadConfig
 from mfulab.models.build import Batch, make_batch
-from mfulab.schema.errors import UnsupportedError
-from mfulab.schema.groups import ModelConfig, WorkloadConfig
 
 Sample = tuple[torch.Tensor, torch.Tensor]
 IMAGES = 16  # different ones that are decoded again and again

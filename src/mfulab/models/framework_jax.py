@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from jax.example_libraries import optimizers
 
+from mfulab.core.groups import WorkloadConfig
 from mfulab.models.framework_layers import Layer, channels_first
-from mfulab.schema.groups import WorkloadConfig
 
 Parameters = list[tuple[Any, ...]]
 

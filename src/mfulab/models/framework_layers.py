@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from mfulab.schema.errors import UnsupportedError
+from mfulab.core.errors import UnsupportedError
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ import numpy as np
 import tensorflow as tf
 import torch
 
+from mfulab.core.groups import WorkloadConfig
 from mfulab.models.framework_layers import Layer, channels_first
-from mfulab.schema.groups import WorkloadConfig
 
 
 def use_threads(threads: int) -> None:

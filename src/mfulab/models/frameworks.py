@@ -10,11 +10,11 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from mfulab.hardware.cpu import usable_cores
+from mfulab.core.errors import UnsupportedError
+from mfulab.device.cpu import usable_cores
+from mfulab.measurements.profile_step import ProfileStepConfig
 from mfulab.models.build import Batch
 from mfulab.models.framework_layers import channels_last, layers_of
-from mfulab.schema.configs import ProfileStepConfig
-from mfulab.schema.errors import UnsupportedError
 
 PACKAGES = {
     "jax": ("jax",),

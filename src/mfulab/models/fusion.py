@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from mfulab.schema.errors import UnsupportedError
+from mfulab.core.errors import UnsupportedError
 
 
 class LibraryNormGelu(nn.Module):

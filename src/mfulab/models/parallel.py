@@ -10,13 +10,13 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from mfulab.core.errors import UnsupportedError
+from mfulab.core.groups import DeviceConfig, ParallelConfig
+from mfulab.device.cpu import usable_cores
+from mfulab.device.identity import cuda_devices
+from mfulab.device.samplers.reading import Reading
 from mfulab.flops.parallel import all_gather_bytes, all_reduce_bytes
-from mfulab.hardware.cpu import usable_cores
-from mfulab.hardware.identity import cuda_devices
 from mfulab.models.build import outermost_blocks
-from mfulab.samplers.reading import Reading
-from mfulab.schema.errors import UnsupportedError
-from mfulab.schema.groups import DeviceConfig, ParallelConfig
 
 # What the rank that is slowed on purpose sleeps in a step: more than ranks differ by on their own.
 SLOWED_SHARE, SLOWED_S = 0.3, 0.02  # of its step without the sleep, at least so many seconds

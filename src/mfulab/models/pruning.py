@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from mfulab.schema.errors import UnsupportedError
-from mfulab.schema.groups import ModelConfig
+from mfulab.core.errors import UnsupportedError
+from mfulab.core.groups import ModelConfig
 
 
 def perceptron(width: int, hidden: int, depth: int) -> nn.Sequential:

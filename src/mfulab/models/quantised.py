@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import nn
 
+from mfulab.core.errors import UnsupportedError
+from mfulab.core.groups import ExecutionConfig, PrecisionConfig
 from mfulab.models.build import Batch, first_tensor
-from mfulab.schema.errors import UnsupportedError
-from mfulab.schema.groups import ExecutionConfig, PrecisionConfig
 
 GROUP = 32  # weights that share a scale in 4 bits
 LEVELS = 127  # of a signed byte, to either side

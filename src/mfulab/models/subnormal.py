@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from mfulab.schema.errors import UnsupportedError
+from mfulab.core.errors import UnsupportedError
 
 
 class Elementwise(nn.Module):

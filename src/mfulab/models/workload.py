@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 import torch
 
+from mfulab.core.errors import UnsupportedError
+from mfulab.core.groups import LEAKED_STEPS, PrecisionConfig, WorkloadConfig
+from mfulab.measurements.profile_step import ProfileStepConfig
 from mfulab.models.build import Batch, build, first_tensor, loss, make_batch, require_positions
 from mfulab.models.decoding import decoder, prefiller
 from mfulab.models.pruning import compress
-from mfulab.schema.configs import ProfileStepConfig
-from mfulab.schema.errors import UnsupportedError
-from mfulab.schema.groups import LEAKED_STEPS, PrecisionConfig, WorkloadConfig
 
 StepFunction = Callable[[], torch.Tensor]
 Phase = Literal["forward", "backward", "optimiser", "other"]

@@ -11,12 +11,12 @@ import yaml
 from hydra.core.override_parser.types import Override
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError, create_model
 
+from mfulab.core.errors import ConfigurationError, unknown
+from mfulab.core.files import UnreadableError, read_text
+from mfulab.core.groups import SLUG, Closed
+from mfulab.core.replicates import MOST_REPLICATES
+from mfulab.measurements.registry import MEASUREMENTS
 from mfulab.planning.overrides import OPEN, put
-from mfulab.schema.errors import ConfigurationError, unknown
-from mfulab.schema.files import UnreadableError, read_text
-from mfulab.schema.groups import SLUG, Closed
-from mfulab.schema.measurements import MEASUREMENTS
-from mfulab.schema.replicates import MOST_REPLICATES
 
 MOST = 100_000  # values of one key, and runs of one step: more is a mistake
 PACKAGE = re.compile(r"^#\s*@package\s+_global_\s*$", re.MULTILINE)

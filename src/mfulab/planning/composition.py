@@ -18,10 +18,10 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 
+from mfulab.core.errors import ConfigurationError
+from mfulab.core.files import digests
 from mfulab.planning import checks
 from mfulab.planning.overrides import complete
-from mfulab.schema.errors import ConfigurationError
-from mfulab.schema.files import digests
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from mfulab.core.errors import ConfigurationError
+from mfulab.core.files import remove, write_json
+from mfulab.core.replicates import replicate_of
 from mfulab.planning.runs import Plan, Run
 from mfulab.runtime import budget
-from mfulab.schema.errors import ConfigurationError
-from mfulab.schema.files import remove, write_json
-from mfulab.schema.replicates import replicate_of
 from mfulab.timing.pace import CPU_PACE, CUDA_PACE
 
 WORKER_S = 6.0  # of the warm worker's imports, for which the first run waits

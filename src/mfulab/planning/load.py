@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mfulab.hardware.emulation import emulated_here
-from mfulab.hardware.identity import NoDeviceError, hardware_slug, resolve
+from mfulab.core.errors import ConfigurationError
+from mfulab.core.files import digests, read_text, write_json
+from mfulab.device.emulation import emulated_here
+from mfulab.device.identity import NoDeviceError, hardware_slug, resolve
+from mfulab.measurements.peaks_audit import AUDITED, installed_version
+from mfulab.measurements.published import PUBLISHED
 from mfulab.planning import traces
 from mfulab.planning.overrides import from_snakemake
 from mfulab.planning.runs import Plan, Run, plan
 from mfulab.planning.sources import PACKAGE, locate
-from mfulab.schema.configs import AUDITED, PUBLISHED, installed_version
-from mfulab.schema.errors import ConfigurationError
-from mfulab.schema.files import digests, read_text, write_json
 
 CONFIG = Path("config")
 RESULTS = Path("results")

@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from mfulab.hardware import system
+from mfulab.core.errors import ConfigurationError
+from mfulab.device import system
 from mfulab.runtime import processes
-from mfulab.schema.errors import ConfigurationError
 
 NAME = ".lock"
 LONGEST_COMMAND = 200  # characters of a command that a message quotes

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from mfulab.schema.replicates import numbered
+from mfulab.core.replicates import numbered
 
 LONGEST = 180  # bytes: file systems allow 255, and a temporary suffix must fit
 TUNABLE = (

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mfulab.schema.errors import ConfigurationError
+from mfulab.core.errors import ConfigurationError
 
 # Keys of these mappings are the user's own, so Hydra is told to add what is not there.
 OPEN = ("model.arguments", "device.peak_tflop_s")

@@ -16,15 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from mfulab.language import LANGUAGES
+from mfulab.core.configs import StepConfig
+from mfulab.core.errors import ConfigurationError, unknown
+from mfulab.core.formats import format_name
+from mfulab.core.language import LANGUAGES
+from mfulab.core.replicates import numbered
+from mfulab.measurements.ceilings import CeilingsConfig
+from mfulab.measurements.count_flops import CountFlopsConfig
+from mfulab.measurements.environment import EnvironmentConfig
+from mfulab.measurements.profile_step import ProfileStepConfig
+from mfulab.measurements.registry import MEASUREMENTS
 from mfulab.planning import traces
 from mfulab.planning.naming import run_name
 from mfulab.planning.overrides import put
-from mfulab.schema.configs import CeilingsConfig, CountFlopsConfig, EnvironmentConfig, ProfileStepConfig, StepConfig
-from mfulab.schema.errors import ConfigurationError, unknown
-from mfulab.schema.formats import format_name
-from mfulab.schema.measurements import MEASUREMENTS
-from mfulab.schema.replicates import numbered
 
 if TYPE_CHECKING:  # composing imports Hydra, which a remembered plan does without
     from mfulab.planning.composition import Composition

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
+from mfulab.core.errors import ConfigurationError, unknown
 from mfulab.planning.store import write_if_changed
-from mfulab.schema.errors import ConfigurationError, unknown
 
 PACKAGE = Path(__file__).resolve().parents[1]
 INCLUDE = re.compile(r'^#include "(.+)"', re.MULTILINE)
@@ -24,7 +24,7 @@ INCLUDE = re.compile(r'^#include "(.+)"', re.MULTILINE)
 @cache
 def step_sources(step: str) -> tuple[Path, ...]:
     """The step's module, every module of this package that it imports, at any depth, and the data that these read."""
-    return closure(f"mfulab.steps.{step}")
+    return closure(f"mfulab.measurements.{step}.measure")
 
 
 @cache

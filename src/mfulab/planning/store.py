@@ -13,10 +13,10 @@ from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 
+from mfulab.core.files import UnreadableError, cannot_be_written, parse_csv, read_text, remove, write_text
+from mfulab.core.rows import NOT_MEASURED
 from mfulab.planning.runs import Plan, Run
 from mfulab.runtime import budget
-from mfulab.schema.files import UnreadableError, cannot_be_written, parse_csv, read_text, remove, write_text
-from mfulab.schema.rows import NOT_MEASURED
 
 SUPERSEDED = "superseded"
 LEFT_OUT = re.compile(rf"{budget.LEFT_OUT}([\d.e+-]+)")

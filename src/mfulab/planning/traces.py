@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from mfulab.schema.errors import ConfigurationError
-from mfulab.schema.files import UnreadableError, digest, found_files
+from mfulab.core.errors import ConfigurationError
+from mfulab.core.files import UnreadableError, digest, found_files
 
 STEP = "read_trace"
 ENDINGS = (".json", ".json.gz")

@@ -13,18 +13,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from mfulab.language import Texts
-from mfulab.language.quantities import duration
+from mfulab.core.errors import ConfigurationError
+from mfulab.core.files import write_text
+from mfulab.core.language import Texts
+from mfulab.core.language.quantities import duration
+from mfulab.core.measurement import Measurement
+from mfulab.core.replicates import previous, replicate_of, turn
+from mfulab.measurements.registry import TABLES
 from mfulab.planning import lock, store
 from mfulab.planning.costs import Sweep
 from mfulab.planning.load import RESULTS, load
 from mfulab.planning.runs import Plan, Run
 from mfulab.planning.sources import PACKAGE, closure, digests, run_sources, write_digests
 from mfulab.runtime import client, devices, lifetime
-from mfulab.schema.errors import ConfigurationError
-from mfulab.schema.files import write_text
-from mfulab.schema.measurements import TABLES, Measurement
-from mfulab.schema.replicates import previous, replicate_of, turn
 
 PAGE = Path("reports/report.html")
 FIRST = 100  # added to the priority of what the page's first sentence needs

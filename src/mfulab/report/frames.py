@@ -1,4 +1,4 @@
-"""Tables as pandas frames, typed as `mfulab.schema.rows` says, however broken the files are."""
+"""Tables as pandas frames, typed as `mfulab.core.rows` says, however broken the files are."""
 
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -8,9 +8,9 @@ from typing import get_args
 
 import pandas as pd
 
-from mfulab.language import Texts
-from mfulab.schema.files import unquoted
-from mfulab.schema.measurements import TABLES
+from mfulab.core.files import unquoted
+from mfulab.core.language import Texts
+from mfulab.measurements.registry import TABLES
 from mfulab.tables import series
 from mfulab.tables.columns import FLAGS, TEXT, columns
 from mfulab.tables.records import PROGRESS

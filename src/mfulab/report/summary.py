@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mfulab.language.quantities import quantity
+from mfulab.core.language.quantities import quantity
 from mfulab.planning.naming import short
 from mfulab.report import frames, trust
 

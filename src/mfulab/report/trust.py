@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mfulab.language import Texts
-from mfulab.language.quantities import percent
+from mfulab.core.language import Texts
+from mfulab.core.language.quantities import percent
 from mfulab.planning.naming import short
 from mfulab.report import frames
 from mfulab.tables.beside_ceiling import ABOVE_PEAK

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from mfulab.schema.replicates import base_name, replicate_of
+from mfulab.core.replicates import base_name, replicate_of
 
 PLAN, LEDGER = "results/plan/budget.json", "results/plan/budget.log"
 PAGE = "page"  # in the place of a run's folder: the first page, which tells how long the last one will take

@@ -9,8 +9,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from mfulab.hardware import system
-from mfulab.hardware.identity import NoDeviceError, cuda_devices, slug
+from mfulab.device import system
+from mfulab.device.identity import NoDeviceError, cuda_devices, slug
 from mfulab.runtime.client import SOCKET, THREADS
 from mfulab.runtime.devices import GPUS
 from mfulab.runtime.processes import WORKFLOW

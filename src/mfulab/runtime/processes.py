@@ -7,7 +7,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from mfulab.hardware import system
+from mfulab.device import system
 
 WORKFLOW = "MFULAB_WORKFLOW"  # the process of the workflow, where it runs on this machine
 # How messages begin of runs that were ended from outside or crashed: another process may well come to its end.

@@ -12,16 +12,16 @@ from typing import cast
 
 from pydantic import ValidationError
 
-from mfulab.hardware import system
+from mfulab.core.configs import StepConfig
+from mfulab.core.errors import ConfigurationError, UnsupportedError
+from mfulab.core.files import UnreadableError, read_csv, read_json, write_csv
+from mfulab.core.measurement import Measured
+from mfulab.core.replicates import previous
+from mfulab.core.rows import LONGEST_MESSAGE, NOT_MEASURED, Row, Status
+from mfulab.device import system
+from mfulab.measurements.registry import MEASUREMENTS
 from mfulab.runtime.budget import LEFT_OUT
 from mfulab.runtime.processes import SIGNALLED, UNSUPERVISED
-from mfulab.schema.configs import StepConfig
-from mfulab.schema.errors import ConfigurationError, UnsupportedError
-from mfulab.schema.files import UnreadableError, read_csv, read_json, write_csv
-from mfulab.schema.measurements import MEASUREMENTS
-from mfulab.schema.replicates import previous
-from mfulab.schema.rows import LONGEST_MESSAGE, NOT_MEASURED, Row, Status
-from mfulab.steps.base import Measured
 from mfulab.timing.statistics import relative_half_width
 
 FEWEST_REPLICATES = 3  # that can be precise: two agree by chance
@@ -44,9 +44,9 @@ def measure(step: str, config_path: Path) -> Row:
     try:
         if config.on_device:
             system.check_processes()
-        measured = _as_before(step, config, folder) or importlib.import_module(f"mfulab.steps.{step}").measure(
-            config, folder
-        )
+        measured = _as_before(step, config, folder) or importlib.import_module(
+            f"mfulab.measurements.{step}.measure"
+        ).measure(config, folder)
     except (Exception, SystemExit) as error:  # argparse in a model's module ends the process
         traceback.print_exc()
         measured = Measured(_unmeasured(step, config, _status(error), _message(error)))
@@ -86,7 +86,7 @@ def check_device(config: StepConfig, folder: Path) -> str:
     """The hardware that the run's folder claims. Raises ConfigurationError if this machine is another one."""
     if not config.on_device:
         return ""
-    from mfulab.hardware.identity import NoDeviceError, hardware_slug
+    from mfulab.device.identity import NoDeviceError, hardware_slug
 
     claimed = folder.parents[1].name
     try:

@@ -34,7 +34,7 @@ PRELOADED = ("numpy", "numba", "torch", "torch._dynamo", "mfulab.cli.step", "mfu
 PACKAGES = ("steps", "models")  # every module of these, for all that they import
 REPORT = ("mfulab.tables.build", "mfulab.report.figures", "mfulab.report.page.document")
 # What the seminar's numbers need, in portions: a run that comes meanwhile waits for one.
-SEMINAR = ("torch", "torch._dynamo", "transformers.modeling_utils", "mfulab.seminar.claims")
+SEMINAR = ("torch", "torch._dynamo", "transformers.modeling_utils", "mfulab.tables.seminar")
 LIFELINE = 0
 
 

@@ -1,7 +1,7 @@
 """Causes of a verdict that compare a run with its ceiling: an emulated format, a ceiling in doubt, the limit itself."""
 
-from mfulab.schema.said import Numbers, Said
-from mfulab.tables.ladder import Facts
+from mfulab.core.said import Numbers, Said
+from mfulab.mfu.ladder import Facts
 
 NEAR_CEILING = 70.0  # % of the measured ceiling: what large, well-shaped models reach
 ABOVE_PEAK = 100.0001  # % from which a share is above its peak, and not rounded there

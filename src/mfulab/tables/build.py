@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mfulab.hardware.emulation import emulated_by_cpu, emulated_by_gpu
-from mfulab.schema.files import is_inside, write_csv, write_json
-from mfulab.schema.measurements import NO_MACHINE, TABLES
-from mfulab.schema.rows import LONGEST_MESSAGE
-from mfulab.tables import details, headroom, jobs, join, replicates, series, trace_join
+from mfulab.core.files import is_inside, write_csv, write_json
+from mfulab.core.rows import LONGEST_MESSAGE
+from mfulab.device.emulation import emulated_by_cpu, emulated_by_gpu
+from mfulab.measurements.registry import NO_MACHINE, TABLES
+from mfulab.mfu import headroom
+from mfulab.mfu import job as jobs
+from mfulab.tables import details, join, replicates, series, trace_join
 from mfulab.tables.columns import LEADING, Record, Records, columns
 from mfulab.tables.records import (
     AGAIN,

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from mfulab.schema.measurements import TABLES
-from mfulab.tables import jobs, join, trace_join, verdict
+from mfulab.measurements.registry import TABLES
+from mfulab.mfu import job as jobs
+from mfulab.tables import join, trace_join, verdict
 
 LEADING = ("hardware", "experiment", "run", "recorded", "status", "message")
 

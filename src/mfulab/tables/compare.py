@@ -20,11 +20,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mfulab.language.quantities import ABSENT, percent, quantity, significant
+from mfulab.core.errors import ConfigurationError
+from mfulab.core.files import unquoted, write_csv
+from mfulab.core.language.quantities import ABSENT, percent, quantity, significant
+from mfulab.measurements.registry import MEASUREMENTS
 from mfulab.planning.naming import short
-from mfulab.schema.errors import ConfigurationError
-from mfulab.schema.files import unquoted, write_csv
-from mfulab.schema.measurements import MEASUREMENTS
 from mfulab.tables import build, replicates, series
 from mfulab.tables.records import from_folder, from_recorded
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mfulab.schema.files import UnreadableError, read_csv, read_tail
+from mfulab.core.files import UnreadableError, read_csv, read_tail
 from mfulab.tables.records import read_config
 
 MOST_RUNS = 2000  # beyond it a page would grow past what a browser opens at once

@@ -8,10 +8,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from mfulab.core.formats import BY_DTYPE, FORMATS
 from mfulab.flops.memory import inference_peak_bytes, training_peak_bytes
-from mfulab.schema.formats import BY_DTYPE, FORMATS
-from mfulab.tables import headroom, verdict
-from mfulab.tables.mfu import TERA, default_basis, percent, product, ratio, tflop_s, total, utilization
+from mfulab.mfu import headroom
+from mfulab.mfu.utilization import TERA, default_basis, percent, product, ratio, tflop_s, total, utilization
+from mfulab.tables import verdict
 
 BYTES_COUNTED_PER_ELEMENT = 4  # count_flops gives bytes for float32 operands
 Values = Mapping[str, Any]

@@ -19,13 +19,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from mfulab.core import manifest
+from mfulab.core.errors import ConfigurationError
+from mfulab.core.files import UnreadableError, cannot_be_written, is_inside, read_csv, read_json, remove
+from mfulab.core.rows import impossible
+from mfulab.measurements.registry import MEASUREMENTS, NO_MACHINE
 from mfulab.planning import lock, store
 from mfulab.planning.store import is_complete, write_if_changed
-from mfulab.schema import manifest
-from mfulab.schema.errors import ConfigurationError
-from mfulab.schema.files import UnreadableError, cannot_be_written, is_inside, read_csv, read_json, remove
-from mfulab.schema.measurements import MEASUREMENTS, NO_MACHINE
-from mfulab.schema.rows import impossible
 
 COLLECTED = "+collected"
 LARGEST_UNPACKED = 16 << 30  # bytes of an archive

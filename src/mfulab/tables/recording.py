@@ -16,10 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mfulab.hardware.identity import hardware_slug
-from mfulab.schema import manifest
-from mfulab.schema.errors import ConfigurationError
-from mfulab.schema.files import (
+from mfulab.core import manifest
+from mfulab.core.errors import ConfigurationError
+from mfulab.core.files import (
     LARGEST,
     UnreadableError,
     cannot_be_written,
@@ -29,9 +28,10 @@ from mfulab.schema.files import (
     write_json,
     write_text,
 )
-from mfulab.schema.groups import SLUG
-from mfulab.schema.measurements import NO_MACHINE, RECORDED
-from mfulab.schema.rows import NOT_MEASURED
+from mfulab.core.groups import SLUG
+from mfulab.core.rows import NOT_MEASURED
+from mfulab.device.identity import hardware_slug
+from mfulab.measurements.registry import NO_MACHINE, RECORDED
 from mfulab.tables import build, series
 from mfulab.tables.columns import Record, Records, columns
 from mfulab.tables.recording_check import ABOUT, CONFIGS, DIRTY, SERIES, check

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mfulab.schema.files import LARGEST, UnreadableError, read_csv, read_json, read_text
-from mfulab.schema.measurements import RECORDED
+from mfulab.core.files import LARGEST, UnreadableError, read_csv, read_json, read_text
+from mfulab.measurements.registry import RECORDED
 from mfulab.tables import build
 from mfulab.tables.columns import JOINED, Record, columns
 from mfulab.tables.records import Collected, ceiling_name, from_recorded

@@ -7,8 +7,8 @@ sentence: section `advice` of the catalogues.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mfulab.tables.headroom import PARTS
-from mfulab.tables.ladder import number
+from mfulab.mfu.headroom import PARTS
+from mfulab.mfu.ladder import number
 from mfulab.tables.verdict import CAUSES
 
 

@@ -11,8 +11,8 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from mfulab.schema.replicates import base_name, replicate_of
-from mfulab.schema.rows import NOT_MEASURED
+from mfulab.core.replicates import base_name, replicate_of
+from mfulab.core.rows import NOT_MEASURED
 from mfulab.tables import states
 from mfulab.timing.statistics import Stats, relative_half_width
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from mfulab.schema.files import UnreadableError, opened, read_csv, unquoted
+from mfulab.core.files import UnreadableError, opened, read_csv, unquoted
 from mfulab.tables.details import thin
 
 IDENTITY = ("hardware", "recorded", "run")

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from mfulab.core.errors import UnsupportedError
+from mfulab.core.files import write_csv
+from mfulab.mfu import job as jobs
 from mfulab.runtime.run import commit
-from mfulab.schema.errors import UnsupportedError
-from mfulab.schema.files import write_csv
-from mfulab.tables import jobs
 from mfulab.tables.columns import Record, columns
 from mfulab.tables.records import from_recorded
 from mfulab.tables.trace_join import trace_columns

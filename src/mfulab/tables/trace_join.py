@@ -4,13 +4,14 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from mfulab.core.said import Said, packed_all
+from mfulab.device.datasheets import UnknownDeviceError, find
+from mfulab.device.peaks import Peak, peak
 from mfulab.flops.formulas import seconds_at_peaks, weighted_peak_flop_s
-from mfulab.hardware.datasheets import UnknownDeviceError, find
-from mfulab.hardware.peaks import Peak, peak
-from mfulab.schema.said import Said, packed_all
-from mfulab.tables import headroom, verdict
+from mfulab.mfu import headroom
+from mfulab.mfu.utilization import TERA, percent, product, ratio, tflop_s
+from mfulab.tables import verdict
 from mfulab.tables.join import Values
-from mfulab.tables.mfu import TERA, percent, product, ratio, tflop_s
 
 MOST_UNCOUNTED = 50.0  # % of matmuls' time: beyond it MFU would say more of what is not known than of what is
 

@@ -1,7 +1,7 @@
 """Verdict on a run: the rung at which its ladder drops, and the cause of the largest part of the time that it loses.
 
 A pure function of one joined row of a step or trace. A verdict is keys and numbers, which is what tables store; its
-sentences stand in the catalogues, under `verdict`, and `mfulab.language.verdicts` forms them. The thresholds are rules
+sentences stand in the catalogues, under `verdict`, and `core/language/verdicts.py` forms them. The thresholds are rules
 of thumb, and every sentence carries the numbers that it rests on, so that a reader can disagree.
 """
 
@@ -9,10 +9,10 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from mfulab.schema.said import Said, packed, packed_all
-from mfulab.tables import headroom
+from mfulab.core.said import Said, packed, packed_all
+from mfulab.mfu import headroom
+from mfulab.mfu.ladder import TENSOR_PRECISIONS, Drop, Facts, largest_drop
 from mfulab.tables.beside_ceiling import ABOVE_PEAK, compute_bound, doubtful_ceiling, emulated_format
-from mfulab.tables.ladder import TENSOR_PRECISIONS, Drop, Facts, largest_drop
 
 AS_LARGE = 0.9  # of the largest part: which of two such parts is named, the more telling cause decides
 WASTED = 20.0  # % from which padding, or a clock that was held back, is worth naming

@@ -10,9 +10,9 @@ import numpy as np
 import threadpoolctl
 import torch
 
-from mfulab.hardware import cpu
-from mfulab.schema.errors import UnsupportedError
-from mfulab.schema.formats import FORMATS
+from mfulab.core.errors import UnsupportedError
+from mfulab.core.formats import FORMATS
+from mfulab.device import cpu
 from mfulab.timing.clocks import Clock, clock_for
 from mfulab.timing.statistics import Stats
 

@@ -8,7 +8,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from mfulab.schema.errors import UnsupportedError
+from mfulab.core.errors import UnsupportedError
 
 LINE = 8  # elements of 8 bytes in a line of 64
 CHASED = (1 << 16, 1 << 20)  # least and most steps of a pointer chase in one call; the next call goes on from there

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from mfulab.schema.files import UnreadableError, read_csv
+from mfulab.core.files import UnreadableError, read_csv
 
 DISTURBED = 1.3  # times as slow as the machine's best: above what the probe itself varies by
 PLACED = 1.4  # a copy varies so much between processes of an idle machine, by where their pages lie
@@ -87,7 +87,7 @@ class Probe:
     def __init__(self, device: Any, clock_mhz: Callable[[], float | None] = lambda: None) -> None:
         import torch
 
-        from mfulab.hardware.allocator import mapped
+        from mfulab.device.allocator import mapped
         from mfulab.timing.clocks import clock_for
 
         self._on_cpu, self._clock_mhz, self._clock = device.type == "cpu", clock_mhz, clock_for(device)
@@ -146,7 +146,7 @@ def best_now(device: Any, limit_s: float) -> Best:
 
 def _others() -> tuple[float, float]:
     """CPU seconds of other processes until now, and of all CPUs that this one may use."""
-    from mfulab.hardware.cpu import system_seconds
+    from mfulab.device.cpu import system_seconds
 
     system, own = system_seconds(), os.times()
     return system.busy - own.user - own.system, system.total

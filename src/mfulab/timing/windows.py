@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from mfulab.hardware.allocator import page_faults
-from mfulab.samplers.reading import Readings, Sampler, first_available, sampling
+from mfulab.device.allocator import page_faults
+from mfulab.device.samplers.reading import Readings, Sampler, first_available, sampling
 from mfulab.timing.clocks import Clock
 from mfulab.timing.pace import Pace
 from mfulab.timing.probe import UNKNOWN, Best, State, Watch, best_of, is_disturbed

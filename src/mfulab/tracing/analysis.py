@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from mfulab.samplers.reading import Readings
-from mfulab.schema.said import Said
+from mfulab.core.said import Said
+from mfulab.device.samplers.reading import Readings
 from mfulab.tracing.attribution import Attribution, attribute
 from mfulab.tracing.device_time import DeviceTime
 from mfulab.tracing.host_time import HostTime

@@ -14,9 +14,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import IO, Any
 
-from mfulab.hardware.cpu import memory_limit_bytes
-from mfulab.schema.errors import UnsupportedError
-from mfulab.schema.files import UnreadableError, opened
+from mfulab.core.errors import UnsupportedError
+from mfulab.core.files import UnreadableError, opened
+from mfulab.device.cpu import memory_limit_bytes
 
 BATCH_BYTES = 16 << 20
 MOST_BATCHES = 4  # without an end of an event

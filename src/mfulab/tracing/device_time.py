@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from mfulab.samplers.reading import Reading, Readings, missing
+from mfulab.device.samplers.reading import Reading, Readings, missing
 from mfulab.tracing.attribution import COMPILED, Attribution
 from mfulab.tracing.intervals import Intervals, clip, exclusive, gaps, length, overlapped, union
 from mfulab.tracing.recording import COMMUNICATION, COMPUTE, COPY, Recording, launch_of

@@ -4,11 +4,11 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mfulab.conventions.models import model_config
+from mfulab.core.errors import ConfigurationError
 from mfulab.flops.count import CountError
+from mfulab.mfu.models import model_config
 from mfulab.models.build import ModelError
 from mfulab.models.counted import count_model
-from mfulab.schema.errors import ConfigurationError
 
 
 def count(

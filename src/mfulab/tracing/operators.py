@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
+from mfulab.device.samplers.reading import Readings, missing
 from mfulab.flops.certainty import has_formula, is_product
-from mfulab.samplers.reading import Readings, missing
 from mfulab.tracing.analysis import Analysis, analyse
 from mfulab.tracing.chrome import TraceError
 from mfulab.tracing.events import read

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from mfulab.core.said import Said
 from mfulab.flops.operators import Cost
 from mfulab.flops.recorded import NO_SHAPES, Recorded, recorded_format
-from mfulab.schema.said import Said
 from mfulab.tracing.attribution import Attribution
 from mfulab.tracing.recording import COMPUTE, Recording
 from mfulab.tracing.shares import called

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mfulab.schema.files import found_files
-from mfulab.schema.trace_row import TraceRow
+from mfulab.core.files import found_files
+from mfulab.measurements.read_trace import TraceRow
 from mfulab.tracing.analysis import Analysis, analyse, devices
 from mfulab.tracing.attribution import attribute
 from mfulab.tracing.chrome import TraceError

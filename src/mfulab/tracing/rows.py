@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from mfulab.schema.formats import ELEMENT_BYTES
-from mfulab.schema.said import Said, packed_all
-from mfulab.schema.trace_row import TraceRow
+from mfulab.core.formats import ELEMENT_BYTES
+from mfulab.core.said import Said, packed_all
+from mfulab.measurements.read_trace import TraceRow
 from mfulab.tracing.analysis import Analysis, Product
 from mfulab.tracing.recording import Recording
 

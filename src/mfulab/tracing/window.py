@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mfulab.schema.said import Said
+from mfulab.core.said import Said
 from mfulab.tracing.chrome import TraceError
 from mfulab.tracing.recording import Recording, Times, launch_of
 

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from mfulab.language import Texts
+from mfulab.core.language import Texts
 from mfulab.report import frames
 from mfulab.report.drawing import labels, runs, style, ticks
 

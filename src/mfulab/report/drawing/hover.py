@@ -7,7 +7,7 @@ from pathlib import Path
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from mfulab.schema.files import write_text
+from mfulab.core.files import write_text
 
 # Matplotlib writes a collection's URLs as links, an element each; what begins so is no link but a title.
 MARK = "hover:"

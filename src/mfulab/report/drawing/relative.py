@@ -4,12 +4,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from mfulab.language import Texts
-from mfulab.language.quantities import significant
+from mfulab.core.formats import FORMATS
+from mfulab.core.language import Texts
+from mfulab.core.language.quantities import significant
+from mfulab.mfu.utilization import quotient_interval
 from mfulab.report import frames, trust
 from mfulab.report.drawing import runs, style, ticks
-from mfulab.schema.formats import FORMATS
-from mfulab.tables.mfu import quotient_interval
 
 KEYS = ("machine", "model", "workload", "mode", "precision", "execution", "sequence_length", "batch_size")
 MOST = 24  # models a panel

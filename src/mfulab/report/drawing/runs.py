@@ -16,8 +16,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from numpy.typing import ArrayLike
 
-from mfulab.language import Texts
-from mfulab.language.quantities import significant
+from mfulab.core.language import Texts
+from mfulab.core.language.quantities import significant
 from mfulab.planning.naming import short
 from mfulab.report import trust
 from mfulab.report.drawing import hover, style

@@ -16,9 +16,9 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from mfulab.language import Texts
+from mfulab.core.groups import WorkloadConfig
+from mfulab.core.language import Texts
 from mfulab.report.drawing import fonts
-from mfulab.schema.groups import WorkloadConfig
 
 INK, MUTED, GRID, PAPER = "#1f2933", "#5f6b7a", "#dde2e8", "#ffffff"
 ON_PALE, ON_DEEP = "#262626", "#fefefe"  # of words on a colour that no theme of the page changes

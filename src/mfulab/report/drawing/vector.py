@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree
 
+from mfulab.core.files import UnreadableError, read_text
 from mfulab.report.drawing import hover, style
 from mfulab.report.figures import FAILED, Drawn
-from mfulab.schema.files import UnreadableError, read_text
 
 # What a drawing of Matplotlib consists of; metadata is left out of the page.
 ELEMENT = re.compile(

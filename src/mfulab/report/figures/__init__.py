@@ -22,10 +22,10 @@ from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
-from mfulab.language import Texts
+from mfulab.core.files import write_text
+from mfulab.core.language import Texts
 from mfulab.report import frames
 from mfulab.report.drawing import hover, runs, style
-from mfulab.schema.files import write_text
 
 TOPICS = (
     "headline",

@@ -3,12 +3,12 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from mfulab.language import Texts
-from mfulab.language.quantities import percent, quantity
+from mfulab.core.groups import LEAKED_STEPS
+from mfulab.core.language import Texts
+from mfulab.core.language.quantities import percent, quantity
 from mfulab.report import trust
 from mfulab.report.drawing import labels, runs, style, ticks
 from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
-from mfulab.schema.groups import LEAKED_STEPS
 
 TABLES = ("profile", "environment")
 TOPIC = "execution"

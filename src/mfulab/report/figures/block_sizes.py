@@ -6,8 +6,8 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from mfulab.language import Texts
-from mfulab.language.quantities import quantity, significant
+from mfulab.core.language import Texts
+from mfulab.core.language.quantities import quantity, significant
 from mfulab.report.drawing import runs, style
 from mfulab.report.frames import Tables, ok, own, with_machine
 

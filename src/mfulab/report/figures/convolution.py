@@ -3,8 +3,8 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from mfulab.language import Texts
-from mfulab.language.quantities import percent, quantity, significant
+from mfulab.core.language import Texts
+from mfulab.core.language.quantities import percent, quantity, significant
 from mfulab.report.drawing import runs, style, ticks
 from mfulab.report.frames import Tables, ok, one_each, own, with_machine
 

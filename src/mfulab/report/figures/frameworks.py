@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from mfulab.language import Texts
-from mfulab.language.quantities import percent, quantity, significant
+from mfulab.core.language import Texts
+from mfulab.core.language.quantities import percent, quantity, significant
 from mfulab.report import trust
 from mfulab.report.drawing import runs, style, ticks
 from mfulab.report.frames import Tables, alone, ok, one_each, own, with_machine

@@ -4,12 +4,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from mfulab.language import Texts
-from mfulab.language.quantities import quantity, significant
+from mfulab.core.formats import BY_DTYPE
+from mfulab.core.language import Texts
+from mfulab.core.language.quantities import quantity, significant
 from mfulab.report import trust
 from mfulab.report.drawing import labels, runs, style, ticks
 from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
-from mfulab.schema.formats import BY_DTYPE
 from mfulab.tables.join import BYTES_COUNTED_PER_ELEMENT
 
 TABLES = ("profile", "flops", "environment")

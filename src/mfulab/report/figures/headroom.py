@@ -4,11 +4,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mfulab.language import Texts
-from mfulab.language.quantities import percent, significant
+from mfulab.core.language import Texts
+from mfulab.core.language.quantities import percent, significant
+from mfulab.mfu.headroom import PARTS
 from mfulab.report.drawing import runs, style
 from mfulab.report.frames import Tables, ok, with_machine, with_traces
-from mfulab.tables.headroom import PARTS
 
 TABLES = ("profile", "traces", "environment")
 TOPIC = "why"

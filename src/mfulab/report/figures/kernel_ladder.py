@@ -7,8 +7,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from mfulab.language import Texts, verdicts
-from mfulab.language.quantities import percent, significant
+from mfulab.core.language import Texts, verdicts
+from mfulab.core.language.quantities import percent, significant
 from mfulab.report.drawing import matmuls, runs, style
 from mfulab.report.frames import Tables, ok, with_machine
 

@@ -4,8 +4,8 @@ import pandas as pd
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
-from mfulab.language import Texts
-from mfulab.language.quantities import percent
+from mfulab.core.language import Texts
+from mfulab.core.language.quantities import percent
 from mfulab.report.drawing import runs, style
 from mfulab.report.frames import Tables, ok, one_each, own, with_machine
 

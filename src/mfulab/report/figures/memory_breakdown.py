@@ -9,10 +9,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from mfulab.core.language import Texts
+from mfulab.core.language.quantities import percent, quantity
+from mfulab.device.datasheets import find
 from mfulab.flops.memory import StepMemory, training_memory
-from mfulab.hardware.datasheets import find
-from mfulab.language import Texts
-from mfulab.language.quantities import percent, quantity
 from mfulab.report.drawing import labels, runs, style
 from mfulab.report.frames import Tables, alone, ok, with_machine
 

@@ -4,8 +4,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-from mfulab.language import Texts
-from mfulab.language.quantities import significant
+from mfulab.core.language import Texts
+from mfulab.core.language.quantities import significant
 from mfulab.report.drawing import runs, style, ticks
 from mfulab.report.frames import Tables, ok
 

@@ -5,9 +5,9 @@ import json
 import pandas as pd
 from matplotlib.figure import Figure
 
+from mfulab.core.language import Texts
+from mfulab.core.language.quantities import percent, quantity
 from mfulab.flops.parallel import MICRO_BATCHES
-from mfulab.language import Texts
-from mfulab.language.quantities import percent, quantity
 from mfulab.report.drawing import labels, runs, style
 from mfulab.report.frames import Tables, ok
 

@@ -3,7 +3,7 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from mfulab.language import Texts
+from mfulab.core.language import Texts
 from mfulab.report.drawing import runs, style
 from mfulab.report.frames import Tables, ok
 

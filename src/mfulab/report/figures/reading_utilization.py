@@ -7,8 +7,8 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from mfulab.language import Texts
-from mfulab.language.quantities import percent
+from mfulab.core.language import Texts
+from mfulab.core.language.quantities import percent
 from mfulab.report.drawing import runs, style
 from mfulab.report.frames import Tables, ok, own, with_machine
 

@@ -6,8 +6,8 @@ import statistics
 import pandas as pd
 from matplotlib.figure import Figure
 
-from mfulab.language import Texts
-from mfulab.language.quantities import percent
+from mfulab.core.language import Texts
+from mfulab.core.language.quantities import percent
 from mfulab.report.drawing import runs, style, ticks
 from mfulab.report.frames import Tables, ok, own, with_machine
 from mfulab.tables import repeatability, replicates

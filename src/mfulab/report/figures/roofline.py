@@ -8,8 +8,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mfulab.language import Texts
-from mfulab.language.quantities import percent, quantity
+from mfulab.core.language import Texts
+from mfulab.core.language.quantities import percent, quantity
 from mfulab.report.drawing import labels, points, runs, style, ticks
 from mfulab.report.frames import Tables, ok, with_machine, with_traces
 

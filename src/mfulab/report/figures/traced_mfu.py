@@ -3,8 +3,8 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from mfulab.language import Texts, verdicts
-from mfulab.language.quantities import percent
+from mfulab.core.language import Texts, verdicts
+from mfulab.core.language.quantities import percent
 from mfulab.report.drawing import runs, style, ticks
 from mfulab.report.figures import published_mfu
 from mfulab.report.frames import UNNAMED, Tables, ok, short_name

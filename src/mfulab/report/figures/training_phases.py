@@ -6,8 +6,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mfulab.language import Texts
-from mfulab.language.quantities import percent, quantity, significant
+from mfulab.core.language import Texts
+from mfulab.core.language.quantities import percent, quantity, significant
 from mfulab.report import trust
 from mfulab.report.drawing import labels, runs, style
 from mfulab.report.frames import Tables, alone, ok, one_each, with_machine

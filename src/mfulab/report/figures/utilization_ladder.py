@@ -9,11 +9,11 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mfulab.language import Texts
-from mfulab.language.quantities import percent
+from mfulab.core.language import Texts
+from mfulab.core.language.quantities import percent
+from mfulab.mfu import ladder
 from mfulab.report.drawing import labels, runs, style
 from mfulab.report.frames import Tables, ok, with_machine, with_traces
-from mfulab.tables import ladder
 
 TABLES = ("profile", "traces", "environment")
 TOPIC = "ladder"

@@ -11,15 +11,15 @@ import pandas as pd
 from jinja2 import Environment
 from markupsafe import Markup
 
-from mfulab.language import Texts, catalogue, verdicts
-from mfulab.language.quantities import duration, percent, quantity, significant
+from mfulab.core.files import write_text
+from mfulab.core.language import Texts, catalogue, verdicts
+from mfulab.core.language.quantities import duration, percent, quantity, significant
+from mfulab.measurements.registry import TABLES
 from mfulab.report import figures, frames, trust
 from mfulab.report.drawing import fonts, style, vector
 from mfulab.report.duty_cycle import duty_cycle
 from mfulab.report.page import payload, why
 from mfulab.report.summary import short
-from mfulab.schema.files import write_text
-from mfulab.schema.measurements import TABLES
 from mfulab.tables import compare
 
 FONTS = "/* fonts */"  # in the style sheet, where the letters that the page needs are put once they are known

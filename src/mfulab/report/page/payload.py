@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from mfulab.core.files import UnreadableError, read_json
+from mfulab.measurements.registry import TABLES
 from mfulab.report import frames
-from mfulab.schema.files import UnreadableError, read_json
-from mfulab.schema.measurements import TABLES
 
 DRAWN = 500  # rows of a figure's CSV; the table's export has all
 LONG = (

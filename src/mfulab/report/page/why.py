@@ -5,13 +5,13 @@ from typing import Any
 
 import pandas as pd
 
-from mfulab.language import Texts, verdicts
-from mfulab.language.quantities import percent, quantity, significant
+from mfulab.core.language import Texts, verdicts
+from mfulab.core.language.quantities import percent, quantity, significant
+from mfulab.mfu.ladder import number
 from mfulab.report import answers, frames
 from mfulab.report.drawing import curves
 from mfulab.report.figures import headroom
 from mfulab.tables import remedies
-from mfulab.tables.ladder import number
 from mfulab.tables.verdict import COLUMNS as VERDICT
 
 NAMED = 5.0  # points from which a part of the step is named below its bar

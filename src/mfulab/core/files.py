@@ -1,0 +1,246 @@
+"""Files that may be broken or run out of room: read within bounds, written by renaming a finished one."""
+
+import csv
+import errno
+import hashlib
+import io
+import json
+import os
+import re
+import shutil
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from mfulab.core.errors import ConfigurationError
+
+# Python refuses cells above 131,072 characters, and with them every later look at a row that holds one.
+csv.field_size_limit(2**31 - 1)
+# What ends a write, with the remedy. EDQUOT is missing on some platforms.
+REMEDIES = {
+    errno.ENOSPC: "the disk is full. Free some space and give the same command again; nothing measured is lost",
+    getattr(errno, "EDQUOT", -1): "your quota is used up. Free some space and give the same command again",
+    errno.EROFS: "the file system is read-only. Work in a folder that can be written",
+    errno.EACCES: "permission denied. Give it write permission",
+    errno.EPERM: "not permitted. Give it write permission",
+}
+FORMULA = re.compile(r"'*[=+\-@\t\r]")
+LARGEST = 1 << 28  # bytes of a file that is read whole; the tables of 20,000 runs take a tenth
+OF_A_RUN = 1 << 23  # bytes of a table in a run's folder, which become ten times as many in memory
+MOST_FOUND = 100_000  # entries of a folder that is searched; more, as below /, were not meant
+
+
+class UnreadableError(ValueError):
+    """A file that is there and does not hold what it should; the message names it and says why."""
+
+
+def found_files(word: str, endings: tuple[str, ...]) -> list[Path]:
+    """The files that a word means: itself, those below a folder that end so, or what a glob matches; in order.
+
+    Raises ConfigurationError where a folder holds too many, or the word is neither a path nor a glob.
+    """
+    try:
+        path = Path(word).expanduser()
+        if path.is_dir():
+            return _below(path, endings)
+        if path.exists() or not any(sign in word for sign in "*?["):
+            return [path] if path.exists() else []
+        base = Path(path.anchor) if path.is_absolute() else Path()
+        pattern = str(path.relative_to(path.anchor)) if path.anchor else str(path)
+        return sorted(one for one in base.glob(pattern) if one.is_file())
+    except (OSError, ValueError, RuntimeError) as error:  # too long, no pattern, a home that is nobody's
+        raise ConfigurationError(f"{word}: {getattr(error, 'strerror', None) or error}.") from error
+
+
+def _below(folder: Path, endings: tuple[str, ...]) -> list[Path]:
+    """The regular files below a folder that end so, in order. Raises ConfigurationError where it holds too many."""
+    found, seen = [], 0
+    for place, folders, names in os.walk(folder):
+        seen += len(folders) + len(names)
+        if seen > MOST_FOUND:
+            raise ConfigurationError(f"{folder}: holds more than {MOST_FOUND:,} files. Give a folder further down.")
+        found += [one for name in names if name.endswith(endings) and (one := Path(place, name)).is_file()]
+    return sorted(found)
+
+
+def read_text(path: Path, most: int = LARGEST, *, follow: bool = False) -> str:
+    """The text of a UTF-8 file of at most so many bytes; `follow` reads where a link leads.
+
+    Raises FileNotFoundError, and UnreadableError for anything else that is there.
+    """
+    try:
+        return _read(path, most, follow).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UnreadableError(f"{path}: not UTF-8 text (byte {error.start})") from error
+
+
+def read_tail(path: Path, most: int) -> str:
+    """The last `most` bytes of a text file, however large; what is not UTF-8 is replaced. Raises as `read_text`."""
+    return _read(path, -most).decode("utf-8", errors="replace")
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file of any size, its link followed. Raises as `read_text`."""
+    with opened(path, follow=True) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def digests(folder: Path, ending: str) -> list[str]:
+    """Path and digest of each file below a folder that ends so. Raises ConfigurationError for one that is none."""
+    try:
+        return [f"{path} {digest(path)}" for path in sorted(folder.rglob(f"*{ending}"))]
+    except (FileNotFoundError, UnreadableError) as error:
+        raise ConfigurationError(f"{error}. Remove it, or give a file.") from error
+
+
+def _read(path: Path, most: int, follow: bool = False) -> bytes:
+    """A file of at most `most` bytes, or its last bytes where that is negative."""
+    with opened(path, follow=follow) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most > 0:
+            raise UnreadableError(f"{path}: larger than {most >> 20} MiB")
+        file.seek(0 if most > 0 else max(0, size + most))
+        return file.read(abs(most))  # what /proc shows is longer than its size says
+
+
+@contextmanager
+def opened(path: Path, *, follow: bool = False) -> Iterator[io.BufferedReader]:
+    """A regular file, open to be read; `follow` opens where a link leads, which in results may be another's secret.
+
+    What is read from a pipe or a device may never end. Raises as `read_text`.
+    """
+    try:
+        kept = 0 if follow else os.O_NOFOLLOW
+        descriptor = os.open(path, os.O_RDONLY | kept | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise UnreadableError(f"{path}: not a regular file")
+            yield file
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise FileNotFoundError(f"{path}: no such file{' where this link leads' * path.is_symlink()}") from error
+    except OSError as error:
+        is_refused = error.errno == errno.ELOOP and not follow
+        says = "a link, which is not followed" if is_refused else error.strerror or error
+        raise UnreadableError(f"{path}: {says}") from error
+
+
+def is_inside(path: Path, folder: Path) -> bool:
+    """True if a path, its links followed, lies in a folder."""
+    return path.resolve().is_relative_to(folder.resolve())
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file. Raises as `read_text`."""
+    try:
+        found = json.loads(read_text(path))
+    except UnreadableError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise UnreadableError(f"{path}: not JSON ({error})") from error
+    if not isinstance(found, dict):
+        raise UnreadableError(f"{path}: holds a {type(found).__name__} instead of an object")
+    return found
+
+
+def read_csv(path: Path, most: int = OF_A_RUN) -> list[dict[str, str]]:
+    """The lines of a CSV file by column. Raises as `read_text`, and for a line with other than the header's cells."""
+    return parse_csv(read_text(path, most), path)
+
+
+def parse_csv(text: str, path: Path) -> list[dict[str, str]]:
+    """The lines of a CSV text by column; `path` is named where it is none."""
+    try:
+        lines = list(csv.reader(io.StringIO(text, newline="")))
+    except csv.Error as error:
+        raise UnreadableError(f"{path}: not CSV ({error})") from error
+    if not lines:
+        raise UnreadableError(f"{path}: empty")
+    header = lines[0]
+    for number, cells in enumerate(lines[1:], start=2):
+        if len(cells) != len(header):
+            raise UnreadableError(f"{path}: line {number} has {len(cells)} cells, the header {len(header)}")
+    return [dict(zip(header, map(unquoted, cells), strict=True)) for cells in lines[1:]]
+
+
+def unquoted(cell: str) -> str:
+    """A cell without the quote that keeps a text from being a formula."""
+    return cell[1:] if cell[:1] == "'" and FORMULA.match(cell) else cell
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file by renaming a finished one. Raises ConfigurationError, leaving nothing partial, where it cannot."""
+    _write(path, lambda temporary: temporary.write_text(text, encoding="utf-8", errors="replace"))
+
+
+def write_json(path: Path, value: object, indent: int | None = None) -> None:
+    """Writes JSON as `write_text`; half a character, which a log may hold, becomes a question mark."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    write_text(path, text.encode(errors="replace").decode() + "\n")
+
+
+def write_csv(path: Path, rows: Iterable[Mapping[str, object]], columns: Iterable[str] | None = None) -> None:
+    """Writes a CSV file as `write_text`; None becomes an empty cell, lists and mappings JSON.
+
+    Without `columns` they are those of the first row.
+    """
+    rows = list(rows)
+    names = list(columns if columns is not None else rows[0] if rows else ())
+
+    def write(temporary: Path) -> None:
+        with temporary.open("w", newline="", encoding="utf-8", errors="replace") as file:
+            writer = csv.DictWriter(file, names, restval="", extrasaction="ignore", lineterminator="\n")
+            writer.writeheader()
+            for row in rows:
+                writer.writerow({key: _cell(value) for key, value in row.items()})
+
+    _write(path, write)
+
+
+def _cell(value: object) -> object:
+    """A value as it is written. A spreadsheet runs a text that begins like a formula: one quote keeps it a text."""
+    if isinstance(value, dict | list):
+        return json.dumps(value)
+    if not isinstance(value, str) or not FORMULA.match(value):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value
+
+
+def _write(path: Path, write: Callable[[Path], object]) -> None:
+    temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(temporary)
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        temporary.replace(path)
+    except OSError as error:
+        _forget(temporary)
+        raise cannot_be_written(path, error) from error
+    except BaseException:
+        _forget(temporary)
+        raise
+
+
+def _forget(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
+
+
+def cannot_be_written(path: Path | str, error: OSError) -> ConfigurationError:
+    """The error for a file or folder that cannot be written, with what to do about it."""
+    says = REMEDIES.get(error.errno or 0) or f"{error.strerror or error}. Give it write permission"
+    return ConfigurationError(f"{path}: cannot be written: {says}.")
+
+
+def remove(path: Path) -> None:
+    """Removes a file or a folder, whatever stands there; nothing if nothing does."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,329 @@
+"""Groups of the config (model, workload, precision, …): closed and typed, every field with its unit and meaning."""
+
+import math
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from mfulab.core.formats import BY_DTYPE, ELEMENT_BYTES
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$")]
+
+
+class Closed(BaseModel):
+    """A model that refuses keys it does not know, numbers without bounds, and true where a number belongs."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _true_is_no_number(cls, value: object, info: ValidationInfo) -> object:
+        if isinstance(value, bool) and bool not in _kinds(cls.model_fields[info.field_name or ""].annotation):
+            raise ValueError("give a value, not true or false")
+        return value
+
+
+def _kinds(annotation: object) -> set[object]:
+    """The types that an annotation is made of."""
+    return {annotation}.union(*map(_kinds, get_args(annotation)))
+
+
+MOST = (1 << 31) - 1  # of any length, count or size: what kernels index by
+Dimension = Annotated[int, Field(gt=0, le=MOST)]
+
+
+def _of_formats(peaks: dict[str, float]) -> dict[str, float]:
+    for name in peaks:
+        if name not in ELEMENT_BYTES:
+            raise ValueError(f"{name}: no number format. Choices: {', '.join(ELEMENT_BYTES)}")
+    return peaks
+
+
+Peaks = Annotated[dict[str, Annotated[float, Field(ge=1e-6, le=1e6)]], AfterValidator(_of_formats)]
+SIZE = "`N` for N×N×N, `MxNxK` for C[M,N] = A[M,K]·B[K,N], `BxMxNxK` for a batch of B."
+Size = Annotated[
+    str,
+    BeforeValidator(lambda value: str(value) if type(value) is int else value),
+    Field(pattern=r"^[1-9]\d{0,9}(x[1-9]\d{0,9}){0,3}$"),
+]
+SLUG = r"[a-z0-9][a-z0-9-]{0,99}"  # the name of a device's folder
+
+
+class ModelConfig(Closed):
+    """One model: how to build it and what it eats."""
+
+    name: Name
+    target: str = Field(alias="_target_", description="Dotted path of a callable that returns a torch.nn.Module.")
+    arguments: dict[str, Any] = Field({}, description="Keyword arguments of the callable.")
+    task: Literal["classification", "language_modeling"] = Field(
+        "classification", description="Decides inputs, targets and loss."
+    )
+    input_shape: list[Dimension] | None = Field(
+        None,
+        min_length=1,
+        description="Shape of one sample of a float input, without the batch: [channels, height, width] for images.",
+    )
+    sequence_length: Dimension | None = Field(None, description="Tokens a sample where none is asked for.")
+    vocabulary_size: Dimension | None = Field(None, description="Token ids are drawn below it.")
+    pruning: Literal["none", "masked", "structured", "two_of_four"] = Field(
+        "none", description="Of linear layers: weights set to zero, hidden units taken out, two of each four left."
+    )
+    pruned_share: float = Field(0.0, ge=0, lt=1, description="Of the weights or units; two_of_four prunes half.")
+
+    @model_validator(mode="after")
+    def _has_an_input(self) -> "ModelConfig":
+        if (self.input_shape is None) == (self.vocabulary_size is None):
+            raise ValueError("give input_shape (float inputs) or vocabulary_size with sequence_length (token inputs)")
+        if self.vocabulary_size is not None and self.sequence_length is None:
+            raise ValueError("token inputs need sequence_length")
+        return self
+
+    @model_validator(mode="after")
+    def _prunes_a_share(self) -> "ModelConfig":
+        if self.pruning == "none" and self.pruned_share:
+            raise ValueError(f"pruned_share={self.pruned_share} with pruning=none: masked, structured or two_of_four")
+        if self.pruning == "two_of_four" and self.pruned_share != 0.5:
+            raise ValueError(f"pruned_share={self.pruned_share} with pruning=two_of_four: give 0.5, two of four")
+        return self
+
+    def sample_bytes(self, sequence_length: int | None = None) -> int:
+        """Bytes of one sample in a file: one each of a float input, 2 or 4 a token id as the vocabulary needs."""
+        if self.vocabulary_size is None:
+            return math.prod(self.input_shape or ())
+        return (sequence_length or self.sequence_length or 1) * (2 if self.vocabulary_size <= 1 << 16 else 4)
+
+
+LONGEST_S = 31 * 86_400.0  # of any time in the config: a month
+LEAKED_STEPS = 8
+"""Steps whose graphs a leak keeps: enough to see its growth, few enough to be repeated without end."""
+
+
+class WorkloadConfig(Closed):
+    """Work that one step does with the model."""
+
+    name: Name
+    mode: Literal["training", "inference", "prefill", "decoding"] = Field(
+        "training",
+        description="What a step is; prefill: a prompt's keys, values and next token; decoding: one more token of each"
+        " sequence, from a key-value cache.",
+    )
+    optimizer: Literal["adam", "adamw", "sgd"] = Field("adam", description="What updates the parameters.")
+    optimizer_implementation: Literal["default", "for_loop", "foreach", "fused"] = Field(
+        "default", description="One parameter after the other, all at once, or in one kernel; default: torch's choice."
+    )
+    learning_rate: float = Field(1e-3, gt=0, le=1e38, description="The optimiser's.")
+    learning_rate_schedule: Literal["constant", "cosine"] = Field(
+        "constant", description="Course of the learning rate."
+    )
+    gradient_accumulation: int = Field(1, ge=1, le=MOST, description="Micro-batches of batch_size a step.")
+    gradient_clipping: float | None = Field(
+        None, gt=0, le=1e30, description="Maximum gradient norm; empty: no clipping."
+    )
+    checkpointing: bool = Field(False, description="Recompute activations in the backward pass.")
+    teacher: Literal["none", "online", "cached"] = Field(
+        "none",
+        description="Distillation from a frozen model of the same architecture: run in each step, or once before.",
+    )
+    input: Literal["device", "host"] = Field(
+        "device", description="One batch that lies on the device, or a new one each time from a DataLoader on the host."
+    )
+    loader_workers: int = Field(
+        0, ge=0, le=1024, description="The DataLoader's processes; 0 draws batches in the loop itself."
+    )
+    loader_source: Literal["random", "decode", "file"] = Field(
+        "random", description="Samples drawn, decoded from JPEG, or read from a memory-mapped file."
+    )
+    loader_file: str | None = Field(
+        None,
+        description="That file: samples one behind another, bytes of images or token ids of 16 or 32 bits; made for the"
+        " run if empty.",
+    )
+    loader_prefetch: int | None = Field(None, ge=1, le=1024, description="Batches that a worker holds ready; empty: 2.")
+    loader_epoch: int | None = Field(None, ge=1, le=MOST, description="Batches of an epoch; empty: without end.")
+    loader_persistent: bool = Field(False, description="Keep the workers from one epoch to the next.")
+    loader_pinned: bool | None = Field(
+        None, description="Copy from page-locked memory; only to a GPU. Empty: on a GPU, yes."
+    )
+    autograd: Literal["no_grad", "inference_mode", "recorded", "leaked"] = Field(
+        "no_grad",
+        description="Of inference: record nothing, in two ways; an unneeded graph;"
+        f" graphs of {LEAKED_STEPS} steps kept.",
+    )
+
+    @model_validator(mode="after")
+    def _workers_prefetch(self) -> "WorkloadConfig":
+        for key, asked in (("prefetch", self.loader_prefetch), ("persistent", self.loader_persistent)):
+            if asked and not self.loader_workers:
+                told = str(asked).lower()
+                raise ValueError(f"loader_{key}={told} with loader_workers=0: only processes prefetch and persist")
+        if self.loader_file is not None and self.loader_source != "file":
+            raise ValueError(f"loader_file={self.loader_file} with loader_source={self.loader_source}: give file")
+        return self
+
+    @model_validator(mode="after")
+    def _teacher_has_a_student(self) -> "WorkloadConfig":
+        if self.teacher != "none" and self.mode != "training":
+            raise ValueError(f"teacher={self.teacher} with mode={self.mode}: only training is distilled")
+        if self.teacher == "cached" and self.input == "host":
+            raise ValueError("teacher=cached with input=host: outputs are kept for the batch on the device; use online")
+        return self
+
+    @model_validator(mode="after")
+    def _decoding_makes_its_own_input(self) -> "WorkloadConfig":
+        if self.mode in ("prefill", "decoding") and self.input == "host":
+            raise ValueError(
+                f"input=host with mode={self.mode}: the next token comes from the model, not from a DataLoader"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _only_inference_may_record(self) -> "WorkloadConfig":
+        if self.autograd != "no_grad" and self.mode != "inference":
+            raise ValueError(f"autograd={self.autograd} with mode={self.mode}: only for mode=inference")
+        return self
+
+
+class PrecisionConfig(Closed):
+    """The number format that multiplications are asked to use."""
+
+    name: Name
+    dtype: Literal[*BY_DTYPE] = Field(description="The format in memory.")  # type: ignore[valid-type]
+    tf32: bool = Field(False, description="Allow TF32 tensor cores for float32 matmuls (GPU).")
+    autocast: bool = Field(False, description="Keep float32 parameters; cast inside torch.autocast.")
+
+
+class ExecutionConfig(Closed):
+    """Execution mode of the model's operations."""
+
+    name: Name
+    mode: Literal[
+        "eager",
+        "trace",
+        "script",
+        "compile",
+        "cuda_graph",
+        "jax",
+        "tensorflow_eager",
+        "tensorflow_function",
+        "onnxruntime",
+    ] = Field("eager", description="How operations are issued: by torch, or by another framework.")
+    compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = Field(
+        "default", description="Of torch.compile."
+    )
+    quantisation: Literal["none", "dynamic_int8", "static_int8", "weight_int8", "weight_int4"] = Field(
+        "none",
+        description="Of linear layers: activations and weights, their range found in each call or beforehand; weights.",
+    )
+    dynamic: bool | None = Field(
+        None, description="torch.compile for any shape, or for each separately; empty: for any once a shape changed."
+    )
+    attention: Literal["default", "math", "flash", "efficient", "cudnn"] = Field(
+        "default", description="Backend of scaled_dot_product_attention; default: torch's choice for each call."
+    )
+    channels_last: bool = Field(False, description="Lay images out with their channels last.")
+
+    @property
+    def multiplies_integers(self) -> bool:
+        """Says whether linear layers multiply int8, whatever format their weights had."""
+        return self.quantisation in ("dynamic_int8", "static_int8")
+
+
+class KernelConfig(Closed):
+    """One matmul implementation."""
+
+    name: Name
+    target: str = Field(alias="_target_", description="Dotted path of a mfulab.kernels.base.MatmulKernel.")
+    block: list[Dimension] | None = Field(
+        None, min_length=1, description="Thread block or tile; empty: chosen from device properties."
+    )
+
+
+class DeviceConfig(Closed):
+    """Device to measure."""
+
+    name: Name = "auto"
+    type: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto`: the GPU if there is one, else the CPU.")
+    threads: int | None = Field(
+        None, ge=1, le=4096, description="CPU threads; empty: one for each allowed physical core."
+    )
+    peak_tflop_s: Peaks = Field({}, description="Dense spec peak by format for a device that is not known here.")
+
+
+class TimingConfig(Closed):
+    """Length of the measurement. None takes the device's default: short on a CPU, 5 s in all if energy is read."""
+
+    windows: int | None = Field(None, ge=2, le=100_000, description="Measured windows of each process.")
+    window_time_s: float | None = Field(None, gt=0, le=LONGEST_S, description="Shortest measured window.")
+    warm_up_time_s: float | None = Field(
+        None, gt=0, le=LONGEST_S, description="Longest warm-up; it ends earlier once steady."
+    )
+    relative_precision: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="Half-width of the interval, relative, at which further windows and processes are left out.",
+    )
+    patience_s: float | None = Field(
+        None,
+        ge=0,
+        le=LONGEST_S,
+        description="Longest time of further windows: for disturbed ones, and for the precision.",
+    )
+    time_limit_s: float = Field(600, gt=0, le=LONGEST_S, description="A run that takes longer becomes a failed row.")
+
+    @model_validator(mode="after")
+    def _precision_needs_patience(self) -> "TimingConfig":
+        if self.relative_precision is not None and self.patience_s == 0:
+            raise ValueError(
+                f"relative_precision={self.relative_precision:g} with patience_s=0: no further window may be measured"
+            )
+        return self
+
+
+class ProfileConfig(Closed):
+    """Recordings beside the timing, in passes of their own."""
+
+    operators: bool = Field(True, description="Operator table from a separate traced pass.")
+    trace: bool = Field(False, description="Keep the Chrome / Perfetto trace of that pass.")
+    exact: bool = Field(False, description="Output or losses of the same model in float64, to compare with.")
+    losses: int = Field(0, ge=0, le=1000, description="Losses of so many first training steps.")
+    varied_batches: int = Field(
+        0, ge=0, le=100, description="Calls of an inference, each with another batch size; their compilations counted."
+    )
+
+
+class TraceConfig(Closed):
+    """One profiler trace: what it is called, where it lies, and its content."""
+
+    name: Name
+    path: str = Field(description="Of the file, *.json or *.json.gz.")
+    digest: str = Field(description="Of its content: a file that changed is read anew.")
+
+
+class ParallelConfig(Closed):
+    """Data parallelism: processes that train one model together, each with its own batch and device."""
+
+    processes: int = Field(1, ge=1, le=64, description="On a CPU each takes its own cores, on GPUs its own GPU.")
+    nodes: int = Field(1, ge=1, le=64, description="Machines of a SLURM job over which they are spread evenly.")
+    wrapper: Literal["ddp", "fsdp2"] = Field(
+        "ddp", description="DistributedDataParallel, or fully_shard of each block."
+    )
+    bucket_mb: int = Field(25, gt=0, le=1 << 20, description="Of DDP, MiB: gradients are summed up bucket by bucket.")
+    slowed_rank: int | None = Field(None, ge=0, description="Sleeps in each step, to see who waits for whom.")
+
+    @model_validator(mode="after")
+    def _slows_one_of_them(self) -> "ParallelConfig":
+        if self.slowed_rank is not None and self.slowed_rank >= self.processes:
+            raise ValueError(f"slowed_rank={self.slowed_rank}: ranks are counted from 0 to processes - 1")
+        if self.processes % self.nodes:
+            raise ValueError(f"nodes={self.nodes} with processes={self.processes}: each node takes equally many")
+        return self

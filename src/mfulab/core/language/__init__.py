@@ -1,0 +1,103 @@
+"""Every sentence of figures, page and verdicts, in one catalogue a language: none of them stands in code."""
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from string import Formatter
+from typing import Any
+
+import yaml
+
+from mfulab.core.language.quantities import percent, quantity
+
+_CATALOGUES = {file.stem: file for file in sorted(Path(__file__).parent.glob("catalogue/*.yaml"))}
+LANGUAGES = tuple(_CATALOGUES)
+
+
+class Texts:
+    """Texts of one language: `text("finding", count=3)` looks in its own section first, then in `common`."""
+
+    def __init__(self, language: str = "en", section: str | None = None):
+        self.language, self.section = language, section
+        self._texts = catalogue(language)
+
+    def within(self, section: str) -> "Texts":
+        return Texts(self.language, section)
+
+    def __call__(self, key: str, **values: Any) -> str:
+        template = self._find(key)
+        if template is None:
+            raise KeyError(f"language={self.language}: no text {key!r} in section {self.section!r} or common")
+        return _FORMATTER.vformat(template, (), values).replace("\\n", "\n")
+
+    def has(self, key: str) -> bool:
+        """True if the section or `common` has a text for `key`."""
+        return self._find(key) is not None
+
+    def name(self, kind: str, value: str) -> str:
+        """The word for a value of the data (`mode`, `training`), or the value itself where the catalogue has none."""
+        return str(self._texts.get("names", {}).get(kind, {}).get(value, value))
+
+    def said(self, text: str) -> str:
+        """A sentence of the data in this language, by the templates of `names.said`; what has none stays as it is.
+
+        Parts between semicolons are looked up one by one, and what stands for a placeholder is, too. The colon behind
+        the source of a part stays.
+        """
+        return _said(self.language, text) if _templates(self.language) else text
+
+    def _find(self, key: str) -> str | None:
+        for section in (self.section, "common"):
+            found = self._texts.get(section, {}).get(key) if section else None
+            if found is not None:
+                return str(found)
+        return None
+
+
+@cache
+def catalogue(language: str) -> Mapping[str, Any]:
+    """The whole catalogue of a language. Raises ValueError for one that does not exist."""
+    if language not in LANGUAGES:
+        raise ValueError(f"report.language={language}: choose one of {', '.join(LANGUAGES)}")
+    return yaml.safe_load(_CATALOGUES[language].read_text(encoding="utf-8"))
+
+
+@cache
+def _templates(language: str) -> Sequence[tuple[re.Pattern[str], str]]:
+    """The sentences of the data that a language has words for, as patterns of the English ones, in their order."""
+    found = []
+    for english, template in catalogue(language).get("names", {}).get("said", {}).items():
+        parts = re.split(r"\{(\w+)\}", english)
+        pattern = "".join(f"(?P<{part}>.+?)" if place % 2 else re.escape(part) for place, part in enumerate(parts))
+        found.append((re.compile(pattern), template))
+    return found
+
+
+@cache
+def _said(language: str, text: str) -> str:
+    for pattern, template in _templates(language):
+        if found := pattern.fullmatch(text):
+            return template.format(**{name: _said(language, value) for name, value in found.groupdict().items()})
+    if "; " in text:
+        return "; ".join(_said(language, part) for part in text.split("; "))
+    source, colon, rest = text.partition(": ")
+    return f"{source}{colon}{_said(language, rest)}" if colon else text
+
+
+class _Words(Formatter):
+    """Adds formats: `{n:run|runs}` picks by number, `{t:quantity s}` has an SI prefix, `{p:percent}` is never 0.0."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if "|" in format_spec:
+            one, many = format_spec.split("|")
+            return one if value == 1 else many
+        kind, _, unit = format_spec.partition(" ")
+        if kind == "quantity":
+            return quantity(value, unit)
+        if kind == "percent":
+            return percent(value)
+        return super().format_field(value, format_spec)
+
+
+_FORMATTER = _Words()

@@ -1,0 +1,96 @@
+"""Sentences for what tables keep as keys and numbers: verdicts, flags, notes and reasons for what is empty.
+
+A cell that cannot be read, or a key that this version does not know, is shown as it is.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from mfulab.core.language import Texts
+
+# Operators of an optimiser's update: those of no model, and those that are its own if its phase takes as long.
+UPDATES = ("aten::addcdiv", "aten::addcmul", "aten::lerp", "aten::_foreach", "aten::_fused_adam", "aten::_fused_sgd")
+IN_UPDATES = frozenset({"aten::div", "aten::sqrt", "aten::mul", "aten::mul_", "aten::add", "aten::add_"})
+
+# What `columns` reads of a row, and the run that counted its FLOPs.
+READ = (
+    *("verdict", "verdict_reason", "verdict_numbers", "verdict_flags"),
+    *("mfu_reason", "mfu_note", "mfu_basis", "effective_precision", "precision"),
+    *("mode", "optimizer", "optimiser_ms", "time_s", "flops_run"),
+)
+
+
+def sentence(key: str, numbers: Mapping[str, Any], language: str = "en") -> str:
+    """The sentence of a verdict's reason, a flag or a note."""
+    try:
+        return Texts(language, "verdict")(key, **numbers)
+    except (KeyError, ValueError, TypeError):
+        return key
+
+
+def flags(cell: str | None, language: str = "en") -> str:
+    """The sentences of a cell such as `verdict_flags` or `mfu_reason`, joined by semicolons; empty for an empty one."""
+    return reason(_read(cell), language)
+
+
+def reasons(cell: str | None, language: str = "en") -> str:
+    """A cell of {column: why it is empty} as sentences, each behind its column."""
+    return "; ".join(f"{column}: {reason(why, language)}" for column, why in _read(cell).items())
+
+
+def reason(given: str | Mapping[str, Mapping[str, Any]], language: str = "en") -> str:
+    """The sentences of {key: numbers}, joined by semicolons; a text is one already, to be said in `language`."""
+    if isinstance(given, str):
+        return Texts(language).said(given)
+    return "; ".join(sentence(key, numbers, language) for key, numbers in given.items())
+
+
+def note(row: Mapping[str, Any], uncounted: str | None = None, language: str = "en") -> str:
+    """The sentence of a row's `mfu_note`; empty without one. `uncounted` is the message of the model's FLOP count."""
+    key = row.get("mfu_note") or ""
+    values = {"precision": row.get("effective_precision") or row.get("precision"), "basis": row.get("mfu_basis")}
+    if key == "uncounted" and uncounted:
+        return sentence("uncounted_because", {"message": uncounted}, language)
+    return sentence(key, values, language) if key else ""
+
+
+def columns(row: Mapping[str, Any], uncounted: str | None = None, language: str = "en") -> dict[str, str]:
+    """The verdict's columns of a profile row in words; an empty one stays empty."""
+    cause, reason = row.get("verdict") or "", row.get("verdict_reason") or ""
+    numbers = _read(row.get("verdict_numbers"))
+    if "name" in numbers:
+        numbers["name"] = operator(str(numbers["name"]), numbers.get("share"), row, language)
+    why = {"mfu_reason": flags(row["mfu_reason"], language)} if "mfu_reason" in row else {}
+    return {
+        "mfu_note": note(row, uncounted, language),
+        "verdict": Texts(language).name("cause", cause),
+        "verdict_reason": sentence(reason, numbers, language) if reason else "",
+        "verdict_flags": flags(row.get("verdict_flags"), language),
+        **why,
+    }
+
+
+def operator(name: str, share: float | None, row: Mapping[str, Any], language: str = "en") -> str:
+    """An operator in words, its name in parentheses: the optimiser's update where the step's phases say that it is.
+
+    Args:
+        name: torch's name of the operator.
+        share: percent of the step that it takes; the optimiser's phase must take as much.
+        row: `mode`, `optimizer`, `optimiser_ms` and `time_s` of the step, as far as they are known.
+    """
+    text = Texts(language, "verdict")
+    phase, time = row.get("optimiser_ms"), row.get("time_s")
+    measured = bool(phase and time and share is not None and phase / time / 10 >= share)
+    if row.get("mode") == "training" and (name.startswith(UPDATES) or (name in IN_UPDATES and measured)):
+        return text("update", optimizer=text.name("optimizer", str(row.get("optimizer") or "")), name=name)
+    word = text.name("operator", name)
+    return name if word == name else f"{word} ({name})"
+
+
+def _read(cell: str | None) -> dict[str, Any]:
+    try:
+        found = json.loads(cell or "{}")
+    except ValueError:
+        return {str(cell): {}}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,56 @@
+"""An experiment's plan on disk: which runs it has and what each is joined with. No path in it leads elsewhere."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field, ValidationError, model_validator
+
+from mfulab.core.files import UnreadableError, read_json
+from mfulab.core.groups import SLUG
+from mfulab.measurements.registry import MEASUREMENTS
+
+Slug = Annotated[str, Field(pattern=f"^{SLUG}$")]
+Text = Annotated[str, Field(pattern=r"^[^\x00/]+$", max_length=255)]
+
+
+class PlannedRun(BaseModel):
+    """One run of an experiment, and the folders of the runs that its row is joined with."""
+
+    step: Literal[tuple(MEASUREMENTS)]  # type: ignore[valid-type]
+    run: Text
+    folder: str
+    config_digest: str | None = None
+    flops_folder: str | None = None
+    ceilings: dict[Literal["compute", "memory"], str] = {}
+
+
+class Manifest(BaseModel):
+    """Every run of one experiment on one device. Keys of later versions are passed over."""
+
+    experiment: Text
+    hardware: Slug
+    runs: list[PlannedRun]
+    overrides: list[str] = []
+    excluded: list[dict[str, str]] = []
+
+    @model_validator(mode="after")
+    def _stays_in_the_results(self) -> "Manifest":
+        """Each folder is the one that its step and run have below results/."""
+        for run in self.runs:
+            named = [(run.step, run.folder), *(("ceilings", folder) for folder in run.ceilings.values())]
+            for step, folder in [*named, *([("count_flops", run.flops_folder)] if run.flops_folder else ())]:
+                place = f"results/{self.hardware}/{step}" if MEASUREMENTS[step].on_device else f"results/{step}"
+                parent, _, name = folder.rpartition("/")
+                if parent != place or name in ("", ".", "..") or "\0" in name:
+                    raise ValueError(f"folder={folder!r} is not one of {place}/")
+        return self
+
+
+def read(path: Path) -> Manifest:
+    """The plan in a file. Raises FileNotFoundError, and UnreadableError, naming the file, where it is none."""
+    try:
+        return Manifest.model_validate(read_json(path))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UnreadableError(f"{path}: {where + ': ' if where else ''}{first['msg']}") from error

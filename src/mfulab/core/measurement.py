@@ -1,0 +1,59 @@
+"""One kind of measurement, as its folder declares it, and the result of one run."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mfulab.core.configs import StepConfig
+from mfulab.core.rows import Row
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One kind of measurement: `MEASUREMENT` of a folder of mfulab/measurements/, whose name is the step's.
+
+    Attributes:
+        table: name of the table that holds its rows.
+        config: the keys that a run of it may have.
+        row: what a run of it reports.
+        message: what Snakemake says when a run starts; `{wildcards.run}` is the run's name.
+        shown: columns that the page shows first, in order; the others appear on request.
+        linked: columns that the table takes from a run's config and links, for the join.
+        position: place of its table on the page; lower ones come first.
+        priority: runs of a higher one start first: what others are joined with comes before them.
+        runtime_min: minutes that a cluster is asked for.
+        lines: whether a run reports many rows, the lines of its `samples.csv`; its own row says how it went.
+    """
+
+    table: str
+    config: type[StepConfig]
+    row: type[Row]
+    message: str
+    shown: str
+    linked: tuple[str, ...] = ()
+    position: int = 1000
+    priority: int = 0
+    runtime_min: int = 10
+    lines: bool = False
+
+    @property
+    def step(self) -> str:
+        """Name of the rule and of the folder."""
+        return self.config.__module__.rpartition(".")[2]
+
+    @property
+    def on_device(self) -> bool:
+        """True if its runs belong to one machine; others are kept once for all."""
+        return self.config.on_device
+
+    @property
+    def folder(self) -> str:
+        """The folder of a run below results/, with Snakemake's wildcards in it."""
+        return ("{hardware}/" if self.on_device else "") + self.step + "/{run}"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A finished run: its row, and the raw samples (one mapping a CSV line, the same keys in each) behind it."""
+
+    row: Row
+    samples: Sequence[Mapping[str, object]] = field(default=())

@@ -1,0 +1,99 @@
+"""Rows of runs: closed and typed, every column with its unit and meaning.
+
+A row is what a step measured; None stands for "not measured" and becomes an empty cell.
+"""
+
+import json
+import math
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Percent = Annotated[float, Field(ge=0)]
+TIME_CI_LOW = Field(None, description="95 % confidence interval of `time_s`, from the spread between processes.")
+Status = Literal["ok", "out_of_memory", "unsupported", "incorrect", "failed", "not_measured"]
+NOT_MEASURED: Status = "not_measured"  # for the budget, which the message names
+
+
+# Columns that may be below zero; those that may be infinite, where a format overflows, and are then shown empty.
+SIGNED = {"deviation_percent", "difference_points", "loss", "temperature_c"}
+UNBOUNDED = {"loss", "max_absolute_error", "printed", "flops", "deviation_percent"}
+SMALLEST, LARGEST = 1e-30, 1e30  # of any quantity but zero; what lies beyond is a broken file
+OF_A_FORMAT = ("largest", "last", "smallest")  # how columns begin that hold a format's own limits
+LONGEST_MESSAGE = 2000  # characters; a log has the rest
+
+
+class Row(BaseModel):
+    """Columns with which every row begins. Units stand in the names; an empty cell was not measured."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    hardware: str = Field("", description="Slug of the device; empty if none is needed.")
+    run: str = ""
+    status: Status = "ok"
+    message: str = Field("", description="Why the status is not ok, or which values are empty for what reason.")
+    commit: str = Field("", description="Git commit of the measuring code, with `-dirty` where the tree was changed.")
+    started_at: str = Field("", description="ISO 8601, UTC.")
+    process_s: float | None = Field(None, description="Wall time of the run's process, imports included.")
+    measured_s: float | None = Field(None, description="Of that, time inside warm-up and measured windows.")
+
+
+class TimedRow(Row):
+    """A row of what is timed by several processes, apart in time, which the tables make one."""
+
+    replicates: int | None = Field(None, description="Processes whose measurements count.")
+    left_out_replicates: int | None = Field(
+        None, description="Processes left out: they met a slow state of the machine, and two or more did not."
+    )
+    between_spread_percent: float | None = Field(
+        None, description="Standard deviation of the processes' medians, relative."
+    )
+    process_times_s: str | None = Field(None, description="JSON: the median of each process, in their order.")
+    precision_percent: float | None = Field(
+        None, description="Half the 95 % confidence interval, relative: the precision that was reached."
+    )
+    disturbed_replicates: int | None = Field(
+        None, description="Processes that count although they met a slow state of the machine; they widen the interval."
+    )
+    slowdown: float | None = Field(
+        None, description="The machine's probe around what counts ÷ its best on this machine; of the slowest process."
+    )
+    disturbed_windows: int | None = Field(
+        None, description="Windows, or rounds of a matmul, that count although the machine was disturbed."
+    )
+    repeated_windows: int | None = Field(None, description="Those measured again because the machine was disturbed.")
+    probe_s: float | None = Field(None, description="Time spent on probing the machine's state.")
+    probes: str | None = Field(
+        None, description="JSON: the machine's states: when (Unix time), seconds of the probe's matmul and copy."
+    )
+
+
+def is_in_range(value: Any) -> bool:
+    """True for zero and for what a quantity in base units may be; false for infinity and NaN."""
+    return not value or SMALLEST <= abs(value) <= LARGEST
+
+
+def impossible(row: Row, now: datetime) -> str | None:
+    """A value that no measurement can have written: a number out of range, a date to come; None without one."""
+    for name, value in row.model_dump(exclude_none=True).items():
+        if isinstance(value, str) and (type(row).model_fields[name].description or "").startswith("JSON"):
+            try:
+                json.loads(value)
+            except (ValueError, RecursionError) as error:
+                return f"{name}={value[:40]!r}: not JSON ({error})"
+        if not isinstance(value, int | float) or isinstance(value, bool) or value != value:
+            continue
+        if abs(value) == math.inf and (name in UNBOUNDED or name.endswith("_error")):
+            continue
+        may_be_tiny = name == "loss" or name.endswith("_error")
+        if not is_in_range(value) and not ((abs(value) < 1 and may_be_tiny) or name.startswith(OF_A_FORMAT)):
+            return f"{name}={str(value)[:24]}: out of range"  # an integer may be too large for a float
+        if value < 0 and name not in SIGNED:
+            return f"{name}={value:g}: below zero"
+    try:
+        at = datetime.fromisoformat(row.started_at) if row.started_at else now
+    except ValueError:
+        return f"started_at={row.started_at[:40]}: no date"
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    return f"started_at={row.started_at}: a date to come" if at > now + timedelta(days=1) else None

@@ -1,0 +1,90 @@
+"""The torch device of a run, made ready: threads and precision switches set; the rank that speaks for a job."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+import torch
+
+from mfulab.core.formats import BY_DTYPE, format_name
+from mfulab.core.groups import DeviceConfig, PrecisionConfig
+from mfulab.device import cpu, identity
+from mfulab.device.allocator import settle
+from mfulab.device.emulation import emulated_by_cpu, emulated_by_gpu
+
+
+def prepare(device: DeviceConfig, settled: bool = True) -> tuple[torch.device, int]:
+    """The device to compute on and the CPU threads in use; raises NoDeviceError for a GPU that torch cannot use.
+
+    The allocator is in its declared state afterwards, unless the step brings it there itself (`settled=False`).
+    """
+    threads = device.threads or cpu.usable_cores()
+    torch.set_num_threads(threads)
+    if settled:
+        settle()
+    kind = identity.resolve(device.type)
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise identity.NoDeviceError(
+            f"device={device.type}: torch {torch.__version__} cannot use the GPU that the driver shows (is the driver "
+            f"older than torch's CUDA {torch.version.cuda}?); choose device=cpu"
+        )
+    return torch.device(kind), threads
+
+
+def cores_filled() -> int:
+    """The CPU cores that this process's threads can fill: the whole of which its CPU time is a share."""
+    return min(torch.get_num_threads(), cpu.usable_cores())
+
+
+def effective_precision(precision: PrecisionConfig, device: torch.device) -> str:
+    """The format that matmuls use: autocast's where it is on, TF32 where float32 matmuls are allowed to round.
+
+    TF32 is a GPU's (compute capability 8.0 and later): elsewhere the switch changes nothing and matmuls stay fp32.
+    """
+    name = BY_DTYPE[precision.dtype].name
+    return "tf32" if name == "fp32" and precision.tf32 and not emulated("tf32", device) else name
+
+
+def allowed_precision(dtype: torch.dtype, device: torch.device, convolutions: bool) -> str:
+    """The format that matmuls of `dtype` use, or convolutions, as torch's switches stand: it has one for each."""
+    name = format_name(str(dtype).removeprefix("torch.")) or "fp32"
+    switch = torch.backends.cudnn.conv if convolutions else torch.backends.cuda.matmul  # type: ignore[attr-defined]
+    return "tf32" if name == "fp32" and switch.fp32_precision == "tf32" and not emulated("tf32", device) else name
+
+
+def emulated(precision: str, device: torch.device) -> str:
+    """Says why `device` emulates a format, converting its operands; empty where it computes it."""
+    if device.type == "cuda":
+        return emulated_by_gpu(precision, torch.cuda.get_device_capability(device))
+    return emulated_by_cpu(precision)
+
+
+def allow_tf32(allowed: bool) -> None:
+    """Sets the switches that make float32 matmuls and convolutions TF32, both of which torch has.
+
+    By their older names, which set the newer ones too: torch's own compiler reads either, and an older one that the
+    newer contradicts raises.
+    """
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    torch.backends.cudnn.allow_tf32 = allowed
+
+
+@contextlib.contextmanager
+def matmuls_in(precision: str) -> Iterator[None]:
+    """float32 matmuls are TF32 or not, as `precision` says; afterwards as somebody else's code had set it.
+
+    A network's convolutions may round to TF32, by a switch of their own, where its matmuls do not.
+    """
+    switch = torch.backends.cuda.matmul
+    before, switch.fp32_precision = switch.fp32_precision, "tf32" if precision == "tf32" else "ieee"
+    try:
+        yield
+    finally:
+        switch.fp32_precision = before
+
+
+def is_first_rank() -> bool:
+    """Says whether this process speaks for its job: the only one, or rank 0."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank() == 0
+    return os.environ.get("RANK", "0") == "0"

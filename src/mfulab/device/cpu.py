@@ -1,0 +1,279 @@
+"""The CPU and the part of it that this process may use, read from the system without heavy imports."""
+
+import functools
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mfulab.device import system
+
+# "CPU implementer" and "CPU part" of /proc/cpuinfo: Linux, arch/arm64/include/asm/cputype.h.
+ARM = {
+    "0x41 0xd08": "Arm Cortex-A72",
+    "0x41 0xd0b": "Arm Cortex-A76",
+    "0x41 0xd0c": "Arm Neoverse-N1",
+    "0x41 0xd40": "Arm Neoverse-V1",
+    "0x41 0xd49": "Arm Neoverse-N2",
+    "0x41 0xd4f": "Arm Neoverse-V2",
+    "0xc0 0xac3": "Ampere-1",
+}
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """One CPU as this process sees it.
+
+    `family` and `model` are x86's (CPUID), None elsewhere. `clock_mhz` is the highest clock that is reported: the
+    cpufreq maximum, else the clock of /proc/cpuinfo, which in a virtual machine is the nominal one. `virtual` is None
+    where the CPU reports no hypervisor, be there one or not, as Arm's.
+    """
+
+    name: str
+    vendor: str
+    family: int | None
+    model: int | None
+    flags: frozenset[str]
+    clock_mhz: float | None
+    clock_source: str
+    last_level_cache_bytes: int | None
+    virtual: bool | None
+
+
+@functools.cache
+def cpu() -> Cpu:
+    """The CPU of this machine."""
+    return read_cpu()
+
+
+def read_cpu() -> Cpu:
+    """The CPU described by the /proc and /sys trees; by sysctl on macOS."""
+    facts = _first_processor()
+    if not facts:
+        return _without_proc()
+    flags = frozenset((facts.get("flags") or facts.get("Features") or "").split())
+    clock, source = _clock(facts)
+    return Cpu(
+        name=facts.get("model name") or _arm(facts) or platform.processor() or platform.machine(),
+        vendor=facts.get("vendor_id") or facts.get("CPU implementer") or "",
+        family=_integer(facts.get("cpu family")),
+        model=_integer(facts.get("model")),
+        flags=flags,
+        clock_mhz=clock,
+        clock_source=source,
+        last_level_cache_bytes=max(caches().values(), default=None),
+        virtual="hypervisor" in flags
+        or system.text("sys/hypervisor/type") is not None
+        or (False if "flags" in facts else None),
+    )
+
+
+def logical_cpus() -> frozenset[int]:
+    """The logical CPUs that this process's affinity allows."""
+    return system.affinity() or frozenset(range(os.cpu_count() or 1))
+
+
+def cpu_limit() -> float | None:
+    """CPUs granted by the tightest cgroup quota above this process (version 1 or 2), None without one."""
+    limits = [quota for folder in _cgroup_folders("cpu") if (quota := _quota(folder)) is not None]
+    return min(limits, default=None)
+
+
+def cgroup_cpu_seconds() -> tuple[float | None, float | None]:
+    """CPU seconds that this process's cgroup has used, and that its quota kept from it; None if not reported."""
+    used = stopped = None
+    for folder in _cgroup_folders("cpu") + _cgroup_folders("cpuacct"):
+        lines = (line.split() for line in (system.text(folder / "cpu.stat") or "").splitlines())
+        counters = {line[0]: int(line[1]) for line in lines if len(line) == 2}
+        scales = {"usage_usec": 1e-6, "throttled_usec": 1e-6, "throttled_time": 1e-9}
+        seconds = {name: counters[name] * scale for name, scale in scales.items() if name in counters}
+        if used is None and "usage_usec" in seconds:
+            used = seconds["usage_usec"]
+        if used is None and (nanoseconds := _integer(system.text(folder / "cpuacct.usage"))) is not None:
+            used = nanoseconds * 1e-9
+        if stopped is None:
+            stopped = seconds.get("throttled_usec", seconds.get("throttled_time"))
+    return used, stopped
+
+
+def memory_limit_bytes() -> int | None:
+    """Bytes granted by the tightest cgroup above this process, None if there is no limit."""
+    limits = []
+    for folder in _cgroup_folders("memory"):
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            limit = _integer(system.text(folder / name))
+            if limit is not None and limit < 1 << 60:  # version 1 writes "unlimited" as almost 2**63
+                limits.append(limit)
+    return min(limits, default=None)
+
+
+@dataclass(frozen=True)
+class SystemSeconds:
+    """Running totals, in CPU seconds, of every process on the CPUs that this one may use."""
+
+    busy: float
+    steal: float | None
+    total: float
+
+
+def system_seconds() -> SystemSeconds:
+    """Counters of the system until now; `steal` is None if it is not reported."""
+    import psutil
+
+    every = psutil.cpu_times(percpu=True)
+    times = [every[number] for number in sorted(logical_cpus()) if number < len(every)] or every
+    # Linux counts guests' time inside user and nice as well.
+    total = sum(sum(each) - getattr(each, "guest", 0.0) - getattr(each, "guest_nice", 0.0) for each in times)
+    idle = sum(each.idle + getattr(each, "iowait", 0.0) for each in times)
+    steal = sum(each.steal for each in times) if hasattr(times[0], "steal") else None
+    return SystemSeconds(total - idle - (steal or 0.0), steal, total)
+
+
+def governor() -> str | None:
+    """The frequency governor of the CPUs that this process may use, several if they differ; None if not reported."""
+    paths = (f"sys/devices/system/cpu/cpu{number}/cpufreq/scaling_governor" for number in sorted(logical_cpus()))
+    found = dict.fromkeys(filter(None, (system.text(path) for path in paths)))
+    return ", ".join(found) or None
+
+
+def turbo() -> bool | None:
+    """True if the clock may rise above its nominal rate; None if it is not reported, as in a virtual machine."""
+    if off := system.text("sys/devices/system/cpu/intel_pstate/no_turbo"):
+        return off == "0"
+    boost = system.text("sys/devices/system/cpu/cpufreq/boost")
+    return None if not boost else boost == "1"
+
+
+def huge_pages() -> str | None:
+    """The kernel's choice for transparent huge pages: always, madvise or never; None if it is not reported."""
+    found = re.search(r"\[(\w+)\]", system.text("sys/kernel/mm/transparent_hugepage/enabled") or "")
+    return found[1] if found else None
+
+
+def physical_cores(logical: frozenset[int]) -> int:
+    """Distinct physical cores among `logical` CPUs; their number where the topology is not reported."""
+    siblings = {
+        system.text(f"sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list") or str(number)
+        for number in logical
+    }
+    return max(1, len(siblings))
+
+
+def usable_cores() -> int:
+    """Physical cores that affinity and cgroup quota let this process keep busy, at least 1.
+
+    The number of threads to compute with: a second thread on a core adds no arithmetic units, and threads beyond a
+    quota are stopped in the middle of a step.
+    """
+    if count := _sysctl("hw.physicalcpu"):
+        return int(count)
+    return max(1, min(physical_cores(logical_cpus()), int(cpu_limit() or 1 << 30)))
+
+
+def vector_flags(flags: frozenset[str]) -> tuple[str, ...]:
+    """Those of the CPU's feature flags that decide how wide it computes."""
+    pattern = re.compile(r"^(avx\w*|fma|f16c|amx_\w+|sse4_2|asimd\w*|sve\w*|bf16|i8mm|neon)$")
+    return tuple(sorted(flag for flag in flags if pattern.match(flag)))
+
+
+def _first_processor() -> dict[str, str]:
+    block = (system.text("proc/cpuinfo") or "").split("\n\n")[0]
+    pairs = (line.split(":", 1) for line in block.splitlines() if ":" in line)
+    return {key.strip(): value.strip() for key, value in pairs}
+
+
+def _arm(facts: Mapping[str, str]) -> str:
+    """Name of an Arm core, which Linux reports by numbers alone; empty of another."""
+    implementer, part = facts.get("CPU implementer"), facts.get("CPU part")
+    return ARM.get(f"{implementer} {part}", f"Arm {implementer} {part}") if implementer and part else ""
+
+
+def _clock(facts: dict[str, str]) -> tuple[float | None, str]:
+    highest = _integer(system.text("sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq"))
+    if highest:
+        return highest / 1e3, "cpufreq cpuinfo_max_freq"
+    if "cpu MHz" in facts:
+        return float(facts["cpu MHz"]), "/proc/cpuinfo; turbo is not reported"
+    return None, "not reported by this system"
+
+
+def caches() -> dict[str, int]:
+    """Bytes of each cache that data pass through on their way to the first core: `L1`, `L2`, `L3`."""
+    units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+    found = {}
+    for path in Path(system.ROOT, "sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        text, level = system.text(path) or "", system.text(path.with_name("level")) or path.parent.name[5:]
+        if system.text(path.with_name("type")) != "Instruction" and text and text[-1] in units and text[:-1].isdigit():
+            found[f"L{level}"] = int(text[:-1]) * units[text[-1]]
+    if not found and system.IS_MACOS:
+        named = {"L1": "hw.l1dcachesize", "L2": "hw.l2cachesize", "L3": "hw.l3cachesize"}
+        found = {name: size for name, key in named.items() if (size := _integer(_sysctl(key)))}
+    return dict(sorted(found.items()))
+
+
+def _cgroup_folders(controller: str) -> list[Path]:
+    """This process's cgroup and all above it, for `controller`, in either version's layout."""
+    lines = [line.split(":", 2)[1:] for line in (system.text("proc/self/cgroup") or "").splitlines()]
+    # A controller belongs to one version: where both are mounted, the other one counts the whole machine.
+    found = [line for line in lines if controller in line[0].split(",")] or [line for line in lines if not line[0]]
+    folders = []
+    for controllers, path in found:
+        names = (controllers, controller) if controllers else ("", "unified")
+        own = Path(path.lstrip("/"))
+        folders += [Path(system.ROOT, "sys/fs/cgroup", top, below) for top in names for below in (own, *own.parents)]
+    return folders
+
+
+def _quota(folder: Path) -> float | None:
+    unified = (system.text(folder / "cpu.max") or "").split()
+    if len(unified) == 2 and unified[0] != "max":
+        return int(unified[0]) / int(unified[1])
+    quota, period = (
+        _integer(system.text(folder / "cpu.cfs_quota_us")),
+        _integer(system.text(folder / "cpu.cfs_period_us")),
+    )
+    return quota / period if quota and period and quota > 0 else None
+
+
+def _without_proc() -> Cpu:
+    cache, hertz = _sysctl("hw.l3cachesize") or _sysctl("hw.l2cachesize"), _sysctl("hw.cpufrequency_max")
+    features = (_sysctl("machdep.cpu.features") or "") + " " + (_sysctl("machdep.cpu.leaf7_features") or "")
+    arm = {
+        "asimd": "AdvSIMD",
+        "bf16": "FEAT_BF16",
+        "asimdhp": "FEAT_FP16",
+        "i8mm": "FEAT_I8MM",
+        "asimddp": "FEAT_DotProd",
+    }
+    on_arm = {flag for flag, key in arm.items() if _sysctl(f"hw.optional.arm.{key}") == "1"}
+    return Cpu(
+        name=_sysctl("machdep.cpu.brand_string") or platform.processor() or platform.machine() or "cpu",
+        vendor=_sysctl("machdep.cpu.vendor") or "",
+        family=None,
+        model=None,
+        flags=frozenset(features.lower().split()) | on_arm,
+        clock_mhz=float(hertz) / 1e6 if hertz else None,
+        clock_source="sysctl" if hertz else "not reported by this system",
+        last_level_cache_bytes=int(cache) if cache else None,
+        virtual=False,
+    )
+
+
+def _sysctl(key: str) -> str | None:
+    if not system.IS_MACOS:
+        return None
+    try:
+        done = subprocess.run(["/usr/sbin/sysctl", "-n", key], capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return done.stdout.strip() or None
+
+
+def _integer(text: str | None) -> int | None:
+    try:
+        return int(text) if text else None
+    except ValueError:
+        return None

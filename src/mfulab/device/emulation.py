@@ -1,0 +1,87 @@
+"""Tells the number formats that a device computes from those it emulates: converts, to multiply on fp32's units.
+
+Decided by the CPU's feature flags, cut down to what oneDNN may use, or by the GPU's compute capability. Needs no torch.
+"""
+
+import os
+from collections.abc import Mapping
+
+from mfulab.device import cpu, identity
+
+# Instructions that multiply a format, by their CPU flag, best first, and their multiply-adds a clock: of a core with
+# AMX (16×16 results a tile instruction, 16 clocks: Intel SDM, TDPBF16PS and TDPBUSD), else of each 32-bit lane
+# (VDPBF16PS 2, VPDPBUSD 4); None for Arm's, whose rate differs by core.
+CPU_UNITS: dict[str, dict[str, int | None]] = {
+    "bf16": {"amx_bf16": 512, "avx512_bf16": 2, "bf16": None},
+    "fp16": {"amx_fp16": 512, "avx512_fp16": 2, "asimdhp": None},
+    "int8": {"amx_int8": 1024, "avx512_vnni": 4, "avx_vnni": 4, "i8mm": None, "asimddp": None},
+    "tf32": {},
+    "fp8": {},
+}
+# Compute capability from which tensor cores multiply a format; of int8 from which DP4A does.
+GPU_SINCE = {"fp16": (7, 0), "bf16": (8, 0), "tf32": (8, 0), "fp8": (8, 9), "int8": (6, 1)}
+
+# ONEDNN_MAX_CPU_ISA's values that allow none of these instructions, then those that allow more and more of them:
+# https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html
+_WITHOUT = ("SSE41", "AVX", "AVX2", "AVX512_CORE")
+_ALLOWED = {
+    "AVX512_CORE_VNNI": {"avx512_vnni"},
+    "AVX512_CORE_BF16": {"avx512_bf16"},
+    "AVX512_CORE_FP16": {"avx512_fp16"},
+    "AVX512_CORE_AMX": {"amx_bf16", "amx_int8"},
+    "AVX512_CORE_AMX_FP16": {"amx_fp16"},
+}
+_ALIKE = {"AVX10_1_512": "AVX512_CORE_FP16", "AVX10_1_512_AMX": "AVX512_CORE_AMX"}
+
+
+def emulated_by_cpu(
+    precision: str, flags: frozenset[str] | None = None, environment: Mapping[str, str] | None = None
+) -> str:
+    """Says why a CPU emulates a format; empty where it computes it, or reports no flags.
+
+    Args:
+        precision: the format that matmuls use.
+        flags: feature flags as /proc/cpuinfo names them; of this CPU where not given.
+        environment: variables that limit oneDNN's instructions; this process's where not given. Those that limit ATEN's
+            (ATEN_CPU_CAPABILITY) leave oneDNN's matmuls as they are.
+    """
+    flags = cpu.cpu().flags if flags is None else flags
+    units = CPU_UNITS.get(precision)
+    if units is None or (units and (not flags or usable(flags, environment) & units.keys())):
+        return ""
+    known = " or ".join(flag for flag, rate in units.items() if (rate is None) == ("asimd" in flags))
+    return f"this CPU has no {precision} units" + (f" ({known})" if known else "")
+
+
+def usable(flags: frozenset[str], environment: Mapping[str, str] | None = None) -> frozenset[str]:
+    """The flags without those that ONEDNN_MAX_CPU_ISA (or DNNL_MAX_CPU_ISA) keeps torch's matmuls from using."""
+    environment = os.environ if environment is None else environment
+    level = (environment.get("ONEDNN_MAX_CPU_ISA") or environment.get("DNNL_MAX_CPU_ISA") or "").upper()
+    level, levels = _ALIKE.get(level, level), list(_ALLOWED)
+    if level in _ALLOWED:
+        return flags - frozenset[str]().union(*(_ALLOWED[above] for above in levels[levels.index(level) + 1 :]))
+    if level not in _WITHOUT and not level.startswith("AVX2_VNNI"):
+        return flags
+    kept = {"avx_vnni"} if level.startswith("AVX2_VNNI") else set()
+    return flags - (frozenset[str]().union(*_ALLOWED.values(), {"avx_vnni"}) - kept)
+
+
+def emulated_by_gpu(precision: str, capability: tuple[int, int] | None) -> str:
+    """Says why a GPU of a compute capability emulates a format; empty where it computes it, or reports none."""
+    since = GPU_SINCE.get(precision)
+    if since is None or capability is None or tuple(capability) >= since:
+        return ""
+    has, needs = (".".join(map(str, each)) for each in (capability, since))
+    return f"this GPU of compute capability {has} has no {precision} units (from {needs} on)"
+
+
+def emulated_here(device: str) -> dict[str, str]:
+    """Formats that this machine's device emulates, each with the reason; `device` is `cpu` or `cuda`."""
+    if device == "cpu":
+        found = {name: emulated_by_cpu(name) for name in CPU_UNITS}
+    else:
+        from mfulab.device.gpu import capability_by_nvml
+
+        gpus = identity.cuda_devices()
+        found = {name: emulated_by_gpu(name, capability_by_nvml(gpus[0]) if gpus else None) for name in GPU_SINCE}
+    return {name: reason for name, reason in found.items() if reason}

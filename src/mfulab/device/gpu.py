@@ -1,0 +1,101 @@
+"""The GPU that torch computes on, matched to NVML's by UUID, and its properties."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pynvml
+
+from mfulab.device import nvml
+from mfulab.device.identity import CudaDevice
+
+
+@dataclass(frozen=True)
+class GpuProperties:
+    """Properties that decide a GPU's peaks, as the driver reports them. Clocks in MHz; `bus_bits`: memory bus width."""
+
+    name: str
+    sms: int | None
+    max_sm_clock_mhz: float | None
+    max_memory_clock_mhz: float | None = None
+    bus_bits: int | None = None
+    pci_id: str | None = None
+
+
+def uuid_of(device: Any) -> str:
+    """The UUID of a torch CUDA device, without its prefix (GPU or MIG): torch gives none."""
+    import torch
+
+    return str(torch.cuda.get_device_properties(device).uuid).removeprefix("GPU-").removeprefix("MIG-")
+
+
+def handle_of(device: Any) -> Any:
+    """The NVML handle of a torch CUDA device; raises RefusedError where NVML does not know it."""
+    return nvml.handle_by_uuid(uuid_of(device))
+
+
+def properties_of(device: Any) -> GpuProperties:
+    """Properties that decide a torch CUDA device's peaks; clocks and bus width are None if NVML hides them."""
+    import torch
+
+    facts = torch.cuda.get_device_properties(device)
+    try:
+        handle = handle_of(device)
+    except nvml.RefusedError:
+        handle = None
+    return _properties(handle, facts.name, facts.multi_processor_count)
+
+
+def properties_by_nvml(device: CudaDevice) -> GpuProperties:
+    """Properties that decide a device's peaks, from NVML alone, without torch; of a MIG instance its SMs, too."""
+    handle = nvml.handle_by_uuid(device.uuid)
+    slice_of = nvml.optional(pynvml.nvmlDeviceGetAttributes, handle) if nvml.is_mig(handle) else None
+    return _properties(handle, device.name, None if slice_of is None else slice_of.multiprocessorCount)
+
+
+def capability_by_nvml(device: CudaDevice) -> tuple[int, int] | None:
+    """Compute capability of a device, of a MIG instance that of its GPU; None if NVML does not report it."""
+    handle = nvml.parent(nvml.handle_by_uuid(device.uuid))
+    found = nvml.optional(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
+    return None if found is None else (found[0], found[1])
+
+
+def _properties(handle: Any, name: str, sms: int | None) -> GpuProperties:
+    whole = None if handle is None else nvml.parent(handle)
+    pci = _asked(whole, pynvml.nvmlDeviceGetPciInfo)
+    return GpuProperties(
+        name=name,
+        sms=sms,
+        max_sm_clock_mhz=_asked(whole, pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_SM),
+        max_memory_clock_mhz=_asked(whole, pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_MEM),
+        bus_bits=_asked(whole, pynvml.nvmlDeviceGetMemoryBusWidth),
+        pci_id=None if pci is None else f"{pci.pciDeviceId & 0xFFFF:04x}:{pci.pciDeviceId >> 16:04x}",
+    )
+
+
+def _asked(handle: Any, call: Any, *arguments: Any) -> Any:
+    return None if handle is None else nvml.optional(call, handle, *arguments)
+
+
+def describe(handle: Any) -> dict[str, object]:
+    """Columns of the environment's table for one GPU, by NVML; None if it does not report them."""
+    memory = nvml.optional(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    capability = nvml.optional(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
+    limit = nvml.optional(pynvml.nvmlDeviceGetPowerManagementLimit, handle)
+    mig = nvml.optional(pynvml.nvmlDeviceGetMigMode, handle)
+    virtual = nvml.optional(pynvml.nvmlDeviceGetVirtualizationMode, handle)
+    return {
+        "name": _text(nvml.optional(pynvml.nvmlDeviceGetName, handle)),
+        "uuid": _text(nvml.optional(pynvml.nvmlDeviceGetUUID, handle)),
+        "compute_capability": None if capability is None else ".".join(map(str, capability)),
+        "max_sm_clock_mhz": nvml.optional(pynvml.nvmlDeviceGetMaxClockInfo, handle, pynvml.NVML_CLOCK_SM),
+        "max_memory_clock_mhz": nvml.optional(pynvml.nvmlDeviceGetMaxClockInfo, handle, pynvml.NVML_CLOCK_MEM),
+        "memory_bus_bits": nvml.optional(pynvml.nvmlDeviceGetMemoryBusWidth, handle),
+        "memory_bytes": None if memory is None else memory.total,
+        "power_limit_w": None if limit is None else limit / 1e3,
+        "mig": None if mig is None else bool(mig[0]),
+        "virtual": None if virtual is None else virtual in nvml.VIRTUAL,
+    }
+
+
+def _text(value: str | bytes | None) -> str | None:
+    return None if value is None else nvml.text(value)

@@ -1,0 +1,135 @@
+"""Identity of the device: the slug that names its results, and the GPUs that CUDA would see. Planning imports it."""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from mfulab.device import cpu
+
+DeviceType = Literal["auto", "cpu", "cuda"]
+
+
+class NoDeviceError(ValueError):
+    """The device that was asked for is ambiguous or missing; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class CudaDevice:
+    """One GPU, or one MIG instance of it, that CUDA would see."""
+
+    name: str
+    uuid: str
+
+
+def resolve(device_type: DeviceType) -> Literal["cpu", "cuda"]:
+    """The device to measure: `auto` is the GPU if torch can use one.
+
+    Raises NoDeviceError for `cuda` without one.
+    """
+    if device_type == "cpu":
+        return "cpu"
+    reason = _why_no_torch_cuda() if cuda_devices() else _why_no_gpu()
+    if not reason:
+        return "cuda"
+    if device_type == "cuda":
+        raise NoDeviceError(f"device=cuda: {reason}; choose device=cpu or device=auto")
+    return "cpu"
+
+
+def hardware_slug(device_type: DeviceType = "auto") -> str:
+    """The device's name as a folder: `nvidia-h100-80gb-hbm3`, or `amd-epyc-4c` with the cores that may be used."""
+    if resolve(device_type) == "cuda":
+        return slug(cuda_devices()[0].name)
+    return f"{slug(cpu.cpu().name)}-{cpu.usable_cores()}c"
+
+
+def slug(name: str) -> str:
+    """`name` in lower case with hyphens, without trademarks, clocks and words that say nothing.
+
+    >>> slug("Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz")
+    'intel-xeon-platinum-8481c'
+    """
+    name = re.sub(r"\((r|tm|c)\)|@.*$", " ", name.lower())
+    name = re.sub(r"\b(cpu|processor|\d+-core|with .* graphics)\b", " ", name)
+    return re.sub(r"[^a-z0-9]+", "-", name).strip("-") or "unknown"
+
+
+def cuda_devices(environment: Mapping[str, str] | None = None) -> list[CudaDevice]:
+    """The devices that CUDA would see, in its order; empty if no driver answers or CUDA_VISIBLE_DEVICES hides all.
+
+    Asks NVML only, so no CUDA context is made. Raises NoDeviceError if several different GPUs are numbered by CUDA's
+    own "fastest first" order, which NVML does not know.
+    """
+    environment = os.environ if environment is None else environment
+    from mfulab.device import nvml
+
+    if nvml.why_absent():
+        return []
+    gpus = [_describe(handle) for handle in nvml.handles()]
+    instances = [[_describe(instance) for instance in nvml.mig_instances(handle)] for handle in nvml.handles()]
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    chosen = _visible(gpus, instances, visible, environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID")
+    return chosen
+
+
+def _visible(
+    gpus: list[CudaDevice], instances: list[list[CudaDevice]], visible: str | None, in_bus_order: bool
+) -> list[CudaDevice]:
+    """CUDA's rules: a list of indices or UUID prefixes, cut off at the first that is not valid."""
+    # A GPU in MIG mode is only seen through its instances, and without a list only through the first.
+    seen = [own[0] if own else gpu for gpu, own in zip(gpus, instances, strict=True)]
+    if visible is None:
+        _refuse_unknown_order(seen, in_bus_order)
+        return seen
+    everything = [*gpus, *(instance for own in instances for instance in own)]
+    chosen = []
+    for entry in (part.strip() for part in visible.split(",")):
+        if entry.isdigit() and int(entry) < len(seen):
+            _refuse_unknown_order(seen, in_bus_order)
+            chosen.append(seen[int(entry)])
+        elif entry.startswith(("GPU-", "MIG-")):
+            matching = [device for device in everything if device.uuid.startswith(entry)]
+            if len(matching) != 1:
+                break
+            chosen += matching
+        else:
+            break
+    return chosen
+
+
+def _refuse_unknown_order(seen: list[CudaDevice], in_bus_order: bool) -> None:
+    if not in_bus_order and len({device.name for device in seen}) > 1:
+        names = ", ".join(sorted({device.name for device in seen}))
+        raise NoDeviceError(
+            f"this machine has different GPUs ({names}) and CUDA numbers them fastest first: "
+            "set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name one by UUID in CUDA_VISIBLE_DEVICES (nvidia-smi -L lists them)"
+        )
+
+
+def _describe(handle: object) -> CudaDevice:
+    import pynvml
+
+    from mfulab.device import nvml
+
+    name = nvml.optional(pynvml.nvmlDeviceGetName, handle) or "nvidia"
+    return CudaDevice(nvml.text(name), nvml.text(nvml.optional(pynvml.nvmlDeviceGetUUID, handle) or ""))
+
+
+def _why_no_torch_cuda() -> str:
+    """Reason why the installed torch cannot use a GPU, from its version alone: importing it takes seconds."""
+    from importlib import metadata
+
+    try:
+        version = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return "torch is not installed"
+    return f"torch {version} is built for CPUs alone" if version.endswith("+cpu") else ""
+
+
+def _why_no_gpu() -> str:
+    from mfulab.device import nvml
+
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return nvml.why_absent() or f"CUDA_VISIBLE_DEVICES={hidden} leaves no GPU to be seen"

@@ -1,0 +1,203 @@
+"""Dense peaks of accelerators, from their units and clocks, checked against the datasheets' figures.
+
+FLOP/s = units × FMA per clock and unit × 2 × clock, for fp32 accumulation. FMA per clock and unit:
+`fma_per_clock_per_unit.csv`, by architecture; units, clocks and printed figures: `datasheets.csv`. Where the product is
+more than 1 % off the printed figure, and no rounding explains it, the printed one counts and `Peak.note` says why.
+A device without a datasheet here has no peak: it is None with a reason, never that of a similar product.
+
+Needs no torch, and no device.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mfulab.device.datasheets import Datasheet, UnknownDeviceError, find, is_slice, table, texts_read
+
+if TYPE_CHECKING:
+    from mfulab.device.gpu import GpuProperties
+
+# Which units compute a precision, best first; tensor units run at the tensor clock where the device has two.
+UNITS = {
+    "fp64": ("fp64_tensor", "fp64"),
+    "fp32": ("fp32_tensor", "fp32"),
+    "tf32": ("tf32_tensor",),
+    "fp16": ("fp16_tensor",),
+    "bf16": ("bf16_tensor",),
+    "fp8": ("fp8_tensor",),
+    "fp4": ("fp4_tensor",),
+    "int8": ("int8_tensor",),
+}
+# Formats of which a datasheet prints both vector and tensor figures; of the others there is but one.
+_BOTH = ("fp64", "fp32")
+# The highest share by which a printed figure may differ from the product of its factors.
+TOLERANCE = 0.01
+
+
+@dataclass(frozen=True)
+class Peak:
+    """One dense peak with its origin, in TFLOP/s (TOP/s for int8); None if it is unknown, and `reason` says why.
+
+    `spec` is at the datasheet's clock for these units, `max_clock` at the highest clock that the device at hand allows,
+    `datasheet` the printed figure; `sparse_factor` is what 2:4 sparsity multiplies it by in the vendor's marketing.
+    `memory_gb_s` is the datasheet's bandwidth in 10⁹ byte/s, `device` the product whose datasheet was used; `checked`
+    says which texts were read for its figures.
+    """
+
+    spec: float | None
+    max_clock: float | None = None
+    datasheet: float | None = None
+    formula: str = ""
+    source: str = ""
+    spec_clock_mhz: float | None = None
+    reason: str = ""
+    device: str = ""
+    memory_gb_s: float | None = None
+    sparse_factor: float = 1.0
+    note: str = ""
+    checked: str = ""
+
+    @property
+    def tflop_s(self) -> float | None:
+        """The peak in TFLOP/s, at the datasheet's clock: `spec`."""
+        return self.spec
+
+    def __float__(self) -> float:
+        """Gives the peak in TFLOP/s; raises TypeError with the reason if it is unknown."""
+        if self.spec is None:
+            raise TypeError(f"no peak: {self.reason}")
+        return self.spec
+
+
+def peak(device: str, precision: str, units: int | None = None) -> Peak:
+    """The dense peak of a device by its name.
+
+    Args:
+        device: what a driver, framework or trace calls it (`NVIDIA H100 80GB HBM3`, `AMD Instinct MI300X`), or its
+            PCI id (`10de:2330`). Case, hyphens and the vendor's name do not matter; everything else does.
+        precision: fp64, fp32, tf32, fp16, bf16, fp8, fp4 or int8: the format that matmuls use. A GPU whose tensor
+            cores lack the format has no peak in it.
+        units: its SMs or compute units, where known: they tell products of one name apart, and a slice's share.
+
+    Returns a `Peak`: `.tflop_s`, also as `float(peak)`, or None with `.reason`; `.memory_gb_s`, `.spec_clock_mhz`,
+    `.source`.
+    >>> peak("NVIDIA H100 80GB HBM3", "bf16").datasheet
+    989.4
+    """
+    try:
+        sheet = find(device, units)
+    except UnknownDeviceError as error:
+        return Peak(None, reason=f"{error}; {how_to_give(precision)}")
+    return _peak(sheet, precision, units, a_slice=is_slice(device))
+
+
+def gpu_peak(gpu: "GpuProperties", precision: str, given: Mapping[str, float] | None = None) -> Peak:
+    """The dense peak of the GPU at hand in the *effective* precision of an operation.
+
+    Args:
+        gpu: its properties; fewer SMs than the datasheet's are a slice of it.
+        precision: the format that matmuls use, not the parameters' dtype.
+        given: `device.peak_tflop_s`: peaks by precision that the user states; they come first.
+    """
+    if given and precision in given:
+        return Peak(given[precision], formula=f"{given[precision]} TFLOP/s", source="device.peak_tflop_s")
+    try:
+        sheet = find(gpu.name, gpu.sms, gpu.pci_id)
+    except UnknownDeviceError as error:
+        return Peak(None, reason=f"{error}; {how_to_give(precision)}")
+    return _peak(sheet, precision, gpu.sms, gpu.max_sm_clock_mhz, is_slice(gpu.name))
+
+
+def memory_peak_gb_s(gpu: "GpuProperties") -> float | None:
+    """Memory clock × bus width × 2 (two transfers a clock) in 10⁹ byte/s; None if the device does not report them."""
+    if not gpu.max_memory_clock_mhz or not gpu.bus_bits:
+        return None
+    return gpu.max_memory_clock_mhz * 1e6 * gpu.bus_bits / 8 * 2 / 1e9
+
+
+def how_to_give(precision: str) -> str:
+    """Advice for an unknown peak."""
+    return f"give its dense peak in TFLOP/s: device.peak_tflop_s.{precision}=…"
+
+
+def computed(sheet: Datasheet, unit: str) -> float | None:
+    """Units × FMA per clock and unit × 2 × clock of one kind of unit, in TFLOP/s; None if a factor is unknown."""
+    rate, clock = _rates(sheet).get(unit), _clock(sheet, unit)
+    return sheet.units * int(rate) * 2e-6 * clock if rate and clock and sheet.units else None
+
+
+def printed(sheet: Datasheet, unit: str) -> float | None:
+    """The datasheet's figure of one kind of unit, in TFLOP/s; None if it prints none."""
+    figure = sheet.figures.get(_column(unit))
+    return float(figure) if figure else None
+
+
+def agrees(sheet: Datasheet, unit: str) -> bool:
+    """True if the computed and the printed figure differ by at most 1 %, or by the printed one's rounding."""
+    product, figure = computed(sheet, unit), printed(sheet, unit)
+    if product is None or figure is None:
+        return True
+    decimals = len(sheet.figures[_column(unit)].partition(".")[2])
+    return abs(product - figure) <= max(TOLERANCE * figure, 0.5 * 10.0**-decimals)
+
+
+def _peak(
+    sheet: Datasheet, precision: str, units: int | None, max_clock_mhz: float | None = None, a_slice: bool = False
+) -> Peak:
+    if precision not in UNITS:
+        return Peak(None, reason=f"no peak is defined for precision {precision}; choose one of {', '.join(UNITS)}")
+    if a_slice and not units:
+        return Peak(None, reason=f"this is a slice of {sheet.device}, and its name does not say how many SMs it has")
+    if units and sheet.units and units > sheet.units:
+        return Peak(
+            None,
+            reason=f"the device has {units} SMs and the datasheet of {sheet.device} {sheet.units}: it is another "
+            f"product; {how_to_give(precision)}",
+        )
+    unit = next((unit for unit in UNITS[precision] if computed(sheet, unit) or printed(sheet, unit)), None)
+    if unit is None:
+        note = f" ({sheet.note})" if sheet.note and sheet.rate == "printed" else ""
+        return Peak(None, reason=f"neither the datasheet of {sheet.device} nor its architecture has {precision}{note}")
+    product, figure, rate = computed(sheet, unit), printed(sheet, unit), _rates(sheet)
+    share = units / sheet.units if units and sheet.units else 1.0
+    by_formula = product is not None and agrees(sheet, unit)
+    clock = _clock(sheet, unit) if by_formula else None
+    value = product if by_formula else figure
+    assert value is not None
+    return Peak(
+        spec=value * share,
+        max_clock=value * share * max_clock_mhz / clock if max_clock_mhz and clock else None,
+        datasheet=figure if share == 1 else None,
+        formula=_formula(sheet, unit, units or sheet.units, clock) if by_formula else _quoted(figure, sheet, units),
+        source=f"{sheet.source}; FMA/clock: {rate['source']}" if by_formula else sheet.source,
+        spec_clock_mhz=clock,
+        device=sheet.device,
+        memory_gb_s=sheet.memory_gb_s if share == 1 else None,
+        sparse_factor=float(rate.get("sparse_factor") or 1) if precision not in _BOTH else 1.0,
+        note=sheet.note,
+        checked=texts_read(sheet),
+    )
+
+
+def _formula(sheet: Datasheet, unit: str, units: int | None, clock: float | None) -> str:
+    counted = {"NVIDIA": "SMs", "AMD": "CUs"}.get(sheet.vendor, "units")
+    return f"{units} {counted} × {_rates(sheet)[unit]} FMA/clock ({unit}) × 2 × {clock:.0f} MHz"
+
+
+def _quoted(figure: float | None, sheet: Datasheet, units: int | None) -> str:
+    part = f" × {units}/{sheet.units}" if units and units != sheet.units else ""
+    return f"{figure:g} TFLOP/s as printed{part}"
+
+
+def _rates(sheet: Datasheet) -> dict[str, str]:
+    rows = table("fma_per_clock_per_unit.csv")
+    return next((row for row in rows if (row["architecture"], row["rate"]) == (sheet.architecture, sheet.rate)), {})
+
+
+def _clock(sheet: Datasheet, unit: str) -> float | None:
+    """Double precision runs at the boost clock in tensor cores, too."""
+    return sheet.tensor_mhz if unit.endswith("_tensor") and unit != "fp64_tensor" else sheet.boost_mhz
+
+
+def _column(unit: str) -> str:
+    return unit if unit.removesuffix("_tensor") in _BOTH else unit.removesuffix("_tensor")

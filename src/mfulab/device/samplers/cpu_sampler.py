@@ -1,0 +1,130 @@
+"""CPU utilization of process, cgroup and machine; the hypervisor's and a quota's share; switches; page faults."""
+
+import resource
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+
+from mfulab.device.cpu import cgroup_cpu_seconds, system_seconds
+from mfulab.device.samplers.reading import Reading, Readings
+
+PROCESS = "process CPU time ÷ (wall × cores that its threads fill)"
+SYSTEM = "/proc/stat, the CPUs that this process may use"
+CGROUP = "cgroup CPU accounting"
+
+
+@dataclass(frozen=True)
+class CpuCounters:
+    """Running totals: seconds, and counts of context switches and of page faults that needed no disk."""
+
+    wall_s: float
+    process_s: float
+    system_busy_s: float | None
+    system_steal_s: float | None
+    system_total_s: float | None
+    voluntary: int
+    involuntary: int
+    cgroup_used_s: float | None = None
+    cgroup_throttled_s: float | None = None
+    children_s: float = 0.0
+    page_faults: int = 0
+
+
+class CpuSampler:
+    """CPU utilization of this process with all its threads: 100 % where each of `cores` worked for it all the time.
+
+    It exceeds 100 % where further threads work on a core's second logical CPU. Threads that spin
+    while they wait count as busy: like the GPU's utilization, it says that something ran, not what.
+    """
+
+    def __init__(self, cores: float) -> None:
+        self._cores = cores
+        self._begin: CpuCounters | None = None
+
+    def start(self) -> None:
+        self._begin = self.read()
+
+    def stop(self) -> Readings:
+        end = self.read()
+        if self._begin is None:
+            raise RuntimeError("stop() before start()")
+        return between(self._begin, end, self._cores)
+
+    def read(self) -> CpuCounters:
+        """The counters now."""
+        system = system_seconds()
+        own = resource.getrusage(resource.RUSAGE_SELF)
+        used, throttled = cgroup_cpu_seconds()
+        wall_s = time.perf_counter()
+        return CpuCounters(
+            wall_s=wall_s,
+            process_s=own.ru_utime + own.ru_stime,
+            system_busy_s=system.busy,
+            system_steal_s=system.steal,
+            system_total_s=system.total,
+            voluntary=own.ru_nvcsw,
+            involuntary=own.ru_nivcsw,
+            page_faults=own.ru_minflt,
+            children_s=children_seconds(),
+            cgroup_used_s=used,
+            cgroup_throttled_s=throttled,
+        )
+
+
+def children_seconds() -> float:
+    """CPU seconds of this process's children and theirs, ended ones included: loaders, the poller, a compiler."""
+    import psutil
+
+    own = psutil.Process()
+    ended = own.cpu_times()
+    seconds = ended.children_user + ended.children_system
+    for child in own.children(recursive=True):
+        with suppress(psutil.Error):  # it has ended, or is another user's
+            times = child.cpu_times()
+            seconds += times.user + times.system + times.children_user + times.children_system
+    return seconds
+
+
+def between(begin: CpuCounters, end: CpuCounters, cores: float) -> Readings:
+    """The readings between two states of the counters, for a process whose threads fill `cores` cores."""
+    wall = end.wall_s - begin.wall_s
+    if wall <= 0:
+        raise ValueError(f"a window of {wall} s")
+    own = end.process_s - begin.process_s
+    total = _difference(begin.system_total_s, end.system_total_s)
+    busy = _difference(begin.system_busy_s, end.system_busy_s)
+    readings = {
+        "utilization_percent": Reading(100 * own / (wall * cores), "%", f"{PROCESS}: {cores:g}", wall),
+    }
+    ours = own + end.children_s - begin.children_s
+    others = None if busy is None else max(0.0, busy - ours)  # the system's ticks are of 10 ms, ours finer
+    for name, part in (
+        ("system_utilization_percent", busy),
+        ("other_processes_percent", others),
+        ("steal_percent", _difference(begin.system_steal_s, end.system_steal_s)),
+    ):
+        value = None if part is None or not total else 100 * part / total
+        reason = "" if value is not None else "not reported by this system, or the window is shorter than a 10 ms tick"
+        readings[name] = Reading(value, "%", SYSTEM, wall, reason)
+    used = _difference(begin.cgroup_used_s, end.cgroup_used_s)
+    stopped = _difference(begin.cgroup_throttled_s, end.cgroup_throttled_s)
+    # Linux adds up what each CPU was stopped for: the sum may exceed the wall time, and belongs to the time wanted.
+    wanted = None if used is None or stopped is None else used + stopped
+    for name, part, whole in (
+        ("cgroup_utilization_percent", used, wall * cores),
+        ("throttled_percent", stopped, wanted),
+    ):
+        value = None if part is None or whole is None else 100 * part / whole if part else 0.0
+        reason = "" if value is not None else "this system reports no cgroup CPU accounting"
+        readings[name] = Reading(value, "%", CGROUP, wall, reason)
+    for name, before, after in (
+        ("voluntary_switches_per_s", begin.voluntary, end.voluntary),
+        ("involuntary_switches_per_s", begin.involuntary, end.involuntary),
+        ("page_faults_per_s", begin.page_faults, end.page_faults),
+    ):
+        readings[name] = Reading((after - before) / wall, "1/s", "getrusage, all threads", wall)
+    return readings
+
+
+def _difference(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None else after - before

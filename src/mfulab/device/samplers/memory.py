@@ -1,0 +1,48 @@
+"""Peak memory of a stretch of work: the CUDA allocator's, or the process's resident set on a CPU."""
+
+from typing import Any
+
+import psutil
+
+from mfulab.device import system
+from mfulab.device.samplers.reading import Reading
+
+
+class PeakMemory:
+    """The most memory held since it was made, beyond what was held then."""
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
+        self.forget()
+        if device.type == "cuda":
+            import torch
+
+            self._baseline = torch.cuda.memory_allocated(device)
+        else:
+            self._baseline = psutil.Process().memory_info().rss
+
+    def forget(self) -> None:
+        """Leaves out what was held in between and is no longer: the peak is from now on."""
+        if self._device.type == "cuda":
+            import torch
+
+            torch.cuda.reset_peak_memory_stats(self._device)
+        else:
+            system.forget_peak_memory()
+
+    def read(self) -> Reading:
+        """The peak in bytes so far."""
+        if self._device.type == "cuda":
+            import torch
+
+            held = torch.cuda.max_memory_allocated(self._device) - self._baseline
+            return Reading(held, "B", "CUDA caching allocator, peak allocated")
+        peak = system.peak_memory_bytes()
+        if peak is None:
+            return Reading(None, "B", "peak RSS", reason="this system does not report the peak resident set")
+        source = "peak RSS above the RSS before the model was built"
+        if peak <= self._baseline:
+            return Reading(
+                None, "B", source, reason="the process grew by nothing: it reused memory that it held before"
+            )
+        return Reading(peak - self._baseline, "B", source)

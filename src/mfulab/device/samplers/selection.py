@@ -1,0 +1,124 @@
+"""The rungs from busy to useful: which samplers a device gets, in order of preference, and how they fill a row."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pynvml
+
+from mfulab.device import nvml
+from mfulab.device.samplers import gpm_sampler
+from mfulab.device.samplers.cpu_sampler import CpuSampler
+from mfulab.device.samplers.gpm_sampler import GpmSampler
+from mfulab.device.samplers.input_sampler import InputSampler
+from mfulab.device.samplers.nvml_sampler import NvmlAtEnd, NvmlSampler
+from mfulab.device.samplers.rapl_sampler import RaplSampler
+from mfulab.device.samplers.reading import Reading, Readings, Sampler, missing
+from mfulab.measurements.profile_step import ProfileRow
+from mfulab.measurements.read_utilization import ReadingRow
+
+# What a source that answered is worth, strictest first: a column that only it can fill, and its name.
+_LEVELS = (
+    ("sm_active_percent", "GPM"),
+    ("kernel_busy_percent", "trace"),
+    ("power_capped_percent", "NVML counters"),
+    ("voluntary_switches_per_s", "CPU time"),
+)
+
+
+class Absent:
+    """Stands where a device's samplers would, and says why there are none."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def start(self) -> None:
+        """Nothing can be watched."""
+
+    def stop(self) -> Readings:
+        names = {"utilization_percent": "%", "power_w": "W", "window_energy_j": "J", "clock_mhz": "MHz"}
+        return missing({**names, **gpm_sampler.UNITS}, "NVML", self._reason)
+
+
+def samplers_for(device: Any, series: Sequence[Sampler] = ()) -> list[Sampler]:
+    """The samplers of a torch.device, the strictest first: GPM, NVML's counters, the poller, NVML at the end."""
+    if device.type != "cuda":
+        from mfulab.device.compute import cores_filled
+
+        return [CpuSampler(cores_filled()), RaplSampler(), InputSampler(), *series]
+    try:
+        from mfulab.device.gpu import handle_of
+
+        handle = handle_of(device)
+    except nvml.RefusedError as refusal:
+        return [Absent(str(refusal)), InputSampler()]
+    return [GpmSampler(handle), NvmlSampler(handle), InputSampler(), *series, NvmlAtEnd(handle)]
+
+
+def clock_reader(device: Any) -> Callable[[], float | None]:
+    """A function that reads the SM clock in MHz now; None if it is not reported, as on a CPU."""
+    if device.type != "cuda":
+        return lambda: None
+    from mfulab.device.gpu import handle_of
+
+    try:
+        handle = handle_of(device)
+    except nvml.RefusedError:
+        return lambda: None
+    return lambda: nvml.optional(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM)
+
+
+def restriction_of(device: Any) -> str:
+    """`MIG instance`, `vGPU` or nothing, for a torch.device."""
+    if device.type != "cuda":
+        return ""
+    from mfulab.device.gpu import handle_of
+
+    try:
+        return nvml.restriction(handle_of(device))
+    except nvml.RefusedError:
+        return ""
+
+
+def set_readings(row: ProfileRow, readings: Readings, steps: int) -> None:
+    """Writes readings into the row's columns of their names; sources and reasons become JSON beside them."""
+    known = per_step(readings, steps)
+    sources = fill(row, known)
+    row.utilization_source, row.memory_source = sources.get("utilization_percent"), sources.get("memory_bytes")
+    row.sources_answered = sources_answered(known)
+
+
+def fill(row: ProfileRow | ReadingRow, readings: Readings) -> dict[str, str]:
+    """Writes readings into the columns of their names, and gives each one's source; reasons are those of empty ones."""
+    sources, reasons = {}, {}
+    for name, reading in readings.items():
+        if reading.value is None:
+            reasons[name] = reading.reason
+        else:
+            type(row).__pydantic_validator__.validate_assignment(row, name, reading.value)
+            sources[name] = reading.origin
+    row.sources = json.dumps(sources, ensure_ascii=False)
+    row.reasons = json.dumps(reasons, ensure_ascii=False) if reasons else None
+    return sources
+
+
+def per_step(readings: Readings, steps: int) -> Readings:
+    """The same readings, with the window's energy shared among its steps."""
+    shared = dict(readings)
+    total = shared.pop("window_energy_j", None)
+    if total is not None:
+        energy = None if total.value is None else total.value / steps
+        shared["energy_j"] = replace(total, value=energy, source=f"{total.source} ÷ {steps} steps")
+    return shared
+
+
+def sources_answered(readings: Readings) -> str:
+    """The sources that answered, strictest first: what is missing at the front is what the ladder lacks."""
+    answered = [name for column, name in _LEVELS if _has(readings, column)]
+    return ", ".join(answered) or ("utilization only" if _has(readings, "utilization_percent") else "counted only")
+
+
+def _has(readings: Readings, column: str) -> bool:
+    reading: Reading | None = readings.get(column)
+    return reading is not None and reading.value is not None

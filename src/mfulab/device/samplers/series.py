@@ -1,0 +1,119 @@
+"""Runs the poller beside a measurement, keeps its time series with the windows marked, and averages over them."""
+
+import csv
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from mfulab.core.files import write_csv
+from mfulab.device.samplers.poller import INTERVAL_S
+from mfulab.device.samplers.reading import Reading, Readings
+
+SOURCE = "polled each 0.2 s by a process of its own"
+# Means over the window that nothing else tells better; utilization is left to stricter sources where they have it.
+AVERAGED = {
+    "clock_mhz": "MHz",
+    "memory_clock_mhz": "MHz",
+    "temperature_c": "°C",
+    "power_w": "W",
+    "device_memory_bytes": "B",
+}
+# Fewer samples than this are an anecdote.
+MINIMUM_SAMPLES = 3
+
+
+class Series:
+    """A time series of the device from `open` to `close`, of which `start` to `stop` is the measured stretch.
+
+    It is a sampler: the poller itself is started earlier, so that its start disturbs the warm-up and not the window.
+    """
+
+    def __init__(self, device: Any, path: Path, interval_s: float = INTERVAL_S) -> None:
+        self._device, self._path, self._interval_s = device, path, interval_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._began_s = self._ended_s = 0.0
+
+    def open(self) -> "Series":
+        """Starts the poller."""
+        if self._device.type == "cuda":
+            from mfulab.device.gpu import uuid_of
+
+            what = ["cuda", str(os.getpid()), uuid_of(self._device)]
+        else:
+            from mfulab.device.compute import cores_filled
+
+            what = ["cpu", str(os.getpid()), str(cores_filled())]
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("wb") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "mfulab.device.samplers.poller", *what, str(self._interval_s)],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.DEVNULL,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )
+        return self
+
+    def polls(self) -> int:
+        """Complete lines so far."""
+        return len(read_series(self._path))
+
+    def start(self) -> None:
+        self._began_s = time.monotonic()  # one clock for all processes, which nobody sets
+
+    def stop(self) -> Readings:
+        self._ended_s = time.monotonic()
+        return means(read_series(self._path), self._began_s, self._ended_s, self._device.type)
+
+    def close(self) -> None:
+        """Ends the poller and writes the series again with the column `in_window`."""
+        if self._process is None:
+            return
+        if self._process.stdin:
+            self._process.stdin.close()
+        try:
+            self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+        lines = read_series(self._path)
+        if not lines:
+            self._path.unlink(missing_ok=True)
+            return
+        marked: list[dict[str, object]] = []
+        for line in lines:
+            stamp = line.pop("monotonic_s") or 0.0
+            inside = self._began_s <= stamp <= self._ended_s
+            marked.append({"time_s": f"{stamp - self._began_s:.3f}", "in_window": inside, **line})
+        write_csv(self._path, marked)
+
+
+def read_series(path: Path) -> list[dict[str, float | None]]:
+    """The poller's complete lines so far; empty cells are None."""
+    if not path.exists():
+        return []
+    text = path.read_text()
+    complete = text[: text.rfind("\n") + 1].splitlines()
+    return [{key: float(cell) if cell else None for key, cell in row.items()} for row in csv.DictReader(complete)]
+
+
+def means(lines: list[dict[str, float | None]], begin_s: float, end_s: float, device: str) -> Readings:
+    """Means over the lines inside the window, and the most other processes seen in one of them."""
+    if device != "cuda":
+        return {}
+    inside = [line for line in lines if begin_s <= (line["monotonic_s"] or 0.0) <= end_s]
+    window_s = end_s - begin_s
+    few = f"only {len(inside)} polls in the window" if len(inside) < MINIMUM_SAMPLES else ""
+    readings: Readings = {}
+    for name, unit in AVERAGED.items():
+        values = [value for line in inside if (value := line.get(name)) is not None]
+        reason = few or ("" if values else "refused by the driver")
+        readings[name] = Reading(None if reason else sum(values) / len(values), unit, SOURCE, window_s, reason)
+    counts = [value for line in inside if (value := line.get("other_processes")) is not None]
+    reason = few or ("" if counts else "refused by the driver")
+    readings["other_processes"] = Reading(None if reason else max(counts), "", SOURCE, window_s, reason)
+    return readings

@@ -1,0 +1,73 @@
+"""Features that Linux alone has, each with its stand-in on macOS; no other module asks which system it is.
+
+How a run's processes are watched and ended is in `runtime/processes.py`, with the same rule. Every function answers
+None, or does nothing, where the system has no answer, and the reader's cell then says so. It imports little: each
+run's client starts with it, and pathlib would be a third of that start.
+"""
+
+import os
+import sys
+from contextlib import suppress
+
+from mfulab.core.errors import UnsupportedError
+
+IS_LINUX = sys.platform == "linux"
+IS_MACOS = sys.platform == "darwin"
+ROOT = "/"  # /proc and /sys stand below it
+
+
+def can_fork_after_imports() -> bool:
+    """True if a process may fork once it has imported torch, as the warm worker does.
+
+    macOS's frameworks start threads when they are loaded; a fork of such a process may hang or be ended by the system.
+    Without the worker each run starts a process of its own: some seconds slower, the same measurement.
+    """
+    return IS_LINUX
+
+
+def text(path: str | os.PathLike[str]) -> str | None:
+    """The content of a file below `ROOT`, such as `proc/stat`; None if it is missing or may not be read."""
+    try:
+        with open(os.path.join(ROOT, path), encoding="ascii", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return None
+
+
+def check_processes() -> None:
+    """Raises UnsupportedError where Linux shows no processes, of which psutil and the samplers read."""
+    if IS_LINUX and text("proc/stat") is None:
+        raise UnsupportedError("/proc is not mounted: CPU time and memory cannot be read. Mount it and measure again.")
+
+
+def write(path: str, content: str) -> None:
+    """Writes to a file below /proc if this process may."""
+    with suppress(OSError), open(os.path.join(ROOT, path), "w", encoding="ascii") as file:
+        file.write(content)
+
+
+def affinity() -> frozenset[int] | None:
+    """The logical CPUs that this process may use; None if a process cannot be bound to some (macOS)."""
+    return frozenset(os.sched_getaffinity(0)) if IS_LINUX else None
+
+
+def boot() -> str:
+    """A name of this start of the kernel, also in a container; empty if it is not reported."""
+    return text("proc/sys/kernel/random/boot_id") or ""
+
+
+def forget_peak_memory() -> None:
+    """Lets the peak resident set begin anew; elsewhere than on Linux it is that of the process's whole life."""
+    write("proc/self/clear_refs", "5")
+
+
+def peak_memory_bytes() -> int | None:
+    """The most memory of this process that was resident, in bytes: VmHWM, on macOS getrusage's."""
+    for line in (text("proc/self/status") or "").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) << 10
+    if IS_MACOS:
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes there, KiB on Linux
+    return None

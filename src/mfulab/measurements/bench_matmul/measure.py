@@ -1,0 +1,317 @@
+"""Times one matmul implementation beside the library's in the same run; checks the result before and after."""
+
+import contextlib
+import importlib
+import itertools
+import json
+import re
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mfulab.core.errors import UnsupportedError
+from mfulab.core.groups import KernelConfig, TimingConfig
+from mfulab.core.measurement import Measured
+from mfulab.device.allocator import settle
+from mfulab.device.cpu import cpu, usable_cores
+from mfulab.device.samplers.cpu_sampler import CpuSampler
+from mfulab.kernels.base import Launch, MatmulKernel, Resources, Shape
+from mfulab.kernels.formats import Format, format_of
+from mfulab.kernels.occupancy import occupancy_percent
+from mfulab.kernels.reference import reference_for
+from mfulab.kernels.threads import use_threads
+from mfulab.kernels.verification import Check, Operands, check, exact_product, random_operands
+from mfulab.measurements.bench_matmul import BenchMatmulConfig, MatmulRow
+from mfulab.timing.device_timer import DeviceTimer
+from mfulab.timing.host_timer import LONGEST_SPIN_S, HostTimer
+from mfulab.timing.probe import Best, Probe, Watch, known_best, packed
+from mfulab.timing.repetitions import Budget, Call, Repetition, Timer, interleave, summarise
+from mfulab.timing.transfers import median_wall_s, synchronise, time_transfers
+
+WINDOWS = {"cpu": 2, "cuda": 3}  # of each process
+WINDOW_S = {"cpu": 0.2, "cuda": 0.1}
+WARM_UP_S = {"cpu": 0.4, "cuda": 0.3}
+PATIENCE_S = {"cpu": 1.0, "cuda": 1.0}
+# What goes around the matmul is repeated for so long: most of it after other libraries' threads have ceased to spin.
+AROUND_S = {"cpu": LONGEST_SPIN_S, "cuda": 0.0}
+
+
+def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
+    """A row with the times of the matmul; without any time where its error is outside the tolerance."""
+    device = _device(config.device.type)
+    settle()
+    shape, form = Shape(*config.shape), format_of(config.precision)
+    kernel = _build(config.kernel, form)
+    kernel.require(device, shape)
+    threads = (config.device.threads or usable_cores()) if device == "cpu" else None
+    if threads is not None:
+        use_threads(threads)
+
+    is_first = config.replicate == 1  # later processes repeat what the interval is of, and nothing around it
+    allocation_s = median_wall_s(lambda: _allocate(shape, form, device), 3, AROUND_S[device]) if is_first else None
+    operands = random_operands(shape, form, device, config.seed)
+    exact = exact_product(operands.a, operands.b)
+    with _packages_of(config.kernel):
+        call = _Bound(kernel, operands)
+        launch = call.launch
+        operands.poison()
+        with _launched_with(launch):
+            first_call_s, returned = _one(call)
+    launch = kernel.launch(shape)  # one that was tuned by the first call is known now
+    before = check(_result(operands, returned), exact, form, shape.k)
+    row = _describe(config, kernel, shape, form, launch, before)
+    row.threads = threads
+    if not before.correct:
+        return Measured(_incorrect(row, before, "at the first call"))
+
+    probe = Probe(operands.c.device)
+    started = time.perf_counter()
+    first_calls = config.first_calls if is_first else None
+    first_calls_s = first_call_s + sum(_one(call)[0] for _ in range((first_calls or 1) - 1))
+    with _launched_with(launch), _others_noted(row):
+        repetitions, reference = _time(config, call, operands, exact, row, probe, known_best(folder))
+    row.probe_s = probe.spent_s
+    row.measured_s = time.perf_counter() - started
+    # What timing left in C; a call that returns its result is asked once more.
+    after = check(_result(operands, None if returned is None else call()), exact, form, shape.k)
+    samples = [{"replicate": config.replicate, **asdict(repetition)} for repetition in repetitions]
+    if not after.correct:
+        return Measured(_incorrect(row, after, "after timing"), samples)
+    del exact
+
+    _fill_times(row, repetitions, config.kernel.name, reference)
+    row.first_call_s, row.allocation_s = first_call_s, allocation_s
+    row.first_calls_mean_s = first_calls_s / first_calls if first_calls else None
+    if not is_first:
+        return Measured(row, samples)
+    inputs = (operands.a.cpu(), operands.b.cpu())
+    repeated = 3 if (row.time_s or 0) < 1 else 1
+    row.end_to_end_s = median_wall_s(
+        lambda: _end_to_end(kernel, inputs, shape, form, device), repeated, AROUND_S[device]
+    )
+    if device == "cuda":
+        for name, value in asdict(time_transfers((operands.a, operands.b), operands.c)).items():
+            setattr(row, name, value)
+    return Measured(row, samples)
+
+
+def _device(asked: str) -> str:
+    if asked == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if asked == "cuda" and not torch.cuda.is_available():
+        raise UnsupportedError("device.type=cuda, but torch sees no CUDA device")
+    return asked
+
+
+def _build(config: KernelConfig, form: Format) -> MatmulKernel:
+    module, _, name = config.target.rpartition(".")
+    with _packages_of(config):
+        kernel_class = getattr(importlib.import_module(module), name)
+    return kernel_class(form.name, config.block)
+
+
+@contextlib.contextmanager
+def _packages_of(config: KernelConfig) -> Iterator[None]:
+    """A package that is missing makes the run unsupported; some are imported by the first call only."""
+    try:
+        yield
+    except ModuleNotFoundError as missing:
+        raise UnsupportedError(
+            f"kernel={config.name} needs the package {missing.name}, which is not installed"
+        ) from None
+
+
+@contextlib.contextmanager
+def _launched_with(launch: Launch) -> Iterator[None]:
+    """Notes a CUDA error's name and the launch configuration that met it, if the error itself lacks them."""
+    try:
+        yield
+    except UnsupportedError:
+        raise
+    except Exception as error:
+        name = re.search(r"cudaError\w+|CUDA_ERROR_\w+", str(error))
+        if launch.grid and str(launch) not in str(error):
+            error.add_note(f"{name[0]}, {launch}" if name else str(launch))
+        raise
+
+
+@contextlib.contextmanager
+def _others_noted(row: MatmulRow) -> Iterator[None]:
+    """Notes what others took of a CPU meanwhile; timed beside a reference, a kernel has no share of its own."""
+    if row.threads is None:
+        yield
+        return
+    sampler = CpuSampler(row.threads)
+    sampler.start()
+    yield
+    row.other_processes_percent = sampler.stop()["other_processes_percent"].value
+
+
+class _Bound:
+    """A kernel as a call without arguments."""
+
+    def __init__(self, kernel: MatmulKernel, operands: Operands) -> None:
+        self.kernel, self.operands = kernel, operands
+        batch, m, n = operands.c.shape
+        self.shape = Shape(batch, m, n, operands.a.shape[2])
+        self.launch = kernel.launch(self.shape)
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Takes the operands as they are now; some kernels want them in another form."""
+        self.prepared = self.kernel.prepare(self.operands.a, self.operands.b, self.operands.c)
+
+    def __call__(self) -> Any:
+        return self.kernel.run(*self.prepared, launch=self.launch)
+
+
+def _time(
+    config: BenchMatmulConfig,
+    call: _Bound,
+    operands: Operands,
+    exact: torch.Tensor,
+    row: MatmulRow,
+    watch: Watch,
+    best: Best,
+) -> tuple[list[Repetition], str | None]:
+    """All repetitions, and the name of the reference where the library has the matmul; leaves other inputs behind.
+
+    Fills the row's columns of the machine's states, which `watch` reported and whose `best` may be known.
+    """
+    device = operands.a.device.type
+    timer: Timer = DeviceTimer() if device == "cuda" else HostTimer(cpu().last_level_cache_bytes)
+    contestants = {config.kernel.name: call}
+    found = reference_for(call.kernel.precision, device, call.shape)
+    name = None
+    if found is not None:
+        # Its own output: the kernel's is checked again afterwards.
+        beside = Operands(operands.a, operands.b, torch.empty_like(operands.c))
+        name = f"reference: {found[0]}"
+        contestants[name] = _Bound(found[1], beside)
+    seeds = itertools.count(config.seed + 1)
+
+    def refresh() -> None:
+        operands.refresh(exact, next(seeds))
+        for contestant in contestants.values():
+            contestant.prepare()
+
+    timed = interleave(contestants, timer, _budget(config.timing, device), refresh, watch, best)
+    row.probes = packed(timed.states, torch.get_num_threads())
+    row.disturbed_windows = len({one.round for one in timed.repetitions if one.disturbed})
+    row.repeated_windows = timed.repeated
+    return timed.repetitions, name
+
+
+def _budget(timing: TimingConfig, device: str) -> Budget:
+    windows = timing.windows or WINDOWS[device]
+    time_s = windows * (timing.window_time_s or WINDOW_S[device])
+    warm_up_s = timing.warm_up_time_s or WARM_UP_S[device]
+    longest = 10 if device == "cpu" else 20  # rounds on a GPU hold sustained work beside what is timed
+    limit_s = min(longest * time_s, timing.time_limit_s / 4)
+    patience_s = PATIENCE_S[device] if timing.patience_s is None else timing.patience_s
+    return Budget(warm_up_s, time_s, limit_s, windows, patience_s, timing.relative_precision)
+
+
+def _describe(
+    config: BenchMatmulConfig, kernel: MatmulKernel, shape: Shape, form: Format, launch: Launch, checked: Check
+) -> MatmulRow:
+    """All that is known without a clock."""
+    resources = kernel.resources()
+    return MatmulRow(
+        kernel=config.kernel.name,
+        family=kernel.family,
+        after=kernel.after,
+        adds=kernel.adds,
+        size=config.size,
+        precision=config.precision.name,
+        batch=shape.batch,
+        m=shape.m,
+        n=shape.n,
+        k=shape.k,
+        effective_precision=checked.effective_precision,
+        first_calls=config.first_calls,
+        flops=shape.flops,
+        bytes_moved=shape.bytes_moved(_item_bytes(form.operand), _item_bytes(form.output)),
+        relative_error=checked.relative_error,
+        max_absolute_error=checked.max_absolute_error,
+        tolerance=checked.tolerance,
+        block=json.dumps(launch.block) if launch.block else None,
+        grid=json.dumps(launch.grid) if launch.grid else None,
+        registers=resources.registers,
+        shared_memory_bytes=_shared_memory(resources, launch),
+        spill_bytes=resources.spill_bytes,
+        occupancy_percent=occupancy_percent(resources, launch),
+    )
+
+
+def _incorrect(row: MatmulRow, checked: Check, when: str) -> MatmulRow:
+    row.status = "incorrect"
+    row.message = f"{when}: {checked}"
+    row.relative_error, row.max_absolute_error = checked.relative_error, checked.max_absolute_error
+    return row
+
+
+def _fill_times(row: MatmulRow, repetitions: list[Repetition], kernel: str, reference: str | None) -> None:
+    hot, cold = summarise(repetitions, kernel, "hot"), summarise(repetitions, kernel, "cold")
+    row.time_s = row.hot_time_s = hot.median_s
+    row.hot_iqr_s, row.cold_time_s, row.cold_iqr_s = hot.iqr_s, cold.median_s, cold.iqr_s
+    row.repetitions = hot.count
+    if row.threads is None:
+        mine = [one for one in repetitions if (one.implementation, one.temperature) == (kernel, "hot")]
+        row.unheld_repetitions = sum(not one.held for one in mine)
+    if reference is not None:
+        row.reference_name = reference.removeprefix("reference: ")
+        row.reference_time_s = summarise(repetitions, reference, "hot").median_s
+        row.reference_cold_time_s = summarise(repetitions, reference, "cold").median_s
+    clocks = [one.clock_mhz for one in repetitions if one.implementation == kernel and one.clock_mhz is not None]
+    row.clock_mhz = statistics.fmean(clocks) if clocks else None
+
+
+def _end_to_end(
+    kernel: MatmulKernel, inputs: tuple[torch.Tensor, torch.Tensor], shape: Shape, form: Format, device: str
+) -> torch.Tensor:
+    """End-to-end time for arrays on the host: copies in, conversions, matmul, copy out."""
+    a, b = (tensor.to(device) for tensor in inputs)
+    operands = Operands(
+        a, b, torch.empty(shape.batch, shape.m, shape.n, dtype=getattr(torch, form.output), device=device)
+    )
+    return _result(operands, _Bound(kernel, operands)()).cpu()
+
+
+def _allocate(shape: Shape, form: Format, device: str) -> None:
+    """A, B and C anew; torch's cache of freed device memory is emptied, and host pages are touched."""
+    if device == "cuda":
+        torch.cuda.empty_cache()
+    batch, m, n, k = shape
+    for rows, columns, dtype in ((m, k, form.operand), (k, n, form.operand), (m, n, form.output)):
+        block = torch.empty(batch, rows, columns, dtype=getattr(torch, dtype), device=device)
+        if device == "cpu":
+            block.view(torch.uint8).fill_(1)
+
+
+def _item_bytes(dtype: str) -> int:
+    return getattr(torch, dtype).itemsize
+
+
+def _shared_memory(resources: Resources, launch: Launch) -> int | None:
+    if resources.shared_memory_bytes is None:
+        return None
+    return resources.shared_memory_bytes + launch.shared_memory_bytes
+
+
+def _one(call: Call) -> tuple[float, torch.Tensor | None]:
+    """Seconds of one call alone, and what it returned."""
+    synchronise()
+    started = time.perf_counter()
+    returned = call()
+    synchronise()
+    return time.perf_counter() - started, returned
+
+
+def _result(operands: Operands, returned: torch.Tensor | None) -> torch.Tensor:
+    return operands.c if returned is None else returned.view_as(operands.c)

@@ -1,0 +1,184 @@
+"""Counts FLOPs, bytes and activations of one step of a model. Needs no device."""
+
+import json
+from pathlib import Path
+
+from mfulab.core.errors import UnsupportedError
+from mfulab.core.files import write_csv
+from mfulab.core.measurement import Measured
+from mfulab.flops.compare import compare_formulas, transformer_shape
+from mfulab.flops.count import CountError
+from mfulab.flops.counter import Operations
+from mfulab.flops.formulas import TransformerShape
+from mfulab.flops.memory import logits_bytes
+from mfulab.flops.optimizers import optimizer_flops
+from mfulab.flops.parallel import plans
+from mfulab.flops.tree import layer_rows
+from mfulab.measurements.count_flops import CountFlopsConfig, FlopsRow
+from mfulab.models.counted import Mode, ModelCount, count_model, looked_up_parameters
+
+BYTES = 4
+"""An element's size in every `bytes` column; multiply by precision's element size ÷ 4 for another number format."""
+
+Intensities = list[tuple[int, int]]
+DEVICES = (2, 8, 64, 512)
+"""Numbers of devices for which `plans` works memory and traffic out."""
+
+
+def measure(config: CountFlopsConfig, folder: Path) -> Measured:
+    """Counts the model. Samples: one line an operator and pass.
+
+    Writes into `folder`: `layers.csv`, one line a layer; for a transformer over tokens also `formulas.csv`, the field's
+    formulas beside the count, and in the row `plans`, memory and traffic on several devices, on paper.
+
+    Raises:
+        mfulab.models.build.ModelError: the model cannot be built.
+        CountError: its forward or backward pass fails with the given inputs.
+    """
+    counted = count_model(config.model, config.batch_size, config.sequence_length)
+    row = _row(config, counted)
+    intensities = {each: _intensities(counted.count.operations, each) for each in ("forward", "backward")}
+    _add_inference(row, config, intensities)
+    _add_checkpointed(row, config)
+    write_csv(folder / "layers.csv", layer_rows(counted.model, counted.count.operations))
+    shape = transformer_shape(counted.model)
+    if shape and config.sequence_length:
+        _add_transformer(row, config, shape)
+        if shape.causal:
+            _add_generation(row, config, intensities)
+        rows = compare_formulas(counted.model, counted.count, config.batch_size, config.sequence_length)
+        write_csv(folder / "formulas.csv", rows)
+        tokens = config.batch_size * config.sequence_length
+        whole = sum(parameter.numel() for parameter in counted.model.parameters())
+        flops = row.forward_flops + row.backward_flops if row.forward_flops and row.backward_flops else None
+        given = {"layers": shape.layers, "key_value_heads": shape.key_value_heads, "width": shape.width}
+        ways = [plan for devices in DEVICES for plan in plans(whole, devices, tokens=tokens, flops=flops, **given)]
+        row.plans = json.dumps(ways)
+    row.intensities = json.dumps(intensities)
+    return Measured(row, _operator_rows(counted.count.operations))
+
+
+def _row(config: CountFlopsConfig, counted: ModelCount) -> FlopsRow:
+    parameters = list(counted.model.parameters())
+    trainable = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
+    operations = counted.count.operations
+    forward, backward, again = (operations.sum(direction) for direction in ("forward", "backward", "recomputed"))
+    return FlopsRow(
+        message=counted.message,
+        model=config.model.name,
+        batch_size=config.batch_size,
+        sequence_length=config.sequence_length,
+        counted_on=counted.means,
+        parameters=sum(parameter.numel() for parameter in parameters),
+        trainable_parameters=trainable,
+        looked_up_parameters=looked_up_parameters(counted.model),
+        forward_flops=forward.flops,
+        backward_flops=backward.flops,
+        forward_macs=forward.flops // 2,
+        attention_flops=forward.attention_flops,
+        forward_causal_flops=forward.causal_flops,
+        backward_causal_flops=backward.causal_flops,
+        # What the model itself recomputes is executed whether checkpointing is asked for or not.
+        executed_backward_flops=backward.executed_flops + again.executed_flops,
+        useful_percent=counted.count.useful_percent,
+        optimizer_flops=optimizer_flops("adam", trainable),
+        other_flops=forward.other_flops,
+        other_backward_flops=backward.other_flops,
+        uncounted_operators=json.dumps(dict(operations.uncounted)) if operations.uncounted else None,
+        forward_bytes=BYTES * forward.elements,
+        backward_bytes=BYTES * backward.elements,
+        other_bytes=BYTES * forward.other_elements,
+        other_backward_bytes=BYTES * backward.other_elements,
+        activation_bytes=None if counted.count.saved_in_part else BYTES * counted.count.saved.elements,
+        activation_fixed_bytes=None if counted.count.saved_in_part else counted.count.saved.fixed_bytes,
+        cpu_lstm_bytes=BYTES * counted.count.more_on_cpu.elements,
+        cpu_lstm_fixed_bytes=counted.count.more_on_cpu.fixed_bytes,
+        step_peak_bytes=BYTES * counted.count.peak.elements,
+        step_peak_fixed_bytes=counted.count.peak.fixed_bytes,
+    )
+
+
+def _add_transformer(row: FlopsRow, config: CountFlopsConfig, shape: TransformerShape) -> None:
+    tokens = config.sequence_length or 0
+    row.logits_bytes = logits_bytes(
+        batch_size=config.batch_size, tokens=tokens, vocabulary_size=shape.vocabulary_size, element_bytes=BYTES
+    )
+    if shape.causal:
+        row.key_value_cache_bytes = BYTES * shape.cache_elements(tokens * config.batch_size)
+
+
+def _add_inference(row: FlopsRow, config: CountFlopsConfig, intensities: dict[str, Intensities]) -> None:
+    """Counts anew in evaluation mode, where dropout is gone and nothing is kept for a backward pass."""
+    counted = count_model(config.model, config.batch_size, config.sequence_length, mode="inference")
+    total = counted.count.operations.sum("forward")
+    row.inference_flops, row.inference_causal_flops = total.flops, total.causal_flops
+    row.inference_other_flops = total.other_flops
+    row.inference_bytes = BYTES * total.elements
+    row.least_bytes = BYTES * (counted.ends + (row.parameters or 0) - (row.looked_up_parameters or 0))
+    row.inference_peak_bytes = BYTES * counted.count.peak.elements
+    row.inference_peak_fixed_bytes = counted.count.peak.fixed_bytes
+    intensities["inference"] = _intensities(counted.count.operations, "forward")
+
+
+def _add_checkpointed(row: FlopsRow, config: CountFlopsConfig) -> None:
+    """Counts anew with every block recomputed; the columns stay empty if the model has no blocks."""
+    try:
+        counted = count_model(config.model, config.batch_size, config.sequence_length, checkpointing=True)
+    except UnsupportedError:
+        return
+    row.recomputed_flops = counted.count.operations.sum("recomputed").executed_flops
+    row.checkpointed_activation_bytes = BYTES * counted.count.saved.elements
+    row.checkpointed_peak_bytes = BYTES * counted.count.peak.elements
+
+
+def _add_generation(row: FlopsRow, config: CountFlopsConfig, intensities: dict[str, Intensities]) -> None:
+    """Counts anew reading a prompt and decoding its last token; what cannot be counted stays empty, and it is said."""
+    modes: tuple[Mode, ...] = ("prefill", "decoding")
+    for mode in modes:
+        try:
+            counted = count_model(config.model, config.batch_size, config.sequence_length, mode=mode)
+        except UnsupportedError:  # it keeps no cache
+            return
+        except CountError as error:
+            row.message = "; ".join(filter(None, [row.message, f"{mode} was not counted: {error}"]))
+            continue
+        total = counted.count.operations.sum("forward")
+        setattr(row, f"{mode}_flops", total.flops)
+        setattr(row, f"{mode}_bytes", BYTES * total.elements)
+        intensities[mode] = _intensities(counted.count.operations, "forward")
+        if mode == "prefill":
+            row.prefill_causal_flops = total.causal_flops
+
+
+def _intensities(operations: Operations, direction: str) -> Intensities:
+    """Executed FLOPs and bytes of one pass, operators that agree in FLOPs a byte to a thousandth summed."""
+    sums: dict[str, list[int]] = {}
+    for key, total in operations.totals.items():
+        if key.direction != direction:
+            continue
+        for flops, elements in ((total.executed_flops, total.elements), (0, total.other_elements)):
+            if elements:
+                alike = sums.setdefault(f"{flops / elements:.3e}", [0, 0])
+                alike[0], alike[1] = alike[0] + flops, alike[1] + BYTES * elements
+    return [(flops, size) for flops, size in sums.values()]
+
+
+def _operator_rows(operations: Operations) -> list[dict[str, object]]:
+    names = sorted({(key.operator, key.direction) for key in operations.totals})
+    rows = []
+    for operator, direction in names:
+        total = operations.sum(direction, operator=operator)
+        rows.append(
+            {
+                "operator": operator,
+                "pass": direction,
+                "calls": total.calls,
+                "flops": total.flops,
+                "causal_flops": total.causal_flops,
+                "executed_flops": total.executed_flops,
+                "other_flops": total.other_flops,
+                "bytes": BYTES * (total.elements + total.other_elements),
+                "counted": operator not in operations.uncounted,
+            }
+        )
+    return sorted(rows, key=lambda row: (-int(str(row["flops"])), -int(str(row["other_flops"]))))

@@ -1,0 +1,112 @@
+"""Describes the machine and the software that every other number was measured with."""
+
+import json
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+
+import psutil
+import threadpoolctl
+import torch
+
+from mfulab.core.measurement import Measured
+from mfulab.device import cpu, gpu, nvml
+from mfulab.device.compute import prepare
+from mfulab.measurements.environment import EnvironmentConfig, EnvironmentRow
+from mfulab.timing.probe import best_now
+
+PROBED_S = 0.2
+THREADING = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "NUMBA_NUM_THREADS", "GLIBC_TUNABLES", "MALLOC_")
+
+# Those that a measured number depends on.
+PACKAGES = (
+    *("mfulab", "torch", "numpy", "numba", "numba-cuda", "cuda-python", "cuda-bindings", "cuda-core", "nvmath-python"),
+    *("triton", "transformers", "nvidia-ml-py", "psutil", "snakemake", "hydra-core", "pandas", "seaborn"),
+)
+
+
+def measure(config: EnvironmentConfig, folder: Path) -> Measured:
+    """One row; None for what this machine does not report."""
+    device, _ = prepare(config.device)
+    here, logical = cpu.cpu(), cpu.logical_cpus()
+    gpus = [gpu.describe(handle) for handle in nvml.handles()]
+    for facts in gpus if device.type == "cuda" else ():
+        facts["sms"] = _sms(str(facts["uuid"]))
+    row = EnvironmentRow(
+        device=device.type,
+        device_name=torch.cuda.get_device_name(device) if device.type == "cuda" else here.name,
+        python=platform.python_version(),
+        packages=json.dumps(packages()),
+        operating_system=operating_system(),
+        cpu_name=here.name,
+        cpu_physical_cores=cpu.physical_cores(logical),
+        cpu_logical_cores=len(logical),
+        cpu_machine_cores=psutil.cpu_count(),
+        cpu_limit=cpu.cpu_limit(),
+        cpu_mhz=here.clock_mhz,
+        cpu_vector_flags=" ".join(cpu.vector_flags(here.flags)) or None,
+        memory_total_bytes=psutil.virtual_memory().total,
+        memory_limit_bytes=cpu.memory_limit_bytes(),
+        virtual_machine=here.virtual,
+        blas_threads=json.dumps(blas_threads()),
+        gpus=json.dumps(gpus) if gpus else None,
+        driver=driver(),
+        cuda=torch.version.cuda,
+        cpu_governor=cpu.governor(),
+        cpu_turbo=cpu.turbo(),
+        huge_pages=cpu.huge_pages(),
+        thread_settings=json.dumps(thread_settings()),
+    )
+    if device.type == "cpu":  # a GPU's runs know their own: only to look at it must not wake CUDA up
+        row.probe_product_s, row.probe_copy_s = best_now(device, PROBED_S)
+    return Measured(row)
+
+
+def thread_settings() -> dict[str, str]:
+    """Variables that say where threads run, how many there are, and whether they spin while they wait."""
+    return {name: value for name, value in sorted(os.environ.items()) if name.startswith(THREADING)}
+
+
+def packages() -> dict[str, str]:
+    """The installed versions of the packages that matter; those not installed are left out."""
+    versions = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def operating_system() -> str:
+    """Distribution (where it has a name), kernel and architecture."""
+    try:
+        name = platform.freedesktop_os_release().get("PRETTY_NAME", platform.system())
+    except OSError:
+        name = platform.platform(terse=True)
+    return f"{name}, {platform.system()} {platform.release()}, {platform.machine()}"
+
+
+def blas_threads() -> dict[str, int]:
+    """Threads of every BLAS and OpenMP pool in this process, by library; torch's own two pools besides."""
+    pools = {
+        f"{pool['internal_api']} ({pool['prefix']})": pool["num_threads"] for pool in threadpoolctl.threadpool_info()
+    }
+    return {**pools, "torch": torch.get_num_threads(), "torch interop": torch.get_num_interop_threads()}
+
+
+def driver() -> str | None:
+    """The NVIDIA driver's version."""
+    import pynvml
+
+    version = nvml.optional(pynvml.nvmlSystemGetDriverVersion)
+    return None if version is None else nvml.text(version)
+
+
+def _sms(uuid: str) -> int | None:
+    """Streaming multiprocessors of the GPU with this UUID, where torch sees it."""
+    for index in range(torch.cuda.device_count()):
+        if uuid.endswith(gpu.uuid_of(torch.device("cuda", index))):
+            return torch.cuda.get_device_properties(index).multi_processor_count
+    return None

@@ -1,0 +1,100 @@
+"""Probes one number format: its parts, and what rounding does to sums, differences and dot products in it."""
+
+import json
+import math
+from pathlib import Path
+
+import torch
+
+from mfulab.core.errors import UnsupportedError
+from mfulab.core.measurement import Measured
+from mfulab.kernels.formats import format_of
+from mfulab.measurements.number_formats import (
+    NumberFormatsConfig,
+    NumberFormatsRow,
+    rounding,
+    rounding_modes,
+    tolerances,
+)
+
+SCATTERED = 2000  # numbers that are written as text and read back
+
+
+def measure(config: NumberFormatsConfig, folder: Path) -> Measured:
+    """A row with the format's parts and errors; needs no device."""
+    name = format_of(config.precision).name
+    if name not in rounding.ROUNDED:
+        raise UnsupportedError(f"{name} is no floating-point format")
+    form = rounding.ROUNDED[name]
+    length = min(config.sum_length, int(rounding.largest(form)))
+    values = rounding.terms(form, length, config.seed)
+    exact = rounding.exact_sum(values)
+    ascending = values.sort(dim=1).values
+    squared, factored = rounding.difference_of_squares(form, config.seed)
+    scattered = rounding_modes.across_binades(form, SCATTERED, config.seed)
+    accepted = tolerances.tolerances(form, scattered)
+    from_left, from_right = rounding_modes.tenths(form)
+    steps = form.round(torch.linspace(-8, 8, 129, dtype=torch.float64))
+    row = NumberFormatsRow(
+        precision=config.precision.name,
+        bits=form.bits,
+        exponent_bits=rounding.exponent_bits(form),
+        mantissa_bits=rounding.mantissa_bits(form),
+        bias=rounding.bias(form),
+        epsilon=rounding.epsilon(form),
+        largest=rounding.largest(form),
+        smallest_normal=rounding.smallest_normal(form),
+        smallest_subnormal=rounding.smallest_subnormal(form),
+        tenths_add_up=form.of(form.of(0.1) + form.of(0.2)) == form.of(0.3),
+        last_counted=rounding.last_counted(form),
+        sum_length=length,
+        naive_sum_error=_error(rounding.naive_sum(form, values), exact),
+        ascending_sum_error=_error(rounding.naive_sum(form, ascending), exact),
+        descending_sum_error=_error(rounding.naive_sum(form, ascending.flip(1)), exact),
+        pairwise_sum_error=_error(rounding.pairwise_sum(form, values), exact),
+        kahan_sum_error=_error(rounding.kahan_sum(form, values), exact),
+        neumaier_sum_error=_error(rounding_modes.neumaier_sum(form, values), exact),
+        **{
+            f"{mode}_sum_error": _error(total, exact)
+            for mode, total in rounding_modes.sums(form, values, rounding_modes.MODES[1:]).items()  # nearest: naive
+        },
+        not_associative_percent=rounding_modes.not_associative_percent(form, values),
+        tenths_from_left=from_left,
+        tenths_from_right=from_right,
+        round_trip_digits=rounding_modes.round_trip_digits(form, scattered),
+        sigmoid_fails_at=rounding_modes.sigmoid_fails_at(form),
+        stable_sigmoid_error=_worst(rounding_modes.sigmoid(form, steps, stable=True), torch.sigmoid(steps)),
+        relative_tolerance=accepted.relative,
+        absolute_refuses_percent=accepted.refused_percent,
+        absolute_accepts_percent=accepted.accepted_percent,
+        gradient_difference_error=tolerances.difference_error(form, form.round(torch.linspace(-4, 4, 9).double())),
+        gradcheck_passes=tolerances.gradcheck_passes(form),
+        special_values=json.dumps(rounding_modes.special_values(form)),
+        nan_patterns=rounding_modes.nan_patterns(form),
+        squares_difference_error=squared,
+        factored_difference_error=factored,
+        **_dot_errors(form, length, config.seed),
+    )
+    return Measured(row)
+
+
+def _dot_errors(form: rounding.NumberFormat, length: int, seed: int) -> dict[str, float | None]:
+    """Of the same dot products accumulated in the format itself, in fp16 and in fp32."""
+    x, y = (rounding.terms(form, length, seed + step) for step in (1, 2))
+    exact = rounding.exact_sum(x * y)
+    own, half, single = form, rounding.ROUNDED["fp16"], rounding.ROUNDED["fp32"]
+    return {
+        f"dot_error_{label}": _error(rounding.dot(form, accumulator, x, y), exact)
+        for label, accumulator in (("own", own), ("fp16", half), ("fp32", single))
+    }
+
+
+def _error(computed: torch.Tensor, exact: torch.Tensor) -> float | None:
+    """None if a sum left the range of the format: an overflow has no relative error."""
+    error = rounding.relative_error(computed, exact)
+    return error if math.isfinite(error) else None
+
+
+def _worst(computed: torch.Tensor, exact: torch.Tensor) -> float:
+    """Greatest relative error."""
+    return float(((computed - exact).abs() / exact).max())

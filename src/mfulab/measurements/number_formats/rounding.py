@@ -1,0 +1,182 @@
+"""Rounding: number formats probed by their own arithmetic, and the errors of sums and differences in them.
+
+Each operation is carried out in float64 and rounded to the format. That is the same as rounding the exact result, since
+float64 has more than twice a format's digits (Figueroa, "When is double rounding innocuous?", 1995); in float64 itself
+the operation is the hardware's own.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+
+import torch
+
+from mfulab.core import formats
+
+TRIALS = 32  # independent sequences; each error is their median
+
+
+@dataclass(frozen=True)
+class NumberFormat:
+    """A binary floating-point format. `round` takes a float64 tensor to the nearest values of the format."""
+
+    name: str
+    bits: int  # that carry information; tf32 is stored in 32
+    round: Callable[[torch.Tensor], torch.Tensor]
+
+    def of(self, value: float) -> float:
+        """The value of the format nearest to `value`."""
+        return float(self.round(torch.tensor(value, dtype=torch.float64)))
+
+
+def _through(dtype: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda values: values.to(getattr(torch, dtype)).to(torch.float64)
+
+
+def _to_tf32(values: torch.Tensor) -> torch.Tensor:
+    """float32 with a significand of 10 explicit bits, to nearest with ties to even."""
+    words = values.to(torch.float32).contiguous().view(torch.int32)
+    kept = words + 0xFFF + ((words >> 13) & 1) & ~0x1FFF
+    return torch.where(values.isfinite(), kept.view(torch.float32), values.to(torch.float32)).to(torch.float64)
+
+
+ROUNDED = {
+    form.name: NumberFormat(form.name, form.bits, _to_tf32 if form.name == "tf32" else _through(form.operand))
+    for form in formats.FORMATS.values()
+    if form.is_floating
+}
+
+
+@cache
+def epsilon(form: NumberFormat) -> float:
+    """Distance from 1 to the next larger number: the smallest power of two that 1 can be raised by."""
+    step = 1.0
+    while 1.0 < form.of(1.0 + step / 2) == 1.0 + step / 2:
+        step /= 2
+    return step
+
+
+@cache
+def smallest_subnormal(form: NumberFormat) -> float:
+    """The smallest positive number: halved, it rounds to zero."""
+    value = 1.0
+    while form.of(value / 2) == value / 2 != 0:
+        value /= 2
+    return value
+
+
+@cache
+def smallest_normal(form: NumberFormat) -> float:
+    """The smallest power of two after which the next number is still an epsilon away, relatively."""
+    value, relative = 1.0, epsilon(form)
+    while form.of(value / 2 * (1 + relative)) == value / 2 * (1 + relative) > value / 2 > 0:
+        value /= 2
+    return value
+
+
+@cache
+def largest(form: NumberFormat) -> float:
+    """The largest finite number: the largest power of two, then each smaller bit that still fits."""
+    power = 1.0
+    while power * 2 < math.inf and form.of(power * 2) == power * 2:
+        power *= 2
+    total, bit = power, power / 2
+    while bit >= power * epsilon(form):
+        if math.isfinite(form.of(total + bit)) and form.of(total + bit) == total + bit:
+            total += bit
+        bit /= 2
+    return total
+
+
+def mantissa_bits(form: NumberFormat) -> int:
+    """Explicit bits of the significand."""
+    return round(-math.log2(epsilon(form)))
+
+
+def exponent_bits(form: NumberFormat) -> int:
+    """Bits besides the sign and the significand."""
+    return form.bits - 1 - mantissa_bits(form)
+
+
+def bias(form: NumberFormat) -> int:
+    """Bias of the stored exponent, which is 1 for the smallest normal number."""
+    return 1 - round(math.log2(smallest_normal(form)))
+
+
+def last_counted(form: NumberFormat) -> float:
+    """End of counting by ones: the first n for which n + 1 rounds to n."""
+    low, high = 1, 2 ** (mantissa_bits(form) + 2)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if form.of(form.of(middle) + 1) <= form.of(middle) else (middle + 1, high)
+    return float(low)
+
+
+def terms(form: NumberFormat, length: int, seed: int) -> torch.Tensor:
+    """[TRIALS, length] numbers of the format, uniform in (0, 1)."""
+    generator = torch.Generator().manual_seed(seed)
+    return form.round(torch.rand(TRIALS, length, generator=generator, dtype=torch.float64))
+
+
+def naive_sum(form: NumberFormat, values: torch.Tensor) -> torch.Tensor:
+    """One after the other, rounded each time; values[trials, length] → [trials]."""
+    total = torch.zeros(len(values), dtype=torch.float64)
+    for column in values.T:
+        total = form.round(total + column)
+    return total
+
+
+def pairwise_sum(form: NumberFormat, values: torch.Tensor) -> torch.Tensor:
+    """Neighbours, then neighbours of those: the error grows with the logarithm of the length."""
+    while values.shape[1] > 1:
+        if values.shape[1] % 2:
+            values = torch.nn.functional.pad(values, (0, 1))
+        values = form.round(values[:, ::2] + values[:, 1::2])
+    return values[:, 0]
+
+
+def kahan_sum(form: NumberFormat, values: torch.Tensor) -> torch.Tensor:
+    """With what each addition lost carried to the next (Kahan, 1965)."""
+    total = torch.zeros(len(values), dtype=torch.float64)
+    lost = torch.zeros_like(total)
+    for column in values.T:
+        corrected = form.round(column - lost)
+        raised = form.round(total + corrected)
+        lost = form.round(form.round(raised - total) - corrected)
+        total = raised
+    return total
+
+
+def dot(form: NumberFormat, accumulator: NumberFormat, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Products of numbers of `form` summed up one after the other in `accumulator`; the result is rounded to `form`."""
+    total = torch.zeros(len(x), dtype=torch.float64)
+    for left, right in zip(x.T, y.T, strict=True):
+        total = accumulator.round(total + left * right)
+    return form.round(total)
+
+
+def relative_error(computed: torch.Tensor, exact: torch.Tensor) -> float:
+    """Median over the trials of |computed − exact| / |exact|; NaN if a sum left the format's range."""
+    return float(((computed - exact).abs() / exact.abs()).median())
+
+
+def exact_sum(values: torch.Tensor) -> torch.Tensor:
+    """Correctly rounded sums of the rows, by math.fsum."""
+    return torch.tensor([math.fsum(row) for row in values.tolist()], dtype=torch.float64)
+
+
+def difference_of_squares(form: NumberFormat, seed: int) -> tuple[float, float]:
+    """Median relative errors of a·a − b·b and of (a − b)·(a + b) for a and b within √epsilon above 1: cancellation."""
+    near = 1 + math.sqrt(epsilon(form)) * terms(form, 2, seed)
+    a, b = form.round(near).T
+    exact = torch.tensor(
+        [float(Fraction(x) ** 2 - Fraction(y) ** 2) for x, y in zip(a.tolist(), b.tolist(), strict=True)],
+        dtype=torch.float64,
+    )
+    apart = a != b
+    squared = form.round(form.round(a * a) - form.round(b * b))
+    factored = form.round(form.round(a - b) * form.round(a + b))
+    exact = exact[apart]
+    return relative_error(squared[apart], exact), relative_error(factored[apart], exact)

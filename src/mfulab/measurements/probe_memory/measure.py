@@ -1,0 +1,96 @@
+"""Walks through a working set and times one access: the caches seen from the program that uses them."""
+
+import json
+import statistics
+from pathlib import Path
+from typing import TypedDict
+
+import psutil
+import torch
+
+from mfulab.core.errors import UnsupportedError
+from mfulab.core.measurement import Measured
+from mfulab.device.compute import prepare
+from mfulab.device.cpu import caches, cpu
+from mfulab.measurements.probe_memory import MemoryRow, ProbeMemoryConfig
+from mfulab.timing.host_timer import HostTimer
+from mfulab.timing.memory_access import Walk, device_walk, host_walk
+
+REPETITIONS, REPETITION_S = 7, 0.05
+MEMORY = "memory"
+
+
+def measure(config: ProbeMemoryConfig, folder: Path) -> Measured:
+    """One row: the time of an access in one order over one working set."""
+    device, _ = prepare(config.device)
+    size = config.working_set_bytes
+    # The chase builds its cycle beside the working set.
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
+    if 3 * size > free:
+        raise UnsupportedError(f"working_set_bytes={size}: {free} bytes are free, and the walk needs three times it")
+    if config.pattern == "host" and device.type == "cpu":
+        raise UnsupportedError("pattern=host: a copy from the host to a GPU")
+    walk = (device_walk if device.type == "cuda" else host_walk)(config.pattern, size, config.seed)
+    found = device_caches(device) if device.type == "cuda" else caches()
+    times, clock = _times(walk, device)
+    level = "host" if config.pattern == "host" else level_of(size, found)
+    row = MemoryRow(
+        pattern=config.pattern,
+        working_set_bytes=size,
+        level=level,
+        caches=json.dumps(found),
+        accesses=walk.accesses,
+        clock_mhz=clock,
+        repetitions=len(times),
+        measured_s=sum(times),
+        **rates(walk, times, clock),
+    )
+    return Measured(row, [{"window": 0, "sample": at, "time_s": time} for at, time in enumerate(times)])
+
+
+class Rates(TypedDict):
+    """Columns that follow from a walk and its times."""
+
+    time_per_access_s: float
+    time_low_s: float
+    cycles_per_access: float | None
+    gb_s: float
+    touched_gb_s: float
+
+
+def rates(walk: Walk, times: list[float], clock_mhz: float | None) -> Rates:
+    """Time, cycles and bytes of an access, from the seconds that each call of the walk took."""
+    time = statistics.median(times) / walk.accesses
+    return {
+        "time_per_access_s": time,
+        "time_low_s": min(times) / walk.accesses,
+        "cycles_per_access": time * clock_mhz * 1e6 if clock_mhz else None,
+        "gb_s": 8 / time / 1e9,
+        "touched_gb_s": walk.touched_bytes / walk.accesses / time / 1e9,
+    }
+
+
+def level_of(size: int, found: dict[str, int]) -> str:
+    """The smallest cache that holds `size` bytes, or memory."""
+    fitting = {name: held for name, held in found.items() if size <= held}
+    return min(fitting, key=fitting.__getitem__) if fitting else MEMORY
+
+
+def device_caches(device: torch.device) -> dict[str, int]:
+    """Bytes of a GPU's caches as torch reports them; L1 shares its memory with shared memory."""
+    properties = torch.cuda.get_device_properties(device)
+    return {"L1": properties.shared_memory_per_multiprocessor, "L2": properties.L2_cache_size}
+
+
+def _times(walk: Walk, device: torch.device) -> tuple[list[float], float | None]:
+    """Seconds of one call in each repetition, and the clock in MHz."""
+    if device.type == "cuda":
+        from mfulab.timing.device_timer import DeviceTimer
+
+        timer = DeviceTimer()
+        taken = [timer.time(walk.call, 3) for _ in range(REPETITIONS)]
+        clocks = [timed.clock_mhz for timed in taken if timed.clock_mhz is not None]
+        return [timed.time_s for timed in taken], statistics.fmean(clocks) if clocks else None
+    host = HostTimer(1)
+    calls = max(1, round(REPETITION_S / host.time(walk.call, 1).time_s))
+    return [host.time(walk.call, calls).time_s for _ in range(REPETITIONS)], cpu().clock_mhz

@@ -1,0 +1,80 @@
+"""Public runs with the FLOPs that their models need."""
+
+import hashlib
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import Field, model_validator
+
+from mfulab.core.configs import StepConfig
+from mfulab.core.groups import Name
+from mfulab.core.measurement import Measurement
+from mfulab.core.rows import Percent, Row
+
+PUBLISHED = Path("results/reference/published")
+"""Public runs, one CSV a collection, one line a run with its source."""
+
+
+class PublishedConfig(StepConfig):
+    """One collection of public runs, their FLOPs counted here."""
+
+    axes: ClassVar[tuple[str, ...]] = ("published",)
+    on_device: ClassVar[bool] = False
+    published: Name = Field(description="A collection: the name of a file in results/reference/published/.")
+    digest: str = Field("", description="Of that file, so that edited lines are computed anew.")
+
+    @model_validator(mode="after")
+    def _knows_its_file(self) -> "PublishedConfig":
+        path = PUBLISHED / f"{self.published}.csv"
+        if not path.exists():
+            choices = ", ".join(sorted(each.stem for each in PUBLISHED.glob("*.csv")))
+            raise ValueError(f"published={self.published}: unknown. Choices: {choices or f'none in {PUBLISHED}/'}")
+        self.digest = self.digest or hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+        return self
+
+
+class PublishedRow(Row):
+    """A public run with the FLOPs that its model needs, as counted here; MFU is derived, never the publisher's."""
+
+    published: str = Field("", description="The collection: a file in results/reference/published/.")
+    submitter: str | None = None
+    system: str | None = Field(None, description="What ran, in the publisher's words.")
+    framework: str | None = None
+    model: str = ""
+    parameters: int | None = None
+    sequence_length: int | None = None
+    accelerator: str | None = Field(None, description="The datasheet's name of the device.")
+    architecture: str | None = Field(
+        None, description="Compute capability, gfx name or family, as the datasheet has it."
+    )
+    accelerators: int | None = None
+    precision: str | None = Field(None, description="As published; empty if it is not said.")
+    batch_size: int | None = Field(None, description="Samples a step, of all devices together.")
+    samples_per_s: float | None = Field(None, description="Of all devices together.")
+    tokens_per_s_per_device: float | None = None
+    flops_per_sample: float | None = Field(None, description="Forward and backward, attention full.")
+    tflop_s_per_device: float | None = Field(None, description="FLOPs that the model needs; else as published.")
+    mfu_bf16_percent: Percent | None = Field(None, description="Of the dense 16-bit peak.")
+    mfu_fp8_percent: Percent | None = None
+    mfu_fp4_percent: Percent | None = None
+    mfu_percent: Percent | None = Field(None, description="Of the dense peak of the published precision, else 16 bits.")
+    mfu_format: str | None = Field(None, description="Whose peak stands under mfu_percent.")
+    slowest_format: str | None = Field(None, description="The slowest format whose peak the speed does not exceed.")
+    printed_mfu_percent: Percent | None = Field(None, description="What the publisher prints.")
+    convention: str | None = Field(None, description="The convention that the publisher names.")
+    convention_mfu_percent: Percent | None = Field(None, description="MFU by that convention.")
+    difference_points: float | None = Field(None, description="Printed MFU − MFU by that convention.")
+    explanation: str | None = Field(None, description="Points that its choices add to our MFU.")
+    source: str | None = None
+
+
+MEASUREMENT = Measurement(
+    "published",
+    PublishedConfig,
+    PublishedRow,
+    "Counting the models of {wildcards.run}",
+    "submitter system model accelerator accelerators precision status mfu_percent mfu_format"
+    " printed_mfu_percent difference_points explanation source",
+    lines=True,
+    position=100,
+)

@@ -1,0 +1,127 @@
+"""Counts the models of a collection of public runs, and gives each run's MFU against every peak that could be meant."""
+
+import csv
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from mfulab.core.errors import ConfigurationError
+from mfulab.core.measurement import Measured
+from mfulab.device.datasheets import UnknownDeviceError, find
+from mfulab.device.peaks import peak
+from mfulab.measurements.published import PUBLISHED, PublishedConfig, PublishedRow
+from mfulab.mfu.conventions import BY_KEY, OURS, flops
+from mfulab.mfu.explain import Denominator, change
+from mfulab.mfu.models import model_config
+from mfulab.mfu.work import Work, count
+
+TRAINED_IN = ("bf16", "fp8", "fp4")
+"""Number formats of public training runs, the slowest first."""
+
+
+def measure(config: PublishedConfig, folder: Path) -> Measured:
+    """A row for each line of `results/reference/published/<published>.csv`; needs no device, and no torch but to count.
+
+    MFU is derived from the published speed and the FLOPs counted here. A line whose model or speed is not known keeps
+    what it says, with a message.
+    """
+    with (PUBLISHED / f"{config.published}.csv").open(newline="", encoding="utf-8") as file:
+        lines = [{key: value or None for key, value in line.items()} for line in csv.DictReader(file)]
+    rows = [_row(config.published, line) for line in lines]
+    known = sum(row.mfu_percent is not None for row in rows)
+    summary = PublishedRow(published=config.published, message=f"MFU of {known} of {len(rows)} runs")
+    return Measured(summary, [row.model_dump(exclude={"hardware", "run"}) for row in rows])
+
+
+def _row(published: str, line: Mapping[str, str | None]) -> PublishedRow:
+    said = {key: value for key, value in line.items() if key in PublishedRow.model_fields and value is not None}
+    row = PublishedRow.model_validate({**said, "published": published})
+    problems: list[str] = []
+    try:
+        sheet = find(row.accelerator or "")
+        row.accelerator, row.architecture = sheet.device, sheet.architecture or sheet.device
+    except UnknownDeviceError as error:
+        problems.append(str(error))
+    try:
+        counted = _counted(row.model, line.get("model_arguments") or "{}", row.sequence_length)
+    except ConfigurationError as error:
+        problems.append(f"model={row.model}: no model here has its shapes" if "unknown" in str(error) else str(error))
+        counted = None
+    if line.get("model_arguments") and row.system:
+        row.model = row.system.partition(",")[0]  # shapes that no file in config/model/ has
+    _add_speed(row, line, counted)
+    if row.tflop_s_per_device is None and counted is not None:
+        problems.append("no speed is published")
+    if row.tflop_s_per_device is not None:
+        _add_mfu(row)
+        if counted is not None and row.convention:
+            _add_convention(row, counted)
+    row.message = "; ".join(problems)
+    return row
+
+
+@cache
+def _counted(model: str, arguments: str, sequence_length: int | None) -> Work:
+    """One sample's training step; of 6·N conventions too, so with its backward pass."""
+    changes = json.loads(arguments)
+    config = model_config(model)
+    if changes:
+        vocabulary = changes.get("vocab_size", config.vocabulary_size)
+        config = config.model_copy(update={"arguments": changes, "vocabulary_size": vocabulary})
+    return count(config, sequence_length)
+
+
+def _add_speed(row: PublishedRow, line: Mapping[str, str | None], counted: Work | None) -> None:
+    """Samples a second and TFLOP/s of each device, from whichever speed was published; a step's time comes first."""
+    tokens, devices = row.sequence_length, row.accelerators
+    time_s = float(line["time_s"] or 0) if line.get("time_s") else None
+    if time_s and row.batch_size:
+        row.samples_per_s = row.batch_size / time_s
+    if row.samples_per_s and devices and tokens:
+        row.tokens_per_s_per_device = row.samples_per_s * tokens / devices
+    elif row.tokens_per_s_per_device and devices and tokens and not row.samples_per_s:
+        row.samples_per_s = row.tokens_per_s_per_device * devices / tokens
+    if counted is None:
+        return
+    row.parameters = round(counted.parameters)
+    row.flops_per_sample = flops(counted, OURS) / counted.batch_size
+    if row.tokens_per_s_per_device and tokens:
+        row.tflop_s_per_device = row.flops_per_sample * row.tokens_per_s_per_device / tokens / 1e12
+    elif row.samples_per_s and devices:
+        row.tflop_s_per_device = row.flops_per_sample * row.samples_per_s / devices / 1e12
+
+
+def _add_mfu(row: PublishedRow) -> None:
+    """MFU against each format's dense peak, and the slowest format that could have been as fast."""
+    rate = row.tflop_s_per_device or 0.0
+    peaks = {name: found for name in TRAINED_IN if (found := _peak(row.accelerator or "", name))}
+    shares = {name: 100 * rate / found for name, found in peaks.items()}
+    row.mfu_bf16_percent, row.mfu_fp8_percent, row.mfu_fp4_percent = (shares.get(name) for name in TRAINED_IN)
+    if TRAINED_IN[0] in shares:  # where its peak is not known, nothing can be said of the faster ones
+        row.slowest_format = next((name for name, share in shares.items() if share <= 100), None)
+    chosen = {"fp16": "bf16", None: "bf16"}.get(row.precision, row.precision)
+    if chosen in shares:
+        row.mfu_percent, row.mfu_format = shares[chosen], chosen
+
+
+def _peak(device: str, precision: str) -> float | None:
+    """The dense peak; the 16-bit one of either format, which have the same rate on all devices that have both."""
+    found = peak(device, precision).spec
+    return peak(device, "fp16").spec if found is None and precision == "bf16" else found
+
+
+def _add_convention(row: PublishedRow, counted: Work) -> None:
+    """MFU by the convention that the publisher names, and what its choices add to ours."""
+    named = BY_KEY[row.convention or "ours"]
+    row.convention = named.name
+    if row.mfu_percent is None or not row.tflop_s_per_device or not row.flops_per_sample:
+        return
+    dense = Denominator("dense", 100 * row.tflop_s_per_device / row.mfu_percent)
+    per_sample = row.tflop_s_per_device * 1e12 / row.flops_per_sample
+    changed = change(named.name, named.choices, dense, counted, per_sample, dense)
+    row.convention_mfu_percent = changed.mfu_percent
+    if row.printed_mfu_percent is not None:
+        row.difference_points = row.printed_mfu_percent - changed.mfu_percent
+    visible = {step: points for step, points in changed.steps.items() if abs(points) >= 0.05}
+    row.explanation = ", ".join(f"{step} {points:+.1f}" for step, points in visible.items()) or None

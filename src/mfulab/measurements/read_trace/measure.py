@@ -1,0 +1,59 @@
+"""Reads a profiler trace: where the time of its steps went and how many FLOPs that was."""
+
+import json
+from pathlib import Path
+
+from mfulab.core.files import write_csv
+from mfulab.core.measurement import Measured
+from mfulab.measurements.read_trace import ReadTraceConfig
+from mfulab.tracing.analysis import Analysis
+from mfulab.tracing.chrome import TraceError
+from mfulab.tracing.reader import read_file
+
+KERNEL_COLUMNS = ("kernel", "kind", "calls", "time_s", "share_percent")
+PRODUCT_COLUMNS = (
+    *("operator", "input_shapes", "format", "recomputed", "calls", "time_s", "flops", "tile", "padding_percent"),
+    *("kernel", "reason"),
+)
+
+
+def measure(config: ReadTraceConfig, folder: Path) -> Measured:
+    """The row of one run of consecutive steps of one trace, on one of its devices.
+
+    Leaves in `folder`: kernels.csv and products.csv, longest first.
+
+    Raises:
+        TraceError: the file cannot be read, or has no such run of steps.
+    """
+    path = Path(config.trace.path)
+    found = read_file(path, steps=config.trace_steps, peaks=config.trace_peaks, label=config.trace.name)
+    wanted = config.trace_range or 0
+    if wanted >= len(found):
+        raise TraceError(f"{path}: trace_range={wanted}: it holds {len(found)} (runs of consecutive steps × devices)")
+    read = found[wanted]
+    if len(found) > 1:
+        others = {"one_of_several": {"count": len(found), "last": len(found) - 1}}
+        read.row.notes = json.dumps(json.loads(read.row.notes or "{}") | others)
+    if read.analysis is not None:
+        write_csv(folder / "kernels.csv", read.analysis.kernels, KERNEL_COLUMNS)
+        write_csv(folder / "products.csv", _products(read.analysis), PRODUCT_COLUMNS)
+    return Measured(read.row)
+
+
+def _products(analysis: Analysis) -> list[dict[str, object]]:
+    return [
+        {
+            "operator": product.name,
+            "input_shapes": product.shapes,
+            "format": product.format,
+            "recomputed": product.recomputed,
+            "calls": product.calls,
+            "time_s": product.time_ns / 1e9,
+            "flops": None if product.reason else product.flops,
+            "tile": "x".join(map(str, product.tile)) if product.tile else None,
+            "padding_percent": 100 * product.padding if product.tile else None,
+            "kernel": product.kernel,
+            "reason": product.reason.key if product.reason else None,
+        }
+        for product in analysis.products
+    ]

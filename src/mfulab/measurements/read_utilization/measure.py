@@ -1,0 +1,223 @@
+"""Runs a load whose utilization is known by construction, and reads every counter of the device meanwhile."""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from mfulab.core.errors import UnsupportedError
+from mfulab.core.measurement import Measured
+from mfulab.device.compute import allow_tf32, cores_filled, effective_precision, prepare
+from mfulab.device.samplers.cpu_sampler import CpuSampler
+from mfulab.device.samplers.reading import Reading, Readings, sampling
+from mfulab.device.samplers.selection import fill, samplers_for
+from mfulab.device.samplers.series import Series, read_series
+from mfulab.measurements.read_utilization import ReadingRow, ReadUtilizationConfig
+from mfulab.models.loads import LOADS, Loader, Ran, filled
+from mfulab.tracing.operators import BlockTrace
+
+PRECISIONS = {"cpu": ("fp64", "fp32", "bf16", "fp16"), "cuda": ("fp64", "fp32", "tf32", "bf16", "fp16")}
+TRACED_S = 1.0
+LEAST_POLLS = 2  # before the loop, and after it
+# The shortest period over which a counter of the device says anything.
+TICK_S = {"cpu": 0.02, "cuda": 0.17}
+LONGEST_START_S = 30.0  # of the poller
+Line = Mapping[str, float | None]
+# Columns by the name under which the samplers report them.
+SAMPLED = {
+    "mfulab_percent": "utilization_percent",
+    "sm_active_percent": "sm_active_percent",
+    "tensor_active_percent": "tensor_active_percent",
+    "other_processes_percent": "other_processes_percent",
+}
+NO_GPU, NO_CPU = "a counter of NVIDIA GPUs", "a counter of CPUs"
+
+
+def measure(config: ReadUtilizationConfig, folder: Path) -> Measured:
+    """One row for one load; leaves series.csv, the single readings in time, in `folder`."""
+    device, _ = prepare(config.device)
+    if effective_precision(config.precision, device) not in PRECISIONS[device.type]:
+        known = ", ".join(PRECISIONS[device.type])
+        raise UnsupportedError(f"precision={config.precision.name}: on {device.type} loads multiply in {known}")
+    allow_tf32(config.precision.tf32)
+    units = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else cores_filled()
+    loader = Loader(LOADS[config.load], device, getattr(torch, config.precision.dtype), config.seed)
+    loader.run(min(0.5, config.load_time_s))
+    traced = _traced(loader, device, folder / "trace.json")
+    series = Series(device, folder / "series.csv", config.polling_period_s).open()
+    try:
+        ran, sampled, began, ended = _watched(loader, config, device, series)
+        lines = read_series(folder / "series.csv")
+    finally:
+        series.close()
+    row = _describe(config, ran, units, filled(loader.load, device, units))
+    polls = polled(lines, began, ended, config.polling_period_s, TICK_S[device.type])
+    memory = _memory(lines, began, ended, device)
+    row.polls = int(polls.pop("polls").value or 0)
+    if device.type == "cuda":
+        sampled["nvml_percent"] = polls["polled_mean_percent"]
+    fill(row, {**sampled, **traced, **polls, **memory})
+    row.measured_s = ran.wall_s
+    return Measured(row, [{"window": 0, "sample": 0, "time_s": ran.wall_s}])
+
+
+def _watched(
+    loader: Loader, config: ReadUtilizationConfig, device: torch.device, series: Series
+) -> tuple[Ran, Readings, float, float]:
+    """The load with every counter around it; two readings before it and two after are awaited."""
+    period = config.polling_period_s
+    _wait(lambda: series.polls() >= LEAST_POLLS, LONGEST_START_S)
+    usual = samplers_for(device)
+    others = [PsutilSampler(cores_filled())] if device.type == "cpu" else [CpuSampler(cores_filled())]
+    began = time.monotonic()
+    with sampling([*others, *usual, series]) as readings:
+        ran = loader.run(config.load_time_s)
+    ended = time.monotonic()
+    seen = series.polls()
+    _wait(lambda: series.polls() >= seen + LEAST_POLLS + 1, 4 * period + 1)
+    known: Readings = {}
+    for each in readings[:-1]:
+        known |= each
+    return ran, _columns(known, device), began, ended
+
+
+def _columns(known: Readings, device: torch.device) -> Readings:
+    """The samplers' readings by this row's columns."""
+    on_gpu = device.type == "cuda"
+    empty = Reading(None, "%", "NVML", reason=NO_GPU)
+    found = {column: known.get(name, empty) for column, name in SAMPLED.items()} | {"nvml_percent": empty}
+    for column, name in (
+        ("cgroup_percent", "cgroup_utilization_percent"),
+        ("proc_stat_percent", "system_utilization_percent"),
+        ("psutil_process_percent", "psutil_process_percent"),
+        ("psutil_machine_percent", "psutil_machine_percent"),
+    ):
+        found[column] = Reading(None, "%", "CPU", reason=NO_CPU) if on_gpu else known[name]
+    return found
+
+
+class PsutilSampler:
+    """psutil as its documentation shows it: `cpu_percent` of the process and of the machine between two calls."""
+
+    def __init__(self, cores: float) -> None:
+        import psutil
+
+        self._psutil, self._process, self._cores = psutil, psutil.Process(), cores
+        self._began_s = 0.0
+
+    def start(self) -> None:
+        self._process.cpu_percent()
+        self._psutil.cpu_percent()
+        self._began_s = time.perf_counter()
+
+    def stop(self) -> Readings:
+        window_s = time.perf_counter() - self._began_s
+        own, machine = self._process.cpu_percent() / self._cores, self._psutil.cpu_percent()
+        return {
+            "psutil_process_percent": Reading(own, "%", "psutil.Process.cpu_percent ÷ cores", window_s),
+            "psutil_machine_percent": Reading(machine, "%", "psutil.cpu_percent", window_s),
+        }
+
+
+def _traced(loader: Loader, device: torch.device, path: Path) -> Readings:
+    """Share of a second of the load that torch.profiler sees: in kernels on a GPU, in operators on a CPU."""
+    trace = BlockTrace(device, path)
+    trace.start()
+    loader.run(TRACED_S)
+    found = trace.stop()
+    path.unlink(missing_ok=True)
+    if device.type == "cuda":
+        return {"profiler_percent": found["kernel_busy_percent"]}
+    parts = [found[name] for name in ("matmul_percent", "other_operators_percent")]
+    values = [part.value for part in parts if part.value is not None]
+    # A trace without any operator is one of a load that calls none: torch.profiler sees nothing of it.
+    return {"profiler_percent": Reading(sum(values), "%", "torch.profiler, operators ÷ time", TRACED_S)}
+
+
+def polled(lines: Sequence[Line], began: float, ended: float, period: float, tick: float) -> Readings:
+    """Single readings before, in the middle of and after a loop, and all whose own period lies inside it.
+
+    `began` and `ended` are of the lines' clock. A reading is of the `period` before its stamp.
+    """
+    source, unit = f"polled each {period:g} s", "%"
+    names = ("before", "during", "after", "polled_mean", "polled_low", "polled_high")
+
+    def empty(reason: str, names: Sequence[str] = names) -> Readings:
+        return {f"{name}_percent": Reading(None, unit, source, reason=reason) for name in names}
+
+    if period < tick:
+        reason = f"the period of {period:g} s is shorter than the counter's own, {tick:g} s"
+        return {**empty(reason), "polls": Reading(0, "", source)}
+    stamped = [
+        (line["monotonic_s"] or 0.0, line["utilization_percent"])
+        for line in lines
+        if line.get("utilization_percent") is not None
+    ]
+    inside = [(stamp, value) for stamp, value in stamped if stamp - period >= began and stamp <= ended]
+    before = [value for stamp, value in stamped if stamp <= began]
+    after = [value for stamp, value in stamped if stamp - period >= ended]
+    readings = empty("no reading fell there")
+    if before:
+        readings["before_percent"] = Reading(before[-1], unit, source)
+    if after:
+        readings["after_percent"] = Reading(after[0], unit, source)
+    if not inside:
+        reason = f"no period of {period:g} s lies inside the loop of {ended - began:.2g} s"
+        readings |= empty(reason, ("during", "polled_mean", "polled_low", "polled_high"))
+    else:
+        values = [value or 0.0 for _, value in inside]
+        middle = min(inside, key=lambda each: abs(each[0] - (began + ended) / 2))[1]
+        readings["during_percent"] = Reading(middle, unit, source)
+        readings["polled_mean_percent"] = Reading(math.fsum(values) / len(values), unit, source)
+        readings["polled_low_percent"] = Reading(min(values), unit, source)
+        readings["polled_high_percent"] = Reading(max(values), unit, source)
+    return {**readings, "polls": Reading(len(inside), "", source)}
+
+
+def _memory(lines: Sequence[Line], began: float, ended: float, device: torch.device) -> Readings:
+    """Memory accessed and memory filled, of which only the second is what people take the first for."""
+    inside = [line for line in lines if began <= (line["monotonic_s"] or 0.0) <= ended]
+    if device.type == "cuda":
+        total, used = torch.cuda.get_device_properties(device).total_memory, "device_memory_bytes"
+    else:
+        import psutil
+
+        total, used = psutil.virtual_memory().total, "process_memory_bytes"
+    held = [line[used] for line in inside if line.get(used) is not None]
+    accessed = [line["memory_utilization_percent"] for line in inside if line.get("memory_utilization_percent")]
+    known = [value for value in accessed if value is not None]
+    reason = "no reading fell into the loop" if device.type == "cuda" else NO_GPU
+    return {
+        "memory_used_percent": Reading(
+            100 * max(value or 0.0 for value in held) / total if held else None,
+            "%",
+            used,
+            reason="" if held else "no reading fell into the loop",
+        ),
+        "memory_utilization_percent": Reading(
+            sum(known) / len(known) if known else None, "%", "NVML", reason="" if known else reason
+        ),
+    }
+
+
+def _describe(config: ReadUtilizationConfig, ran: Ran, units: int, share: float) -> ReadingRow:
+    return ReadingRow(
+        load=config.load,
+        precision=config.precision.name,
+        polling_period_s=config.polling_period_s,
+        window_s=ran.wall_s,
+        units=units,
+        duty_percent=100 * ran.duty,
+        truth_percent=100 * ran.duty * share,
+        useful_percent=100 * LOADS[config.load].useful if ran.flops else None,
+        flops=ran.flops,
+        useful_flops=ran.useful_flops,
+    )
+
+
+def _wait(done: Callable[[], bool], most_s: float) -> None:
+    deadline = time.monotonic() + most_s
+    while not done() and time.monotonic() < deadline:
+        time.sleep(0.02)

@@ -1,0 +1,168 @@
+"""The field's conventions for the FLOPs under an MFU, each as a few choices; what one choice adds is exact."""
+
+from dataclasses import dataclass, fields
+from typing import Literal, get_args
+
+from mfulab.mfu.work import Work
+
+Attention = Literal["full", "half", "none"]
+Recomputation = Literal["none", "attention", "blocks", "everything"]
+
+
+@dataclass(frozen=True)
+class Choices:
+    """A convention: the choices that decide an MFU. The defaults are this project's.
+
+    Attributes:
+        experts: of a mixture, those that a token passes through (`active`) or all of them (`total`).
+        frozen: gradients of frozen weights, which nobody computes.
+        unmultiplied: 2 FLOPs a token and pass for each norm and bias, as 6·N does.
+        looked_up: the same for each embedding that is only looked up.
+        attention: scores and their product with the values: in full, the causal half, or left out.
+        recomputation: what the backward pass does again: nothing, attention's scores (fused attention), every block
+            (by the rule of four forward passes for three), or both, as the device executes it.
+        multiply_add: FLOPs of a multiply-add; 1 where multiply-adds are called FLOPs.
+    """
+
+    experts: Literal["active", "total"] = "active"
+    frozen: bool = False
+    unmultiplied: bool = False
+    looked_up: bool = False
+    attention: Attention = "full"
+    recomputation: Recomputation = "none"
+    multiply_add: Literal[1, 2] = 2
+
+
+OURS = Choices()
+ORDER = tuple(each.name for each in fields(Choices))
+"""The order in which a waterfall changes choices."""
+POSSIBLE: dict[str, tuple[object, ...]] = {
+    "experts": ("active", "total"),
+    "frozen": (False, True),
+    "unmultiplied": (False, True),
+    "looked_up": (False, True),
+    "attention": get_args(Attention),
+    "recomputation": get_args(Recomputation),
+    "multiply_add": (2, 1),
+}
+
+
+@dataclass(frozen=True)
+class Convention:
+    """One convention of the field: who uses it, and where it is written down; `key` is its name in data files."""
+
+    key: str
+    name: str
+    choices: Choices
+    source: str
+
+
+CONVENTIONS = (
+    Convention("ours", "mfulab, NeMo", OURS, "docs/flops.md; NVIDIA/NeMo nemo/utils/flops_formulas.py"),
+    Convention(
+        "palm",
+        "PaLM, torchtitan, nanoGPT: 6N + 12·L·H·Q·T",
+        Choices(unmultiplied=True),
+        "arXiv:2204.02311 appendix B; pytorch/torchtitan get_num_flop_per_token; karpathy/nanoGPT estimate_mfu",
+    ),
+    Convention(
+        "llm_foundry",
+        "llm-foundry MFU: 6N of all parameters + 12·L·d·T",
+        Choices(unmultiplied=True, looked_up=True),
+        "mosaicml/llm-foundry scripts/train/benchmarking/README.md",
+    ),
+    Convention(
+        "llm_foundry_hfu",
+        "llm-foundry HFU: 4/3 of its MFU",
+        Choices(unmultiplied=True, looked_up=True, recomputation="blocks"),
+        "mosaicml/llm-foundry scripts/train/benchmarking/README.md",
+    ),
+    Convention(
+        "megatron_core",
+        "Megatron-Core, Megatron Bridge since 2025: causal half",
+        Choices(attention="half"),
+        "NVIDIA/Megatron-LM megatron/training/training.py, num_floating_point_operations",
+    ),
+    Convention(
+        "maxtext",
+        "MaxText: 6N of all parameters + causal half",
+        Choices(unmultiplied=True, looked_up=True, attention="half"),
+        "AI-Hypercomputer/maxtext calculate_tflops_training_per_device",
+    ),
+    Convention(
+        "kaplan",
+        "Kaplan, Hugging Face Trainer: 6N without embeddings",
+        Choices(unmultiplied=True, attention="none"),
+        "arXiv:2001.08361 section 2.1; transformers floating_point_ops",
+    ),
+    Convention(
+        "all_parameters",
+        "6N of all parameters",
+        Choices(unmultiplied=True, looked_up=True, attention="none"),
+        "arXiv:2001.08361 section 2.1, with N as model cards print it",
+    ),
+    Convention(
+        "all_experts",
+        "6N of all experts",
+        Choices(experts="total", unmultiplied=True, looked_up=True, attention="none"),
+        "the same, of a mixture of experts by its total size",
+    ),
+    Convention(
+        "hfu_attention",
+        "HFU with fused attention",
+        Choices(recomputation="attention"),
+        "arXiv:2307.08691: its backward pass is 2.5 times the forward one",
+    ),
+    Convention(
+        "hfu_blocks",
+        "HFU with every block recomputed",
+        Choices(recomputation="blocks"),
+        "arXiv:2205.05198: one more forward pass",
+    ),
+    Convention(
+        "hfu_everything",
+        "HFU with every block recomputed and fused attention",
+        Choices(recomputation="everything"),
+        "both; mosaicml/llm-foundry scripts/train/benchmarking/README.md names it the actual HFU",
+    ),
+    Convention("macs", "multiply-adds called FLOPs", Choices(multiply_add=1), "fvcore, ptflops, thop"),
+)
+
+BY_KEY = {each.key: each for each in CONVENTIONS}
+
+
+def flops(work: Work, choices: Choices) -> float:
+    """FLOPs of a step as a convention counts them.
+
+    A parameter that is multiplied by costs 2 FLOPs a token and pass; passes are forward, and in training the gradients
+    of activations and of weights: 6·N in all (Kaplan et al. 2020, arXiv:2001.08361).
+    """
+    passes = 3 if work.mode == "training" else 1
+    each = 2 * passes * work.tokens
+    products = work.flops("products")
+    if choices.experts == "total":
+        products += each * work.inactive
+    if choices.frozen:
+        products += 2 * work.tokens * (work.parameters - work.trainable) if work.mode == "training" else 0
+    if choices.unmultiplied:
+        products += each * work.unmultiplied
+    if choices.looked_up:
+        products += each * work.looked_up
+    attention = {
+        "full": work.flops("attention"),
+        "half": work.flops("attention", "causal_flops"),
+        "none": 0.0,
+    }[choices.attention]
+    total = products + attention + _recomputed(work, choices, products, attention)
+    return total * choices.multiply_add / 2
+
+
+def _recomputed(work: Work, choices: Choices, products: float, attention: float) -> float:
+    """FLOPs that a training step executes beyond what the model needs; none in inference."""
+    if choices.recomputation == "none" or work.mode != "training":
+        return 0.0
+    if choices.recomputation == "blocks":
+        return (products + attention) / 3
+    counted = work.flops("attention")
+    again = attention / counted * (work.flops("attention", "executed_flops") - counted) if counted else 0.0
+    return again if choices.recomputation == "attention" else again + (products + attention) / 3

@@ -1,0 +1,200 @@
+"""Computes the work of plain decoders (Llama, Mixtral, GPT-2) from their dimensions, for a machine without torch.
+
+Matmuls, attention and parameters are those that counting the built module gives, exactly. What else a module does, and
+what it keeps for its backward pass, only the module tells.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+from mfulab.core.errors import ConfigurationError, lacks
+from mfulab.core.groups import ModelConfig
+from mfulab.flops.formulas import expected_experts_read
+from mfulab.mfu.work import Mode, Operation, Work, work
+
+BUILT = "mfulab.models.huggingface.build"
+# Arguments that change no matmul; any other that is not read here must be false, zero or none.
+UNREAD = {
+    *("model_type", "hidden_act", "activation_function", "initializer_range", "rms_norm_eps", "layer_norm_epsilon"),
+    *("bos_token_id", "eos_token_id", "pad_token_id", "rope_theta", "rope_scaling", "rope_parameters", "n_ctx"),
+    *("attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop", "max_position_embeddings", "pretraining_tp"),
+    *("use_cache", "scale_attn_weights", "router_aux_loss_coef", "task_specific_params", "summary_first_dropout"),
+    *("summary_activation", "summary_proj_to_labels", "summary_type", "summary_use_proj", "_name_or_path"),
+}
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A layer's weights, [experts, outputs, inputs], of which a token meets `active`; with a bias or without one."""
+
+    layer: str
+    inputs: int
+    outputs: int
+    experts: int = 1
+    active: int = 1
+    bias: bool = False
+
+    @property
+    def weights(self) -> int:
+        """Parameters without the bias."""
+        return self.inputs * self.outputs * self.experts
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """A stack of equal blocks between a table of words and the output layer.
+
+    Attributes:
+        attention: the layer that attends, in a block; `blocks`: where these are.
+        matrices: of one block.
+        positions: rows of a learned table of positions, 0 with rotary ones.
+        norm: parameters of one norm; a block has two, and one follows the last.
+        tied: the table of words is the output layer's matrix.
+    """
+
+    blocks: str
+    attention: str
+    layers: int
+    heads: int
+    key_value_heads: int
+    head_width: int
+    matrices: tuple[Matrix, ...]
+    head: Matrix
+    positions: int
+    norm: int
+    tied: bool
+
+
+def missing(config: ModelConfig) -> str | None:
+    """Names the package that building the model needs and that is not installed."""
+    needed = ("torch", "transformers") if config.target == BUILT else ("torch",)
+    return next((package for package in needed if find_spec(package) is None), None)
+
+
+def work_of(
+    config: ModelConfig, sequence_length: int | None = None, batch_size: int = 1, mode: Mode = "training"
+) -> Work:
+    """Counts one step where the model can be built; computes it where a package is missing. Raises as both do."""
+    return (computed if missing(config) else work)(config, sequence_length, batch_size, mode)
+
+
+def computed(
+    config: ModelConfig, sequence_length: int | None = None, batch_size: int = 1, mode: Mode = "training"
+) -> Work:
+    """Computes one step of a decoder, with `saved_elements` None and no operators but matmuls and attention.
+
+    Raises ConfigurationError for a model that is no such decoder, and for more tokens than it has positions.
+    """
+    found = _decoder(config)
+    if found is None:
+        raise ConfigurationError(f"model={config.name}: {lacks('counting it', missing(config) or 'torch')}")
+    keys = sequence_length or config.sequence_length or 1
+    if found.positions and keys > found.positions:
+        raise ConfigurationError(
+            f"sequence_length={keys}: model={config.name} has positions for {found.positions} tokens"
+        )
+    tokens = batch_size * (1 if mode == "decoding" else keys)
+    blocks = found.layers * sum(each.weights + each.bias * each.outputs for each in found.matrices)
+    norms = found.norm * (2 * found.layers + 1)
+    tables = found.head.weights * (not found.tied) + found.positions * found.head.inputs
+    whole = blocks + norms + tables + found.head.weights
+    return Work(
+        mode=mode,
+        tokens=tokens,
+        batch_size=batch_size,
+        parameters=whole,
+        trainable=whole,
+        looked_up=tables,
+        unmultiplied=norms + found.layers * sum(each.bias * each.outputs for each in found.matrices),
+        inactive=found.layers * sum(e.weights - e.weights * e.active // e.experts for e in found.matrices),
+        saved_elements=None,
+        cache_elements=2 * found.layers * found.key_value_heads * found.head_width * keys * batch_size,
+        operations=tuple(_operations(found, batch_size, tokens, keys, mode)),
+        message=f"by arithmetic on its dimensions; {lacks('counting the module itself', missing(config) or 'torch')}",
+    )
+
+
+def _operations(found: Decoder, batch_size: int, tokens: int, keys: int, mode: Mode) -> Iterator[Operation]:
+    """Alike blocks summed, as in `Work`. Backward passes are two matmuls for one, gradients of inputs and weights."""
+    times = found.layers
+    passes = ("forward", "backward") if mode == "training" else ("forward",)
+    queries = batch_size * found.heads * (tokens // batch_size)
+    ends = 2 * found.head_width * (queries + batch_size * found.key_value_heads * keys)
+    pairs = 4 * found.head_width * queries * keys * times
+    for direction in passes:
+        backward = direction == "backward"
+        for each in (*found.matrices, found.head):
+            layer = each.layer if each is found.head else f"{found.blocks}.*.{each.layer}"
+            count = 1 if each is found.head else times
+            rows = tokens * each.active
+            flops = count * 2 * rows * each.inputs * each.outputs * (1 + backward)
+            # A matmul of experts also reads where the rows of each one end; experts that no token chose are not read.
+            moved = rows * (each.inputs + each.outputs) + each.weights + each.experts * (each.active < each.experts)
+            read = expected_experts_read(each.experts, each.active, tokens) / each.experts
+            unread = round(each.weights * (1 - read)) if each.experts > 1 else 0
+            moved = moved * (1 + backward) - unread + each.bias * each.outputs * (not backward)
+            operator = "mfulab::grouped_product" if each.experts > 1 else "aten::mm"
+            yield Operation(layer, operator, direction, flops, flops, flops, count * moved, 0)
+        flops, executed = (2 * pairs, 2.5 * pairs) if backward else (pairs, pairs)
+        causal = flops if mode == "decoding" else flops / 2
+        name = "mfulab::attention_backward" if backward else "mfulab::attention"
+        moved = times * (ends * (1 + backward) + queries)
+        yield Operation(f"{found.blocks}.*.{found.attention}", name, direction, flops, causal, executed, moved, 0)
+
+
+def _decoder(config: ModelConfig) -> Decoder | None:
+    """The model's dimensions; None for one that is not known to be built of these alone."""
+    given = dict(config.arguments)
+    known = {"LlamaForCausalLM": _llama, "MixtralForCausalLM": _llama, "GPT2LMHeadModel": _gpt2}
+    make = known.get(str(given.pop("architecture", None)))
+    built = config.target, config.pruning, config.task, given.pop("attention", "sdpa")
+    if make is None or built != (BUILT, "none", "language_modeling", "sdpa"):
+        return None
+    try:
+        found = make(given)
+    except (KeyError, TypeError):  # transformers' own default, or a mistake: transformers alone tells
+        return None
+    return None if any(value for key, value in given.items() if key not in UNREAD) else found
+
+
+def _llama(given: dict[str, Any]) -> Decoder:
+    """Llama's blocks, and Mixtral's, whose MLP is a router and experts; takes what it reads out of `given`."""
+    width, inner = given.pop("hidden_size"), given.pop("intermediate_size")
+    heads = given.pop("num_attention_heads")
+    key_value_heads, head_width = given.pop("num_key_value_heads", None) or heads, given.pop("head_dim", None)
+    head_width = head_width or width // heads
+    across = heads * head_width, key_value_heads * head_width
+    experts, active = given.pop("num_local_experts", None), given.pop("num_experts_per_tok", None)
+    parts = [Matrix(f"self_attn.{name}_proj", width, across[name != "q"]) for name in "qkv"]
+    parts += [Matrix("self_attn.o_proj", across[0], width)]
+    if experts:
+        parts += [Matrix("mlp.gate", width, experts)]
+        parts += [
+            Matrix("mlp.experts", width, 2 * inner, experts, active),
+            Matrix("mlp.experts", inner, width, experts, active),
+        ]
+    else:
+        parts += [Matrix(f"mlp.{name}_proj", width, inner) for name in ("gate", "up")]
+        parts += [Matrix("mlp.down_proj", inner, width)]
+    head, tied = Matrix("lm_head", width, given.pop("vocab_size")), given.pop("tie_word_embeddings", False)
+    layers = given.pop("num_hidden_layers")
+    return Decoder(
+        "model.layers", "self_attn", layers, heads, key_value_heads, head_width, tuple(parts), head, 0, width, tied
+    )
+
+
+def _gpt2(given: dict[str, Any]) -> Decoder:
+    """GPT-2's blocks; takes what it reads out of `given`."""
+    width, heads = given.pop("n_embd"), given.pop("n_head")
+    inner = given.pop("n_inner", None) or 4 * width
+    sides = {"attn.c_attn": (width, 3 * width), "attn.c_proj": (width, width)}
+    sides |= {"mlp.c_fc": (width, inner), "mlp.c_proj": (inner, width)}
+    parts = tuple(Matrix(name, *each, bias=True) for name, each in sides.items())
+    head = Matrix("lm_head", width, given.pop("vocab_size", 50257))
+    positions, tied = given.pop("n_positions", 1024), given.pop("tie_word_embeddings", True)
+    layers = given.pop("n_layer")
+    return Decoder(
+        "transformer.h", "attn", layers, heads, heads, width // heads, parts, head, positions, 2 * width, tied
+    )

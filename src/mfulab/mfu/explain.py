@@ -1,0 +1,330 @@
+"""One speed as MFU by every convention: how each comes from ours, and which one gives a number that was reported."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any, get_args
+
+from mfulab.core.errors import ConfigurationError, unknown
+from mfulab.core.groups import ModelConfig
+from mfulab.device.datasheets import UnknownDeviceError, find
+from mfulab.device.peaks import UNITS, peak
+from mfulab.mfu.conventions import CONVENTIONS, ORDER, OURS, POSSIBLE, Choices, flops
+from mfulab.mfu.decoders import work_of
+from mfulab.mfu.models import model_config
+from mfulab.mfu.work import Mode, Work
+
+FALLBACK_TFLOP_S = 312.0
+"""Peak that tools take for a device they do not know: an A100's dense peak in bf16."""
+MISTAKEN = {
+    "fp32": {"tf32", "fp16", "bf16"},
+    "tf32": {"fp32", "bf16"},
+    "fp16": {"fp32", "fp8"},
+    "bf16": {"fp32", "tf32", "fp8", "fp4"},
+    "fp8": {"bf16", "fp4"},
+    "fp4": {"bf16", "fp8"},
+}
+"""Formats whose peak stands under an MFU of another: by mistake, or because a part of the matmuls runs in them."""
+TOLERANCE = 0.3
+"""Points of MFU within which a convention gives a reported number."""
+
+
+@dataclass(frozen=True)
+class Denominator:
+    """A peak that could stand under an MFU, in TFLOP/s, and what it is."""
+
+    name: str
+    tflop_s: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """A speed in one convention.
+
+    Attributes:
+        convention: its name, or its choices where it has none.
+        denominator: which peak.
+        peak_tflop_s: that peak, dense unless it says otherwise.
+        flops_per_token: as the convention counts them; a sample's where the input is none of tokens.
+        mfu_percent: of that peak; None without a speed.
+        steps: points that each choice adds to our MFU, in order; they sum to mfu_percent − ours exactly.
+        source: where the convention is written down.
+    """
+
+    convention: str
+    denominator: str
+    peak_tflop_s: float
+    flops_per_token: float
+    mfu_percent: float
+    steps: Mapping[str, float]
+    source: str = ""
+
+    @property
+    def changes(self) -> int:
+        """Number of choices that change our number visibly."""
+        return sum(1 for points in self.steps.values() if abs(points) >= 0.05)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Explanation of a speed.
+
+    Attributes:
+        model: its name.
+        device: the datasheet's name.
+        ours: MFU of this project's convention, in percent.
+        tflop_s: of each device, by this project's convention.
+        conventions: a row for each named convention, over the device's dense peak.
+        denominators: a row for each other peak, under this project's FLOPs.
+        matches: rows that give the reported number to 0.3 points, the simplest first; empty if none was reported.
+        reported: that number, in percent.
+    """
+
+    model: str
+    device: str
+    ours: Row
+    tflop_s: float
+    conventions: Sequence[Row]
+    denominators: Sequence[Row]
+    matches: Sequence[Row]
+    reported: float | None = None
+
+    @property
+    def table(self) -> list[dict[str, object]]:
+        """All rows as plain dictionaries, a column for each step of the waterfall."""
+        return [as_record(row) for row in (*self.conventions, *self.denominators)]
+
+
+def explain(
+    model: str | Path | Mapping[str, Any] | ModelConfig,
+    device: str,
+    precision: str = "bf16",
+    *,
+    sequence_length: int | None = None,
+    batch_size: int | None = None,
+    devices: int = 1,
+    tokens_per_s: float | None = None,
+    samples_per_s: float | None = None,
+    time_s: float | None = None,
+    reported: float | None = None,
+    mode: Mode = "training",
+    peak_tflop_s: float | None = None,
+) -> Explanation:
+    """Explains a speed by every convention of the field.
+
+    Args:
+        model: a name in `config/model/`, a YAML file like those, or what stands in one.
+        device: its name as a driver reports it, or its PCI id.
+        precision: the format of its matmuls: fp64, fp32, tf32, fp16, bf16, fp8, fp4 or int8.
+        sequence_length: tokens a sample; the model's own where not given.
+        batch_size: samples of each device's step; with `time_s` alone, and needed there if there are several devices.
+        devices: how many of them share the work; speeds are of all together.
+        tokens_per_s: tokens a second; or
+        samples_per_s: samples a second; or
+        time_s: seconds a step.
+        reported: an MFU in percent that somebody printed for this run.
+        mode: training, inference or decoding.
+        peak_tflop_s: the device's dense peak, where no datasheet is known here.
+
+    Raises:
+        ConfigurationError: an unknown model, device or precision, a length that the model does not take, or not exactly
+            one speed above 0.
+    """
+    config = model_config(model)
+    sheet_name, denominators = denominators_of(device, precision, peak_tflop_s)
+    if mode not in get_args(Mode):
+        raise unknown("mode", mode, get_args(Mode))
+    if reported is not None and not math.isfinite(reported):
+        raise ConfigurationError(f"reported={reported}: give an MFU in percent")
+    if devices < 1:
+        raise ConfigurationError(f"devices={devices}: give 1 or more")
+    speeds = {"tokens_per_s": tokens_per_s, "samples_per_s": samples_per_s, "time_s": time_s}
+    rate = _samples_per_s(config, sequence_length, batch_size, devices, speeds)
+    if sequence_length is not None and (sequence_length < 1 or config.vocabulary_size is None):
+        why = "give 1 or more" if config.vocabulary_size else f"model={config.name} takes no tokens"
+        raise ConfigurationError(f"sequence_length={sequence_length}: {why}")
+    counted = work_of(config, sequence_length, mode=mode)
+    return explained(config.name, sheet_name, counted, rate, denominators, reported)
+
+
+def explained(
+    model: str,
+    device: str,
+    counted: Work,
+    samples_per_s: float,
+    denominators: Sequence[Denominator],
+    reported: float | None = None,
+) -> Explanation:
+    """The same from counted work of one sample and a speed of each device in samples a second."""
+    ours = change("mfulab", OURS, denominators[0], counted, samples_per_s, denominators[0])
+    conventions = [
+        change(each.name, each.choices, denominators[0], counted, samples_per_s, denominators[0], each.source)
+        for each in CONVENTIONS
+        if _matters(each.choices, counted)
+    ]
+    others = [change("mfulab", OURS, other, counted, samples_per_s, denominators[0]) for other in denominators[1:]]
+    matches: list[Row] = []
+    if reported is not None:
+        near = [
+            row
+            for row in _everything(counted, samples_per_s, denominators)
+            if abs(row.mfu_percent - reported) <= TOLERANCE
+        ]
+        named = {each.name for each in CONVENTIONS}
+        near.sort(key=lambda row: (row.changes, row.convention not in named, abs(row.mfu_percent - reported)))
+        alike = {(round(row.mfu_percent, 1), row.denominator, row.changes): row for row in reversed(near)}
+        matches = [row for row in near if row in alike.values()]
+    tflop_s = flops(counted, OURS) * samples_per_s / 1e12
+    return Explanation(model, device, ours, tflop_s, conventions, others, matches, reported)
+
+
+def denominators_of(device: str, precision: str, given: float | None = None) -> tuple[str, list[Denominator]]:
+    """The device's name and every peak that could be meant, its dense one in `precision` first.
+
+    Raises ConfigurationError if the device, the precision or the peak is unknown.
+    """
+    if precision not in UNITS:
+        raise unknown("precision", precision, UNITS)
+    if given is not None:
+        if not 0 < given < math.inf:
+            raise ConfigurationError(f"peak_tflop_s={given}: give a dense peak above 0")
+        return device, [Denominator("as given", given)]
+    try:
+        sheet = find(device)
+    except UnknownDeviceError as error:
+        raise ConfigurationError(f"{error}; or give its dense peak in TFLOP/s: peak_tflop_s=…") from error
+    dense = peak(device, precision)
+    if dense.spec is None:
+        raise ConfigurationError(f"precision={precision}: {dense.reason}")
+    found = [Denominator(f"{precision} dense", dense.spec)]
+    if dense.sparse_factor != 1:
+        found.append(Denominator(f"{precision} sparse", dense.spec * dense.sparse_factor))
+    if sheet.boost_mhz and dense.spec_clock_mhz and sheet.boost_mhz != dense.spec_clock_mhz:
+        found.append(
+            Denominator(
+                f"{precision} dense at {sheet.boost_mhz:.0f} MHz", dense.spec * sheet.boost_mhz / dense.spec_clock_mhz
+            )
+        )
+    for other in sorted(MISTAKEN.get(precision, ())):
+        value = peak(device, other).spec
+        if value:
+            found.append(Denominator(f"{other} dense", value))
+    if not any(abs(each.tflop_s / FALLBACK_TFLOP_S - 1) < 0.01 for each in found):
+        found.append(Denominator("A100 bf16, for an unknown device", FALLBACK_TFLOP_S))
+    names: dict[float, list[str]] = {}
+    for each in found:
+        names.setdefault(round(each.tflop_s, 3), []).append(each.name)
+    first = {round(each.tflop_s, 3): each.tflop_s for each in reversed(found)}
+    return sheet.device, [Denominator(" = ".join(of), first[key]) for key, of in names.items()]
+
+
+def as_record(row: Row) -> dict[str, object]:
+    """A row as a plain dictionary, the points of each step in a column of its own."""
+    record: dict[str, object] = {
+        "convention": row.convention,
+        "denominator": row.denominator,
+        "peak_tflop_s": row.peak_tflop_s,
+        "flops_per_token": row.flops_per_token,
+        "mfu_percent": row.mfu_percent,
+    }
+    record |= {f"{step}_points": points for step, points in row.steps.items()}
+    return record | {"source": row.source}
+
+
+def change(
+    name: str,
+    choices: Choices,
+    denominator: Denominator,
+    counted: Work,
+    samples_per_s: float,
+    first: Denominator,
+    source: str = "",
+) -> Row:
+    """A row of `choices` over `denominator`, changed to from ours over `first`, one choice after another.
+
+    Each change is a step, in points of MFU; `samples_per_s` is of one device.
+    """
+    samples = counted.batch_size
+    scale = 100 * samples_per_s / samples / 1e12
+
+    def mfu(now: Choices, peak_tflop_s: float) -> float:
+        return flops(counted, now) * scale / peak_tflop_s
+
+    now, steps = OURS, {}
+    for choice in ORDER:
+        following = replace(now, **{choice: getattr(choices, choice)})
+        steps[choice] = mfu(following, first.tflop_s) - mfu(now, first.tflop_s)
+        now = following
+    result = mfu(choices, denominator.tflop_s)
+    steps["peak"] = result - mfu(choices, first.tflop_s)
+    per_token = flops(counted, choices) / counted.tokens
+    return Row(name, denominator.name, denominator.tflop_s, per_token, result, steps, source)
+
+
+def _matters(choices: Choices, counted: Work) -> bool:
+    """True if every choice of a convention changes something for this model; ours always does."""
+    if choices.unmultiplied and not counted.flops("attention"):
+        return False  # formulas in N are those of transformers
+    return all(
+        abs(flops(counted, replace(OURS, **{choice: getattr(choices, choice)})) - flops(counted, OURS)) > 0
+        for choice in ORDER
+        if getattr(choices, choice) != getattr(OURS, choice) and choice not in ("unmultiplied",)
+    )
+
+
+def _everything(counted: Work, samples_per_s: float, denominators: Sequence[Denominator]) -> Iterator[Row]:
+    """Every combination of choices that changes something, over every peak; named where the field has a name."""
+    names = {each.choices: each for each in CONVENTIONS}
+    for values in product(*(POSSIBLE[choice] for choice in ORDER)):
+        choices = Choices(**dict(zip(ORDER, values, strict=True)))  # type: ignore[arg-type]
+        if not _matters(choices, counted):
+            continue
+        named = names.get(choices)
+        for denominator in denominators:
+            name = named.name if named else described(choices)
+            source = named.source if named else ""
+            yield change(name, choices, denominator, counted, samples_per_s, denominators[0], source)
+
+
+def described(choices: Choices) -> str:
+    """A convention without a name by what it changes: `attention=half, looked_up`."""
+    changed = [
+        choice if getattr(choices, choice) is True else f"{choice}={getattr(choices, choice)}"
+        for choice in ORDER
+        if getattr(choices, choice) != getattr(OURS, choice)
+    ]
+    return ", ".join(changed)
+
+
+def _samples_per_s(
+    config: ModelConfig,
+    sequence_length: int | None,
+    batch_size: int | None,
+    devices: int,
+    speeds: Mapping[str, float | None],
+) -> float:
+    """Samples a second of each device."""
+    given = {name: value for name, value in speeds.items() if value is not None}
+    if len(given) != 1:
+        said = " and ".join(f"{name}={value}" for name, value in given.items()) or "no speed"
+        raise ConfigurationError(f"{said}: give exactly one of tokens_per_s, samples_per_s and time_s")
+    ((name, value),) = given.items()
+    if not 0 < value < math.inf:
+        raise ConfigurationError(f"{name}={value}: give a number above 0")
+    if batch_size is not None and batch_size < 1:
+        raise ConfigurationError(f"batch_size={batch_size}: give 1 or more")
+    if name == "time_s":
+        if batch_size is None and devices > 1:
+            raise ConfigurationError(
+                f"time_s={value}: give batch_size, the samples of a step on each of {devices} devices"
+            )
+        return (batch_size or 1) / value
+    if batch_size is not None:
+        raise ConfigurationError(f"batch_size={batch_size}: says nothing beside {name}; it belongs to time_s")
+    if name == "samples_per_s":
+        return value / devices
+    if config.vocabulary_size is None:
+        raise ConfigurationError(f"tokens_per_s={value}: model={config.name} takes no tokens; give samples_per_s")
+    return value / (sequence_length or config.sequence_length or 1) / devices

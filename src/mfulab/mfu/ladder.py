@@ -1,0 +1,131 @@
+"""The utilization ladder, each rung once: from a busy device to useful arithmetic, and where a run falls furthest.
+
+A rung is a share of the same step that asks more than the one before it. Verdict, figure, terminal and docs take the
+rungs and the largest drop from here.
+"""
+
+import itertools
+import math
+import numbers
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mfulab.core.formats import FORMATS
+
+GPU, ANY = ("cuda",), ("cpu", "cuda")
+TENSOR_PRECISIONS = tuple(form.name for form in FORMATS.values() if form.on_tensor_cores)
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One rung: `column` of the profile table, also the key of its name in the catalogues' section `rungs`.
+
+    `devices` have it. With `falls` it belongs to the falling order, otherwise it stands beside it. `precisions` limits
+    the order to rows of these effective precisions; a value of the column `instead` puts the rung beside the order.
+    A rung `only_below` another is left out of rows in which it is no lower.
+    """
+
+    column: str
+    devices: tuple[str, ...] = GPU
+    falls: bool = True
+    precisions: tuple[str, ...] | None = None
+    instead: str | None = None
+    only_below: str | None = None
+
+
+RUNGS = (
+    Rung("utilization_percent", ANY),
+    Rung("kernel_busy_percent"),
+    # Other operators keep SMs active too: of these two neither is below the other.
+    Rung("matmul_percent", ANY, instead="sm_active_percent"),
+    Rung("sm_active_percent"),
+    Rung("occupancy_percent", falls=False),  # good matmuls run at low occupancy
+    Rung("tensor_active_percent", precisions=TENSOR_PRECISIONS),
+    Rung("fp32_active_percent", falls=False),
+    Rung("fp64_active_percent", falls=False),
+    Rung("fp16_active_percent", falls=False),
+    Rung("dram_active_percent", falls=False),
+    Rung("mbu_percent", ANY, falls=False),
+    Rung("hfu_percent", ANY),
+    Rung("mfu_percent", ANY),
+    Rung("useful_mfu_percent", ANY, only_below="mfu_percent"),
+)
+
+
+COLUMNS = ("effective_precision", *(rung.column for rung in RUNGS))
+"""All that a row's ladder is read from."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A rung that a row has, its value in percent, and whether it is part of this row's falling order."""
+
+    column: str
+    percent: float
+    falls: bool
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Two neighbouring rungs of a row's falling order: `above` lies higher than `below`, by `points`."""
+
+    above: Measured
+    below: Measured
+
+    @property
+    def points(self) -> float:
+        return self.above.percent - self.below.percent
+
+
+def measured(row: Mapping[str, object]) -> list[Measured]:
+    """The rungs that a row of the profile table has, in the ladder's order."""
+    found = []
+    for rung in RUNGS:
+        percent = number(row.get(rung.column))
+        if percent is not None and not _repeats(rung, percent, row):
+            falls = rung.falls and (rung.precisions is None or row.get("effective_precision") in rung.precisions)
+            beside = rung.instead is not None and number(row.get(rung.instead)) is not None
+            found.append(Measured(rung.column, percent, falls and not beside))
+    return found
+
+
+def _repeats(rung: Rung, percent: float, row: Mapping[str, object]) -> bool:
+    above = number(row.get(rung.only_below)) if rung.only_below else None
+    return above is not None and percent >= above * (1 - 1e-9)
+
+
+def largest_drop(row: Mapping[str, object]) -> Drop | None:
+    """The step of the falling order that loses most, the first of equals; None if the row never falls."""
+    falling = [rung for rung in measured(row) if rung.falls]
+    drops = [Drop(above, below) for above, below in itertools.pairwise(falling)]
+    largest = max(drops, key=lambda drop: drop.points, default=None)
+    return largest if largest and largest.points > 0 else None
+
+
+def number(value: object) -> float | None:
+    """A cell as a float; None for an empty one, a text, a flag, NaN and infinities."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+class Facts:
+    """A row that answers None for what is absent, empty or not a number."""
+
+    def __init__(self, row: Mapping[str, object]) -> None:
+        self._row = row
+
+    def __getitem__(self, name: str) -> float | None:
+        return number(self._row.get(name))
+
+    def at_least(self, name: str, threshold: float) -> bool:
+        value = self[name]
+        return value is not None and value >= threshold
+
+    def below(self, name: str, threshold: float) -> bool:
+        value = self[name]
+        return value is not None and value < threshold
+
+    def text(self, name: str) -> str:
+        value = self._row.get(name)
+        return value if isinstance(value, str) else ""

@@ -1,0 +1,78 @@
+"""Models by name, file or mapping, without Hydra: what `mfulab explain` is asked about."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from mfulab.core.errors import ConfigurationError, unknown
+from mfulab.core.groups import ModelConfig
+
+FOLDERS = (Path("config/model"), Path(__file__).with_name("model"))
+"""Folder of the named models: in this folder's project, else those that this package was built with."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads 1e5 as a number, as Hydra does; plain YAML 1.1 asks for a point and a sign."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def read_yaml(text: str) -> Any:
+    """The value of a text in YAML. Raises ConfigurationError where it is none."""
+    try:
+        return yaml.load(text, _Loader)  # noqa: S506 (a safe one)
+    except yaml.YAMLError as error:
+        raise ConfigurationError(f"{text}: {' '.join(str(error).split())}") from error
+
+
+def model_config(model: str | Path | Mapping[str, Any] | ModelConfig, changes: Mapping[str, Any] = {}) -> ModelConfig:
+    """The config of a model by its name in `config/model/`, a YAML file, or what stands in one.
+
+    Args:
+        model: name, file or content; empty if `changes` say it all.
+        changes: dotted keys and their values, such as `arguments.num_hidden_layers: 80`.
+
+    Raises ConfigurationError for an unknown name and for content that is no model's.
+    """
+    if isinstance(model, ModelConfig):
+        content: dict[str, Any] = model.model_dump(by_alias=True)
+    elif isinstance(model, Mapping):
+        content = dict(model)
+    else:
+        content = _read(model) if str(model) else {"name": "own"}
+    for key, value in changes.items():
+        node = content
+        *parents, last = key.split(".")
+        for parent in parents:
+            node = node.setdefault(parent, {})
+            if not isinstance(node, dict):
+                raise ConfigurationError(f"model.{key}: model.{parent} is {node!r}, which holds no keys")
+        node[last] = value
+    try:
+        return ModelConfig(**content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "model"
+        raise ConfigurationError(f"model={content.get('name', model)}: {where}: {first['msg']}") from error
+
+
+def _read(model: str | Path) -> dict[str, Any]:
+    path = Path(model)
+    if path.suffix not in (".yaml", ".yml"):
+        found = [folder / f"{model}.yaml" for folder in FOLDERS if (folder / f"{model}.yaml").exists()]
+        if not found:
+            raise unknown("model", model, sorted({each.stem for folder in FOLDERS for each in folder.glob("*.yaml")}))
+        path = found[0]
+    if not path.exists():
+        raise ConfigurationError(f"model={model}: there is no such file")
+    content = read_yaml(path.read_text(encoding="utf-8"))
+    if not isinstance(content, dict):
+        raise ConfigurationError(f"model={model}: holds no model; see config/model/ for what one looks like")
+    return content

@@ -1,0 +1,159 @@
+"""The time that a device's roofline allows a step, operator by operator, and the memory that it needs: no measuring."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from mfulab.core.errors import ConfigurationError, unknown
+from mfulab.core.formats import ELEMENT_BYTES
+from mfulab.core.groups import ModelConfig
+from mfulab.device.datasheets import UnknownDeviceError, find
+from mfulab.device.peaks import UNITS, peak
+from mfulab.flops.memory import training_memory
+from mfulab.mfu.decoders import work_of
+from mfulab.mfu.models import model_config
+from mfulab.mfu.work import Mode, Work
+
+EVENLY = "Experts: read as often as tokens choose them if routed evenly at random, E·(1 - (1 - k/E)^tokens) of E."
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """A step on one device at best.
+
+    Attributes:
+        mode: training (forward and backward), inference (prefill: the forward pass), decoding (the last token).
+        flops: that the model needs, attention full.
+        products_s: time of matmuls and attention, each the longer of FLOPs ÷ peak and bytes ÷ bandwidth.
+        others_s: time of all other operators, each reading and writing memory; fusion saves up to all of it. None where
+            only a built module tells them, as `memory_bytes` in training is.
+        mfu_percent: best possible, with every other operator fused away.
+        unfused_mfu_percent: the same with none fused.
+        compute_bound_percent: share of `products_s` that FLOPs decide, not bytes.
+        tokens_per_s: with every other operator fused away; samples where the input is none of tokens.
+        memory_bytes: weights, gradients, Adam's state and saved activations; in inference weights and cache. Of
+            several devices what each holds.
+        fits: whether the device holds that; None if its memory is not known.
+        assumes: what the time takes for granted; empty if nothing.
+    """
+
+    mode: Mode
+    flops: float
+    products_s: float
+    others_s: float | None
+    mfu_percent: float
+    unfused_mfu_percent: float | None
+    compute_bound_percent: float
+    tokens_per_s: float
+    memory_bytes: float | None
+    fits: bool | None
+    assumes: str = ""
+
+
+def expect(
+    model: str | Path | Mapping[str, Any] | ModelConfig,
+    device: str,
+    precision: str = "bf16",
+    *,
+    sequence_length: int | None = None,
+    batch_size: int = 1,
+    devices: int = 1,
+    modes: Sequence[Mode] | None = None,
+) -> list[Expectation]:
+    """Works out what the roofline of a device's datasheet allows a model, a row for each mode.
+
+    Args:
+        model: a name in `config/model/`, a YAML file like those, or what stands in one.
+        device: its name as a driver reports it, or its PCI id.
+        precision: the format of matmuls and of everything kept.
+        sequence_length: tokens a sample, in decoding those of the context; the model's own where not given.
+        batch_size: samples of the step, on each device.
+        devices: among which weights, gradients and optimiser state are divided (`StepMemory.sharded`). What they send
+            takes no time here.
+        modes: which; all that the model has where not given.
+
+    Raises ConfigurationError for an unknown model, device, precision or bandwidth, and for a length it does not take.
+    """
+    config = model_config(model)
+    if precision not in UNITS:
+        raise unknown("precision", precision, UNITS)
+    if batch_size < 1:
+        raise ConfigurationError(f"batch_size={batch_size}: give 1 or more")
+    if devices < 1:
+        raise ConfigurationError(f"devices={devices}: give 1 or more")
+    if sequence_length is not None and (sequence_length < 1 or config.vocabulary_size is None):
+        why = "give 1 or more" if config.vocabulary_size else f"model={config.name} takes no tokens"
+        raise ConfigurationError(f"sequence_length={sequence_length}: {why}")
+    try:
+        sheet = find(device)
+    except UnknownDeviceError as error:
+        raise ConfigurationError(str(error)) from error
+    top = peak(device, precision)
+    if top.spec is None:
+        raise ConfigurationError(f"precision={precision}: {top.reason}")
+    if sheet.memory_gb_s is None:
+        raise ConfigurationError(f"device={device}: the datasheet prints no memory bandwidth")
+    capacity = None if sheet.memory_gb is None else sheet.memory_gb * 1e9
+    speeds = top.spec * 1e12, sheet.memory_gb_s * 1e9
+    found: list[Expectation] = []
+    for mode in modes or _modes(config):
+        if mode not in get_args(Mode):
+            raise unknown("mode", mode, get_args(Mode))
+        counted = work_of(config, sequence_length, batch_size, mode)
+        found.append(expected(counted, *speeds, ELEMENT_BYTES[precision], capacity, devices))
+    return found
+
+
+def expected(
+    counted: Work,
+    peak_flop_s: float,
+    memory_byte_s: float,
+    element_bytes: float,
+    capacity: float | None = None,
+    devices: int = 1,
+) -> Expectation:
+    """The same from counted work, a peak in FLOP/s, a bandwidth in byte/s and, where known, the memory in bytes."""
+    products_s = others_s = by_compute_s = 0.0
+    for each in counted.operations:
+        compute_s, moving_s = each.executed_flops / peak_flop_s, each.elements * element_bytes / memory_byte_s
+        products_s += max(compute_s, moving_s)
+        by_compute_s += compute_s if compute_s >= moving_s else 0.0
+        others_s += each.other_elements * element_bytes / memory_byte_s
+    flops = counted.flops("products") + counted.flops("attention")
+    needed, whole = _memory(counted, element_bytes, devices), counted.saved_elements is not None
+    return Expectation(
+        mode=counted.mode,
+        flops=flops,
+        products_s=products_s,
+        others_s=others_s if whole else None,
+        mfu_percent=100 * flops / products_s / peak_flop_s,
+        unfused_mfu_percent=100 * flops / (products_s + others_s) / peak_flop_s if whole else None,
+        compute_bound_percent=100 * min(1.0, by_compute_s / products_s),  # sums in two orders
+        tokens_per_s=counted.tokens / products_s,
+        memory_bytes=needed,
+        fits=None if capacity is None or needed is None else needed <= capacity,
+        assumes=" ".join(filter(None, (EVENLY if counted.inactive else "", counted.message))),
+    )
+
+
+def _memory(counted: Work, element_bytes: float, devices: int) -> float | None:
+    """Weights in formats of 16 bits or less are trained with an fp32 copy beside them."""
+    if counted.mode != "training":
+        return (counted.parameters / devices + counted.cache_elements) * element_bytes
+    if counted.saved_elements is None:
+        return None
+    kept = max(element_bytes, 2)
+    whole = training_memory(
+        round(counted.parameters),
+        trainable=round(counted.trainable),
+        element_bytes=round(kept),
+        master_copy=kept == 2,
+        activation_elements=round(counted.saved_elements),
+    )
+    return whole.sharded(devices).total
+
+
+def _modes(config: ModelConfig) -> tuple[Mode, ...]:
+    decodes = config.vocabulary_size is not None and config.task == "language_modeling"
+    return ("training", "inference", "decoding") if decodes else ("training", "inference")

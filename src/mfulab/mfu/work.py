@@ -1,0 +1,208 @@
+"""The counted work of one step of a model in the parts that conventions differ in, from a separate process."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from mfulab.core.errors import ConfigurationError
+from mfulab.core.groups import ModelConfig
+
+Mode = Literal["training", "inference", "decoding"]
+
+# Architectures whose blocks are all alike: the argument that holds their number. Work is then affine in it, and two
+# counts of one and two blocks give that of any number, exactly and in a moment.
+ALIKE = {
+    "LlamaForCausalLM": "num_hidden_layers",
+    "MixtralForCausalLM": "num_hidden_layers",
+    "OPTForCausalLM": "num_hidden_layers",
+    "GPT2LMHeadModel": "n_layer",
+}
+
+LATENT = (
+    "Latent attention: counted as transformers runs it, which expands the latents of all earlier tokens in each step; "
+    "one that absorbs the projections multiplies less."
+)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """Calls of one operator in alike layers of one pass, summed. FLOPs of 2 a multiply-add; elements, not bytes."""
+
+    layer: str
+    operator: str
+    direction: str
+    flops: float
+    causal_flops: float
+    executed_flops: float
+    elements: float
+    other_elements: float
+
+
+@dataclass(frozen=True)
+class Work:
+    """One step of `batch_size` samples.
+
+    Attributes:
+        mode: training (forward and backward pass), inference (forward), decoding (the last token).
+        tokens: tokens of the step, its samples where the input is none of tokens; decoding makes one a sample.
+        parameters: all of them.
+        trainable: those with a gradient.
+        looked_up: of embedding tables that nothing multiplies by.
+        unmultiplied: of norms and biases.
+        inactive: of experts that a token does not pass through.
+        saved_elements: floats kept for the backward pass; None where matmuls and attention alone are known.
+        cache_elements: keys and values of all tokens; 0 if the model keeps none.
+        operations: what was counted.
+        message: how it was counted where not on the meta device, and what an implementation may do otherwise.
+    """
+
+    mode: Mode
+    tokens: float
+    batch_size: int
+    parameters: float
+    trainable: float
+    looked_up: float
+    unmultiplied: float
+    inactive: float
+    saved_elements: float | None
+    cache_elements: float
+    operations: tuple[Operation, ...]
+    message: str = ""
+
+    def flops(self, kind: Literal["products", "attention"], how: str = "flops") -> float:
+        """FLOPs of matmuls and convolutions, or of attention: `flops`, `causal_flops` or `executed_flops`."""
+        return sum(
+            getattr(each, how)
+            for each in self.operations
+            if each.direction != "recomputed" and ("attention" in each.operator) == (kind == "attention")
+        )
+
+    @property
+    def forward_flops(self) -> float:
+        """FLOPs of the forward pass, attention full."""
+        return sum(each.flops for each in self.operations if each.direction == "forward")
+
+
+def work(config: ModelConfig, sequence_length: int | None = None, batch_size: int = 1, mode: Mode = "training") -> Work:
+    """Counts one step in a separate process: counting leaves compiled models slow in the process that counts.
+
+    Raises ConfigurationError with the counter's message where the model cannot be built or counted.
+    """
+    asked = {
+        "config": config.model_dump(by_alias=True),
+        "sequence_length": sequence_length,
+        "batch_size": batch_size,
+        "mode": mode,
+    }
+    ended = subprocess.run(
+        [sys.executable, "-m", "mfulab.mfu.work"], input=json.dumps(asked), capture_output=True, text=True
+    )
+    if ended.returncode:
+        lines = ended.stderr.strip().splitlines()
+        raise ConfigurationError(lines[-1] if lines else f"counting model={config.name} ended with {ended.returncode}")
+    answer = json.loads(ended.stdout)
+    return Work(**{**answer, "operations": tuple(Operation(**each) for each in answer["operations"])})
+
+
+def count(
+    config: ModelConfig, sequence_length: int | None = None, batch_size: int = 1, mode: Mode = "training"
+) -> Work:
+    """The same in this process. Raises what `mfulab.models.counted.count_model` raises."""
+    layers = _layers(config)
+    if layers is None or layers <= 2:
+        return _counted(config, sequence_length, batch_size, mode, alike=False)
+    one, two = (_counted(_with_layers(config, few), sequence_length, batch_size, mode) for few in (1, 2))
+    return _extended(one, two, layers)
+
+
+def _layers(config: ModelConfig) -> int | None:
+    argument = ALIKE.get(str(config.arguments.get("architecture")))
+    return config.arguments.get(argument) if argument else None
+
+
+def _with_layers(config: ModelConfig, layers: int) -> ModelConfig:
+    argument = ALIKE[config.arguments["architecture"]]
+    return config.model_copy(update={"arguments": {**config.arguments, argument: layers}})
+
+
+def _extended(one: Work, two: Work, layers: int) -> Work:
+    """Work of `layers` blocks from that of one and of two: one + (layers − 1) · (two − one)."""
+
+    def affine(first: float, second: float) -> float:
+        return first + (layers - 1) * (second - first)
+
+    numbers = ("parameters", "trainable", "looked_up", "unmultiplied", "inactive", "saved_elements", "cache_elements")
+    before = {(each.layer, each.operator, each.direction): each for each in one.operations}
+    operations = []
+    for each in two.operations:
+        earlier = before.get((each.layer, each.operator, each.direction))
+        sums = {
+            name: affine(getattr(earlier, name) if earlier else 0, value)
+            for name, value in asdict(each).items()
+            if not isinstance(value, str)
+        }
+        operations.append(replace(each, **sums))  # type: ignore[arg-type]
+    extended = {name: affine(getattr(one, name), getattr(two, name)) for name in numbers}
+    return replace(two, operations=tuple(operations), **extended)  # type: ignore[arg-type]
+
+
+def _counted(config: ModelConfig, sequence_length: int | None, batch_size: int, mode: Mode, alike: bool = True) -> Work:
+    """Counts the whole model; `alike` sums over blocks that differ in their number alone."""
+    from mfulab.flops.compare import transformer_shape
+    from mfulab.flops.experts import active_parameters
+    from mfulab.models.counted import count_model, looked_up_parameters
+
+    length = (sequence_length or config.sequence_length) if config.vocabulary_size else None
+    counted = count_model(config, batch_size, length, mode=mode)
+    shape = transformer_shape(counted.model) if length else None
+    parameters = list(counted.model.parameters())
+    held = sum(each.numel() for each in parameters)
+    return Work(
+        mode=mode,
+        tokens=batch_size * (1 if mode == "decoding" else length or 1),
+        batch_size=batch_size,
+        parameters=held,
+        trainable=sum(each.numel() for each in parameters if each.requires_grad),
+        looked_up=looked_up_parameters(counted.model),
+        unmultiplied=sum(each.numel() for each in parameters if each.ndim < 2),
+        inactive=held - active_parameters(counted.model),
+        saved_elements=counted.count.saved.elements,
+        cache_elements=shape.cache_elements(batch_size * length) if shape and length else 0,
+        operations=tuple(_operations(counted.count.operations, alike)),
+        message=LATENT if mode == "decoding" and shape and shape.latent_width else counted.message,
+    )
+
+
+def _operations(operations: Any, alike: bool) -> list[Operation]:
+    sums: dict[tuple[str, str, str], list[float]] = {}
+    for key, total in operations.totals.items():
+        where = (re.sub(r"\b\d+\b", "*", key.layer) if alike else key.layer, key.operator, key.direction)
+        values = (
+            total.flops,
+            total.causal_flops,
+            total.executed_flops,
+            total.elements,
+            total.other_elements,
+        )
+        sums[where] = [before + value for before, value in zip(sums.get(where, [0] * 5), values, strict=True)]
+    return [Operation(*key, *values) for key, values in sums.items()]
+
+
+def main() -> int:
+    """Answers one question on standard input; the last line on standard error says what went wrong."""
+    asked: Mapping[str, Any] = json.load(sys.stdin)
+    try:
+        counted = count(ModelConfig(**asked["config"]), asked["sequence_length"], asked["batch_size"], asked["mode"])
+    except Exception as error:
+        print(" ".join(str(error).split()), file=sys.stderr)
+        return 1
+    json.dump(asdict(counted), sys.stdout)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

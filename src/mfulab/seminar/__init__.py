@@ -1,1 +1,0 @@
-"""The seminar's printed numbers, computed again."""

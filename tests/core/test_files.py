@@ -1,0 +1,154 @@
+"""Files are written whole or not at all."""
+
+import csv
+import errno
+import json
+import os
+import re
+
+import pytest
+from support.planted import PLANTED
+
+from mfulab.core import files
+from mfulab.core.errors import ConfigurationError
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "row.csv"
+    files.write_csv(path, [{"a": 1}])
+
+    def rows():
+        yield {"a": 2}
+        raise RuntimeError("interrupted")
+
+    with pytest.raises(RuntimeError, match="interrupted"):
+        files.write_csv(path, rows())
+    assert files.read_csv(path) == [{"a": "1"}]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_cells_are_text_json_or_empty(tmp_path):
+    path = tmp_path / "new folder/t.csv"
+    files.write_csv(path, [{"a": None, "b": {"x": [1, 2]}, "c": 0.1, "more": 1}], ["a", "b", "c", "absent"])
+    assert files.read_csv(path) == [{"a": "", "b": '{"x": [1, 2]}', "c": "0.1", "absent": ""}]
+
+
+def test_columns_are_those_of_the_first_row(tmp_path):
+    files.write_csv(tmp_path / "t.csv", iter([{"b": 1, "a": 2}, {"a": 3}]))
+    with (tmp_path / "t.csv").open(newline="") as file:
+        assert list(csv.reader(file)) == [["b", "a"], ["1", "2"], ["", "3"]]
+
+
+def test_json_is_written_and_read(tmp_path):
+    files.write_json(tmp_path / "t.json", {"이름": [1, None]})
+    assert files.read_json(tmp_path / "t.json") == {"이름": [1, None]}
+    assert json.loads((tmp_path / "t.json").read_text(encoding="utf-8")) == {"이름": [1, None]}
+
+
+def test_a_folder_that_cannot_be_made_is_one_message(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigurationError, match="cannot be written"):
+        files.write_csv(tmp_path / "file/t.csv", [{"a": 1}])
+
+
+@pytest.mark.parametrize("cell", ["=1+1", "+a", "-a", "@x", "'=x", "''-y", "\tx", "'", "plain", "-1.5", "+2"])
+def test_a_spreadsheet_runs_no_cell_and_reading_gives_back_what_was_written(tmp_path, cell):
+    path = tmp_path / "t.csv"
+    files.write_csv(path, [{"text": cell}])
+    with path.open(newline="") as file:
+        [_, [written]] = csv.reader(file)
+    assert written[:1] not in "=@\t" or not written
+    assert written[:1] not in "+-" or float(written)
+    assert files.read_csv(path) == [{"text": cell}]
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda path: path.mkdir(), "Is a directory|not a regular file"),
+        (lambda path: path.symlink_to("/etc/passwd"), "a link"),
+        (lambda path: os.mkfifo(path), "not a regular file"),
+        (lambda path: path.write_bytes(b"a\xff"), r"not UTF-8 text \(byte 1\)"),
+        (lambda path: path.write_text(""), "empty"),
+        (lambda path: path.write_text("a,b\n1\n"), "line 2 has 1 cells, the header 2"),
+    ],
+)
+def test_what_is_no_table_is_named(tmp_path, make, words):
+    path = tmp_path / "row.csv"
+    make(path)
+    with pytest.raises(files.UnreadableError, match=f"{re.escape(str(path))}: .*({words})"):
+        files.read_csv(path)
+
+
+@pytest.mark.parametrize("text", ["[1]", "3", "{", "{" * 100_000, "nul"])
+def test_what_is_no_object_is_named(tmp_path, text):
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    with pytest.raises(files.UnreadableError, match=re.escape(str(path))):
+        files.read_json(path)
+
+
+def test_the_end_of_a_long_log_is_read_without_its_beginning(tmp_path):
+    path = tmp_path / "log"
+    with path.open("wb") as file:
+        file.seek(3 << 30)  # a hole
+        file.write(b"the end")
+    assert files.read_tail(path, 7) == "the end"
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [(errno.ENOSPC, "the disk is full. Free some space"), (errno.EDQUOT, "your quota is used up. Free some space")],
+)
+def test_a_full_disk_and_a_used_up_quota_have_their_remedy(tmp_path, monkeypatch, number, remedy):
+    path = tmp_path / "row.csv"
+
+    def full(*arguments):
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(ConfigurationError, match=remedy):
+        files.write_text(path, "a row")
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("what", PLANTED)
+def test_only_regular_files_are_read(tmp_path, what):
+    path = tmp_path / "a.yaml"
+    PLANTED[what](path)
+    for read in (files.digest, lambda path: files.read_text(path, follow=True), files.read_csv):
+        with pytest.raises((files.UnreadableError, FileNotFoundError), match=re.escape(str(path))):
+            read(path)
+    with pytest.raises(ConfigurationError, match=re.escape(str(path))):
+        files.digests(tmp_path, ".yaml")
+
+
+def test_a_link_to_a_file_is_followed_where_that_is_asked(tmp_path):
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "link").symlink_to("file")
+    assert files.read_text(tmp_path / "link", follow=True) == "x"
+    assert files.digest(tmp_path / "link") == files.digest(tmp_path / "file")
+
+
+def test_the_table_of_a_run_is_read_up_to_a_bound(tmp_path):
+    path = tmp_path / "samples.csv"
+    path.write_text("a\n" + "1\n" * (files.OF_A_RUN // 2))
+    with pytest.raises(files.UnreadableError, match=r"samples\.csv: larger than 8 MiB"):
+        files.read_csv(path)
+
+
+def test_a_folder_is_searched_up_to_a_bound(tmp_path, monkeypatch):
+    for name in ("a.json", "b.json", "b/c.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    assert [path.name for path in files.found_files(str(tmp_path), (".json",))] == ["a.json", "c.json", "b.json"]
+    monkeypatch.setattr(files, "MOST_FOUND", 3)
+    with pytest.raises(ConfigurationError, match="holds more than 3 files"):
+        files.found_files(str(tmp_path), (".json",))
+
+
+@pytest.mark.parametrize("word", ["x" * 5000, "~nobody_at_all/x", "a/**b/*"])
+def test_a_word_that_is_no_path_is_one_sentence(word):
+    with pytest.raises(ConfigurationError, match=re.escape(word[:100])):
+        files.found_files(word, (".json",))

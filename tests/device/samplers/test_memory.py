@@ -1,0 +1,68 @@
+"""Peak memory of a CPU stretch: what was held at most, not what is held at the end."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from mfulab.device import system
+from mfulab.device.samplers.memory import PeakMemory
+
+CPU = SimpleNamespace(type="cpu")
+
+
+SCRIPT = """
+from types import SimpleNamespace
+from mfulab.device.samplers.memory import PeakMemory
+
+peak = PeakMemory(SimpleNamespace(type="cpu"))
+held = b"x" * (64 << 20)
+del held
+print(peak.read().value)
+"""
+
+
+FORGETFUL = """
+from types import SimpleNamespace
+from mfulab.device.samplers.memory import PeakMemory
+
+peak = PeakMemory(SimpleNamespace(type="cpu"))
+kept = b"x" * (32 << 20)
+gone = b"x" * (96 << 20)
+del gone
+peak.forget()
+print(peak.read().value)
+"""
+
+
+def test_what_was_forgotten_does_not_count_and_what_is_held_does():
+    done = subprocess.run([sys.executable, "-c", FORGETFUL], capture_output=True, text=True, check=True)
+    assert float(done.stdout) == pytest.approx(32 << 20, rel=0.2)
+
+
+def test_a_peak_that_is_gone_still_counts():
+    # In a process of its own: here the system may take back what other tests left while this one looks.
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
+    assert float(done.stdout) == pytest.approx(64 << 20, rel=0.2)
+
+
+def test_a_process_that_did_not_grow_has_no_peak(monkeypatch):
+    monkeypatch.setattr(system, "peak_memory_bytes", lambda: 1)
+    reading = PeakMemory(CPU).read()
+    assert reading.value is None
+    assert "reused memory" in reading.reason
+
+
+def test_a_system_that_does_not_tell(monkeypatch, tmp_path):
+    monkeypatch.setattr(system, "ROOT", tmp_path)
+    assert "does not report" in PeakMemory(CPU).read().reason
+
+
+def test_macos_tells_it_in_bytes(monkeypatch, tmp_path):
+    import resource
+
+    monkeypatch.setattr(system, "ROOT", str(tmp_path))
+    monkeypatch.setattr(system, "IS_MACOS", True)
+    monkeypatch.setattr(resource, "getrusage", lambda who: SimpleNamespace(ru_maxrss=1 << 40))
+    assert system.peak_memory_bytes() == 1 << 40

@@ -1,0 +1,63 @@
+"""CPU energy from RAPL trees as machines show them."""
+
+from pathlib import Path
+
+import pytest
+
+from mfulab.device.samplers.rapl_sampler import RaplSampler
+
+
+@pytest.fixture
+def tree(tmp_path: Path):
+    def write(**counters: int) -> Path:
+        for domain, value in counters.items():
+            folder = tmp_path / domain.replace("rapl", "intel-rapl").replace("_", ":")
+            folder.mkdir()
+            add(folder, value)
+            (folder / "max_energy_range_uj").write_text("1000000000\n")
+        return tmp_path
+
+    return write
+
+
+def run(root: Path, change) -> dict:
+    moments = iter([10.0, 12.0])
+    sampler = RaplSampler(root, lambda: next(moments))
+    sampler.start()
+    change()
+    return sampler.stop()
+
+
+def add(path: Path, value: int) -> None:
+    (path / "energy_uj").write_text(f"{value}\n")
+
+
+def test_packages_add_up_and_their_parts_do_not(tree):
+    root = tree(rapl_0=1_000_000, rapl_1=5_000_000, rapl_0_0=7)
+
+    def change() -> None:
+        add(root / "intel-rapl:0", 101_000_000)
+        add(root / "intel-rapl:1", 65_000_000)
+        add(root / "intel-rapl:0:0", 90_000_000)
+
+    readings = run(root, change)
+    assert readings["window_energy_j"].value == pytest.approx(160)
+    assert readings["power_w"].value == pytest.approx(80)
+
+
+def test_a_counter_that_wraps(tree):
+    root = tree(rapl_0=990_000_000)
+    assert run(root, lambda: add(root / "intel-rapl:0", 10_000_000))["window_energy_j"].value == pytest.approx(20)
+
+
+def test_a_virtual_machine_has_none(tmp_path):
+    readings = run(tmp_path, lambda: None)
+    assert {reading.value for reading in readings.values()} == {None}
+    assert "virtual machines" in readings["window_energy_j"].reason
+
+
+def test_a_counter_that_may_not_be_read(tree):
+    root = tree(rapl_0=1)
+    (root / "intel-rapl:0" / "energy_uj").unlink()
+    (root / "intel-rapl:0" / "energy_uj").mkdir()
+    assert "only root" in run(root, lambda: None)["power_w"].reason

@@ -1,0 +1,99 @@
+"""The source that fills each rung, and what the row says of it."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+from support.nvml_stand_in import Gpu, StandIn
+
+from mfulab.device import gpu, nvml
+from mfulab.device.samplers import selection
+from mfulab.device.samplers.reading import Reading
+from mfulab.measurements.profile_step import ProfileRow
+from mfulab.timing.clocks import HostClock
+from mfulab.timing.pace import Pace
+from mfulab.timing.windows import observe
+
+CUDA = SimpleNamespace(type="cuda")
+PACE = Pace(windows=2, window_s=0.01, warm_up_s=0.02, tolerance=0.5)
+
+
+@pytest.fixture
+def device(monkeypatch):
+    def make(made: Gpu):
+        StandIn(made).install(monkeypatch)
+        monkeypatch.setattr(gpu, "uuid_of", lambda device: made.uuid)
+        return CUDA
+
+    yield make
+    nvml.why_absent.cache_clear()
+
+
+def row_of(readings: dict[str, Reading], steps: int = 10) -> ProfileRow:
+    row = ProfileRow()
+    selection.set_readings(row, readings, steps)
+    return row
+
+
+def test_values_sources_and_reasons():
+    row = row_of(
+        {
+            "utilization_percent": Reading(80.0, "%", "NVML utilization samples", 5.0),
+            "sm_active_percent": Reading(None, "%", "GPM", reason="this GPU has no GPM"),
+            "window_energy_j": Reading(500.0, "J", "counter", 5.0),
+            "other_processes": Reading(2.0, "", "NVML"),
+        }
+    )
+    assert row.utilization_percent == 80
+    assert row.energy_j == 50
+    assert row.other_processes == 2
+    assert row.sm_active_percent is None
+    assert json.loads(row.sources)["energy_j"] == "counter ÷ 10 steps over 5.00 s"
+    assert json.loads(row.reasons) == {"sm_active_percent": "this GPU has no GPM"}
+    assert row.utilization_source == "NVML utilization samples over 5.00 s"
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        (["sm_active_percent", "kernel_busy_percent", "power_capped_percent"], "GPM, trace, NVML counters"),
+        (["kernel_busy_percent", "power_capped_percent", "utilization_percent"], "trace, NVML counters"),
+        (["voluntary_switches_per_s", "throttled_percent", "utilization_percent"], "CPU time"),
+        (["utilization_percent"], "utilization only"),
+        ([], "counted only"),
+    ],
+)
+def test_the_row_names_the_strictest_source(columns, said):
+    assert row_of({name: Reading(1.0, "%", "x") for name in columns}).sources_answered == said
+
+
+def test_every_reading_of_a_gpu_has_a_column(device):
+    samplers = selection.samplers_for(device(Gpu()))
+    seen = observe(lambda: None, HostClock(), PACE, samplers)
+    row = row_of(seen.readings, seen.steps)
+    assert row.clock_mhz == 1755
+    assert row.utilization_percent is None, "the window is too short for it"
+    assert "sm_active_percent" in json.loads(row.reasons)
+
+
+def test_a_gpu_that_nvml_does_not_know_is_unwatched(monkeypatch):
+    monkeypatch.setattr(nvml, "why_absent", lambda: "no NVIDIA driver answers")
+    monkeypatch.setattr(gpu, "uuid_of", lambda device: "GPU-1")
+    sampler, _ = selection.samplers_for(CUDA)
+    sampler.start()
+    row = row_of(sampler.stop())
+    assert row.sources_answered == "counted only"
+    assert json.loads(row.reasons)["utilization_percent"] == "no NVIDIA driver answers"
+    assert selection.restriction_of(CUDA) == ""
+    assert selection.clock_reader(CUDA)() is None
+
+
+def test_the_clock_is_read_for_the_warm_up(device):
+    assert selection.clock_reader(device(Gpu(clock_mhz=1410)))() == 1410
+    assert selection.clock_reader(torch.device("cpu"))() is None
+
+
+def test_a_cpu_has_its_own_samplers():
+    names = [type(sampler).__name__ for sampler in selection.samplers_for(torch.device("cpu"))]
+    assert names == ["CpuSampler", "RaplSampler", "InputSampler"]

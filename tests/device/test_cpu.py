@@ -1,0 +1,202 @@
+"""The CPU's facts, read from /proc and /sys trees as several machines have them."""
+
+from pathlib import Path
+
+import pytest
+
+from mfulab.device import cpu, system
+from mfulab.device.cpu_peaks import cpu_peak
+
+INTEL = """processor\t: 0
+vendor_id\t: GenuineIntel
+cpu family\t: 6
+model\t\t: 143
+model name\t: Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz
+cpu MHz\t\t: 2700.000
+flags\t\t: fpu fma avx2 avx512f amx_bf16 hypervisor
+"""
+
+
+ARM = """processor\t: 0
+BogoMIPS\t: 243.75
+Features\t: fp asimd evtstrm aes crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp ssbs
+CPU implementer\t: 0x41
+CPU architecture: 8
+CPU variant\t: 0x3
+CPU part\t: {part}
+CPU revision\t: 1
+"""
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(system, "ROOT", tmp_path)
+
+    def write(files: dict[str, str]) -> Path:
+        for name, content in files.items():
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content)
+        return tmp_path
+
+    return write
+
+
+def test_reads_the_first_processor(machine):
+    machine({"proc/cpuinfo": INTEL + "\nprocessor\t: 1\nmodel name\t: another\n"})
+    facts = cpu.read_cpu()
+    assert (facts.name, facts.family, facts.model) == ("Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz", 6, 143)
+    assert facts.virtual
+    assert facts.clock_mhz == 2700
+    assert cpu.vector_flags(facts.flags) == ("amx_bf16", "avx2", "avx512f", "fma")
+
+
+@pytest.mark.parametrize(("part", "name"), [("0xd0c", "Arm Neoverse-N1"), ("0xfff", "Arm 0x41 0xfff")])
+def test_an_arm_core_is_named_by_its_numbers_and_says_neither_clock_cache_nor_hypervisor(machine, part, name):
+    machine({"proc/cpuinfo": ARM.format(part=part) + "\n"})
+    facts = cpu.read_cpu()
+    assert (facts.name, facts.vendor, facts.family, facts.model) == (name, "0x41", None, None)
+    assert (facts.clock_mhz, facts.last_level_cache_bytes, facts.virtual) == (None, None, None)
+    assert cpu.vector_flags(facts.flags) == ("asimd", "asimddp", "asimdhp", "asimdrdm")
+    assert cpu_peak(facts, 2, "fp32").reason.startswith(f"the clock of {name} is not reported")
+
+
+def test_a_machine_on_bare_metal_is_not_virtual(machine):
+    machine({"proc/cpuinfo": INTEL.replace(" hypervisor", "")})
+    assert cpu.read_cpu().virtual is False
+
+
+def test_the_highest_clock_is_preferred_to_the_present_one(machine):
+    machine(
+        {"proc/cpuinfo": INTEL, "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq": "3800000\n"},
+    )
+    assert cpu.read_cpu().clock_mhz == 3800
+
+
+def test_last_level_cache_is_the_largest(machine):
+    caches = "sys/devices/system/cpu/cpu0/cache"
+    machine({"proc/cpuinfo": INTEL, f"{caches}/index0/size": "32K\n", f"{caches}/index3/size": "105M\n"})
+    assert cpu.read_cpu().last_level_cache_bytes == 105 << 20
+
+
+@pytest.mark.parametrize(
+    ("files", "limit"),
+    [
+        ({"proc/self/cgroup": "0::/pod/app\n", "sys/fs/cgroup/pod/app/cpu.max": "150000 100000\n"}, 1.5),
+        ({"proc/self/cgroup": "0::/pod/app\n", "sys/fs/cgroup/pod/cpu.max": "200000 100000\n"}, 2),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "max 100000\n"}, None),
+        (
+            {
+                "proc/self/cgroup": "4:cpu,cpuacct:/app\n",
+                "sys/fs/cgroup/cpu,cpuacct/app/cpu.cfs_quota_us": "300000\n",
+                "sys/fs/cgroup/cpu,cpuacct/app/cpu.cfs_period_us": "100000\n",
+            },
+            3,
+        ),
+        (
+            {
+                "proc/self/cgroup": "4:cpu:/\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+            },
+            None,
+        ),
+        ({}, None),
+    ],
+)
+def test_cgroup_quota(machine, files, limit):
+    machine(files)
+    assert cpu.cpu_limit() == limit
+
+
+def test_the_tightest_quota_above_counts(machine):
+    machine(
+        {
+            "proc/self/cgroup": "0::/pod/app\n",
+            "sys/fs/cgroup/pod/app/cpu.max": "800000 100000\n",
+            "sys/fs/cgroup/pod/cpu.max": "200000 100000\n",
+        }
+    )
+    assert cpu.cpu_limit() == 2
+
+
+@pytest.mark.parametrize(
+    ("files", "seconds"),
+    [
+        (
+            {
+                "proc/self/cgroup": "0::/app\n",
+                "sys/fs/cgroup/app/cpu.stat": "usage_usec 2500000\nnr_throttled 3\nthrottled_usec 500000\n",
+            },
+            (2.5, 0.5),
+        ),
+        (
+            {
+                "proc/self/cgroup": "4:cpu,cpuacct:/app\n",
+                "sys/fs/cgroup/cpu,cpuacct/app/cpuacct.usage": "2500000000\n",
+                "sys/fs/cgroup/cpu,cpuacct/app/cpu.stat": "nr_periods 5\nthrottled_time 500000000\n",
+            },
+            (2.5, 0.5),
+        ),
+        (
+            {
+                "proc/self/cgroup": "2:cpuacct:/app\n1:cpu:/app\n0::/\n",
+                "sys/fs/cgroup/unified/cpu.stat": "usage_usec 7000000\n",
+                "sys/fs/cgroup/cpuacct/app/cpuacct.usage": "2500000000\n",
+                "sys/fs/cgroup/cpu/app/cpu.stat": "nr_periods 5\nthrottled_time 500000000\n",
+            },
+            (2.5, 0.5),
+        ),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.stat": "usage_usec 7000000\n"}, (7.0, None)),
+        ({}, (None, None)),
+    ],
+    ids=["version 2", "version 1", "both, version 2 without a controller", "the root cgroup", "none"],
+)
+def test_cgroup_accounting(machine, files, seconds):
+    machine(files)
+    assert cpu.cgroup_cpu_seconds() == pytest.approx(seconds)
+
+
+def test_unlimited_memory_is_no_limit(machine):
+    machine({"proc/self/cgroup": "8:memory:/\n", "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n"})
+    assert cpu.memory_limit_bytes() is None
+
+
+def test_two_threads_of_one_core_count_once(machine):
+    topology = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+    machine({topology.format(n): text for n, text in enumerate(("0,2", "1,3", "0,2", "1,3"))})
+    assert cpu.physical_cores(frozenset({0, 1, 2, 3})) == 2
+    assert cpu.physical_cores(frozenset({0, 2})) == 1
+
+
+def test_cores_stay_within_the_quota(machine, monkeypatch):
+    monkeypatch.setattr(cpu, "logical_cpus", lambda: frozenset(range(8)))
+    root = machine(
+        {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "250000 100000\n", "sys/devices/system/cpu/x": ""}
+    )
+    assert cpu.usable_cores() == 2
+    (root / "sys/fs/cgroup/cpu.max").write_text("50000 100000\n")
+    assert cpu.usable_cores() == 1
+
+
+def test_this_machine():
+    assert cpu.cpu().name
+    assert 1 <= cpu.usable_cores() <= len(cpu.logical_cpus())
+
+
+def test_what_decides_the_clock_is_told_where_it_is_readable(machine, monkeypatch):
+    monkeypatch.setattr(cpu, "logical_cpus", lambda: frozenset({0, 1}))
+    assert (cpu.governor(), cpu.turbo(), cpu.huge_pages()) == (None, None, None)
+    cpus = "sys/devices/system/cpu"
+    machine({f"{cpus}/cpu{number}/cpufreq/scaling_governor": "powersave\n" for number in (0, 1)})
+    machine({f"{cpus}/intel_pstate/no_turbo": "1\n"})
+    machine({"sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n"})
+    assert (cpu.governor(), cpu.turbo(), cpu.huge_pages()) == ("powersave", False, "madvise")
+    machine({f"{cpus}/cpu1/cpufreq/scaling_governor": "performance\n", f"{cpus}/intel_pstate/no_turbo": "0\n"})
+    assert (cpu.governor(), cpu.turbo()) == ("powersave, performance", True)
+
+
+@pytest.mark.parametrize(("boost", "turbo"), [("1", True), ("0", False)])
+def test_amd_tells_turbo_as_boost(machine, boost, turbo):
+    machine({"sys/devices/system/cpu/cpufreq/boost": f"{boost}\n"})
+    assert cpu.turbo() is turbo

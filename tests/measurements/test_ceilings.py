@@ -1,0 +1,148 @@
+"""Ceilings on this CPU, in miniature, and what cannot be measured."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from mfulab.core.errors import UnsupportedError
+from mfulab.core.groups import PrecisionConfig
+from mfulab.measurements.ceilings import CeilingsConfig
+from mfulab.measurements.ceilings import measure as ceilings
+from mfulab.timing import best_matmul
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(ceilings, "LIMIT_S", {"cpu": math.inf})  # a busy machine leaves no shape out
+    monkeypatch.setattr(best_matmul, "SAMPLE_S", {"cpu": 0.01})
+    monkeypatch.setattr(best_matmul, "CPU_SHAPES", [(64, 64, 64), (128, 64, 32)])
+    monkeypatch.setattr(best_matmul, "MIDDLE", {"cpu": (128, 128, 128)})
+    monkeypatch.setattr(best_matmul, "triad_length", lambda device: 1 << 16)
+
+
+def test_best_product(quick, tmp_path):
+    config = CeilingsConfig(ceiling="fp32", precision=PrecisionConfig(name="fp32", dtype="float32"))
+    measured = ceilings.measure(config, tmp_path)
+    products_timed = {(sample["library"], sample["shape"]) for sample in measured.samples}
+    fastest = {way for way, _ in products_timed}
+    assert len(fastest) == best_matmul.FASTEST
+    assert products_timed == set(itertools.product(fastest, ["64x64x64", "128x64x32"]))
+    rates = {timed: [] for timed in products_timed}
+    for sample in measured.samples:
+        m, n, k = map(int, str(sample["shape"]).split("x"))
+        assert sample["tflop_s"] == pytest.approx(2 * m * n * k / sample["time_s"] / 1e12)
+        rates[sample["library"], sample["shape"]].append(sample["tflop_s"])
+    assert measured.row.measured_tflop_s == max(rates[measured.row.measured_with, measured.row.measured_shape])
+    assert measured.row.measured_tflop_s == max(itertools.chain(*rates.values()))
+    assert measured.row.measured_gb_s is None
+
+
+def test_triad(quick, tmp_path):
+    measured = ceilings.measure(CeilingsConfig(ceiling="memory"), tmp_path)
+    assert measured.row.measured_gb_s > 0
+    assert measured.samples[0]["gb_s"] == pytest.approx(3 * 4 * (1 << 16) / measured.samples[0]["time_s"] / 1e9)
+    assert measured.row.measured_tflop_s is None
+
+
+def test_triad_is_larger_than_the_cache():
+    assert best_matmul.triad_length(CPU) * 4 >= 64 << 20
+
+
+def test_tf32_is_no_cpu_format(tmp_path):
+    config = CeilingsConfig(ceiling="tf32", precision=PrecisionConfig(name="tf32", dtype="float32", tf32=True))
+    with pytest.raises(UnsupportedError, match=r"compute capability 8\.0"):
+        ceilings.measure(config, tmp_path)
+
+
+def test_a_format_without_products_is_unsupported(monkeypatch):
+    def refuse(*arguments, **keywords):
+        raise RuntimeError("_scaled_mm is not for this device\nmore")
+
+    monkeypatch.setattr(torch, "_scaled_mm", refuse)
+    with pytest.raises(UnsupportedError, match=r"fp8 matmuls on cpu: _scaled_mm is not for this device$"):
+        best_matmul.matmul_of("fp8", 16, 16, 16, CPU)
+
+
+@pytest.mark.parametrize("precision", ["fp64", "fp32"])
+def test_numpy_multiplies_in_the_format_asked_for(precision):
+    result = best_matmul.numpy_matmul(precision, 32, 16, 64, CPU)()
+    assert result.shape == (32, 16)
+    assert result.dtype == {"fp64": "float64", "fp32": "float32"}[precision]
+
+
+def test_onednn_multiplies_the_same_shapes(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(torch, "randn", lambda *sides: drawn.append(torch.rand(*sides)) or drawn[-1])
+    result = best_matmul.onednn_matmul("fp32", 32, 16, 64, CPU)()
+    left, right = drawn
+    torch.testing.assert_close(result.to_dense(), left @ right.T)
+    assert result.shape == (32, 16)
+
+
+@pytest.mark.parametrize(
+    "way", ["torch", "torch_nt", "torch_tn", "cast", "convolution", "attention", "numpy", "onednn"]
+)
+def test_every_way_computes_as_many_flops(way):
+    """FLOPs by torch's own counter, of those that it sees: 2·m·n·k, attention 4·heads·m·n·64."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    m, n, k = 256, 128, 384
+    action = best_matmul.WAYS[way]("bf16" if way == "cast" else "fp32", m, n, k, CPU)
+    with FlopCounterMode(display=False) as counter:
+        action()
+    counted = counter.get_total_flops()
+    assert counted == 2 * m * n * k if way not in ("numpy", "onednn", "attention") else counted in (0, 2 * m * n * k)
+
+
+def test_only_the_fastest_ways_are_swept(monkeypatch):
+    asked = []
+
+    def way(name, seconds):
+        def make(precision, m, n, k, device):
+            if seconds is None:
+                raise UnsupportedError(name)
+            return lambda: asked.append(name)
+
+        return make
+
+    monkeypatch.setattr(best_matmul, "WAYS", {name: way(name, s) for name, s in TIMES.items()})
+    monkeypatch.setattr(best_matmul, "MIDDLE", {"cpu": (8, 8, 8)})
+    monkeypatch.setattr(best_matmul, "_repeat", lambda action, *_: action() or [TIMES[asked[-1]]] * 2)
+    assert best_matmul._fastest_ways("fp32", CPU) == ["numpy", "torch_nt"]
+    monkeypatch.setattr(best_matmul, "WAYS", {"torch": way("torch", None)})
+    with pytest.raises(UnsupportedError, match="torch"):
+        best_matmul._fastest_ways("fp8", CPU)
+
+
+TIMES = {"torch": 3.0, "torch_nt": 2.0, "cast": None, "numpy": 1.0}
+
+
+def test_an_emulated_format_is_not_swept(monkeypatch, tmp_path):
+    monkeypatch.setattr(ceilings, "emulated", lambda name, device: f"this CPU has no {name} units")
+    monkeypatch.setattr(ceilings, "sweep_matmuls", None)
+    config = CeilingsConfig(ceiling="amp_bf16", precision=PrecisionConfig(name="amp_bf16", dtype="bfloat16"))
+    measured = ceilings.measure(config, tmp_path)
+    assert measured.row.emulated
+    assert measured.row.measured_tflop_s is measured.row.computed_tflop_s is None
+    assert measured.row.message.startswith("this CPU has no bf16 units")
+    assert list(measured.samples) == []
+
+
+@pytest.mark.parametrize("precision", ["fp64", "fp32", "fp16", "bf16", "int8"])
+def test_products_use_the_format_asked_for(precision):
+    result = best_matmul.matmul_of(precision, 32, 16, 64, CPU)()
+    assert result.shape == (32, 16)
+    assert result.dtype == {
+        "fp64": torch.float64, "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "int8": torch.int32
+    }[precision]  # fmt: skip
+
+
+def test_shapes_that_do_not_fit_the_time_are_left_out(monkeypatch):
+    monkeypatch.setattr(best_matmul, "SAMPLE_S", {"cpu": 0.001})
+    monkeypatch.setattr(best_matmul, "MIDDLE", {"cpu": (64, 64, 64)})
+    monkeypatch.setattr(best_matmul, "CPU_SHAPES", [(64, 64, 64), (65536, 65536, 65536)])
+    assert {sample["shape"] for sample in best_matmul.sweep_matmuls("fp32", CPU, 0.1)} == {"64x64x64"}

@@ -1,0 +1,122 @@
+"""Other counters: what explains their numbers, and each tool on a model whose FLOPs are known by hand."""
+
+from pathlib import Path
+
+import pytest
+from support.models import read
+
+from mfulab.core.errors import UnsupportedError
+from mfulab.flops.explain import explain, kinds_of_layers
+from mfulab.flops.other_counters import OTHER_COUNTERS, counter_version
+from mfulab.flops.sharded import pretended_ranks
+from mfulab.measurements.compare_counters import CompareCountersConfig, CounterRow
+from mfulab.measurements.compare_counters.measure import measure
+from mfulab.models.counted import count_model
+
+KINDS = {"Linear": 1000, "attention": 300, "Conv2d": 50}
+
+
+def run(name: str, counter: str, folder: Path, **options: int) -> CounterRow:
+    config = CompareCountersConfig(
+        model=read(name), batch_size=options.pop("batch_size", 1), counter=counter, **options
+    )
+    row = measure(config, folder).row
+    assert isinstance(row, CounterRow)
+    return row
+
+
+def test_the_same_number_needs_no_explanation():
+    assert str(explain(1350, KINDS, 0)) == "counts the same"
+
+
+def test_the_fewest_kinds_that_explain_the_number_are_named():
+    found = explain(1000, KINDS, 1)
+    assert dict(found.left_out) == {"attention": 300, "Conv2d": 50}
+    assert found.other_flops == 0
+    found = explain(1057, KINDS, 1)
+    assert dict(found.left_out) == {"attention": 300}
+    assert found.other_flops == 7
+    assert "leaves out attention" in str(found)
+    assert "elementwise" in str(found)
+
+
+def test_a_kind_that_is_counted_twice_is_named():
+    found = explain(2050, KINDS, 1)
+    assert (dict(found.left_out), dict(found.twice)) == ({"attention": 300}, {"Linear": 1000})
+    assert str(found).startswith("leaves out attention")
+    assert "counts twice Linear" in str(found)
+
+
+PAIRS = {"packed": 256 * 32, "flex": 256 * 32, "two_dimensional": 256**2, "window": 256 * 32}
+
+
+@pytest.mark.parametrize("form", PAIRS)
+def test_forms_of_attention_by_hand(form):
+    counted = count_model(read(f"attention_{form}"), 1)
+    operations = counted.count.operations
+    forward, backward = operations.sum("forward"), operations.sum("backward")
+    by_hand = 2 * 256 * 4 * 256**2 + 4 * PAIRS[form] * 256 + 2 * 256 * 10
+    assert (forward.flops, forward.bounds, counted.means) == (by_hand, 0, "meta")
+    assert backward.flops == 2 * by_hand - 2 * 256 * 3 * 256**2, "the input needs no gradient"
+    assert not operations.uncounted
+
+
+def test_a_rank_of_a_sharded_layer_counts_its_own_half_and_torch_both(tmp_path):
+    with pretended_ranks(2):
+        row = run("tensor_parallel", "torch", tmp_path)
+    assert row.reference_flops == 2 * 2048 * (512 + 10) // 2
+    assert row.deviation_percent == 100
+    assert row.explanation.startswith("counts twice Linear")
+
+
+def test_what_cannot_be_explained_is_not():
+    found = explain(1200, KINDS, 1)
+    assert not found.holds
+    assert "no set of" in str(found)
+    assert not explain(2000, KINDS, 1).holds
+
+
+def test_kinds_tell_attention_from_its_projections():
+    counted = count_model(read("gpt2"), 1, 128, mode="inference")
+    kinds = kinds_of_layers(counted.model, counted.count.operations)
+    assert kinds == {
+        "Conv1D": 128 * 12 * 24 * 768**2,
+        "attention": 12 * 4 * 128**2 * 768,
+        "Linear": 128 * 2 * 768 * 50257,
+    }
+
+
+def test_torchs_own_counter_leaves_out_attention_on_a_cpu(tmp_path):
+    row = run("gpt2", "torch", tmp_path, sequence_length=128)
+    assert row.reference_flops - row.flops == 12 * 4 * 128**2 * 768
+    assert row.explanation.startswith("leaves out attention")
+    assert row.deviation_percent == pytest.approx(100 * (row.flops / row.reference_flops - 1))
+    assert row.version
+
+
+def test_torchs_own_counter_leaves_out_recurrent_layers_on_a_cpu(tmp_path):
+    assert "LSTM" in run("lstm", "torch", tmp_path).explanation
+
+
+@pytest.mark.parametrize("counter", [counter for counter in OTHER_COUNTERS if counter not in ("torch", "deepspeed")])
+def test_a_tool_counts_a_linear_layer_as_twice_its_macs(counter, tmp_path):
+    if counter_version(counter) is None:
+        pytest.skip(f"{counter} is not installed: pip install '.[counters]'")
+    row = run("linear_1024", counter, tmp_path, batch_size=4)
+    assert row.flops == pytest.approx(4 * 2 * 1024**2, rel=0.002)
+    assert row.flops == row.printed * {"FLOP": 1, "MAC": 2, "MAC, called FLOP": 2, "MAC a sample": 8}[row.printed_unit]
+
+
+def test_a_tool_that_is_not_installed_is_unsupported(tmp_path, monkeypatch):
+    monkeypatch.setattr("mfulab.measurements.compare_counters.measure.counter_version", lambda counter: None)
+    with pytest.raises(UnsupportedError, match="pip install thop"):
+        run("linear_1024", "thop", tmp_path)
+
+
+def test_a_tool_that_fails_is_unsupported_and_says_why(tmp_path, monkeypatch):
+    def fail(*_: object) -> None:
+        raise RuntimeError("cannot trace")
+
+    monkeypatch.setattr("mfulab.measurements.compare_counters.measure.count_by", fail)
+    with pytest.raises(UnsupportedError, match=r"torch .* cannot count linear_1024: cannot trace"):
+        run("linear_1024", "torch", tmp_path)

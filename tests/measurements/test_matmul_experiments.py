@@ -1,0 +1,76 @@
+import importlib
+from functools import cache
+
+import pytest
+from support.workflow_copy import ROOT
+
+from mfulab.core.errors import UnsupportedError
+from mfulab.kernels.base import Shape
+from mfulab.kernels.cuda_elementwise import CudaElementwise
+from mfulab.kernels.formats import format_of
+from mfulab.measurements.bench_matmul import BenchMatmulConfig
+from mfulab.planning.composition import compose_experiments
+from mfulab.planning.runs import plan
+
+CONFIG = ROOT / "config"
+EXPERIMENTS = (
+    "kernels",
+    "matmul_sizes",
+    "matmul_shapes",
+    "matmul_precision",
+    "block_sizes",
+    "transfers",
+    "seminar_matmul",
+)
+
+
+@cache
+def _composed(experiment):
+    return compose_experiments([f"experiment={experiment}"], CONFIG)[0]
+
+
+def _runs(experiment, device):
+    found = [run for run in plan(_composed(experiment), "test", device).runs if run.step == "bench_matmul"]
+    return [BenchMatmulConfig.model_validate(run.config) for run in found]
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_every_combination_makes_sense(experiment, monkeypatch):
+    """None is planned only to be refused by its kernel: those are excluded, with the reason."""
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda *_: (9, 0))
+    for device in ("cpu", "cuda"):
+        runs = _runs(experiment, device)
+        assert runs
+        for config in runs:
+            module, _, name = config.kernel.target.rpartition(".")
+            kind = getattr(importlib.import_module(module), name)
+            kind(format_of(config.precision).name, config.kernel.block).require(device, Shape(*config.shape))
+
+
+def test_a_ladder_has_every_implementation():
+    names = {path.stem for path in (CONFIG / "kernel").glob("*.yaml")}
+    planned = {config.kernel.name for device in ("cpu", "cuda") for config in _runs("kernels", device)}
+    planned |= {config.kernel.name for device in ("cpu", "cuda") for config in _runs("seminar_matmul", device)}
+    assert names - planned == {"torch_scaled", "cuda_hopper_fp8"}, "fp8 only: matmul_precision has it"
+
+
+def test_the_element_wise_product_takes_vectors_alone(monkeypatch):
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda *_: (9, 0))
+    CudaElementwise("fp32").require("cuda", Shape(100, 1, 1, 1))
+    with pytest.raises(UnsupportedError, match="element by element, not 4×4×4"):
+        CudaElementwise("fp32").require("cuda", Shape(1, 4, 4, 4))
+
+
+def test_each_family_s_rungs_stand_one_above_the_other():
+    kinds = {}
+    for path in (CONFIG / "kernel").glob("*.yaml"):
+        target = next(line.split()[1] for line in path.read_text().splitlines() if line.startswith("_target_"))
+        module, _, name = target.rpartition(".")
+        kinds[path.stem] = getattr(importlib.import_module(module), name)
+    del kinds["cuda_elementwise"]  # no matmul, so on no ladder
+    for name, kind in kinds.items():
+        assert not kind.after or kinds[kind.after].family == kind.family, name
+    for family in {kind.family for kind in kinds.values()}:
+        after = [kind.after for kind in kinds.values() if kind.family == family]
+        assert len(set(after)) == len(after), (family, after)
+        assert after.count("") == 1, family

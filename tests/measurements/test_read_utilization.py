@@ -1,0 +1,62 @@
+"""Readings of a load: real ones on this CPU, and the arithmetic of single readings and polls."""
+
+import json
+
+import pytest
+
+from mfulab.core.errors import UnsupportedError
+from mfulab.measurements.read_utilization import ReadUtilizationConfig
+from mfulab.measurements.read_utilization.measure import measure, polled
+
+LINES = [{"monotonic_s": 10 + step / 5, "utilization_percent": 100.0 * (2 < step / 5 < 4)} for step in range(40)]
+
+
+def test_one_reading_says_something_else_at_each_moment():
+    readings = {name: reading.value for name, reading in polled(LINES, 12.0, 14.0, 0.2, 0.02).items()}
+    assert (readings["before_percent"], readings["during_percent"], readings["after_percent"]) == (0, 100, 0)
+    assert readings["polls"] == 10
+    assert readings["polled_mean_percent"] == 90  # the last one is stamped as the loop ends
+    assert (readings["polled_low_percent"], readings["polled_high_percent"]) == (0, 100)
+
+
+@pytest.mark.parametrize(
+    ("lines", "period", "tick", "reason"),
+    [
+        (LINES, 0.2, 0.5, "the period of 0.2 s is shorter than the counter's own, 0.5 s"),
+        (LINES, 3.0, 0.02, "no period of 3 s lies inside the loop of 2 s"),
+        ([], 0.2, 0.02, "no period of 0.2 s lies inside the loop of 2 s"),
+    ],
+)
+def test_what_cannot_be_read_is_empty_with_the_reason(lines, period, tick, reason):
+    readings = polled(lines, 12.0, 14.0, period, tick)
+    assert readings["polls"].value == 0
+    for name in ("during_percent", "polled_mean_percent", "polled_low_percent", "polled_high_percent"):
+        assert (readings[name].value, readings[name].reason) == (None, reason)
+
+
+def test_a_real_load_is_read_by_every_counter_of_a_cpu(tmp_path):
+    precision = {"name": "fp32", "dtype": "float32"}
+    config = ReadUtilizationConfig(
+        load="duty_50", precision=precision, load_time_s=0.6, polling_period_s=0.05, device={"type": "cpu"}
+    )
+    row = measure(config, tmp_path).row
+    assert 50 <= row.truth_percent == row.duty_percent
+    assert row.useful_flops == row.flops > 0
+    reasons = json.loads(row.reasons)
+    assert {name for name in reasons if name.startswith(("nvml", "sm_", "tensor"))} == {
+        "nvml_percent",
+        "sm_active_percent",
+        "tensor_active_percent",
+    }
+    for name in ("mfulab", "psutil_process", "psutil_machine", "profiler"):
+        assert getattr(row, f"{name}_percent") > 0, name
+    assert row.polls > 0
+    assert row.memory_used_percent > 0
+    assert (tmp_path / "series.csv").read_text().count("True") > 0
+    assert not (tmp_path / "trace.json").exists()
+
+
+def test_a_format_without_matmuls_is_said(tmp_path):
+    config = ReadUtilizationConfig(load="steady", precision={"name": "int8", "dtype": "int8"}, device={"type": "cpu"})
+    with pytest.raises(UnsupportedError, match="precision=int8: on cpu loads multiply in fp64, fp32, bf16, fp16"):
+        measure(config, tmp_path)

@@ -1,0 +1,214 @@
+"""Conventions: each against its published formula, waterfalls that sum exactly, and numbers that are found again."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mfulab.core.errors import ConfigurationError
+from mfulab.core.groups import ModelConfig
+from mfulab.flops.compare import transformer_shape
+from mfulab.flops.formulas import kaplan_flops, palm_flops
+from mfulab.mfu.conventions import CONVENTIONS, OURS, POSSIBLE, Choices, flops
+from mfulab.mfu.decoders import computed
+from mfulab.mfu.explain import denominators_of, explain, explained
+from mfulab.mfu.models import model_config
+from mfulab.mfu.work import _counted, count, work
+from mfulab.models.build import build
+
+SMALL = {
+    "name": "small",
+    "_target_": "mfulab.models.huggingface.build",
+    "arguments": {
+        "architecture": "LlamaForCausalLM",
+        "vocab_size": 500,
+        "hidden_size": 64,
+        "intermediate_size": 160,
+        "num_hidden_layers": 5,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    },
+    "task": "language_modeling",
+    "sequence_length": 128,
+    "vocabulary_size": 500,
+}
+MIXTURE = {
+    **SMALL,
+    "arguments": {
+        **SMALL["arguments"],
+        "architecture": "MixtralForCausalLM",
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+    },
+}
+OPT = {
+    **SMALL,
+    "arguments": {
+        "architecture": "OPTForCausalLM",
+        "vocab_size": 500,
+        "hidden_size": 64,
+        "ffn_dim": 256,
+        "num_hidden_layers": 5,
+        "num_attention_heads": 4,
+        "word_embed_proj_dim": 64,
+    },
+}
+GPT = {
+    **SMALL,
+    "arguments": {"architecture": "GPT2LMHeadModel", "vocab_size": 500, "n_embd": 64, "n_layer": 5, "n_head": 4},
+}
+LLAMA = count(ModelConfig(**SMALL))
+DENOMINATORS = denominators_of("NVIDIA H100 80GB HBM3", "bf16")[1]
+
+
+@pytest.mark.parametrize("content", [SMALL, MIXTURE, OPT, GPT], ids=["llama", "mixture", "opt", "gpt2"])
+@pytest.mark.parametrize("mode", ["training", "inference"])
+def test_two_counts_of_alike_blocks_are_the_count_of_all(content, mode):
+    config = ModelConfig(**content)
+    short, whole = count(config, mode=mode), _counted(config, None, 1, mode)
+    assert replace(short, operations=()) == replace(whole, operations=())
+    key = lambda each: (each.layer, each.operator, each.direction)  # noqa: E731
+    assert sorted(short.operations, key=key) == sorted(whole.operations, key=key)
+
+
+def test_named_conventions_are_their_formulas():
+    shape = transformer_shape(build(ModelConfig(**SMALL)))
+    assert shape is not None
+    tokens = 128
+    by_name = {each.name.split(":")[0]: each.choices for each in CONVENTIONS}
+    assert flops(LLAMA, by_name["PaLM, torchtitan, nanoGPT"]) == palm_flops(shape, tokens, 128)
+    assert flops(LLAMA, by_name["Kaplan, Hugging Face Trainer"]) == kaplan_flops(shape, tokens)
+    every = replace(shape, parameters=int(LLAMA.parameters))
+    assert flops(LLAMA, by_name["llm-foundry MFU"]) == palm_flops(every, tokens, 128)
+    assert flops(LLAMA, by_name["llm-foundry HFU"]) == pytest.approx(4 / 3 * palm_flops(every, tokens, 128))
+    assert flops(LLAMA, by_name["6N of all parameters"]) == 6 * LLAMA.parameters * tokens
+
+
+def test_all_experts_are_those_that_the_model_holds():
+    mixture = count(ModelConfig(**MIXTURE))
+    every = flops(mixture, Choices(experts="total", unmultiplied=True, looked_up=True, attention="none"))
+    assert every == pytest.approx(6 * mixture.parameters * mixture.tokens)
+
+
+@given(
+    st.builds(
+        lambda values: Choices(**dict(zip(POSSIBLE, values, strict=True))),
+        st.tuples(*(st.sampled_from(values) for values in POSSIBLE.values())),
+    ),
+    st.floats(1e-3, 1e6),
+)
+def test_steps_sum_to_the_difference(choices, speed):
+    from mfulab.mfu.explain import change
+
+    row = change("any", choices, DENOMINATORS[-1], LLAMA, speed, DENOMINATORS[0])
+    ours = change("ours", OURS, DENOMINATORS[0], LLAMA, speed, DENOMINATORS[0])
+    assert sum(row.steps.values()) == pytest.approx(
+        row.mfu_percent - ours.mfu_percent, rel=1e-9, abs=1e-9 * row.mfu_percent
+    )
+
+
+@pytest.mark.parametrize("convention", CONVENTIONS, ids=lambda each: each.name)
+def test_a_reported_number_is_found_again(convention):
+    counted = count(ModelConfig(**MIXTURE)) if convention.choices.experts == "total" else LLAMA
+    speed = 20e12 / flops(counted, OURS) * 20
+    mfu = 100 * flops(counted, convention.choices) * speed / 1e12 / DENOMINATORS[0].tflop_s
+    found = explained("any", "H100", counted, speed, DENOMINATORS, mfu)
+    assert any(row.convention == convention.name for row in found.matches) or found.matches[0].changes == 0
+
+
+def test_torchtitan_prints_33_to_39_percent_of_llama_3_1_8b():
+    # pytorch/torchtitan benchmarks/llama3_h100_202412_torchtitan.md: 5,762 and 6,667 tokens a second and GPU.
+    config = model_config("llama_3_1_8b")
+    counted = count(config, 8192)
+    without, compiled = (
+        explained("", "", counted, speed / 8192, DENOMINATORS).ours.mfu_percent for speed in (5762, 6667)
+    )
+    assert without == pytest.approx(33.7, abs=0.05)
+    assert compiled == pytest.approx(39.0, abs=0.05)
+
+
+def test_a_process_of_its_own_counts_the_same():
+    assert work(ModelConfig(**SMALL)) == LLAMA
+
+
+def test_the_library_function(monkeypatch):
+    monkeypatch.setattr("mfulab.mfu.explain.work_of", count)
+    found = explain(SMALL, "NVIDIA H100 80GB HBM3", tokens_per_s=1e6, devices=2)
+    assert found.tflop_s == pytest.approx(flops(LLAMA, OURS) * 1e6 / 128 / 2 / 1e12)
+    assert {"convention", "mfu_percent", "peak_points"} <= set(found.table[0])
+
+
+def test_a_batch_is_of_each_device(monkeypatch):
+    monkeypatch.setattr("mfulab.mfu.explain.work_of", count)
+    device = "NVIDIA H100 80GB HBM3"
+    by_time = explain(SMALL, device, time_s=0.5, batch_size=4, devices=8)
+    assert by_time.tflop_s == pytest.approx(flops(LLAMA, OURS) * 4 / 0.5 / 1e12)
+    assert by_time.tflop_s == explain(SMALL, device, samples_per_s=8 * 4 / 0.5, devices=8).tflop_s
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"tokens_per_s": 0}, "tokens_per_s=0: give a number above 0"),
+        ({}, "no speed: give exactly one of"),
+        ({"tokens_per_s": 1, "time_s": 1}, "tokens_per_s=1 and time_s=1: give exactly one of"),
+        ({"tokens_per_s": 1, "device": "H100"}, "did you mean H100 NVL, H100 PCIe or H100 SXM5 80GB?"),
+        ({"tokens_per_s": 1, "precision": "int4"}, "precision=int4: unknown"),
+        ({"tokens_per_s": 1, "device": "T4"}, "precision=bf16"),
+        ({"tokens_per_s": 1, "model": "llama_2_7"}, "model=llama_2_7: unknown. Did you mean llama_2_7b? Choices: "),
+        ({"tokens_per_s": 1, "model": "gpt2", "sequence_length": 2048}, "positions for 1024 tokens"),
+        ({"tokens_per_s": 1, "model": "resnet18"}, "model=resnet18 takes no tokens"),
+        ({"samples_per_s": 1, "model": "resnet18", "sequence_length": 8}, "model=resnet18 takes no tokens"),
+        ({"tokens_per_s": 1, "devices": 0}, "devices=0: give 1 or more"),
+        ({"time_s": 1, "devices": 2}, "time_s=1: give batch_size, the samples of a step on each of 2 devices"),
+        ({"samples_per_s": 1, "batch_size": 2}, "batch_size=2: says nothing beside samples_per_s"),
+        ({"time_s": 1, "batch_size": 0}, "batch_size=0: give 1 or more"),
+        ({"tokens_per_s": 1, "mode": "tuning"}, "mode=tuning: unknown"),
+    ],
+)
+def test_a_mistake_is_one_message(words, message):
+    given_words = {"model": SMALL, "device": "NVIDIA H100 80GB HBM3", **words}
+    with pytest.raises(ConfigurationError) as raised:
+        explain(given_words.pop("model"), given_words.pop("device"), **given_words)
+    assert message in str(raised.value)
+
+
+def test_an_unknown_device_takes_a_given_peak():
+    name, denominators = denominators_of("an accelerator", "bf16", 500.0)
+    assert (name, [each.tflop_s for each in denominators]) == ("an accelerator", [500.0])
+
+
+@pytest.mark.parametrize("content", [SMALL, MIXTURE, GPT], ids=["llama", "mixture", "gpt2"])
+@pytest.mark.parametrize("mode", ["training", "inference", "decoding"])
+def test_a_decoder_by_arithmetic_is_the_count_of_its_module(content, mode):
+    tied = {**content["arguments"], "tie_word_embeddings": content is SMALL}
+    config = ModelConfig(**{**content, "arguments": tied})
+    one, other = count(config, 96, 3, mode), computed(config, 96, 3, mode)
+    same = {"operations": (), "saved_elements": None, "message": ""}
+    assert replace(one, **same) == replace(other, **same)
+    assert by_layer(one) == by_layer(other)
+
+
+def by_layer(counted):
+    """Sums of what matmuls and attention of a layer cost in a pass."""
+    sums = {}
+    for each in counted.operations:
+        if each.flops:
+            key = each.layer, each.direction, "attention" in each.operator
+            costs = each.flops, each.causal_flops, each.executed_flops, each.elements
+            sums[key] = [before + cost for before, cost in zip(sums.get(key, [0] * 4), costs, strict=True)]
+    return sums
+
+
+@pytest.mark.parametrize(
+    "changed", [{"attention_bias": True}, {"hidden_size": None}, {"attention": "eager"}, {"new": 3}]
+)
+def test_a_decoder_that_is_more_than_its_known_dimensions_is_not_computed(changed):
+    with pytest.raises(ConfigurationError, match=r'counting it needs torch: pip install "mfulab\[torch\]"'):
+        computed(ModelConfig(**{**SMALL, "arguments": {**SMALL["arguments"], **changed}}))
+
+
+def test_a_decoder_has_no_more_tokens_than_positions():
+    with pytest.raises(ConfigurationError, match="positions for 1024 tokens"):
+        computed(ModelConfig(**GPT), 1025)

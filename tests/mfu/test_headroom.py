@@ -1,0 +1,131 @@
+"""The budget of a step: each nanosecond once, whatever is given."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mfulab.mfu.headroom import COLUMNS, PARTS, apart, best_time, columns, headroom, of_step, shape_class, shared
+
+KINDS = ("products", "recomputed", "others", "uncounted", "graph", "communication", "copies", "input_wait", "idle")
+times = st.integers(0, 10**12)
+spent = st.fixed_dictionaries(dict.fromkeys(KINDS, times), optional={"page_faults": times})
+extra = st.floats(0, 1e12)
+
+
+@given(spent, st.none() | extra, extra, st.none() | extra, st.none() | extra)
+def test_the_parts_sum_to_the_step_exactly(kinds, useful, padding, clock, best):
+    parts = headroom(kinds, useful, padding_ns=padding, clock_ns=clock, best_ns=best)
+    assert sum(parts.values()) == sum(kinds.values())
+    assert all(value >= 0 for name, value in parts.items() if name != "matmuls_below_best")
+    absent = {name for name, given in (("clock", clock), ("best_below_peak", best)) if given is None}
+    if useful is None:
+        absent = {"clock", "tile_padding", "best_below_peak", "matmuls_below_best", "useful"}
+    else:
+        assert parts["useful"] == round(useful)
+    absent |= {"page_faults"} - set(kinds)
+    assert list(parts) == [part for part in PARTS if part not in absent], "what is not known is in no sum"
+
+
+products = st.lists(
+    st.fixed_dictionaries(
+        {
+            "format": st.sampled_from(["bf16", "fp32"]),
+            "matmul": st.none() | st.just([1, 64, 64, 64]),
+            "flops": st.integers(1, 10**15),
+            "time_ns": st.integers(1, 10**9),
+            "fast": st.floats(0.01, 1),
+        }
+    ).map(lambda one: {**one, "best_ns": one["fast"] * one["time_ns"]}),
+    max_size=4,
+)
+
+
+@given(products, st.dictionaries(st.just(("bf16", shape_class(1, 64, 64, 64))), st.floats(0.1, 1e4)))
+def test_the_best_of_a_shape_is_never_slower_than_what_ran(found, measured):
+    share, basis = best_time(found, measured)
+    if not found:
+        assert (share, basis) == (None, None)
+        return
+    assert 0 < share <= 1 + 1e-9
+    assert basis in ("trace", "matmul_runs", "both")
+    assert measured or basis == "trace"
+
+
+def test_the_best_of_a_shape_by_hand():
+    """Two shapes of 1 TFLOP: one took 100 ns a call at best in the trace, of the other a faster matmul was measured."""
+    found = [
+        {"format": "bf16", "matmul": [1, 1000, 1000, 500], "flops": 1e6, "time_ns": 300, "best_ns": 200},
+        {"format": "bf16", "matmul": [1, 4096, 4096, 4096], "flops": 1e6, "time_ns": 700, "best_ns": 650},
+    ]
+    assert best_time(found, {}) == (pytest.approx(0.85), "trace")
+    measured = {("bf16", shape_class(1, 4000, 5000, 4096)): 2.5}  # TFLOP/s: 400 ns
+    assert best_time(found, measured) == (pytest.approx(0.6), "both")
+    assert best_time(found[1:], measured) == (pytest.approx(400 / 700), "matmul_runs")
+    assert best_time(found, {("fp32", shape_class(1, 4096, 4096, 4096)): 2.5})[1] == "trace", "another format"
+
+
+@given(st.fixed_dictionaries({}, optional=dict.fromkeys(KINDS, times)), st.integers(1, 10**15))
+def test_a_share_of_a_window_sums_to_its_step(kinds, step):
+    assert sum(shared(kinds, step).values()) == step
+
+
+@given(st.fixed_dictionaries({}, optional=dict.fromkeys(KINDS, times)), st.floats(0, 1e13))
+def test_page_faults_come_out_of_operators_and_the_sum_stays(kinds, faults):
+    parts = apart(kinds, faults)
+    operators = ("products", "recomputed", "others", "uncounted")
+    assert sum(parts.values()) == sum(kinds.values())
+    assert min(parts.values()) >= 0
+    assert parts["page_faults"] == min(round(faults), sum(kinds.get(name, 0) for name in operators))
+    assert all(parts[name] == kinds[name] for name in set(kinds) - set(operators))
+
+
+def test_page_faults_of_a_measured_step():
+    """2,000 faults a step of 1.5 µs each: 3 of 10 ms, out of 6 ms of matmuls and 3 ms of others."""
+    row = {
+        "spent": json.dumps({"products": 6000, "uncounted": 0, "others": 3000, "idle": 1000}), "time_s": 1e-2,
+        "flops": 1e9, "mfu_basis": "measured", "ceiling_tflop_s": 1.0,
+        "page_faults_per_s": 2e5, "page_fault_s": 1.5e-6,
+    }  # fmt: skip
+    found = of_step(row)
+    assert found["page_faults_ms"] == pytest.approx(3.0)
+    assert (found["other_operators_ms"], found["idle_ms"]) == (pytest.approx(2.0), pytest.approx(1.0))
+    assert (found["useful_ms"], found["matmuls_below_best_ms"]) == (pytest.approx(1.0), pytest.approx(3.0))
+    assert of_step(row | {"page_fault_s": None})["page_faults_ms"] is None, "too few to take a noticeable time"
+
+
+def test_by_hand():
+    kinds = {"products": 50, "recomputed": 5, "others": 20, "communication": 10, "idle": 15}
+    parts = headroom(kinds, 12, padding_ns=3, clock_ns=4, best_ns=25)
+    assert {name: value for name, value in parts.items() if value} == {
+        "idle": 15, "communication": 10, "other_operators": 20, "recomputation": 5,
+        "clock": 4, "tile_padding": 3, "best_below_peak": 6, "matmuls_below_best": 25, "useful": 12,
+    }  # fmt: skip
+
+
+def test_products_above_their_peak_are_shown_and_not_clipped():
+    parts = headroom({"products": 10, "idle": 5}, 12, padding_ns=3)
+    assert (parts["matmuls_below_best"], parts["tile_padding"], parts["useful"]) == (-2, 0, 12)
+
+
+def test_a_measured_step_of_a_gpu():
+    row = {
+        "spent": json.dumps({"products": 600, "uncounted": 0, "others": 200, "idle": 200}), "time_s": 1e-3,
+        "flops": 300e9, "mfu_basis": "spec", "peak_tflop_s": 1000.0, "ceiling_tflop_s": 800.0,
+        "clock_mhz": 1500.0, "peak_clock_mhz": 1800.0,
+    }  # fmt: skip
+    found = of_step(row)
+    assert found["page_faults_ms"] is None, "a GPU's samplers count none"
+    assert sum(filter(None, found.values())) == pytest.approx(1.0)
+    assert (found["useful_ms"], found["clock_ms"]) == (pytest.approx(0.3), pytest.approx(0.06))
+    assert found["best_below_peak_ms"] == pytest.approx(0.375 - 0.3 - 0.06)
+    assert found["matmuls_below_best_ms"] == pytest.approx(0.6 - 0.375)
+
+
+def test_without_flops_or_shares_nothing_is_invented():
+    row = {"spent": json.dumps({"products": 6, "idle": 4}), "time_s": 1.0}
+    assert of_step(row)["useful_ms"] is None
+    assert of_step(row)["uncounted_ms"] == pytest.approx(600)
+    hidden = {**row, "spent": json.dumps({"others": 6, "idle": 4})}
+    assert of_step(hidden) == of_step({}) == columns(None) == dict.fromkeys(COLUMNS)

@@ -1,0 +1,133 @@
+"""The seminar's notebook: runs from top to bottom in a checkout, sets itself up elsewhere, keeps small outputs."""
+
+import io
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from support.processes import HANGS_S
+from support.workflow_copy import ROOT
+
+from mfulab.core.language import Texts
+from mfulab.report import figures
+
+NOT_INSTALLED = "the notebook's packages are not installed: pip install '.[notebook]'"
+nbformat = pytest.importorskip("nbformat", reason=NOT_INSTALLED)
+PLACE = Path("notebooks/seminar.ipynb")
+NOTEBOOK = nbformat.read(ROOT / PLACE, as_version=4)
+CODE = [cell for cell in NOTEBOOK.cells if cell.cell_type == "code"]
+SHOWN = re.compile(r'^show\("(\w+)"\)', re.MULTILINE)
+together = runpy.run_path(str(ROOT / "scripts/notebook.py"))["together"]
+SET_UP = next(cell for cell in CODE if "clone" in cell.source)
+
+
+def test_it_is_valid_and_its_outputs_are_those_of_one_run_small_and_of_no_machine():
+    nbformat.validate(NOTEBOOK)
+    assert [cell.execution_count for cell in CODE] == list(range(1, len(CODE) + 1))
+    assert all(cell.metadata == {} for cell in NOTEBOOK.cells)
+    outputs = [output for cell in CODE for output in cell.outputs]
+    assert not [output for output in outputs if output.output_type == "error" or output.get("name") == "stderr"]
+    pictures = [output for output in outputs if "image/png" in output.get("data", {})]
+    assert len(pictures) >= 15
+    assert all(picture.metadata["image/png"]["alt"] for picture in pictures)
+    text = (ROOT / PLACE).read_text(encoding="utf-8")
+    assert len(text) < 1_000_000
+    assert not re.search(r"\\u001b|/tmp/|/home/|/work/", text)
+
+
+def test_what_is_kept_of_an_output_has_no_progress_and_no_colours():
+    def printed(text, name="stdout"):
+        return nbformat.v4.new_output("stream", name=name, text=text)
+
+    shown = nbformat.v4.new_output("display_data", data={"text/plain": "a table"})
+    progress = "\x1b[2m 1/97 start  tables  x\x1b[0m\r\n\x1b[32m 1/97 done   tables  x · 1 s\x1b[0m\r\n"
+    kept = together(
+        [printed("2 jobs\r\n"), printed(progress), printed("end\n"), printed("a warning\n", "stderr"), shown]
+    )
+    assert [output.get("text") for output in kept] == ["2 jobs\nend\n", None]
+    assert together([printed(progress)]) == []
+
+
+def test_every_figure_that_it_shows_exists_and_is_introduced():
+    shown = SHOWN.findall("\n".join(cell.source for cell in CODE))
+    assert set(shown) <= set(figures.modules())
+    assert len(shown) == len(set(shown)) > 10
+    for before, cell in zip(NOTEBOOK.cells, NOTEBOOK.cells[1:], strict=False):
+        assert not SHOWN.search(cell.source) or before.cell_type == "markdown"
+
+
+def test_where_there_is_no_checkout_it_makes_one_with_the_pinned_versions(tmp_path, monkeypatch):
+    ran = []
+
+    def run(command, **options):
+        ran.append([str(part) for part in command])
+        (tmp_path / "mfulab").mkdir(exist_ok=True)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(subprocess, "run", run)
+    exec(SET_UP.source, {"REPOSITORY": "https://example.org/mfulab"})
+    clone, install = ran
+    assert clone[:2] == ["git", "clone"]
+    assert clone[-2:] == ["https://example.org/mfulab", str(tmp_path / "mfulab")]
+    assert install == ["make", "install", f"PYTHON={sys.executable}"]
+    assert Path.cwd() == tmp_path / "mfulab"
+
+
+def test_in_a_checkout_it_sets_nothing_up(tmp_path, monkeypatch):
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "Snakefile").touch()
+    monkeypatch.chdir(tmp_path / "notebooks")
+    monkeypatch.setattr(subprocess, "run", None)
+    exec(SET_UP.source, {})
+    assert Path.cwd() == tmp_path
+
+
+@pytest.mark.workflow
+def test_it_runs_from_top_to_bottom(measured):
+    client = pytest.importorskip("nbclient", reason=NOT_INSTALLED)
+    notebook = nbformat.read(ROOT / PLACE, as_version=4)
+    choice = next(cell for cell in notebook.cells if cell.source.startswith("REPOSITORY"))
+    choice.source += '\nEXPERIMENT = "miniature"'
+    folder = measured.folder / PLACE.parent
+    folder.mkdir()
+    # No GPU: the miniature was measured on the CPU, and what is shown is to be that.
+    environment = {**os.environ, "PYTHONPATH": str(measured.folder / "src"), "CUDA_VISIBLE_DEVICES": ""}
+    runner = client.NotebookClient(notebook, timeout=HANGS_S, resources={"metadata": {"path": str(folder)}})
+    runner.execute(env=environment)
+    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    printed = "".join(output.text for output in outputs if output.output_type == "stream")
+    drawn = set((measured.folder / "results/tables/figures.txt").read_text().split())
+    shown = set(SHOWN.findall("\n".join(cell.source for cell in CODE)))
+    pictures = sum("image/png" in output.get("data", {}) for output in outputs)
+    assert pictures == len(shown & drawn) >= 10, "this copy has no recorded machine"
+    assert {"mfu_versus_utilization", "utilization_ladder", "number_formats", "roofline"} <= shown & drawn
+    assert "8 training and inference steps, 4 matmuls" in printed
+    nothing = "neither these runs nor the recorded machines hold anything for it"
+    assert f"energy_efficiency: {nothing}" in printed or "energy_efficiency" in drawn
+
+
+def test_a_figure_that_was_not_measured_here_is_of_the_recorded_machines(tmp_path, monkeypatch, capsys):
+    """The shipped cell, in a checkout where nothing of the seminar was measured, and in one without recordings."""
+    displays = pytest.importorskip("IPython.display", reason=NOT_INSTALLED)
+    (tmp_path / "results/tables").mkdir(parents=True)
+    (tmp_path / "results/tables/figures.txt").touch()
+    monkeypatch.chdir(tmp_path)
+    pictures = []
+    definitions = next(cell.source for cell in CODE if "def show(name)" in cell.source).partition("profile, matmul")[0]
+
+    def shown(name):
+        known = {"io": io, "Path": Path, "Picture": Image, "Image": displays.Image, "display": pictures.append}
+        exec(definitions, known)
+        known["show"](name)
+        return capsys.readouterr().out
+
+    assert "neither these runs nor the recorded machines" in shown("known_truth")
+    assert pictures == []
+    (tmp_path / "results/reference").symlink_to(ROOT / "results/reference")
+    assert "known_truth: from the recorded machines; to measure it here" in shown("known_truth")
+    assert pictures[0].alt == Texts("en", "known_truth")("title")
