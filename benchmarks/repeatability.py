@@ -31,7 +31,7 @@ from mfulab.tables import compare
 CHANGED = ("faster", "slower")
 # The real step, but for a wait behind each that takes this share of its time.
 SLOWER = """
-import time
+import sys, time
 from mfulab.cli.step import main
 from mfulab.measurements.profile_step import measure as profile_step
 
@@ -51,7 +51,7 @@ def make_slower_step(config, device):
     return waiting, loss
 
 profile_step.make_step = make_slower_step
-main("profile_step")
+main(sys.argv.pop(1))
 """
 
 
@@ -69,7 +69,7 @@ def measured(out: Path, overrides: Sequence[str], slower: float = 0.0) -> Sweep:
     out.mkdir(parents=True)
     folder = trivial.copy_workflow(out)
     if slower:
-        (folder / "scripts/profile_step.py").write_text(SLOWER.format(share=slower))
+        (folder / "scripts/run.py").write_text(SLOWER.format(share=slower))
     cost = trivial.run(folder, "-m", "snakemake", "report", "--cores", "1", "--config", *overrides)
     return Sweep(compare.machine_folder(folder / "results"), cost.time_s)
 

@@ -118,9 +118,8 @@ def test_the_pipeline_brings_no_library_that_only_a_gpu_can_use():
     assert named == {"nvidia-ml-py"}  # pure Python
 
 
-def test_every_step_has_its_script_and_module():
+def test_every_step_has_its_module():
     for step in MEASUREMENTS:
-        assert (ROOT / "scripts" / f"{step}.py").exists()
         assert (ROOT / "src/mfulab/measurements" / step / "measure.py").exists()
 
 

@@ -1,7 +1,10 @@
 """One kind of measurement, as its folder declares it, and the result of one run."""
 
+import importlib
+import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from mfulab.core.configs import StepConfig
 from mfulab.core.rows import Row
@@ -39,6 +42,12 @@ class Measurement:
     def step(self) -> str:
         """Name of the rule and of the folder."""
         return self.config.__module__.rpartition(".")[2]
+
+    @property
+    def joined(self) -> Any:
+        """`Joined` of the folder's joined.py: what its table adds to a row when it is joined; None without that file."""
+        name = f"mfulab.measurements.{self.step}.joined"
+        return importlib.import_module(name).Joined if importlib.util.find_spec(name) else None
 
     @property
     def on_device(self) -> bool:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, get_args
 import yaml
 from hydra.core.override_parser.types import Override
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError, create_model
+from pydantic_core import to_jsonable_python
 
 from mfulab.core.errors import ConfigurationError, unknown
 from mfulab.core.files import UnreadableError, read_text
@@ -62,6 +63,12 @@ Experiment = create_model(
         if name not in ("ceiling", "trace")
     },
 )  # type: ignore[call-overload]
+# Defaults of a measurement's keys, for those that no file of config/ holds; the others planning sets.
+DEFAULTS = {
+    name: to_jsonable_python(field.get_default(call_default_factory=True), by_alias=True)
+    for name, field in Experiment.model_fields.items()
+    if not field.is_required() and name not in {*Asked.model_fields, "replicate", "trace_peaks", "digest", "installed"}
+}
 # Keys with one value for all runs.
 ONE = (
     "steps",

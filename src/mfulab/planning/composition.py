@@ -47,7 +47,7 @@ class Composition:
 def compose_experiments(overrides: Sequence[str], folder: Path) -> list[Composition]:
     """One composition for each experiment that `overrides` name (`experiment=a,b`); the default where none is named."""
     with _hydra(folder):
-        parsed = _parse(complete(overrides))
+        parsed = _parse(complete(overrides, folder))
         names = [
             name for override in parsed if override.key_or_group == "experiment" for name in checks.values_of(override)
         ]
@@ -128,7 +128,7 @@ def _compose_one(chosen: Sequence[str], overrides: Sequence[Override], folder: P
     where = f"{folder}/experiment/{choices['experiment']}.yaml: "
     sweep = _parse([f"{key}={value}" for key, value in (composed.hydra.sweeper.params or {}).items()])
     checks.overrides(sweep, base, folder, where)
-    axes = {override.get_key_element(): override for override in [*sweep, *overrides]}
+    axes = {override.key_or_group: override for override in [*sweep, *overrides]}
 
     groups = {path.name for path in folder.iterdir() if path.is_dir()}
     expanded: dict[str, list[Value]] = {}
@@ -202,6 +202,7 @@ def _read(path: Path) -> DictConfig:
 
 
 def _plain(config: DictConfig) -> dict[str, Any]:
-    """The config without Hydra's own node, interpolations resolved."""
+    """The config without Hydra's own node, interpolations resolved, and the defaults of keys that no file holds."""
     keys = [str(key) for key in config if key != "hydra"]
-    return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.masked_copy(config, keys), resolve=True))
+    plain = OmegaConf.to_container(OmegaConf.masked_copy(config, keys), resolve=True)
+    return checks.DEFAULTS | cast(dict[str, Any], plain)
