@@ -2,11 +2,13 @@
 
 import csv
 import re
+import shutil
 from pathlib import Path
 
 import pytest
-from support.workflow_copy import Project, copy_workflow, fake_steps
+from support.workflow_copy import ROOT, Project, copy_workflow, fake_steps
 
+from mfulab.measurements.published import PUBLISHED
 from mfulab.measurements.registry import MEASUREMENTS
 
 pytestmark = [pytest.mark.workflow, pytest.mark.xdist_group("adding")]
@@ -206,6 +208,7 @@ def everything(tmp_path_factory):
     """A copy in which a run of every step has a row; what is measured there is nothing."""
     project = Project(copy_workflow(tmp_path_factory.mktemp("everything"), with_source=True))
     fake_steps(project.folder, MEASURE, tuple(MEASUREMENTS))
+    shutil.copytree(ROOT / PUBLISHED, project.folder / PUBLISHED)
     (project.folder / "trace.json").write_text('{"traceEvents": []}')
     steps = ", ".join(step for step in MEASUREMENTS if step not in ("ceilings", "environment"))
     (project.folder / "config/experiment/everything.yaml").write_text(EVERYTHING.replace("STEPS", steps))

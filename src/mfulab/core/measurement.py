@@ -45,7 +45,7 @@ class Measurement:
 
     @property
     def joined(self) -> Any:
-        """`Joined` of the folder's joined.py: what its table adds to a row when it is joined; None without that file."""
+        """`Joined` of the folder's joined.py, the columns that the tables add to a row; None without that file."""
         name = f"mfulab.measurements.{self.step}.joined"
         return importlib.import_module(name).Joined if importlib.util.find_spec(name) else None
 

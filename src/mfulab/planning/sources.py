@@ -182,8 +182,9 @@ class _Module:
             else:
                 if isinstance(node, DEFINITIONS):  # without docstrings
                     node.body = [each for each in node.body if not _is_text(each)]
-                elif isinstance(node, ast.Call) and _parts(node.func)[1][-1] == "Field":
+                elif isinstance(node, ast.Call) and _parts(node.func)[1][-1] in ("Field", "column"):
                     node.keywords = [each for each in node.keywords if each.arg != "description"]
+                    node.args = node.args if _parts(node.func)[1][-1] == "Field" else []
                 elif isinstance(node, ast.JoinedStr):
                     texts = [
                         getattr(each, "value", ALL) if isinstance(each, ast.Constant) else ALL for each in node.values

@@ -7,7 +7,7 @@ from pydantic import Field
 from mfulab.core.configs import REPLICATE, SEED, StepConfig
 from mfulab.core.groups import SIZE, DeviceConfig, KernelConfig, PrecisionConfig, Size, TimingConfig
 from mfulab.core.measurement import Measurement
-from mfulab.core.rows import TIME_CI_LOW, Percent, TimedRow
+from mfulab.core.rows import TIME_CI_LOW, Percent, TimedRow, column
 
 
 class BenchMatmulConfig(StepConfig):
@@ -52,47 +52,47 @@ class MatmulRow(TimedRow):
     m: int | None = None
     n: int | None = None
     k: int | None = None
-    effective_precision: str | None = Field(None, description="The format whose rounding the error shows.")
-    time_s: float | None = Field(None, description="Median of `hot_time_s`: launches back to back.")
+    effective_precision: str | None = column("The format whose rounding the error shows.")
+    time_s: float | None = column("Median of `hot_time_s`: launches back to back.")
     time_ci_low_s: float | None = TIME_CI_LOW
     time_ci_high_s: float | None = None
     hot_time_s: float | None = None
     hot_iqr_s: float | None = None
-    cold_time_s: float | None = Field(None, description="Caches flushed before each launch.")
+    cold_time_s: float | None = column("Caches flushed before each launch.")
     cold_iqr_s: float | None = None
-    first_call_s: float | None = Field(None, description="JIT compilation included.")
-    first_calls: int | None = Field(None, description="Calls in first_calls_mean_s.")
-    first_calls_mean_s: float | None = Field(
-        None, description="Mean of that many calls, the first among them: what a script without warm-up prints."
+    first_call_s: float | None = column("JIT compilation included.")
+    first_calls: int | None = column("Calls in first_calls_mean_s.")
+    first_calls_mean_s: float | None = column(
+        "Mean of that many calls, the first among them: what a script without warm-up prints."
     )
-    allocation_s: float | None = Field(None, description="A, B and C; on a CPU their pages are touched.")
-    host_to_device_s: float | None = Field(None, description="A and B from pageable memory.")
+    allocation_s: float | None = column("A, B and C; on a CPU their pages are touched.")
+    host_to_device_s: float | None = column("A and B from pageable memory.")
     device_to_host_s: float | None = None
     host_to_device_pinned_s: float | None = None
     device_to_host_pinned_s: float | None = None
-    end_to_end_s: float | None = Field(None, description="NumPy arrays in, NumPy array out.")
-    reference_time_s: float | None = Field(None, description="cuBLAS (CPU: torch) interleaved in the same run.")
+    end_to_end_s: float | None = column("NumPy arrays in, NumPy array out.")
+    reference_time_s: float | None = column("cuBLAS (CPU: torch) interleaved in the same run.")
     reference_name: str | None = None
     reference_cold_time_s: float | None = None
-    flops: int | None = Field(None, description="2·batch·m·n·k.")
-    bytes_moved: int | None = Field(None, description="A and B read once, C written once.")
-    relative_error: float | None = Field(None, description="‖C−R‖F / ‖R‖F against float64 of the quantised inputs.")
+    flops: int | None = column("2·batch·m·n·k.")
+    bytes_moved: int | None = column("A and B read once, C written once.")
+    relative_error: float | None = column("‖C−R‖F / ‖R‖F against float64 of the quantised inputs.")
     max_absolute_error: float | None = None
-    tolerance: float | None = Field(None, description="relative_error above it makes the row `incorrect`.")
-    repetitions: int | None = Field(None, description="Hot repetitions; each is a group of back-to-back calls.")
-    unheld_repetitions: int | None = Field(
-        None, description="Of these, on a GPU: launches may have waited for the host, as a call that synchronises does."
+    tolerance: float | None = column("relative_error above it makes the row `incorrect`.")
+    repetitions: int | None = column("Hot repetitions; each is a group of back-to-back calls.")
+    unheld_repetitions: int | None = column(
+        "Of these, on a GPU: launches may have waited for the host, as a call that synchronises does."
     )
     block: str | None = None
     grid: str | None = None
-    registers: int | None = Field(None, description="Per thread, from the compiler.")
+    registers: int | None = column("Per thread, from the compiler.")
     shared_memory_bytes: int | None = None
     spill_bytes: int | None = None
-    occupancy_percent: Percent | None = Field(None, description="Theoretical, from registers and shared memory.")
+    occupancy_percent: Percent | None = column("Theoretical, from registers and shared memory.")
     clock_mhz: float | None = None
     threads: int | None = None
-    other_processes_percent: Percent | None = Field(
-        None, description="On a CPU, while timing: what other processes took of the logical CPUs that this one may use."
+    other_processes_percent: Percent | None = column(
+        "On a CPU, while timing: what other processes took of the logical CPUs that this one may use."
     )
 
 
