@@ -197,6 +197,7 @@ hydra:
   sweeper:
     params: { model: linear_1024, precision: fp32, batch_size: 2, size: 64, kernel: numpy }
 """
+EVERY = ("--config", "experiment=everything", "device=cpu")
 MEASURE = """
 def measure(config, folder):
     return Measured(MEASUREMENTS[step].row())
@@ -212,16 +213,15 @@ def everything(tmp_path_factory):
     (project.folder / "trace.json").write_text('{"traceEvents": []}')
     steps = ", ".join(step for step in MEASUREMENTS if step not in ("ceilings", "environment"))
     (project.folder / "config/experiment/everything.yaml").write_text(EVERYTHING.replace("STEPS", steps))
-    rows = again(project, dry=False)
-    assert rows == set(MEASUREMENTS)
+    project.snakemake("rows", *EVERY, MFULAB_WORKER="")
+    assert {Path(row).parts[-3] for row in project.rows()} == set(MEASUREMENTS)
     assert again(project) == set()
     return project
 
 
-def again(project: Project, dry: bool = True) -> set[str]:
-    """Steps of which a run is measured now, or would be."""
-    options = ["--config", "experiment=everything", "device=cpu"]
-    done = project.snakemake("rows", *(["-n", "--quiet", "host"] if dry else []), *options, MFULAB_WORKER="")
+def again(project: Project) -> set[str]:
+    """Steps of which a run would be measured now."""
+    done = project.snakemake("rows", "-n", *EVERY)
     return {step for step in MEASUREMENTS if re.search(rf"^{step} +\d+$", done.stdout, re.MULTILINE)}
 
 
@@ -230,8 +230,8 @@ def test_a_reworded_docstring_or_comment_measures_nothing_again(everything):
     shared = ["core/groups.py", "core/rows.py", "core/configs.py", "core/files.py"]
     for path in [*(package / name for name in shared), *package.glob("measurements/*/*.py")]:
         text = path.read_text(encoding="utf-8")
-        reworded = re.sub(r'^( *""")', r"\1In other words: ", text, count=3, flags=re.MULTILINE)
-        reworded = reworded.replace('description="', 'description="That is: ')
+        reworded = re.sub(r'^( *""")(?=\w)', r"\1In other words: ", text, flags=re.MULTILINE)
+        reworded = re.sub(r'(description=|column\()"', r'\1"That is: ', reworded)
         path.write_text(f"# A comment.\n{reworded}", encoding="utf-8")
     assert again(everything) == set()
 

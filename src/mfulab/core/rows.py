@@ -6,7 +6,7 @@ A row is what a step measured; None stands for "not measured" and becomes an emp
 import json
 import math
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -44,6 +44,12 @@ class Row(BaseModel):
     started_at: str = Field("", description="ISO 8601, UTC.")
     process_s: float | None = column("Wall time of the run's process, imports included.")
     measured_s: float | None = column("Of that, time inside warm-up and measured windows.")
+
+    @classmethod
+    def of(cls, config: Any, **values: Any) -> Self:
+        """A row that holds the axes of a run's config, of a group its name, and `values`, which come first."""
+        axes = {axis: getattr(config, axis) for axis in config.axes if axis in cls.model_fields}
+        return cls(**{axis: getattr(value, "name", value) for axis, value in axes.items()} | values)
 
 
 class TimedRow(Row):

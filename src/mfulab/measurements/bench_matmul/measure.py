@@ -222,13 +222,11 @@ def _describe(
 ) -> MatmulRow:
     """All that is known without a clock."""
     resources = kernel.resources()
-    return MatmulRow(
-        kernel=config.kernel.name,
+    return MatmulRow.of(
+        config,
         family=kernel.family,
         after=kernel.after,
         adds=kernel.adds,
-        size=config.size,
-        precision=config.precision.name,
         batch=shape.batch,
         m=shape.m,
         n=shape.n,

@@ -63,11 +63,9 @@ def _row(config: CountFlopsConfig, counted: ModelCount) -> FlopsRow:
     trainable = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
     operations = counted.count.operations
     forward, backward, again = (operations.sum(direction) for direction in ("forward", "backward", "recomputed"))
-    return FlopsRow(
+    return FlopsRow.of(
+        config,
         message=counted.message,
-        model=config.model.name,
-        batch_size=config.batch_size,
-        sequence_length=config.sequence_length,
         counted_on=counted.means,
         parameters=sum(parameter.numel() for parameter in parameters),
         trainable_parameters=trainable,

@@ -35,8 +35,8 @@ def measure(config: NumberFormatsConfig, folder: Path) -> Measured:
     accepted = tolerances.tolerances(form, scattered)
     from_left, from_right = rounding_modes.tenths(form)
     steps = form.round(torch.linspace(-8, 8, 129, dtype=torch.float64))
-    row = NumberFormatsRow(
-        precision=config.precision.name,
+    row = NumberFormatsRow.of(
+        config,
         bits=form.bits,
         exponent_bits=rounding.exponent_bits(form),
         mantissa_bits=rounding.mantissa_bits(form),

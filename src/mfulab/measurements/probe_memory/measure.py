@@ -34,8 +34,8 @@ def measure(config: ProbeMemoryConfig, folder: Path) -> Measured:
     found = device_caches(device) if device.type == "cuda" else caches()
     times, clock = _times(walk, device)
     level = "host" if config.pattern == "host" else level_of(size, found)
-    row = MemoryRow(
-        pattern=config.pattern,
+    row = MemoryRow.of(
+        config,
         working_set_bytes=size,
         level=level,
         caches=json.dumps(found),
