@@ -16,7 +16,7 @@ from mfulab.planning import sources
 def elsewhere(tmp_path, monkeypatch):
     """An empty folder in which modules are looked for."""
     monkeypatch.chdir(tmp_path)
-    remembered = (sources.locate, sources._reached, sources._module, sources._tree, sources._modules_called)
+    remembered = (sources.locate, sources._reached, sources._module, sources._modules_called)
     remembered += (sources._file, sources._is_local, sources._data_files)
     for function in remembered:
         function.cache_clear()
@@ -118,7 +118,7 @@ def lab(elsewhere, monkeypatch):
         path = elsewhere / "lab" / file
         assert old in path.read_text()
         path.write_text(path.read_text().replace(old, new))
-        for function in (sources._reached, sources._module, sources._tree):
+        for function in (sources._reached, sources._module):
             function.cache_clear()
         return reached(root) != before
 

@@ -279,7 +279,8 @@ def test_a_killed_client_ends_its_run_and_its_shell_writes_the_row(tree: Path, w
     process.wait()
     until(lambda: not is_running(pid))
     config = (folder_of(tree, "hang") / "config.json").relative_to(tree)
-    command = [sys.executable, client.__file__, client.KILLED, "scripts/run.py", "bench_matmul", "--config", str(config)]
+    script = ("scripts/run.py", "bench_matmul", "--config", str(config))
+    command = [sys.executable, client.__file__, client.KILLED, *script]
     environment = {key: value for key, value in os.environ.items() if key != client.SOCKET}
     assert subprocess.run(command, cwd=tree, env=environment, check=False).returncode == 0
     row = row_of(tree, "hang")

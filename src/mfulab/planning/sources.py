@@ -130,7 +130,11 @@ class _Module:
         self.statements: list[ast.stmt] = []
         self.bound: dict[str, set[int]] = {}  # places of what binds a name
         self.known: dict[int, _Read] = {}
-        for statement in _tree(path).body:
+        try:
+            tree = ast.parse(path.read_bytes())
+        except SyntaxError as error:
+            raise ConfigurationError(f"{path}:{error.lineno}: {error.msg}.") from error
+        for statement in tree.body:
             for node in () if isinstance(statement, DEFINITIONS) else ast.walk(statement):
                 if isinstance(node, IMPORTS):
                     aliases = self._imports(node)
@@ -238,14 +242,6 @@ class _Module:
 @cache
 def _module(name: str, path: Path) -> _Module:
     return _Module(name, path)
-
-
-@cache
-def _tree(path: Path) -> ast.Module:
-    try:
-        return ast.parse(path.read_bytes())
-    except SyntaxError as error:
-        raise ConfigurationError(f"{path}:{error.lineno}: {error.msg}.") from error
 
 
 def _runs(statement: ast.stmt) -> bool:
