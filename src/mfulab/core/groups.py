@@ -169,8 +169,8 @@ class WorkloadConfig(Closed):
         """Yields why the values do not go together."""
         for key, asked in (("prefetch", self.loader_prefetch), ("persistent", self.loader_persistent)):
             if asked and not self.loader_workers:
-                told = str(asked).lower()
-                yield f"loader_{key}={told} with loader_workers=0: only processes prefetch and persist"
+                given = str(asked).lower()
+                yield f"loader_{key}={given} with loader_workers=0: only processes prefetch and persist"
         if self.loader_file is not None and self.loader_source != "file":
             yield f"loader_file={self.loader_file} with loader_source={self.loader_source}: give file"
         if self.teacher != "none" and self.mode != "training":

@@ -1,4 +1,4 @@
-"""What a measurement depends on, found by reading code and names of data files, never by importing.
+"""The sources of a measurement, found by reading code and names of data files, never by importing.
 
 Snakemake tracks a script's own text but not the modules behind it, nor what these read: tables of facts, CUDA C,
 catalogues, templates. All are declared as inputs, so that an edited kernel re-runs its runs and nothing else.
@@ -157,7 +157,7 @@ class _Module:
         return set(range(len(self.statements)))
 
     def beyond(self, name: str) -> set[Node]:
-        """What is imported with this module, and what a name means that an import binds."""
+        """Nodes of the modules imported with this one, and of what a name means that an import binds."""
         meant = self.aliases.values() if name == ALL else [self.aliases[name]] if name in self.aliases else ()
         return {*self.imported, *meant}
 
@@ -275,7 +275,7 @@ def _parts(node: ast.expr) -> tuple[ast.expr | None, tuple[str, ...]]:
 
 
 def _meant(names: Sequence[str], aliases: Mapping[str, Node]) -> Node | None:
-    """What dotted names mean that begin with an imported one; None for others."""
+    """The node that dotted names mean, if they begin with an imported one; None for others."""
     for length in range(len(names), 0, -1):
         module, name = aliases.get(".".join(names[:length]), ("", ""))
         rest = list(names[length:])

@@ -111,8 +111,8 @@ def _as_before(step: str, config: StepConfig, folder: Path) -> Measured | None:
     reached = relative_half_width(times)
     if reached is None or reached > wanted:
         return None
-    told = f"not measured: {len(times)} processes reach {reached:.3g}, timing.relative_precision={wanted:g}"
-    return Measured(row_of(config, message=told))
+    message = f"not measured: {len(times)} processes reach {reached:.3g}, timing.relative_precision={wanted:g}"
+    return Measured(row_of(config, message=message))
 
 
 def _rows_before(folder: Path) -> list[dict[str, str]]:
