@@ -42,24 +42,24 @@ class BenchMatmulConfig(StepConfig):
 class MatmulRow(TimedRow):
     """One measured matmul."""
 
-    kernel: str = ""
+    kernel: str = Field("", description="Name of the implementation.")
     family: str = Field("", description="CPU, Numba CUDA, CUDA C, Triton, tile language or library.")
     after: str = Field("", description="Rung below on the ladder of its family; empty: the lowest.")
     adds: str = Field("", description="What this rung does that the one below does not.")
-    size: str = ""
-    precision: str = ""
-    batch: int | None = None
-    m: int | None = None
-    n: int | None = None
-    k: int | None = None
+    size: str = Field("", description="As asked for: N, MxNxK or BxMxNxK.")
+    precision: str = Field("", description="Name of its config: the format that was asked for.")
+    batch: int | None = column("Matmuls of a batch.")
+    m: int | None = column("Rows of A and C.")
+    n: int | None = column("Columns of B and C.")
+    k: int | None = column("Columns of A, rows of B.")
     effective_precision: str | None = column("The format whose rounding the error shows.")
     time_s: float | None = column("Median of `hot_time_s`: launches back to back.")
     time_ci_low_s: float | None = TIME_CI_LOW
-    time_ci_high_s: float | None = None
-    hot_time_s: float | None = None
-    hot_iqr_s: float | None = None
+    time_ci_high_s: float | None = column("Upper end of that interval.")
+    hot_time_s: float | None = column("Median of repetitions back to back, caches warm.")
+    hot_iqr_s: float | None = column("Interquartile range of these.")
     cold_time_s: float | None = column("Caches flushed before each launch.")
-    cold_iqr_s: float | None = None
+    cold_iqr_s: float | None = column("Interquartile range of the cold launches.")
     first_call_s: float | None = column("JIT compilation included.")
     first_calls: int | None = column("Calls in first_calls_mean_s.")
     first_calls_mean_s: float | None = column(
@@ -67,30 +67,30 @@ class MatmulRow(TimedRow):
     )
     allocation_s: float | None = column("A, B and C; on a CPU their pages are touched.")
     host_to_device_s: float | None = column("A and B from pageable memory.")
-    device_to_host_s: float | None = None
-    host_to_device_pinned_s: float | None = None
-    device_to_host_pinned_s: float | None = None
+    device_to_host_s: float | None = column("C to pageable memory.")
+    host_to_device_pinned_s: float | None = column("A and B from page-locked memory.")
+    device_to_host_pinned_s: float | None = column("C to page-locked memory.")
     end_to_end_s: float | None = column("NumPy arrays in, NumPy array out.")
     reference_time_s: float | None = column("cuBLAS (CPU: torch) interleaved in the same run.")
-    reference_name: str | None = None
-    reference_cold_time_s: float | None = None
+    reference_name: str | None = column("The library that was interleaved.")
+    reference_cold_time_s: float | None = column("The reference with caches flushed.")
     flops: int | None = column("2·batch·m·n·k.")
     bytes_moved: int | None = column("A and B read once, C written once.")
     relative_error: float | None = column("‖C−R‖F / ‖R‖F against float64 of the quantised inputs.")
-    max_absolute_error: float | None = None
+    max_absolute_error: float | None = column("Largest |C − R| of an element.")
     tolerance: float | None = column("relative_error above it makes the row `incorrect`.")
     repetitions: int | None = column("Hot repetitions; each is a group of back-to-back calls.")
     unheld_repetitions: int | None = column(
         "Of these, on a GPU: launches may have waited for the host, as a call that synchronises does."
     )
-    block: str | None = None
-    grid: str | None = None
+    block: str | None = column("Thread block or tile that was used.")
+    grid: str | None = column("Blocks that were launched.")
     registers: int | None = column("Per thread, from the compiler.")
-    shared_memory_bytes: int | None = None
-    spill_bytes: int | None = None
+    shared_memory_bytes: int | None = column("Per block, static and dynamic.")
+    spill_bytes: int | None = column("Registers spilled to local memory, per thread.")
     occupancy_percent: Percent | None = column("Theoretical, from registers and shared memory.")
-    clock_mhz: float | None = None
-    threads: int | None = None
+    clock_mhz: float | None = column("Mean SM clock while measuring.")
+    threads: int | None = column("CPU threads used.")
     other_processes_percent: Percent | None = column(
         "On a CPU, while timing: what other processes took of the logical CPUs that this one may use."
     )
@@ -103,7 +103,6 @@ MEASUREMENT = Measurement(
     "Multiplying {wildcards.run}",
     "kernel size precision hardware status time_s tflop_s share_of_measured_percent share_of_reference_percent"
     " relative_error end_to_end_s",
-    linked=("ceiling",),
     runtime_min=20,
     position=20,
 )

@@ -26,7 +26,7 @@ class CeilingRow(TimedRow):
     ceiling: str = Field("", description="The name of a precision, or `memory`.")
     measured_tflop_s: float | None = column("Best large matmul found on this device.")
     measured_ci_low_tflop_s: float | None = column("95 % confidence interval of it, from the spread between processes.")
-    measured_ci_high_tflop_s: float | None = None
+    measured_ci_high_tflop_s: float | None = column("Upper end of that interval.")
     measured_with: str | None = column(
         "torch (_nt, _tn: an operand transposed), cast, convolution, attention, on a CPU also numpy and "
         "onednn; in the tables also a faster kernel or model."
@@ -41,11 +41,11 @@ class CeilingRow(TimedRow):
     computed_clock_mhz: float | None = column("The clock in that peak; it scales with it.")
     computed_formula: str | None = column("The factors of that peak.")
     computed_source: str | None = column("Where each factor comes from.")
-    datasheet_tflop_s: float | None = None
+    datasheet_tflop_s: float | None = column("Dense peak as the datasheet prints it.")
     max_clock_tflop_s: float | None = column("The same at the highest clock that the device allows.")
     measured_gb_s: float | None = column("Triad a[i] = b[i] + s·c[i], three streams counted.")
-    measured_ci_low_gb_s: float | None = None
-    measured_ci_high_gb_s: float | None = None
+    measured_ci_low_gb_s: float | None = column("95 % confidence interval of it, from the spread between processes.")
+    measured_ci_high_gb_s: float | None = column("Upper end of that interval.")
     computed_gb_s: float | None = column("Memory clock × bus width × 2, if the device reports them.")
     clock_mhz: float | None = column("Mean SM clock while measuring.")
     threads: int | None = column("CPU threads used.")
@@ -57,7 +57,6 @@ MEASUREMENT = Measurement(
     CeilingRow,
     "What {wildcards.hardware} can do at best: {wildcards.run}",
     "ceiling hardware status measured_tflop_s computed_tflop_s datasheet_tflop_s measured_gb_s computed_gb_s",
-    linked=("format",),
     priority=20,
     position=60,
 )

@@ -16,25 +16,25 @@ class EnvironmentRow(Row):
     """One row a machine. Lists and mappings are JSON text."""
 
     device: str | None = column("cpu or cuda.")
-    device_name: str | None = None
-    python: str | None = None
+    device_name: str | None = column("As the driver or the CPU reports it.")
+    python: str | None = column("Version.")
     packages: str | None = column("JSON: name → version of the packages that matter to a measurement.")
-    operating_system: str | None = None
-    cpu_name: str | None = None
+    operating_system: str | None = column("Name and version.")
+    cpu_name: str | None = column("As the CPU reports it.")
     cpu_physical_cores: int | None = column("Physical cores that this process may use.")
     cpu_logical_cores: int | None = column("Logical cores that this process may use.")
     cpu_machine_cores: int | None = column("Logical cores of the machine.")
     cpu_limit: float | None = column("CPUs granted by the cgroup quota.")
-    cpu_mhz: float | None = None
+    cpu_mhz: float | None = column("Clock as the system reports it.")
     cpu_vector_flags: str | None = column("Space-separated vector extensions.")
-    memory_total_bytes: int | None = None
+    memory_total_bytes: int | None = column("Of the machine.")
     memory_limit_bytes: int | None = column("Granted by the cgroup.")
-    virtual_machine: bool | None = None
+    virtual_machine: bool | None = column("True where a hypervisor reports itself.")
     blas_threads: str | None = column("JSON: library → threads of every BLAS or OpenMP pool.")
     gpus: str | None = column(
         "JSON list: name, uuid, compute capability, SMs, clocks, memory, power limit of each GPU."
     )
-    driver: str | None = None
+    driver: str | None = column("Version of the GPU's driver.")
     cuda: str | None = column("CUDA version that torch was built for.")
     cpu_governor: str | None = column("Frequency governor; a virtual machine reports none.")
     cpu_turbo: bool | None = column("True if the clock may rise above its nominal rate.")

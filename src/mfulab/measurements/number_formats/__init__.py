@@ -25,24 +25,24 @@ class NumberFormatsConfig(StepConfig):
 class NumberFormatsRow(Row):
     """Errors are relative, medians over independent sequences; empty if a sum left the format's range."""
 
-    precision: str = ""
+    precision: str = Field("", description="Name of its config: the format that was asked for.")
     bits: int | None = column("That carry information; tf32 is stored in 32.")
-    exponent_bits: int | None = None
+    exponent_bits: int | None = column("Bits of the exponent.")
     mantissa_bits: int | None = column("Explicit bits of the significand.")
-    bias: int | None = None
+    bias: int | None = column("What is taken from the stored exponent.")
     epsilon: float | None = column("Distance from 1 to the next larger number.")
-    largest: float | None = None
-    smallest_normal: float | None = None
-    smallest_subnormal: float | None = None
+    largest: float | None = column("Largest finite number.")
+    smallest_normal: float | None = column("Smallest positive normal number.")
+    smallest_subnormal: float | None = column("Smallest positive number.")
     tenths_add_up: bool | None = column("True if 0.1 + 0.2 == 0.3.")
     last_counted: float | None = column("Where counting by ones stops.")
     sum_length: int | None = column("Numbers in (0, 1) a sum and a dot product.")
-    naive_sum_error: float | None = None
+    naive_sum_error: float | None = column("Relative error of adding one number after the other.")
     ascending_sum_error: float | None = column("Naive, smallest number first.")
     descending_sum_error: float | None = column("Naive, largest number first.")
-    pairwise_sum_error: float | None = None
-    kahan_sum_error: float | None = None
-    neumaier_sum_error: float | None = None
+    pairwise_sum_error: float | None = column("The same by halves.")
+    kahan_sum_error: float | None = column("The same with Kahan's correction.")
+    neumaier_sum_error: float | None = column("The same with Neumaier's.")
     nearest_away_sum_error: float | None = column("Naive, ties rounded away from zero.")
     toward_zero_sum_error: float | None = column("Naive, each sum cut off.")
     up_sum_error: float | None = column("Naive, each sum rounded towards +∞.")

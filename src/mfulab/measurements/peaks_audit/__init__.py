@@ -51,15 +51,15 @@ PeakVerdict = Literal[
 class PeaksAuditRow(Row):
     """Another library's peak for one device in one format, beside ours."""
 
-    library: str = ""
-    version: str | None = None
+    library: str = Field("", description="Name of the other library.")
+    version: str | None = column("Its version.")
     device: str | None = column("The datasheet's name.")
     asked: str | None = column("The name that a driver reports, by which it was asked.")
     precision: str | None = column("A format, or `memory`; empty if it knows no format of a device.")
     theirs: float | None = column("Dense TFLOP/s as it uses them; memory: 10⁹ byte/s.")
     ours: float | None = column("The same by the datasheet.")
     ratio: float | None = column("Theirs ÷ ours.")
-    verdict: PeakVerdict | None = None
+    verdict: PeakVerdict | None = column("How its peak compares with ours.")
     explanation: str | None = column("Whose number it is, where it is not this device's.")
 
 

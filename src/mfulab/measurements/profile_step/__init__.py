@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
+from pydantic import Field
+
 from mfulab.core.configs import REPLICATE, SEED
 from mfulab.core.groups import (
     DeviceConfig,
@@ -37,7 +39,7 @@ class ProfileStepConfig(CountFlopsConfig):
     def conflicts(self) -> Iterator[str]:
         """Yields why the values do not go together."""
         if self.parallel.processes > 1 and self.workload.mode != "training":
-            yield f"parallel.processes={self.parallel.processes} with mode={self.workload.mode}: only training"
+            yield (f"parallel.processes={self.parallel.processes} with mode={self.workload.mode}: only training")
         if self.parallel.processes > 1 and self.workload.loader_workers:
             yield (
                 f"parallel.processes={self.parallel.processes} with workload.loader_workers="
@@ -60,29 +62,29 @@ class ProfileStepConfig(CountFlopsConfig):
 class ProfileRow(TimedRow):
     """One profiled step of a model; what it shares with its FLOP count and ceilings is joined in the table."""
 
-    model: str = ""
-    workload: str = ""
-    batch_size: int | None = None
-    sequence_length: int | None = None
-    precision: str = ""
-    execution: str = ""
+    model: str = Field("", description="Name of its config.")
+    workload: str = Field("", description="Name of its config.")
+    batch_size: int | None = column("Samples a step; of each micro-batch with gradient accumulation.")
+    sequence_length: int | None = column("Tokens a sample; empty for images.")
+    precision: str = Field("", description="Name of its config: the format that was asked for.")
+    execution: str = Field("", description="Name of its config.")
     effective_precision: str | None = column("The format that matmuls really used.")
     time_s: float | None = column("Median step.")
-    time_p5_s: float | None = None
-    time_p95_s: float | None = None
+    time_p5_s: float | None = column("5th percentile of the steps.")
+    time_p95_s: float | None = column("95th percentile of the steps.")
     time_ci_low_s: float | None = TIME_CI_LOW
-    time_ci_high_s: float | None = None
+    time_ci_high_s: float | None = column("Upper end of that interval.")
     within_spread_percent: float | None = column(
         "Standard deviation of the windows' medians inside a process, relative."
     )
-    windows: int | None = None
+    windows: int | None = column("Measured windows.")
     steps: int | None = column("Measured steps over all windows.")
     window_s: float | None = column("Total length of the measured windows.")
-    warm_up_s: float | None = None
+    warm_up_s: float | None = column("Time of the warm-up.")
     steady: bool | None = column("True if warm-up ended because the step time was steady.")
     first_call_s: float | None = column("The first step: lazy initialisation, autotuning, compilation.")
     forward_ms: float | None = column("Of a training step: model and loss. In marked steps apart.")
-    backward_ms: float | None = None
+    backward_ms: float | None = column("The backward pass.")
     optimiser_ms: float | None = column("The optimiser's update alone.")
     other_ms: float | None = column(
         "The rest: fetching a batch, unscaling, clipping, learning-rate schedule, zero_grad."
@@ -110,9 +112,9 @@ class ProfileRow(TimedRow):
         "Making and first calling a traced, scripted, compiled or captured model, beyond a steady step."
     )
     utilization_percent: Percent | None = column("The device's own measure of being busy.")
-    utilization_source: str | None = None
+    utilization_source: str | None = column("The counter that gave it.")
     memory_bytes: int | None = column("Peak: CUDA allocator, or peak RSS above the baseline on a CPU.")
-    memory_source: str | None = None
+    memory_source: str | None = column("The counter that gave it.")
     energy_j: float | None = column("Per step.")
     power_w: float | None = column("Mean over the windows.")
     clock_mhz: float | None = column("Mean SM clock over the windows; a CPU reports none.")
@@ -134,27 +136,27 @@ class ProfileRow(TimedRow):
         "Tokens of the busiest expert ÷ mean of all, the mean over layers; of the same step."
     )
     kernel_busy_percent: Percent | None = column("Union of kernel intervals ÷ wall time, traced pass.")
-    sm_active_percent: Percent | None = None
-    occupancy_percent: Percent | None = None
-    tensor_active_percent: Percent | None = None
-    dram_active_percent: Percent | None = None
+    sm_active_percent: Percent | None = column("Mean share of SMs with a warp resident (GPM).")
+    occupancy_percent: Percent | None = column("Mean share of warp slots in use (GPM).")
+    tensor_active_percent: Percent | None = column("Cycles in which a tensor pipe worked (GPM).")
+    dram_active_percent: Percent | None = column("Cycles in which DRAM moved data (GPM).")
     sources_answered: str | None = column("The sources that answered, strictest first.")
     restriction: str | None = column("`MIG instance` or `vGPU`: why some values cannot be had.")
     graphics_active_percent: Percent | None = column("Any context of the GPU had work.")
     hmma_tensor_active_percent: Percent | None = column("Tensor pipe on 16-bit and TF32 matmuls.")
     imma_tensor_active_percent: Percent | None = column("Tensor pipe on integer matmuls.")
     dmma_tensor_active_percent: Percent | None = column("Tensor pipe on FP64 matmuls.")
-    dfma_tensor_active_percent: Percent | None = None
+    dfma_tensor_active_percent: Percent | None = column("Tensor pipe on FP64 multiply-adds.")
     fp64_active_percent: Percent | None = column("FP64 pipe, no tensor cores.")
     fp32_active_percent: Percent | None = column("FP32 pipe, no tensor cores.")
     fp16_active_percent: Percent | None = column("FP16 pipe, no tensor cores.")
-    integer_active_percent: Percent | None = None
+    integer_active_percent: Percent | None = column("Integer pipe.")
     compute_busy_percent: Percent | None = column("Traced pass: compute kernels.")
     communication_percent: Percent | None = column("Traced pass: communication not overlapped by compute.")
     copy_percent: Percent | None = column("Traced pass: copies not overlapped by compute or communication.")
     idle_percent: Percent | None = column("Traced pass: nothing on the GPU.")
     input_wait_percent: Percent | None = column("The loop waited for its DataLoader's next batch.")
-    launch_gaps_per_step: float | None = None
+    launch_gaps_per_step: float | None = column("Gaps between kernels in a step, traced pass.")
     launch_gap_s: float | None = column("Median gap in which the GPU had nothing to do.")
     top_kernels: str | None = column("JSON: the five kernels with most time → share of device time, %.")
     matmul_percent: Percent | None = column(
@@ -170,17 +172,17 @@ class ProfileRow(TimedRow):
         "Held back: share of the windows (a GPU's clock), of the CPU time wanted (a CPU's quota)."
     )
     power_capped_percent: Percent | None = column("Of that, by the power limit.")
-    software_thermal_percent: Percent | None = None
-    hardware_thermal_percent: Percent | None = None
-    power_brake_percent: Percent | None = None
-    memory_clock_mhz: float | None = None
+    software_thermal_percent: Percent | None = column("Of that, by heat, as the driver limits it.")
+    hardware_thermal_percent: Percent | None = column("Of that, by heat, as the hardware limits it.")
+    power_brake_percent: Percent | None = column("Of that, by an external power brake.")
+    memory_clock_mhz: float | None = column("Mean clock of DRAM.")
     temperature_c: float | None = column("Mean over the windows.")
     device_memory_bytes: float | None = column("In use on the device, by all processes.")
     other_processes: int | None = column("Other processes that used the GPU meanwhile; flags the row.")
-    pcie_transmitted_gb_s: float | None = None
-    pcie_received_gb_s: float | None = None
-    nvlink_transmitted_gb_s: float | None = None
-    nvlink_received_gb_s: float | None = None
+    pcie_transmitted_gb_s: float | None = column("Sent over PCIe, mean.")
+    pcie_received_gb_s: float | None = column("Received over PCIe, mean.")
+    nvlink_transmitted_gb_s: float | None = column("Sent over NVLink, mean.")
+    nvlink_received_gb_s: float | None = column("Received over NVLink, mean.")
     system_utilization_percent: Percent | None = column("Every process on the logical CPUs that this one may use.")
     other_processes_percent: Percent | None = column("What other processes took of these CPUs' time.")
     cgroup_utilization_percent: Percent | None = column("CPU time of this process's cgroup.")
@@ -214,34 +216,6 @@ MEASUREMENT = Measurement(
     "Profiling {wildcards.run}",
     "model mode batch_size precision execution hardware status time_s mfu_percent utilization_percent"
     " hfu_percent samples_per_s tokens_per_s memory_bytes energy_j verdict",
-    linked=(
-        "flops_run",
-        "ceiling",
-        "mode",
-        "gradient_accumulation",
-        "checkpointing",
-        "teacher",
-        "optimizer",
-        "optimizer_implementation",
-        "autograd",
-        "attention",
-        "processes",
-        "wrapper",
-        "bucket_mb",
-        "slowed_rank",
-        "quantisation",
-        "pruning",
-        "pruned_share",
-        "input",
-        "loader_source",
-        "loader_workers",
-        "loader_prefetch",
-        "loader_epoch",
-        "loader_persistent",
-        "loader_pinned",
-        "autocast",
-        "dtype",
-    ),
     runtime_min=20,
     position=10,
 )

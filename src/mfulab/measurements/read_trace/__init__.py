@@ -32,17 +32,17 @@ class TraceRow(Row):
     trace: str = Field("", description="The file's name.")
     model: str = Field("", description="What the steps are called: the file's name, or `label`.")
     device: str | None = column("As the trace names it; empty where it does not.")
-    compute_capability: str | None = None
+    compute_capability: str | None = column("As the trace says.")
     units: int | None = column("SMs or compute units.")
     rank: int | None = column("Of a job; of several devices in one trace, the device's number.")
-    world_size: int | None = None
+    world_size: int | None = column("Ranks of the job, as the trace says.")
     mode: str | None = column("training where a backward pass was recorded, else inference.")
     precision: str | None = column("The same as effective_precision.")
     device_index: int | None = column("The device's number, where a trace holds several.")
     first_step: int | None = column("The profiler's number of the first step read.")
-    last_step: int | None = None
+    last_step: int | None = column("Number of the last step that was read.")
     steps: int | None = column("Steps in the window.")
-    window_s: float | None = None
+    window_s: float | None = column("Length of what was read.")
     window_source: str | None = column("JSON: how the window was found, as keys and numbers.")
     time_s: float | None = column("window_s ÷ steps.")
     events: int | None = column("Events in the file.")
@@ -64,9 +64,9 @@ class TraceRow(Row):
     )
     spent: str | None = column("JSON: kind of time → ns a window, exclusive.")
     utilization_percent: Percent | None = column("Time with a kernel running: kernel-busy.")
-    utilization_source: str | None = None
+    utilization_source: str | None = column("The counter that gave it.")
     kernel_busy_percent: Percent | None = column("Union of kernel intervals ÷ window.")
-    compute_busy_percent: Percent | None = None
+    compute_busy_percent: Percent | None = column("Union of compute kernels ÷ wall time.")
     communication_percent: Percent | None = column("Communication not overlapped by compute.")
     communication_total_percent: Percent | None = column("All communication.")
     copy_percent: Percent | None = column("Copies not overlapped by kernels.")
@@ -75,7 +75,7 @@ class TraceRow(Row):
     graph_percent: Percent | None = column("Compute launched by a graph, of no operator.")
     matmul_percent: Percent | None = column("Matmuls, convolutions, attention.")
     other_operators_percent: Percent | None = column("Compute of all other operators.")
-    launch_gaps_per_step: float | None = None
+    launch_gaps_per_step: float | None = column("Gaps between kernels in a step.")
     launch_gap_s: float | None = column("Median gap in which the device had nothing to do.")
     launch_bound_percent: Percent | None = column(
         "Idle in gaps under 1 ms that ended with a kernel not yet launched when they began."
