@@ -116,6 +116,17 @@ def measure(config, folder):
     counted = [each for each in config.model.name if config.alphabet == "all" or each in "aeiou"]
     return Measured(LettersRow(model=config.model.name, alphabet=config.alphabet, letters=len(counted)))
 ''',
+    "src/mfulab/measurements/count_letters/joined.py": '''"""Columns that the table of letters adds."""
+
+from mfulab.core import columns
+from mfulab.core.columns import of_config
+
+
+class Joined(columns.Joined):
+    """What the named model is for."""
+
+    task: str | None = of_config("model.task")
+''',
     "src/mfulab/report/figures/letters.py": '''"""Letters of models' names."""
 
 from mfulab.report.frames import ok
@@ -176,7 +187,9 @@ def test_a_measurement_is_its_folder_its_experiment_its_figure_and_its_words(mak
     }
     assert counted == {"all": str(len("digit_cnn")), "vowels": "2"}
     with (project.folder / "results/tables/letters.csv").open(newline="", encoding="utf-8") as file:
-        assert {line["alphabet"]: line["letters"] for line in csv.DictReader(file)} == counted
+        lines = list(csv.DictReader(file))
+    assert {line["alphabet"]: line["letters"] for line in lines} == counted
+    assert {line["task"] for line in lines} == {"classification"}
     assert (project.folder / "reports/figures/letters.svg").exists(), done.stdout
     page = (project.folder / "reports/report.html").read_text(encoding="utf-8")
     assert "digit_cnn의 글자." in page
