@@ -56,11 +56,14 @@ class NumpyAgain(Numpy):
     assert row(project.folder, "*/bench_matmul/kernel=numpy_again*/row.csv")["adds"] == "nothing"
 
 
-def test_a_joined_column_is_a_line_and_a_language_a_catalogue(make_project):
+def test_a_joined_column_is_a_field_and_a_line_and_a_language_a_catalogue(make_project):
     project = make_project(with_source=True)
     join = project.folder / "src/mfulab/tables/join.py"
     line = '        "share_of_spec_percent": percent(speed, peak),'
     replace(join, line, f'{line}\n        "flops_per_byte": ratio(row.get("flops"), row.get("bytes_moved")),')
+    joined = project.folder / "src/mfulab/measurements/bench_matmul/joined.py"
+    field = "    share_of_spec_percent: "
+    replace(joined, field, f'    flops_per_byte: float | None = column("FLOPs ÷ bytes.")\n{field}')
     catalogues = project.folder / "src/mfulab/core/language/catalogue"
     english = (catalogues / "en.yaml").read_text(encoding="utf-8")
     (catalogues / "xx.yaml").write_text(english.replace("One matmul", "Xne xatrix xroduct"), encoding="utf-8")
@@ -256,7 +259,7 @@ def test_another_measurement_measures_none_of_the_others_again(everything):
 
 def test_a_column_of_one_step_measures_that_step_again(everything):
     declared = everything.folder / "src/mfulab/measurements/probe_memory/__init__.py"
-    replace(declared, "    repetitions: int | None = None\n", "    repetitions: int | None = None\n    more: int = 0\n")
+    replace(declared, "    repetitions: int", "    more: int = 0\n    repetitions: int")
     assert again(everything) == {"probe_memory"}
 
 
