@@ -144,7 +144,7 @@ class LayerCount(AbstractContextManager["LayerCount"]):
         for name, module in self.model.named_modules():
             formula = next((formula for kind, formula in _FORMULAS if isinstance(module, kind)), None)
             if formula is None and type(module).__name__ == "Conv1D" and hasattr(module, "nx"):
-                formula = _transposed_linear
+                formula = _of_conv1d
             if formula is not None:
                 self._handles.append(module.register_forward_hook(self._note(name, formula)))
         return self
@@ -164,20 +164,14 @@ class LayerCount(AbstractContextManager["LayerCount"]):
         return note
 
 
-def _linear(module: Any, inputs: torch.Tensor, output: Any) -> int:
-    return 2 * inputs.numel() // module.in_features * module.in_features * module.out_features
-
-
-def _transposed_linear(module: Any, inputs: torch.Tensor, output: Any) -> int:
-    return 2 * inputs.numel() // module.nx * module.nx * module.nf
+def _of_conv1d(module: Any, inputs: torch.Tensor, output: Any) -> int:
+    """Of transformers' Conv1D, a linear layer with a transposed weight."""
+    return 2 * inputs.numel() * int(module.nf)
 
 
 def _convolution(module: Any, inputs: torch.Tensor, output: torch.Tensor) -> int:
-    per_place = module.in_channels // module.groups * prod(module.kernel_size)
-    if module.transposed:
-        per_place = module.out_channels // module.groups * prod(module.kernel_size)
-        return 2 * inputs.numel() * per_place
-    return 2 * output.numel() * per_place
+    channels, places = (module.out_channels, inputs) if module.transposed else (module.in_channels, output)
+    return 2 * places.numel() * (channels // module.groups) * prod(module.kernel_size)
 
 
 def _recurrent(module: Any, inputs: torch.Tensor, output: Any) -> int:
@@ -186,7 +180,7 @@ def _recurrent(module: Any, inputs: torch.Tensor, output: Any) -> int:
 
 
 _FORMULAS: list[tuple[Any, Callable[[Any, torch.Tensor, Any], int]]] = [
-    (nn.Linear, _linear),
+    (nn.Linear, lambda linear, inputs, output: 2 * inputs.numel() * linear.out_features),
     (nn.modules.conv._ConvNd, _convolution),
     (nn.RNNBase, _recurrent),
 ]

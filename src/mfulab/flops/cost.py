@@ -26,3 +26,8 @@ class Cost:
     padding_flops: int = 0
     bound: bool = False
     side: int = 0
+
+    @classmethod
+    def of(cls, flops: "int | Cost") -> "Cost":
+        """The cost of FLOPs that are needed and executed alike; a cost itself."""
+        return flops if isinstance(flops, Cost) else cls(int(flops), int(flops), int(flops))

@@ -24,7 +24,7 @@ from mfulab.flops.elementwise import other_flops
 from mfulab.flops.experts import expert_numbers, unread_elements
 from mfulab.flops.flex import flex_attention_seen
 from mfulab.flops.layers import LayerTracker, Pass
-from mfulab.flops.operators import FORMULAS, grouped_product, operator_name
+from mfulab.flops.operators import FORMULAS, grouped_matmul, operator_name
 from mfulab.flops.tensors import LiveTensors
 
 ATTENTION_BACKWARD = frozenset(
@@ -184,7 +184,7 @@ class OperatorCounter:
             call.attention_flops, call.rectangle_flops = cost.attention_flops, cost.rectangle_flops
             call.padding_flops, call.bounds = cost.padding_flops, int(cost.bound)
             call.elements = elements(read) + elements(written)
-            if FORMULAS.get(name) is grouped_product and args[1].ndim == 3:
+            if FORMULAS.get(name) is grouped_matmul and args[1].ndim == 3:
                 call.elements -= unread_elements(self._experts, args[0], args[1])
         else:
             other = other_flops(operator, read + written, args, kwargs)
@@ -259,7 +259,7 @@ def _cost(operator: Any, name: str, out: Any, args: Any, kwargs: Any) -> Cost | 
         cost = flop_registry[operator](*args, out_val=out, **kwargs)
     else:
         return None
-    return cost if isinstance(cost, Cost) else Cost(int(cost), int(cost), int(cost))
+    return Cost.of(cost)
 
 
 def _is_outer_product(args: Any) -> bool:

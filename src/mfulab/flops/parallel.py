@@ -105,6 +105,7 @@ def pipeline_bubble(devices: int, micro_batches: int) -> float:
     return (devices - 1) / (micro_batches + devices - 1)
 
 
+WITH_DATA = ("data parallel", "ZeRO 1", "ZeRO 2", "ZeRO 3, FSDP")  # by ZeRO's stage
 MICRO_BATCHES = 4
 """A device of a pipeline's: from so many on its bubble is small (Huang et al. 2019, section 2.3)."""
 
@@ -129,22 +130,19 @@ def plans(
     such a batch of its own; tensor and pipeline parallelism share one. A pipeline's row has its bubble in percent where
     its stages are equal.
     """
-    size = {"width": width, "tokens": tokens}
-    ways: dict[str, tuple[Share | None, float, str | None]] = {
-        "data parallel": (data_parallel(parameters, devices, 0), 1, None),
-        "ZeRO 1": (data_parallel(parameters, devices, 1), 1, None),
-        "ZeRO 2": (data_parallel(parameters, devices, 2), 1, None),
-        "ZeRO 3, FSDP": (data_parallel(parameters, devices, 3), 1, None),
-        "tensor parallel": (None, 0, _no_tensor_split(key_value_heads, layers, devices)),
-        "pipeline parallel": (None, 0, _no_pipeline(layers, devices)),
-    }
-    if layers and not ways["tensor parallel"][2]:
-        share = tensor_parallel(parameters, devices, layers=layers, **size)
-        ways["tensor parallel"] = share, 1 / devices, None
-    equal = False
-    if layers and not ways["pipeline parallel"][2]:
-        share, equal = pipeline_parallel(parameters, devices, layers=layers, **size), layers % devices == 0
-        ways["pipeline parallel"] = share, fullest_stage(layers, devices), None
+    stages = {name: data_parallel(parameters, devices, stage) for stage, name in enumerate(WITH_DATA)}  # type: ignore[arg-type]
+    ways: dict[str, tuple[Share | None, float, str | None]] = {name: (share, 1, None) for name, share in stages.items()}
+    size = {"layers": layers or 0, "width": width, "tokens": tokens}
+    unknown = "unknown number of layers" if layers is None else None
+    no_split = unknown or ("unknown number of key-value heads" if key_value_heads is None else None)
+    if key_value_heads and not no_split and key_value_heads % devices:
+        no_split = f"{key_value_heads} key-value heads do not divide into {devices}"
+    split = None if no_split else tensor_parallel(parameters, devices, **size)
+    ways["tensor parallel"] = split, 1 / devices, no_split
+    no_pipeline = unknown or (f"{layers} layers are fewer than {devices} devices" if (layers or 0) < devices else None)
+    pipeline = None if no_pipeline else pipeline_parallel(parameters, devices, **size)
+    ways["pipeline parallel"] = pipeline, fullest_stage(layers, devices) if layers else 0, no_pipeline
+    equal = pipeline is not None and size["layers"] % devices == 0
     bubble = 100 * pipeline_bubble(devices, MICRO_BATCHES * devices)
     return [
         {
@@ -158,17 +156,3 @@ def plans(
         }
         for name, (share, part, reason) in ways.items()
     ]
-
-
-def _no_tensor_split(key_value_heads: int | None, layers: int | None, devices: int) -> str | None:
-    """The reason for which no heads can be split over the devices; None where they can."""
-    if key_value_heads is None or layers is None:
-        return f"unknown number of {'layers' if layers is None else 'key-value heads'}"
-    return f"{key_value_heads} key-value heads do not divide into {devices}" if key_value_heads % devices else None
-
-
-def _no_pipeline(layers: int | None, devices: int) -> str | None:
-    """The reason for which no pipeline of the layers has so many devices; None where one has."""
-    if layers is None:
-        return "unknown number of layers"
-    return f"{layers} layers are fewer than {devices} devices" if layers < devices else None

@@ -86,8 +86,7 @@ def recorded_cost(name: str, shapes: Sequence[Any], values: Sequence[Any]) -> Re
         cost = FORMULAS[name](*arguments, out=None)
     except (KeyError, IndexError, TypeError, AttributeError, ValueError, ZeroDivisionError):
         return Recorded(None, reason=Said("no_formula_for", {"shapes": str(list(shapes))}))
-    cost = cost if isinstance(cost, Cost) else Cost(int(cost), int(cost), int(cost))
-    return Recorded(cost, matmul, elements=_moved(matmul) if matmul else _elements(name, arguments))
+    return Recorded(Cost.of(cost), matmul, elements=_moved(matmul) if matmul else _elements(name, arguments))
 
 
 def recorded_format(types: Sequence[str]) -> str | None:
@@ -169,21 +168,16 @@ def _convolution(name: str, arguments: list[Any]) -> Recorded:
     if not isinstance(stride, list) or not isinstance(padding, list):
         return Recorded(None, reason=NO_VALUES)
     sides = len(weight.shape) - 2
-    stride, padding, dilation = (_all(one, sides) for one in (stride, padding, dilation))
-    output = tuple(
-        (size + 2 * padded - spread * (kernel - 1) - 1) // step + 1
-        for size, padded, spread, kernel, step in zip(
-            x.shape[-sides:], padding, dilation, weight.shape[2:], stride, strict=True
-        )
+    stride, padding, dilation = (one * sides if len(one) == 1 else one for one in (stride, padding, dilation))
+    places = zip(x.shape[-sides:], padding, dilation, weight.shape[2:], stride, strict=True)
+    output = (
+        x.shape[0] if x.ndim == sides + 2 else 1,
+        weight.shape[0],
+        *((size + 2 * pad - spread * (kernel - 1) - 1) // step + 1 for size, pad, spread, kernel, step in places),
     )
-    batch = x.shape[0] if x.ndim == sides + 2 else 1
-    flops = convolution_flops(x.shape, weight.shape, (batch, weight.shape[0], *output), transposed)
-    moved = x.numel() + weight.numel() + prod((batch, weight.shape[0], *output))
-    return Recorded(Cost(flops, flops, flops), elements=None if transposed else moved)
-
-
-def _all(values: list[int], sides: int) -> list[int]:
-    return values * sides if len(values) == 1 else values
+    flops = convolution_flops(x.shape, weight.shape, output, transposed)
+    moved = x.numel() + weight.numel() + prod(output)
+    return Recorded(Cost.of(flops), elements=None if transposed else moved)
 
 
 # Operators that torch.compile makes of matmuls on a CPU.
@@ -197,9 +191,7 @@ def _compiled(name: str, arguments: list[Any]) -> Recorded:
     if name == "mkl::_mkl_linear":  # x, packed weight, original weight
         arguments = [arguments[0], arguments[2]]
     x, weight = arguments[:2]
-    flops = 2 * x.numel() * weight.shape[0]
-    matmul = 1, prod(x.shape[:-1]), weight.shape[0], x.shape[-1]
-    return Recorded(Cost(flops, flops, flops), matmul, elements=_moved(matmul))
+    return _one_matmul((1, prod(x.shape[:-1]), weight.shape[0], x.shape[-1]))
 
 
 def _template(arguments: list[Any]) -> Recorded:
@@ -215,6 +207,8 @@ def _template(arguments: list[Any]) -> Recorded:
     }  # fmt: skip
     if len(found) != 1:
         return Recorded(None, reason=Said("ambiguous_template"))
-    batch, m, n, k = matmul = found.pop()
-    flops = 2 * batch * m * n * k
-    return Recorded(Cost(flops, flops, flops), matmul, elements=_moved(matmul))
+    return _one_matmul(found.pop())
+
+
+def _one_matmul(sides: tuple[int, int, int, int]) -> Recorded:
+    return Recorded(Cost.of(2 * prod(sides)), sides, elements=_moved(sides))

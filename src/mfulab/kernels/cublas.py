@@ -10,14 +10,15 @@ from mfulab.kernels.base import Launch, MatmulKernel, Shape
 
 WORKSPACE_BYTES = 32 << 20  # NVIDIA's advice for Hopper; a larger one lets more algorithms run
 
-# (operand type, output type, compute type, type of alpha and beta)
-_TYPES = {
+# (operand type, output type, compute type, type of alpha and beta); cuBLAS itself has no fp8, cuBLASLt has it
+TYPES = {
     "fp64": ("CUDA_R_64F", "CUDA_R_64F", "COMPUTE_64F", np.float64),
     "fp32": ("CUDA_R_32F", "CUDA_R_32F", "COMPUTE_32F", np.float32),
     "tf32": ("CUDA_R_32F", "CUDA_R_32F", "COMPUTE_32F_FAST_TF32", np.float32),
     "fp16": ("CUDA_R_16F", "CUDA_R_16F", "COMPUTE_32F", np.float32),
     "bf16": ("CUDA_R_16BF", "CUDA_R_16BF", "COMPUTE_32F", np.float32),
     "int8": ("CUDA_R_8I", "CUDA_R_32I", "COMPUTE_32I", np.int32),
+    "fp8": ("CUDA_R_8F_E4M3", "CUDA_R_16BF", "COMPUTE_32F", np.float32),
 }
 
 
@@ -27,7 +28,7 @@ class Cublas(MatmulKernel):
     family, after = "library", "torch"
     adds = "cuBLAS called directly, without the framework"
     devices = ("cuda",)
-    precisions = tuple(_TYPES)
+    precisions = ("fp64", "fp32", "tf32", "fp16", "bf16", "int8")
 
     def require(self, device: str, shape: Shape) -> None:
         super().require(device, shape)
@@ -41,7 +42,7 @@ class Cublas(MatmulKernel):
         a, b, c = operands
         batch, m, k = a.shape
         n = b.shape[2]
-        operand, output, compute, scalar = _TYPES[self.precision]
+        operand, output, compute, scalar = TYPES[self.precision]
         one, zero = _scalars(scalar)
         kind, kind_c = CudaDataType[operand], CudaDataType[output]
         plain = cublas.Operation.N

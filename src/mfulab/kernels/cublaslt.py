@@ -1,21 +1,14 @@
 """cuBLASLt through `nvmath.bindings.cublasLt`: chosen algorithms, fp8, and work fused into the end of the matmul."""
 
 import functools
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Launch, MatmulKernel, Shape
-from mfulab.kernels.cublas import WORKSPACE_BYTES, workspace
+from mfulab.kernels.cublas import TYPES, WORKSPACE_BYTES, workspace
 
-_TYPES = {
-    "fp32": ("CUDA_R_32F", "CUDA_R_32F", "COMPUTE_32F"),
-    "tf32": ("CUDA_R_32F", "CUDA_R_32F", "COMPUTE_32F_FAST_TF32"),
-    "fp16": ("CUDA_R_16F", "CUDA_R_16F", "COMPUTE_32F"),
-    "bf16": ("CUDA_R_16BF", "CUDA_R_16BF", "COMPUTE_32F"),
-    "fp8": ("CUDA_R_8F_E4M3", "CUDA_R_16BF", "COMPUTE_32F"),
-}
 _ONE, _ZERO = np.ones(1, np.float32), np.zeros(1, np.float32)
 
 
@@ -27,7 +20,7 @@ class CublasLt(MatmulKernel):
     family, after = "library", "cublas"
     adds = "cuBLASLt: the algorithm chosen by its heuristic; fp8"
     devices = ("cuda",)
-    precisions = tuple(_TYPES)
+    precisions: ClassVar[tuple[str, ...]] = ("fp32", "tf32", "fp16", "bf16", "fp8")
     epilogue = "DEFAULT"
 
     def require(self, device: str, shape: Shape) -> None:
@@ -70,7 +63,7 @@ class _Plan:
         from nvmath.bindings import cublas
         from nvmath.bindings import cublasLt as lt  # noqa: N813
 
-        operand, output, compute = _TYPES[precision]
+        operand, output, compute, _ = TYPES[precision]
         batch, m, k = a.shape
         n = c.shape[2]
         self._lt, self._handle = lt, _handle()

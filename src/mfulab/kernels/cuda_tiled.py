@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from mfulab.core.errors import UnsupportedError
-from mfulab.kernels.base import Launch, Shape, ceil_div
+from mfulab.kernels.base import Launch, Shape
 from mfulab.kernels.cuda_c import CudaC
 from mfulab.kernels.devices import require_shared_memory, require_shares, require_threads
 
@@ -48,7 +48,7 @@ class Tiled(CudaC):
 
     def launch(self, shape: Shape) -> Launch:
         tile_m, tile_n, _ = self.sides
-        return Launch((self.threads,), (ceil_div(shape.n, tile_n), ceil_div(shape.m, tile_m), shape.batch))
+        return Launch((self.threads,), shape.grid(tile_m, tile_n))
 
 
 class Quads(Tiled):

@@ -2,7 +2,6 @@
 
 from numba import cuda, float32
 
-from mfulab.kernels.base import Launch, Shape, ceil_div
 from mfulab.kernels.numba_cuda import NumbaCuda
 from mfulab.kernels.numba_mma import product, to_tf32
 
@@ -87,7 +86,4 @@ class NumbaCudaTensorCore(NumbaCuda):
     after, adds = "numba_cuda_unrolled", "tensor cores: mma.sync on tf32 by an intrinsic of inline PTX"
     precisions = ("tf32",)
     least_capability = (8, 0)
-    function = _matmul
-
-    def launch(self, shape: Shape) -> Launch:
-        return Launch((THREADS,), (ceil_div(shape.n, TILE), ceil_div(shape.m, TILE), shape.batch))
+    function, tile, threads = _matmul, TILE, THREADS
