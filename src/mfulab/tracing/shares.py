@@ -10,27 +10,22 @@ from mfulab.tracing.intervals import Intervals
 from mfulab.tracing.recording import KINDS, Recording
 
 SOURCE = "profiler trace"
-UNITS = {
-    "kernel_busy_percent": "%",
-    "compute_busy_percent": "%",
-    "copy_percent": "%",
-    "communication_percent": "%",
-    "idle_percent": "%",
-    "launch_gaps_per_step": "",
-    "launch_gap_s": "s",
-}
-OPERATOR_UNITS = {"matmul_percent": "%", "other_operators_percent": "%"}
-TRACE_UNITS = {
-    "graph_percent": "%",
-    "communication_total_percent": "%",
-    "stream_overlap_percent": "%",
-    "launch_bound_percent": "%",
-    "launch_latency_s": "s",
-    "queue_depth": "",
-    "estimated_occupancy_percent": "%",
-    "idle_input_percent": "%",
-}
-ALL_UNITS = {**UNITS, **OPERATOR_UNITS, **TRACE_UNITS}
+
+
+def _units(names: str) -> dict[str, str]:
+    return {name: "%" if name.endswith("_percent") else "s" if name.endswith("_s") else "" for name in names.split()}
+
+
+UNITS = _units(
+    "kernel_busy_percent compute_busy_percent copy_percent communication_percent idle_percent launch_gaps_per_step "
+    "launch_gap_s"
+)
+OPERATOR_UNITS = _units("matmul_percent other_operators_percent")
+TRACE_UNITS = _units(
+    "graph_percent communication_total_percent stream_overlap_percent estimated_occupancy_percent idle_input_percent"
+)
+LAUNCH_UNITS = _units("launch_bound_percent launch_latency_s queue_depth")
+ALL_UNITS = {**UNITS, **OPERATOR_UNITS, **TRACE_UNITS, **LAUNCH_UNITS}
 LEAST_ATTRIBUTED = 0.9  # of the compute kernels' time, for shares of operators and for FLOPs
 LOADER = re.compile(r"enumerate\(DataLoader\)|DataLoader.*__next__")
 NO_KERNELS = "a CPU runs operators, not kernels"
@@ -52,8 +47,7 @@ def called(name: str) -> str:
 
 def waits(recording: Recording) -> Intervals:
     """The spans in which the host waited for its DataLoader."""
-    loads = np.array([bool(LOADER.search(name)) for name in recording.names], bool)
-    chosen = np.flatnonzero(loads[recording.host.name]) if len(recording.host) else np.empty(0, np.int64)
+    chosen = recording.named(LOADER.search)[recording.host.name]
     return Intervals(recording.host.begin[chosen], recording.host.end[chosen])
 
 
