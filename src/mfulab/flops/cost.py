@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+FLOPS = ("flops", "causal_flops", "executed_flops", "attention_flops", "rectangle_flops", "padding_flops")
+
 
 @dataclass(frozen=True)
 class Cost:

@@ -155,16 +155,13 @@ def _elements(name: str, arguments: list[Any]) -> int | None:
 
 def _convolution(name: str, arguments: list[Any]) -> Recorded:
     x, weight = arguments[0], arguments[1]
-    rest = arguments[3:] if name in _CONVOLUTIONS or name == "aten::_conv_depthwise2d" else arguments[2:]
-    transposed = False
-    if name in _CONVOLUTIONS:
-        stride, padding, dilation, transposed = rest[0], rest[1], rest[2], bool(rest[3])
-    elif name == "aten::_conv_depthwise2d":  # kernel size, bias, stride, padding, dilation
-        stride, padding, dilation = arguments[4:7]
+    transposed = name in _CONVOLUTIONS and bool(arguments[6])
+    if name in _CONVOLUTIONS or name == "aten::_conv_depthwise2d":
+        first = 3 if name in _CONVOLUTIONS else 4  # behind bias; kernel size, bias
+        stride, padding, dilation = arguments[first : first + 3]
     else:
-        padding, stride, dilation = rest[0], rest[1], rest[2]
-        if isinstance(padding, Shaped):  # mkldnn and miopen take a bias before
-            padding, stride, dilation = rest[1], rest[2], rest[3]
+        first = 2 + isinstance(arguments[2], Shaped)  # mkldnn and miopen take a bias before
+        padding, stride, dilation = arguments[first : first + 3]
     if not isinstance(stride, list) or not isinstance(padding, list):
         return Recorded(None, reason=NO_VALUES)
     sides = len(weight.shape) - 2

@@ -6,11 +6,8 @@ import math
 from mfulab.core.errors import UnsupportedError
 
 WARP = 32
-LARGEST_GRID = (
-    2**31 - 1,
-    65535,
-    65535,
-)  # CUDA C++ programming guide, "Technical specifications per compute capability"
+# CUDA C++ programming guide, "Technical specifications per compute capability"
+LARGEST_GRID = (2**31 - 1, 65535, 65535)
 STATIC_SHARED_BYTES = 48 << 10  # a block may have more of its SM only where it asks for it at launch
 
 

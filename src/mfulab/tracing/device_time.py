@@ -8,7 +8,7 @@ import numpy as np
 from mfulab.device.samplers.reading import Reading, Readings, missing
 from mfulab.tracing.attribution import COMPILED, Attribution
 from mfulab.tracing.intervals import Intervals, clip, exclusive, gaps, length, overlapped, union
-from mfulab.tracing.recording import COMMUNICATION, COMPUTE, COPY, Recording, launch_of
+from mfulab.tracing.recording import COMMUNICATION, COMPUTE, COPY, KINDS, Recording, launch_of
 from mfulab.tracing.shares import (
     ALL_UNITS,
     LAUNCH_UNITS,
@@ -17,7 +17,6 @@ from mfulab.tracing.shares import (
     SOURCE,
     SPENT,
     called,
-    kernel_table,
     multiplying,
     waits,
 )
@@ -148,9 +147,21 @@ class DeviceTime:
 
     def kernels(self) -> list[dict[str, object]]:
         """A row for each kernel and copy, the longest first: calls, summed seconds, share of all device time."""
-        return kernel_table(
-            self.recording.names, self.recording.activities.name[self.inside], self.kind, self.end - self.begin
-        )
+        times, name = self.end - self.begin, self.recording.activities.name[self.inside]
+        if not times.sum():
+            return []
+        unique, places = np.unique(np.stack((name, self.kind)), axis=1, return_inverse=True)
+        sums, calls = np.bincount(places, weights=times), np.bincount(places)
+        return [
+            {
+                "kernel": self.recording.names[unique[0, one]],
+                "kind": KINDS[unique[1, one]],
+                "calls": int(calls[one]),
+                "time_s": float(sums[one]) / 1e9,
+                "share_percent": 100 * float(sums[one]) / float(times.sum()),
+            }
+            for one in np.argsort(-sums, kind="stable")
+        ]
 
     def collectives(self) -> dict[str, list[int]]:
         """Communication kernels by name, in order of their begin: ns of each."""

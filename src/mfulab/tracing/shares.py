@@ -1,13 +1,10 @@
 """Columns of a window's time, the same for a device and for a CPU's host thread."""
 
 import re
-from typing import Any
-
-import numpy as np
 
 from mfulab.tracing.attribution import COMPILED, FUSED
 from mfulab.tracing.intervals import Intervals
-from mfulab.tracing.recording import KINDS, Recording
+from mfulab.tracing.recording import Recording
 
 SOURCE = "profiler trace"
 
@@ -49,22 +46,3 @@ def waits(recording: Recording) -> Intervals:
     """The spans in which the host waited for its DataLoader."""
     chosen = recording.named(LOADER.search)[recording.host.name]
     return Intervals(recording.host.begin[chosen], recording.host.end[chosen])
-
-
-def kernel_table(names: list[str], name: Any, kind: Any, times: Any) -> list[dict[str, object]]:
-    """A row for each kernel and copy, the longest first."""
-    if not len(name) or not times.sum():
-        return []
-    unique, places = np.unique(np.stack((name, kind)), axis=1, return_inverse=True)
-    sums, calls = np.bincount(places, weights=times), np.bincount(places)
-    total = float(times.sum())
-    return [
-        {
-            "kernel": names[unique[0, one]],
-            "kind": KINDS[unique[1, one]],
-            "calls": int(calls[one]),
-            "time_s": float(sums[one]) / 1e9,
-            "share_percent": 100 * float(sums[one]) / total,
-        }
-        for one in np.argsort(-sums, kind="stable")
-    ]
