@@ -68,23 +68,18 @@ VARIABLE_SIGNATURES: dict[str, str] = {
     "flash_attn::_flash_attn_varlen_backward": _BACK + "_ _ _ _ _ " + _ENDS + "_ _ is_causal left right",
 }
 # Names by which keyword arguments go in the operators' own schemas.
-KEYWORDS = {
-    "attn_mask": "mask",
-    "attn_bias": "mask",
-    "window_size_left": "left",
-    "window_size_right": "right",
-    "causal": "is_causal",
-    "cum_seq_q": "query_ends",
-    "cu_seqlens_q": "query_ends",
-    "cu_seq_q": "query_ends",
-    "cum_seq_k": "key_ends",
-    "cu_seqlens_k": "key_ends",
-    "cu_seq_k": "key_ends",
-    "max_k": "longest_key",
-    "max_seqlen_k": "longest_key",
-    "custom_mask_type": "kind",
-    "window_size": "window",
+_NAMES = {
+    "mask": "attn_mask attn_bias",
+    "left": "window_size_left",
+    "right": "window_size_right",
+    "is_causal": "causal",
+    "query_ends": "cum_seq_q cu_seqlens_q cu_seq_q",
+    "key_ends": "cum_seq_k cu_seqlens_k cu_seq_k",
+    "longest_key": "max_k max_seqlen_k",
+    "kind": "custom_mask_type",
+    "window": "window_size",
 }
+KEYWORDS = {theirs: ours for ours, names in _NAMES.items() for theirs in names.split()}
 
 
 def bind(signature: str, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:

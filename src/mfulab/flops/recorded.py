@@ -35,6 +35,16 @@ _CONVOLUTIONS = {"aten::convolution", "aten::_convolution", "aten::convolution_o
 _PLAIN = {"aten::cudnn_convolution", "aten::mkldnn_convolution", "aten::miopen_convolution", "aten::_conv_depthwise2d"}
 
 
+# What torch.compile makes of matmuls: operators on a CPU, and Inductor's own templates.
+_COMPILED = ("mkldnn::_linear_pointwise", "mkldnn::_convolution_pointwise", "mkl::_mkl_linear")
+_MULTIPLYING = ("triton_tem_", "mkldnn::_linear", "mkldnn::_convolution", "mkl::_mkl_linear")
+
+
+def is_recorded_matmul(name: str) -> bool:
+    """Says whether an operator of a trace is a matmul, convolution or attention, whose arguments tell what it costs."""
+    return name in FORMULAS or name.startswith(_MULTIPLYING)
+
+
 @dataclass(frozen=True)
 class Shaped:
     """Stands for a tensor in a formula: its shape alone."""
@@ -175,10 +185,6 @@ def _convolution(name: str, arguments: list[Any]) -> Recorded:
     flops = convolution_flops(x.shape, weight.shape, output, transposed)
     moved = x.numel() + weight.numel() + prod(output)
     return Recorded(Cost.of(flops), elements=None if transposed else moved)
-
-
-# Operators that torch.compile makes of matmuls on a CPU.
-_COMPILED = {"mkldnn::_linear_pointwise", "mkldnn::_convolution_pointwise", "mkl::_mkl_linear"}
 
 
 def _compiled(name: str, arguments: list[Any]) -> Recorded:

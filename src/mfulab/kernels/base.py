@@ -76,6 +76,7 @@ class MatmulKernel(ABC):
     precisions: ClassVar[tuple[str, ...]]
     least_capability: ClassVar[tuple[int, int]] = (0, 0)  # of a GPU
     block_sides: ClassVar[int] = 0  # how many numbers `block` has; 0: it cannot be chosen
+    tile: ClassVar[tuple[int, ...]] = ()  # the block where none is chosen
 
     def __init__(self, precision: str, block: Sequence[int] | None = None):
         if precision not in self.precisions:
@@ -88,6 +89,11 @@ class MatmulKernel(ABC):
 
     def __str__(self) -> str:
         return type(self).__name__
+
+    @property
+    def sides(self) -> tuple[int, ...]:
+        """Sides of the thread block or tile."""
+        return self.block or self.tile
 
     def require(self, device: str, shape: Shape) -> None:
         """Raises UnsupportedError if this cannot be done on the device ("cpu" or "cuda") or for the shape."""
@@ -107,7 +113,7 @@ class MatmulKernel(ABC):
 
     def launch(self, shape: Shape) -> Launch:
         """The launch configuration for a shape."""
-        return Launch(self.block or ())
+        return Launch(self.sides)
 
     @abstractmethod
     def run(self, *operands: Any, launch: Launch) -> Any:

@@ -7,6 +7,7 @@ import numpy as np
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Launch, MatmulKernel, Shape
+from mfulab.kernels.devices import current_stream
 
 WORKSPACE_BYTES = 32 << 20  # NVIDIA's advice for Hopper; a larger one lets more algorithms run
 
@@ -47,7 +48,7 @@ class Cublas(MatmulKernel):
         kind, kind_c = CudaDataType[operand], CudaDataType[output]
         plain = cublas.Operation.N
         cublas.gemm_strided_batched_ex(
-            _handle(_stream()),
+            _handle(current_stream()),
             *(plain, plain, n, m, k),
             one.ctypes.data,
             *(b.data_ptr(), kind, n, k * n),
@@ -61,12 +62,6 @@ class Cublas(MatmulKernel):
 @functools.cache
 def _scalars(kind: Any) -> tuple[np.ndarray, np.ndarray]:
     return np.ones(1, kind), np.zeros(1, kind)
-
-
-def _stream() -> int:
-    import torch
-
-    return torch.cuda.current_stream().cuda_stream
 
 
 @functools.cache

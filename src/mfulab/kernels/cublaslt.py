@@ -8,6 +8,7 @@ import numpy as np
 from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Launch, MatmulKernel, Shape
 from mfulab.kernels.cublas import TYPES, WORKSPACE_BYTES, workspace
+from mfulab.kernels.devices import current_stream
 
 _ONE, _ZERO = np.ones(1, np.float32), np.zeros(1, np.float32)
 
@@ -38,10 +39,8 @@ class CublasLt(MatmulKernel):
         return a, b, c, bias, _Plan(self.precision, self.epilogue, a, b, c, bias, transposed)
 
     def run(self, *operands: Any, launch: Launch) -> None:
-        import torch
-
         a, b, c, _, plan = operands
-        plan.run(a, b, c, torch.cuda.current_stream().cuda_stream)
+        plan.run(a, b, c, current_stream())
 
 
 class CublasLtBias(CublasLt):

@@ -33,6 +33,7 @@ class CudaWmma(CudaC):
     source = "wmma.cu"
     least_capability = (8, 0)
     block_sides = 2
+    tile = (128, 128)
 
     def __init__(self, precision: str, block: Sequence[int] | None = None):
         super().__init__(precision, block)
@@ -44,11 +45,6 @@ class CudaWmma(CudaC):
         require_shares(name, self.threads, tile_m * self.depth // self.pack, self.depth * tile_n // self.pack)
         tiles = tile_m * (self.depth + self.pack) + self.depth * (tile_n + self.pack)
         require_shared_memory(name, 2 * tiles * _ITEM_BYTES[precision])
-
-    @property
-    def sides(self) -> tuple[int, int]:
-        tile_m, tile_n = self.block or (128, 128)
-        return tile_m, tile_n
 
     @property
     def threads(self) -> int:
@@ -71,4 +67,6 @@ class CudaWmma(CudaC):
 
     def launch(self, shape: Shape) -> Launch:
         aligned = shape.n % self.pack == 0 and shape.k % self.pack == 0
-        return Launch((self.threads,), shape.grid(*self.sides), defines=(("ALIGNED", str(int(aligned))),))
+        return Launch(
+            (self.threads,), shape.grid(self.sides[0], self.sides[1]), defines=(("ALIGNED", str(int(aligned))),)
+        )

@@ -4,6 +4,7 @@ from typing import Any
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Launch, MatmulKernel, Shape
+from mfulab.kernels.devices import current_stream
 
 TILE = (128, 128, 32)  # as in cute_source, which needs the package
 
@@ -37,8 +38,7 @@ class CuteDsl(MatmulKernel):
         return (*tensors, compiled(self.precision, batch, m, c.shape[2], k))
 
     def run(self, *operands: Any, launch: Launch) -> None:
-        import torch
         from cuda.bindings.driver import CUstream
 
         a, b, c, multiply = operands
-        multiply(a, b, c, CUstream(torch.cuda.current_stream().cuda_stream))
+        multiply(a, b, c, CUstream(current_stream()))

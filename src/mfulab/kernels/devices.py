@@ -38,6 +38,13 @@ def thread_block(block: tuple[int, ...] | None) -> tuple[int, int]:
     return first, second
 
 
+def current_stream() -> int:
+    """The handle of torch's current stream; 0 is the default one's."""
+    import torch
+
+    return torch.cuda.current_stream().cuda_stream
+
+
 def require_capability(name: str, least: tuple[int, int]) -> None:
     """Raises UnsupportedError on a GPU of a lower compute capability."""
     import torch

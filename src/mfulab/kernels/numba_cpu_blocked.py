@@ -2,10 +2,8 @@
 
 from numba import njit, prange
 
-from mfulab.kernels.base import Launch, Shape
 from mfulab.kernels.cpu import CpuKernel
 
-BLOCK = (32, 1024)  # rows of C a task, columns of C
 DEPTH = 64  # of a block of B, which stays in the L2 cache: DEPTH × columns
 
 
@@ -64,12 +62,10 @@ def _matmul(a, b, c, rows, columns):
 
 
 class NumbaCpuBlocked(CpuKernel):
-    """All allowed threads. `block` is (rows, columns) of C."""
+    """All allowed threads. `block` is (rows of C a task, columns of C)."""
 
     after = "numba_cpu_reordered"
     adds = "blocks that fit the caches, 4×4 register tiles, every core"
     function = _matmul
     block_sides = 2
-
-    def launch(self, shape: Shape) -> Launch:
-        return Launch(self.block or BLOCK)
+    tile = (32, 1024)

@@ -16,14 +16,14 @@ class NumbaCuda(MatmulKernel):
     devices = ("cuda",)
     precisions: ClassVar[tuple[str, ...]] = ("fp32",)
     function: ClassVar[Any]
-    tile: ClassVar[int]  # rows and columns of C that a block of `threads` computes, where no thread is an element's
+    side: ClassVar[int]  # rows and columns of C that a block of `threads` computes, where no thread is an element's
     threads: ClassVar[int]
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
         return device_array(a), device_array(b), device_array(c)
 
     def launch(self, shape: Shape) -> Launch:
-        return Launch((self.threads,), shape.grid(self.tile, self.tile))
+        return Launch((self.threads,), shape.grid(self.side, self.side))
 
     def run(self, *operands: Any, launch: Launch) -> None:
         self.dispatcher()[launch.grid, launch.block, current_stream()](*operands)

@@ -55,4 +55,4 @@ class NumbaCudaRegister(NumbaCuda):
     """The local arrays become registers only because every index into them is known once the loops are unrolled."""
 
     after, adds = "numba_cuda_shared", "8×8 elements a thread: 16 shared-memory reads for 64 multiply-adds"
-    function, tile, threads = _matmul, TILE, THREADS
+    function, side, threads = _matmul, TILE, THREADS

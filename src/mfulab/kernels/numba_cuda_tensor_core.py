@@ -86,4 +86,4 @@ class NumbaCudaTensorCore(NumbaCuda):
     after, adds = "numba_cuda_unrolled", "tensor cores: mma.sync on tf32 by an intrinsic of inline PTX"
     precisions = ("tf32",)
     least_capability = (8, 0)
-    function, tile, threads = _matmul, TILE, THREADS
+    function, side, threads = _matmul, TILE, THREADS

@@ -106,7 +106,7 @@ class NumbaCudaUnrolled(NumbaCuda):
 
     after = "numba_cuda_register"
     adds = "32-bit indices, unrolled inner loop, the next tile loads while this one is multiplied"
-    function, tile, threads = _matmul, int(TILE), int(THREADS)
+    function, side, threads = _matmul, int(TILE), int(THREADS)
 
     def require(self, device: str, shape: Shape) -> None:
         super().require(device, shape)

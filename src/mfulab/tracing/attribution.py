@@ -9,17 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mfulab.flops.operators import FORMULAS
-from mfulab.flops.recorded import Recorded, recorded_cost
+from mfulab.flops.recorded import Recorded, is_recorded_matmul, recorded_cost
 from mfulab.tracing.recording import Indices, Recording, Times, launch_of
 
-# Operators that torch.compile makes of matmuls on a CPU; the counter sees the model before it is compiled.
-COMPILED_PRODUCTS = (
-    *("mkldnn::_linear_pointwise", "mkldnn::_convolution_pointwise", "mkldnn::_convolution_pointwise_"),
-    *("mkldnn::_convolution_transpose_pointwise", "mkl::_mkl_linear"),
-)
-PRODUCTS = frozenset([*FORMULAS, *COMPILED_PRODUCTS])
-TEMPLATE = "triton_tem_"  # Inductor's own matmul
 COMPILED, FUSED = "## Call CompiledFxGraph", "compiled, fused operators"
 BACKWARD = "autograd::engine::evaluate_function"
 _ENGINE = ("autograd::", "torch::")
@@ -67,7 +59,7 @@ class Attribution:
 def attribute(recording: Recording) -> Attribution:
     """Nests the host's calls by thread and time, and finds each activity's launch among them."""
     host, count = recording.host, len(recording.host)
-    is_product = recording.named(lambda name: name in PRODUCTS or name.startswith(TEMPLATE))
+    is_product = recording.named(is_recorded_matmul)
     is_operator, is_backward = recording.named(_is_operator), recording.named(lambda name: name.startswith(BACKWARD))
     parent, product, outermost, surrounding = (np.full(count, -1, np.int64) for _ in range(4))
     backward, recomputed = np.zeros(count, bool), np.zeros(count, bool)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mfulab.flops.operators import FORMULAS
+from mfulab.flops.recorded import is_recorded_matmul
 from mfulab.tracing.chrome import WANTED, Stream, TraceError, foreign, nanoseconds
 from mfulab.tracing.recording import COMMUNICATION, COMPUTE, COPY, Call, Recorder, Recording, launch_delays
 
@@ -19,8 +19,6 @@ _KERNEL = {"kernel", "Kernel", "concurrent_kernel"}
 _HOST = {"cpu_op", "Operator", "user_annotation"}
 _LAUNCH = {"cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "xpu_runtime", "Runtime", "runtime"}
 _CLOCKS_APART_NS = 1_000_000  # a kernel that begins so long before its launch was timed by another clock
-# Operators beside those with formulas whose arguments tell what they multiply.
-_MULTIPLYING = ("triton_tem_", "mkldnn::_linear", "mkldnn::_convolution", "mkl::_mkl_linear")
 
 
 def read(path: Path) -> Recording:
@@ -96,8 +94,7 @@ class _Reader:
         name, args = str(event.get("name", "")), event.get("args") or {}
         # Gradients are enabled where an operator has a number of its own; in backward that is a recomputation.
         forward = "Sequence number" in args and args.get("Fwd thread id", 0) == 0
-        multiplies = name in FORMULAS or ("Input Dims" in args and name.startswith(_MULTIPLYING))
-        call = _arguments(name, args) if multiplies else None
+        call = _arguments(name, args) if is_recorded_matmul(name) else None
         self.recorder.host_call(span, name, _thread(event), _external(args), forward, annotation, call)
 
     def _launch(self, event: dict[str, Any]) -> None:
