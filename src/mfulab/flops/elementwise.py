@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from mfulab.flops.optimizers import FLOPS_PER_PARAMETER
+
 # FLOPs for each element of the largest tensor that the operator reads or writes.
 _BY_FLOPS: dict[int, str] = {
     # One for reductions, and for others that torch does not tag as pointwise; of bitsandbytes each weight by its scale.
@@ -49,7 +51,7 @@ _BY_FLOPS: dict[int, str] = {
 PER_ELEMENT = {name: flops for flops, names in _BY_FLOPS.items() for name in names.split()}
 
 # FLOPs for each trained parameter, all lists in one kernel: as `mfulab.flops.optimizers`.
-FUSED_OPTIMIZERS = {"_fused_adam_": 13, "_fused_adamw_": 14, "_fused_sgd_": 2, "_fused_adagrad_": 6}
+FUSED_OPTIMIZERS = {f"_fused_{name}_": flops for name, flops in FLOPS_PER_PARAMETER.items()} | {"_fused_adagrad_": 6}
 
 # Communication and what copies for it. The sums of a reduction are the network's.
 FREE_NAMESPACES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "fsdp", "profiler", "_dtensor"})

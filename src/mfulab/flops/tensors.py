@@ -94,17 +94,13 @@ class SavedTensors(Opened):
         @contextmanager
         def disabled(message: str) -> Iterator[None]:
             top = torch._C._autograd._top_saved_tensors_default_hooks(True)
-            if top is None or top[0] != self._note:
+            with ExitStack() as back:
+                if top is not None and top[0] == self._note:
+                    self.interrupted = True
+                    self._hooks.__exit__()
+                    back.callback(self._hooks.__enter__)
                 with disable(message):
                     yield
-                return
-            self.interrupted = True
-            self._hooks.__exit__()
-            try:
-                with disable(message):
-                    yield
-            finally:
-                self._hooks.__enter__()
 
         return disabled
 

@@ -67,6 +67,4 @@ class CudaWmma(CudaC):
 
     def launch(self, shape: Shape) -> Launch:
         aligned = shape.n % self.pack == 0 and shape.k % self.pack == 0
-        return Launch(
-            (self.threads,), shape.grid(self.sides[0], self.sides[1]), defines=(("ALIGNED", str(int(aligned))),)
-        )
+        return Launch((self.threads,), shape.grid(*self.sides), defines=(("ALIGNED", str(int(aligned))),))

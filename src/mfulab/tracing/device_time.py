@@ -17,6 +17,7 @@ from mfulab.tracing.shares import (
     SOURCE,
     SPENT,
     called,
+    lengths_by_name,
     multiplying,
     waits,
 )
@@ -165,12 +166,8 @@ class DeviceTime:
 
     def collectives(self) -> dict[str, list[int]]:
         """Communication kernels by name, in order of their begin: ns of each."""
-        found: dict[str, list[int]] = {}
-        chosen = np.flatnonzero(self.kind == COMMUNICATION)
-        for one in chosen[np.argsort(self.begin[chosen], kind="stable")].tolist():
-            name = self.recording.names[self.recording.activities.name[self.inside[one]]].partition("(")[0]
-            found.setdefault(name, []).append(int(self.end[one] - self.begin[one]))
-        return found
+        chosen = self.inside[self.kind == COMMUNICATION]
+        return lengths_by_name(self.recording.names, self.recording.activities, chosen)
 
     def others(self) -> dict[str, int]:
         """Kernel time of each outermost operator that is no product."""

@@ -18,6 +18,7 @@ from mfulab.tracing.shares import (
     TRACE_UNITS,
     UNITS,
     called,
+    lengths_by_name,
     multiplying,
     waits,
 )
@@ -86,10 +87,7 @@ class HostTime:
 
     def collectives(self) -> dict[str, list[int]]:
         """Collectives of gloo by name, in order of their begin: ns of each, from its queue to its end."""
-        host, found = self.recording.host, dict[str, list[int]]()
-        for one in self.sent[np.argsort(host.begin[self.sent], kind="stable")].tolist():
-            found.setdefault(self.recording.names[host.name[one]], []).append(int(host.end[one] - host.begin[one]))
-        return found
+        return lengths_by_name(self.recording.names, self.recording.host, self.sent)
 
     def others(self) -> dict[str, int]:
         """Time of each outermost operator that is no product, without the products inside it."""

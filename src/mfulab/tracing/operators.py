@@ -17,8 +17,8 @@ from torch.profiler import ProfilerActivity, profile, record_function, schedule
 from mfulab.device.samplers.reading import Readings, missing
 from mfulab.flops.certainty import has_formula, is_product
 from mfulab.tracing.analysis import Analysis, analyse
-from mfulab.tracing.chrome import TraceError
 from mfulab.tracing.events import read
+from mfulab.tracing.recording import TraceError
 from mfulab.tracing.shares import OPERATOR_UNITS, SOURCE, UNITS
 from mfulab.tracing.window import STEPS, annotation, windows
 

@@ -13,11 +13,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mfulab.core.errors import UnsupportedError
+
 Times = npt.NDArray[np.int64]
 Indices = npt.NDArray[np.int64]
 
+CLOCKS_APART_NS = 1_000_000  # a kernel that begins so long before its launch was timed by another clock
 COMPUTE, COMMUNICATION, COPY = range(3)
 KINDS = ("compute", "communication", "copy")
+
+
+class TraceError(UnsupportedError):
+    """A file that cannot be read as a trace; the message says why and what to do."""
 
 
 @dataclass(frozen=True)
@@ -160,10 +167,14 @@ class Recorder:
         return self._threads.setdefault(thread, len(self._threads))
 
     def done(self, metadata: dict[str, Any], events: int) -> "Recording":
-        """The recording of all events so far."""
+        """The recording of all events so far.
+
+        Raises:
+            TraceError: kernels begin before they were launched, so device and host were timed by different clocks.
+        """
         *host, forward, annotation = _columns(self._host, 7)
         *launches, graph = _columns(self._launches, 5)
-        return Recording(
+        recording = Recording(
             self.path,
             list(self._names),
             Activities(*[*_columns(self._activities, 9), np.array(self._occupancy)]),
@@ -172,6 +183,14 @@ class Recorder:
             metadata,
             events,
         )
+        for device in np.unique(recording.activities.device):
+            delays = launch_delays(recording, device)
+            if len(delays) and (apart := -float(np.median(delays))) > CLOCKS_APART_NS:
+                raise TraceError(
+                    f"{self.path}: overlapping clocks: kernels of device {device} begin {apart / 1e6:,.1f} ms before "
+                    f"they are launched (median), so device and host times cannot be joined"
+                )
+        return recording
 
 
 def _columns(flat: "array[int]", count: int) -> Iterator[Any]:

@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mfulab.core.said import Said
-from mfulab.tracing.chrome import TraceError
-from mfulab.tracing.recording import Recording, Times, launch_of
+from mfulab.tracing.recording import Recording, Times, TraceError, launch_of
 
 # The annotation around steps that mfulab traces itself; their number follows.
 STEPS = "mfulab traced steps"
