@@ -210,7 +210,9 @@ class _Dispatch(TorchDispatchMode):
             out = operator(*args, **kwargs)
             self._counter.add(operator, out, args, kwargs)
             return out
-        if operator.namespace != "prim" and not _nested(args):
+        # Operators on nested tensors cannot be taken apart.
+        nested = any(isinstance(leaf, torch.Tensor) and leaf.is_nested for leaf in tree_leaves(args))
+        if operator.namespace != "prim" and not nested:
             with self:
                 out = operator.decompose(*args, **kwargs)
             if out is not NotImplemented:
@@ -224,11 +226,6 @@ class _Dispatch(TorchDispatchMode):
         return any(
             isinstance(leaf, FakeTensor) and leaf.fake_mode not in self._fake_modes for leaf in tree_leaves(arguments)
         )
-
-
-def _nested(args: Any) -> bool:
-    """Says whether nested tensors are among the arguments, whose operators cannot be taken apart."""
-    return any(isinstance(leaf, torch.Tensor) and leaf.is_nested for leaf in tree_leaves(args))
 
 
 def _cost(operator: Any, name: str, out: Any, args: Any, kwargs: Any) -> Cost | None:

@@ -98,8 +98,11 @@ def other_flops(packet: Any, tensors: list[torch.Tensor], args: tuple[Any, ...],
     if name in _BAGS:
         return args[1].numel() * args[0].shape[-1]
     per_element = _flops_per_element(packet)
+    if per_element is None and name in _POOLINGS:  # windows cost their size for each input element that they step over
+        x, kernel, stride = args[0], args[1], (args[2] if len(args) > 2 and args[2] else args[1])
+        return x.numel() * prod(kernel) // prod(stride)
     if per_element is None:
-        return _pooling(packet, args)
+        return None
     if not per_element or not any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors):
         return 0
     scaled = kwargs.get("alpha", 1) != 1
@@ -136,14 +139,6 @@ _DISTANCES = {"_cdist_forward": 3, "_cdist_backward": 4}
 _BAGS = ("_embedding_bag", "_embedding_bag_forward_only", "_embedding_bag_backward", "_embedding_bag_dense_backward")
 
 _POOLINGS = ("max_pool2d_with_indices", "avg_pool2d")
-
-
-def _pooling(packet: Any, args: tuple[Any, ...]) -> int | None:
-    """Windows cost their size for each input element that they step over."""
-    if getattr(packet, "__name__", "") not in _POOLINGS:
-        return None
-    x, kernel, stride = args[0], args[1], (args[2] if len(args) > 2 and args[2] else args[1])
-    return x.numel() * prod(kernel) // prod(stride)
 
 
 @cache

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 ZeroStage = Literal[0, 1, 2, 3]
+ELEMENT_BYTES, PARAMETER_BYTES = 2, 16  # mixed precision: of a weight or activation; with gradient and Adam's state
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,7 @@ def all_gather_bytes(size_bytes: int, devices: int) -> int:
     return round(size_bytes * (devices - 1) / devices)
 
 
-def data_parallel(
-    parameters: int, devices: int, stage: ZeroStage = 0, *, element_bytes: int = 2, state_bytes: int = 12
-) -> Share:
+def data_parallel(parameters: int, devices: int, stage: ZeroStage = 0) -> Share:
     """Data parallelism, plain (stage 0) or with ZeRO; FSDP's full sharding is stage 3, its `SHARD_GRAD_OP` stage 2.
 
     Rajbhandari et al. 2020 (arXiv:1910.02054), table 1 and section 7: stage 1 divides the optimiser state, 2 the
@@ -47,52 +46,32 @@ def data_parallel(
         parameters: of the model.
         devices: how many share the work.
         stage: what is divided.
-        element_bytes: of a weight and of a gradient.
-        state_bytes: of optimiser state and master weight for each parameter; 12 for Adam in mixed precision.
     """
-    size = parameters * element_bytes
+    size = parameters * ELEMENT_BYTES
     weights = size / devices if stage >= 3 else size
     gradients = size / devices if stage >= 2 else size
-    state = parameters * state_bytes / (devices if stage >= 1 else 1)
+    state = (parameters * PARAMETER_BYTES - 2 * size) / (devices if stage >= 1 else 1)
     sent = 3 * all_gather_bytes(size, devices) if stage == 3 else all_reduce_bytes(size, devices)
     return Share(round(weights + gradients + state), sent)
 
 
-def tensor_parallel(
-    parameters: int,
-    devices: int,
-    *,
-    layers: int,
-    width: int,
-    tokens: int,
-    element_bytes: int = 2,
-    parameter_bytes: int = 16,
-) -> Share:
+def tensor_parallel(parameters: int, devices: int, *, layers: int, width: int, tokens: int) -> Share:
     """Each layer's matrices divided over the devices; `tokens` in the batch altogether.
 
     Shoeybi et al. 2019 (arXiv:1909.08053), section 3: two all-reduces of [tokens, width] a layer forward, two backward.
     """
-    each = all_reduce_bytes(tokens * width * element_bytes, devices)
-    return Share(round(parameters * parameter_bytes / devices), 4 * layers * each)
+    each = all_reduce_bytes(tokens * width * ELEMENT_BYTES, devices)
+    return Share(round(parameters * PARAMETER_BYTES / devices), 4 * layers * each)
 
 
-def pipeline_parallel(
-    parameters: int,
-    devices: int,
-    *,
-    layers: int,
-    width: int,
-    tokens: int,
-    element_bytes: int = 2,
-    parameter_bytes: int = 16,
-) -> Share:
+def pipeline_parallel(parameters: int, devices: int, *, layers: int, width: int, tokens: int) -> Share:
     """Layers divided over the devices: each hands [tokens, width] on forward, and its gradient back.
 
     The share is that of the device with most layers, all taken for equally large.
     """
     boundaries = 0 if devices == 1 else 2
     held = fullest_stage(layers, devices)
-    return Share(round(parameters * parameter_bytes * held), boundaries * tokens * width * element_bytes)
+    return Share(round(parameters * PARAMETER_BYTES * held), boundaries * tokens * width * ELEMENT_BYTES)
 
 
 def fullest_stage(layers: int, devices: int) -> float:

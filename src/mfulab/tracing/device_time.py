@@ -99,8 +99,8 @@ class DeviceTime:
         found = {name: self._reading(name, value) for name, value in values.items()}
         return {**found, **self._launches(idle), **self._occupancy(), **self._operators(compute)}
 
-    def _reading(self, name: str, value: float | None, reason: str = "", source: str = SOURCE) -> Reading:
-        return Reading(value, ALL_UNITS[name], source, self.window.length / 1e9, reason)
+    def _reading(self, name: str, value: float | None, source: str = SOURCE) -> Reading:
+        return Reading(value, ALL_UNITS[name], source, self.window.length / 1e9)
 
     def _operators(self, compute: int) -> Readings:
         spent, wall = self.spent, self.window.length
@@ -144,7 +144,7 @@ class DeviceTime:
         weights = (self.end - self.begin)[known]
         if not known.any() or not weights.sum():
             return missing({name: "%"}, SOURCE, "the trace estimates none")
-        return {name: self._reading(name, float(np.average(shares[known], weights=weights)), "", "launch arithmetic")}
+        return {name: self._reading(name, float(np.average(shares[known], weights=weights)), "launch arithmetic")}
 
     def kernels(self) -> list[dict[str, object]]:
         """A row for each kernel and copy, the longest first: calls, summed seconds, share of all device time."""
