@@ -1,15 +1,14 @@
 """The look that all figures share: sizes for a projector, colours that everyone can tell apart, who measured when."""
 
 import textwrap
-from collections.abc import Iterable, Sequence
-from typing import Any, get_args
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, get_args
 from unicodedata import east_asian_width
 
 import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib import rc_context
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
@@ -30,6 +29,8 @@ LEAST = 6.0  # points: a legend in smaller letters cannot be read
 LETTERS = 128  # of the provenance: what fits the width of a figure
 MANY = 1500  # points beyond which an SVG holds them as one picture
 PALE = 0.35  # opacity of differences within the intervals
+LIMIT: dict[str, Any] = {"color": MUTED, "linewidth": 1, "linestyle": (0, (4, 3))}  # what values are held against
+Dash: TypeAlias = str | tuple[float, ...]
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
@@ -126,15 +127,9 @@ def colors(values: Iterable[str]) -> dict[str, str]:
     return {value: PALETTE[index % len(PALETTE)] for index, value in enumerate(dict.fromkeys(values))}
 
 
-def dashes(values: Iterable[str]) -> dict[str, str | tuple[int, tuple[float, ...]]]:
-    """A line style for each distinct value, in the order given."""
-    patterns: tuple[str | tuple[int, tuple[float, ...]], ...] = (
-        "-",
-        (0, (5, 2)),
-        (0, (1, 1.5)),
-        (0, (6, 2, 1, 2)),
-        (0, (3, 1, 1, 1, 1, 1)),
-    )
+def dashes(values: Iterable[str]) -> dict[str, Dash]:
+    """A line style for each distinct value, in the order given, as seaborn takes it."""
+    patterns: tuple[Dash, ...] = ("", (5, 2), (1, 1.5), (6, 2, 1, 2), (3, 1, 1, 1, 1, 1))
     return {value: patterns[index % len(patterns)] for index, value in enumerate(dict.fromkeys(values))}
 
 
@@ -177,6 +172,23 @@ def panels(figure: Figure, rows: Sequence[str], columns: Sequence[str], **shared
     return named
 
 
+def by_machine(figure: Figure, rows: pd.DataFrame, most: int = 3, **shared: Any) -> list[tuple[Axes, pd.DataFrame]]:
+    """A panel a machine, from left to right, with its rows."""
+    names = machines(rows, most)
+    grid = panels(figure, [""], names, **shared)
+    return [(grid["", name], rows[rows["machine"] == name]) for name in names]
+
+
+def label(figure: Figure, x: str = "", y: str = "") -> None:
+    """Names the x axes of the lowest panels and the y axes of the leftmost ones."""
+    for axes in figure.axes:
+        place = axes.get_subplotspec()
+        if x and place is not None and place.is_last_row():
+            axes.set_xlabel(x)
+        if y and place is not None and place.is_first_col():
+            axes.set_ylabel(y)
+
+
 def letters(text: str) -> int:
     """Width of a text in Latin letters; Hangul is nearly twice as wide."""
     return sum(2 if east_asian_width(letter) in "WF" else 1 for letter in text)
@@ -203,16 +215,14 @@ def dot(color: str, label: str, marker: str = "o", fill: str = "full") -> Line2D
     return Line2D([], [], color=color, label=label, marker=marker, linestyle="", fillstyle=fill, markeredgewidth=2)
 
 
-def line(color: str, label: str, linestyle: str | tuple[int, tuple[float, ...]] = "-") -> Line2D:
+def dots(colors: Mapping[Any, str], text: Texts, kind: str = "", marker: str = "o") -> list[Line2D]:
+    """A legend's entry for each value: its name of that kind, or its own text."""
+    return [dot(color, text.name(kind, name) if kind else text(name), marker) for name, color in colors.items()]
+
+
+def line(color: str, label: str, dash: Dash = "") -> Line2D:
     """A legend's entry for lines."""
-    return Line2D([], [], color=color, label=label, linestyle=linestyle)
-
-
-def pale(bars: Iterable[Artist], within: pd.Series) -> None:
-    """Makes marks pale where `within` is true, one a mark: a difference within the intervals."""
-    for bar, is_within in zip(bars, within, strict=True):
-        if is_within:
-            bar.set_alpha(PALE)
+    return Line2D([], [], color=color, label=label, linestyle=(0, dash) if dash else "-")
 
 
 def within(differences: pd.Series, text: Texts) -> list[Line2D]:

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent, quantity
 from mfulab.report import trust
-from mfulab.report.drawing import matmuls, runs, style
+from mfulab.report.drawing import kinds, matmuls, runs, style
 from mfulab.report.frames import Tables, ok, own, with_machine
 
 TABLES = ("matmul", "environment")
@@ -82,17 +82,15 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a precision: speed over size, each size coloured by the largest tile that it fills."""
     names = {precision: text.name("precision", precision) for precision in dict.fromkeys(rows["precision"])}
     grid = style.panels(figure, [""], list(names.values()))
-    colors = dict(zip(TILES, style.PALETTE, strict=False))
+    colors = {each: color for each, color in zip(TILES, style.PALETTE, strict=False) if (rows["tile"] == each).any()}
     for precision, name in names.items():
         axes, here = grid["", name], rows[rows["precision"] == precision]
-        axes.plot(range(len(here)), here["tflop_s"] * 1e3, color=style.GRID, linewidth=1.5, zorder=1)
-        drawn = axes.scatter(range(len(here)), here["tflop_s"] * 1e3, color=here["tile"].map(colors), s=60, zorder=2)
-        runs.mark(drawn, here, "n", "tflop_s")
-        axes.set_xticks(range(len(here)), [f"{n:g}" for n in here["n"]], rotation=90, fontsize=9)
-        axes.set_xlabel(text("size"))
-        axes.set_ylim(0, 1.1e3 * here["tflop_s"].max())
+        here = here.assign(place=range(len(here)), gflop_s=1e3 * here["tflop_s"])
+        axes.plot(here["place"], here["gflop_s"], color=style.GRID, linewidth=1.5, zorder=1)
+        kinds.points(axes, here, "place", "gflop_s", "n", "tflop_s", hue="tile", colors=colors, s=60)
+        axes.set_xticks(here["place"], [f"{n:g}" for n in here["n"]], rotation=90, fontsize=9)
+        axes.set_ylim(0, 1.1 * here["gflop_s"].max())
         axes.set_title(" · ".join([here["machine"].iloc[0], here["kernel"].iloc[0], name]))
-    grid["", next(iter(names.values()))].set_ylabel("GFLOP/s")
-    present = [each for each in TILES if (rows["tile"] == each).any()]
-    words = {each: text("multiple", tile=each) if each > 1 else text("no_multiple") for each in present}
-    style.legend(figure, [*(style.dot(colors[each], words[each]) for each in present), *runs.key(rows, text)])
+    style.label(figure, text("size"), "GFLOP/s")
+    words = {each: text("multiple", tile=each) if each > 1 else text("no_multiple") for each in colors}
+    style.legend(figure, [*(style.dot(colors[each], words[each]) for each in colors), *runs.key(rows, text)])

@@ -7,7 +7,7 @@ from mfulab.core.groups import LEAKED_STEPS
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent, quantity
 from mfulab.report import trust
-from mfulab.report.drawing import labels, runs, style, ticks
+from mfulab.report.drawing import kinds, runs, style, ticks
 from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
 
 TABLES = ("profile", "environment")
@@ -79,30 +79,26 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """For each machine, a line a case: time relative to no_grad on the left, peak memory on the right."""
     machines = style.machines(rows, 2)
     shown = rows[rows["machine"].isin(machines)]
-    shown = shown.assign(case=[text("case", model=row.model, batch=int(row.batch_size)) for row in shown.itertuples()])
+    shown = shown.assign(
+        case=[text("case", model=row.model, batch=int(row.batch_size)) for row in shown.itertuples()],
+        memory_mib=shown["memory_bytes"] / 2**20,
+    )
     order = shown.sort_values(["model", "batch_size"], kind="stable")["case"].drop_duplicates()
     cases = list(order.iloc[:MOST])[::-1]
     columns = [text("times"), text("memory")]
     grid = style.panels(figure, machines, columns, sharey=True)
     if len(machines) == 1:
         style.fit(figure, len(cases))
-    ways = [way for way in WAYS if (shown["autograd"] == way).any()]
+    colors = {way: color for way, color in COLORS.items() if (shown["autograd"] == way).any()}
     for machine in machines:
         left, right = (grid[machine, column] for column in columns)
         here = shown[(shown["machine"] == machine) & shown["case"].isin(cases)]
-        for number, way in enumerate(ways):
-            one = here[here["autograd"] == way]
-            places = one["case"].map(cases.index) + 0.18 * ((len(ways) - 1) / 2 - number)
-            [time] = left.plot(one["relative"], places, "o", color=COLORS[way])
-            [memory] = right.plot(one["memory_bytes"] / 2**20, places, "o", color=COLORS[way])
-            runs.mark(time, one, "relative", "time_s")
-            runs.mark(memory, one, "memory_bytes")
+        heights = kinds.lanes(left, here, "case", cases, hue="autograd", hues=[*colors], apart=0.18)
+        look = {"hue": "autograd", "colors": colors}
+        kinds.points(left, here.assign(place=heights), "relative", "place", "relative", "time_s", **look)
+        kinds.points(right, here.assign(place=heights), "memory_mib", "place", "memory_bytes", **look)
         left.axvline(100, color=style.MUTED, linewidth=1)
         left.set_xlim(min(90.0, 0.95 * here["relative"].min()), max(110.0, 1.05 * here["relative"].max()))
-        left.set_yticks(range(len(cases)), cases)
-        left.set_ylim(-0.6, len(cases) - 0.4)
         right.set_xscale("log")
         ticks.decades(right.xaxis, 5)
-    entries = [style.dot(COLORS[way], text.name("autograd", way)) for way in ways]
-    style.legend(figure, entries + runs.key(shown, text))
-    labels.settle(figure)
+    style.legend(figure, style.dots(colors, text, "autograd") + runs.key(shown, text))

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import quantity, significant
 from mfulab.report import trust
-from mfulab.report.drawing import labels, runs, style, ticks
+from mfulab.report.drawing import kinds, runs, style, ticks
 from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
 
 TABLES = ("profile", "environment")
@@ -72,27 +72,21 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     finite = here["pays_after"][np.isfinite(here["pays_after"])]
     end = 10 ** min(DECADES, math.ceil(math.log10(max(100.0, 3 * finite.max() if len(finite) else 100.0))))
     steps = np.geomspace(1, end, 120)
+    style.label(figure, text("steps"), text("time"))
     for (name, model), axes in grid.items():
         cases = here[(here["model"] == model) & (here["batch_size"] == batches[names.index(name)])]
-        axes.set(xscale="log", yscale="log", xlim=(1, end))
-        for _, row in cases.drop_duplicates("execution").iterrows():
-            color = colors[row["execution"]]
-            [line] = axes.plot(steps, 1e3 * (row["time_s"] + row["compile_s"] / steps), color=color)
+        cases = cases.drop_duplicates("execution").assign(eager_ms=1e3 * cases["eager_s"])
+        axes.set(xscale="log", yscale="log", xlim=(1, end), visible=len(cases) > 0)
+        for _, row in cases.iterrows():
+            times = 1e3 * (row["time_s"] + row["compile_s"] / steps)
+            [line] = axes.plot(steps, times, color=colors[row["execution"]])
             runs.mark(line, row.to_frame().T, "compile_s", "time_s", "eager_s")
-            if row["pays_after"] <= end:
-                [dot] = axes.plot(row["pays_after"], 1e3 * row["eager_s"], "o", color=color)
-                runs.mark(dot, row.to_frame().T, "pays_after", "compile_s")
-        if cases.empty:
-            axes.set_visible(False)
-            continue
-        axes.axhline(1e3 * cases["eager_s"].iloc[0], color=style.MUTED, linewidth=1.5)
+            axes.axhline(row["eager_ms"], color=style.MUTED, linewidth=1.5)
+        paid = cases[cases["pays_after"] <= end]
+        told = ("pays_after", "compile_s")
+        kinds.points(axes, paid, "pays_after", "eager_ms", *told, hue="execution", colors=colors)
         ticks.decades(axes.yaxis, 5)
         ticks.decades(axes.xaxis, 5)
-        if name == names[-1]:
-            axes.set_xlabel(text("steps"))
-        if model == models[0]:
-            axes.set_ylabel(text("time"))
     entries = [style.line(color, text.name("execution", name)) for name, color in colors.items()]
     eager = style.line(style.MUTED, text.name("execution", BASELINE))
     style.legend(figure, [eager, *entries, *runs.key(here, text)])
-    labels.settle(figure)

@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent, quantity, significant
-from mfulab.report.drawing import runs, style, ticks
+from mfulab.report.drawing import kinds, runs, style, ticks
 from mfulab.report.frames import Tables, ok, one_each, own, with_machine
 
 TABLES = ("profile", "environment")
@@ -55,27 +55,21 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a mode, a group of bars a batch size: time relative to the library's, logarithmic; MFU behind it."""
     modes = style.modes(rows, text)
-    grid = style.panels(figure, [""], list(modes.values()), sharey=True)
-    cases = sorted(rows["batch_size"].unique())
+    grid = style.panels(figure, [""], list(modes.values()))
+    cases = {batch: text("batch", count=int(batch)) for batch in sorted(rows["batch_size"].unique(), reverse=True)}
     style.fit(figure, 2 * len(cases))
-    colors = dict(zip(THREE_WAYS, style.PALETTE, strict=False))
+    present = [way for way in THREE_WAYS if (rows["model"] == way).any()]
+    colors = dict(zip(present, style.PALETTE, strict=False))
     longest, lowest = rows["factor"].max(), rows["factor"].min() / 2
+    shares = [f" · {percent(mfu)} %" if mfu == mfu else "" for mfu in rows["mfu_percent"]]
+    behind = [f"{significant(factor, 2)}×{share}" for factor, share in zip(rows["factor"], shares, strict=True)]
+    rows = rows.assign(case=rows["batch_size"].map(cases), behind=behind)
+    look = {"hue": "model", "colors": colors, "order": list(cases.values()), "words": "behind", "fontsize": 10}
     for mode, name in modes.items():
-        axes = grid["", name]
-        here = rows[rows["mode"] == mode]
-        heights = here["batch_size"].map(cases.index) + 0.27 - 0.27 * here["model"].map(THREE_WAYS.index)
-        bars = axes.barh(heights, here["factor"], height=0.24, color=here["model"].map(colors))
-        runs.mark(bars, here, "factor", "time_s", "mfu_percent")
-        for height, row in zip(heights, here.itertuples(), strict=True):
-            words = f" {significant(row.factor, 2)}×"
-            if row.mfu_percent == row.mfu_percent:
-                words += f" · {percent(row.mfu_percent)} %"
-            axes.text(row.factor, height, words, va="center", fontsize=10)
-        axes.set_yticks(range(len(cases)), [text("batch", count=int(each)) for each in cases])
+        axes, here = grid["", name], rows[rows["mode"] == mode]
         axes.set_xscale("log")
+        kinds.bars(axes, here, "factor", "case", "factor", "time_s", "mfu_percent", **look)
         axes.set_xlim(lowest, max(6, longest) * (longest / lowest) ** 0.6)
         ticks.decades(axes.xaxis)
-        axes.set_xlabel(text("relative"))
-        axes.grid(axis="y", visible=False)
-    present = [way for way in THREE_WAYS if (rows["model"] == way).any()]
-    style.legend(figure, [*(style.dot(colors[way], text(way), "s") for way in present), *runs.key(rows, text)])
+    style.label(figure, text("relative"))
+    style.legend(figure, [*style.dots(colors, text, marker="s"), *runs.key(rows, text)])

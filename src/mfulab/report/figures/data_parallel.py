@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent, quantity, significant
 from mfulab.report import trust
-from mfulab.report.drawing import labels, runs, style
+from mfulab.report.drawing import kinds, runs, style
 from mfulab.report.frames import Tables, ok, one_each, with_machine
 
 TABLES = ("profile", "environment")
@@ -82,50 +82,41 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """For each machine efficiency by job, and beside it a bar a rank: its step, less communication not hidden."""
     machines = style.machines(rows, 2)
     columns = [text("efficiency"), text("ranks")]
-    grid = style.panels(figure, machines, columns, sharey="row")
-    shown = {
-        machine: rows[rows["machine"] == machine].sort_values(["efficiency"]).tail(MOST).reset_index(drop=True)
-        for machine in machines
-    }
-    most = max(map(len, shown.values()))
-    figure.set_figheight(len(machines) * (1.2 + 0.42 * max(3, most)) + 0.8)
+    grid = style.panels(figure, machines, columns)
+    shown = {name: rows[rows["machine"] == name].nlargest(MOST, "efficiency") for name in machines}
+    figure.set_figheight(len(machines) * (1.2 + 0.42 * max(3, *map(len, shown.values()))) + 0.8)
     style.arrange(figure)
     for machine, here in shown.items():
         left, right = (grid[machine, column] for column in columns)
-        bars = left.barh(here.index, here["efficiency"], color=style.MUTED, height=0.6)
-        runs.mark(bars, here, "efficiency", "samples_per_s", "exposed_communication_ms")
-        for place, row in here.iterrows():
-            share = "" if pd.isna(row["mfu_percent"]) else f", MFU {text('share_of', share=row['mfu_percent'])}"
-            said, behind = (
-                f"{text('share_of', share=row['efficiency'])}{share}",
-                {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1},
-            )
-            left.text(row["efficiency"] + 2, place, said, va="center", fontsize=8, bbox=behind)
-            _ranks(right, place, here.loc[[place]])
-        left.axvline(100, color=style.MUTED, linewidth=1, linestyle="--")
-        left.set_xlim(0, 1.7 * max(100, here["efficiency"].max()))
-        left.set_xticks([0, 50, 100])
-        left.set_yticks(here.index, [job(row, text) for _, row in here.iterrows()], fontsize=8)
-        left.set_ylim(-0.6, len(here) - 0.4)
-        for axes in (left, right):
-            axes.grid(axis="y", visible=False)
-        if machine == machines[-1]:
-            left.set_xlabel(text("percent"))
-            right.set_xlabel(text("milliseconds"))
+        here = here.assign(
+            job=[job(row, text) for _, row in here.iterrows()],
+            words=[
+                text("share_of", share=row.efficiency)
+                + ("" if pd.isna(row.mfu_percent) else f", MFU {text('share_of', share=row.mfu_percent)}")
+                for row in here.itertuples()
+            ],
+        )
+        left.axvline(100, **style.LIMIT)
+        told = ("efficiency", "samples_per_s", "exposed_communication_ms")
+        kinds.bars(left, here, told[0], "job", *told, words="words", fontsize=8, colors=style.MUTED, width=0.6)
+        left.tick_params(axis="y", labelsize=8)
+        left.set(xlim=(0, 1.7 * max(100, here["efficiency"].max())), xticks=[0, 50, 100])
+        for place, (_, row) in enumerate(here.iterrows()):
+            _ranks(right, place, row)
+        right.set(ylim=left.get_ylim(), yticks=[])
+    grid[machines[-1], columns[0]].set_xlabel(text("percent"))
+    grid[machines[-1], columns[1]].set_xlabel(text("milliseconds"))
     parts = [style.dot(COMPUTE, text("computes"), "s"), style.dot(EXPOSED, text("not_hidden"), "s")]
     style.legend(figure, parts + runs.key(rows, text))
-    labels.settle(figure)
 
 
-def _ranks(axes: Axes, place: int, job: pd.DataFrame) -> None:
+def _ranks(axes: Axes, place: int, row: pd.Series) -> None:
     """Thin bars of one job, rank 0 above; without a trace the whole step in one colour."""
-    ranks: list[dict[str, float]] = json.loads(job["ranks"].iloc[0])
-    height = 0.7 / len(ranks)
-    for number, rank in enumerate(ranks):
-        exposed = min(rank.get("exposed_ms", 0.0), rank["time_ms"])
-        middle = place + 0.35 - height * (number + 0.5)
-        computes = axes.barh(middle, rank["time_ms"] - exposed, height=0.9 * height, color=COMPUTE)
-        waits = axes.barh(middle, exposed, left=rank["time_ms"] - exposed, height=0.9 * height, color=EXPOSED)
-        told = job.assign(rank=number, time_ms=rank["time_ms"], exposed_ms=exposed)
-        for bars in (computes, waits):
-            runs.mark(bars, told, "rank", "time_ms", "exposed_ms")
+    ranks = pd.DataFrame(json.loads(row["ranks"])).reindex(columns=["time_ms", "exposed_ms"])
+    ranks = ranks.assign(rank=range(len(ranks)), run=row["run"], doubtful=row[runs.DOUBTFUL])
+    ranks["exposed_ms"] = ranks[["exposed_ms", "time_ms"]].fillna({"exposed_ms": 0}).min(axis=1)
+    computes, height = ranks["time_ms"] - ranks["exposed_ms"], 0.7 / len(ranks)
+    middles = place - 0.35 + height * (ranks["rank"] + 0.5)
+    for width, left, color in ((computes, 0, COMPUTE), (ranks["exposed_ms"], computes, EXPOSED)):
+        bars = axes.barh(middles, width, left=left, height=0.9 * height, color=color)
+        runs.mark(bars, ranks, "rank", "time_ms", "exposed_ms")

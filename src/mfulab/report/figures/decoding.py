@@ -5,14 +5,14 @@ from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent, significant
-from mfulab.report.drawing import curves, labels, runs, style, ticks
+from mfulab.report.drawing import curves, kinds, labels, runs, style, ticks
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("profile", "environment")
 TOPIC = "batch_size"
 ORDER = 2
 WORDS = ("mbu_percent", "mfu_percent")
-DASHES = dict(zip(WORDS, ("-", "--"), strict=True))
+DASHES = dict(zip(WORDS, ("", (4, 2)), strict=True))
 
 
 def rows(tables: Tables) -> pd.DataFrame:
@@ -53,34 +53,26 @@ def _experts(rows: pd.DataFrame, text: Texts) -> list[str]:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine, both axes logarithmic; MBU solid, MFU dashed, colour is the precision."""
-    machines = style.machines(rows)
-    grid = style.panels(figure, machines, [""], sharex=True)
+    grid = style.panels(figure, style.machines(rows), [""], sharex=True)
     colors = style.precision_colors(rows["precision"])
-    ends: dict[str, list[tuple[float, float, str, str]]] = {machine: [] for machine in machines}
-    for keys, line in rows.groupby(curves.KEYS, sort=False, dropna=False):
-        series = dict(zip(curves.KEYS, keys, strict=True))
-        if series["machine"] not in machines:
-            continue
-        for column, dash in DASHES.items():
-            [drawn] = grid[series["machine"], ""].plot(
-                line["batch_size"], line[column], color=colors[series["precision"]], linestyle=dash, marker="o"
-            )
-            runs.mark(drawn, line, "batch_size", column)
-        last = line.iloc[-1]
-        ends[series["machine"]].append((last["batch_size"], last["mbu_percent"], series["model"], style.INK))
+    each = rows.melt([*rows.columns.drop([*DASHES])], [*DASHES], "share_of", "share")
+    look = {"by": [*curves.KEYS, "share_of"], "hue": "precision", "colors": colors, "dash": "share_of"}
     for (machine, _), axes in grid.items():
+        here = each[each["machine"] == machine].sort_values("batch_size")
+        kinds.lines(axes, here, "batch_size", "share", dashes=DASHES, **look)
         ticks.doublings(axes, rows["batch_size"])
         axes.set_yscale("log")
         axes.axhline(100, color=style.MUTED, linewidth=1)
         axes.margins(y=0.1)
         ticks.decades(axes.yaxis)
         axes.set_ylabel(text("share"))
-        if machine == machines[-1]:
-            axes.set_xlabel(text("batch_size"))
+    style.label(figure, text("batch_size"))
     entries = [style.line(color, text.name("precision", name)) for name, color in colors.items()]
     entries += [style.line(style.MUTED, text(column), dash) for column, dash in DASHES.items()]
     style.legend(figure, entries + runs.key(rows, text))
     labels.settle(figure)
-    for machine, named in ends.items():
-        highest = {name: (x, y, name, color) for x, y, name, color in sorted(named, key=lambda end: end[1])}
-        labels.at_line_ends(grid[machine, ""], list(highest.values()))
+    for (machine, _), axes in grid.items():
+        ends = rows[rows["machine"] == machine].groupby(curves.KEYS, sort=False, dropna=False).tail(1)
+        highest = ends.sort_values("mbu_percent").drop_duplicates("model", keep="last")
+        named = highest[["batch_size", "mbu_percent", "model"]].itertuples(index=False, name=None)
+        labels.at_line_ends(axes, [(*end, style.INK) for end in named])

@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import quantity, significant
-from mfulab.report.drawing import runs, style
+from mfulab.report.drawing import kinds, style
 from mfulab.report.frames import Tables, ok
 
 TABLES = ("flops",)
@@ -44,27 +44,18 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """Dots on a logarithmic scale: forward, and forward with backward."""
     style.fit(figure, len(rows))
     axes = figure.subplots()
-    heights = range(len(rows))
-    whole = rows["forward_per_sample"] + rows["backward_per_sample"]
-    axes.hlines(heights, rows["forward_per_sample"], whole, color=style.GRID, linewidth=4)
-    [forward] = axes.plot(rows["forward_per_sample"], heights, "o", color=style.PALETTE[0], markersize=8)
-    [both] = axes.plot(whole, heights, "o", color=style.PALETTE[1], markersize=8)
-    runs.mark(forward, rows, "forward_per_sample")
-    runs.mark(both, rows, "backward_per_sample", "other_per_sample")
-    far = whole.fillna(rows["forward_per_sample"])
-    for height, (place, flops, parameters) in enumerate(
-        zip(far, rows["forward_per_sample"], rows["parameters"], strict=True)
-    ):
-        words = text("label", forward=flops, parameters=parameters)
-        axes.annotate(
-            words, (place, height), (9, 0), textcoords="offset points", va="center", fontsize=9, color=style.MUTED
-        )
-    names = [
-        f"{model} ({length:.0f})" if length == length else model
-        for model, length in rows[["model", "sequence_length"]].itertuples(index=False)
-    ]
-    axes.set_yticks(heights, names, fontsize=10 if len(rows) > 14 else 11)
-    axes.set_ylim(-0.6, len(rows) - 0.4)
+    lengths = [f" ({length:.0f})" if length == length else "" for length in rows["sequence_length"]]
+    rows = rows.assign(both=rows["forward_per_sample"] + rows["backward_per_sample"], place=range(len(rows)))
+    kinds.lanes(axes, rows, "model", rows["model"] + lengths, fontsize=10 if len(rows) > 14 else 11)
+    axes.hlines(rows["place"], rows["forward_per_sample"], rows["both"], color=style.GRID, linewidth=4)
+    kinds.points(axes, rows, "forward_per_sample", "place", "forward_per_sample", s=64)
+    both = ("both", "place", "backward_per_sample", "other_per_sample")
+    kinds.points(axes, rows, *both, colors=style.PALETTE[1], s=64)
+    far = rows["both"].fillna(rows["forward_per_sample"])
+    for row, end in zip(rows.itertuples(), far, strict=True):
+        words = text("label", forward=row.forward_per_sample, parameters=row.parameters)
+        beside = {"textcoords": "offset points", "va": "center", "fontsize": 9, "color": style.MUTED}
+        axes.annotate(words, (end, row.place), (9, 0), **beside)
     axes.grid(axis="y", visible=False)
     axes.set_xscale("log")
     axes.set_xlim(right=far.max() * 30)

@@ -62,30 +62,19 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     machines, titles = style.machines(rows), style.modes(rows, text)
     grid = style.panels(figure, machines, list(titles.values()), sharex=True)
     colors = style.precision_colors(rows["precision"])
-    for machine, mode in ((machine, mode) for machine in machines for mode in titles):
-        axes = grid[machine, titles[mode]]
-        here = rows[(rows["machine"] == machine) & (rows["mode"] == mode)]
+    panels = {}
+    for (machine, mode), here in rows[rows["machine"].isin(machines)].groupby(["machine", "mode"], sort=False):
+        panels[grid[machine, titles[mode]]] = here
+        points.scatter(grid[machine, titles[mode]], here, *PLACE, colors)
+    for axes in figure.axes:
         axes.set(xscale="log", yscale="log")
-        points.scatter(axes, here, *PLACE, colors)
         axes.margins(y=0.1)
         ticks.decades(axes.yaxis)
-        if machine == machines[-1]:
-            axes.set_xlabel(text("flops"))
-    for machine in machines:
-        grid[machine, next(iter(titles.values()))].set_ylabel(text("time"))
-    style.legend(
-        figure,
-        [
-            *(style.dot(color, text.name("precision", name)) for name, color in colors.items()),
-            style.line(style.MUTED, text("speed"), "--"),
-            *runs.key(rows, text),
-        ],
-    )
+    style.label(figure, text("flops"), text("time"))
+    speed = style.line(style.MUTED, text("speed"), (4, 2))
+    style.legend(figure, [*style.dots(colors, text, "precision"), speed, *runs.key(rows, text)])
     labels.settle(figure)
-    for (machine, title), axes in grid.items():
-        here = rows[(rows["machine"] == machine) & (rows["mode"].map(titles) == title)]
-        if here.empty:
-            continue
+    for axes, here in panels.items():
         _draw_speeds(axes, here["speed"])
         lines = [place for line in axes.lines for place in line.get_xydata().tolist()]
         points.name_highest(axes, here, *PLACE, lines)
@@ -94,7 +83,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
 def _draw_speeds(axes: Axes, speeds: pd.Series) -> None:
     """Dashed lines of equal FLOP/s, a power of ten each, behind the points and without moving the limits."""
     limits = axes.get_xlim(), axes.get_ylim()
-    across = np.geomspace(limits[0][0], limits[0][1], 60)
+    across = np.geomspace(*limits[0], 60)
     for power in range(int(np.floor(np.log10(speeds.min()))), int(np.ceil(np.log10(speeds.max()))) + 1):
         axes.plot(across, across / 10.0**power, color=style.MUTED, linestyle="--", linewidth=0.8, zorder=0)
     axes.set(xlim=limits[0], ylim=limits[1])

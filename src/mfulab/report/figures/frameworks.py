@@ -4,14 +4,14 @@ import itertools
 import json
 
 import pandas as pd
-from matplotlib.axes import Axes
+import seaborn as sns
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent, quantity, significant
 from mfulab.report import trust
-from mfulab.report.drawing import runs, style, ticks
+from mfulab.report.drawing import kinds, runs, style, ticks
 from mfulab.report.frames import Tables, alone, ok, one_each, own, with_machine
 
 TABLES = ("profile", "environment")
@@ -118,18 +118,26 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     grid = list(figure.subplots(lines, min(2, panels), squeeze=False).flat)
     colors = dict(zip(EXECUTIONS, style.PALETTE, strict=False))
     for axes, ((model, mode, batch), here) in zip(grid, cases, strict=False):
-        _bars(axes, here, colors, text)
+        here = here.assign(
+            name=[text(name) for name in here["execution"]],
+            time_ms=1e3 * here["time_s"],
+            behind=[_behind(row, text) for _, row in here.iterrows()],
+        )
+        told = ("time_s", "time_ci_low_s", "time_ci_high_s", "mfu_percent")
+        look = {"hue": "execution", "colors": colors, "dodge": False, "words": "behind"}
+        kinds.bars(axes, here, "time_ms", "name", *told, **look)
+        axes.set_xlim(0, 2.4 * here["time_ms"].max())
+        axes.locator_params(axis="x", nbins=5)
         axes.set_title(f"{text.name('model', model)} · {text.name('mode', mode)}")
         axes.set_xlabel(text("time", batch=int(batch)))
     if apart:
         axes = grid[len(cases)]
-        dashes = style.dashes(EXECUTIONS)
-        for name, values in apart.items():
-            heights = [value or None for value in values]  # a logarithmic axis has no place for what agrees exactly
-            axes.plot(
-                range(1, len(values) + 1), heights, color=colors[name], linestyle=dashes[name], marker=".", markersize=5
-            )
-        axes.axhline(TOLERANCE_PERCENT, color=style.MUTED, linewidth=1, linestyle=(0, (4, 3)))
+        # A logarithmic axis has no place for what agrees exactly.
+        steps = [(name, step, off or None) for name, values in apart.items() for step, off in enumerate(values, 1)]
+        off = pd.DataFrame(steps, columns=["execution", "step", "off"]).astype({"off": float})
+        sns.lineplot(off, x="step", y="off", hue="execution", palette=colors, style="execution", legend=False, ax=axes,
+                     dashes=style.dashes(EXECUTIONS), estimator=None, marker=".", markersize=5)  # fmt: skip
+        axes.axhline(TOLERANCE_PERCENT, **style.LIMIT)
         axes.set_yscale("log")
         ticks.decades(axes.yaxis, most=6)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -141,15 +149,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     style.legend(figure, runs.key(rows, text))
 
 
-def _bars(axes: Axes, here: pd.DataFrame, colors: dict[str, str], text: Texts) -> None:
-    heights = range(len(here))[::-1]
-    bars = axes.barh(list(heights), here["time_s"] * 1e3, color=here["execution"].map(colors), height=0.7)
-    runs.mark(bars, here, "time_s", "time_ci_low_s", "time_ci_high_s", "mfu_percent")
-    for height, row in zip(heights, here.itertuples(), strict=True):
-        parts = [f"{percent(row.mfu_percent)} %"] if row.mfu_percent == row.mfu_percent else []
-        parts += [text("after", time=quantity(row.compile_s, "s"))] if row.compile_s == row.compile_s else []
-        axes.text(row.time_s * 1e3, height, " " + " · ".join(parts), va="center", fontsize=9)
-    axes.set_yticks(list(heights), [text(name) for name in here["execution"]], fontsize=10)
-    axes.set_xlim(0, 2.4e3 * here["time_s"].max())
-    axes.locator_params(axis="x", nbins=5)
-    axes.grid(axis="y", visible=False)
+def _behind(row: pd.Series, text: Texts) -> str:
+    parts = [f"{percent(row['mfu_percent'])} %"] if pd.notna(row["mfu_percent"]) else []
+    parts += [text("after", time=quantity(row["compile_s"], "s"))] if pd.notna(row["compile_s"]) else []
+    return " · ".join(parts)

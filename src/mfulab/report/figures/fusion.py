@@ -1,6 +1,5 @@
 """Operators without a matmul: the time that their bytes predict against the measured one, fused and not."""
 
-import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -8,7 +7,7 @@ from mfulab.core.formats import BY_DTYPE
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import quantity, significant
 from mfulab.report import trust
-from mfulab.report.drawing import labels, runs, style, ticks
+from mfulab.report.drawing import kinds, runs, style, ticks
 from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
 from mfulab.tables.join import BYTES_COUNTED_PER_ELEMENT
 
@@ -77,23 +76,17 @@ def _by_pages(rows: pd.DataFrame, text: Texts) -> list[str]:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine: colour is the model, the mark how it was issued; on the dashed line bytes explain the time."""
-    machines = style.machines(rows)
-    grid = style.panels(figure, [""], machines)
     colors = style.colors(sorted(rows["model"].unique()))
     low, high = rows[list(PLACE)].min(axis=None) / 2, rows[list(PLACE)].max(axis=None) * 2
-    for machine in machines:
-        axes = grid["", machine]
-        axes.plot(*[np.array([low, high])] * 2, color=style.MUTED, linewidth=1, linestyle=(0, (4, 3)))
-        for _, row in rows[rows["machine"] == machine].iterrows():
-            look = {"color": colors[row["model"]], "alpha": 0.8}
-            [drawn] = axes.plot(*row[list(PLACE)], MARKERS[row["execution"]], **look)
-            runs.mark(drawn, row.to_frame().T, *PLACE)
+    look = {"hue": "model", "colors": colors, "shape": "execution", "markers": MARKERS, "alpha": 0.8}
+    for axes, here in style.by_machine(figure, rows):
+        axes.axline((1, 1), (10, 10), **style.LIMIT)
+        kinds.points(axes, here, *PLACE, **look)
         axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), xlabel=text("predicted"))
         ticks.decades(axes.xaxis)
         ticks.decades(axes.yaxis)
-    grid["", machines[0]].set_ylabel(text("time"))
+    style.label(figure, y=text("time"))
     entries = [style.dot(color, name) for name, color in colors.items()]
     present = [name for name in MARKERS if (rows["execution"] == name).any()]
     marks = [style.dot(style.MUTED, text.name("execution", name), MARKERS[name]) for name in present]
     style.legend_rows(figure, [*entries, *marks, *runs.key(rows, text)], columns=4)
-    labels.settle(figure)

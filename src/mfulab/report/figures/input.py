@@ -1,13 +1,12 @@
 """Speed by source and workers of a DataLoader, and MFU against the time that the loop does not wait for it."""
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent, significant
 from mfulab.report import trust
-from mfulab.report.drawing import labels, runs, style
+from mfulab.report.drawing import kinds, runs, style
 from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
 
 TABLES = ("profile", "environment")
@@ -96,44 +95,27 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     grid = style.panels(figure, machines, columns)
     sources = style.colors(sorted(set(rows["loader_source"])))
     counts = sorted(set(rows["loader_workers"]))
+    rows = rows.assign(place=rows["loader_workers"].map(counts.index)).sort_values("loader_workers", kind="stable")
+    look = {"hue": "loader_source", "colors": sources}
+    marked = look | {"shape": "usual", "markers": {True: "o", False: VARIED_MARK}}
     for machine in machines:
         here = rows[rows["machine"] == machine]
         left, right = (grid[machine, column] for column in columns)
         case = here[ALIKE].value_counts().index[0]  # one model's speeds on one axis
-        _speeds(left, here[(here[ALIKE] == list(case)).all(axis=1)], sources, counts)
-        _explained(right, here, sources)
-        if machine == machines[-1]:
-            left.set_xlabel(text("workers"))
-            right.set_xlabel(text("not_waiting"))
+        one = here[(here[ALIKE] == list(case)).all(axis=1)]
+        told = ("samples_per_s", "input_wait_percent")
+        kinds.lines(left, one[one["usual"]], "place", "samples_per_s", *told, **look)
+        kinds.points(left, one[~one["usual"]], "place", "samples_per_s", *told, marker=VARIED_MARK, **look)
+        left.axhline(one["samples_per_s_device"].iloc[0], **style.LIMIT)
+        left.set_xticks(range(len(counts)), [f"{each:g}" for each in counts])
+        left.set_xlim(-0.3, len(counts) - 0.7)
+        left.set_ylim(bottom=0)
+        kinds.points(right, here, "not_waiting", "kept", "not_waiting", "kept", "mfu_percent", **marked)
+        right.axline((0, 0), (100, 100), **style.LIMIT)
+        right.set(xlim=(0, 105), ylim=(0, max(105, 1.05 * here["kept"].max())), ylabel=text("kept"))
         left.set_ylabel(text("samples"))
-        right.set_ylabel(text("kept"))
-    entries = [style.dot(color, text.name("loader_source", source)) for source, color in sources.items()]
+    grid[machines[-1], columns[0]].set_xlabel(text("workers"))
+    grid[machines[-1], columns[1]].set_xlabel(text("not_waiting"))
+    entries = style.dots(sources, text, "loader_source")
     entries += [] if rows["usual"].all() else [style.dot(style.MUTED, text("varied"), VARIED_MARK)]
     style.legend(figure, entries + runs.key(rows, text))
-    labels.settle(figure)
-
-
-def _speeds(axes: Axes, here: pd.DataFrame, sources: dict[str, str], counts: list[float]) -> None:
-    for source, color in sources.items():
-        line = here[(here["loader_source"] == source) & here["usual"]].sort_values("loader_workers")
-        places = [counts.index(each) for each in line["loader_workers"]]
-        [drawn] = axes.plot(places, line["samples_per_s"], color=color, marker="o")
-        runs.mark(drawn, line, "samples_per_s", "input_wait_percent")
-        varied = here[(here["loader_source"] == source) & ~here["usual"]]
-        places = [counts.index(each) for each in varied["loader_workers"]]
-        [drawn] = axes.plot(places, varied["samples_per_s"], VARIED_MARK, color=color)
-        runs.mark(drawn, varied, "samples_per_s", "input_wait_percent")
-    axes.axhline(here["samples_per_s_device"].iloc[0], color=style.MUTED, linewidth=1, linestyle="--")
-    axes.set_xticks(range(len(counts)), [f"{each:g}" for each in counts])
-    axes.set_xlim(-0.3, len(counts) - 0.7)
-    axes.set_ylim(bottom=0)
-
-
-def _explained(axes: Axes, here: pd.DataFrame, sources: dict[str, str]) -> None:
-    for (source, usual), some in here.groupby(["loader_source", "usual"], sort=False):
-        marker = "o" if usual else VARIED_MARK
-        [drawn] = axes.plot(some["not_waiting"], some["kept"], marker, color=sources[str(source)])
-        runs.mark(drawn, some, "not_waiting", "kept", "mfu_percent")
-    axes.axline((0, 0), (100, 100), color=style.MUTED, linewidth=1, linestyle="--")
-    axes.set_xlim(0, 105)
-    axes.set_ylim(0, max(105, 1.05 * here["kept"].max()))

@@ -2,12 +2,13 @@
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent
 from mfulab.report import frames, trust
-from mfulab.report.drawing import labels, points, runs, style, ticks
+from mfulab.report.drawing import points, style, ticks
 from mfulab.report.frames import Tables, ok, own, with_machine, with_traces
 from mfulab.tables import remedies
 from mfulab.tables.beside_ceiling import ABOVE_PEAK
@@ -81,39 +82,27 @@ def _named(row: pd.Series, text: Texts) -> str:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """One panel a machine; colour is the precision, shape the mode, size the batch."""
-    machines = style.machines(rows)
-    grid = style.panels(figure, [""], machines, sharex=True, sharey=True)
-    colors = style.precision_colors(rows["precision"])
     modes = style.modes(rows, text)
     shapes = dict(zip(modes, style.MARKERS, strict=False))
     top = max(105.0, 1.05 * rows["mfu_percent"].max())
     # Most runs read nearly 100 % busy: a logarithmic axis tells their MFU apart, and the other begins where they do.
     low, left = rows["mfu_percent"].min(), max(0.0, 10 * (rows["utilization_percent"].min() // 10) - 10)
-    is_wide = 0 < low < top / WIDE
-    named = _named_rows(rows)
-    for machine in machines:
-        axes, here = grid["", machine], rows[rows["machine"] == machine]
+
+    def finish(axes: Axes, here: pd.DataFrame) -> list[tuple[float, float]]:
         same = np.linspace(max(left, 0.1), 108, 60)
-        axes.plot(same, same, color=style.MUTED, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
-        points.scatter(axes, here, *PLACE, colors, shapes)
-        axes.set(xlim=(left, 108), xlabel=text("utilization"))
-        if not is_wide:
-            axes.set_ylim(0, top)
-        else:
-            axes.set(yscale="log", ylim=(low / 2, 1.6 * top))
+        axes.plot(same, same, zorder=1, **style.LIMIT)
+        if 0 < low < top / WIDE:
+            axes.set(yscale="log", ylim=(low / 2, 1.6 * top), xlim=(left, 108))
             ticks.decades(axes.yaxis)
-    grid["", machines[0]].set_ylabel(text("mfu"))
-    entries = [style.dot(colors[name], text.name("precision", name)) for name in colors]
-    entries += [style.dot(style.MUTED, word, shapes[mode]) for mode, word in modes.items()]
-    entries += [style.line(style.MUTED, text("diagonal"), (0, (4, 3)))]
-    entries += runs.key(rows, text)
-    style.legend(figure, entries + style.dot_size(rows["batch_size"], text))
-    labels.settle(figure)
-    for machine in machines:
-        here = rows[rows["machine"] == machine]
+        else:
+            axes.set(ylim=(0, top), xlim=(left, 108))
         # Of the diagonal and of what stands above it.
-        lines = [(share, share * above) for share in np.arange(max(left, 1), 108, 2) for above in (1, 1.06)]
-        points.name_highest(grid["", machine], here, *PLACE, lines, named)
+        return [(share, share * above) for share in np.arange(max(left, 1), 108, 2) for above in (1, 1.06)]
+
+    entries = [style.dot(style.MUTED, word, shapes[mode]) for mode, word in modes.items()]
+    entries += [style.line(style.MUTED, text("diagonal"), (4, 3))]
+    words = (text("utilization"), text("mfu"))
+    points.draw(rows, figure, text, PLACE, words, finish, shapes, entries, _named_rows(rows), sharex=True, sharey=True)
 
 
 def _named_rows(rows: pd.DataFrame) -> list[object]:

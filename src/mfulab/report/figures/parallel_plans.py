@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent, quantity
 from mfulab.flops.parallel import MICRO_BATCHES
-from mfulab.report.drawing import labels, runs, style
+from mfulab.report.drawing import kinds, style
 from mfulab.report.frames import Tables, ok
 
 TABLES = ("flops",)
@@ -59,20 +59,15 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """Two panels over the number of devices, a line a way, as far as there is such a plan."""
     columns = {"memory_bytes": text("memory"), "sent_bytes": text("sent")}
     grid = style.panels(figure, [""], list(columns.values()))
-    rows = rows.dropna(subset=["memory_bytes"])
-    colors, dashes = style.colors(rows["method"]), style.dashes(rows["method"].unique())
+    rows = rows.dropna(subset=["memory_bytes"]).sort_values("devices", kind="stable")
+    colors, dashes = style.colors(rows["method"]), style.dashes(rows["method"])
     counts = sorted(set(rows["devices"]))
+    rows = rows.assign(place=rows["devices"].map(counts.index), run=rows["method"])
+    look = {"hue": "method", "colors": colors, "dash": "method", "dashes": dashes, "s": 25}
     for column, title in columns.items():
         axes = grid["", title]
-        for method, here in rows.groupby("method", sort=False):
-            places = [counts.index(each) for each in here["devices"]]
-            line = dashes[method]
-            under = 2 if line == "-" else 3  # equal lines show through one another's gaps
-            look = {"color": colors[method], "linestyle": line, "marker": "o", "markersize": 5, "zorder": under}
-            runs.mark(axes.plot(places, here[column], **look)[0], here.assign(run=method), "devices", column)
+        kinds.lines(axes, rows, "place", column, "devices", column, **look)
         axes.set_yscale("log")
         axes.set_xticks(range(len(counts)), [str(each) for each in counts])
-        axes.set_xlabel(text("devices"))
-    grid["", columns["memory_bytes"]].set_ylabel(text("bytes"))
+    style.label(figure, text("devices"), text("bytes"))
     style.legend(figure, [style.line(colors[each], text.name("method", each), dashes[each]) for each in colors])
-    labels.settle(figure)

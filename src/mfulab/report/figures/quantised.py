@@ -1,13 +1,12 @@
 """Speed of quantised models against the same step before, with the bytes of their weights and their error."""
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent, quantity, significant
 from mfulab.report import trust
-from mfulab.report.drawing import labels, runs, style
+from mfulab.report.drawing import kinds, runs, style
 from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
 
 TABLES = ("profile", "environment")
@@ -74,42 +73,35 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine and case, a bar a scheme."""
     machines = style.machines(rows, 2)
     shown = rows[rows["machine"].isin(machines)]
+    schemes = [name for name in ORDER_OF_SCHEMES if (shown["quantisation"] == name).any()]
+    shares = shown[["relative", "mbu_percent"]].to_numpy()
     shown = shown.assign(
         case=[text("case", model=row["model"], **_case(row, text)) for _, row in shown.iterrows()],
-        place=shown["quantisation"].map(lambda name: -ORDER_OF_SCHEMES.index(name)),
+        words=[", ".join(text("share_of", share=each) for each in both if each == each) for both in shares],
+        named=shown["quantisation"].map({name: _name(name, shown, text) for name in schemes}),
     )
+    order = list(dict.fromkeys(shown.sort_values("quantisation", key=lambda c: c.map(schemes.index))["named"]))
     cases = list(dict.fromkeys(shown["case"]))[:MOST]
     grid = style.panels(figure, machines, cases, sharey=True, sharex=True)
     figure.set_figheight(1.8 + 2.6 * len(machines))
     style.arrange(figure)
-    names = shown.drop_duplicates("quantisation").set_index("place")
     for (machine, case), axes in grid.items():
-        _bars(axes, shown[(shown["machine"] == machine) & (shown["case"] == case)], text)
-        axes.set_yticks(list(names.index), [_name(row, shown, text) for _, row in names.iterrows()], fontsize=9)
+        here = shown[(shown["machine"] == machine) & (shown["case"] == case)]
+        axes.axvline(100, **style.LIMIT)
+        told = ("relative", "time_s", "mbu_percent")
+        look = {"order": order, "words": "words", "fontsize": 8, "width": 0.6}
+        kinds.bars(axes, here, "relative", "named", *told, pale="apart", **look)
+        axes.tick_params(axis="y", labelsize=9)
         axes.set_xlim(0, 1.9 * max(100, shown["relative"].max()))
         if machine == machines[-1] and case == cases[len(cases) // 2]:
             axes.set_xlabel(text("relative"))
     entries = [style.dot("none", text("behind")), *style.within(~shown["apart"], text)]
     style.legend(figure, entries + runs.key(shown, text))
-    labels.settle(figure)
 
 
-def _name(row: pd.Series, shown: pd.DataFrame, text: Texts) -> str:
-    """A scheme with its weights' bytes, its largest error, and the formats that it is held against."""
-    own = shown[shown["quantisation"] == row["quantisation"]]
+def _name(scheme: str, shown: pd.DataFrame, text: Texts) -> str:
+    """A scheme with its weights' bytes, its largest error, and the formats that it is compared with."""
+    own = shown[shown["quantisation"] == scheme]
     values = {"size": quantity(own["weight_bytes"].max(), "B"), "error": text("share_of", share=own["error"].max())}
     formats = "/".join(text.name("precision", each) for each in dict.fromkeys(own["precision"]))
-    return text("scheme", scheme=text.name("quantisation", row["quantisation"]), precision=formats, **values)
-
-
-def _bars(axes: Axes, here: pd.DataFrame, text: Texts) -> None:
-    bars = axes.barh(here["place"], here["relative"], color=style.PALETTE[0], height=0.6)
-    runs.mark(bars, here, "relative", "time_s", "mbu_percent")
-    style.pale(bars, ~here["apart"])
-    behind = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1}  # over the line at 100 %
-    for _, row in here.iterrows():
-        shares = [row["relative"], *([] if pd.isna(row["mbu_percent"]) else [row["mbu_percent"]])]
-        said = ", ".join(text("share_of", share=each) for each in shares)
-        axes.text(row["relative"] + 12, row["place"], said, va="center", fontsize=8, bbox=behind)
-    axes.axvline(100, color=style.MUTED, linewidth=1, linestyle="--")
-    axes.grid(axis="y", visible=False)
+    return text("scheme", scheme=text.name("quantisation", scheme), precision=formats, **values)

@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import quantity
-from mfulab.report.drawing import runs, style
+from mfulab.report.drawing import kinds, runs, style
 from mfulab.report.frames import Tables, ok, one_each, own, with_machine
 
 TABLES = ("profile", "environment")
@@ -58,23 +58,21 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A bar a run: the time of all its calls, with its counts behind it."""
-    models, executions = (list(dict.fromkeys(rows[name])) for name in ("model", "execution"))
+    models = {name: text.name("model", name) for name in dict.fromkeys(rows["model"])}
     style.fit(figure, 2 * len(models) + 1)
     axes = figure.subplots()
-    colors, width = style.colors(executions), 0.8 / len(executions)
-    places = rows["execution"].map(executions.index) + 0.5
-    heights = 0.4 - rows["model"].map(models.index) - width * places
-    bars = axes.barh(heights, rows["varied_s"], height=0.9 * width, color=rows["execution"].map(colors))
-    runs.mark(bars, rows, "varied_s", "recompilations", "graphs", "graph_breaks")
-    for height, row in zip(heights, rows.itertuples(), strict=True):
-        counted = row.recompilations == row.recompilations
-        values = {"count": int(row.recompilations), "breaks": int(row.graph_breaks)} if counted else {}
-        words = text("counted" if not row.graph_breaks else "counted_breaks", **values) if counted else ""
-        axes.text(row.varied_s, height, f" {words}", va="center", fontsize=9)
-    axes.set_yticks([-place for place in range(len(models))], [text.name("model", name) for name in models])
+    colors = style.colors(rows["execution"])
+    rows = rows.assign(named=rows["model"].map(models), behind=[_counted(row, text) for _, row in rows.iterrows()])
+    told = ("varied_s", "recompilations", "graphs", "graph_breaks")
+    kinds.bars(axes, rows, "varied_s", "named", *told, hue="execution", colors=colors, words="behind")
     axes.set_xlim(0, 1.5 * rows["varied_s"].max())
     axes.set_title(rows["machine"].iloc[0])
     axes.set_xlabel(text("time", calls=int(rows["varied_calls"].max())))
-    axes.grid(axis="y", visible=False)
-    entries = [style.dot(colors[name], text.name("execution", name), "s") for name in executions]
-    style.legend(figure, entries + runs.key(rows, text))
+    style.legend(figure, [*style.dots(colors, text, "execution", "s"), *runs.key(rows, text)])
+
+
+def _counted(row: pd.Series, text: Texts) -> str:
+    if pd.isna(row["recompilations"]):
+        return ""
+    values = {"count": int(row["recompilations"]), "breaks": int(row["graph_breaks"])}
+    return text("counted_breaks" if row["graph_breaks"] else "counted", **values)

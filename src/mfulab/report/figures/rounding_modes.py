@@ -2,11 +2,10 @@
 
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter
 
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent, significant
-from mfulab.report.drawing import runs, style, ticks
+from mfulab.report.drawing import style
 from mfulab.report.figures import number_formats
 from mfulab.report.frames import Tables
 
@@ -56,22 +55,6 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
-    """Relative errors by format; filled marks are directions of rounding, open ones compensated sums."""
-    axes = figure.subplots()
-    names = [text.name("precision", precision) for precision in rows["precision"]]
-    series = [*MODES, *COMPENSATED]
-    edge = ticks.zero_at_left(axes, rows[series].to_numpy(dtype=float).ravel())
-    entries = []
-    for place, name in enumerate(series):
-        color, marker = style.PALETTE[place], style.MARKERS[place]
-        fill = "none" if name in COMPENSATED else "full"
-        shifted = [height + 0.3 - 0.1 * place for height in range(len(rows))]
-        places = rows[name].clip(lower=edge)
-        look = {"fillstyle": fill, "markersize": 9, "clip_on": False, "zorder": 3}
-        runs.mark(axes.plot(places, shifted, marker, color=color, **look)[0], rows, name)
-        entries.append(style.dot(color, text(name), marker, fill))
-    axes.set_yticks(range(len(names)), names)
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.grid(axis="y", visible=False)
-    axes.set_xlabel(text("error"))
-    style.legend(figure, entries)
+    """Relative errors by format, of each direction of rounding and of compensated sums."""
+    marks = number_formats.sums(figure.subplots(), rows, (*MODES, *COMPENSATED), 0.1, text)
+    style.legend(figure, marks)

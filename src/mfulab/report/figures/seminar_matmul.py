@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent, quantity, significant
-from mfulab.report.drawing import matmuls, runs, style, ticks
+from mfulab.report.drawing import kinds, matmuls, runs, style, ticks
 from mfulab.report.frames import Tables, own, with_machine
 
 TABLES = ("matmul", "environment")
@@ -79,32 +79,31 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     lines = int(rows.groupby("n")["kernel"].nunique().max())
     figure.set_figheight(2.4 + 0.36 * len(sizes) * max(lines, 4))
     style.arrange(figure)
+    colors, markers = (dict(zip(TIMES, looks, strict=False)) for looks in (style.PALETTE, style.MARKERS))
+    authors = {True: style.PALETTE[3], False: style.PALETTE[7]}
     for n in sizes:
         here = rows[rows["n"] == n].drop_duplicates("kernel").iloc[::-1]
-        name, heights = f"{n:g}³", range(len(here))
-        times, errors = grid[name, "times"], grid[name, "errors"]
-        times.hlines(heights, here["time_s"], here["first_call_s"], color=style.GRID, linewidth=3)
-        for place, column in enumerate(TIMES):
-            look = {"color": style.PALETTE[place], "alpha": 0.9}
-            runs.mark(times.plot(here[column], heights, style.MARKERS[place], **look)[0], here, column)
-        for height, status in zip(heights, here["status"], strict=True):
-            if status == "incorrect":
-                times.annotate(text("wrong"), (0.02, height), xycoords=("axes fraction", "data"), va="center")
-        seminar = here["kernel"].str.contains("seminar")
-        colors = seminar.map({True: style.PALETTE[3], False: style.PALETTE[7]})
-        drawn = errors.scatter(here["max_absolute_error"], list(heights), color=colors, marker="D", zorder=3)
-        runs.mark(drawn, here, "max_absolute_error")
-        times.set_yticks(list(heights), here["kernel"])
+        here = here.assign(place=range(len(here)), as_written=here["kernel"].str.contains("seminar"))
+        times, errors = grid[f"{n:g}³", "times"], grid[f"{n:g}³", "errors"]
+        times.hlines(here["place"], here["time_s"], here["first_call_s"], color=style.GRID, linewidth=3)
+        each = here.melt([*here.columns.drop([*TIMES])], [*TIMES], "time", "seconds")
+        look = {"hue": "time", "colors": colors, "shape": "time", "markers": markers, "alpha": 0.9}
+        kinds.points(times, each, "seconds", "place", "seconds", **look)
+        for height in here.loc[here["status"] == "incorrect", "place"]:
+            times.annotate(text("wrong"), (0.02, height), xycoords=("axes fraction", "data"), va="center")
+        error = ("max_absolute_error", "place", "max_absolute_error")
+        kinds.points(errors, here, *error, hue="as_written", colors=authors, marker="D")
+        times.set_yticks(here["place"], here["kernel"])
         for axes in (times, errors):
             axes.margins(x=0.08, y=0.12)
             axes.grid(axis="y", visible=False)
             if axes.dataLim.x1 > 0:
                 axes.set_xscale("log")
                 ticks.decades(axes.xaxis, 5)
-        times.set_title(name)
+        times.set_title(f"{n:g}³")
         errors.set_title("")
     for column, words in columns.items():
         grid[f"{sizes[-1]:g}³", column].set_xlabel(words)
-    entries = [style.dot(style.PALETTE[at], text(name), style.MARKERS[at]) for at, name in enumerate(TIMES)]
-    entries += [style.dot(style.PALETTE[3], text("as_written"), "D"), style.dot(style.PALETTE[7], text("others"), "D")]
+    entries = [style.dot(colors[name], text(name), markers[name]) for name in TIMES]
+    entries += [style.dot(authors[True], text("as_written"), "D"), style.dot(authors[False], text("others"), "D")]
     style.legend(figure, entries + runs.key(rows, text))

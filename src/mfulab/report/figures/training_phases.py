@@ -1,5 +1,6 @@
 """Time of a training step, technique by technique: forward, backward, optimiser, other."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -9,7 +10,7 @@ from matplotlib.figure import Figure
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent, quantity, significant
 from mfulab.report import trust
-from mfulab.report.drawing import labels, runs, style
+from mfulab.report.drawing import kinds, labels, runs, style
 from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
 
 TABLES = ("profile", "environment")
@@ -147,20 +148,20 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     if not cases:
         shown, cases = shown.assign(name=shown["case"], case=""), [""]
     shown = shown[shown["case"].isin(cases)]
+    shown = shown.assign(differs=shown["apart"] | shown["is_plain"])
     order = shown.groupby("name", sort=False).agg({"is_plain": "max", "relative": "median"})
-    names = list(order.sort_values(["is_plain", "relative"], ascending=[False, True]).index[:MOST_BARS])[::-1]
+    names = list(order.sort_values(["is_plain", "relative"], ascending=[False, True]).index[:MOST_BARS])
     grid = style.panels(figure, machines, cases, sharey=True)
     figure.set_figheight(len(machines) * (0.9 + 0.26 * max(5, len(names))) + 1.2)
     style.arrange(figure)
     for (machine, case), axes in grid.items():
         here = shown[(shown["machine"] == machine) & (shown["case"] == case) & shown["name"].isin(names)]
-        _bars(axes, here.assign(place=here["name"].map(names.index)), text)
-        axes.set_yticks(range(len(names)), names, fontsize=9)
-        axes.set_ylim(-0.6, len(names) - 0.4)
+        _bars(axes, here, names, text)
+        axes.tick_params(axis="y", labelsize=9)
         if machine == machines[-1]:
             axes.set_xlabel(text("relative"))
     entries = [style.dot(color, text(phase), "s") for phase, color in COLORS.items()]
-    entries += [style.dot("none", text("behind")), *style.within(_within(shown), text)]
+    entries += [style.dot("none", text("behind")), *style.within(~shown["differs"], text)]
     style.legend(figure, entries + runs.key(shown, text))
     labels.settle(figure)
 
@@ -170,28 +171,19 @@ def _case(row: Any, text: Texts) -> str:
     return "\N{NO-BREAK SPACE}".join(text("case", model=row.model, batch=int(row.batch_size)).rsplit(" ", 1))
 
 
-def _within(rows: pd.DataFrame) -> pd.Series:
-    """True for what does not differ from the plain step beyond the intervals."""
-    return ~rows["apart"] & ~rows["is_plain"]
-
-
-def _bars(axes: Axes, here: pd.DataFrame, text: Texts) -> None:
+def _bars(axes: Axes, here: pd.DataFrame, names: Sequence[str], text: Texts) -> None:
     longest = min(WIDEST, max(100.0, here["relative"].max())) if len(here) else 100.0
-    start = pd.Series(0.0, here.index)
-    total = here[list(WORDS)].sum(axis=1)
-    for phase, color in COLORS.items():
-        end = start + here["relative"] * here[phase] / total
-        shown = end.clip(upper=longest) - start.clip(upper=longest)
-        bars = axes.barh(here["place"], shown, left=start, color=color)
-        runs.mark(bars, here, phase, "relative", "mfu_percent")
-        style.pale(bars, _within(here))
-        start = end
-    axes.set_xlim(0, 1.55 * longest)
-    axes.set_xticks([tick for tick in (0, 100, 200) if tick <= longest])
-    axes.grid(axis="y", visible=False)
+    # What is longer is cut off at the end.
+    ends = here[list(WORDS)].cumsum(axis=1).mul(here["relative"] / here[list(WORDS)].sum(axis=1), axis=0)
+    shown = ends.clip(upper=longest)
+    shown = shown.sub(shown.shift(axis=1).fillna(0)).rename(columns="{} %".format)
+    here = pd.concat([here, shown], axis=1)
+    parts = {f"{phase} %": color for phase, color in COLORS.items()}
+    kinds.stacks(axes, here, parts, "name", *WORDS, "relative", "mfu_percent", order=names, pale="differs", width=0.8)
+    axes.set(xlim=(0, 1.55 * longest), xticks=[tick for tick in (0, 100, 200) if tick <= longest])
     for _, row in here.iterrows():
         end = min(row["relative"], 1.02 * longest) + 0.02 * longest
-        axes.text(end, row["place"], _label(row, text), va="center", fontsize=8)
+        axes.text(end, names.index(row["name"]), _label(row, text), va="center", fontsize=8)
 
 
 def _label(row: pd.Series, text: Texts) -> str:
