@@ -101,13 +101,14 @@ def bars(
     order: Sequence[str] | None = None,
     words: str = "",
     pale: str = "",
+    start: str = "",
     upright: bool = False,
     fontsize: float = 9,
     **look: Any,
 ) -> None:
     """A bar a row, the first above (left if `upright`), `words` behind it; those of one name stand beside one another.
 
-    Bars are pale where the column `pale` is false: a difference within the intervals.
+    Bars are pale where the column `pale` is false: a difference within the intervals. They begin at the column `start`.
     Without hue and order every row has a line of its own, whatever its name.
     """
     names = list(rows[name] if order is None and not hue else order or dict.fromkeys(rows[name]))
@@ -120,6 +121,7 @@ def bars(
     if len(lanes):
         hues = _hue(hue, colors) | ({"hue_order": [*colors]} if hue else {})
         with _unlabelled(axes):
+            look |= {"bottom" if upright else "left": lanes[start].to_numpy()} if start else {}
             options = {"linewidth": 0, "width": 0.7, "orient": "x" if upright else "y"} | look
             sns.barplot(
                 lanes, **place, **hues, order=each, errorbar=None, saturation=1, legend=False, ax=axes, **options
@@ -137,15 +139,13 @@ def bars(
             axes.annotate(said, end, (5, 0), textcoords="offset points", va="center", fontsize=fontsize, bbox=behind)
 
 
-def stacks(
-    axes: Axes, rows: pd.DataFrame, parts: Mapping[str, str], name: str, *told: str, upright: bool = False, **look: Any
-) -> None:
+def stacks(axes: Axes, rows: pd.DataFrame, parts: Mapping[str, str], name: str, *told: str, **look: Any) -> None:
     """A bar a row of its columns `parts`, each in its colour, one behind another; what is missing takes nothing."""
     start = pd.Series(0.0, rows.index)
     for part, color in parts.items():
         here = rows.assign(**{part: rows[part].astype(float).fillna(0)})
-        at = {"bottom" if upright else "left": start}
-        bars(axes, here, part, name, *(told or (part,)), colors=color, upright=upright, **at, **look)
+        edge = {"edgecolor": style.PAPER, "linewidth": 0.6} | look
+        bars(axes, here.assign(start=start), part, name, *(told or (part,)), colors=color, start="start", **edge)
         start = start + here[part]
 
 

@@ -92,7 +92,7 @@ def _leave_rims(points: PathCollection, hollow: np.ndarray) -> None:
         return
     faces = np.resize(points.get_facecolor(), (len(hollow), 4))
     edges = np.resize(points.get_edgecolor() if len(points.get_edgecolor()) else faces, (len(hollow), 4))
-    widths = np.resize(points.get_linewidths(), len(hollow))
+    widths = np.resize(points.get_linewidths(), len(hollow)).astype(float)
     edges[hollow], faces[hollow], widths[hollow] = faces[hollow], to_rgba(style.PAPER), EDGE
     points.set(facecolor=faces, edgecolor=edges, linewidth=widths)
 

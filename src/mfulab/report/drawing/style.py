@@ -1,7 +1,7 @@
 """The look that all figures share: sizes for a projector, colours that everyone can tell apart, who measured when."""
 
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, get_args
 from unicodedata import east_asian_width
 
@@ -172,11 +172,14 @@ def panels(figure: Figure, rows: Sequence[str], columns: Sequence[str], **shared
     return named
 
 
-def by_machine(figure: Figure, rows: pd.DataFrame, most: int = 3, **shared: Any) -> list[tuple[Axes, pd.DataFrame]]:
-    """A panel a machine, from left to right, with its rows."""
-    names = machines(rows, most)
-    grid = panels(figure, [""], names, **shared)
-    return [(grid["", name], rows[rows["machine"] == name]) for name in names]
+def by_machine(
+    figure: Figure, rows: pd.DataFrame, titled: Callable[[pd.DataFrame], str] = lambda rows: "", **shared: Any
+) -> list[tuple[Axes, pd.DataFrame]]:
+    """A panel a machine, from left to right, with its rows; `titled` is what stands behind the machine's name."""
+    parts = {name: rows[rows["machine"] == name] for name in machines(rows)}
+    titles = [" · ".join(filter(None, [name, titled(here)])) for name, here in parts.items()]
+    grid = panels(figure, [""], titles, **shared)
+    return [(grid["", title], here) for title, here in zip(titles, parts.values(), strict=True)]
 
 
 def label(figure: Figure, x: str = "", y: str = "") -> None:

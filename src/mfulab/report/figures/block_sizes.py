@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import quantity, significant
+from mfulab.core.language.quantities import significant
 from mfulab.report.drawing import kinds, runs, style
 from mfulab.report.frames import Tables, ok, own, with_machine
 
@@ -42,16 +42,8 @@ def _sides(block: str) -> tuple[float, float] | tuple[None, None]:
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The best and the worst block."""
     best, worst = rows.loc[rows["tflop_s"].idxmax()], rows.loc[rows["tflop_s"].idxmin()]
-    return text(
-        "finding_one" if best["tflop_s"] == worst["tflop_s"] else "finding",
-        kernel=best["kernel"],
-        size=best["size"],
-        machine=best["machine"],
-        best=f"{best['block_x']:g} × {best['block_y']:g}",
-        best_speed=quantity(best["tflop_s"] * 1e12, "FLOP/s"),
-        worst=f"{worst['block_x']:g} × {worst['block_y']:g}",
-        factor=significant(best["tflop_s"] / worst["tflop_s"]),
-    )
+    factor = best["tflop_s"] / worst["tflop_s"]
+    return text("finding_one" if factor == 1 else "finding", best=best, worst=worst, factor=factor)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

@@ -4,7 +4,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent, quantity
+from mfulab.core.language.quantities import quantity
 from mfulab.planning.naming import short
 from mfulab.report.drawing import kinds, runs, style
 from mfulab.report.frames import Tables, ok, with_machine
@@ -23,17 +23,9 @@ def rows(tables: Tables) -> pd.DataFrame:
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The fastest format, and what share of the computed peak was reached; on a CPU why that may be over 100 %."""
     best = rows.loc[rows["measured_tflop_s"].idxmax()]
-    known = best["computed_tflop_s"] == best["computed_tflop_s"]
-    words = text(
-        "finding" if known else "finding_unknown",
-        machine=best["machine"],
-        precision=text.name("precision", best["ceiling"]),
-        measured=quantity(best["measured_tflop_s"] * 1e12, "FLOP/s"),
-        computed=quantity(best["computed_tflop_s"] * 1e12, "FLOP/s"),
-        share=percent(100 * best["measured_tflop_s"] / best["computed_tflop_s"]) if known else "",
-    )
-    boosted = best["measured_tflop_s"] > best["computed_tflop_s"] and best["device"] == "cpu"
-    return f"{words} {text('boosted')}" if boosted else words
+    share = 100 * best["measured_tflop_s"] / best["computed_tflop_s"]
+    words = text("finding" if share == share else "finding_unknown", best=best, share=share)
+    return f"{words} {text('boosted')}" if share > 100 and best["device"] == "cpu" else words
 
 
 def _named(row: pd.Series, text: Texts) -> str:

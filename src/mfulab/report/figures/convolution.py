@@ -4,7 +4,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent, quantity, significant
+from mfulab.core.language.quantities import percent, significant
 from mfulab.report.drawing import kinds, runs, style, ticks
 from mfulab.report.frames import Tables, ok, one_each, own, with_machine
 
@@ -32,24 +32,13 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """The largest case: the same FLOPs, each way's time beside the library's; and the largest error of all."""
+    """The largest case: the same FLOPs, each way's time against the library's; and the largest error of all."""
     most = rows.loc[rows["flops"].idxmax()]
     here = rows[(rows[CASE] == most[CASE]).all(axis=1) & (rows["model"] != LIBRARY)].sort_values("factor")
     ways = [text("way", name=text(row.model), factor=significant(row.factor, 2)) for row in here.itertuples()]
-    words = [
-        text(
-            "finding",
-            mode=text.name("mode", most["mode"]),
-            batch=int(most["batch_size"]),
-            flops=quantity(most["flops"], "FLOP"),
-            time=quantity(most["time_s_library"], "s"),
-            ways=", ".join(ways),
-        )
-    ]
+    words = [text("finding", most=most, ways=", ".join(ways))]
     errors = rows["relative_error"].dropna()
-    if len(errors):
-        words.append(text("error", error=significant(errors.max(), 2)))
-    return " ".join(words)
+    return " ".join([*words, *([text("error", error=significant(errors.max(), 2))] if len(errors) else [])])
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

@@ -4,7 +4,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent
 from mfulab.report.drawing import kinds, style
 from mfulab.report.frames import Tables, ok
 
@@ -27,17 +26,10 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The largest deviation with what explains it, and how many counts agree."""
-    worst = rows.loc[rows["deviation_percent"].abs().idxmax()]
-    return text(
-        "finding",
-        agreeing=int((rows["deviation_percent"].abs() <= AGREES_WITHIN).sum()),
-        count=len(rows),
-        within=percent(AGREES_WITHIN),
-        counter=worst["counter"],
-        model=worst["model"],
-        deviation=percent(worst["deviation_percent"]),
-        explanation=text.said(worst["explanation"]),
-    )
+    off = rows["deviation_percent"].abs()
+    worst = rows.loc[off.idxmax()]
+    counts = {"agreeing": int((off <= AGREES_WITHIN).sum()), "count": len(rows), "within": AGREES_WITHIN}
+    return text("finding", **counts, worst=worst, explanation=text.said(worst["explanation"]))
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

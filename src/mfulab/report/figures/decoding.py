@@ -4,7 +4,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent, significant
+from mfulab.core.language.quantities import significant
 from mfulab.report.drawing import curves, kinds, labels, runs, style, ticks
 from mfulab.report.frames import Tables, ok, with_machine
 
@@ -25,17 +25,9 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The series nearest to the memory's limit at its smallest batch, and at its largest; then the experts."""
     first, last = curves.ends(rows)
     best = first["mbu_percent"].idxmax()
-    said = text(
-        "finding_one" if first.loc[best, "batch_size"] == last.loc[best, "batch_size"] else "finding",
-        model=first.loc[best, "model"],
-        precision=text.name("precision", first.loc[best, "precision"]),
-        small=int(first.loc[best, "batch_size"]),
-        large=int(last.loc[best, "batch_size"]),
-        mbu=percent(first.loc[best, "mbu_percent"]),
-        low=percent(first.loc[best, "mfu_percent"]),
-        high=percent(last.loc[best, "mfu_percent"]),
-        slower=significant(last.loc[best, "time_s"] / first.loc[best, "time_s"]),
-    )
+    small, large = first.loc[best], last.loc[best]
+    key = "finding_one" if small["batch_size"] == large["batch_size"] else "finding"
+    said = text(key, small=small, large=large, slower=large["time_s"] / small["time_s"])
     return " ".join([said, *_experts(rows, text)])
 
 

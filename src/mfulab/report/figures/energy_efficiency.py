@@ -5,7 +5,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import quantity, significant
 from mfulab.report.drawing import points, ticks
 from mfulab.report.frames import Tables, ok, with_machine
 
@@ -23,18 +22,9 @@ def rows(tables: Tables) -> pd.DataFrame:
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The most and the least efficient run."""
     best, worst = rows.loc[rows["flops_per_j"].idxmax()], rows.loc[rows["flops_per_j"].idxmin()]
-    return text(
-        "finding_one" if best["flops_per_j"] == worst["flops_per_j"] else "finding",
-        best=best["model"],
-        best_precision=text.name("precision", best["precision"]),
-        best_batch=int(best["batch_size"]),
-        best_efficiency=quantity(best["flops_per_j"], "FLOP/J"),
-        sample=quantity(1 / best["samples_per_j"], "J"),
-        worst=worst["model"],
-        worst_precision=text.name("precision", worst["precision"]),
-        worst_batch=int(worst["batch_size"]),
-        factor=significant(best["flops_per_j"] / worst["flops_per_j"]),
-    )
+    factor = best["flops_per_j"] / worst["flops_per_j"]
+    key = "finding_one" if factor == 1 else "finding"
+    return text(key, best=best, worst=worst, factor=factor, sample_j=1 / best["samples_per_j"])
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

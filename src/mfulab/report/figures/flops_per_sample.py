@@ -4,7 +4,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import quantity, significant
+from mfulab.core.language.quantities import significant
 from mfulab.report.drawing import kinds, style
 from mfulab.report.frames import Tables, ok
 
@@ -27,13 +27,8 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The range between models, and of the ratio of backward to forward."""
     least, most = rows.loc[rows["forward_per_sample"].idxmin()], rows.loc[rows["forward_per_sample"].idxmax()]
     ratio = (rows["backward_flops"] / rows["forward_flops"]).dropna()
-    words = text(
-        "finding_one" if least["forward_per_sample"] == most["forward_per_sample"] else "finding",
-        least=least["model"],
-        least_flops=quantity(least["forward_per_sample"], "FLOP"),
-        most=most["model"],
-        most_flops=quantity(most["forward_per_sample"], "FLOP"),
-    )
+    key = "finding_one" if least["forward_per_sample"] == most["forward_per_sample"] else "finding"
+    words = text(key, least=least, most=most)
     if ratio.empty:
         return words
     low, high = significant(ratio.min()), significant(ratio.max())

@@ -6,7 +6,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import significant
 from mfulab.report.drawing import labels, points, runs, style, ticks
 from mfulab.report.frames import Tables, alone, ok, with_machine
 
@@ -40,21 +39,12 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     widest = (groups.transform("max") / groups.transform("min")).idxmax()
     alike = rows[(rows[ALIKE] == rows.loc[widest, ALIKE]).all(axis=1)]
     if alike["speed"].min() == alike["speed"].max():  # of equal speeds any two models tell it
-        alike = alike.drop_duplicates("model").sort_values("flops_per_sample").iloc[[0, -1]]
-        ends = alike
+        ends = alike.drop_duplicates("model").sort_values("flops_per_sample").iloc[[0, -1]]
     else:
         ends = alike.loc[[alike["speed"].idxmin(), alike["speed"].idxmax()]]
     small, large = (row for _, row in ends.sort_values("flops_per_sample").iterrows())
-    return text(
-        "finding",
-        large=large["model"],
-        small=small["model"],
-        mode=text.name("mode", small["mode"]),
-        precision=text.name("precision", small["precision"]),
-        batch=int(small["batch_size"]),
-        flops=significant(large["flops_per_sample"] / small["flops_per_sample"]),
-        time=significant(large["time_per_sample"] / small["time_per_sample"]),
-    )
+    ratios = {name: large[f"{name}_per_sample"] / small[f"{name}_per_sample"] for name in ("flops", "time")}
+    return text("finding", large=large, small=small, **ratios)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

@@ -46,16 +46,8 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     lost = rows[[part for part in PARTS if part != "useful"]].astype(float)
     worst = rows.loc[lost.max(axis=1).idxmax()]
     part = str(lost.loc[worst.name].idxmax())
-    return text(
-        "finding",
-        model=worst["model"],
-        machine=worst["machine"],
-        part=text.within("trace")(part),
-        ms=significant(worst[f"{part}_ms"]),
-        step=significant(1e3 * worst["time_s"]),
-        points=percent(worst[part]),
-        mfu=percent(worst["useful"]),
-    )
+    values = {"part": text.within("trace")(part), "ms": worst[f"{part}_ms"], "points": worst[part]}
+    return text("finding", worst=worst, step=1e3 * worst["time_s"], **values)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
@@ -87,7 +79,7 @@ def _draw_steps(axes: Axes, rows: pd.DataFrame, words: Texts, text: Texts) -> No
     look = {"order": list(steps["name"]), "dodge": False, "edgecolor": style.MUTED, "linewidth": 0.5, "width": 0.8}
     for _, step in steps.iterrows():
         one, color = step.to_frame().T, colors[step["part"]]
-        kinds.bars(axes, one, "points", "name", "points", "ms", colors=color, left=step["left"], **look)
+        kinds.bars(axes, one, "points", "name", "points", "ms", colors=color, start="left", **look)
     for place, step in steps.iloc[1:].iterrows():
         inside = step["left"] > 12
         at, side = (step["left"] - 1, "right") if inside else (step["left"] + step["points"] + 1, "left")

@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts, verdicts
-from mfulab.core.language.quantities import percent, significant
+from mfulab.core.language.quantities import percent
 from mfulab.report.drawing import kinds, matmuls, runs, style, ticks
 from mfulab.report.frames import Tables, ok, with_machine
 
@@ -39,25 +39,15 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """From the lowest rung to the highest on the machine with the most rungs."""
+    share = "share_of_reference_percent"
     all_sizes = rows[rows["machine"] == rows["machine"].value_counts().idxmax()]
-    size = all_sizes["n"].max()
-    here = all_sizes[all_sizes["n"] == size].sort_values("share_of_reference_percent")
+    here = all_sizes[all_sizes["n"] == all_sizes["n"].max()].sort_values(share)
     low, high = here.iloc[0], here.iloc[-1]
-    told = text(
-        "finding" if len(here) > 1 else "finding_one",
-        machine=high["machine"],
-        size=int(high["n"]),
-        precision=text.name("precision", high["precision"]),
-        low=low["kernel"],
-        low_share=percent(low["share_of_reference_percent"]),
-        high=high["kernel"],
-        high_share=percent(high["share_of_reference_percent"]),
-        factor=significant(high["share_of_reference_percent"] / low["share_of_reference_percent"]),
-        reference=high["reference_name"] or text("library"),
-    )
-    if slow := list(all_sizes.loc[all_sizes["n"] < size, "kernel"]):
-        told += " " + text("finding_smaller", kernels=", ".join(slow))
-    return " ".join([told, *(_explained(rung, below, text) for below, rung in out_of_order(here))])
+    values = {"factor": high[share] / low[share], "reference": high["reference_name"] or text("library")}
+    said = [text("finding" if len(here) > 1 else "finding_one", low=low, high=high, **values)]
+    if slow := list(all_sizes.loc[all_sizes["n"] < high["n"], "kernel"]):
+        said.append(text("finding_smaller", kernels=", ".join(slow)))
+    return " ".join([*said, *(_explained(rung, below, text) for below, rung in out_of_order(here))])
 
 
 def out_of_order(here: pd.DataFrame) -> list[tuple[pd.Series, pd.Series]]:
@@ -87,12 +77,14 @@ def _explained(rung: pd.Series, below: pd.Series, text: Texts) -> str:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """Bars on a logarithmic scale, slowest below, each with its share; of one machine also what each rung adds."""
-    panels = style.by_machine(figure, rows)
+    panels = style.by_machine(
+        figure, rows, lambda here: f"{here['n'].max():.0f}³ · {text.name('precision', here['precision'].iloc[0])}"
+    )
     style.fit(figure, int(rows.groupby("machine").size().max()))
     colors = style.family_colors(rows["family"])
     for axes, here in panels:
         here = here.sort_values("share_of_reference_percent", ascending=False).head(24)
-        shares, first = here["share_of_reference_percent"], here.iloc[0]
+        shares = here["share_of_reference_percent"]
         here = here.assign(words=[text("share_of", share=share) for share in shares])
         small = 8 if len(here) > 14 else 10
         axes.set_xscale("log")
@@ -108,7 +100,6 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         axes.set_xlim(shares.min() / 2, max(150.0, shares.max()) * 8)
         ticks.decades(axes.xaxis, 5)
         axes.tick_params(axis="y", labelsize=small + 1)
-        axes.set_title(f"{first['machine']} · {int(here['n'].max())}³ · {text.name('precision', first['precision'])}")
         references = {name for name in here["reference_name"] if name}
         reference = references.pop() if len(references) == 1 else text("library")
         axes.set_xlabel(text("share", reference=reference))

@@ -84,6 +84,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     look = {"cmap": colors, "vmin": 0, "vmax": 1.6 * WORST, "cbar": False}
     told = ("truth_percent", "reading_percent")
     kinds.cells(axes, off.abs().clip(upper=WORST).fillna(0), words, each, "counter", "load", *told, **look)
+    for said in axes.texts:
+        said.set_color(style.ON_PALE)
     names = [f"{text(row.load)}: {text('share_of', share=row.truth_percent)}" for row in rows.itertuples()]
     axes.set_yticklabels(names)
     axes.set_xticklabels([text(name).replace(" ", "\n", 1) for name in off.columns], fontsize=10)

@@ -4,7 +4,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import quantity
 from mfulab.report.drawing import kinds, labels, matmuls, runs, style, ticks
 from mfulab.report.frames import Tables, ok, with_machine
 
@@ -30,22 +29,9 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The fastest format against the most exact one."""
     here = rows[rows["machine"] == rows["machine"].iloc[0]]
     fast, exact = here.loc[here["tflop_s"].idxmax()], here.loc[here["relative_error"].idxmin()]
-    key = "finding_same" if fast.name == exact.name else "finding"
-    return text(
-        key,
-        machine=fast["machine"],
-        size=int(fast["n"]),
-        fast=text.name("precision", fast["precision"]),
-        fast_speed=quantity(fast["tflop_s"] * 1e12, "FLOP/s"),
-        fast_error=_error(fast),
-        exact=text.name("precision", exact["precision"]),
-        exact_speed=quantity(exact["tflop_s"] * 1e12, "FLOP/s"),
-        exact_error=_error(exact),
-    )
-
-
-def _error(row: pd.Series) -> str:
-    return f"{row['relative_error']:.1e}" if row["relative_error"] else "0"
+    errors = {f"{name}_error": f"{row['relative_error']:.1e}" if row["relative_error"] else "0"
+              for name, row in (("fast", fast), ("exact", exact))}  # fmt: skip
+    return text("finding_same" if fast.name == exact.name else "finding", fast=fast, exact=exact, **errors)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

@@ -54,18 +54,10 @@ def shape(row: pd.Series) -> str:
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The shape that costs most against the best shape, for the implementation that is fastest overall."""
-    kernel = rows.groupby("kernel")["share_of_measured_percent"].max().idxmax()
-    here = rows[rows["kernel"] == kernel]
-    best, worst = (here.loc[here["share_of_measured_percent"].agg(which)] for which in ("idxmax", "idxmin"))
-    return text(
-        "finding_one" if best["share_of_measured_percent"] == worst["share_of_measured_percent"] else "finding",
-        kernel=kernel,
-        machine=best["machine"],
-        best=best["size"],
-        best_share=percent(best["share_of_measured_percent"]),
-        worst=worst["size"],
-        worst_share=percent(worst["share_of_measured_percent"]),
-    )
+    share = "share_of_measured_percent"
+    here = rows[rows["kernel"] == rows.groupby("kernel")[share].max().idxmax()]
+    best, worst = (here.loc[here[share].agg(which)] for which in ("idxmax", "idxmin"))
+    return text("finding_one" if best[share] == worst[share] else "finding", best=best, worst=worst)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

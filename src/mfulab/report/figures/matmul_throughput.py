@@ -4,7 +4,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import quantity, significant
 from mfulab.report.drawing import kinds, labels, matmuls, runs, style, ticks
 from mfulab.report.frames import Tables, ok, with_machine
 
@@ -30,21 +29,10 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The fastest and the slowest implementation of the largest size that several have."""
     here = rows[rows["machine"] == rows["machine"].iloc[0]]
     shared = here.groupby("n")["kernel"].nunique()
-    largest = shared[shared == shared.max()].index.max()
-    here = here[here["n"] == largest]
+    here = here[here["n"] == shared[shared == shared.max()].index.max()]
     best, worst = here.loc[here["tflop_s"].idxmax()], here.loc[here["tflop_s"].idxmin()]
-    return text(
-        "finding_one" if best["tflop_s"] == worst["tflop_s"] else "finding",
-        size=int(largest),
-        precision=text.name("precision", best["precision"]),
-        machine=best["machine"],
-        best=best["kernel"],
-        best_speed=quantity(best["tflop_s"] * 1e12, "FLOP/s"),
-        worst=worst["kernel"],
-        worst_speed=quantity(worst["tflop_s"] * 1e12, "FLOP/s"),
-        factor=significant(best["tflop_s"] / worst["tflop_s"]),
-        error=f"{here['relative_error'].max():.1e}",
-    )
+    values = {"factor": best["tflop_s"] / worst["tflop_s"], "error": here["relative_error"].max()}
+    return text("finding_one" if values["factor"] == 1 else "finding", best=best, worst=worst, **values)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import quantity, significant
+from mfulab.core.language.quantities import significant
 from mfulab.report.drawing import kinds, runs, style, ticks
 from mfulab.report.frames import Tables, ok, one_each, own, with_machine
 
@@ -32,21 +32,12 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """A chase's step in the smallest and the largest working set; columns against rows; whose clock the cycles are."""
-    chased = rows[rows["pattern"] == "random"]
-    pattern = "random" if len(chased) else rows["pattern"].iloc[0]
+    pattern = "random" if (rows["pattern"] == "random").any() else rows["pattern"].iloc[0]
     walked = rows[rows["pattern"] == pattern].sort_values("working_set_bytes")
     first, last = walked.iloc[0], walked.iloc[-1]
-    words = [
-        text(
-            "finding",
-            pattern=text(pattern),
-            small=size_of(first["working_set_bytes"]),
-            large=size_of(last["working_set_bytes"]),
-            low=quantity(first["time_per_access_s"], "s"),
-            high=quantity(last["time_per_access_s"], "s"),
-            factor=significant(last["time_per_access_s"] / first["time_per_access_s"]),
-        )
-    ]
+    sizes = {"small": size_of(first["working_set_bytes"]), "large": size_of(last["working_set_bytes"])}
+    factor = last["time_per_access_s"] / first["time_per_access_s"]
+    words = [text("finding", pattern=text(pattern), **sizes, first=first, last=last, factor=factor)]
     table = rows.pivot_table(index="working_set_bytes", columns="pattern", values="time_per_access_s")
     if {"rows", "columns"} <= set(table) and len(both := table.dropna(subset=["rows", "columns"])):
         ratio = both["columns"] / both["rows"]

@@ -6,7 +6,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent, quantity
 from mfulab.report.drawing import points, style, ticks
 from mfulab.report.frames import Tables, ok, with_machine
 
@@ -25,17 +24,8 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The median deviation and the largest."""
-    deviation = 100 * (rows["predicted_memory_bytes"] / rows["memory_bytes"] - 1)
-    worst = rows.loc[deviation.abs().idxmax()]
-    return text(
-        "finding",
-        count=len(rows),
-        median=percent(deviation.abs().median()),
-        model=worst["model"],
-        batch_size=int(worst["batch_size"]),
-        predicted=quantity(worst["predicted_memory_bytes"], "B"),
-        measured=quantity(worst["memory_bytes"], "B"),
-    )
+    deviation = (100 * (rows["predicted_memory_bytes"] / rows["memory_bytes"] - 1)).abs()
+    return text("finding", count=len(rows), median=deviation.median(), worst=rows.loc[deviation.idxmax()])
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

@@ -9,7 +9,6 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import significant
 from mfulab.report.drawing import kinds, style, ticks
 from mfulab.report.frames import Tables, ok
 
@@ -31,23 +30,10 @@ def rows(tables: Tables) -> pd.DataFrame:
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """Gain of Kahan's sum in the format in which the plain one loses most."""
     summed = rows.dropna(subset=["naive_sum_error", "kahan_sum_error"])
-    widest, narrowest = rows.iloc[-1], rows.iloc[0]
-    if summed.empty:
-        return text(
-            "finding_bits" if narrowest["bits"] < widest["bits"] else "finding_one",
-            low=narrowest["precision"],
-            few=int(narrowest["bits"]),
-            high=widest["precision"],
-            many=int(widest["bits"]),
-        )
-    worst = summed.loc[summed["naive_sum_error"].idxmax()]
-    return text(
-        "finding",
-        precision=text.name("precision", worst["precision"]),
-        count=int(worst["sum_length"]),
-        naive=significant(worst["naive_sum_error"], 2),
-        kahan=significant(worst["kahan_sum_error"], 2),
-    )
+    if len(summed):
+        return text("finding", worst=summed.loc[summed["naive_sum_error"].idxmax()])
+    low, high = rows.iloc[0], rows.iloc[-1]
+    return text("finding_bits" if low["bits"] < high["bits"] else "finding_one", low=low, high=high)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

@@ -32,25 +32,11 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     given = rows[rows["theirs"].notna()]
     if given.empty:
         return text("none", count=len(rows))
-    words = text(
-        "finding",
-        agreed=int((given["verdict"] == "agreed").sum()),
-        count=len(given),
-        libraries=given["library"].nunique(),
-        missing=int((rows["precision"].fillna("") == "").sum()),
-    )
+    counts = {"agreed": int((given["verdict"] == "agreed").sum()), "libraries": given["library"].nunique()}
+    missing = int((rows["precision"].fillna("") == "").sum())
+    words = text("finding", **counts, count=len(given), missing=missing)
     wrong = given[(given["verdict"] != "agreed") & (given["ratio"] > 1) & (given["precision"].isin(["bf16", "fp16"]))]
-    if wrong.empty:
-        return words
-    worst = wrong.loc[wrong["ratio"].idxmax()]
-    return f"{words} " + text(
-        "worst",
-        library=worst["library"],
-        device=worst["device"],
-        precision=text.name("precision", worst["precision"]),
-        theirs=worst["theirs"],
-        ours=worst["ours"],
-    )
+    return words if wrong.empty else f"{words} {text('worst', worst=wrong.loc[wrong['ratio'].idxmax()])}"
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

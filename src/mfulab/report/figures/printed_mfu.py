@@ -24,19 +24,8 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     """Number of MFUs that their own convention reproduces, the furthest of them, and their values in ours."""
     off = (rows["printed_mfu_percent"] - rows["convention_mfu_percent"]).abs()
     ours = (rows["printed_mfu_percent"] - rows["mfu_percent"]).abs()
-    furthest, other = rows.loc[off.idxmax()], rows.loc[ours.idxmax()]
-    return text(
-        "finding",
-        met=int((off <= WITHIN).sum()),
-        count=len(rows),
-        within=WITHIN,
-        system=furthest["system"],
-        printed=furthest["printed_mfu_percent"],
-        theirs=furthest["convention_mfu_percent"],
-        other=other["system"],
-        other_printed=other["printed_mfu_percent"],
-        ours=other["mfu_percent"],
-    )
+    counts = {"met": int((off <= WITHIN).sum()), "count": len(rows), "within": WITHIN}
+    return text("finding", **counts, furthest=rows.loc[off.idxmax()], other=rows.loc[ours.idxmax()])
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

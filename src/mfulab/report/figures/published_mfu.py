@@ -5,7 +5,6 @@ from matplotlib.figure import Figure
 
 from mfulab.core.formats import FORMATS
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent
 from mfulab.report.drawing import kinds, runs, style
 from mfulab.report.frames import Tables, ok
 
@@ -65,28 +64,15 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The widest fall from few to many devices of one kind, and how many runs exceed the 16-bit peak."""
     public = rows[rows["family"] != OWN]
     above = int((public["mfu_bf16_percent"] > FULL).sum())
-    falls = []
-    for (model, accelerator), group in public.groupby(["model", "accelerator"], sort=False):
-        best = group.groupby("accelerators")["mfu_bf16_percent"].max()
-        if len(best) > 1:
-            falls.append((best.index[-1] / best.index[0], model, accelerator, best.index[0], best.index[-1], best))
     words = text("above" if above else "none_above", above=above, count=len(public))
-    if not falls:
+    best = public.groupby(["model", "accelerator", "accelerators"])["mfu_bf16_percent"].max().reset_index()
+    ends = [best.groupby(["model", "accelerator"], as_index=False).nth(place) for place in (0, -1)]
+    falls = ends[0].merge(ends[1], on=["model", "accelerator"], suffixes=("_few", "_many"))
+    falls = falls[falls["accelerators_few"] < falls["accelerators_many"]]
+    if falls.empty:
         return words
-    _, model, accelerator, few, many, best = max(falls, key=lambda fall: (fall[0], str(fall[1:3])))
-    return (
-        text(
-            "finding",
-            model=model,
-            accelerator=accelerator,
-            few=int(few),
-            many=int(many),
-            high=percent(best.iloc[0]),
-            low=percent(best.iloc[-1]),
-        )
-        + " "
-        + words
-    )
+    falls = falls.assign(ratio=falls["mfu_bf16_percent_many"] / falls["mfu_bf16_percent_few"])
+    return f"{text('finding', **falls.sort_values(['ratio', 'model', 'accelerator']).iloc[-1])} {words}"
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

@@ -25,31 +25,17 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """The run that compiled most often, beside eager and the same model's run that compiled least."""
-    compiled = rows[rows["recompilations"].notna()]
+    """The run that compiled most often, then eager and the same model's run that compiled least."""
+    compiled = rows[rows["recompilations"].notna()].sort_values(["recompilations", "varied_s"])
     if compiled.empty:
         return text("none", count=int(rows["varied_calls"].max()), time=quantity(rows["varied_s"].max(), "s"))
-    worst = compiled.sort_values(["recompilations", "varied_s"]).iloc[-1]
-    values = {
-        "model": text.name("model", worst["model"]),
-        "execution": text.name("execution", worst["execution"]),
-        "calls": int(worst["varied_calls"]),
-        "count": int(worst["recompilations"]),
-        "graphs": int(worst["graphs"]),
-        "time": quantity(worst["varied_s"], "s"),
-    }
-    words = [text("finding", **values)]
-    same = rows[rows["model"] == worst["model"]]
-    eager = same[same["execution"] == EAGER]
-    if len(eager):
-        words.append(text("eager", time=quantity(eager.iloc[0]["varied_s"], "s")))
-    best = same[same["recompilations"].notna()].sort_values(["recompilations", "varied_s"]).iloc[0]
-    if best["recompilations"] < worst["recompilations"]:
-        name = text.name("execution", best["execution"])
-        words.append(
-            text("best", execution=name, count=int(best["recompilations"]), time=quantity(best["varied_s"], "s"))
-        )
-    broken = compiled[compiled["graph_breaks"] > 0]
+    worst = compiled.iloc[-1]
+    words = [text("finding", row=worst)]
+    same = rows["model"] == worst["model"]
+    words += [text("eager", row=row) for _, row in rows[same & (rows["execution"] == EAGER)].head(1).iterrows()]
+    best = compiled[compiled["model"] == worst["model"]].iloc[0]
+    words += [text("best", row=best)] if best["recompilations"] < worst["recompilations"] else []
+    broken = rows[rows["graph_breaks"] > 0]
     if len(broken):
         models = ", ".join(text.name("model", name) for name in dict.fromkeys(broken["model"]))
         words.append(text("broken", models=models))

@@ -7,7 +7,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent
 from mfulab.report.drawing import kinds, runs, style, ticks
 from mfulab.report.frames import Tables, ok, own, with_machine
 from mfulab.tables import repeatability, replicates
@@ -43,28 +42,9 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     first = rows[rows["machine"] == rows["machine"].iloc[0]]
     found = repeatability.trust(list(first["times"]))
     spread = found.spread_percent if found.spread_percent is not None else first["spread_percent"].median()
-    words = text(
-        "spread",
-        count=found.runs,
-        machine=first["machine"].iloc[0],
-        spread=percent(spread),
-        worst=percent(first["spread_percent"].max()),
-        worst_run=first.loc[first["spread_percent"].idxmax(), "what"],
-    )
-    if found.false_percent is None or found.covered_percent is None:
-        return f"{words} {text('not_repeated')}"
-    return (
-        words
-        + " "
-        + text(
-            "repeated",
-            verdicts=found.verdicts,
-            false=percent(found.false_percent),
-            covered=percent(found.covered_percent),
-            size=found.size,
-            measurements=found.measurements,
-        )
-    )
+    words = text("spread", found=found, spread=spread, worst=first.loc[first["spread_percent"].idxmax()])
+    known = found.false_percent is not None and found.covered_percent is not None
+    return f"{words} {text('repeated', found=found) if known else text('not_repeated')}"
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

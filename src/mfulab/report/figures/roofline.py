@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent, quantity
+from mfulab.core.language.quantities import quantity
 from mfulab.report.drawing import points, style, ticks
 from mfulab.report.frames import Tables, ok, with_machine, with_traces
 
@@ -44,24 +44,12 @@ def roof(rows: pd.DataFrame) -> pd.Series:
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """Number of runs that memory limits, and the run that comes closest to its roof."""
-    limited = rows["arithmetic_intensity"] * rows["roof_gb_s"] / 1e3 < rows["roof_tflop_s"]
+    limited = int((rows["arithmetic_intensity"] * rows["roof_gb_s"] / 1e3 < rows["roof_tflop_s"]).sum())
     share = 100 * rows["tflop_s"] / roof(rows)
     best = rows.loc[share.idxmax()]
-    return text(
-        "finding",
-        limited=int(limited.sum()),
-        total=len(rows),
-        run=_named(best, text),
-        measured=int(best["ceiling_tflop_s"] == best["ceiling_tflop_s"]),
-        share=percent(share.max()),
-        median=percent(share.median()),
-    )
-
-
-def _named(row: pd.Series, text: Texts) -> str:
-    if row["batch_size"] != row["batch_size"]:  # a trace does not tell it
-        return text("run_of_trace", model=row["model"])
-    return text("run", model=row["model"], batch_size=int(row["batch_size"]))
+    run = text("run" if best["batch_size"] == best["batch_size"] else "run_of_trace", best=best)
+    values = {"share": share.max(), "median": share.median(), "measured": int(pd.notna(best["ceiling_tflop_s"]))}
+    return text("finding", limited=limited, total=len(rows), run=run, **values)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

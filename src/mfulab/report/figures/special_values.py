@@ -9,7 +9,7 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent, significant
+from mfulab.core.language.quantities import significant
 from mfulab.report.drawing import style
 from mfulab.report.figures import number_formats
 from mfulab.report.frames import Tables
@@ -35,23 +35,13 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     """Patterns that the drawn format spends on NaN; digits that numbers need; where a plain sigmoid fails in it."""
     row = rows.iloc[0]
     patterns = 2.0 ** row["bits"]
-    words = [
-        text(
-            "finding",
-            precision=text.name("precision", row["precision"]),
-            nan=f"{row['nan_patterns']:,.0f}",
-            patterns=f"{patterns:,.0f}" if patterns < 1e9 else significant(patterns),
-            share=percent(100 * row["nan_patterns"] / patterns),
-        )
-    ]
+    many = f"{patterns:,.0f}" if patterns < 1e9 else significant(patterns)
+    words = [text("finding", row=row, patterns=many, share=100 * row["nan_patterns"] / patterns)]
     digits = rows.dropna(subset=["round_trip_digits"])
     if len(digits):
-        widest = digits.loc[digits["bits"].idxmax()]
-        name = text.name("precision", widest["precision"])
-        words.append(text("digits", precision=name, digits=int(widest["round_trip_digits"])))
+        words.append(text("digits", widest=digits.loc[digits["bits"].idxmax()]))
     if row["sigmoid_fails_at"] == row["sigmoid_fails_at"]:
-        name = text.name("precision", row["precision"])
-        words.append(text("sigmoid", precision=name, at=int(row["sigmoid_fails_at"])))
+        words.append(text("sigmoid", row=row))
     return " ".join(words)
 
 

@@ -4,7 +4,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts, verdicts
-from mfulab.core.language.quantities import percent
 from mfulab.report.drawing import kinds, runs, style, ticks
 from mfulab.report.figures import published_mfu
 from mfulab.report.frames import UNNAMED, Tables, ok, short_name
@@ -45,22 +44,11 @@ def _alike(public: pd.DataFrame, device: str, capability: str) -> pd.Series:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """The highest MFU of a trace beside the public runs of its family, and how many traces have none."""
-    known = rows.dropna(subset=["mfu_percent"])
-    words = []
+    """The highest MFU of a trace and the public runs of its family, and how many traces have none."""
+    known, words = rows.dropna(subset=["mfu_percent"]), []
     if len(known):
         best = known.loc[known["mfu_percent"].idxmax()]
-        words.append(
-            text(
-                "finding" if best["public_most"] == best["public_most"] else "finding_alone",
-                model=best["model"],
-                machine=text.name("machine", best["named"]),
-                mfu=percent(best["mfu_percent"]),
-                mode=text.name("mode", best["mode"]),
-                low=percent(best["public_least"]),
-                high=percent(best["public_most"]),
-            )
-        )
+        words.append(text("finding" if best["public_most"] == best["public_most"] else "finding_alone", best=best))
     missing = len(rows) - len(known)
     words.append(text("missing" if missing else "all_known", missing=missing, count=len(rows)))
     return " ".join(words)

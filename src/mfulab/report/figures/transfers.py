@@ -4,7 +4,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent
 from mfulab.report.drawing import kinds, matmuls, runs, style
 from mfulab.report.frames import Tables, ok, with_machine
 
@@ -36,21 +35,15 @@ def rows(tables: Tables) -> pd.DataFrame:
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """All that is not the kernel at both ends of the sizes, on one machine: a GPU if any, the one with the most sizes.
 
-    Of a GPU beside a CPU that was measured, also the size from which on it is faster.
+    Of a GPU and a CPU that was measured, also the size from which on the GPU is faster.
     """
     gpu = rows[rows["host_to_device_s"].notna()]
     rows = gpu if len(gpu) else rows
     here = rows[rows["machine"] == rows["machine"].value_counts().idxmax()].sort_values("n")
     total = here[list(PARTS)].sum(axis=1)
-    share = 100 * (1 - here["time_s"] / total)
-    words = text(
-        "finding_one" if here["n"].nunique() == 1 else "finding",
-        machine=here["machine"].iloc[0],
-        small=int(here["n"].iloc[0]),
-        small_share=percent(share.iloc[0]),
-        large=int(here["n"].iloc[-1]),
-        large_share=percent(share.iloc[-1]),
-    )
+    here = here.assign(share=100 * (1 - here["time_s"] / total))
+    key = "finding_one" if here["n"].nunique() == 1 else "finding"
+    words = text(key, small=here.iloc[0], large=here.iloc[-1])
     compared, faster = here["host_s"].notna(), total < here["host_s"]
     lost = here.loc[compared & ~faster, "n"].max()
     won = here.loc[faster & ~(here["n"] <= lost), "n"]
@@ -62,7 +55,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine; bars are shares of each part, stacked to 100 %, the total time above each."""
     precision = text.name("precision", rows["precision"].iloc[0])
-    panels = style.by_machine(figure, rows, sharey=True)
+    panels = style.by_machine(figure, rows, lambda here: precision, sharey=True)
     turned = 90 if rows.groupby("machine").size().max() * len(panels) > MOST_LEVEL else 0
     colors = dict(zip(PARTS, (style.PALETTE[index] for index in COLORS), strict=True))
     for axes, here in panels:
@@ -75,7 +68,6 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
             words = {"ha": "center", "rotation": turned, "fontsize": 8 if turned else 9}
             axes.text(place, 102, text("total", time=seconds), **words)
         axes.set(xlabel=text("size"), ylim=(0, 125 if turned else 110), yticks=range(0, 101, 20))
-        axes.set_title(f"{here['machine'].iloc[0]} · {precision}")
         axes.tick_params(axis="x", labelrotation=turned)
     style.label(figure, y=text("share_of_time"))
     present = {part: color for part, color in colors.items() if rows[part].notna().any()}

@@ -35,23 +35,15 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The run that loses most between the first rung and the last, and the step at which it loses most."""
-    gap = rows["utilization_percent"] - rows["mfu_percent"]
-    worst = rows.loc[gap.idxmax()]
-    drop = ladder.largest_drop(worst.to_dict())
-    run, batch_size = worst["model"], worst["batch_size"]
-    if batch_size == batch_size:  # a trace does not tell it
-        run = text("run", model=run, batch_size=int(batch_size))
-    said = {
-        "run": run,
-        "machine": worst["machine"],
-        "busy": percent(worst["utilization_percent"]),
-        "mfu": percent(worst["mfu_percent"]),
-    }
+    worst = rows.loc[(rows["utilization_percent"] - rows["mfu_percent"]).idxmax()]
+    drop, batch = ladder.largest_drop(worst.to_dict()), worst["batch_size"]
+    run = worst["model"] if batch != batch else text("run", worst=worst)  # a trace does not report its batch size
     if drop is None:
-        return text("finding_none", **said)
+        return text("finding_none", run=run, worst=worst)
     rungs = text.within("rungs")
-    said |= {"before": rungs(drop.above.column), "after": rungs(drop.below.column)}
-    return text("finding", **said, high=percent(drop.above.percent), low=percent(drop.below.percent))
+    return text(
+        "finding", run=run, worst=worst, drop=drop, before=rungs(drop.above.column), after=rungs(drop.below.column)
+    )
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
