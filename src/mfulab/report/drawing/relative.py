@@ -50,20 +50,18 @@ def _bytes(precisions: pd.Series) -> pd.Series:
 
 def finding(rows: pd.DataFrame, text: Texts, axis: str) -> str:
     """The largest gain and the largest loss, or the smallest gain where nothing loses; a gain that cannot be."""
+
+    def ends(which: str, row: pd.Series) -> dict[str, object]:
+        return {f"{which}_run": _named(row, rows, axis, text), f"{which}_speedup": significant(row["speedup"])}
+
     best, worst = rows.loc[rows["speedup"].idxmax()], rows.loc[rows["speedup"].idxmin()]
-    said = text(
-        "finding_one" if best["speedup"] == worst["speedup"] else "finding",
-        best_run=_named(best, rows, axis, text),
-        best_speedup=significant(best["speedup"]),
-        worst_run=_named(worst, rows, axis, text),
-        worst_speedup=significant(worst["speedup"]),
-    )
-    above = rows[rows["speedup"] > MARGIN * rows["possible"]] if axis == "precision" else rows.head(0)
-    if above.empty:
+    key = "finding_one" if best["speedup"] == worst["speedup"] else "finding"
+    said = text(key, **ends("best", best), **ends("worst", worst))
+    beyond = rows["speedup"] / rows["possible"]
+    if axis != "precision" or not (beyond > MARGIN).any():
         return said
-    row = above.loc[(above["speedup"] / above["possible"]).idxmax()]
-    values = {"speedup": significant(row["speedup"]), "possible": significant(row["possible"])}
-    return f"{said} {text('impossible', run=_named(row, rows, axis, text), **values)}"
+    row = rows.loc[beyond.idxmax()]
+    return f"{said} {text('impossible', run=_named(row, rows, axis, text), row=row)}"
 
 
 def _named(row: pd.Series, rows: pd.DataFrame, axis: str, text: Texts) -> str:

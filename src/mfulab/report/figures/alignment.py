@@ -4,7 +4,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent, quantity
+from mfulab.core.language.quantities import percent
 from mfulab.report import trust
 from mfulab.report.drawing import kinds, matmuls, runs, style
 from mfulab.report.frames import Tables, ok, own, with_machine
@@ -13,6 +13,7 @@ TABLES = ("matmul", "environment")
 TOPIC = "kernels"
 ORDER = 6
 TILES = (128, 64, 32, 16, 8, 1)
+CHANGES = {"time": "time_s", "flops": "flops"}
 FEWEST = 4  # sizes that are one more than a multiple of eight, each beside that multiple
 
 
@@ -47,35 +48,21 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     steps = rows[rows["n"] % 8 == 1].merge(rows.assign(n=rows["n"] + 1), on=["precision", "n"], suffixes=("", "_below"))
     longer = steps["time_s"] / steps["time_s_below"]
     if not longer.notna().any():
-        return text(
-            "no_step", kernel=rows.iloc[0]["kernel"], machine=rows.iloc[0]["machine"], count=rows["n"].nunique()
-        )
+        return text("no_step", row=rows.iloc[0], count=rows["n"].nunique())
     beyond = trust.apart(steps, suffix="_below")
     risen = beyond & (longer > 1)
     row = steps.loc[(longer[risen] if risen.any() else longer).idxmax()]
     here = (steps["precision"] == row["precision"]) & longer.notna()
-    names = {"kernel": row["kernel"], "machine": row["machine"], "precision": text.name("precision", row["precision"])}
-    falls = (here & beyond & (longer < 1)).sum()
-    said = [
-        text("finding", **names, median=_signed(100 * (longer[here].median() - 1))),
-        text("directions", rises=int((here & risen).sum()), falls=int(falls), count=int(here.sum())),
-    ]
+    counts = {"rises": (here & risen).sum(), "falls": (here & beyond & (longer < 1)).sum(), "count": here.sum()}
+    said = [text("finding", row=row, median=_signed(longer[here].median())), text("directions", **counts)]
     if risen.any():
-        most = text(
-            "most",
-            n=int(row["n"]),
-            below=int(row["n"]) - 1,
-            time=_signed(100 * (row["time_s"] / row["time_s_below"] - 1)),
-            flops=_signed(100 * (row["flops"] / row["flops_below"] - 1)),
-            speed=quantity(row["tflop_s"] * 1e12, "FLOP/s"),
-            before=quantity(row["tflop_s_below"] * 1e12, "FLOP/s"),
-        )
-        said.append(most)
+        changes = {name: _signed(row[column] / row[f"{column}_below"]) for name, column in CHANGES.items()}
+        said.append(text("most", row=row, below=row["n"] - 1, **changes))
     return " ".join(said)
 
 
-def _signed(value: float) -> str:
-    return ("−" if value < 0 else "+") + percent(abs(value))
+def _signed(ratio: float) -> str:
+    return ("−" if ratio < 1 else "+") + percent(abs(100 * (ratio - 1)))
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

@@ -4,7 +4,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent, quantity, significant
 from mfulab.report.drawing import kinds, runs, style, ticks
 from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
 
@@ -41,28 +40,18 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     longest = measured.loc[measured["sequence_length"].idxmax()]
     here = measured[(measured[ALIKE] == longest[ALIKE]).all(axis=1)]
     lengths = here["sequence_length"]
-    values = {"model": longest["model"], "short": int(lengths.min()), "long": int(lengths.max())}
-    said = []
-    if here["share"].notna().all():
-        low, high = (percent(here.loc[place, "share"]) for place in (lengths.idxmin(), lengths.idxmax()))
-        said.append(text("finding", **values, low=low, high=high))
-    else:
-        said.append(text("finding_without", **values))
+    ends = {"short": here.loc[lengths.idxmin()], "long": here.loc[lengths.idxmax()]}
+    said = [text("finding" if here["share"].notna().all() else "finding_without", **ends)]
     last = here[lengths == lengths.max()].set_index("attention")
     if {"math", "flash"} <= set(last.index):
         math, flash = last.loc["math"], last.loc["flash"]
-        shares = {"flash": percent(flash["mfu_percent"]), "math": percent(math["mfu_percent"])}
         times = math["time_s"] / flash["time_s"]
         key = "equal" if abs(times - 1) < ALIKE_WITHIN else "slower" if times > 1 else "faster"
-        factor = significant(max(times, 1 / times))
-        said.append(text(key, long=values["long"], times=factor, **shares))
+        said.append(text(key, times=max(times, 1 / times), math=math, flash=flash))
         if pd.notna(math["memory_bytes"]) and pd.notna(flash["memory_bytes"]):
-            peaks = {"math": quantity(math["memory_bytes"], "B"), "flash": quantity(flash["memory_bytes"], "B")}
-            said.append(text("peaks", **peaks))
+            said.append(text("peaks", math=math, flash=flash))
     failed = int((rows["status"] == FAILED).sum())
-    if failed:
-        said.append(text("failed", count=failed))
-    return " ".join(said)
+    return " ".join([*said, *([text("failed", count=failed)] if failed else [])])
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

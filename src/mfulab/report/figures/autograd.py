@@ -5,7 +5,6 @@ from matplotlib.figure import Figure
 
 from mfulab.core.groups import LEAKED_STEPS
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent, quantity
 from mfulab.report import trust
 from mfulab.report.drawing import kinds, runs, style, ticks
 from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
@@ -44,35 +43,18 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The case where recording costs most time, beyond what processes differ by, and the graph that holds most."""
-    recorded = rows[rows["autograd"] == "recorded"]
     said = []
-    if not recorded.empty:
-        slower = recorded[recorded["apart"] & (recorded["relative"] >= 100 + LEAST)]
-        key = "no_slower" if slower.empty else "slower"
-        said.append(text(key, **_most(slower)))
-    freed = rows[rows["autograd"] == "inference_mode"]
-    if not freed.empty:
-        faster = freed[freed["apart"] & (freed["relative"] <= 100 - LEAST)]
-        key = "no_faster" if faster.empty else "faster"
-        said.append(text(key, **_most(faster)))
-    leaked = rows[rows["graph_bytes"] > 0]
-    if not leaked.empty:
-        largest = leaked.loc[leaked["graph_bytes"].idxmax()]
-        held = {"bytes": quantity(largest["graph_bytes"], "B"), "later": quantity(1000 * largest["graph_bytes"], "B")}
-        said.append(text("leaks", **_named(largest), **held))
+    off = (rows["relative"] - 100).where(rows["apart"], 0)
+    for way, sign, key in (("recorded", 1, "slower"), ("inference_mode", -1, "faster")):
+        here = sign * off[rows["autograd"] == way]
+        if len(here) and here.max() >= LEAST:
+            said.append(text(key, row=rows.loc[here.idxmax()], share=here.max()))
+        elif len(here):
+            said.append(text(f"no_{key}"))
+    if (rows["graph_bytes"] > 0).any():
+        largest = rows.loc[rows["graph_bytes"].idxmax()]
+        said.append(text("leaks", row=largest, later=1000 * largest["graph_bytes"]))
     return " ".join(said)
-
-
-def _most(rows: pd.DataFrame) -> dict[str, object]:
-    """The row that differs most from no_grad; nothing if there is none."""
-    if rows.empty:
-        return {}
-    most = rows.loc[(rows["relative"] - 100).abs().idxmax()]
-    return {**_named(most), "share": percent(abs(most["relative"] - 100))}
-
-
-def _named(row: pd.Series) -> dict[str, object]:
-    return {"model": row["model"], "batch": int(row["batch_size"])}
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

@@ -7,7 +7,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import quantity, significant
 from mfulab.report import trust
 from mfulab.report.drawing import kinds, runs, style, ticks
 from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
@@ -37,28 +36,14 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The longest compilation, the run that pays after fewest steps, and those that never pay."""
-    longest = rows.loc[rows["compile_s"].idxmax()]
-    said = [text("finding", **_named(longest, text), time=quantity(longest["compile_s"], "s"))]
-    paying = rows[np.isfinite(rows["pays_after"])]
-    if not paying.empty:
-        first, last = paying.loc[paying["pays_after"].idxmin()], paying.loc[paying["pays_after"].idxmax()]
-        said.append(_pays(first, text))
-        if last["pays_after"] > first["pays_after"]:
-            said.append(_pays(last, text))
+    said = [text("finding", row=rows.loc[rows["compile_s"].idxmax()])]
+    paying = rows[np.isfinite(rows["pays_after"])].sort_values("pays_after", kind="stable")
+    for _, row in paying.iloc[[0, -1]].drop_duplicates("pays_after").iterrows() if len(paying) else ():
+        said.append(text("pays", row=row, saved=row["eager_s"] - row["time_s"]))
     never = len(rows) - len(paying)
     if never:
         said.append(text("never_all" if paying.empty else "never", count=never, total=len(rows)))
     return " ".join(said)
-
-
-def _pays(row: pd.Series, text: Texts) -> str:
-    saved = quantity(row["eager_s"] - row["time_s"], "s")
-    return text("pays", **_named(row, text), steps=significant(row["pays_after"]), saved=saved)
-
-
-def _named(row: pd.Series, text: Texts) -> dict[str, object]:
-    name = text.name("execution", row["execution"])
-    return {"execution": name, "model": row["model"], "batch": int(row["batch_size"])}
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

@@ -7,7 +7,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent, quantity, significant
 from mfulab.report import trust
 from mfulab.report.drawing import kinds, runs, style
 from mfulab.report.frames import Tables, ok, one_each, with_machine
@@ -35,16 +34,8 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 def job(row: pd.Series, text: Texts) -> str:
     """A job's name: its wrapper, processes and batch, its bucket or its slowed rank."""
-    name = text(
-        "job",
-        model=row["model"],
-        wrapper=text.name("wrapper", row["wrapper"]),
-        processes=int(row["processes"]),
-        batch=int(row["batch_size"]),
-    )
-    if row["wrapper"] == "ddp":
-        name += text("bucket", size=f"{row['bucket_mb']:g}")
-    return name if pd.isna(row["slowed_rank"]) else name + text("slowed", rank=int(row["slowed_rank"]))
+    name = text("job", job=row) + (text("bucket", job=row) if row["wrapper"] == "ddp" else "")
+    return name if pd.isna(row["slowed_rank"]) else name + text("slowed", job=row)
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
@@ -52,30 +43,20 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     plain = rows[rows["slowed_rank"].isna()]
     plain = rows if plain.empty else plain
     best, worst = plain.loc[plain["efficiency"].idxmax()], plain.loc[plain["efficiency"].idxmin()]
-    high = percent(best["efficiency"])
     # The time of equal work is the inverse of the efficiency.
     alike = len(plain) > 1 and not trust.apart(worst, best, ratio=best["efficiency"] / worst["efficiency"])
-    if alike:
-        low = percent(worst["efficiency"])
-        said = [text("alike", best=job(best, text), worst=job(worst, text), high=high, low=low)]
-    elif pd.notna(best["mfu_percent"]):
-        said = [text("finding", best=job(best, text), high=high, mfu=percent(best["mfu_percent"]))]
-    else:
-        said = [text("finding_without", best=job(best, text), high=high)]
-    if len(plain) > 1 and not alike:
-        said.append(text("worst", worst=job(worst, text), low=percent(worst["efficiency"])))
+    key = "alike" if alike else "finding" if pd.notna(best["mfu_percent"]) else "finding_without"
+    values = {"best": best, "worst": worst, "best_job": job(best, text), "worst_job": job(worst, text)}
+    said = [text(each, **values) for each in [key, *(["worst"] if len(plain) > 1 and not alike else [])]]
     if pd.notna(worst["exposed_communication_ms"]):
-        exposed, step = worst["exposed_communication_ms"], 1e3 * worst["time_s"]
-        said.append(text("exposed", exposed=significant(exposed), step=significant(step)))
+        said.append(text("exposed", worst=worst, step=1e3 * worst["time_s"]))
     counted = rows[rows["sent_bytes"].notna() & (rows["predicted_sent_bytes"] > 0)]
     if not counted.empty:
-        off = 100 * (counted["sent_bytes"] / counted["predicted_sent_bytes"] - 1)
-        one = counted.loc[off.abs().idxmax()]
-        sent, deviation = quantity(one["sent_bytes"], "B"), percent(off.abs().max())
-        said.append(text("sent", job=job(one, text), sent=sent, deviation=deviation))
-    for _, one in rows[rows["slowed_rank"].notna() & rows["slowest_rank"].notna()].head(1).iterrows():
-        said.append(text("named", slowed=int(one["slowed_rank"]), rank=int(one["slowest_rank"])))
-    return " ".join(said)
+        off = (100 * (counted["sent_bytes"] / counted["predicted_sent_bytes"] - 1)).abs()
+        one = counted.loc[off.idxmax()]
+        said.append(text("sent", job=job(one, text), sent=one["sent_bytes"], deviation=off.max()))
+    slowed = rows[rows["slowed_rank"].notna() & rows["slowest_rank"].notna()].head(1)
+    return " ".join([*said, *(text("named", job=one) for _, one in slowed.iterrows())])
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

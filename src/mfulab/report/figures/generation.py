@@ -1,7 +1,6 @@
 """Generating text: prefill beside decoding under their ceilings, and what batching makes of their times under load."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -9,7 +8,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent, quantity, significant
 from mfulab.report.drawing import kinds, runs, style, ticks
 from mfulab.report.frames import Tables, ok, one_each, with_machine
 from mfulab.timing.serving import Policy, Server, latencies, requests
@@ -53,34 +51,18 @@ def load(server: Server, share: float, policy: Policy) -> Stats:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """The longest context of the first model: TTFT, TPOT, cache, MFU beside MBU; then both ways of batching."""
+    """The longest context of the first model: TTFT, TPOT, cache, MFU and MBU; then both ways of batching."""
     here = _longest(rows)
-    by_mode = {mode: here[here["mode"] == mode].iloc[0] for mode in DASHES}
-    prefill, decoding = by_mode["prefill"], by_mode["decoding"]
-    said = [
-        text(
-            "finding",
-            model=prefill["model"],
-            tokens=int(prefill["sequence_length"]),
-            first=quantity(prefill["time_s"], "s"),
-            mfu=percent(prefill["mfu_percent"]),
-            each=quantity(decoding["time_s"], "s"),
-            mbu=percent(decoding["mbu_percent"]),
-            low=percent(decoding["mfu_percent"]),
-            batch=int(decoding["batch_size"]),
-        )
-    ]
-    largest = here[here["mode"] == "decoding"].iloc[-1]
+    halves = {mode: here[here["mode"] == mode] for mode in DASHES}
+    said = [text("finding", **{mode: half.iloc[0] for mode, half in halves.items()})]
+    largest = halves["decoding"].iloc[-1]
     if pd.notna(largest["key_value_cache_bytes"]):
-        cache, speed = quantity(largest["key_value_cache_bytes"], "B"), significant(largest["tokens_per_s"])
-        said.append(text("cache", batch=int(largest["batch_size"]), cache=cache, speed=speed))
+        said.append(text("cache", largest=largest))
     one = server(here)
     if one.places > 1:
-        static, continuous = (load(one, TOLD, policy) for policy in POLICIES)
-        values: dict[str, Any] = {"load": percent(100 * TOLD), "places": one.places, "tokens": TOKENS}
-        values |= {"rate": significant(TOLD * one.most_requests_per_s(TOKENS))}
-        values |= {"static": quantity(static.p95, "s"), "continuous": quantity(continuous.p95, "s")}
-        said.append(text("batching", **values))
+        waits = {policy: load(one, TOLD, policy).p95 for policy in POLICIES}
+        rate = TOLD * one.most_requests_per_s(TOKENS)
+        said.append(text("batching", load=100 * TOLD, places=one.places, tokens=TOKENS, rate=rate, **waits))
     return " ".join(said)
 
 

@@ -4,7 +4,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent, significant
+from mfulab.core.language.quantities import percent
 from mfulab.report import trust
 from mfulab.report.drawing import kinds, runs, style
 from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
@@ -44,25 +44,19 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     usual = rows if usual.empty else usual
     itself = usual[usual["loader_workers"] == usual["loader_workers"].min()]
     worst = itself.loc[itself["input_wait_percent"].idxmax()]
-    values = {"model": worst["model"], "batch": int(worst["batch_size"])}
-    values |= {
-        "source": text.name("loader_source", worst["loader_source"]),
-        "wait": percent(100 - worst["not_waiting"]),
-    }
-    said = [text("finding", **values, mfu=_share(worst["mfu_percent"]), base=_share(worst["mfu_percent_device"]))]
+    shares = {name: _share(worst[f"mfu_percent{end}"]) for name, end in (("mfu", ""), ("base", "_device"))}
+    said = [text("finding", worst=worst, **shares)]
     if not trust.apart(worst, suffix="_device"):
         said.append(text("overlap"))
     alike = usual[(usual[[*ALIKE, "loader_source"]] == worst[[*ALIKE, "loader_source"]]).all(axis=1)]
-    if len(alike) > 1:
-        better = alike[(alike["kept"] > worst["kept"]) & trust.apart(alike, worst)]
-        if better.empty:
-            said.append(text("no_better"))
-        else:
-            best, most = better.loc[better["kept"].idxmax()], alike.loc[alike["loader_workers"].idxmax()]
-            said.append(text("best", workers=int(best["loader_workers"]), kept=percent(best["kept"])))
-            if most["kept"] < best["kept"]:
-                key = "beyond" if trust.apart(most, best) else "beyond_alike"
-                said.append(text(key, workers=int(most["loader_workers"]), kept=percent(most["kept"])))
+    better = alike[(alike["kept"] > worst["kept"]) & trust.apart(alike, worst)]
+    if len(alike) > 1 and better.empty:
+        said.append(text("no_better"))
+    elif len(alike) > 1:
+        best, most = better.loc[better["kept"].idxmax()], alike.loc[alike["loader_workers"].idxmax()]
+        said.append(text("best", row=best))
+        if most["kept"] < best["kept"]:
+            said.append(text("beyond" if trust.apart(most, best) else "beyond_alike", row=most))
     off = (rows["kept"] - rows["not_waiting"]).abs().median()
     said.append(text("tracks", deviation=percent(off), count=len(rows)))
     return " ".join([*said, *_epochs(rows, text)])
@@ -73,19 +67,14 @@ def _share(value: float) -> str:
 
 
 def _epochs(rows: pd.DataFrame, text: Texts) -> list[str]:
-    """Workers that start anew with each epoch beside those that are kept, if both were measured."""
+    """Workers that start anew with each epoch against those that are kept, if both were measured."""
     ended = rows[rows["loader_epoch"].notna() & (rows["loader_workers"] > 0)]
     persistent = ended["loader_persistent"].fillna(False).astype(bool)
     same = [*ALIKE, "loader_source", "loader_workers", "loader_epoch"]
     columns = [*same, "samples_per_s", *trust.INTERVAL]
     pairs = ended[~persistent][columns].merge(ended[persistent][columns], on=same, suffixes=("", "_kept"))
-    if pairs.empty:
-        return []
-    one = pairs.iloc[0]
-    values = {"epoch": int(one["loader_epoch"]), "workers": int(one["loader_workers"])}
-    speeds = {"slow": significant(one["samples_per_s"]), "fast": significant(one["samples_per_s_kept"])}
-    overlap = [] if trust.apart(one, suffix="_kept") else [text("overlap")]
-    return [text("epochs", **values, **speeds), *overlap]
+    overlap = [text("overlap")] if len(pairs) and not trust.apart(pairs.iloc[0], suffix="_kept") else []
+    return [*(text("epochs", row=row) for _, row in pairs.head(1).iterrows()), *overlap]
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

@@ -49,21 +49,13 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     off = errors(rows)
     load, worst = off.abs().stack().idxmax()
     row = rows.set_index("load").loc[load]
-    most = off.abs().max()
-    words = text(
-        "finding",
-        counter=text(worst),
-        load=text(load),
-        reading=percent(row[worst]),
-        truth=percent(row["truth_percent"]),
-    )
-    said = [words]
-    others = rows["other_processes_percent"].median()
-    if len(off.columns) > 1 and not others > DISTURBED:  # else a counter may be right of a load that was disturbed
-        best = most.idxmin()
-        said.append(text("best", counter=text(best), points=percent(most[best]), count=len(off)))
-    if others > DISTURBED:
+    values = {"reading": row[worst], "truth": row["truth_percent"]}
+    said = [text("finding", counter=text(worst), load=text(load), **values)]
+    most, others = off.abs().max(), rows["other_processes_percent"].median()
+    if others > DISTURBED:  # a counter may be right of a load that was disturbed
         said.append(text("disturbed", share=percent(others)))
+    elif len(most) > 1:
+        said.append(text("best", counter=text(most.idxmin()), points=percent(most.min()), count=len(off)))
     return " ".join(said)
 
 

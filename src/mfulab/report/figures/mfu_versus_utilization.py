@@ -31,28 +31,17 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     above = int((rows["mfu_percent"] > ABOVE_PEAK).sum())
     rows = _sound(rows)
     busy = rows[rows["utilization_percent"] >= BUSY]
-    best = rows.loc[rows["mfu_percent"].idxmax()]
-    if busy.empty:
-        return text(
-            "finding_none",
-            busiest=percent(rows["utilization_percent"].max()),
-            high=percent(best["mfu_percent"]),
-            high_run=_named(best, text),
-        )
-    worst, best = (busy.loc[busy["mfu_percent"].agg(which)] for which in ("idxmin", "idxmax"))
+    here = rows if busy.empty else busy
+    worst, best = (here.loc[here["mfu_percent"].agg(which)] for which in ("idxmin", "idxmax"))
     low, high = percent(worst["mfu_percent"]), percent(best["mfu_percent"])
-    words = text(
-        "finding_one" if len(busy) == 1 else "finding_same" if low == high else "finding",
-        count=len(busy),
-        total=len(rows),
-        low=low,
-        low_run=_named(worst, text),
-        high=high,
-        high_run=_named(best, text),
-    )
+    values = {"low": low, "low_run": _named(worst, text), "high": high, "high_run": _named(best, text)}
+    if busy.empty:
+        return text("finding_none", busiest=rows["utilization_percent"].max(), **values)
+    key = "finding_one" if len(busy) == 1 else "finding_same" if low == high else "finding"
+    words = [text(key, count=len(busy), total=len(rows), **values)]
     if because := _because(worst, text):
-        words += " " + text("because" if low != high else "because_one", because=because)
-    return f"{words} {text('doubtful', count=above)}" if above else words
+        words.append(text("because" if low != high else "because_one", because=because))
+    return " ".join([*words, *([text("doubtful", count=above)] if above else [])])
 
 
 def _sound(rows: pd.DataFrame) -> pd.DataFrame:
@@ -73,11 +62,7 @@ def _because(row: pd.Series, text: Texts) -> str:
 
 
 def _named(row: pd.Series, text: Texts) -> str:
-    mode = text.name("mode", row["mode"])
-    if row["batch_size"] != row["batch_size"]:  # a trace does not tell it
-        return text("run_of_trace", model=row["model"], mode=mode)
-    precision = text.name("precision", row["precision"])
-    return text("run", model=row["model"], mode=mode, precision=precision, batch_size=int(row["batch_size"]))
+    return text("run" if row["batch_size"] == row["batch_size"] else "run_of_trace", row=row)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

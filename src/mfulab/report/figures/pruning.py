@@ -4,7 +4,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent
 from mfulab.report import trust
 from mfulab.report.drawing import kinds, runs, style
 from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
@@ -40,19 +39,12 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """For each way, its most pruned and then fastest case: time, weights that are left, and FLOPs by both counts."""
+    order = rows.sort_values(["pruned_share", "apart", "relative"], ascending=[False, False, True])
+    order = order.drop_duplicates("pruning").sort_values("pruning", key=lambda way: way.map(WAYS.index))
     said = []
-    for way in WAYS:
-        one = rows[rows["pruning"] == way]
-        if one.empty:
-            continue
-        order = ["pruned_share", "apart", "relative"]
-        best = one.sort_values(order, ascending=[False, False, True]).iloc[0]
-        values = {"model": best["model"], "batch": int(best["batch_size"]), "pruned": percent(100 - best["left"])}
-        times = {"time": percent(best["relative"]), "left": percent(best["left"])}
-        key = "finding" if best["apart"] else "finding_alike"
-        said.append(text(key, way=text.name("pruning", way), **values, **times))
-        if pd.notna(best["executed"]):
-            said.append(text("executed", nominal=percent(best["nominal"]), executed=percent(best["executed"])))
+    for _, best in order.iterrows():
+        said.append(text("finding" if best["apart"] else "finding_alike", best=best, pruned=100 - best["left"]))
+        said += [text("executed", best=best)] if pd.notna(best["executed"]) else []
     return " ".join(said)
 
 

@@ -4,7 +4,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent, quantity, significant
+from mfulab.core.language.quantities import quantity, significant
 from mfulab.report import trust
 from mfulab.report.drawing import kinds, runs, style
 from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
@@ -40,27 +40,25 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The fastest and the slowest scheme beyond the intervals, the bandwidth of decoding, and the largest error."""
+
+    def say(key: str, row: pd.Series) -> str:
+        size = "?" if pd.isna(row["size"]) else significant(row["size"])
+        return text(key, row=row, **_case(row, text), factor=row["relative"] / 100, size=size)
+
     beyond = rows[rows["apart"]]
     faster, slower = beyond[beyond["relative"] > 100], beyond[beyond["relative"] < 100]
     best = rows.loc[(rows if faster.empty else faster)["relative"].idxmax()]
-    values = {"model": best["model"], **_case(best, text), "error": percent(best["error"])}
-    size = "?" if pd.isna(best["size"]) else significant(best["size"])
-    key = "finding_slower" if faster.empty else "finding"
-    said = [text(key, **values, size=size, factor=significant(best["relative"] / 100))]
+    said = [say("finding_slower" if faster.empty else "finding", best)]
     if not slower.empty and slower["relative"].min() < best["relative"]:
-        worst = slower.loc[slower["relative"].idxmin()]
-        said.append(text("slowest", **_case(worst, text), factor=significant(worst["relative"] / 100)))
+        said.append(say("slowest", slower.loc[slower["relative"].idxmin()]))
     if len(beyond) < len(rows):
         said.append(text("overlaps", count=len(rows) - len(beyond), total=len(rows)))
     ratio = rows["mbu_percent_before"] / rows["mbu_percent"]
     decoded = rows[(rows["mode"] == "decoding") & ratio.notna() & trust.apart(rows, suffix="_before", ratio=ratio)]
     if not decoded.empty:
-        one = decoded.loc[decoded["relative"].idxmax()]
-        shares = {"before": percent(one["mbu_percent_before"]), "after": percent(one["mbu_percent"])}
-        said.append(text("bandwidth", scheme=_case(one, text)["scheme"], **shares))
+        said.append(say("bandwidth", decoded.loc[decoded["relative"].idxmax()]))
     if rows["quantisation"].nunique() > 1:
-        off = rows.loc[rows["error"].idxmax()]
-        said.append(text("error", scheme=_case(off, text)["scheme"], error=percent(off["error"])))
+        said.append(say("error", rows.loc[rows["error"].idxmax()]))
     return " ".join(said)
 
 

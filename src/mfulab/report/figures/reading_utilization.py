@@ -43,31 +43,18 @@ def reason(row: Mapping[Hashable, Any], column: str) -> str:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """One reading after the loop beside the loop's mean and MFU; how far polls spread; memory; periods left out."""
+    """One reading after the loop, the loop's mean and MFU; how far polls spread; memory; periods left out."""
     runs = rows.drop_duplicates("run")
     late = runs.dropna(subset=["after_percent"])
     chosen = late if len(late) else runs
     row = chosen.loc[(chosen["mfulab_percent"] - chosen["after_percent"].fillna(0)).idxmax()]
-    load = row["load"]
-    values = {"load": text(load), "mean": percent(row["mfulab_percent"])}
-    key = "finding" if len(late) else "finding_without"
-    words = [text(key, after=percent(row["after_percent"]) if len(late) else "", **values)]
+    words = [text("finding" if len(late) else "finding_without", row=row, load=text(row["load"]))]
     if row["mfu_percent"] == row["mfu_percent"]:
-        words.append(text("mfu", mfu=percent(row["mfu_percent"])))
+        words.append(text("mfu", row=row))
     spread = runs["polled_high_percent"] - runs["polled_low_percent"]
     if spread.notna().any() and (runs.loc[spread.idxmax(), "polls"] or 0) > 1:
         wide = runs.loc[spread.idxmax()]
-        load = wide["load"]
-        words.append(
-            text(
-                "spread",
-                load=text(load),
-                period=f"{wide['polling_period_s']:g}",
-                low=percent(wide["polled_low_percent"]),
-                high=percent(wide["polled_high_percent"]),
-                mean=percent(wide["mfulab_percent"]),
-            )
-        )
+        words.append(text("spread", row=wide, load=text(wide["load"])))
     words += _memory(row, text)
     if left_out := row.get("left_out"):
         words.append(text("left_out", reason=text.said(left_out)))

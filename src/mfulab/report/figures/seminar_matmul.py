@@ -4,7 +4,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent, quantity, significant
+from mfulab.core.language.quantities import quantity
 from mfulab.report.drawing import kinds, matmuls, runs, style, ticks
 from mfulab.report.frames import Tables, own, with_machine
 
@@ -38,37 +38,26 @@ def rows(tables: Tables) -> pd.DataFrame:
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The mean of the seminar's kernel that the first call spoils most, its errors, and what is wrong altogether."""
     timed = rows[rows["time_s"].notna()]
-    timed = timed.assign(factor=timed["first_calls_mean_s"] / timed["time_s"])
+    timed = timed.assign(
+        factor=timed["first_calls_mean_s"] / timed["time_s"],
+        share=100 * timed["first_call_s"] / (timed["first_calls"] * timed["first_calls_mean_s"]),
+    )
     among = timed[timed["kernel"].isin(CORRECTED)]  # the largest of the seminar's own kernels, where one was timed
     among = timed if among.empty else among
     worst = among.loc[among.loc[among["n"] == among["n"].max(), "factor"].idxmax()]
-    calls, first_s = worst["first_calls"], worst["first_call_s"]
-    share = 100 * first_s / (calls * worst["first_calls_mean_s"])
-    words = [
-        text(
-            "finding",
-            kernel=worst["kernel"],
-            size=int(worst["n"]),
-            calls=int(calls),
-            mean=quantity(worst["first_calls_mean_s"], "s"),
-            hot=quantity(worst["time_s"], "s"),
-            factor=significant(worst["factor"], 2),
-            share=percent(share),
-        )
-    ]
-    if calls > 1 and share < DOMINATES:
-        without_s = (calls * worst["first_calls_mean_s"] - first_s) / (calls - 1)
+    words, calls = [text("finding", worst=worst)], worst["first_calls"]
+    if calls > 1 and worst["share"] < DOMINATES:
+        without_s = (calls * worst["first_calls_mean_s"] - worst["first_call_s"]) / (calls - 1)
         words.append(text("not_dominated", without=quantity(without_s, "s")))
     errors = timed.set_index(["n", "kernel"])["max_absolute_error"].dropna()
     pairs = [(n, kernel) for n, kernel in errors.index if (n, CORRECTED.get(kernel)) in errors.index]
     if pairs:
         n, kernel = max(pairs)
         other = CORRECTED[kernel]
-        values = {"own": significant(errors[n, kernel], 2), "other_error": significant(errors[n, other], 2)}
+        values = {"own": errors[n, kernel], "other_error": errors[n, other]}
         words.append(text("errors", kernel=kernel, other=other, size=int(n), **values))
     wrong = rows[rows["status"] == "incorrect"]
-    words += [text("wrong_at", kernel=row["kernel"], size=int(row["n"])) for _, row in wrong.iterrows()]
-    return " ".join(words)
+    return " ".join([*words, *(text("wrong_at", row=row) for _, row in wrong.iterrows())])
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

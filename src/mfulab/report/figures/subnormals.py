@@ -4,7 +4,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import quantity, significant
+from mfulab.core.language.quantities import significant
 from mfulab.report.drawing import kinds, runs, style
 from mfulab.report.frames import Tables, ok, one_each, own, with_machine
 
@@ -37,15 +37,11 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The operation and precision that subnormal numbers slow down most, what zero makes of it, and the least."""
     slow = rows[rows["numbers"] == "subnormal"].sort_values("factor")
     row, least = slow.iloc[-1], slow.iloc[0]
-    precision, operation = text.name("precision", row["precision"]), text(row.operation)
-    values = {"precision": precision, "machine": row["machine"], "operation": operation}
-    words = [text("finding", **values, factor=significant(row["factor"], 2), time=quantity(row["time_s"], "s"))]
-    same = rows[(rows[CASE] == row[CASE]).all(axis=1)].set_index("numbers")
-    if "flushed" in same.index:
-        words.append(text("zero", factor=significant(same.loc["flushed", "factor"], 2)))
+    words = [text("finding", row=row, operation=text(row.operation))]
+    same = rows[(rows[CASE] == row[CASE]).all(axis=1)]
+    words += [text("zero", row=each) for _, each in same[same["numbers"] == "flushed"].iterrows()]
     if least["operation"] != row["operation"]:
-        precision, operation = text.name("precision", least["precision"]), text(least.operation)
-        words.append(text("least", precision=precision, operation=operation, factor=significant(least["factor"], 2)))
+        words.append(text("least", row=least, operation=text(least.operation)))
     return " ".join(words)
 
 
