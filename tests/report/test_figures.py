@@ -21,7 +21,6 @@ from mfulab.core.language.quantities import percent
 from mfulab.report import figures, frames, trust
 from mfulab.report.drawing import labels, matmuls, relative, style
 from mfulab.report.figures import (
-    expected_time,
     flops_versus_time,
     kernel_ladder,
     matmul_shapes,
@@ -428,25 +427,11 @@ def test_machines_whose_devices_have_one_name_are_told_apart(few):
     assert sorted(titles) == [f"Invented Xeon {name}" for name in (report_rows.CPU, report_rows.GPU)]
 
 
-def test_the_expected_time_s_sentence_with_one_run_equal_and_extreme_ones(few):
-    one = expected_time.rows(few).iloc[[0]].assign(measured_ms=30.0, expected_ms=10.0, unfused_ms=20.0)
-    one = one.assign(model="a", batch_size=1)
-    text = Texts("en", "expected_time")
-    told = expected_time.finding(one, text)
-    assert "1 run a step takes 3.00 times" in told
-    assert "1.50 times with nothing fused; a at batch 1 comes closest, at 3.00 times" in told
-    assert expected_time.finding(pd.concat([one, one], ignore_index=True), text) == told.replace("1 run ", "2 runs ")
-    far = one.assign(measured_ms=1e6, model="b")
-    assert "The furthest is b at batch 1: 100,000 times." in expected_time.finding(
-        pd.concat([one, far], ignore_index=True), text
-    )
-
-
 @pytest.mark.parametrize(
     "name",
     [
-        *("roofline", "expected_time", "memory_predicted", "matmul_precision", "matmul_throughput"),
-        *("machine_state", "repeatability"),
+        *("roofline", "memory_predicted", "matmul_precision", "matmul_throughput"),
+        "repeatability",
     ],
 )
 def test_a_logarithmic_axis_has_two_numbers_or_more(few, name):

@@ -19,7 +19,6 @@ from mfulab.report.drawing import hover, labels, runs, style
 from mfulab.tables import build
 
 REFERENCE = Path(__file__).parents[2] / "results/reference"
-PROBES = "machine_state"  # which draws from what rows are doubted, and no run
 CAN_BE_DOUBTED = {"profile", "matmul"}  # their rows hold intervals and flags
 
 
@@ -77,7 +76,7 @@ def test_a_figure_tells_its_runs_and_leaves_doubtful_ones_hollow(doubted, name, 
         assert not any(map(titles, artists))
         return
     assert any(map(titles, artists))
-    if CAN_BE_DOUBTED & set(module.TABLES) and name != PROBES:
+    if CAN_BE_DOUBTED & set(module.TABLES):
         assert rows[runs.DOUBTFUL].any()
         assert any(map(hollow, artists))
         entries = [words.get_text() for legend in figure.legends for words in legend.get_texts()]
@@ -87,14 +86,12 @@ def test_a_figure_tells_its_runs_and_leaves_doubtful_ones_hollow(doubted, name, 
 ROWS = pd.DataFrame({"run": ["model=one", "model=two"], "time_s": [1.0, 2.0], "doubtful": [True, False]})
 
 
-@pytest.mark.parametrize("kind", ["points", "bars", "scatter", "errorbar"])
+@pytest.mark.parametrize("kind", ["points", "bars", "scatter"])
 def test_only_the_doubtful_mark_is_hollow(kind):
     axes = Figure().subplots()
     make = {
-        "points": lambda: axes.plot([1, 2], [1, 2], "o", color="red")[0],
         "bars": lambda: axes.barh([1, 2], [1, 2], color="red"),
         "scatter": lambda: axes.scatter([1, 2], [1, 2], color="red"),
-        "errorbar": lambda: axes.errorbar([1, 2], [1, 2], yerr=[1, 1], marker="o", color="red"),
     }[kind]
     runs.mark(make(), ROWS, "time_s")
     artists = list(drawn(axes.figure))

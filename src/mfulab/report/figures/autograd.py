@@ -45,12 +45,13 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The case where recording costs most time, beyond what processes differ by, and the graph that holds most."""
     said = []
     off = (rows["relative"] - 100).where(rows["apart"], 0)
-    for way, sign, key in (("recorded", 1, "slower"), ("inference_mode", -1, "faster")):
-        here = sign * off[rows["autograd"] == way]
-        if len(here) and here.max() >= LEAST:
-            said.append(text(key, row=rows.loc[here.idxmax()], share=here.max()))
-        elif len(here):
-            said.append(text(f"no_{key}"))
+    recorded, freed = off[rows["autograd"] == "recorded"], -off[rows["autograd"] == "inference_mode"]
+    if len(recorded):
+        key = "slower" if recorded.max() >= LEAST else "no_slower"
+        said.append(text(key, row=rows.loc[recorded.idxmax()], share=recorded.max()))
+    if len(freed):
+        key = "faster" if freed.max() >= LEAST else "no_faster"
+        said.append(text(key, row=rows.loc[freed.idxmax()], share=freed.max()))
     if (rows["graph_bytes"] > 0).any():
         largest = rows.loc[rows["graph_bytes"].idxmax()]
         said.append(text("leaks", row=largest, later=1000 * largest["graph_bytes"]))

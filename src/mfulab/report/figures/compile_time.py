@@ -66,7 +66,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
             times = 1e3 * (row["time_s"] + row["compile_s"] / steps)
             [line] = axes.plot(steps, times, color=colors[row["execution"]])
             runs.mark(line, row.to_frame().T, "compile_s", "time_s", "eager_s")
-            axes.axhline(row["eager_ms"], color=style.MUTED, linewidth=1.5)
+        for eager_ms in cases["eager_ms"].head(1):
+            axes.axhline(eager_ms, color=style.MUTED, linewidth=1.5)
         paid = cases[cases["pays_after"] <= end]
         told = ("pays_after", "compile_s")
         kinds.points(axes, paid, "pays_after", "eager_ms", *told, hue="execution", colors=colors)

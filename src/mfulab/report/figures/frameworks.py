@@ -138,7 +138,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         sns.lineplot(off, x="step", y="off", hue="execution", palette=colors, style="execution", legend=False, ax=axes,
                      dashes=style.dashes(EXECUTIONS), estimator=None, marker=".", markersize=5)  # fmt: skip
         axes.axhline(TOLERANCE_PERCENT, **style.LIMIT)
-        axes.set_yscale("log")
+        axes.set(yscale="log", xlim=(0.5, off["step"].max() + 0.5))
         ticks.decades(axes.yaxis, most=6)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_title(text("loss_title"))

@@ -41,30 +41,29 @@ def rows(tables: Tables) -> pd.DataFrame:
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The fastest and the slowest scheme beyond the intervals, the bandwidth of decoding, and the largest error."""
 
-    def say(key: str, row: pd.Series) -> str:
-        size = "?" if pd.isna(row["size"]) else significant(row["size"])
-        return text(key, row=row, **_case(row, text), factor=row["relative"] / 100, size=size)
-
     beyond = rows[rows["apart"]]
     faster, slower = beyond[beyond["relative"] > 100], beyond[beyond["relative"] < 100]
     best = rows.loc[(rows if faster.empty else faster)["relative"].idxmax()]
-    said = [say("finding_slower" if faster.empty else "finding", best)]
+    said = [text("finding_slower" if faster.empty else "finding", **_case(best, text))]
     if not slower.empty and slower["relative"].min() < best["relative"]:
-        said.append(say("slowest", slower.loc[slower["relative"].idxmin()]))
+        said.append(text("slowest", **_case(slower.loc[slower["relative"].idxmin()], text)))
     if len(beyond) < len(rows):
         said.append(text("overlaps", count=len(rows) - len(beyond), total=len(rows)))
     ratio = rows["mbu_percent_before"] / rows["mbu_percent"]
     decoded = rows[(rows["mode"] == "decoding") & ratio.notna() & trust.apart(rows, suffix="_before", ratio=ratio)]
     if not decoded.empty:
-        said.append(say("bandwidth", decoded.loc[decoded["relative"].idxmax()]))
+        said.append(text("bandwidth", **_case(decoded.loc[decoded["relative"].idxmax()], text)))
     if rows["quantisation"].nunique() > 1:
-        said.append(say("error", rows.loc[rows["error"].idxmax()]))
+        said.append(text("error", **_case(rows.loc[rows["error"].idxmax()], text)))
     return " ".join(said)
 
 
 def _case(row: pd.Series, text: Texts) -> dict[str, object]:
+    """What sentences and titles say of a row."""
     names = {kind: text.name(kind, row[kind]) for kind in ("quantisation", "precision")}
-    return {"scheme": text("of", **names), "mode": text.name("mode", row["mode"]), "batch": int(row["batch_size"])}
+    size = "?" if pd.isna(row["size"]) else significant(row["size"])
+    values = {"scheme": text("of", **names), "mode": text.name("mode", row["mode"]), "batch": int(row["batch_size"])}
+    return {**values, "row": row, "factor": row["relative"] / 100, "size": size}
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
@@ -74,7 +73,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     schemes = [name for name in ORDER_OF_SCHEMES if (shown["quantisation"] == name).any()]
     shares = shown[["relative", "mbu_percent"]].to_numpy()
     shown = shown.assign(
-        case=[text("case", model=row["model"], **_case(row, text)) for _, row in shown.iterrows()],
+        case=[text("case", **_case(row, text)) for _, row in shown.iterrows()],
         words=[", ".join(text("share_of", share=each) for each in both if each == each) for both in shares],
         named=shown["quantisation"].map({name: _name(name, shown, text) for name in schemes}),
     )

@@ -22,17 +22,14 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The series whose samples per second gain most from a larger batch, and the one that gains least or loses."""
     first, last = curves.ends(rows)
     gain = last["samples_per_s"] / first["samples_per_s"]
-
-    def say(key: str, series: int) -> str:
-        large = last.loc[series]
-        run = curves.named(large, text)
-        return text(key, run=run, small=first.loc[series], large=large, gain=gain[series], count=len(gain))
-
-    best, least = gain.idxmax(), gain.idxmin()
-    said = [say("finding" if gain[best] > 1 else "finding_none", best)]
-    if gain[best] > gain[least]:
-        key = "least_gains" if gain[least] > 1 else "least_same" if gain[least] == 1 else "least_loses"
-        said.append(say(key, least))
+    best, least = (
+        {"run": curves.named(last.loc[at], text), "small": first.loc[at], "large": last.loc[at], "gain": gain[at]}
+        for at in (gain.idxmax(), gain.idxmin())
+    )
+    said = [text("finding" if gain.max() > 1 else "finding_none", **best, count=len(gain))]
+    if gain.max() > gain.min():
+        key = "least_gains" if gain.min() > 1 else "least_same" if gain.min() == 1 else "least_loses"
+        said.append(text(key, **least))
     if falling := int(trust.falling(rows).sum()):
         said.append(text("falling", count=falling))
     return " ".join(said)
