@@ -15,7 +15,7 @@ from support import report_rows
 
 from mfulab.core.language import Texts
 from mfulab.report import figures, frames
-from mfulab.report.drawing import hover, labels, runs, style
+from mfulab.report.drawing import hover, kinds, labels, runs, style
 from mfulab.tables import build
 
 REFERENCE = Path(__file__).parents[2] / "results/reference"
@@ -86,31 +86,25 @@ def test_a_figure_tells_its_runs_and_leaves_doubtful_ones_hollow(doubted, name, 
 ROWS = pd.DataFrame({"run": ["model=one", "model=two"], "time_s": [1.0, 2.0], "doubtful": [True, False]})
 
 
-@pytest.mark.parametrize("kind", ["points", "bars", "scatter"])
+@pytest.mark.parametrize("kind", [kinds.points, kinds.bars])
 def test_only_the_doubtful_mark_is_hollow(kind):
     axes = Figure().subplots()
-    make = {
-        "bars": lambda: axes.barh([1, 2], [1, 2], color="red"),
-        "scatter": lambda: axes.scatter([1, 2], [1, 2], color="red"),
-    }[kind]
-    runs.mark(make(), ROWS, "time_s")
+    kind(axes, ROWS, "time_s", "run", "time_s", colors="red")
     artists = list(drawn(axes.figure))
     told = [title for artist in artists for title in titles(artist)]
     assert told == ["one: time_s 1.00", "two: time_s 2.00"]
-    emptied = [artist for artist in artists if hollow(artist)]
-    assert len(emptied) == 1
-    if isinstance(emptied[0], Line2D):
-        assert emptied[0].get_xydata().tolist() == [[1, 1]]
-    elif isinstance(emptied[0], Rectangle):
-        assert emptied[0].get_width() == 1
+    [emptied] = [artist for artist in artists if hollow(artist)]
+    if isinstance(emptied, Rectangle):
+        assert emptied.get_width() == 1
     else:
-        assert [to_hex(face) for face in emptied[0].get_facecolor()] == [style.PAPER, "#ff0000"]
+        assert [to_hex(face) for face in emptied.get_facecolor()] == [style.PAPER, "#ff0000"]
+        assert list(emptied.get_linewidths()) == [runs.EDGE, 0]
 
 
 def test_sound_marks_stay_full_and_need_no_entry():
     axes, sound = Figure().subplots(), ROWS.assign(doubtful=False)
-    runs.mark(axes.plot([1, 2], [1, 2], "o")[0], sound)
-    runs.mark(axes.barh([1, 2], [1, 2]), sound)
+    kinds.points(axes, sound, "time_s", "time_s")
+    kinds.bars(axes, sound, "time_s", "run")
     assert not any(map(hollow, drawn(axes.figure)))
     assert runs.key(sound, Texts()) == []
     assert len(runs.key(ROWS, Texts())) == 1

@@ -76,9 +76,9 @@ def cells(axes: Axes, rows: pd.DataFrame, x: ArrayLike, y: ArrayLike, *values: s
 
 def _titles(rows: pd.DataFrame, values: Sequence[str]) -> list[str]:
     found = []
-    for _, row in rows.iterrows():
-        told = ", ".join(f"{name} {significant(row[name])}" for name in values if pd.notna(row[name]))
-        found.append(f"{hover.MARK}{short(row['run'])}: {told}")
+    for run, *measured in rows[["run", *values]].itertuples(index=False, name=None):
+        known = [(name, value) for name, value in zip(values, measured, strict=True) if pd.notna(value)]
+        found.append(f"{hover.MARK}{short(run)}: {', '.join(f'{name} {significant(value)}' for name, value in known)}")
     return found
 
 

@@ -202,10 +202,15 @@ def wrapped(text: str, width: int) -> str:
     return textwrap.fill(text, max(8, width * len(text) // letters(text)))
 
 
+def resize(figure: Figure, height: float) -> None:
+    """Makes a figure so many inches high."""
+    figure.set_figheight(height)
+    arrange(figure)
+
+
 def fit(figure: Figure, lines: int) -> None:
     """Makes a figure of few lines (bars, models) as low as they need; call it after `panels` or before `subplots`."""
-    figure.set_figheight(min(figure.get_figheight(), 2.2 + 0.55 * max(3, lines)))
-    arrange(figure)
+    resize(figure, min(figure.get_figheight(), 2.2 + 0.55 * max(3, lines)))
 
 
 def batch_area(batch_size: pd.Series) -> pd.Series:

@@ -65,8 +65,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     columns = [text("efficiency"), text("ranks")]
     grid = style.panels(figure, machines, columns)
     shown = {name: rows[rows["machine"] == name].nlargest(MOST, "efficiency") for name in machines}
-    figure.set_figheight(len(machines) * (1.2 + 0.42 * max(3, *map(len, shown.values()))) + 0.8)
-    style.arrange(figure)
+    style.resize(figure, len(machines) * (1.2 + 0.42 * max(3, *map(len, shown.values()))) + 0.8)
     for machine, here in shown.items():
         left, right = (grid[machine, column] for column in columns)
         here = here.assign(

@@ -63,8 +63,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A table: loads down, counters across; each cell the reading and its error, by which it is coloured."""
     off = errors(rows)
     readings = rows.set_index("load")[list(off.columns)]
-    figure.set_figheight(min(figure.get_figheight(), 2.2 + 0.42 * max(3, len(rows))))
-    style.arrange(figure)
+    style.resize(figure, min(figure.get_figheight(), 2.2 + 0.42 * max(3, len(rows))))
     axes = figure.subplots()
     said = [
         ["–" if pd.isna(value) else f"{percent(value)} ({round(error):+d})".replace("-", "−") for value, error in pairs]

@@ -80,8 +80,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     order = list(dict.fromkeys(shown.sort_values("quantisation", key=lambda c: c.map(schemes.index))["named"]))
     cases = list(dict.fromkeys(shown["case"]))[:MOST]
     grid = style.panels(figure, machines, cases, sharey=True, sharex=True)
-    figure.set_figheight(1.8 + 2.6 * len(machines))
-    style.arrange(figure)
+    style.resize(figure, 1.8 + 2.6 * len(machines))
     for (machine, case), axes in grid.items():
         here = shown[(shown["machine"] == machine) & (shown["case"] == case)]
         axes.axvline(100, **style.LIMIT)

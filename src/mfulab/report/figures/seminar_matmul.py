@@ -66,8 +66,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     columns = {"times": text("times"), "errors": text("errors_axis")}
     grid = style.panels(figure, [f"{n:g}³" for n in sizes], ["times", "errors"], sharey="row", sharex="col")
     lines = int(rows.groupby("n")["kernel"].nunique().max())
-    figure.set_figheight(2.4 + 0.36 * len(sizes) * max(lines, 4))
-    style.arrange(figure)
+    style.resize(figure, 2.4 + 0.36 * len(sizes) * max(lines, 4))
     colors, markers = (dict(zip(TIMES, looks, strict=False)) for looks in (style.PALETTE, style.MARKERS))
     authors = {True: style.PALETTE[3], False: style.PALETTE[7]}
     for n in sizes:

@@ -56,8 +56,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A line a trace: its MFU or the reason for none, its busy time, and the range of public runs as a bar."""
-    figure.set_figheight(max(figure.get_figheight(), 1.8 + 0.34 * len(rows)))
-    style.arrange(figure)
+    style.resize(figure, max(figure.get_figheight(), 1.8 + 0.34 * len(rows)))
     axes = figure.subplots()
     measures = {name: rows[name].clip(lower=FAINTEST) for name in ("utilization_percent", "mfu_percent")}
     shown = rows.assign(place=range(len(rows)), busy=measures["utilization_percent"], useful=measures["mfu_percent"])

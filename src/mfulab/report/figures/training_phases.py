@@ -140,8 +140,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     order = shown.groupby("name", sort=False).agg({"is_plain": "max", "relative": "median"})
     names = list(order.sort_values(["is_plain", "relative"], ascending=[False, True]).index[:MOST_BARS])
     grid = style.panels(figure, machines, cases, sharey=True)
-    figure.set_figheight(len(machines) * (0.9 + 0.26 * max(5, len(names))) + 1.2)
-    style.arrange(figure)
+    style.resize(figure, len(machines) * (0.9 + 0.26 * max(5, len(names))) + 1.2)
     for (machine, case), axes in grid.items():
         here = shown[(shown["machine"] == machine) & (shown["case"] == case) & shown["name"].isin(names)]
         _bars(axes, here, names, text)
