@@ -61,7 +61,14 @@ def draw(
     rows = rows.assign(variant=(rows["workload"] + " ").where(several, "") + rows["execution"])
     dashes = style.dashes(rows["variant"])
     keys = ["model", "precision", "variant", "sequence_length"]
-    look = {"by": keys, "hue": "precision", "colors": colors, "dash": "variant", "dashes": dashes, "s": 25}
+    look: style.Look = {
+        "by": keys,
+        "hue": "precision",
+        "colors": colors,
+        "dash": "variant",
+        "dashes": dashes,
+        "s": 25,
+    }
     panels = {}
     for (machine, mode), here in rows[rows["machine"].isin(machines)].groupby(["machine", "mode"], sort=False):
         panels[grid[machine, titles[mode]]] = here

@@ -144,7 +144,7 @@ def stacks(axes: Axes, rows: pd.DataFrame, parts: Mapping[str, str], name: str, 
     start = pd.Series(0.0, rows.index)
     for part, color in parts.items():
         here = rows.assign(**{part: rows[part].astype(float).fillna(0)})
-        edge = {"edgecolor": style.PAPER, "linewidth": 0.6} | look
+        edge: style.Look = {"edgecolor": style.PAPER, "linewidth": 0.6} | look
         bars(axes, here.assign(start=start), part, name, *(told or (part,)), colors=color, start="start", **edge)
         start = start + here[part]
 

@@ -29,7 +29,8 @@ LEAST = 6.0  # points: a legend in smaller letters cannot be read
 LETTERS = 128  # of the provenance: what fits the width of a figure
 MANY = 1500  # points beyond which an SVG holds them as one picture
 PALE = 0.35  # opacity of differences within the intervals
-LIMIT: dict[str, Any] = {"color": MUTED, "linewidth": 1, "linestyle": (0, (4, 3))}  # what values are held against
+Look: TypeAlias = dict[str, Any]  # how something is drawn: options of `kinds`, seaborn and matplotlib
+LIMIT: Look = {"color": MUTED, "linewidth": 1, "linestyle": (0, (4, 3))}  # what values are held against
 Dash: TypeAlias = str | tuple[float, ...]
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
@@ -77,6 +78,11 @@ def theme() -> rc_context:
 def machines(rows: pd.DataFrame, most: int = 3) -> list[str]:
     """The machines that get a panel: those measured here before recorded ones, then by name."""
     return list(dict.fromkeys(rows.sort_values(["recorded", "machine"])["machine"]))[:most]
+
+
+def one_machine(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the first machine that would get a panel."""
+    return rows[rows["machine"].isin(machines(rows, 1))]
 
 
 def modes(rows: pd.DataFrame, text: Texts) -> dict[str, str]:

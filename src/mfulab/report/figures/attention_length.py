@@ -61,7 +61,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     grid = style.panels(figure, machines, columns)
     rows = rows.assign(memory_mib=rows["memory_bytes"] / 2**20, failed=(rows["status"] == FAILED).map({True: 0.97}))
     colors = {backend: color for backend, color in COLORS.items() if (rows["attention"] == backend).any()}
-    look = {"by": [*ALIKE, "attention"], "hue": "attention", "colors": colors}
+    look: style.Look = {"by": [*ALIKE, "attention"], "hue": "attention", "colors": colors}
     for machine in machines:
         here = rows[rows["machine"] == machine]
         measured = here[here["status"] == "ok"]

@@ -27,16 +27,14 @@ def rows(tables: Tables) -> pd.DataFrame:
     """
     found = with_machine(tables, alone(ok(tables["profile"], "time_s")))
     found = found[(found["mode"] == "inference") & (found["execution"] == "eager") & found["autograd"].isin(WAYS)]
-    found = one_each(found.assign(sequence_length=found["sequence_length"].fillna(0)), [*CASE, "autograd"])
-    plain = found[found["autograd"] == "no_grad"][[*CASE, *trust.INTERVAL]]
-    found = found.merge(plain, on=CASE, suffixes=("", "_no_grad"))
-    found = found[found.groupby(CASE)["autograd"].transform("nunique") >= FEWEST]
+    found = one_each(found, [*CASE, "autograd"])
+    found = trust.against(found, found[found["autograd"] == "no_grad"], CASE, "_no_grad")
+    found = found[found.groupby(CASE, dropna=False)["autograd"].transform("nunique") >= FEWEST]
     once = found[found["autograd"] == "recorded"][[*CASE, "memory_bytes"]]
     found = found.merge(once.rename(columns={"memory_bytes": "once_bytes"}), on=CASE, how="left")
     kept = (found["memory_bytes"] - found["once_bytes"]) / LEAKED_STEPS
     return found.assign(
         relative=100 * found["time_s"] / found["time_s_no_grad"],
-        apart=trust.apart(found, suffix="_no_grad"),
         graph_bytes=kept.where(found["autograd"] == "leaked"),
     )
 
@@ -77,7 +75,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         left, right = (grid[machine, column] for column in columns)
         here = shown[(shown["machine"] == machine) & shown["case"].isin(cases)]
         heights = kinds.lanes(left, here, "case", cases, hue="autograd", hues=[*colors], apart=0.18)
-        look = {"hue": "autograd", "colors": colors}
+        look: style.Look = {"hue": "autograd", "colors": colors}
         kinds.points(left, here.assign(place=heights), "relative", "place", "relative", "time_s", **look)
         kinds.points(right, here.assign(place=heights), "memory_mib", "place", "memory_bytes", **look)
         left.axvline(100, color=style.MUTED, linewidth=1)

@@ -26,11 +26,11 @@ def rows(tables: Tables) -> pd.DataFrame:
     beyond the intervals.
     """
     found = with_machine(tables, alone(ok(tables["profile"], "time_s")))
-    found = one_each(found.assign(sequence_length=found["sequence_length"].fillna(0)), [*KEYS, "execution"])
-    eager = found[found["execution"] == BASELINE][[*KEYS, *trust.INTERVAL]]
-    made = found[found["compile_s"].notna()].merge(eager, on=KEYS, suffixes=("", "_eager"))
+    found = one_each(found, [*KEYS, "execution"])
+    eager = found[found["execution"] == BASELINE]
+    made = trust.against(found[found["compile_s"].notna()], eager, KEYS, "_eager")
     saved = made["time_s_eager"] - made["time_s"]
-    paid = np.ceil(made["compile_s"] / saved.where((saved > 0) & trust.apart(made, suffix="_eager")) - 1e-9)
+    paid = np.ceil(made["compile_s"] / saved.where((saved > 0) & made["apart"]) - 1e-9)
     return made.assign(eager_s=made["time_s_eager"], pays_after=paid.fillna(math.inf).clip(lower=1))
 
 

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent, significant
 from mfulab.report.drawing import kinds, runs, style, ticks
-from mfulab.report.frames import Tables, ok, one_each, own, with_machine
+from mfulab.report.frames import Tables, ok, one_each, with_machine
 
 TABLES = ("profile", "environment")
 TOPIC = "flops"
@@ -20,10 +20,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     """Eager steps of the three ways on one machine, the first, each beside the library's of the same case."""
     known = with_machine(tables, ok(tables["profile"], "time_s", "flops"))
     known = known[known["model"].isin(THREE_WAYS) & (known["execution"] == "eager")]
-    if known.empty:
-        return known
-    known = own(known)
-    known = one_each(known[known["machine"] == style.machines(known)[0]], [*CASE, "model"])
+    known = one_each(style.one_machine(known), [*CASE, "model"])
     library = known[known["model"] == LIBRARY][[*CASE, "time_s"]]
     beside = known.merge(library, on=CASE, suffixes=("", "_library"))
     beside = beside.assign(factor=beside["time_s"] / beside["time_s_library"])
@@ -53,7 +50,13 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     shares = [f" · {percent(mfu)} %" if mfu == mfu else "" for mfu in rows["mfu_percent"]]
     behind = [f"{significant(factor, 2)}×{share}" for factor, share in zip(rows["factor"], shares, strict=True)]
     rows = rows.assign(case=rows["batch_size"].map(cases), behind=behind)
-    look = {"hue": "model", "colors": colors, "order": list(cases.values()), "words": "behind", "fontsize": 10}
+    look: style.Look = {
+        "hue": "model",
+        "colors": colors,
+        "order": list(cases.values()),
+        "words": "behind",
+        "fontsize": 10,
+    }
     for mode, name in modes.items():
         axes, here = grid["", name], rows[rows["mode"] == mode]
         axes.set_xscale("log")

@@ -25,7 +25,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     """Jobs of several processes beside the same step in one: `efficiency` is their speed ÷ (processes × its speed)."""
     found = with_machine(tables, ok(tables["profile"], "samples_per_s", "time_s"))
     found = found[(found["mode"] == "training") & (found["execution"] == "eager")]
-    found = one_each(found.assign(sequence_length=found["sequence_length"].fillna(0)), [*ALIKE, *OWN])
+    found = one_each(found, [*ALIKE, *OWN])
     alone = found[found["processes"].fillna(1) == 1].drop_duplicates(ALIKE)
     jobs = found[(found["processes"] > 1) & found["ranks"].ne("")]
     jobs = jobs.merge(alone[[*ALIKE, "samples_per_s"]], on=ALIKE, suffixes=("", "_alone"))

@@ -1,5 +1,7 @@
 """Decoding, a token at a time: the share of the memory's bandwidth beside that of the arithmetic, by batch size."""
 
+from collections.abc import Mapping
+
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -12,7 +14,7 @@ TABLES = ("profile", "environment")
 TOPIC = "batch_size"
 ORDER = 2
 WORDS = ("mbu_percent", "mfu_percent")
-DASHES = dict(zip(WORDS, ("", (4, 2)), strict=True))
+DASHES: Mapping[str, style.Dash] = dict(zip(WORDS, ("", (4, 2)), strict=True))
 
 
 def rows(tables: Tables) -> pd.DataFrame:
@@ -48,7 +50,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     grid = style.panels(figure, style.machines(rows), [""], sharex=True)
     colors = style.precision_colors(rows["precision"])
     each = rows.melt([*rows.columns.drop([*DASHES])], [*DASHES], "share_of", "share")
-    look = {"by": [*curves.KEYS, "share_of"], "hue": "precision", "colors": colors, "dash": "share_of"}
+    look: style.Look = {"by": [*curves.KEYS, "share_of"], "hue": "precision", "colors": colors, "dash": "share_of"}
     for (machine, _), axes in grid.items():
         here = each[each["machine"] == machine].sort_values("batch_size")
         kinds.lines(axes, here, "batch_size", "share", dashes=DASHES, **look)

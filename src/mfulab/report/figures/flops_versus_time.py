@@ -73,7 +73,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
 def _draw_speeds(axes: Axes, speeds: pd.Series) -> None:
     """Dashed lines of equal FLOP/s, a power of ten each, behind the points and without moving the limits."""
     limits = axes.get_xlim(), axes.get_ylim()
-    across = np.geomspace(*limits[0], 60)
+    across = np.geomspace(limits[0][0], limits[0][1], 60)
     for power in range(int(np.floor(np.log10(speeds.min()))), int(np.ceil(np.log10(speeds.max()))) + 1):
         axes.plot(across, across / 10.0**power, color=style.MUTED, linestyle="--", linewidth=0.8, zorder=0)
     axes.set(xlim=limits[0], ylim=limits[1])

@@ -12,7 +12,7 @@ from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent, quantity, significant
 from mfulab.report import trust
 from mfulab.report.drawing import kinds, runs, style, ticks
-from mfulab.report.frames import Tables, alone, ok, one_each, own, with_machine
+from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
 
 TABLES = ("profile", "environment")
 TOPIC = "execution"
@@ -32,10 +32,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     known = known[known["execution"].isin(EXECUTIONS) & (known["precision"] == "fp32")]
     known = known.assign(other=known["execution"].isin(ELSEWHERE))
     known = known[known.groupby(["machine", *CASE])["other"].transform("any")]
-    if known.empty:
-        return known
-    known = own(known)
-    known = one_each(known[known["machine"] == style.machines(known)[0]], [*CASE, "execution"])
+    known = one_each(style.one_machine(known), [*CASE, "execution"])
     order = known["execution"].map({name: place for place, name in enumerate(EXECUTIONS)})
     return known.assign(order=order).sort_values([*CASE, "order"])
 
@@ -83,9 +80,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     ranked = [case for case in cases if len(case) > 1 and trust.apart(case.iloc[-1], case.iloc[0])]
     here = max(ranked or cases, key=lambda case: case["time_s"].iloc[-1] / case["time_s"].iloc[0])
     fast, slow = here.iloc[0], here.iloc[-1]
-    values = {"model": text.name("model", fast["model"]), "mode": text.name("mode", fast["mode"])}
-    values |= {"fast": text(fast.execution), "slow": text(slow.execution)}
-    values |= {"time": quantity(fast["time_s"], "s"), "longer": quantity(slow["time_s"], "s")}
+    values = {"row": fast, "fast": text(fast.execution), "slow": text(slow.execution), "longer": slow["time_s"]}
     words = [text("finding" if ranked else "finding_alike" if len(here) > 1 else "finding_one", **values)]
     beside = here.iloc[1:][~trust.apart(here.iloc[1:], fast)] if ranked else here.head(0)
     if len(beside):
@@ -124,7 +119,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
             behind=[_behind(row, text) for _, row in here.iterrows()],
         )
         told = ("time_s", "time_ci_low_s", "time_ci_high_s", "mfu_percent")
-        look = {"hue": "execution", "colors": colors, "dodge": False, "words": "behind"}
+        look: style.Look = {"hue": "execution", "colors": colors, "dodge": False, "words": "behind"}
         kinds.bars(axes, here, "time_ms", "name", *told, **look)
         axes.set_xlim(0, 2.4 * here["time_ms"].max())
         axes.locator_params(axis="x", nbins=5)

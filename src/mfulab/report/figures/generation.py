@@ -84,7 +84,13 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     columns = [text("shares"), *([text("roofline")] if len(under) else []), text("simulated")]
     grid = style.panels(figure, machines, columns)
     colors = style.colors(f"{length:.0f}" for length in sorted(rows["sequence_length"].unique()))
-    look = {"by": [*ALIKE, "mode"], "dash": "mode", "dashes": DASHES, "hue": "context", "colors": colors}
+    look: style.Look = {
+        "by": [*ALIKE, "mode"],
+        "dash": "mode",
+        "dashes": DASHES,
+        "hue": "context",
+        "colors": colors,
+    }
     for machine in machines:
         left, right = grid[machine, columns[0]], grid[machine, columns[-1]]
         here = rows[rows["machine"] == machine]

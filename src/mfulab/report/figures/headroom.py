@@ -76,7 +76,13 @@ def _draw_steps(axes: Axes, rows: pd.DataFrame, words: Texts, text: Texts) -> No
     steps = pd.concat([first, steps], ignore_index=True)
     steps["name"] = [text("peak"), *map(words, shown[:-1]), f"MFU {text('share_of', share=row['useful'])}"]
     colors = {"peak": style.GRID} | {part: COLORS[part] for part in shown}
-    look = {"order": list(steps["name"]), "dodge": False, "edgecolor": style.MUTED, "linewidth": 0.5, "width": 0.8}
+    look: style.Look = {
+        "order": list(steps["name"]),
+        "dodge": False,
+        "edgecolor": style.MUTED,
+        "linewidth": 0.5,
+        "width": 0.8,
+    }
     for _, step in steps.iterrows():
         one, color = step.to_frame().T, colors[step["part"]]
         kinds.bars(axes, one, "points", "name", "points", "ms", colors=color, start="left", **look)
@@ -90,7 +96,7 @@ def _draw_steps(axes: Axes, rows: pd.DataFrame, words: Texts, text: Texts) -> No
 
 def _draw_bars(axes: Axes, rows: pd.DataFrame, present: list[str], text: Texts) -> None:
     """A bar a run, the runs of a machine below its name."""
-    lines = []
+    lines: list[pd.Series] = []
     for machine, here in rows.groupby("machine", sort=False):
         axes.text(0, len(lines) + 0.1, machine, fontsize=10, fontweight="bold", va="center")
         lines += [pd.Series({runs.DOUBTFUL: False, "run": "", "name": ""}), *(row for _, row in here.iterrows())]

@@ -24,13 +24,11 @@ def rows(tables: Tables) -> pd.DataFrame:
     `kept` is MFU in percent of that step's, `not_waiting` 100 − the wait, `usual` true without a varied option.
     """
     found = with_machine(tables, alone(ok(tables["profile"], "samples_per_s", "time_s")))
-    found = found.assign(sequence_length=found["sequence_length"].fillna(0))
     here = one_each(found[found["input"] == "device"], [*ALIKE, "workload"])
-    here = here[here["workload"].isin(["training", "inference"])].drop_duplicates(ALIKE)
+    here = here[here["workload"].isin(["training", "inference"])]
     fed = found[(found["input"] == "host") & found["input_wait_percent"].notna() & (found["loader_source"] != "")]
     fed = one_each(fed, [*ALIKE, *LOADER])
-    wanted = [*ALIKE, "samples_per_s", "mfu_percent", *trust.INTERVAL]
-    fed = fed.merge(here[wanted], on=ALIKE, suffixes=("", "_device"))
+    fed = trust.against(fed, here, ALIKE, "_device", "samples_per_s", "mfu_percent")
     return fed.assign(
         kept=100 * fed["samples_per_s"] / fed["samples_per_s_device"],
         not_waiting=100 - fed["input_wait_percent"],
@@ -85,8 +83,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     sources = style.colors(sorted(set(rows["loader_source"])))
     counts = sorted(set(rows["loader_workers"]))
     rows = rows.assign(place=rows["loader_workers"].map(counts.index)).sort_values("loader_workers", kind="stable")
-    look = {"hue": "loader_source", "colors": sources}
-    marked = look | {"shape": "usual", "markers": {True: "o", False: VARIED_MARK}}
+    look: style.Look = {"hue": "loader_source", "colors": sources}
+    marked: style.Look = look | {"shape": "usual", "markers": {True: "o", False: VARIED_MARK}}
     for machine in machines:
         here = rows[rows["machine"] == machine]
         left, right = (grid[machine, column] for column in columns)

@@ -90,7 +90,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         axes.set_xscale("log")
         axes.axvline(100, color=style.MUTED, linewidth=1.2)
         told = ("share_of_reference_percent", "tflop_s", "time_s")
-        look = {"hue": "family", "colors": colors, "dodge": False, "words": "words", "fontsize": small}
+        look: style.Look = {"hue": "family", "colors": colors, "dodge": False, "words": "words", "fontsize": small}
         kinds.bars(axes, here, told[0], "kernel", *told, **look)
         for height, adds in enumerate(map(text.said, here["adds"]) if len(panels) == 1 else ()):
             fewer = len(adds) / max(1, style.letters(adds))

@@ -53,7 +53,7 @@ def sums(axes: Axes, rows: pd.DataFrame, ways: Sequence[str], apart: float, text
     edge = ticks.zero_at_left(axes, rows[list(ways)].to_numpy(dtype=float).ravel())
     colors, markers = (dict(zip(ways, looks, strict=False)) for looks in (style.PALETTE, style.MARKERS))
     each = rows.melt([*rows.columns.drop([*ways])], [*ways], "way", "error")
-    look = {"hue": "way", "hues": ways, "apart": apart}
+    look: style.Look = {"hue": "way", "hues": ways, "apart": apart}
     each["place"] = kinds.lanes(axes, each, "precision", list(names), list(names.values()), **look)
     each = each.assign(shown=each["error"].clip(lower=edge))
     look = {"hue": "way", "colors": colors, "shape": "way", "markers": markers, "s": 81, "alpha": 0.85}

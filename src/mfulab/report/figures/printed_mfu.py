@@ -39,7 +39,13 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     off = {name: rows[name] - rows["printed_mfu_percent"] for name in shown[1:]}
     rows = rows.assign(theirs=off["convention_mfu_percent"], ours=off["mfu_percent"])
     for name, here in rows.groupby("published", sort=False):
-        look = {"color": colors[name], "fillstyle": "none", "markersize": 8, "linewidth": 0, "alpha": 0.6}
+        look: style.Look = {
+            "color": colors[name],
+            "fillstyle": "none",
+            "markersize": 8,
+            "linewidth": 0,
+            "alpha": 0.6,
+        }
         axes.plot(here["printed_mfu_percent"], here["ours"], markers[name], **look)
     look = {"hue": "published", "colors": colors, "shape": "published", "markers": markers, "s": 36, "alpha": 0.85}
     kinds.points(axes, rows, "printed_mfu_percent", "theirs", *shown, **look)

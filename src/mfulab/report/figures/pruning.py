@@ -24,16 +24,15 @@ def rows(tables: Tables) -> pd.DataFrame:
     the times do not meet.
     """
     found = with_machine(tables, alone(ok(tables["profile"], "time_s")))
-    whole = one_each(found[found["pruning"] == "none"], ALIKE)[[*ALIKE, "executed_flops", *trust.INTERVAL]]
+    whole = one_each(found[found["pruning"] == "none"], ALIKE)
     pruned = one_each(found[found["pruning"].isin(WAYS)], [*ALIKE, "pruning", "pruned_share"])
-    pruned = pruned.merge(whole, on=ALIKE, suffixes=("", "_whole"))
+    pruned = trust.against(pruned, whole, ALIKE, "_whole", "executed_flops")
     left, executed = 100 * (1 - pruned["pruned_share"]), pruned["executed_flops"] / pruned["executed_flops_whole"]
     return pruned.assign(
         relative=100 * pruned["time_s"] / pruned["time_s_whole"],
         left=left,
         executed=100 * executed,
         nominal=left.where(pruned["pruning"] != "structured", 100 * executed),  # a smaller model is counted as it is
-        apart=trust.apart(pruned, suffix="_whole"),
     )
 
 

@@ -82,7 +82,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     colors = {name: style.PALETTE[place % len(style.PALETTE)] for place, name in enumerate(public)} | {OWN: style.INK}
     markers = {name: style.MARKERS[place % 7] for place, name in enumerate(public)} | {OWN: "*"}
     top = 1.06 * max(FULL, rows["mfu_bf16_percent"].max())
-    look = {"hue": "family", "colors": colors, "shape": "family", "markers": markers, "alpha": 0.75}
+    look: style.Look = {"hue": "family", "colors": colors, "shape": "family", "markers": markers, "alpha": 0.75}
     for (_, model), axes in style.panels(figure, [""], models, sharey=True).items():
         here = rows[rows["model"] == model]
         axes.axhline(FULL, **style.LIMIT)

@@ -22,19 +22,16 @@ def rows(tables: Tables) -> pd.DataFrame:
     `apart` is true where their intervals do not meet.
     """
     found = with_machine(tables, alone(ok(tables["profile"], "samples_per_s", "time_s")))
-    found = found.assign(sequence_length=found["sequence_length"].fillna(0))
     before = one_each(found[found["execution"] == "eager"], ALIKE)
     fewer = found[~found["quantisation"].isin(["", "none"]) & found["weight_bytes"].notna()]
     fewer = one_each(fewer, [*ALIKE, "quantisation"])
-    base = before[[*ALIKE, "samples_per_s", "mbu_percent", *trust.INTERVAL]]
-    fewer = fewer.merge(base, on=ALIKE, suffixes=("", "_before"))
+    fewer = trust.against(fewer, before, ALIKE, "_before", "samples_per_s", "mbu_percent")
     # MBU is bytes ÷ time: with the ratio of both its bytes before follow, without a count of their own.
     moved = fewer["mbu_percent_before"] * fewer["time_s_before"] / (fewer["mbu_percent"] * fewer["time_s"])
     return fewer.assign(
         relative=100 * fewer["samples_per_s"] / fewer["samples_per_s_before"],
         size=(1 / moved).where(fewer["mode"] != "decoding"),  # a decoding step reads its cache beside them
         error=100 * fewer["output_error"],
-        apart=trust.apart(fewer, suffix="_before"),
     ).assign(size=lambda each: each.groupby(["machine", "model", "precision", "quantisation"])["size"].transform("max"))
 
 
@@ -85,7 +82,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         here = shown[(shown["machine"] == machine) & (shown["case"] == case)]
         axes.axvline(100, **style.LIMIT)
         told = ("relative", "time_s", "mbu_percent")
-        look = {"order": order, "words": "words", "fontsize": 8, "width": 0.6}
+        look: style.Look = {"order": order, "words": "words", "fontsize": 8, "width": 0.6}
         kinds.bars(axes, here, "relative", "named", *told, pale="apart", **look)
         axes.tick_params(axis="y", labelsize=9)
         axes.set_xlim(0, 1.9 * max(100, shown["relative"].max()))

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import quantity
 from mfulab.report.drawing import kinds, runs, style
-from mfulab.report.frames import Tables, ok, one_each, own, with_machine
+from mfulab.report.frames import Tables, ok, one_each, with_machine
 
 TABLES = ("profile", "environment")
 TOPIC = "execution"
@@ -17,11 +17,7 @@ EAGER = "eager"
 def rows(tables: Tables) -> pd.DataFrame:
     """One row a model and execution of one machine, the first, that was called with changing batch sizes."""
     known = with_machine(tables, ok(tables["profile"], "varied_calls", "varied_s"))
-    if known.empty:
-        return known
-    known = own(known)
-    known = known[known["machine"] == style.machines(known)[0]]
-    return one_each(known, ["model", "execution", "batch_size"])
+    return one_each(style.one_machine(known), ["model", "execution", "batch_size"])
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:

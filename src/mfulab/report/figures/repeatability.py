@@ -62,7 +62,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         here = here.assign(
             place=kinds.lanes(axes, here, "what", order), shown=here["spread_percent"].clip(lower=FINEST)
         )
-        look = {"alpha": 0.75, "s": 36, "edgecolor": style.PAPER, "linewidth": 0.5}
+        look: style.Look = {"alpha": 0.75, "s": 36, "edgecolor": style.PAPER, "linewidth": 0.5}
         kinds.points(axes, here, "shown", "place", "spread_percent", "time_s", **look)
         ticks.doublings(axes, DOUBLINGS)
         axes.set_xlim(least / 1.3, most)

@@ -75,7 +75,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         times, errors = grid[f"{n:g}³", "times"], grid[f"{n:g}³", "errors"]
         times.hlines(here["place"], here["time_s"], here["first_call_s"], color=style.GRID, linewidth=3)
         each = here.melt([*here.columns.drop([*TIMES])], [*TIMES], "time", "seconds")
-        look = {"hue": "time", "colors": colors, "shape": "time", "markers": markers, "alpha": 0.9}
+        look: style.Look = {"hue": "time", "colors": colors, "shape": "time", "markers": markers, "alpha": 0.9}
         kinds.points(times, each, "seconds", "place", "seconds", **look)
         for height in here.loc[here["status"] == "incorrect", "place"]:
             times.annotate(text("wrong"), (0.02, height), xycoords=("axes fraction", "data"), va="center")

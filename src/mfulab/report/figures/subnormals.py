@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import significant
 from mfulab.report.drawing import kinds, runs, style
-from mfulab.report.frames import Tables, ok, one_each, own, with_machine
+from mfulab.report.frames import Tables, ok, one_each, with_machine
 
 TABLES = ("profile", "environment")
 TOPIC = "precision"
@@ -22,10 +22,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     parts = known["model"].str.split("_", n=1).str
     known = known.assign(numbers=parts[0], operation=parts[1])
     known = known[known["numbers"].isin(KINDS) & known["operation"].isin(OPERATIONS)]
-    if known.empty:
-        return known
-    known = own(known)
-    known = one_each(known[known["machine"] == style.machines(known)[0]], [*CASE, "numbers"])
+    known = one_each(style.one_machine(known), [*CASE, "numbers"])
     normal = known[known["numbers"] == "normal"][[*CASE, "time_s"]]
     both = known.merge(normal, on=CASE, suffixes=("", "_normal"))
     slow = both.loc[both["numbers"] == "subnormal", CASE]
@@ -58,7 +55,13 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         time_us=1e6 * rows["time_s"],
         behind=[f"{significant(factor, 2)}×" for factor in rows["factor"]],
     )
-    look = {"hue": "numbers", "colors": colors, "order": list(precisions.values()), "words": "behind", "fontsize": 11}
+    look: style.Look = {
+        "hue": "numbers",
+        "colors": colors,
+        "order": list(precisions.values()),
+        "words": "behind",
+        "fontsize": 11,
+    }
     for name, words in operations.items():
         axes, here = grid["", words], rows[rows["operation"] == name]
         kinds.bars(axes, here, "time_us", "named", "time_s", "factor", **look)

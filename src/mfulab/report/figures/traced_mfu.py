@@ -1,6 +1,7 @@
 """Steps read from traces beside the public runs on devices of their kind: MFU, or why there is none."""
 
 import pandas as pd
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts, verdicts
@@ -64,7 +65,9 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     least = public["public_least"].clip(lower=FAINTEST)
     axes.barh(public["place"], public["public_most"] - least, left=least, color=style.GRID, height=0.62)
     ring = {"edgecolor": style.PALETTE[1], "linewidth": 1.5, "s": 64}
-    kinds.points(axes, shown, "busy", "place", "utilization_percent", colors=runs.UNSEEN, **ring)
+    kinds.points(
+        axes, shown, "busy", "place", "utilization_percent", colors=to_hex(runs.UNSEEN, keep_alpha=True), **ring
+    )
     kinds.points(axes, shown, "useful", "place", "mfu_percent", marker="D", s=64, zorder=4)
     names = []
     for row in shown.itertuples():

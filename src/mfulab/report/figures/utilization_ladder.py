@@ -61,7 +61,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         rungs = [name for name in RUNGS if name in set(each["rung"])]
         if lines:
             each = each.assign(place=each["rung"].map(rungs.index))
-            look = {"hue": "precision", "colors": colors, "alpha": 0.85}
+            look: style.Look = {"hue": "precision", "colors": colors, "alpha": 0.85}
             kinds.lines(axes, each[each["falls"]], "place", "percent", *rungs, by=["number"], **look)
             # What stands next to that order is a ring on no line.
             aside = each[~each["falls"]]
