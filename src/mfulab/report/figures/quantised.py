@@ -56,7 +56,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 
 def _case(row: pd.Series, text: Texts) -> dict[str, object]:
-    """What sentences and titles say of a row."""
+    """Values of a row for sentences and titles."""
     names = {kind: text.name(kind, row[kind]) for kind in ("quantisation", "precision")}
     size = "?" if pd.isna(row["size"]) else significant(row["size"])
     values = {"scheme": text("of", **names), "mode": text.name("mode", row["mode"]), "batch": int(row["batch_size"])}
