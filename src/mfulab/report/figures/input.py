@@ -24,6 +24,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     `kept` is MFU in percent of that step's, `not_waiting` 100 − the wait, `usual` true without a varied option.
     """
     found = with_machine(tables, alone(ok(tables["profile"], "samples_per_s", "time_s")))
+    found = found.assign(sequence_length=found["sequence_length"].fillna(0))
     here = one_each(found[found["input"] == "device"], [*ALIKE, "workload"])
     here = here[here["workload"].isin(["training", "inference"])]
     fed = found[(found["input"] == "host") & found["input_wait_percent"].notna() & (found["loader_source"] != "")]
