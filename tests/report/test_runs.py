@@ -11,7 +11,6 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
-from support import report_rows
 
 from mfulab.core.language import Texts
 from mfulab.report import figures, frames
@@ -43,19 +42,17 @@ def drawn(figure: Figure) -> Iterator[Artist]:
 
 
 @pytest.fixture(scope="module")
-def doubted(tmp_path_factory) -> tuple[frames.Tables, frames.Tables]:
+def doubted(invented, tmp_path_factory) -> tuple[frames.Tables, frames.Tables]:
     """Tables of invented machines, and of recorded ones for figures that compare what those did not run.
 
     All of their runs are unsteady.
     """
-    root = tmp_path_factory.mktemp("invented")
-    manifests = [str(report_rows.lay_out(root, each)) for each in (report_rows.CPU, report_rows.GPU)]
-    build.main(["--root", str(root), "--out", str(root / "tables"), "--manifest", *manifests])
-    build.main(["--reference", str(REFERENCE), "--out", str(root / "recorded")])
-    found = [frames.read(root / name)[0] for name in ("tables", "recorded")]
-    for tables in found:
-        for name in CAN_BE_DOUBTED:
-            tables[name] = tables[name].assign(steady=False, replicates=3.0)
+    folder = tmp_path_factory.mktemp("recorded")
+    build.main(["--reference", str(REFERENCE), "--out", str(folder)])
+    found = [
+        tables | {name: tables[name].assign(steady=False, replicates=3.0) for name in CAN_BE_DOUBTED}
+        for tables in (invented, frames.read(folder)[0])
+    ]
     return found[0], found[1] | {"published": found[0]["published"]}
 
 

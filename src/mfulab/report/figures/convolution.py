@@ -59,8 +59,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     }
     for mode, name in modes.items():
         axes, here = grid["", name], rows[rows["mode"] == mode]
-        axes.set_xscale("log")
         kinds.bars(axes, here, "factor", "case", "factor", "time_s", "mfu_percent", **look)
+        axes.set_xscale("log")
         axes.set_xlim(lowest, max(6, longest) * (longest / lowest) ** 0.6)
         ticks.decades(axes.xaxis)
     style.label(figure, text("relative"))

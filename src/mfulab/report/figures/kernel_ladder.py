@@ -87,7 +87,6 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         shares = here["share_of_reference_percent"]
         here = here.assign(words=[text("share_of", share=share) for share in shares])
         small = 8 if len(here) > 14 else 10
-        axes.set_xscale("log")
         axes.axvline(100, color=style.MUTED, linewidth=1.2)
         told = ("share_of_reference_percent", "tflop_s", "time_s")
         look: style.Look = {"hue": "family", "colors": colors, "dodge": False, "words": "words", "fontsize": small}
@@ -97,6 +96,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
             short = textwrap.shorten(adds, int(72 * fewer), placeholder=" …")
             beside = {"transform": axes.get_yaxis_transform(), "va": "center", "fontsize": small, "color": style.MUTED}
             axes.text(1.01, height, style.wrapped(adds, 44) if len(here) <= 14 and adds else short, **beside)
+        axes.set_xscale("log")
         axes.set_xlim(shares.min() / 2, max(150.0, shares.max()) * 8)
         ticks.decades(axes.xaxis, 5)
         axes.tick_params(axis="y", labelsize=small + 1)
