@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from mfulab.device.samplers.reading import Readings
-from mfulab.mfu.utilization import percent
+from mfulab.mfu.utilization import of_peak, tflop_s
 
 # Totals of a lap; everything else is a mean over it, and the peak of memory the largest.
 _SUMMED, _LARGEST = frozenset({"window_energy_j"}), frozenset({"memory_bytes", "other_processes"})
@@ -67,15 +67,11 @@ def as_job(ranks: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
     ]
     peak = None if None in peaks else sum(value for value in peaks if value is not None)
 
-    def rate(name: str) -> float | None:
-        flops = total(name)
-        return None if flops is None or not longest else flops / longest / 1e12
-
     return {
         "ranks": len(ranks),
-        "tflop_s": rate("flops"),
-        "mfu_percent": percent(rate("flops"), peak),
-        "hfu_percent": percent(rate("executed_flops"), peak),
+        "tflop_s": tflop_s(total("flops"), longest),
+        "mfu_percent": of_peak(total("flops"), longest, peak),
+        "hfu_percent": of_peak(total("executed_flops"), longest, peak),
         "slowest_rank": slowest,
         "rank_mfu_percent": [rank["mfu_percent"] for rank in ranks],
         "rank_step_s": seconds,
