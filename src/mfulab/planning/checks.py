@@ -5,17 +5,16 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import yaml
 from hydra.core.override_parser.types import Override
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError, create_model
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from mfulab.core.errors import ConfigurationError, unknown
 from mfulab.core.files import UnreadableError, read_text
-from mfulab.core.groups import SLUG, Closed
-from mfulab.core.replicates import MOST_REPLICATES
 from mfulab.measurements.registry import MEASUREMENTS
+from mfulab.planning.keys import Experiment, choices, group_model, groups
 from mfulab.planning.overrides import OPEN, put
 
 MOST = 100_000  # values of one key, and runs of one step: more is a mistake
@@ -23,45 +22,6 @@ PACKAGE = re.compile(r"^#\s*@package\s+_global_\s*$", re.MULTILINE)
 SHOWN = 80  # characters of a value in a message
 
 
-class Report(Closed):
-    """Options of the report; no run reads them."""
-
-    language: str
-    rows: str
-
-
-class Asked(Closed):
-    """Options of planning itself."""
-
-    steps: list[str]
-    hardware: Annotated[str, Field(pattern=f"^{SLUG}$")] | None = Field(
-        description="the device's slug, as its folder in results/ is called: letters a to z, digits and hyphens"
-    )
-    replicates: Annotated[int, Field(ge=1, le=MOST_REPLICATES)] | None = Field(
-        description=f"processes that measure each run, a whole number from 1 to {MOST_REPLICATES}"
-    )
-    ceiling_replicates: Annotated[int, Field(ge=1, le=MOST_REPLICATES)] | None = Field(
-        description=f"processes that measure each ceiling, a whole number from 1 to {MOST_REPLICATES}"
-    )
-    budget_min: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
-        None, description="minutes of wall time of the whole sweep"
-    )
-    trace: str | None = Field(None, description="a file of torch.profiler, a folder of them or a glob")
-    report: Report
-    exclude: list[dict[str, Any]]
-
-
-# Every key of a composed experiment, whether one of its steps reads the key or not.
-Experiment = create_model(
-    "Experiment",
-    __base__=Asked,
-    **{
-        name: (field.annotation, field)
-        for each in MEASUREMENTS.values()
-        for name, field in each.config.model_fields.items()
-        if name not in ("ceiling", "trace")
-    },
-)  # type: ignore[call-overload]
 # Keys with one value for all runs.
 ONE = (
     "steps",
@@ -108,7 +68,7 @@ def experiment_file(path: Path) -> None:
 
 def overrides(parsed: Iterable[Override], config: Mapping[str, Any], folder: Path, where: str = "") -> None:
     """Raises ConfigurationError for the first override that names no key of `config` or no option of a group."""
-    groups = {path.name for path in folder.iterdir() if path.is_dir()}
+    known = groups(folder)
     for override in parsed:
         key, line = override.key_or_group, f"{where}{override.input_line}"
         if override.is_delete() or override.package is not None:
@@ -121,7 +81,7 @@ def overrides(parsed: Iterable[Override], config: Mapping[str, Any], folder: Pat
             raise ConfigurationError(
                 f"{line}: nothing to measure. Choices: {', '.join(MEASUREMENTS)}; experiment=recorded needs none."
             )
-        if key in groups:
+        if key in known:
             for choice in values_of(override):
                 check_choice(key, choice, folder, where)
             continue
@@ -131,8 +91,8 @@ def overrides(parsed: Iterable[Override], config: Mapping[str, Any], folder: Pat
             if ".".join(path) in OPEN:
                 break
             if not isinstance(node, Mapping) or part not in node:
-                choices = {*node, *(groups if not path else ())} if isinstance(node, Mapping) else ()
-                raise unknown(f"{where}key", key, [".".join([*path, str(choice)]) for choice in choices])
+                beside = {*node, *(known if not path else ())} if isinstance(node, Mapping) else ()
+                raise unknown(f"{where}key", key, [".".join([*path, str(name)]) for name in beside])
             node = node[part]
             path.append(part)
         if not override.is_sweep_override() and "${" not in override.get_value_element_as_str():
@@ -171,8 +131,7 @@ def plain(text: str) -> Any:
 
 def check_choice(group: str, choice: str, folder: Path, where: str = "") -> None:
     """Raises ConfigurationError if `choice` is no option of `group`."""
-    options = [path.stem for path in (folder / group).glob("*.yaml")]
-    if choice not in options:
+    if choice not in (options := choices(folder, group)):
         raise unknown(f"{where}{group}", _short(choice), options)
 
 
@@ -264,8 +223,7 @@ def _siblings(model: type[BaseModel], where: Sequence[str]) -> list[str]:
 def _field_model(model: type[BaseModel], name: str) -> type[BaseModel] | None:
     for key, field in model.model_fields.items():
         if name in (key, field.alias):
-            kinds = (field.annotation, *get_args(field.annotation))
-            return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+            return group_model(field.annotation)
     return None
 
 
