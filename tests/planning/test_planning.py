@@ -344,7 +344,7 @@ def test_shapes():
         ("model=glob(nothing*)", ["model=glob(nothing*)", "matches nothing"]),
         ("+bach_size=4", ["bach_size", "Did you mean batch_size"]),
         ("report.language=fr", ["report.language=fr", "Choices: en, ko"]),
-        ("report.language=en,ko", ["report.language=en,ko", "Choices: en, ko"]),
+        ("report.language=en,ko", ["report.language=en,ko", "one value for all runs"]),
     ],
 )
 def test_a_mistake_gets_one_message_that_names_key_value_and_choices(override, words):

@@ -139,7 +139,7 @@ def test_what_is_generated_is_up_to_date(monkeypatch, capsys):
     """config.yaml's defaults, KEYS.md, the schema and the README's experiments; `mfulab schema --fix` writes them."""
     monkeypatch.chdir(ROOT)
     assert schema.check(fix=False) == 0, capsys.readouterr().out
-    assert "|  |" not in schema.keys(), "each key says what it means"
+    assert "|  |" not in schema.table_of_keys(), "each key says what it means"
 
 
 def test_what_is_out_of_date_is_shown_and_written(tmp_path, monkeypatch, capsys):
@@ -152,7 +152,12 @@ def test_what_is_out_of_date_is_shown_and_written(tmp_path, monkeypatch, capsys)
     (tmp_path / "config/schema.json").unlink()
     assert schema.check(fix=False) == 1
     shown = capsys.readouterr().out
-    for line in ("-batch_size: 9 # Samples", "+batch_size: 8 # Samples", "+| `mine` | Shows mine. |", '+  "TimingConfig": {'):
+    for line in (
+        "-batch_size: 9 # Samples",
+        "+batch_size: 8 # Samples",
+        "+| `mine` | Shows mine. |",
+        '+  "TimingConfig": {',
+    ):
         assert line in shown
     assert "Shows mine." not in readme.read_text()
     assert (schema.check(fix=True), schema.check(fix=False)) == (0, 0)

@@ -21,7 +21,7 @@ TABLE = "| experiment | what it shows |\n|---|---|\n"  # in the README, up to th
 def show(step: str | None, row: bool) -> int:
     """Prints the JSON Schema of the config of `step` (its row, with `row`); without a step the table of keys."""
     if step is None:
-        click.echo(keys())
+        click.echo(table_of_keys())
         return 0
     if step not in MEASUREMENTS:
         raise click.BadParameter(f"{step}. Choices: {', '.join(MEASUREMENTS)}", param_hint="STEP")
@@ -54,7 +54,7 @@ def generated() -> dict[Path, str]:
     readme = README.read_text(encoding="utf-8")
     return {
         CONFIG / "config.yaml": _put(config, KEYS, "\nhydra:\n", "".join(_yaml(Experiment, defaults()))),
-        CONFIG / "KEYS.md": keys() + "\n",
+        CONFIG / "KEYS.md": table_of_keys() + "\n",
         CONFIG / "schema.json": json.dumps(_of_experiments(), indent=1) + "\n",
         README: _put(readme, TABLE, "\n\n", "\n".join(_experiments(readme))),
     }
@@ -84,7 +84,7 @@ def _yaml(model: type[BaseModel], values: dict[str, object], indent: str = "") -
         yield f"{indent}{name}: {text} # {field.description or ''}{read}\n"
 
 
-def keys() -> str:
+def table_of_keys() -> str:
     """Table in Markdown of each key: its name, its values, its meaning and the steps that read it."""
     lines = ["# Keys", "", "Made by `mfulab schema --fix`.", ""]
     lines += ["| key | values | meaning | read by |", "|---|---|---|---|"]
@@ -97,7 +97,8 @@ def keys() -> str:
 def _table() -> list[tuple[str, str, str, list[str]]]:
     """(key, values, meaning, what reads it) of every key."""
     found: dict[str, tuple[str, str, str, list[str]]] = {}
-    for reader, model in {**{step: each.config for step, each in MEASUREMENTS.items()}, "planning": Asked}.items():
+    models: dict[str, type[BaseModel]] = {step: each.config for step, each in MEASUREMENTS.items()}
+    for reader, model in {**models, "planning": Asked}.items():
         for name, values, meaning in _fields(model):
             found.setdefault(name, (name, values, meaning, []))[3].append(reader)
     return list(found.values())

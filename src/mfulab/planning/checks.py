@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import yaml
 from hydra.core.override_parser.types import Override
 from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 
 from mfulab.core.errors import ConfigurationError, unknown
 from mfulab.core.files import UnreadableError, read_text
@@ -33,6 +34,8 @@ ONE = (
     "device",
     "device.name",
     "device.type",
+    "report.language",
+    "report.rows",
 )
 
 
@@ -174,11 +177,7 @@ def value(key: str, content: Any) -> None:
 @cache
 def _adapter(key: str) -> TypeAdapter[Any] | None:
     """Type of a key's values; None for the user's own keys."""
-    model: type[BaseModel] | None = Experiment
-    field = None
-    for part in key.split("."):
-        field = next((f for name, f in model.model_fields.items() if part in (name, f.alias)), None) if model else None
-        model = _field_model(model, part) if model else None
+    field = _find(Experiment, key.split("."))[1]
     if field is None:
         return None
     return TypeAdapter(Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation)  # type: ignore[arg-type]
@@ -203,34 +202,28 @@ def told(error: ValidationError, model: type[BaseModel], *prefix: str) -> Config
     if kind == "list_type":
         says = f"give a list: {key}=[{given}]" if key != "exclude" else "give a list of rules in the experiment's file"
     if kind == "string_pattern_mismatch":  # a reader of regular expressions is not presumed
-        says = f"give {(_described(model, where) or 'letters, digits, . _ and -').rstrip('.')}"
+        field = _find(model, where)[1]
+        says = f"give {((field and field.description) or 'letters, digits, . _ and -').rstrip('.')}"
     if isinstance(first["input"], Mapping):  # what is wrong is how its values go together
         return ConfigurationError(f"{key}: {says}.")
     return ConfigurationError(f"{key}={given}: {says}.")
 
 
-def _siblings(model: type[BaseModel], where: Sequence[str]) -> list[str]:
-    """The keys beside the last of `where`, each whole."""
-    *parents, _ = where
+def _find(model: type[BaseModel], where: Sequence[str]) -> tuple[type[BaseModel] | None, FieldInfo | None]:
+    """The model that holds the last of `where`, and its field there; None for what is not there."""
+    *parents, last = where
+    holder: type[BaseModel] | None = model
     for part in parents:
-        found = _field_model(model, part)
-        if found is None:
-            return []
-        model = found
-    return [".".join([*parents, name]) for name in _names(model)]
+        field = _find(holder, [part])[1] if holder else None
+        holder = group_model(field.annotation) if field else None
+    fields = holder.model_fields.items() if holder else ()
+    return holder, next((field for name, field in fields if last in (name, field.alias)), None)
 
 
-def _field_model(model: type[BaseModel], name: str) -> type[BaseModel] | None:
-    for key, field in model.model_fields.items():
-        if name in (key, field.alias):
-            return group_model(field.annotation)
-    return None
-
-
-def _described(model: type[BaseModel], where: Sequence[str]) -> str | None:
-    for part in where[:-1]:
-        model = _field_model(model, part) or model
-    return next((f.description for key, f in model.model_fields.items() if where[-1] in (key, f.alias)), None)
+def _siblings(model: type[BaseModel], where: Sequence[str]) -> list[str]:
+    """The keys next to the last of `where`, each whole."""
+    holder = _find(model, where)[0]
+    return [".".join([*where[:-1], name]) for name in _names(holder)] if holder else []
 
 
 def _names(model: type[BaseModel]) -> list[str]:

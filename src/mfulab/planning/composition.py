@@ -48,17 +48,8 @@ class Composition:
 def compose_experiments(overrides: Sequence[str], folder: Path) -> list[Composition]:
     """One composition for each experiment that `overrides` name (`experiment=a,b`); the default where none is named."""
     with _hydra(folder):
-        parsed = _parse(complete(overrides))
-        names = [
-            name for override in parsed if override.key_or_group == "experiment" for name in checks.values_of(override)
-        ]
-        rest = [override for override in parsed if override.key_or_group != "experiment"]
-        for name in names:
-            checks.check_choice("experiment", name, folder)
-            checks.experiment_file(folder / "experiment" / f"{name}.yaml")
-        return [_compose_one([f"experiment={name}"], rest, folder) for name in names] or [
-            _compose_one([], rest, folder)
-        ]
+        names, rest = _experiments(_parse(complete(overrides)), folder)
+        return [_compose_one(chosen, rest, folder) for chosen in [[f"experiment={name}"] for name in names] or [[]]]
 
 
 def check(overrides: Sequence[str], folder: Path, *, sweeps: bool) -> None:
@@ -71,14 +62,17 @@ def check(overrides: Sequence[str], folder: Path, *, sweeps: bool) -> None:
         for override in parsed:
             if len(checks.values_of(override)) > 1 and not sweeps:
                 raise ConfigurationError(f"{override.input_line}: several values. Add -m to sweep over them.")
-        names = [
-            name for override in parsed if override.key_or_group == "experiment" for name in checks.values_of(override)
-        ]
-        for name in names:
-            checks.check_choice("experiment", name, folder)
-            checks.experiment_file(folder / "experiment" / f"{name}.yaml")
-        rest = [override for override in parsed if override.key_or_group != "experiment"]
-        checks.overrides(rest, _plain(compose("config")), folder)
+        checks.overrides(_experiments(parsed, folder)[1], _plain(compose("config")), folder)
+
+
+def _experiments(parsed: Sequence[Override], folder: Path) -> tuple[list[str], list[Override]]:
+    """(experiments that overrides name, each looked at; the other overrides)."""
+    by_key = [(override.key_or_group == "experiment", override) for override in parsed]
+    names = [name for chooses, override in by_key if chooses for name in checks.values_of(override)]
+    for name in names:
+        checks.check_choice("experiment", name, folder)
+        checks.experiment_file(folder / "experiment" / f"{name}.yaml")
+    return names, [override for chooses, override in by_key if not chooses]
 
 
 def composed_by_hydra(config: DictConfig) -> Composition:
@@ -156,9 +150,7 @@ def _compose_one(chosen: Sequence[str], overrides: Sequence[Override], folder: P
     return Composition(choices["experiment"], base, choices, expanded, fixed, given)
 
 
-def _options(
-    group: str, names: Sequence[str], overrides: Sequence[str], experiment: str, folder: Path
-) -> list[Value]:
+def _options(group: str, names: Sequence[str], overrides: Sequence[str], experiment: str, folder: Path) -> list[Value]:
     """Contents of a group's choices: by Hydra, but for a group that nothing else touches by its lines and files alone.
 
     Hydra composes the whole config for each choice, which is seconds for all kernels.
@@ -178,7 +170,7 @@ def _options(
 
 
 def _alone(shared: Any, line: Mapping[str, Any] | None, path: Path) -> dict[str, Any] | None:
-    """Content of a choice: its line or file over what its group shares; None if it asks Hydra for more than its keys."""
+    """Content of a choice: its line or file over what its group shares; None if only Hydra can compose it."""
     try:
         if line is None and re.search(r"@package|\$\{|^defaults:", path.read_text(encoding="utf-8"), re.MULTILINE):
             return None

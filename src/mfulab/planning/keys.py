@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
 from pydantic import BaseModel, Field, create_model
@@ -16,6 +16,7 @@ import mfulab
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import read_text
 from mfulab.core.groups import SLUG, Closed
+from mfulab.core.language import LANGUAGES
 from mfulab.core.replicates import MOST_REPLICATES
 from mfulab.measurements.registry import MEASUREMENTS
 
@@ -27,8 +28,10 @@ SET_BY_PLANNING = {"name", "target", "digest", "installed", "replicate", "path",
 class Report(Closed):
     """Options of the report: no part of a run, so a change measures nothing."""
 
-    language: str = Field("en", description="Of page and figures: `en`, `ko`.")
-    rows: str = Field("planned", description="`planned`: the requested experiments; `all`: every row measured here.")
+    language: Literal[*LANGUAGES] = Field("en", description="Of page and figures.")  # type: ignore[valid-type]
+    rows: Literal["planned", "all"] = Field(
+        "planned", description="Those of the requested experiments and recorded machines, or every row measured here."
+    )
 
 
 class Asked(Closed):
