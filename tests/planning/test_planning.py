@@ -22,7 +22,7 @@ from mfulab.core.language import LANGUAGES, catalogue
 from mfulab.core.replicates import base_name
 from mfulab.measurements.bench_matmul import BenchMatmulConfig
 from mfulab.measurements.registry import MEASUREMENTS
-from mfulab.planning import keys
+from mfulab.planning import keys, load
 from mfulab.planning.composition import Composition, Value, compose_experiments
 from mfulab.planning.naming import LONGEST, run_name
 from mfulab.planning.overrides import complete, from_snakemake
@@ -212,6 +212,14 @@ def test_a_choice_is_a_line_a_file_of_that_name_or_a_kernel_s_module(tmp_path):
     assert kernel["cutile"] == {"name": "cutile", "_target_": "mfulab.kernels.cutile.CuTile"}
     assert not {"torch", "cuda_c", "base"} & set(kernel), "a file of config/kernel, a base of others, no kernel"
     assert {"torch", "cutile"} <= set(keys.choices(CONFIG, "kernel"))
+
+
+def test_a_kernel_that_was_added_makes_another_plan(tmp_path, monkeypatch):
+    monkeypatch.setattr(load, "PACKAGE", tmp_path)
+    (tmp_path / "kernels").mkdir()
+    before = load.load({"hardware": "cpu-of-mine", "experiment": "recorded"}, CONFIG, tmp_path).memory
+    (tmp_path / "kernels/mine.py").write_text("class Mine(MatmulKernel):\n    adds = 'nothing'\n")
+    assert load.load({"hardware": "cpu-of-mine", "experiment": "recorded"}, CONFIG, tmp_path).memory != before
 
 
 def test_a_table_that_is_none_is_one_message(tmp_path):

@@ -98,7 +98,8 @@ def _table() -> list[tuple[str, str, str, list[str]]]:
     """(key, values, meaning, what reads it) of every key."""
     found: dict[str, tuple[str, str, str, list[str]]] = {}
     models: dict[str, type[BaseModel]] = {step: each.config for step, each in MEASUREMENTS.items()}
-    for reader, model in {**models, "planning": Asked}.items():
+    models["planning"] = Asked
+    for reader, model in models.items():
         for name, values, meaning in _fields(model):
             found.setdefault(name, (name, values, meaning, []))[3].append(reader)
     return list(found.values())
