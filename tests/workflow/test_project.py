@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from graphlib import TopologicalSorter
+from pathlib import Path
 
 import click
 import pytest
@@ -144,7 +145,7 @@ def test_what_is_generated_is_up_to_date(monkeypatch, capsys):
 
 def test_what_is_out_of_date_is_shown_and_written(tmp_path, monkeypatch, capsys):
     shutil.copytree(ROOT / "config", tmp_path / "config")
-    readme = shutil.copy(ROOT / "README.md", tmp_path)
+    readme = Path(shutil.copy(ROOT / "README.md", tmp_path))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "config/experiment/mine.yaml").write_text("# @package _global_\n# Shows mine.\nsteps: []\n")
     config = tmp_path / "config/config.yaml"
