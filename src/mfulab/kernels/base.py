@@ -1,6 +1,7 @@
 """Base of every matmul implementation: C[batch,m,n] = A[batch,m,k] · B[batch,k,n]; its timing lies elsewhere.
 
-A new implementation is one file with a subclass of `MatmulKernel` and one `config/kernel/<name>.yaml` that names it.
+A new implementation is one file, `NAME.py`, with a subclass of `MatmulKernel` whose name is the file's in capitals:
+`triton_plain.TritonPlain`. Any other is named by `config/kernel/NAME.yaml`.
 """
 
 from abc import ABC, abstractmethod
@@ -70,7 +71,7 @@ class MatmulKernel(ABC):
     """
 
     family: ClassVar[str]
-    after: ClassVar[str] = ""  # the rung below on its family's ladder, by its name in config/kernel/; none: the lowest
+    after: ClassVar[str] = ""  # the rung below on its family's ladder, by its name; none: the lowest
     adds: ClassVar[str]  # what this rung does that the one below does not, in a line
     devices: ClassVar[tuple[str, ...]]
     precisions: ClassVar[tuple[str, ...]]
