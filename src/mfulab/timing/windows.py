@@ -75,7 +75,8 @@ class WindowTimes:
 class Observation:
     """All windows of one step, what warmed it up, and what the samplers read over the windows.
 
-    `windows` are those that count; `discarded` met a disturbed machine and were measured again.
+    `windows` are those that count; `discarded` met a disturbed machine and were measured again. All processes of a job
+    have the same `agreed_s`, the slowest one's time of a step.
     """
 
     warm_up: WarmUp
@@ -83,6 +84,7 @@ class Observation:
     readings: Readings = field(default_factory=dict)
     discarded: tuple[WindowTimes, ...] = ()
     best: Best = UNKNOWN
+    agreed_s: float = math.nan
 
     @property
     def steps(self) -> int:
@@ -108,6 +110,12 @@ class Observation:
     def time_s(self) -> float:
         """The median of the windows' median step times."""
         return Stats(window.median_s for window in self.windows).median
+
+    @property
+    def spread_percent(self) -> float | None:
+        """Standard deviation of the windows' medians, relative to their median; None for a single window."""
+        medians = Stats(window.median_s for window in self.windows)
+        return medians.standard_deviation and 100 * medians.standard_deviation / medians.median
 
     @property
     def step_times_s(self) -> list[float]:
@@ -140,7 +148,8 @@ def observe(
         made = collect(partial(measure_window, step, clock, pace.window_s, warm.step_s), pace, watch, best)
     best = best_of((state for window in made for state in window.states or ()), best)
     kept, discarded = counted(made, pace.windows, best)
-    return Observation(warm, kept, first_available(readings), discarded, best)
+    seen = Observation(warm, kept, first_available(readings), discarded, best)
+    return replace(seen, agreed_s=agree(seen.time_s))
 
 
 def collect(
