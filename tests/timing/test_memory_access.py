@@ -70,11 +70,11 @@ def test_the_gpu_s_chase_ends_where_the_cpu_s_does():
     """In Numba's simulator, a process of its own."""
     code = """
 import numpy as np
-from mfulab.timing.device_chase import chase_kernel
+from numba import cuda
 from mfulab.timing.memory_access import chase, cycle
 following, here, there = cycle(50, 8, 1), np.zeros(1, np.int64), np.zeros(1, np.int64)
 for steps in (37, 12):
-    chase_kernel[1, 1](following, here, steps)
+    cuda.jit(chase.py_func)[1, 1](following, here, steps)
     chase(following, there, steps)
     assert here[0] == there[0] != 0
 """

@@ -117,9 +117,11 @@ def device_walk(pattern: str, working_set_bytes: int, seed: int = 0) -> Walk:
         if pattern in ("rows", "columns"):
             return _ready(Walk(lambda: view.sum(1), view.numel(), view.numel() * 8))
         return _ready(Walk(view.sum, view.numel(), elements * 8))
-    from mfulab.kernels.numba_cuda import current_stream, device_array
-    from mfulab.timing.device_chase import chase_kernel
+    from numba import cuda
 
+    from mfulab.kernels.numba_cuda import current_stream, device_array
+
+    chase_kernel = cuda.jit(chase.py_func)  # by one thread
     following = torch.from_numpy(cycle(elements // LINE, LINE, seed)).cuda()
     places, place = device_array(following), device_array(torch.zeros(1, dtype=torch.int64, device="cuda"))
     steps = _steps(elements)

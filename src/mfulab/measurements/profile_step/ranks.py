@@ -137,7 +137,7 @@ def _communication(analysis: Analysis | None) -> dict[str, Any]:
     }
 
 
-def beside_job(rows: Sequence[ProfileRow]) -> float | None:
+def others_of_job(rows: Sequence[ProfileRow]) -> float | None:
     """CPU time that others than the job's ranks took on one machine, percent of its CPUs; None where it is not known.
 
     To each rank the others of its job are other processes.
@@ -159,7 +159,7 @@ def _row(ranks: list[dict[str, Any]], devices: float, nodes: int) -> ProfileRow:
         setattr(job, name, getattr(slowest, name))
     job.devices = devices
     if nodes == 1:
-        job.other_processes_percent = beside_job(rows)
+        job.other_processes_percent = others_of_job(rows)
     job.memory_bytes = max((row.memory_bytes for row in rows if row.memory_bytes is not None), default=None)
     waited = waits({rank: each["collectives"] for rank, each in enumerate(ranks)}) if ranks[0]["steps"] else {}
     each_rank = []
