@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from mfulab.device.cpu import Cpu
 from mfulab.device.datasheets import table
 from mfulab.device.emulation import CPU_UNITS, emulated_by_cpu, usable
-from mfulab.device.peaks import Peak, how_to_give
+from mfulab.device.peaks import Peak, given_peak, how_to_give
 
 _BITS = {"fp64": 64, "fp32": 32}  # that an element takes of a vector
 
@@ -17,7 +17,7 @@ _BITS = {"fp64": 64, "fp32": 32}  # that an element takes of a vector
 def cpu_peak(cpu: Cpu, cores: int, precision: str, given: Mapping[str, float] | None = None) -> Peak:
     """The computed peak of `cores` physical cores in TFLOP/s (TOP/s for int8), None with the reason where unknown."""
     if given and precision in given:
-        return Peak(given[precision], formula=f"{given[precision]} TFLOP/s", source="device.peak_tflop_s")
+        return given_peak(given[precision])
     how = how_to_give(precision)
     if precision in ("tf32", "fp8", "fp4"):
         return Peak(None, reason=f"{precision} is a GPU format")

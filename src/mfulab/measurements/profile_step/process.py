@@ -2,7 +2,6 @@
 
 import json
 import math
-import shutil
 import time
 from contextlib import closing, nullcontext
 from dataclasses import replace
@@ -133,9 +132,6 @@ def _measure(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Analysi
                 write_csv(folder / "kernels.csv", analysis.kernels, KERNEL_COLUMNS)
         if config.profile.trace:
             traced.export(folder / "trace.json.gz")
-            # TensorBoard's profiler plugin finds a trace by this name alone.
-            (folder / "tensorboard").mkdir(exist_ok=True)
-            shutil.copyfile(folder / "trace.json.gz", folder / "tensorboard" / "step.pt.trace.json.gz")
     set_readings(row, {**readings, **kernels}, seen.steps)
     row.restriction = restriction_of(device) or None
     shows_experts = config.workload.mode != "training" and config.execution.mode == "eager"
