@@ -229,7 +229,9 @@ def warm_up(
         clocks.append(frequency_mhz())
         left_s = agree(deadline - time.perf_counter())
         wanted = 3 if left_s > 0 else 2
-        flat = _flat(chunks[-wanted:], wanted, pace.tolerance) and _flat_clock(clocks[-wanted:])
+        known = [mhz for mhz in clocks[-wanted:] if mhz]  # a device that reports no clock is judged by time alone
+        stands_still = not known or _flat(known, 1, CLOCK_TOLERANCE)
+        flat = _flat(chunks[-wanted:], wanted, pace.tolerance) and stands_still
         steady = agree(float(not flat)) == 0
     return WarmUp(first_call_s, time.perf_counter() - began, steady, tuple(chunks), first_s, faults)
 
@@ -262,9 +264,3 @@ def _timed(step: Step, clock: Clock, steps: int) -> float:
 
 def _flat(values: Sequence[float], wanted: int, tolerance: float) -> bool:
     return len(values) >= wanted and max(values) - min(values) <= tolerance * min(values)
-
-
-def _flat_clock(values: Sequence[float | None]) -> bool:
-    """True if the device's clock stood still; a device that does not report it is judged by time alone."""
-    known = [value for value in values if value]
-    return not known or _flat(known, 1, CLOCK_TOLERANCE)
