@@ -128,13 +128,12 @@ def uncounted_operators(traced: TracedPass) -> str | None:
     """Operators without a FLOP formula that take at least 1 % of all operators' own time, as JSON: name → percent."""
     events = [event for event in traced.profiler.events() if not event.name.startswith((STEPS, "ProfilerStep"))]
     on_device = any(event.self_device_time_total for event in events)
-    times, unknown = Counter[str](), set()
+    times = Counter[str]()
     for event in events:
         times[event.name] += event.self_device_time_total if on_device else event.self_cpu_time_total
-        if event.name not in unknown and not has_formula(event.name) and not _inside_product(event):
-            unknown.add(event.name)
     whole = sum(times.values())
-    shares = {name: round(100 * times[name] / whole, 1) for name in unknown if times[name] >= whole / 100 > 0}
+    outside = {event.name for event in events if times[event.name] >= whole / 100 > 0 and not _inside_product(event)}
+    shares = {name: round(100 * times[name] / whole, 1) for name in outside if not has_formula(name)}
     return json.dumps(dict(sorted(shares.items(), key=lambda one: -one[1]))) if shares else None
 
 

@@ -6,16 +6,21 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from mfulab.core.groups import LEAKED_STEPS, PrecisionConfig, WorkloadConfig
-from mfulab.models import workload
-from mfulab.models.build import Batch
-
-CPU, FP32 = torch.device("cpu"), PrecisionConfig(name="fp32", dtype="float32")
-BATCH = Batch(torch.randn(3, 4), torch.zeros(3, dtype=torch.long))
+from mfulab.core.groups import LEAKED_STEPS, WorkloadConfig
+from mfulab.measurements.profile_step import ProfileStepConfig
+from mfulab.models.step import make
 
 
-def step(autograd: str) -> workload.StepFunction:
-    return workload.inference_step(torch.nn.Linear(4, 2), BATCH, FP32, CPU, autograd=autograd)
+def step(autograd: str):
+    linear = {"name": "linear", "_target_": "torch.nn.Linear", "input_shape": [4]}
+    config = {
+        "model": {**linear, "arguments": {"in_features": 4, "out_features": 2}},
+        "batch_size": 3,
+        "workload": {"name": "inference", "mode": "inference", "autograd": autograd},
+        "precision": {"name": "fp32", "dtype": "float32"},
+        "execution": {"name": "eager"},
+    }
+    return make(ProfileStepConfig.model_validate(config), torch.device("cpu")).call
 
 
 def test_what_is_recorded():

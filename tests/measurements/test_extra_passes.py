@@ -1,4 +1,4 @@
-"""Measurements beside a step's timing: errors against float64, first losses, recompilations."""
+"""Measurements after a step's timing: errors against float64, first losses, recompilations."""
 
 import json
 import types
@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from mfulab.core.errors import UnsupportedError
-from mfulab.measurements.profile_step import ProfileRow, ProfileStepConfig, beside
+from mfulab.measurements.profile_step import ProfileRow, ProfileStepConfig, extra_passes
 from mfulab.measurements.profile_step import measure as profile_step
+from mfulab.models.step import Step
 
 CPU = torch.device("cpu")
 BRANCHING = {"name": "branching", "_target_": "mfulab.models.control_flow.Branching", "input_shape": [8]}
@@ -28,7 +29,7 @@ def config(**changes) -> ProfileStepConfig:
 
 def filled(**changes) -> ProfileRow:
     row = ProfileRow(time_s=1.0)
-    beside.fill(row, config(**changes), CPU, profile_step.make_step)
+    extra_passes.fill(row, config(**changes), CPU)
     return row
 
 
@@ -42,14 +43,12 @@ def test_an_output_is_held_against_the_same_weights_in_float64():
     assert (row.status, row.time_s) == ("ok", 1.0)
 
 
-def test_an_output_of_other_weights_is_incorrect_and_has_no_time():
-    row = ProfileRow(time_s=1.0)
-    other = torch.randn(2, 8)
-    beside.fill(row, config(profile={"exact": True}), CPU, lambda *_: (lambda: other, lambda: 0.0))
+@pytest.mark.parametrize("other", [torch.randn(2, 8), torch.full((2, 8), float("nan"))], ids=["random", "nan"])
+def test_an_output_of_other_weights_is_incorrect_and_has_no_time(other, monkeypatch):
+    monkeypatch.setattr(extra_passes.steps, "make", lambda *_: Step(lambda: other, float, ""))
+    row = filled(profile={"exact": True})
     assert (row.status, row.time_s) == ("incorrect", None)
     assert "is accepted" in row.message
-    beside.fill(row, config(profile={"exact": True}), CPU, lambda *_: (lambda: other * float("nan"), lambda: 0.0))
-    assert row.status == "incorrect"
 
 
 def test_losses_begin_with_the_seed_s_weights_and_fall():
@@ -113,7 +112,7 @@ def test_eager_compiles_nothing():
     row = filled(profile={"varied_batches": 3})
     assert (row.varied_calls, row.graphs, row.recompilations) == (3, None, None)
     with pytest.raises(UnsupportedError, match="neither eager nor compile"):
-        beside.require(config(execution={"name": "trace", "mode": "trace"}, profile={"varied_batches": 3}))
+        extra_passes.require(config(execution={"name": "trace", "mode": "trace"}, profile={"varied_batches": 3}))
 
 
 def test_a_missing_framework_is_unsupported_with_the_command_that_installs_it(tmp_path, monkeypatch):
