@@ -31,6 +31,7 @@ from mfulab.tables import compare
 CHANGED = ("faster", "slower")
 # The real step, but for a wait behind each that takes this share of its time.
 SLOWER = """
+import sys
 import time
 from dataclasses import replace
 from mfulab.cli.step import main
@@ -52,7 +53,7 @@ def make_slower(config, device):
     return replace(step, call=waiting)
 
 process.make = make_slower
-main("profile_step")
+main(sys.argv.pop(1))
 """
 
 
@@ -70,7 +71,7 @@ def measured(out: Path, overrides: Sequence[str], slower: float = 0.0) -> Sweep:
     out.mkdir(parents=True)
     folder = trivial.copy_workflow(out)
     if slower:
-        (folder / "scripts/profile_step.py").write_text(SLOWER.format(share=slower))
+        (folder / "scripts/run.py").write_text(SLOWER.format(share=slower))
     cost = trivial.run(folder, "-m", "snakemake", "report", "--cores", "1", "--config", *overrides)
     return Sweep(compare.machine_folder(folder / "results"), cost.time_s)
 

@@ -124,7 +124,7 @@ def _compose_one(chosen: Sequence[str], overrides: Sequence[Override], folder: P
     where = f"{folder}/experiment/{choices['experiment']}.yaml: "
     sweep = _parse([f"{key}={value}" for key, value in (composed.hydra.sweeper.params or {}).items()])
     checks.overrides(sweep, base, folder, where)
-    axes = {override.get_key_element(): override for override in [*sweep, *overrides]}
+    axes = {override.key_or_group: override for override in [*sweep, *overrides]}
 
     expanded: dict[str, list[Value]] = {}
     for key, override in axes.items():

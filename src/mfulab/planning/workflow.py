@@ -23,7 +23,7 @@ from mfulab.planning import lock, store
 from mfulab.planning.costs import Sweep
 from mfulab.planning.load import RESULTS, load
 from mfulab.planning.runs import Plan, Run
-from mfulab.planning.sources import PACKAGE, closure, digests, run_sources, write_digests
+from mfulab.planning.sources import PACKAGE, changed_at, closure, digests, run_sources, write_digests
 from mfulab.runtime import client, devices, lifetime
 
 PAGE = Path("reports/report.html")
@@ -254,8 +254,7 @@ class Workflow:
 
         @cache
         def file(target: str | None) -> str:
-            path = RESULTS / "plan" / "sources" / f"{step},{target or 'itself'}.txt"
-            found = run_sources(step, target)
+            path, found = _digests_path(step, target), run_sources(step, target)
             if self._is_read_only:
                 return self._written(str(path), digests(found))
             write_digests(path, found)
@@ -371,7 +370,11 @@ def _folder(step: str, wildcards: Any) -> str:
 
 
 def _newest(run: Run) -> float:
-    return store.newest_of(run_sources(run.step, run.target))
+    return changed_at(_digests_path(run.step, run.target), run_sources(run.step, run.target))
+
+
+def _digests_path(step: str, target: str | None) -> Path:
+    return RESULTS / "plan" / "sources" / f"{step},{target or 'itself'}.txt"
 
 
 def _relative(paths: Any) -> list[str]:
