@@ -41,7 +41,7 @@ import json, resource, sys, time
 from pathlib import Path
 import torch
 from mfulab.device.cpu import usable_cores
-from mfulab.models.workload import make_model
+from mfulab.models.step import make_model
 from mfulab.measurements.profile_step import ProfileStepConfig
 from mfulab.timing.statistics import Stats
 

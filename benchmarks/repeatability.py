@@ -31,26 +31,28 @@ from mfulab.tables import compare
 CHANGED = ("faster", "slower")
 # The real step, but for a wait behind each that takes this share of its time.
 SLOWER = """
-import sys, time
+import sys
+import time
+from dataclasses import replace
 from mfulab.cli.step import main
-from mfulab.measurements.profile_step import measure as profile_step
+from mfulab.measurements.profile_step import process
 
-made = profile_step.make_step
+made = process.make
 
-def make_slower_step(config, device):
-    step, loss = made(config, device)
+def make_slower(config, device):
+    step = made(config, device)
 
     def waiting():
         began = time.perf_counter()
-        result = step()
+        result = step.call()
         until = time.perf_counter() + {share} * (time.perf_counter() - began)
         while time.perf_counter() < until:
             pass
         return result
 
-    return waiting, loss
+    return replace(step, call=waiting)
 
-profile_step.make_step = make_slower_step
+process.make = make_slower
 main(sys.argv.pop(1))
 """
 

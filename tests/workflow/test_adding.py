@@ -31,13 +31,14 @@ def test_a_number_format_is_a_line_of_the_table_and_its_config(make_project):
     table = project.folder / "src/mfulab/core/formats.py"
     line = '        Format("int8", "int8"'
     replace(table, line, f'        Format("fp8_e5m2", "float8_e5m2", "bfloat16", 8, 1, 3.4e-3),\n{line}')
-    (project.folder / "config/precision/fp8_e5m2.yaml").write_text("name: fp8_e5m2\ndtype: float8_e5m2\n")
+    with (project.folder / "config/precision.yaml").open("a", encoding="utf-8") as file:
+        file.write("fp8_e5m2: { dtype: float8_e5m2 }\n")
     project.snakemake("rows", "--config", "experiment=number_formats", "precision=fp8_e5m2")
     probed = row(project.folder, "number_formats/precision=fp8_e5m2/row.csv")
     assert (probed["status"], probed["exponent_bits"], probed["mantissa_bits"]) == ("ok", "5", "2")
 
 
-def test_a_kernel_is_a_module_and_its_config(make_project):
+def test_a_kernel_is_a_module(make_project):
     project = make_project(with_source=True)
     kernel = """
 from mfulab.kernels.cpu_numpy import Numpy
@@ -48,8 +49,6 @@ class NumpyAgain(Numpy):
     adds = "nothing"
 """
     (project.folder / "src/mfulab/kernels/numpy_again.py").write_text(kernel)
-    target = "mfulab.kernels.numpy_again.NumpyAgain"
-    (project.folder / "config/kernel/numpy_again.yaml").write_text(f"name: numpy_again\n_target_: {target}\n")
     short = "timing.windows=2 timing.window_time_s=0.02 timing.warm_up_time_s=0.1"
     options = ("experiment=miniature", "steps=[bench_matmul]", "kernel=numpy_again", "size=64", f"overrides={short}")
     project.snakemake("rows", "--config", *options, "device=cpu")

@@ -250,7 +250,7 @@ class DeviceConfig(Closed):
 
 
 class TimingConfig(Closed):
-    """Length of the measurement. None takes the device's default: short on a CPU, 5 s in all if energy is read."""
+    """Length of the measurement; empty: the device's default, short on a CPU, 5 s in all if energy is read."""
 
     windows: int | None = Field(None, ge=2, le=100_000, description="Measured windows of each process.")
     window_time_s: float | None = Field(None, gt=0, le=LONGEST_S, description="Shortest measured window.")

@@ -2,13 +2,9 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-import yaml
-
 from mfulab.core.errors import ConfigurationError
-from mfulab.measurements.registry import MEASUREMENTS
 
 # Keys of these mappings are the user's own, so Hydra is told to add what is not there.
 OPEN = ("model.arguments", "device.peak_tflop_s")
@@ -52,14 +48,12 @@ def _hydra_value(value: Any) -> str:
     return str(value)
 
 
-def complete(overrides: Sequence[str], folder: Path = Path("config")) -> list[str]:
-    """Adds what goes without saying: `model=own` for `model._target_=…`, and `++` for keys that no file there holds."""
-    shipped = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-    added = {key for each in MEASUREMENTS.values() for key in each.config.model_fields if key not in shipped}
+def complete(overrides: Sequence[str]) -> list[str]:
+    """Adds what goes without saying: `model=own` for `model._target_=…`, and `++` for a key of the user's own."""
     keys = [override.split("=", 1)[0].lstrip("+~") for override in overrides]
     result = ["model=own"] if "model._target_" in keys and "model" not in keys else []
     for key, override in zip(keys, overrides, strict=True):
-        is_open = key.split(".")[0] in added or any(key.startswith(f"{prefix}.") for prefix in OPEN)
+        is_open = any(key.startswith(f"{prefix}.") for prefix in OPEN)
         if key == "steps" and not override.partition("=")[2].startswith("["):
             override = f"steps=[{override.partition('=')[2]}]"  # one step, or several with commas, are a list
         result.append(f"++{override}" if is_open and override[0] not in "+~" else override)

@@ -15,7 +15,7 @@ class BenchMatmulConfig(StepConfig):
 
     axes: ClassVar[tuple[str, ...]] = ("kernel", "size", "precision")
     kernel: KernelConfig
-    size: Size = Field(description=SIZE)
+    size: Size = Field("1024", description=SIZE)
     precision: PrecisionConfig
     device: DeviceConfig = DeviceConfig()
     timing: TimingConfig = TimingConfig()

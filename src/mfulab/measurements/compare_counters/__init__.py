@@ -14,7 +14,7 @@ class CompareCountersConfig(CountFlopsConfig):
 
     axes: ClassVar[tuple[str, ...]] = ("model", "batch_size", "sequence_length", "counter")
     counter: Literal["torch", "fvcore", "calflops", "ptflops", "thop", "deepspeed"] = Field(
-        description="The other tool."
+        "torch", description="The other tool."
     )
 
 

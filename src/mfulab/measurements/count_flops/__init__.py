@@ -16,7 +16,7 @@ class CountFlopsConfig(StepConfig):
     axes: ClassVar[tuple[str, ...]] = ("model", "batch_size", "sequence_length")
     on_device: ClassVar[bool] = False
     model: ModelConfig
-    batch_size: Dimension = Field(description="Samples a step; of each micro-batch with gradient accumulation.")
+    batch_size: Dimension = Field(8, description="Samples a step; of each micro-batch with gradient accumulation.")
     sequence_length: Dimension | None = column("Tokens a sample; empty: the model's own.")
 
     @model_validator(mode="after")

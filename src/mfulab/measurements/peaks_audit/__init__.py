@@ -33,7 +33,7 @@ class PeaksAuditConfig(StepConfig):
     axes: ClassVar[tuple[str, ...]] = ("library",)
     on_device: ClassVar[bool] = False
     library: Literal["torch_inductor", "lightning", "triton_proton", "torchtitan", "composer"] = Field(
-        description="The other library."
+        "torch_inductor", description="The other library."
     )
     installed: str = Field("", description="Its version, so that the next release is audited anew.")
 

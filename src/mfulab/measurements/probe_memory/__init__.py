@@ -15,9 +15,10 @@ class ProbeMemoryConfig(StepConfig):
 
     axes: ClassVar[tuple[str, ...]] = ("pattern", "working_set_bytes")
     pattern: Literal["sequential", "strided", "random", "rows", "columns", "host"] = Field(
-        description="In order; one element a line; a pointer chase; a matrix by rows, by columns; a copy to the GPU."
+        "random",
+        description="In order; one element a line; a pointer chase; a matrix by rows, by columns; a copy to the GPU.",
     )
-    working_set_bytes: int = Field(ge=1024, le=1 << 36, description="How much memory is walked through.")
+    working_set_bytes: int = Field(1 << 20, ge=1024, le=1 << 36, description="How much memory is walked through.")
     device: DeviceConfig = DeviceConfig()
     seed: int = SEED
 

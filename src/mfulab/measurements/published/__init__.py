@@ -20,7 +20,7 @@ class PublishedConfig(StepConfig):
 
     axes: ClassVar[tuple[str, ...]] = ("published",)
     on_device: ClassVar[bool] = False
-    published: Name = Field(description="A collection: the name of a file in results/reference/published/.")
+    published: Name = Field("papers", description="A collection: the name of a file in results/reference/published/.")
     digest: str = Field("", description="Of that file, so that edited lines are computed anew.")
 
     @model_validator(mode="after")

@@ -15,7 +15,8 @@ class ReadUtilizationConfig(StepConfig):
 
     axes: ClassVar[tuple[str, ...]] = ("load", "polling_period_s", "precision")
     load: Literal["idle", "spin_one", "copies", "duty_25", "duty_50", "duty_75", "padded", "steady", "bursty"] = Field(
-        description="Nothing; a core or SM spinning; a thread copying; matmuls for so much of the time; half padding."
+        "steady",
+        description="Nothing; a core or SM spinning; a thread copying; matmuls for so much of the time; half padding.",
     )
     polling_period_s: float = Field(0.2, ge=1e-3, le=60, description="Seconds between two single readings.")
     load_time_s: float = Field(4.0, gt=0, le=600, description="Length of the loop.")
