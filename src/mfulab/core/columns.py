@@ -56,7 +56,7 @@ class Headroom(BaseModel):
 
 
 class Verdict(BaseModel):
-    """Where a step loses most, and why; keys and numbers, of which the page makes sentences."""
+    """The largest loss of a step, and its cause; keys and numbers, of which the page makes sentences."""
 
     mfu_note: str | None = column("Key: why a row has no MFU, or a doubtful one.")
     verdict: str | None = column("Key: cause of the largest part of the time that is lost.")

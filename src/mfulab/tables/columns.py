@@ -53,7 +53,7 @@ class Progress(BaseModel):
 
 
 class Problem(BaseModel):
-    """What could not be read."""
+    """A file that could not be read."""
 
     problem: str = Field("", description="The file, what is wrong with it, and what to do.")
 
@@ -92,7 +92,7 @@ def columns(table: str) -> list[str]:
 
 
 def marked(field: FieldInfo, mark: str) -> Any:
-    """What a declaration says under `mark`: the path of a value of the `config`, or that a column is a `link`."""
+    """The text of a declaration under `mark`: the path of a value of the `config`, or that a column is a `link`."""
     extra = field.json_schema_extra
     return extra.get(mark) if isinstance(extra, dict) else None
 
@@ -121,7 +121,7 @@ def _types(annotation: object) -> set[object]:
 
 
 def description(measurement: Measurement, field: FieldInfo) -> str:
-    """What a column means: its own words, or those of the key of the config that it shows."""
+    """Meaning of a column: its own words, or those of the key of the config that it shows."""
     path = marked(field, "config")
     if path is None:
         return field.description or ""
