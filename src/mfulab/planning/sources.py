@@ -158,8 +158,9 @@ class _Module:
 
     def beyond(self, name: str) -> set[Node]:
         """Nodes of the modules imported with this one, and of what a name means that an import binds."""
-        meant = self.aliases.values() if name == ALL else [self.aliases[name]] if name in self.aliases else ()
-        return {*self.imported, *meant}
+        if name == ALL:  # of a module, the statements say what they use
+            return self.imported | {node for node in self.aliases.values() if node[1] != ALL}
+        return self.imported | ({self.aliases[name]} if name in self.aliases else set())
 
     def read(self, place: int) -> _Read:
         """The statement at a place."""
