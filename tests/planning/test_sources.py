@@ -232,7 +232,7 @@ def test_every_data_file_of_the_package_decides_something():
 def test_data_are_followed_through_names_patterns_and_includes(elsewhere, monkeypatch):
     monkeypatch.setattr(sources, "PACKAGE", elsewhere / "lab")
     texts = {
-        "kernel.py": '"""Not a name: words/no.yaml."""\nfrom lab import words\n\nSOURCE = "a.cu"\nTEXTS = words.FILES\n',
+        "kernel.py": '"""No name: words/no.yaml."""\nfrom lab import words\n\nSOURCE = "a.cu"\nTEXTS = words.FILES\n',
         "words.py": 'FILES = "words/*.yaml"\n',
         "other.py": 'TABLE = "table.csv"\n',
         "table.csv": "",
