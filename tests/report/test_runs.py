@@ -13,10 +13,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from support import report_rows
 
+from mfulab.cli.main import main
 from mfulab.core.language import Texts
 from mfulab.report import figures, frames
 from mfulab.report.drawing import hover, labels, runs, style
-from mfulab.tables import build
 
 REFERENCE = Path(__file__).parents[2] / "results/reference"
 PROBES = "machine_state"  # which draws from what rows are doubted, and no run
@@ -51,8 +51,8 @@ def doubted(tmp_path_factory) -> tuple[frames.Tables, frames.Tables]:
     """
     root = tmp_path_factory.mktemp("invented")
     manifests = [str(report_rows.lay_out(root, each)) for each in (report_rows.CPU, report_rows.GPU)]
-    build.main(["--root", str(root), "--out", str(root / "tables"), "--manifest", *manifests])
-    build.main(["--reference", str(REFERENCE), "--out", str(root / "recorded")])
+    main(["tables", "--root", str(root), "--out", str(root / "tables"), "--manifest", *manifests])
+    main(["tables", "--reference", str(REFERENCE), "--out", str(root / "recorded")])
     found = [frames.read(root / name)[0] for name in ("tables", "recorded")]
     for tables in found:
         for name in CAN_BE_DOUBTED:

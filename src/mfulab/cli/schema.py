@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator
 
-import click
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -12,16 +11,13 @@ from mfulab.measurements.registry import MEASUREMENTS
 SET_BY_PLANNING = {"name", "target", "digest", "installed", "replicate", "path"}
 
 
-def show(step: str | None, row: bool) -> int:
+def show(step: str | None, row: bool) -> None:
     """Prints the JSON Schema of the config of `step` (its row, with `row`); without a step the table of keys."""
     if step is None:
-        click.echo(keys())
-        return 0
-    if step not in MEASUREMENTS:
-        raise click.BadParameter(f"{step}. Choices: {', '.join(MEASUREMENTS)}", param_hint="STEP")
+        print(keys())
+        return
     measurement = MEASUREMENTS[step]
-    click.echo(json.dumps((measurement.row if row else measurement.config).model_json_schema(), indent=2))
-    return 0
+    print(json.dumps((measurement.row if row else measurement.config).model_json_schema(), indent=2))
 
 
 def keys() -> str:

@@ -17,18 +17,16 @@ from mfulab.core.groups import DeviceConfig
 from mfulab.core.language import LANGUAGES
 from mfulab.device.compute import is_first_rank
 from mfulab.device.samplers.memory import PeakMemory
-from mfulab.device.samplers.reading import Readings, first_available, sampling
+from mfulab.device.samplers.reading import Reading, Readings, first_available, sampling
 from mfulab.device.samplers.selection import per_step, samplers_for
 from mfulab.device.samplers.series import Series
-from mfulab.interactive.columns import shares, times
-from mfulab.interactive.kinds import describe
-from mfulab.interactive.laps import merged, over_ranks
+from mfulab.interactive import row
+from mfulab.interactive.costs import Cost, describe
 from mfulab.interactive.peaks import peaks_of
 from mfulab.interactive.phases import Phases
 from mfulab.interactive.published import Published
+from mfulab.interactive.row import Mark, Step, What, Work
 from mfulab.interactive.show import show
-from mfulab.interactive.steps import Mark, Step, What, samples_of, stretches, timed
-from mfulab.interactive.work import Work, counted_work, given_work, work_of_batch
 from mfulab.mfu import headroom
 from mfulab.tables.verdict import Verdict, judge
 from mfulab.timing.clocks import clock_for
@@ -272,7 +270,7 @@ class Measurement:
             `ranks`, `tflop_s`, `mfu_percent`, `hfu_percent`, `slowest_rank`, `rank_mfu_percent`, `rank_step_s`;
             None for what a rank does not know.
         """
-        return over_ranks(self.row)
+        return row.over_ranks(self.row)
 
     def _finish(self, whole: bool) -> None:
         if not whole:
@@ -285,7 +283,7 @@ class Measurement:
         if not self._steps:
             _warn("no model given to the window was called inside it; call window.step() after each step")
             return
-        self._fill({**merged(self._laps), **traced}, self._steps)
+        self._fill({**row.merged(self._laps), **traced}, self._steps)
 
     def _cut(self) -> list[Step]:
         """Ends a lap: its steps, which are kept with what the samplers read over it."""
@@ -295,10 +293,10 @@ class Measurement:
         phases, self._phases.done = self._phases.done, []
         marks, self._marks = self._marks, []
         steps = []
-        for seconds, part in stretches(marks, self._clock.intervals()):
+        for seconds, part in row.stretches(marks, self._clock.intervals()):
             inside = phases[part]
             counted = any(phase.counted for phase in inside)
-            steps.append(Step(seconds, self._phases.cost(inside), samples_of(inside), counted))
+            steps.append(Step(seconds, self._phases.cost(inside), row.samples_of(inside), counted))
         self._steps += steps
         if steps:
             readings = first_available(self._sampled) | {"memory_bytes": self._memory.read()}
@@ -306,15 +304,16 @@ class Measurement:
         return steps
 
     def _fill(self, readings: Readings, steps: Sequence[Step], last: bool = True) -> None:
-        chosen = timed(steps)
+        # Counting slows a step down, so that its time is no measure beside others.
+        chosen = [step for step in steps if not step.counted] or steps
         self.readings = per_step(readings, len(chosen))
         self.row = {name: reading.value for name, reading in self.readings.items()}
-        self.row |= times(chosen, self.readings, self.device)
+        self.row |= row.times(chosen, self.readings, self.device)
         self.row["counted_steps"] = sum(step.counted for step in steps)
         self.row["only_counted"] = all(step.counted for step in steps)
         peaks = partial(peaks_of, self.device, given=self._given, ceiling_s=self._ceiling_s, anew=last)
         work, clock_mhz = self._work(chosen), self.row.get("clock_mhz")
-        columns, reasons = shares(work, self._dtype(), self.device, self._devices, clock_mhz, peaks)
+        columns, reasons = row.shares(work, self._dtype(), self.device, self._devices, clock_mhz, peaks)
         self.row |= columns
         self.readings |= reasons
         if self._trace and self._trace.analysis:
@@ -326,10 +325,11 @@ class Measurement:
 
     def _work(self, steps: Sequence[Step]) -> Work:
         if self._given_flops is not None:
-            return given_work(steps, self._given_flops)
+            formats = {(self._dtype(), False): int(self._given_flops)}
+            return row.same_work(steps, Cost(formats, formats), Reading(self._given_flops, "", "given"))
         if self._batch is not None:
-            return work_of_batch(steps, self.models, self._batch)
-        return counted_work(steps, self._phases)
+            return row.work_of_batch(steps, self.models, self._batch)
+        return row.counted_work(steps, self._phases)
 
     def _dtype(self) -> torch.dtype:
         parameters = (parameter.dtype for model in self.models for parameter in model.parameters())

@@ -6,6 +6,7 @@ the first of their kind cost. One that began like a counted one and ran otherwis
 """
 
 import itertools
+import operator
 import sys
 import threading
 import weakref
@@ -21,27 +22,31 @@ from torch.optim import optimizer as optimizer_hooks
 from mfulab.flops.counter import Operations
 from mfulab.flops.layers import LayerTracker
 from mfulab.flops.useful import RealTokens
+from mfulab.interactive.costs import Cost, Kind, KnownCosts, describe
 from mfulab.interactive.counting import LoopCounter, states_kept_apart
-from mfulab.interactive.kinds import Cost, Kind, describe
-from mfulab.interactive.known import KnownCosts
-from mfulab.interactive.now import (
+from mfulab.interactive.structure import (
+    Inside,
+    Structure,
+    graph_hash,
     graphs_compiled,
+    guarded,
     holds_compiled,
     is_compiled,
+    nodes_of,
     number,
     real_tokens_of,
     sequence_number,
     state,
     vmapped,
 )
-from mfulab.interactive.structure import Structure, graph_hash, guarded, nodes_of
 
 MOST_PENDING = 4096  # forward passes that one backward pass can go through and still be told apart
 MOST_RUNS = 8  # backward passes in a row after which what follows is told apart
+_IS_TRAINED = operator.attrgetter("requires_grad")
 _OUTSIDE, _FAILED = Kind(("outside",), ()), Kind(("failed",), ())
 
 
-@dataclass
+@dataclass(slots=True)
 class Phase:
     """One phase: the kind that it began as, what it turned out to be, and the samples that went forward in it.
 
@@ -142,7 +147,8 @@ class Phases:
         self._end((kind.words[0], *now))
         if kind is _OUTSIDE:
             self._runs = 0
-        entry = kind._replace(words=(*kind.words, *now))
+        # A number stands for all words of a kind, which are many to compare in each of the looks at what is known.
+        entry = Kind((kind.words[0], self._name((*kind.words, *now))), kind.sizes, kind.shapes)
         self._current = Phase(entry, entry, batch, began=sequence_number())
         self._decide()
 
@@ -194,7 +200,7 @@ class Phases:
     def _forward_kind(self, place: int, module: torch.nn.Module, given: Kind) -> Kind:
         device = next((each.device.type for each in self._trainable[place]), "cpu")
         autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-        trained = sum(each.requires_grad for each in self._trainable[place])
+        trained = sum(map(_IS_TRAINED, self._trainable[place]))
         return Kind(("forward", place, module.training, autocast, trained, *given.words), (*given.sizes, *vmapped()))
 
     def _after(self, *_: Any) -> None:
@@ -247,7 +253,8 @@ class Phases:
         nodes = max(0, number(outputs) - first)
         if compiled := self._of_compiled_code(passed, nodes, outputs):
             nodes = 0  # under the counter the same forward pass makes a graph of its own operators
-        self._end(("backward",), 0 if compiled else self._made(nodes, outputs))
+        inside = self._structure.take()
+        self._end(("backward",), 0 if compiled else self._made(nodes, outputs, inside), inside)
         words: list[Any] = ["backward"]
         sizes: list[int] = []
         shapes = 0
@@ -259,21 +266,21 @@ class Phases:
             words.append(object())  # equal to none
         self._passed, self._pending = passed, []
         if compiled:
-            self._of_compiled.add((*words, *state(self._counter)))
+            self._of_compiled.add(("backward", self._name((*words, *state(self._counter)))))
         # How many nodes the graph has since the first forward pass began tells losses apart.
         self.begin(Kind(tuple(words), (*sizes, nodes), shapes))
         if self._current.counted:
             leaves = (getattr(node, "variable", None) for node in nodes_of(outputs))
             self._leaves = [weakref.ref(leaf) for leaf in leaves if leaf is not None]
 
-    def _made(self, nodes: int, outputs: Any) -> int:
+    def _made(self, nodes: int, outputs: Any, inside: Inside) -> int:
         """The part of the graph that costs FLOPs and that no model's forward made, in short.
 
         It is looked through once for as many nodes made by as many modules, and each time where no module tells.
         """
         ended = [*self._pending, self._current]
-        seen = self._current.entry, self._structure.modules, nodes, len(ended)
-        if not (self._structure.calls and seen in self._graphs_seen):
+        seen = self._current.entry, inside.modules, nodes, len(ended)
+        if not (inside.modules and seen in self._graphs_seen):
             spans = [(phase.began, phase.left) for phase in ended if phase.left is not None]
             self._graphs_seen[seen] = graph_hash(outputs, ended[0].began, spans)
         return self._graphs_seen[seen]
@@ -335,14 +342,14 @@ class Phases:
         phase.counted = wanted
         self._graphs = graphs_compiled()
 
-    def _end(self, ender: tuple[Any, ...] = (), graph: int | None = None) -> None:
+    def _end(self, ender: tuple[Any, ...] = (), graph: int | None = None, inside: Inside | None = None) -> None:
         # `ender` is what begins instead, and the state then; empty at the end of all, it is taken for the usual one.
         # `graph` is a hash of what was made outside the model; without it the number of nodes shows it.
         phase, self._current = self._current, _DONE
         if phase is _DONE:
             return
         self.done.append(phase)
-        inside = self._structure.take()
+        inside = inside or self._structure.take()
         if phase.entry is not _FAILED and self._counting:
             entry = phase.entry
             # What ran outside modules shows by its place alone without gradients, by the graph before a backward pass.

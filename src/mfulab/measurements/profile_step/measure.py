@@ -2,7 +2,6 @@
 
 import json
 import math
-import shutil
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -312,19 +311,13 @@ def _traced_steps(device: torch.device, step_s: float) -> int:
 
 
 def write_tables(profile: ProfileConfig, traced: TracedPass, kernels: list[dict[str, object]], folder: Path) -> None:
-    """Leaves operators.csv, kernels.csv and trace.json.gz in `folder`, as `profile` asks.
-
-    The trace is linked once more under the name by which TensorBoard's profiler plugin finds it.
-    """
+    """Leaves operators.csv, kernels.csv and trace.json.gz in `folder`, as `profile` asks."""
     if profile.operators:
         write_csv(folder / "operators.csv", operator_table(traced), OPERATOR_COLUMNS)
         if kernels:
             write_csv(folder / "kernels.csv", kernels, KERNEL_COLUMNS)
     if profile.trace:
-        path = folder / "trace.json.gz"
-        traced.export(path)
-        (folder / "tensorboard").mkdir(exist_ok=True)
-        shutil.copyfile(path, folder / "tensorboard" / "step.pt.trace.json.gz")
+        traced.export(folder / "trace.json.gz")
 
 
 def _samples(seen: Observation, replicate: int) -> list[dict[str, object]]:
