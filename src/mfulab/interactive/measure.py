@@ -1,15 +1,15 @@
 """The ladder of whatever runs in a `with` block: for your own training loop, with no pipeline around it."""
 
+import functools
 import json
 import math
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -42,11 +42,28 @@ _METRICS = {
     "samples_per_second": "samples_per_s",
 }
 
+R = TypeVar("R")
 Models = torch.nn.Module | Sequence[torch.nn.Module] | Mapping[str, torch.nn.Module]
 
 
 class MeasureWarning(UserWarning):
     """Something in a block could not be measured; the loop itself went on."""
+
+
+def _while_open(method: Callable[..., R]) -> Callable[..., R | None]:
+    """Makes a method do nothing outside the block; after its errors the loop goes on, and the window closes."""
+
+    @functools.wraps(method)
+    def safe(self: "Measurement", *given: Any) -> R | None:
+        if self._open is not None:
+            try:
+                return method(self, *given)
+            except Exception as error:
+                _warn(f"measuring stopped: {type(error).__name__}: {error}")
+                self.__exit__(type(error), error, error.__traceback__)
+        return None
+
+    return safe
 
 
 class Measurement:
@@ -138,7 +155,7 @@ class Measurement:
             return self
         Measurement._running = self
         with ExitStack() as undo:
-            undo.callback(self._release)
+            undo.callback(setattr, Measurement, "_running", None)
             try:
                 self._begin(undo)
             except Exception as error:
@@ -182,36 +199,24 @@ class Measurement:
     def _watch(self) -> None:
         self._sampled = self._watching.enter_context(sampling(self._samplers))
 
+    @_while_open
     def step(self) -> None:
         """Marks the end of a step; then steps are counted by these calls alone."""
-        with self._goes_on() as is_open:
-            if is_open:
-                self._phases.begin()
-                self._mark("step")
-                self._published.tell(self._phases, self._dtype)
+        self._phases.begin()
+        self._mark("step")
+        self._published.note_step(self._phases, self._dtype)
 
+    @_while_open
     def note(self, batch: Any) -> None:
         """Distinguishes steps with other shapes, before a step that calls no model given to the window with `batch`."""
-        with self._goes_on() as is_open:
-            if is_open:
-                kind, leading = describe(batch)
-                self._phases.begin(kind._replace(words=("forward", *kind.words)), leading)
+        kind, leading = describe(batch)
+        self._phases.begin(kind._replace(words=("forward", *kind.words)), leading)
 
+    @_while_open
     def skip(self) -> None:
         """Leaves out what ran since the last step: a checkpoint written, an evaluation."""
-        with self._goes_on() as is_open:
-            if is_open:
-                self._phases.begin()
-                self._mark("skip")
-
-    @contextmanager
-    def _goes_on(self) -> Iterator[bool]:
-        """The loop goes on after an error of measuring: a message, and the window closes."""
-        try:
-            yield self._open is not None
-        except Exception as error:
-            _warn(f"measuring stopped: {type(error).__name__}: {error}")
-            self.__exit__(type(error), error, error.__traceback__)
+        self._phases.begin()
+        self._mark("skip")
 
     def _mark(self, what: What) -> None:
         self._settle()
@@ -236,9 +241,6 @@ class Measurement:
             except Exception as failure:  # a terminal that has no such letters
                 _warn(f"the ladder could not be printed: {type(failure).__name__}: {failure}")
 
-    def _release(self) -> None:
-        Measurement._running = None
-
     def lap(self) -> dict[str, float]:
         """Numbers for a logger over the steps since the last lap, after `step()`; empty without one.
 
@@ -246,14 +248,15 @@ class Measurement:
         `step_time` in s, `samples_per_second`, and the verdict as `verdict/<cause>` = 1. `row` and `verdict` hold the
         lap's until the block ends. On a GPU it waits for the device.
         """
-        steps: list[Step] = []
-        with self._goes_on() as is_open:
-            if is_open:
-                steps = self._cut()
-                if steps:
-                    self._fill(self._laps[-1][1], steps, last=False)
-                self._watch()
-                self._mark("begin")
+        return self._lap() or {}
+
+    @_while_open
+    def _lap(self) -> dict[str, float]:
+        steps = self._cut()
+        if steps:
+            self._fill(self._laps[-1][1], steps, last=False)
+        self._watch()
+        self._mark("begin")
         return self.metrics() if steps else {}
 
     def metrics(self) -> dict[str, float]:
@@ -311,7 +314,7 @@ class Measurement:
         self.row |= row.times(chosen, self.readings, self.device)
         self.row["counted_steps"] = sum(step.counted for step in steps)
         self.row["only_counted"] = all(step.counted for step in steps)
-        peaks = partial(peaks_of, self.device, given=self._given, ceiling_s=self._ceiling_s, anew=last)
+        peaks = functools.partial(peaks_of, self.device, given=self._given, ceiling_s=self._ceiling_s, anew=last)
         work, clock_mhz = self._work(chosen), self.row.get("clock_mhz")
         columns, reasons = row.shares(work, self._dtype(), self.device, self._devices, clock_mhz, peaks)
         self.row |= columns
@@ -337,14 +340,9 @@ class Measurement:
 
 
 def _listed(model: Models | None) -> list[torch.nn.Module]:
-    if model is None:
-        return []
-    given: Iterable[Any] = [model]
-    if isinstance(model, Mapping):
-        given = model.values()
-    elif not isinstance(model, torch.nn.Module):
-        given = model
-    models = list(given)
+    if model is None or isinstance(model, torch.nn.Module):
+        return [] if model is None else [model]
+    models = list(model.values() if isinstance(model, Mapping) else model)
     for each in models:
         if not isinstance(each, torch.nn.Module):
             raise TypeError(f"model={type(each).__name__}: give a torch.nn.Module, or a list or dictionary of them")

@@ -78,7 +78,7 @@ class Published:
         with suppress(OSError):
             self._file.unlink()
 
-    def tell(self, phases: "Phases", dtype: Any) -> None:
+    def note_step(self, phases: "Phases", dtype: Any) -> None:
         """Publishes what ran since the last time, where a second has passed, no step was counted and all are known."""
         self._steps += 1
         passed = self._now() - self._last
@@ -92,7 +92,7 @@ class Published:
             return
         from mfulab.interactive.peaks import by_precision
 
-        formats = by_precision(self._device, cost.formats or {(dtype(), False): cost.model})
+        formats = by_precision(self._device, cost.formats or {(dtype(), False): 0})
         rate = Rate(
             os.getpid(),
             Path(sys.argv[0]).name,

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from mfulab.flops.useful import RealTokens, real_tokens
 from mfulab.interactive.counting import LoopCounter, modes_of_loop
 
+_function_modes = torch._C._len_torch_function_stack
 MOST_NOTED = 4096  # calls of modules after which what was noted is made a hash
 # Autograd's names of operators that cost no FLOPs of a model: elementwise ones, sums, views, losses.
 CHEAP = frozenset(
@@ -47,7 +48,6 @@ class Structure:
     """
 
     def __init__(self, models: Sequence[torch.nn.Module]) -> None:
-        self._thread = threading.get_ident()
         self._roots = frozenset(map(id, models))
         self._noted: list[Any] = []
         self._given: list[torch.Size] = []
@@ -55,11 +55,12 @@ class Structure:
 
     def noted(self) -> "AbstractContextManager[Any]":
         """Inside it module calls are noted. Hooks would take torch through its slow path, some 1 µs a module."""
-        call, thread, roots, note = torch.nn.Module.__call__, self._thread, self._roots, self.note
+        call, is_compiling, here = torch.nn.Module.__call__, torch.compiler.is_dynamo_compiling, threading.get_ident
+        thread, roots, note = here(), self._roots, self.note
 
         def called(module: torch.nn.Module, *arguments: Any, **keywords: Any) -> Any:
             # First, since nothing else may be traced into compiled code.
-            if not torch.compiler.is_compiling() and threading.get_ident() == thread and id(module) not in roots:
+            if not is_compiling() and here() == thread and id(module) not in roots:
                 note(module, arguments)
             return call(module, *arguments, **keywords)
 
@@ -82,30 +83,29 @@ class Structure:
 
     def note(self, module: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
         """Notes a call."""
-        held = module.__dict__
+        held, noted = module.__dict__, self._noted
         if "_graph" in held:
             return  # a traced one: torch runs such under its own operators too, in whatever order
-        if len(self._noted) > MOST_NOTED:
-            self._noted = [self._modules()]
-        if not held["_parameters"]:
-            self._noted.append(type(module))
-        elif torch._C._len_torch_function_stack():
+        if len(noted) > MOST_NOTED:
+            noted[:] = [self._modules()]
+        if not (own := held["_parameters"]):
+            noted.append(type(module))
+            return
+        if _function_modes():
             with torch._C.DisableTorchFunction():
-                self._note_weights(type(module), held, arguments)
+                self._note_weights(type(module), held, own, arguments)
         else:
-            self._note_weights(type(module), held, arguments)
+            self._note_weights(type(module), held, own, arguments)
 
-    def _note_weights(self, kind: type, held: dict[str, Any], arguments: tuple[Any, ...]) -> None:
-        own = held["_parameters"]
+    def _note_weights(self, kind: type, held: dict[str, Any], own: dict[str, Any], arguments: tuple[Any, ...]) -> None:
         try:
-            for weight in own.values():
+            for weight in own.values():  # the first that is not None
                 if weight is not None:
-                    self._noted += (kind, len(own), weight.shape, weight.dtype)
                     break
-            else:
-                self._noted += (kind, len(own))
-            if "stride" in held:
-                self._noted += (held["stride"], held.get("padding"), held.get("dilation"))
+            form = (
+                (len(own), held["stride"], held.get("padding"), held.get("dilation")) if "stride" in held else len(own)
+            )
+            self._noted += (kind, form) if weight is None else (kind, form, weight.shape, weight.dtype)
             given = arguments[0] if arguments else None
             if type(given) is PackedSequence:
                 given = given.data
@@ -218,7 +218,7 @@ def guarded(hook: Callable[..., None], failed: Callable[[Exception], None]) -> C
         if torch.compiler.is_compiling():
             return
         try:
-            if torch._C._len_torch_function_stack():
+            if _function_modes():
                 with torch._C.DisableTorchFunction():
                     hook(*given)
             else:
