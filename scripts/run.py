@@ -1,4 +1,4 @@
-"""Runs a step: `python scripts/run.py profile_step --config results/…/config.json`, as the workflow does."""
+"""Measures one run of any step: `python scripts/run.py profile_step --config results/…/config.json`."""
 
 import sys
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, read_csv, remove
@@ -137,11 +138,8 @@ def planned(side: Side, config: Sequence[str]) -> list[paired.Run]:
 @contextlib.contextmanager
 def warm(side: Side) -> Iterator[Side]:
     """The side with a warm worker of its own, where this system can fork one."""
-    before = {name: os.environ.get(name) for name in ("PYTHONPATH", client.SOCKET)}
-    with contextlib.chdir(side.code):
-        os.environ["PYTHONPATH"] = side.environment["PYTHONPATH"]
+    with contextlib.chdir(side.code), patch.dict(os.environ, PYTHONPATH=side.environment["PYTHONPATH"]):
         worker = lifetime.start_worker()
-    _restore(before)
     try:
         yield Side(side.code, side.runs, worker.socket if worker else "")
     finally:
@@ -149,20 +147,13 @@ def warm(side: Side) -> Iterator[Side]:
             worker.stop()
 
 
-def _restore(variables: dict[str, str | None]) -> None:
-    for name, value in variables.items():
-        os.environ.pop(name, None)
-        if value is not None:
-            os.environ[name] = value
-
-
 def measured(side: Side, run: paired.Run) -> tuple[float | None, str]:
     """Seconds of one process of a run, or None with the reason."""
     (config,) = side.runs.glob(f"*/{run[0]}/{run[1]}/config.json")
     row = config.with_name("row.csv")
     remove(row)
-    one_a_step = side.code / f"scripts/{run[0]}.py"  # as older checkouts have them
-    script = [f"scripts/{run[0]}.py"] if one_a_step.exists() else ["scripts/run.py", run[0]]
+    any_step = (side.code / "scripts/run.py").exists()  # earlier commits have a script a step
+    script = ["scripts/run.py", run[0]] if any_step else [f"scripts/{run[0]}.py"]
     command = [sys.executable, client.__file__, *script, "--config", str(config)]
     with config.with_name("log").open("ab") as log:
         subprocess.run(command, cwd=side.code, env=side.environment, stdout=log, stderr=log)

@@ -142,7 +142,7 @@ def _measure(step: str, composition: Composition, done: dict[str, Mapping[str, A
         print(f"{counted}{run.step}: {run.name}{about}", flush=True, file=progress)
         log, began = config.with_name("log"), time.monotonic()
         with log.open("w") as file:
-            command = [sys.executable, "-m", "mfulab", "run", run.step, "--config", str(config)]
+            command = [sys.executable, "scripts/run.py", run.step, "--config", str(config)]
             ended = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT).returncode
         if ended:
             print(log.read_text(), file=sys.stderr)
