@@ -254,7 +254,7 @@ def test_a_block_that_ended_halfway_leaves_no_half_a_cost(linear):
 
 
 def test_an_error_of_measuring_ends_the_window_and_not_the_loop(linear, monkeypatch):
-    monkeypatch.setattr(measure.Published, "tell", lambda *_: 1 // 0)
+    monkeypatch.setattr(measure.Published, "note_step", lambda *_: 1 // 0)
     done = []
 
     def body(window):

@@ -21,10 +21,9 @@ class Latest(Collector):
     sample: Sample = {}  # noqa: RUF012 (replaced as a whole)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        labelled = [("mfulab_", ("name", "uuid"), self.sample)]
-        labelled += [
-            ("mfulab_process_", ("pid", "name", "precision"), each) for each in self.sample.get("processes", ())
-        ]
+            labelled: list[tuple[str, tuple[str, ...], Sample]] = [("mfulab_", ("name", "uuid"), self.sample)]
+        processes = self.sample.get("processes", ())
+        labelled += [("mfulab_process_", ("pid", "name", "precision"), each) for each in processes]
         gauges: dict[str, GaugeMetricFamily] = {}
         for prefix, names, sample in labelled:
             labels = {name: str(sample[name]) for name in names if sample.get(name) is not None}

@@ -178,7 +178,8 @@ class Measurement:
         self._memory = PeakMemory(self.device)
         self._phases.open()
         undo.callback(self._phases.close)
-        self._published = undo.enter_context(Published(self.device))
+        self._published = Published(self.device)
+        undo.callback(self._published.close)
         self._settled = False
         self._settle()
         self._mark("begin")
