@@ -26,10 +26,11 @@ compare: $(VENV)/installed ## Measure this checkout and another commit in turn (
 # One thread a test process: more would wait for those of the others. Tests of the workflow wait half of their time, and
 # `make test` spreads them among the others.
 ALONE = OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
+QUICK = $(if $(ALL),,-m "not slow")
 CORES = $$(getconf _NPROCESSORS_ONLN)
 
-test: lint types ## Everything that .ci/run checks
-	$(ALONE) $(BIN)/pytest -n $$(($(CORES) + 2)) --dist loadgroup
+test: lint types ## Everything that .ci/run checks (ALL=1: the slow tests too, as every night)
+	$(ALONE) $(BIN)/pytest $(QUICK) -n $$(($(CORES) + 2)) --dist loadgroup --durations=25
 
 lint: $(VENV)/tested ## Style and format of Python and Snakemake code
 	$(BIN)/ruff check .
@@ -46,10 +47,10 @@ types: $(VENV)/tested ## Static types
 	$(BIN)/mypy
 
 unit: $(VENV)/tested ## Fast tests of pure logic, kernels in their simulators, the page in a browser
-	$(ALONE) $(BIN)/pytest -m "not workflow" -n $$(($(CORES) + 1)) --dist loadgroup
+	$(ALONE) $(BIN)/pytest -m "not workflow$(if $(ALL),, and not slow)" -n $$(($(CORES) + 1)) --dist loadgroup
 
 workflow: $(VENV)/tested ## The real workflow in miniature
-	$(ALONE) $(BIN)/pytest -m workflow -n $$(($(CORES) + 2)) --dist loadgroup
+	$(ALONE) $(BIN)/pytest -m "workflow$(if $(ALL),, and not slow)" -n $$(($(CORES) + 2)) --dist loadgroup
 
 bench: $(VENV)/installed ## Each target beside what was got, in two minutes (ALL=1: 5,000 runs and quickstart too)
 	@missed=0; for each in "pipeline.py $(if $(ALL),--all)" cpu_matmul.py sampler_cost.py; do \

@@ -5,13 +5,12 @@ MFU of the job = FLOPs of all ranks ÷ (slowest step × sum of their peaks).
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
-
-from mfulab.tracing.ranks import waits
+from typing import Any, TypeVar
 
 COLUMNS = ("job_ranks", "job_time_s", "job_mfu_percent", "job_slowest_rank", "transfer_percent", "waiting_percent")
 TERA = 1e12
 Row = Mapping[str, Any]
+Place = TypeVar("Place")  # a rank, or a device of one
 
 
 def joined(rows: Sequence[dict[str, Any]]) -> None:
@@ -81,3 +80,20 @@ def _of_job(ranks: Sequence[Row]) -> dict[str, Any]:
         "job_mfu_percent": mfu,
         "job_slowest_rank": slowest["rank"],
     }
+
+
+def waits(calls: Mapping[Place, Mapping[str, Sequence[int]]]) -> dict[Place, tuple[int, int]]:
+    """Transfer and waiting of each rank, ns, over the collectives that all ranks recorded equally often.
+
+    A collective ends on all ranks at about the same time, so the shortest is the transfer, and what a rank's own takes
+    beyond it is waiting. `calls` holds for each rank the ns of its collectives in order, by name.
+    """
+    first, *others = calls.values()
+    shared = [name for name in first if all(len(other.get(name, ())) == len(first[name]) for other in others)]
+    found = dict.fromkeys(calls, (0, 0))
+    for name in shared:
+        for times in zip(*(calls[rank][name] for rank in calls), strict=True):
+            transfer = min(times)
+            for rank, time in zip(calls, times, strict=True):
+                found[rank] = (found[rank][0] + transfer, found[rank][1] + time - transfer)
+    return found if shared else {}

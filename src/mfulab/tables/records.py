@@ -11,11 +11,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from mfulab.core import manifest
 from mfulab.core.files import LARGEST, UnreadableError, is_inside, read_csv, read_json, read_text
 from mfulab.core.formats import format_name
 from mfulab.core.replicates import base_name
 from mfulab.core.rows import LONGEST_MESSAGE, NOT_MEASURED, Row, impossible, is_in_range
+from mfulab.measurements import manifest
 from mfulab.measurements.count_flops import CountFlopsConfig
 from mfulab.measurements.registry import MEASUREMENTS, RECORDED, TABLES
 from mfulab.tables.columns import FLAGS, TEXT, Record, Records

@@ -21,11 +21,11 @@ from mfulab.core.groups import ParallelConfig
 from mfulab.core.measurement import Measured
 from mfulab.device import identity
 from mfulab.measurements.profile_step import ProfileRow, ProfileStepConfig
+from mfulab.mfu.job import waits
 from mfulab.models import parallel
 from mfulab.models.build import build
 from mfulab.models.workload import parameter_dtype
 from mfulab.tracing.analysis import Analysis
-from mfulab.tracing.ranks import waits
 
 CONFIG, TOLD = "job.json", "told.json"
 MeasureRank = Callable[[ProfileStepConfig, Path], tuple[Measured, Analysis | None]]
