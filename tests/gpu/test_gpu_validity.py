@@ -127,7 +127,6 @@ def test_repetitions_are_runs_that_differ_in_their_seed_alone(validity):
 def test_it_reads_the_tables_and_ends_with_one_where_something_differs(validity, tmp_path, capsys):
     from support import report_rows
 
-
     manifest = report_rows.lay_out(tmp_path, report_rows.GPU)
     next((tmp_path / "results").glob("*/profile_step/*/row.csv")).unlink()  # as where the rest was cut off
     main(["tables", "--also", str(manifest), "--root", str(tmp_path), "--out", str(tmp_path / "tables")])

@@ -21,7 +21,7 @@ class Latest(Collector):
     sample: Sample = {}  # noqa: RUF012 (replaced as a whole)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-            labelled: list[tuple[str, tuple[str, ...], Sample]] = [("mfulab_", ("name", "uuid"), self.sample)]
+        labelled: list[tuple[str, tuple[str, ...], Sample]] = [("mfulab_", ("name", "uuid"), self.sample)]
         processes = self.sample.get("processes", ())
         labelled += [("mfulab_process_", ("pid", "name", "precision"), each) for each in processes]
         gauges: dict[str, GaugeMetricFamily] = {}
