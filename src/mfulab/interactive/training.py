@@ -1,4 +1,4 @@
-"""What the trainers' callbacks have in common: a window after the first steps, a lap every so many."""
+"""Base of the trainers' callbacks: a window after the first steps, a lap every so many."""
 
 from collections.abc import Callable
 from typing import Any
