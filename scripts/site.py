@@ -5,6 +5,7 @@ Nothing is copied: the README is the first page, and tables and schemas are read
 
 import base64
 import io
+import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from mfulab.core.language import catalogue
 from mfulab.measurements.registry import MEASUREMENTS
 from mfulab.report import figures, frames
 from mfulab.tables import build
+from mfulab.tables.columns import dictionary
 
 ROOT = Path(__file__).parent.parent
 BESIDE = {
@@ -93,12 +95,12 @@ def _library() -> str:
 
 
 def _tables() -> str:
-    """Columns of every measurement's row, with their unit or meaning."""
-    parts = ["# Tables\n\nOne row a run, in `results/tables/`. Joined columns follow those that were measured."]
-    for each in MEASUREMENTS.values():
-        parts.append(f"## {each.table}\n\nStep `{each.step}`.\n\n| column | meaning |\n|---|---|")
-        rows = each.row.model_fields.items()
-        parts[-1] += "".join(f"\n| `{name}` | {field.description or ''} |" for name, field in rows)
+    """Columns of every table, as in results/tables/columns.csv."""
+    parts = ["# Tables\n\nOne row a run, in `results/tables/`; `columns.csv` there holds this page."]
+    for table, found in itertools.groupby(dictionary(), lambda each: each.table):
+        parts.append(f"## {table}\n\n| column | type | unit | from | meaning |\n|---|---|---|---|---|")
+        lines = ([f"`{each.column}`", each.type, each.unit, each.source, each.description] for each in found)
+        parts[-1] += "".join("\n| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
     return "\n\n".join(parts)
 
 

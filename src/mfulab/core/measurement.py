@@ -2,7 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import import_module
+from importlib.util import find_spec
 
+from mfulab.core.columns import Joined
 from mfulab.core.configs import StepConfig
 from mfulab.core.rows import Row
 
@@ -17,7 +21,6 @@ class Measurement:
         row: what a run of it reports.
         message: what Snakemake says when a run starts; `{wildcards.run}` is the run's name.
         shown: columns that the page shows first, in order; the others appear on request.
-        linked: columns that the table takes from a run's config and links, for the join.
         position: place of its table on the page; lower ones come first.
         priority: runs of a higher one start first: what others are joined with comes before them.
         runtime_min: minutes that a cluster is asked for.
@@ -29,7 +32,6 @@ class Measurement:
     row: type[Row]
     message: str
     shown: str
-    linked: tuple[str, ...] = ()
     position: int = 1000
     priority: int = 0
     runtime_min: int = 10
@@ -39,6 +41,12 @@ class Measurement:
     def step(self) -> str:
         """Name of the rule and of the folder."""
         return self.config.__module__.rpartition(".")[2]
+
+    @cached_property
+    def joined(self) -> type[Joined]:
+        """Columns that its table adds to the row: of the folder's joined.py, which no measuring code imports."""
+        module = f"{self.config.__module__}.joined"
+        return import_module(module).Joined if find_spec(module) else Joined
 
     @property
     def on_device(self) -> bool:

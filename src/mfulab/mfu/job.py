@@ -7,6 +7,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from mfulab.core.columns import Rank
+
 COLUMNS = ("job_ranks", "job_time_s", "job_mfu_percent", "job_slowest_rank", "transfer_percent", "waiting_percent")
 TERA = 1e12
 Row = Mapping[str, Any]
@@ -31,7 +33,7 @@ def joined(rows: Sequence[dict[str, Any]]) -> None:
                 row["job_slowest_rank"] = last[0]
 
 
-RANK = ("rank", "time_ms", "mfu_percent", "memory_bytes", "communication_ms", "exposed_ms", "transfer_ms", "waiting_ms")
+RANK = tuple(Rank.model_fields)
 
 
 def rank_rows(row: Row) -> list[dict[str, Any]]:

@@ -3,16 +3,13 @@
 import re
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from types import NoneType
-from typing import get_args
 
 import pandas as pd
 
 from mfulab.core.files import unquoted
 from mfulab.core.language import Texts
 from mfulab.measurements.registry import TABLES
-from mfulab.tables import series
-from mfulab.tables.columns import FLAGS, TEXT, columns
+from mfulab.tables import columns, series
 from mfulab.tables.records import PROGRESS
 
 Tables = dict[str, pd.DataFrame]
@@ -162,19 +159,9 @@ def short_name(device: str) -> str:
 
 def kinds(table: str) -> Iterator[tuple[str, type]]:
     """Each column with its type: str, bool or float (integers too: a missing one has no integer)."""
-    fields = TABLES[table].row.model_fields
-    for name in columns(table):
-        if name in FLAGS or (name in fields and bool in _types(fields[name].annotation)):
-            yield name, bool
-        elif name in TEXT or (name in fields and not {int, float} & _types(fields[name].annotation)):
-            yield name, str
-        else:
-            yield name, float
-
-
-def _types(annotation: object) -> set[object]:
-    inner = set(get_args(annotation)) - {NoneType}
-    return set().union(*(_types(part) for part in inner)) if inner else {annotation}
+    for name, field in columns.fields(table).items():
+        found = columns.kind(field)
+        yield name, float if found is int else found
 
 
 def _read(path: Path, table: str, problems: list[str]) -> pd.DataFrame:

@@ -1,54 +1,151 @@
-"""Columns of the tables: their step's row, the values that the join needs of the run's config, and its results."""
+"""Columns of the tables: their step's row, then what the measurement's `Joined` adds. Each is declared there, once."""
 
-from typing import Any
+from collections.abc import Iterator
+from types import NoneType
+from typing import Any, get_args
 
+from pydantic import BaseModel, Field
+from pydantic.fields import FieldInfo
+
+from mfulab.core.columns import Rank
+from mfulab.core.measurement import Measurement
 from mfulab.measurements.registry import TABLES
-from mfulab.mfu import job as jobs
-from mfulab.tables import join, trace_join, verdict
 
 LEADING = ("hardware", "experiment", "run", "recorded", "status", "message")
-
-# What the join gives, behind a table's row and links.
-JOINED: dict[str, tuple[str, ...]] = {
-    "profile": tuple(join.profile_columns({}, {}, {}, {}, None)),
-    "matmul": tuple(join.matmul_columns({}, {}, None)),
-    "readings": tuple(join.reading_columns({}, {}, None)),
-    "traces": (*trace_join.trace_columns({}), *jobs.COLUMNS),
+UNITS = {  # by the end of a column's name
+    "_tflop_s": "10¹² FLOP/s",
+    "_gb_s": "10⁹ byte/s",
+    "_per_s": "1/s",
+    "_per_j": "1/J",
+    "_ms": "ms",
+    "_s": "s",
+    "_percent": "%",
+    "_bytes": "byte",
+    "_flops": "FLOP",
+    "_mhz": "MHz",
+    "_w": "W",
+    "_j": "J",
+    "_c": "°C",
+    "_mb": "MiB",
+    "_points": "percentage points",
 }
-FLAGS = {"recorded", "checkpointing", "autocast", "loader_persistent", "loader_pinned"}
-TEXT = {
-    "experiment",
-    "flops_run",
-    "ceiling",
-    "mode",
-    "optimizer",
-    "optimizer_implementation",
-    "autograd",
-    "attention",
-    "wrapper",
-    "quantisation",
-    "pruning",
-    "teacher",
-    "input",
-    "loader_source",
-    "dtype",
-    "format",
-    "mfu_basis",
-    "peak_precision",
-    "mfu_note",
-    "basis",
-    "peak_weights",
-    "mfu_reason",
-    "best_basis",
-    *verdict.COLUMNS,
-} - {"expected_mfu_percent"}
+TYPES = {bool: "true or false", int: "integer", float: "number", str: "text"}
 
 Record = dict[str, Any]
 Records = dict[str, list[Record]]
 
 
+class Excluded(BaseModel):
+    """A combination that was left out on purpose."""
+
+    experiment: str = Field("", description="The experiment that asked for it.")
+    step: str = Field("", description="The measurement.")
+    run: str = Field("", description="Name of the run.")
+    because: str = Field("", description="The reason that its rule gives.")
+
+
+class Progress(BaseModel):
+    """Planned runs of all experiments shown, by how far they are; best first."""
+
+    measured: int = Field(0, description="Runs with a row.")
+    not_measured: int = Field(0, description="Runs left out for the time budget.")
+    to_come: int = Field(0, description="Runs still to be measured.")
+
+
+class Problem(BaseModel):
+    """What could not be read."""
+
+    problem: str = Field("", description="The file, what is wrong with it, and what to do.")
+
+
+class Column(BaseModel):
+    """A line of columns.csv, the data dictionary of the tables."""
+
+    table: str = Field(description="File in results/tables/, without its ending.")
+    column: str = Field(description="Name in its first line.")
+    type: str = Field(description="Text, integer, number, true or false; an empty cell was not measured.")
+    unit: str = Field(description="Of a quantity; empty for others.")
+    source: str = Field(
+        description="`row`: measured; `config GROUP.KEY`: asked for; `joined`: computed of several rows."
+    )
+    description: str = Field(description="What it means.")
+
+
+OTHERS: dict[str, type[BaseModel]] = {
+    "excluded": Excluded,
+    "progress": Progress,
+    "problems": Problem,
+    "columns": Column,
+}
+
+
+def fields(table: str) -> dict[str, FieldInfo]:
+    """The columns of a final table with their declarations, in order: who, then the row, then what is joined."""
+    row, joined = TABLES[table].row.model_fields, TABLES[table].joined.model_fields
+    leading = {name: (row.get(name) or joined[name]) for name in LEADING}
+    return {**leading, **row, **{name: field for name, field in joined.items() if name not in row}}
+
+
 def columns(table: str) -> list[str]:
-    """The columns of a final table, in order: who, then the row, then links and joined values."""
-    measured = [name for name in TABLES[table].row.model_fields if name not in LEADING]
-    more = [*TABLES[table].linked, *JOINED.get(table, ())]
-    return [*LEADING, *measured, *(name for name in more if name not in measured)]
+    """Names of the columns of a final table, in order."""
+    return list(fields(table))
+
+
+def marked(field: FieldInfo, mark: str) -> Any:
+    """What a declaration says under `mark`: the path of a value of the `config`, or that a column is a `link`."""
+    extra = field.json_schema_extra
+    return extra.get(mark) if isinstance(extra, dict) else None
+
+
+def kept(measurement: Measurement) -> dict[str, FieldInfo]:
+    """Columns of config and links, which recordings keep; all other joined ones are computed anew."""
+    each = measurement.joined.model_fields.items()
+    return {name: field for name, field in each if marked(field, "config") or marked(field, "link")}
+
+
+def computed(measurement: Measurement) -> list[str]:
+    """Joined columns that are neither who, nor config, nor links."""
+    known = {*LEADING, *kept(measurement), *measurement.row.model_fields}
+    return [name for name in measurement.joined.model_fields if name not in known]
+
+
+def kind(field: FieldInfo) -> type:
+    """The type of a column's cells: bool, int, float or str."""
+    found = _types(field.annotation)
+    return next((each for each in (bool, float, int) if each in found), str)
+
+
+def _types(annotation: object) -> set[object]:
+    inner = set(get_args(annotation)) - {NoneType}
+    return set().union(*(_types(part) for part in inner)) if inner else {annotation}
+
+
+def description(measurement: Measurement, field: FieldInfo) -> str:
+    """What a column means: its own words, or those of the key of the config that it shows."""
+    path = marked(field, "config")
+    if path is None:
+        return field.description or ""
+    group, _, key = path.partition(".")
+    return measurement.config.model_fields[group].annotation.model_fields[key].description or ""  # type: ignore[union-attr]
+
+
+def dictionary() -> Iterator[Column]:
+    """Every column of every table, in their order: what columns.csv, the documentation and the page show."""
+    for table, measurement in TABLES.items():
+        for name, field in fields(table).items():
+            path = marked(field, "config")
+            source = f"config {path}" if path else "row" if name in measurement.row.model_fields else "joined"
+            yield _column(table, name, field, source, description(measurement, field))
+    who = {name: field for name, field in fields("profile").items() if name in LEADING}
+    for table, found in {
+        "ranks": {**who, **Rank.model_fields},
+        **{n: m.model_fields for n, m in OTHERS.items()},
+    }.items():
+        for name, field in found.items():
+            yield _column(table, name, field, "joined", field.description or "")
+
+
+def _column(table: str, name: str, field: FieldInfo, source: str, meaning: str) -> Column:
+    unit = next((unit for end, unit in UNITS.items() if name.endswith(end) and kind(field) is not str), "")
+    unit = unit or ("FLOP" if name == "flops" else "")
+    return Column(table=table, column=name, type=TYPES[kind(field)], unit=unit, source=source, description=meaning)

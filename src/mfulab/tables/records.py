@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -13,12 +12,13 @@ from pydantic import ValidationError
 
 from mfulab.core.files import LARGEST, UnreadableError, is_inside, read_csv, read_json, read_text
 from mfulab.core.formats import format_name
+from mfulab.core.measurement import Measurement
 from mfulab.core.replicates import base_name
 from mfulab.core.rows import LONGEST_MESSAGE, NOT_MEASURED, Row, impossible, is_in_range
 from mfulab.measurements import manifest
 from mfulab.measurements.count_flops import CountFlopsConfig
 from mfulab.measurements.registry import MEASUREMENTS, RECORDED, TABLES
-from mfulab.tables.columns import FLAGS, TEXT, Record, Records
+from mfulab.tables.columns import Record, Records, kept, kind, marked
 
 PROGRESS = ("measured", NOT_MEASURED, "to_come")  # best first
 AGAIN = "Remove its folder and give the command again: it is measured anew."
@@ -177,41 +177,24 @@ def _changed(folder: Path, digest: str | None) -> bool:
 def from_config(table: str, config: Mapping[str, Any], links: Mapping[str, str | None]) -> Record:
     """Values that the join needs besides a run's row; `links` are folders of the runs it is joined with."""
 
-    def given(group: str, key: str, kind: type) -> Any:
+    def given(path: str, wanted: type) -> Any:
         """A nested value, if it is there, of its type and in range."""
+        group, _, key = path.partition(".")
         content: Any = config.get(group)
         value = content.get(key) if isinstance(content, Mapping) else None
-        is_kept = type(value) is kind and (isinstance(value, str) or is_in_range(value))
+        is_kept = type(value) is wanted and (isinstance(value, str) or is_in_range(value))
         return value if is_kept else None
 
-    flops, compute = links.get("flops"), links.get("compute")
-    dtype = given("precision", "dtype", str)
-    known: Record = {
+    flops, compute, fields = links.get("flops"), links.get("compute"), kept(TABLES[table])
+    linked = {
         "flops_run": Path(flops).name if flops else None,
         "ceiling": ceiling_name(Path(compute).name) if compute else None,
-        "mode": given("workload", "mode", str),
-        "gradient_accumulation": given("workload", "gradient_accumulation", int),
-        "checkpointing": given("workload", "checkpointing", bool),
-        "teacher": given("workload", "teacher", str),
-        "optimizer": given("workload", "optimizer", str),
-        "optimizer_implementation": given("workload", "optimizer_implementation", str),
-        "autograd": given("workload", "autograd", str),
-        "attention": given("execution", "attention", str),
-        "processes": given("parallel", "processes", int),
-        "wrapper": given("parallel", "wrapper", str),
-        "bucket_mb": given("parallel", "bucket_mb", int),
-        "slowed_rank": given("parallel", "slowed_rank", int),
-        "quantisation": given("execution", "quantisation", str),
-        "pruning": given("model", "pruning", str),
-        "pruned_share": given("model", "pruned_share", float),
-        **{name: given("workload", name, str) for name in ("input", "loader_source")},
-        **{name: given("workload", name, int) for name in ("loader_workers", "loader_prefetch", "loader_epoch")},
-        **{name: given("workload", name, bool) for name in ("loader_persistent", "loader_pinned")},
-        "autocast": given("precision", "autocast", bool),
-        "dtype": dtype,
-        "format": format_name(dtype or "", bool(given("precision", "tf32", bool))),
+        "format": format_name(given("precision.dtype", str) or "", bool(given("precision.tf32", bool))),
     }
-    return {name: known[name] for name in TABLES[table].linked}
+    return {
+        name: given(path, kind(field)) if (path := marked(field, "config")) else linked[name]
+        for name, field in fields.items()
+    }
 
 
 def ceiling_name(run: str) -> str:
@@ -273,7 +256,7 @@ def from_recorded(folder: Path) -> Collected:
         for number, cells in enumerate(_lines(folder / f"{table}.csv", collected.problems), start=2):
             try:
                 row = parse(measurement.row, cells)
-                known = {name: _typed(name, cells.get(name)) for name in measurement.linked}
+                known = _kept(measurement, cells)
                 if not row["run"] or (row["hardware"], row["run"]) in seen:
                     raise ValueError(f"run={row['run']!r}: {'there twice' if row['run'] else 'empty'}")
             except ValueError as error:
@@ -297,17 +280,14 @@ def _lines(path: Path, problems: list[str]) -> list[dict[str, str]]:
         return []
 
 
-def _typed(name: str, text: str | None) -> Any:
-    if text in (None, ""):
-        return None
-    if name in FLAGS:
-        return text == "True"
-    if name in TEXT:
-        return text
-    number = int(str(text)) if re.fullmatch(r"-?\d+", str(text)) else float(str(text))
-    if not is_in_range(number):
-        raise ValueError(f"{name}={str(text)[:40]}: out of range")
-    return number
+def _kept(measurement: Measurement, cells: Mapping[str, str | None]) -> Record:
+    """Columns of config and links of a recorded line, typed. Raises ValueError for bad cells."""
+    names = kept(measurement)
+    given = measurement.joined.model_validate({name: cells[name] for name in names if cells.get(name)}).model_dump()
+    for name in names:
+        if not isinstance(given[name], str) and not is_in_range(given[name]):
+            raise ValueError(f"{name}={cells[name]}: out of range")
+    return {name: given[name] for name in names}
 
 
 def first_line(error: Exception) -> str:

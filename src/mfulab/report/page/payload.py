@@ -14,6 +14,7 @@ import pandas as pd
 from mfulab.core.files import UnreadableError, read_json
 from mfulab.measurements.registry import TABLES
 from mfulab.report import frames
+from mfulab.tables.columns import description, fields
 
 DRAWN = 500  # rows of a figure's CSV; the table's export has all
 LONG = (
@@ -47,13 +48,13 @@ def compact(tables: frames.Tables) -> dict[str, Any]:
         table, kinds = tables[name], dict(frames.kinds(name))
         if table.empty:
             continue
-        fields, main = measurement.row.model_fields, measurement.shown.split()
+        declared, main = fields(name), measurement.shown.split()
         columns, values = [], []
         for column in [*main, *(column for column in table.columns if column not in main)]:
             if _is_empty(table[column], kinds[column]) and column not in main:
                 continue
-            described = fields[column].description if column in fields else None
-            entry: dict[str, Any] = {"name": column, "main": column in main, "description": described or ""}
+            meaning = description(measurement, declared[column]) if column in declared else ""
+            entry: dict[str, Any] = {"name": column, "main": column in main, "description": meaning}
             if kinds[column] is str:
                 codes, distinct = pd.factorize(table[column])
                 entry["dictionary"] = list(distinct)

@@ -1,0 +1,79 @@
+"""Columns that the profile table adds to what was measured."""
+
+from pydantic import Field
+
+from mfulab.core import columns
+from mfulab.core.columns import of_config, of_link
+
+
+class Joined(columns.Verdict, columns.Headroom, columns.Work, columns.Joined):
+    """Config, FLOPs, ceilings and MFU of one profiled step; percentages are never clipped at 100."""
+
+    flops_run: str | None = of_link("The run of count_flops that its FLOPs come from.")
+    ceiling: str | None = of_link("The ceiling of its precision, with its conditions.")
+    mode: str | None = of_config("workload.mode")
+    gradient_accumulation: int | None = of_config("workload.gradient_accumulation")
+    checkpointing: bool | None = of_config("workload.checkpointing")
+    teacher: str | None = of_config("workload.teacher")
+    optimizer: str | None = of_config("workload.optimizer")
+    optimizer_implementation: str | None = of_config("workload.optimizer_implementation")
+    autograd: str | None = of_config("workload.autograd")
+    attention: str | None = of_config("execution.attention")
+    processes: int | None = of_config("parallel.processes")
+    wrapper: str | None = of_config("parallel.wrapper")
+    bucket_mb: int | None = of_config("parallel.bucket_mb")
+    slowed_rank: int | None = of_config("parallel.slowed_rank")
+    quantisation: str | None = of_config("execution.quantisation")
+    pruning: str | None = of_config("model.pruning")
+    pruned_share: float | None = of_config("model.pruned_share")
+    input: str | None = of_config("workload.input")
+    loader_source: str | None = of_config("workload.loader_source")
+    loader_workers: int | None = of_config("workload.loader_workers")
+    loader_prefetch: int | None = of_config("workload.loader_prefetch")
+    loader_epoch: int | None = of_config("workload.loader_epoch")
+    loader_persistent: bool | None = of_config("workload.loader_persistent")
+    loader_pinned: bool | None = of_config("workload.loader_pinned")
+    autocast: bool | None = of_config("precision.autocast")
+    dtype: str | None = of_config("precision.dtype")
+    flops: float | None = Field(None, description="What the model needs for the step, of all its processes.")
+    causal_flops: float | None = Field(None, description="The same, causal attention counted by its half.")
+    executed_flops: float | None = Field(None, description="What ran, recomputation included.")
+    mfu_spec_percent: float | None = Field(None, description="MFU of the computed peak at its own clock.")
+    mfu_max_clock_percent: float | None = Field(None, description="MFU of that peak at the device's highest clock.")
+    mfu_actual_clock_percent: float | None = Field(None, description="MFU of that peak at the mean clock of the step.")
+    mfu_measured_percent: float | None = Field(None, description="MFU of the best matmul measured on the device.")
+    mfu_percent: float | None = Field(None, description="MFU: FLOPs that the model needs ÷ time ÷ peak by `mfu_basis`.")
+    mfu_basis: str | None = Field(None, description="`spec` on a GPU, `measured` on a CPU.")
+    mfu_ci_low_percent: float | None = Field(None, description="95 % confidence interval of MFU, lower end.")
+    mfu_ci_high_percent: float | None = Field(None, description="95 % confidence interval of MFU, upper end.")
+    mfu_causal_percent: float | None = Field(None, description="MFU with causal attention counted by its half.")
+    hfu_percent: float | None = Field(None, description="HFU: FLOPs that ran ÷ time ÷ peak.")
+    mbu_percent: float | None = Field(None, description="Of inference: weights and cache read ÷ time ÷ bandwidth.")
+    useful_mfu_percent: float | None = Field(None, description="MFU of the FLOPs that serve real tokens.")
+    samples_per_s: float | None = Field(None, description="Samples of all processes ÷ time.")
+    tokens_per_s: float | None = Field(None, description="Tokens of all processes ÷ time.")
+    key_value_cache_bytes: float | None = Field(None, description="Keys and values that generation reads or makes.")
+    bytes_moved: float | None = Field(None, description="Operands of the counted operators, each once, in its format.")
+    peak_precision: str | None = Field(None, description="The format whose ceiling MFU divides by.")
+    ceiling_raised_percent: float | None = Field(
+        None, description="This run's speed ÷ the ceiling that the sweep measured, where it was faster."
+    )
+    ceiling_slowdown: float | None = Field(
+        None, description="The probe ÷ its best while the ceiling was measured, where all its processes were disturbed."
+    )
+    slower_than_fp32: float | None = Field(
+        None, description="Time ÷ that of the same step in fp32, of a format that the device emulates."
+    )
+    ceiling_tflop_s: float | None = Field(None, description="Best matmul measured in that format, of all its devices.")
+    peak_clock_mhz: float | None = Field(None, description="The clock in the computed peak.")
+    ceiling_gb_s: float | None = Field(None, description="Memory bandwidth measured, of all its devices.")
+    peak_gb_s: float | None = Field(None, description="Memory bandwidth by clock and bus width.")
+    samples_per_j: float | None = Field(None, description="Samples ÷ energy.")
+    flops_per_j: float | None = Field(None, description="FLOPs that the model needs ÷ energy.")
+    predicted_memory_bytes: float | None = Field(None, description="Peak of a pretended allocator; empty if uncounted.")
+    roofline_time_s: float | None = Field(
+        None, description="Least time by the measured roofline, of matmuls alone; not with checkpointing."
+    )
+    unfused_roofline_time_s: float | None = Field(
+        None, description="The same with every other operator reading and writing memory."
+    )
