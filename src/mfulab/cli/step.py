@@ -46,5 +46,5 @@ def _planned(step: str, config: str, failed: str | None = None, after: str | Non
     if failed is None:
         row = run.measure(step, Path(config))
     else:
-        row = run.record_failure(step, Path(config), failed, after and float(after))
+        row = run.record_failure(step, Path(config), failed, float(after) if after else None)
     print(f"{row.status}: {row.run}" + (f": {row.message}" if row.message else ""))

@@ -52,6 +52,6 @@ class TrainingWindow:
         """Ends the window: logs the whole and prints the ladder, or after an error says nothing."""
         if self._is_open and self.window is not None:
             self._is_open = False
-            self.window.__exit__(error and type(error), error, error and error.__traceback__)
+            self.window.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
             if log and (found := self.window.metrics()):
                 log(found)
