@@ -88,7 +88,13 @@ def test_templates_decide_the_page_alone():
 
 def test_every_data_file_of_the_package_decides_something():
     kernels = [f"kernels.{path.stem}" for path in (sources.PACKAGE / "kernels").glob("[!_]*.py")]
-    modules = ["report.page.document", "tables.build", *(f"steps.{step}" for step in MEASUREMENTS), *kernels]
+    modules = [
+        "cli.main",
+        "report.page.document",
+        "tables.build",
+        *(f"steps.{step}" for step in MEASUREMENTS),
+        *kernels,
+    ]
     read = {path for module in modules for path in sources.closure(f"mfulab.{module}") if path.suffix != ".py"}
     assert read == {path for paths in sources._data_files().values() for path in paths}
 
