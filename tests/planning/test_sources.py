@@ -92,7 +92,7 @@ def test_every_data_file_of_the_package_decides_something():
         "cli.main",
         "report.page.document",
         "tables.build",
-        *(f"steps.{step}" for step in MEASUREMENTS),
+        *(f"measurements.{step}.measure" for step in MEASUREMENTS),
         *kernels,
     ]
     read = {path for module in modules for path in sources.closure(f"mfulab.{module}") if path.suffix != ".py"}
