@@ -8,7 +8,7 @@ CPU_TORCH ?= https://download.pytorch.org/whl/cpu
 CONFIG ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help report figures compare install test lint format types unit workflow bench machines faults unlock lock lock-check audit wheelhouse docs clean
+.PHONY: help report figures compare install test lint format types unit workflow bench machines faults unlock schema lock lock-check audit wheelhouse docs clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,7 @@ lint: $(VENV)/tested ## Style and format of Python and Snakemake code
 	$(BIN)/ruff format --check .
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/snakemake --lint
+	$(BIN)/mfulab schema --check
 
 format: $(VENV)/tested ## Rewrite the code in the project's format
 	$(BIN)/ruff check --fix .
@@ -64,6 +65,9 @@ faults: $(VENV)/tested ## Sweeps that are killed, cut off and lied to: ten minut
 
 unlock: $(VENV)/installed ## Forget a sweep that was killed on another machine; refused while one runs here
 	$(BIN)/snakemake --unlock
+
+schema: $(VENV)/installed ## Write config.yaml's defaults, KEYS.md, schema.json and the README's experiments from the models
+	$(BIN)/mfulab schema --fix
 
 lock: ## Pin what each target installs, in requirements.lock and requirements/ (UPGRADE=1: the newest that fits)
 	$(PYTHON) scripts/lock.py $(if $(UPGRADE),--upgrade)

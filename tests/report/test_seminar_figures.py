@@ -377,9 +377,9 @@ def test_frameworks_are_ranked_only_beyond_their_intervals(language):
     assert "simple_cnn" in words, "the wider ratio is within its intervals"
     assert words.endswith(text("as_fast", others=text("compile"), fast=text("jax")))
     alike = told(frameworks, [each | nothing for each in wide], language)
-    named = {"model": "conv_64", "mode": text.name("mode", "inference"), "fast": text("jax"), "slow": text("eager")}
-    assert alike == text("finding_alike", **named, time="100 ms", longer="500 ms")
-    assert told(frameworks, [wide[1] | nothing], language) == text("finding_one", **named, time="100 ms")
+    named = {"row": wide[1], "fast": text("jax"), "slow": text("eager")}
+    assert alike == text("finding_alike", **named, longer=0.5)
+    assert told(frameworks, [wide[1] | nothing], language) == text("finding_one", **named)
 
 
 @pytest.mark.parametrize(

@@ -142,8 +142,8 @@ def assert_complete(tree: Path, status: str = "ok") -> None:
 
 
 KILLED = {
-    "client": "client.py\0scripts/count",
-    "run": "faulthandler\0scripts/count",
+    "client": "client.py\0scripts/run.py\0count",
+    "run": "faulthandler\0scripts/run.py\0count",
     "worker": "mfulab.runtime.server",
 }
 
@@ -343,7 +343,7 @@ def small_disk(tree: Path) -> Iterator[Path]:
         pytest.skip("needs root and the right to mount a disk in memory")
     try:
         copy_workflow(disk)
-        for name in ("scripts/count_flops.py", "scripts/environment.py", "config/experiment/faults.yaml"):
+        for name in ("scripts/run.py", "config/experiment/faults.yaml"):
             (disk / name).write_text((tree / name).read_text())
         yield disk
     finally:

@@ -49,13 +49,14 @@ class Overrides(click.ParamType):
     name = "overrides"
 
     def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
+        from mfulab.planning import keys
+
         key, equals, _ = incomplete.rpartition("=")
         words = [word for word in ctx.params.get("words") or () if word != "="]
-        group = key or (words[-1] if words and Path("config", words[-1]).is_dir() else "")
-        if group:
-            found = [f"{key}{equals}{file.stem}" for file in Path("config", group).glob("*.yaml")]
-        else:
-            found = [f"{path.name}=" for path in Path("config").glob("*/")]
+        config = Path("config")
+        groups = keys.groups(config) if config.is_dir() else set()
+        group = key or (words[-1] if words and words[-1] in groups else "")
+        found = [f"{key}{equals}{each}" for each in keys.choices(config, group)] if group else [f"{n}=" for n in groups]
         return [CompletionItem(word) for word in sorted(found) if word.startswith(incomplete)]
 
 

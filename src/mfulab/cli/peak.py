@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 
 from mfulab.core.errors import ConfigurationError
-from mfulab.device.at_hand import name_at_hand, peak_at_hand
 from mfulab.device.datasheets import UnknownDeviceError, find
+from mfulab.device.local_peak import local_name, local_peak
 from mfulab.device.peaks import UNITS, Peak, peak
 
 
@@ -21,13 +21,13 @@ def show(device: str | None, precision: str | None, as_json: bool) -> int:
         except UnknownDeviceError as error:
             raise ConfigurationError(str(error)) from error
     precisions = (precision,) if precision else tuple(UNITS)
-    found = {name: peak_at_hand(name) if device is None else peak(device, name) for name in precisions}
+    found = {name: local_peak(name) if device is None else peak(device, name) for name in precisions}
     status = int(all(one.spec is None for one in found.values()))
     if as_json:
-        print(json.dumps({"device": device or name_at_hand()} | {name: asdict(one) for name, one in found.items()}))
+        print(json.dumps({"device": device or local_name()} | {name: asdict(one) for name, one in found.items()}))
         return status
     console = Console(highlight=False, soft_wrap=True)
-    console.print(_table(device or name_at_hand(), found))
+    console.print(_table(device or local_name(), found))
     for line in _footnotes(found):
         console.print(line, style="dim")
     return status

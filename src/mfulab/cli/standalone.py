@@ -23,7 +23,7 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, read_csv, write_text
 from mfulab.core.language.quantities import duration, quantity
 from mfulab.measurements.registry import MEASUREMENTS
-from mfulab.planning import lock, runs, store
+from mfulab.planning import keys, lock, runs, store
 from mfulab.planning.composition import Composition, check, composed_by_hydra
 from mfulab.planning.load import CONFIG, RESULTS, emulated, place
 from mfulab.planning.overrides import complete
@@ -56,6 +56,7 @@ def main(step: str, arguments: Sequence[str]) -> None:
     style = next((flag for flag in flags if flag in OWN), "")
     if not SHOWING & set(flags):
         check(overrides, CONFIG, sweeps=many)
+    keys.register(CONFIG)
     sys.argv[1:] = [*(flag for flag in flags if flag not in OWN), *overrides]
     # Combinations that differ only in what this step does not read are one run.
     done: dict[str, Mapping[str, Any]] = {}
@@ -93,9 +94,9 @@ def help_of(step: str) -> str:
     """Usage of `mfulab run <step>`: what it measures, the choices of its groups, and its flags."""
     does = (sys.modules[MEASUREMENTS[step].config.__module__].__doc__ or "").strip()
     fields = MEASUREMENTS[step].config.model_fields
-    groups = sorted(path for path in CONFIG.iterdir() if path.is_dir() and path.name in fields)
-    choices = [f"  {path.name}={'|'.join(sorted(file.stem for file in path.glob('*.yaml')))}" for path in groups]
-    keys = ", ".join(name for name in fields if name not in {path.name for path in groups})
+    groups = sorted(keys.groups(CONFIG) & set(fields))
+    choices = [f"  {group}={'|'.join(keys.choices(CONFIG, group))}" for group in groups]
+    others = ", ".join(name for name in fields if name not in groups)
     return "\n".join(
         [
             f"mfulab run {step} [KEY=VALUE]…",
@@ -105,7 +106,7 @@ def help_of(step: str) -> str:
             "Groups, one option of each:",
             *choices,
             "",
-            f"Keys: {keys} (config/README.md)",
+            f"Keys: {others} (config/README.md)",
             FLAGS,
         ]
     )

@@ -45,7 +45,7 @@ class Measurement:
     @cached_property
     def joined(self) -> type[Joined]:
         """Columns that its table adds to the row: of the folder's joined.py, which no measuring code imports."""
-        module = f"{self.config.__module__}.joined"
+        module = f"mfulab.measurements.{self.step}.joined"
         return import_module(module).Joined if find_spec(module) else Joined
 
     @property

@@ -10,7 +10,7 @@ import torch
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import DeviceConfig
 from mfulab.device.compute import allowed_precision, emulated, matmuls_in
-from mfulab.device.device_peak import peak_of
+from mfulab.device.local_peak import peak_of
 from mfulab.device.peaks import Peak
 from mfulab.device.samplers.reading import first_available, sampling
 from mfulab.device.samplers.selection import samplers_for

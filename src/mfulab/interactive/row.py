@@ -13,7 +13,7 @@ from mfulab.device.samplers.selection import restriction_of, sources_answered
 from mfulab.interactive.costs import Cost, Format
 from mfulab.interactive.peaks import WeightedPeaks
 from mfulab.interactive.phases import Phase, Phases
-from mfulab.mfu.utilization import percent, product, ratio, utilization
+from mfulab.mfu.utilization import of_peak, product, ratio, tflop_s, utilization
 from mfulab.timing.statistics import Stats, median_interval
 
 # Steps are cut into as many stretches for the confidence interval.
@@ -175,7 +175,7 @@ def shares(
         reason = f"the model lies on {', '.join(map(str, lies_on))}: MFU is of one device, and is not formed"
         readings["mfu_percent"] = Reading(None, "%", "counted", reason=reason)
     needed, executed = total.model / work.steps, total.executed / work.steps
-    of_peak = utilization(
+    found_shares = utilization(
         work.seconds / work.steps,
         device=device.type,
         flops=needed,
@@ -191,8 +191,8 @@ def shares(
         "executed_flops": executed,
         "bytes_moved": total.moved_bytes / work.steps or None,
         **found.columns,
-        **of_peak,
-        "useful_mfu_percent": product(of_peak["mfu_percent"], ratio(total.useful, total.model)),
+        **found_shares,
+        "useful_mfu_percent": product(found_shares["mfu_percent"], ratio(total.useful, total.model)),
     }, readings
 
 
@@ -244,19 +244,16 @@ def as_job(ranks: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
         found = list(values)
         return None if None in found else sum(value or 0.0 for value in found)
 
-    def rate(name: str) -> float | None:
-        flops = total(rank[name] for rank in ranks)
-        return None if flops is None or not longest else flops / longest / 1e12
-
+    flops, executed = (total(rank[name] for rank in ranks) for name in ("flops", "executed_flops"))
     peak = total(
         100 * rank["tflop_s"] / rank["mfu_percent"] if rank["tflop_s"] and rank["mfu_percent"] else None
         for rank in ranks
     )
     return {
         "ranks": len(ranks),
-        "tflop_s": rate("flops"),
-        "mfu_percent": percent(rate("flops"), peak),
-        "hfu_percent": percent(rate("executed_flops"), peak),
+        "tflop_s": tflop_s(flops, longest),
+        "mfu_percent": of_peak(flops, longest, peak),
+        "hfu_percent": of_peak(executed, longest, peak),
         "slowest_rank": slowest,
         "rank_mfu_percent": [rank["mfu_percent"] for rank in ranks],
         "rank_step_s": seconds,

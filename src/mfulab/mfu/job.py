@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from mfulab.core.columns import Rank
+from mfulab.mfu.utilization import of_peak, percent, total
 
 COLUMNS = ("job_ranks", "job_time_s", "job_mfu_percent", "job_slowest_rank", "transfer_percent", "waiting_percent")
-TERA = 1e12
 Row = Mapping[str, Any]
 Place = TypeVar("Place")  # a rank, or a device of one
 
@@ -27,8 +27,8 @@ def joined(rows: Sequence[dict[str, Any]]) -> None:
             row |= found
             if waited and row["window_s"]:
                 transfer, waiting = waited[_place(row)]
-                row["transfer_percent"] = 100 * transfer / 1e9 / row["window_s"]
-                row["waiting_percent"] = 100 * waiting / 1e9 / row["window_s"]
+                row["transfer_percent"] = percent(transfer / 1e9, row["window_s"])
+                row["waiting_percent"] = percent(waiting / 1e9, row["window_s"])
             if last is not None:
                 row["job_slowest_rank"] = last[0]
 
@@ -72,14 +72,11 @@ def _place(row: Row) -> tuple[int, int]:
 
 def _of_job(ranks: Sequence[Row]) -> dict[str, Any]:
     slowest = max(ranks, key=lambda row: row["time_s"])
-    peaks = [row.get("peak_tflop_s") if row.get("mfu_percent") is not None else None for row in ranks]
-    flops = [row.get("flops") for row in ranks]
-    known = all(value is not None for value in (*peaks, *flops))
-    mfu = 100 * sum(flops) / (slowest["time_s"] * sum(peaks) * TERA) if known else None  # type: ignore[arg-type]
+    peaks = total(*(row.get("peak_tflop_s") if row.get("mfu_percent") is not None else None for row in ranks))
     return {
         "job_ranks": len(ranks),
         "job_time_s": slowest["time_s"],
-        "job_mfu_percent": mfu,
+        "job_mfu_percent": of_peak(total(*(row.get("flops") for row in ranks)), slowest["time_s"], peaks),
         "job_slowest_rank": slowest["rank"],
     }
 

@@ -1,9 +1,8 @@
 """Columns that the profile table adds to what was measured."""
 
-from pydantic import Field
-
 from mfulab.core import columns
 from mfulab.core.columns import of_config, of_link
+from mfulab.core.rows import column
 
 
 class Joined(columns.Verdict, columns.Headroom, columns.Work, columns.Joined):
@@ -35,45 +34,43 @@ class Joined(columns.Verdict, columns.Headroom, columns.Work, columns.Joined):
     loader_pinned: bool | None = of_config("workload.loader_pinned")
     autocast: bool | None = of_config("precision.autocast")
     dtype: str | None = of_config("precision.dtype")
-    flops: float | None = Field(None, description="What the model needs for the step, of all its processes.")
-    causal_flops: float | None = Field(None, description="The same, causal attention counted by its half.")
-    executed_flops: float | None = Field(None, description="What ran, recomputation included.")
-    mfu_spec_percent: float | None = Field(None, description="MFU of the computed peak at its own clock.")
-    mfu_max_clock_percent: float | None = Field(None, description="MFU of that peak at the device's highest clock.")
-    mfu_actual_clock_percent: float | None = Field(None, description="MFU of that peak at the mean clock of the step.")
-    mfu_measured_percent: float | None = Field(None, description="MFU of the best matmul measured on the device.")
-    mfu_percent: float | None = Field(None, description="MFU: FLOPs that the model needs ÷ time ÷ peak by `mfu_basis`.")
-    mfu_basis: str | None = Field(None, description="`spec` on a GPU, `measured` on a CPU.")
-    mfu_ci_low_percent: float | None = Field(None, description="95 % confidence interval of MFU, lower end.")
-    mfu_ci_high_percent: float | None = Field(None, description="95 % confidence interval of MFU, upper end.")
-    mfu_causal_percent: float | None = Field(None, description="MFU with causal attention counted by its half.")
-    hfu_percent: float | None = Field(None, description="HFU: FLOPs that ran ÷ time ÷ peak.")
-    mbu_percent: float | None = Field(None, description="Of inference: weights and cache read ÷ time ÷ bandwidth.")
-    useful_mfu_percent: float | None = Field(None, description="MFU of the FLOPs that serve real tokens.")
-    samples_per_s: float | None = Field(None, description="Samples of all processes ÷ time.")
-    tokens_per_s: float | None = Field(None, description="Tokens of all processes ÷ time.")
-    key_value_cache_bytes: float | None = Field(None, description="Keys and values that generation reads or makes.")
-    bytes_moved: float | None = Field(None, description="Operands of the counted operators, each once, in its format.")
-    peak_precision: str | None = Field(None, description="The format whose ceiling MFU divides by.")
-    ceiling_raised_percent: float | None = Field(
-        None, description="This run's speed ÷ the ceiling that the sweep measured, where it was faster."
+    flops: float | None = column("What the model needs for the step, of all its processes.")
+    causal_flops: float | None = column("The same, causal attention counted by its half.")
+    executed_flops: float | None = column("What ran, recomputation included.")
+    mfu_spec_percent: float | None = column("MFU of the computed peak at its own clock.")
+    mfu_max_clock_percent: float | None = column("MFU of that peak at the device's highest clock.")
+    mfu_actual_clock_percent: float | None = column("MFU of that peak at the mean clock of the step.")
+    mfu_measured_percent: float | None = column("MFU of the best matmul measured on the device.")
+    mfu_percent: float | None = column("MFU: FLOPs that the model needs ÷ time ÷ peak by `mfu_basis`.")
+    mfu_basis: str | None = column("`spec` on a GPU, `measured` on a CPU.")
+    mfu_ci_low_percent: float | None = column("95 % confidence interval of MFU, lower end.")
+    mfu_ci_high_percent: float | None = column("95 % confidence interval of MFU, upper end.")
+    mfu_causal_percent: float | None = column("MFU with causal attention counted by its half.")
+    hfu_percent: float | None = column("HFU: FLOPs that ran ÷ time ÷ peak.")
+    mbu_percent: float | None = column("Of inference: weights and cache read ÷ time ÷ bandwidth.")
+    useful_mfu_percent: float | None = column("MFU of the FLOPs that serve real tokens.")
+    samples_per_s: float | None = column("Samples of all processes ÷ time.")
+    tokens_per_s: float | None = column("Tokens of all processes ÷ time.")
+    key_value_cache_bytes: float | None = column("Keys and values that generation reads or makes.")
+    bytes_moved: float | None = column("Operands of the counted operators, each once, in its format.")
+    peak_precision: str | None = column("The format whose ceiling MFU divides by.")
+    ceiling_raised_percent: float | None = column(
+        "This run's speed ÷ the ceiling that the sweep measured, where it was faster."
     )
-    ceiling_slowdown: float | None = Field(
-        None, description="The probe ÷ its best while the ceiling was measured, where all its processes were disturbed."
+    ceiling_slowdown: float | None = column(
+        "The probe ÷ its best while the ceiling was measured, where all its processes were disturbed."
     )
-    slower_than_fp32: float | None = Field(
-        None, description="Time ÷ that of the same step in fp32, of a format that the device emulates."
+    slower_than_fp32: float | None = column(
+        "Time ÷ that of the same step in fp32, of a format that the device emulates."
     )
-    ceiling_tflop_s: float | None = Field(None, description="Best matmul measured in that format, of all its devices.")
-    peak_clock_mhz: float | None = Field(None, description="The clock in the computed peak.")
-    ceiling_gb_s: float | None = Field(None, description="Memory bandwidth measured, of all its devices.")
-    peak_gb_s: float | None = Field(None, description="Memory bandwidth by clock and bus width.")
-    samples_per_j: float | None = Field(None, description="Samples ÷ energy.")
-    flops_per_j: float | None = Field(None, description="FLOPs that the model needs ÷ energy.")
-    predicted_memory_bytes: float | None = Field(None, description="Peak of a pretended allocator; empty if uncounted.")
-    roofline_time_s: float | None = Field(
-        None, description="Least time by the measured roofline, of matmuls alone; not with checkpointing."
+    ceiling_tflop_s: float | None = column("Best matmul measured in that format, of all its devices.")
+    peak_clock_mhz: float | None = column("The clock in the computed peak.")
+    ceiling_gb_s: float | None = column("Memory bandwidth measured, of all its devices.")
+    peak_gb_s: float | None = column("Memory bandwidth by clock and bus width.")
+    samples_per_j: float | None = column("Samples ÷ energy.")
+    flops_per_j: float | None = column("FLOPs that the model needs ÷ energy.")
+    predicted_memory_bytes: float | None = column("Peak of a pretended allocator; empty if uncounted.")
+    roofline_time_s: float | None = column(
+        "Least time by the measured roofline, of matmuls alone; not with checkpointing."
     )
-    unfused_roofline_time_s: float | None = Field(
-        None, description="The same with every other operator reading and writing memory."
-    )
+    unfused_roofline_time_s: float | None = column("The same with every other operator reading and writing memory.")
