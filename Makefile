@@ -21,7 +21,7 @@ figures: $(VENV)/installed ## Draw the figures alone, into reports/figures/
 
 compare: $(VENV)/installed ## Measure this checkout and another commit in turn (BASE=main CONFIG="experiment=kernels" ROUNDS=4)
 	$(if $(BASE),,$(error BASE is missing: make compare BASE=main, a commit or the folder of a checkout))
-	$(BIN)/python scripts/paired.py --base $(BASE) $(if $(CONFIG),--config $(CONFIG)) $(if $(ROUNDS),--rounds $(ROUNDS))
+	$(BIN)/mfulab paired --base $(BASE) $(if $(CONFIG),--config $(CONFIG)) $(if $(ROUNDS),--rounds $(ROUNDS))
 
 # One thread a test process: more would wait for those of the others. Tests of the workflow wait half of their time, and
 # `make test` spreads them among the others.

@@ -2,7 +2,7 @@
 
 From the project's folder (files in it are found by their dotted path; others need PYTHONPATH):
 
-    python scripts/count_flops.py model._target_=examples.my_model.build "model.input_shape=[3,64,64]" batch_size=8
+    mfulab run count_flops model._target_=examples.my_model.build "model.input_shape=[3,64,64]" batch_size=8
     snakemake --cores 1 report --config model=my_model   # with the config file that docs/flops.md shows
 """
 

@@ -1,6 +1,8 @@
 """Draws the figures of the tables into reports/figures/."""
 
-from mfulab.report.figures import main
+import sys
+
+from mfulab.cli.main import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(["figures", *sys.argv[1:]]))

@@ -1,6 +1,8 @@
 """Writes the page reports/report.html from the tables."""
 
-from mfulab.report.page.document import main
+import sys
+
+from mfulab.cli.main import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(["page", *sys.argv[1:]]))

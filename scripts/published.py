@@ -1,6 +1,1 @@
-"""Computes the MFU of public runs: `python scripts/published.py published=torchtitan`."""
-
-from mfulab.cli.step import main
-
-if __name__ == "__main__":
-    main("published")
+moved.py

@@ -1,6 +1,8 @@
 """Computes numbers and statements of the seminar's material anew: `python scripts/seminar.py`."""
 
-from mfulab.tables.seminar import main
+import sys
+
+from mfulab.cli.main import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(["seminar", *sys.argv[1:]]))

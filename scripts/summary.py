@@ -1,6 +1,8 @@
 """Prints what was measured, and where the page is."""
 
-from mfulab.report.summary import main
+import sys
+
+from mfulab.cli.main import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(["summary", *sys.argv[1:]]))

@@ -1,6 +1,8 @@
 """Joins rows into results/tables/*.csv."""
 
-from mfulab.tables.build import main
+import sys
+
+from mfulab.cli.main import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(["tables", *sys.argv[1:]]))

@@ -1,12 +1,19 @@
 """The `mfulab` command as it is typed."""
 
+import inspect
+import os
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
+import yaml
+from support.workflow_copy import ROOT
 
 import mfulab
-from mfulab.cli.main import main
+from mfulab.cli.main import _command, main
+
+COMMANDS = yaml.safe_load((ROOT / "src/mfulab/cli/commands.yaml").read_text())
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
@@ -25,6 +32,49 @@ def test_version(capsys):
 def test_an_unknown_word_is_one_message(capsys):
     assert main(["wach"]) == 2
     assert "No such command 'wach'" in capsys.readouterr().err
+
+
+def test_every_subcommand_says_what_it_does_and_gives_an_example(capsys):
+    for name in COMMANDS:
+        assert main([name, "--help"]) == 0
+        assert f"Example:\n    mfulab {name}" in capsys.readouterr().out
+
+
+def test_every_declared_function_takes_what_is_declared():
+    for name, declared in COMMANDS.items():
+        module, _, function = declared["calls"].partition(":")
+        given = {each.name for each in _command(declared).params}
+        signature = inspect.signature(getattr(import_module(f"mfulab.{module}"), function))
+        try:
+            signature.bind(**dict.fromkeys(given))
+        except TypeError as error:
+            pytest.fail(f"{name}: {error}")
+
+
+def test_older_names_say_the_new_one_and_run_it(capsys):
+    assert main(["profile_step", "--help"]) == 0
+    assert "profile_step is now: mfulab run profile_step" in capsys.readouterr().err
+    old = subprocess.run([sys.executable, "scripts/compare.py", "a", "b"], cwd=ROOT, capture_output=True, text=True)
+    assert old.returncode == 2
+    assert old.stderr.startswith("mfulab: scripts/compare.py is now: mfulab compare\nmfulab: a: no results here")
+
+
+@pytest.mark.parametrize(
+    ("typed", "place", "offered"),
+    [
+        ("mfulab wa", 1, "watch"),
+        ("mfulab run profile_s", 2, "profile_step"),
+        ("mfulab run profile_step mod", 3, "model="),
+        ("mfulab run profile_step model = resnet1", 5, "resnet18"),
+        ("mfulab figures --only roofl", 3, "roofline"),
+        ("mfulab page --lang", 2, "--language"),
+    ],
+)
+def test_bash_completes_commands_options_and_overrides(typed, place, offered):
+    environment = os.environ | {"_MFULAB_COMPLETE": "bash_complete", "COMP_WORDS": typed, "COMP_CWORD": str(place)}
+    command = [sys.executable, "-m", "mfulab"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert f"plain,{offered}" in done.stdout.split(), done.stderr
 
 
 def test_a_subcommand_runs():

@@ -37,7 +37,10 @@ def test_counts_are_those_worked_out_by_hand(tmp_path, monkeypatch, width):
 def test_the_documented_command_prints_the_tree():
     command = [
         sys.executable,
-        "scripts/count_flops.py",
+        "-m",
+        "mfulab",
+        "run",
+        "count_flops",
         "model._target_=examples.my_model.build",
         "+model.arguments.width=32",
         "model.input_shape=[3,64,64]",

@@ -34,7 +34,7 @@ def test_one_format(capsys):
         ),
         (["10de:25b6"], "could be one of A16 (10 units), A2 (10 units): name one of these\n"),
         ([""], "there is no datasheet of '' here"),
-        (["NVIDIA L40S", "fp12"], "precision 'fp12' is unknown; choose one of fp64, fp32"),
+        (["NVIDIA L40S", "fp12"], "precision=fp12: unknown. Did you mean fp32?"),
     ],
 )
 def test_a_mistake_is_one_message_with_the_choices(capsys, words, message):

@@ -1,4 +1,4 @@
-"""The command line of a step's script: Hydra's flags, help, units, and one table of a sweep."""
+"""`mfulab run STEP`: Hydra's flags, help, units, and one table of a sweep."""
 
 import io
 
@@ -15,7 +15,7 @@ from mfulab.planning.overrides import complete
         (["--cfg", "job", "model=gpt2"], ["--cfg", "job"], ["model=gpt2"]),
         (["model=gpt2", "--info", "defaults"], ["--info", "defaults"], ["model=gpt2"]),
         (["--info", "model=gpt2"], ["--info"], ["model=gpt2"]),
-        (["--shell-completion", "install=bash"], ["--shell-completion"], ["install=bash"]),
+        (["--json", "model=gpt2"], ["--json"], ["model=gpt2"]),
         (["-m", "size=1,2", "--row"], ["-m", "--row"], ["size=1,2"]),
     ],
 )

@@ -23,7 +23,7 @@ def one_step(**metadata):
 
 def test_json_is_an_object_a_file(tmp_path, capsys):
     path = write(tmp_path / "step.json.gz", one_step())
-    assert main(["trace", str(path), "--format", "json"]) == 0
+    assert main(["trace", str(path), "--json"]) == 0
     row = json.loads(capsys.readouterr().out)
     assert (row["device"], row["steps"], row["window_s"]) == ("NVIDIA H100 80GB HBM3", 1, pytest.approx(1e-3))
     assert (row["flops"], row["effective_precision"]) == (2 * 4096**3, "bf16")
@@ -65,7 +65,7 @@ def test_ranks_of_a_job_are_joined(tmp_path, capsys):
     for rank, collective in enumerate((100, 250)):
         content = one_step(collective=collective, distributedInfo={"rank": rank, "world_size": 2})
         write(tmp_path / f"rank{rank}.json", content)
-    assert main(["trace", str(tmp_path), "--format", "json"]) == 0
+    assert main(["trace", str(tmp_path), "--json"]) == 0
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
     assert first["job_ranks"] == 2
     assert first["job_slowest_rank"] == 0, "the other waits for it"
@@ -75,12 +75,12 @@ def test_ranks_of_a_job_are_joined(tmp_path, capsys):
 
 def test_a_peak_is_given_for_an_unknown_device(tmp_path, capsys):
     path = write(tmp_path / "t.json", one_step(deviceProperties=[{"id": 0, "name": "Odd X1"}]))
-    assert main(["trace", str(path), "--format", "json"]) == 0
+    assert main(["trace", str(path), "--json"]) == 0
     row = json.loads(capsys.readouterr().out)
     assert row["mfu_percent"] is None
     assert row["mfu_reason"] == {"unknown_device": {"device": "Odd X1", "precision": "bf16"}}
     assert "no datasheet of Odd X1" in row["mfu_sentence"]
-    assert main(["trace", str(path), "--format", "json", "--peak", "bf16=1000"]) == 0
+    assert main(["trace", str(path), "--json", "--peak", "bf16=1000"]) == 0
     assert json.loads(capsys.readouterr().out)["peak_tflop_s"] == pytest.approx(1000)
 
 

@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import urllib.error
 import urllib.request
 from dataclasses import asdict
 
@@ -14,7 +13,7 @@ from support.nvml_stand_in import Gpu, StandIn
 
 import mfulab
 from mfulab.cli import watch
-from mfulab.cli.export import PrometheusPage, json_line, prometheus_text
+from mfulab.cli.export import prometheus_page
 from mfulab.cli.main import main
 from mfulab.device import nvml
 from mfulab.device.peaks import Peak
@@ -103,35 +102,33 @@ def test_a_line_of_json_each_time(capsys):
     assert {"unix_s", "name", "utilization_percent", "expected_mfu_percent", "processes"} <= lines[0].keys()
 
 
-def test_what_is_not_known_is_null_for_json_and_absent_for_prometheus():
+def scraped(capsys, sample):
+    """What Prometheus gets of a sample, without comments, and from where."""
+    with prometheus_page(0) as page:
+        page.sample = sample
+        address = capsys.readouterr().err.removeprefix("Prometheus: ").strip()
+        with urllib.request.urlopen(address, timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+    return [line for line in lines if not line.startswith("#")], address
+
+
+def test_prometheus_reads_what_is_known_of_the_device_from_this_machine_alone(capsys):
     sample = {"name": 'a "b"', "uuid": None, "utilization_percent": 7.5, "clock_mhz": None, "processes": []}
-    assert json.loads(json_line(sample)) == sample
-    written = '# TYPE mfulab_utilization_percent gauge\nmfulab_utilization_percent{name="a \\"b\\""} 7.5\n'
-    assert prometheus_text(sample) == written
+    lines, address = scraped(capsys, sample)
+    assert lines == ['mfulab_utilization_percent{name="a \\"b\\""} 7.5']
+    assert address.startswith("http://127.0.0.1:")
 
 
-def test_processes_are_series_of_their_own():
+def test_processes_are_series_of_their_own(capsys):
     process = {"pid": 1, "name": "train.py", "precision": "bf16", "tflop_s": 2.0, "mfu_spec_percent": None}
-    text = prometheus_text({"name": "x", "processes": [process, {**process, "pid": 2}]})
-    assert text.count("# TYPE") == 1
-    assert 'mfulab_process_tflop_s{pid="2",name="train.py",precision="bf16"} 2.0' in text
-    assert "mfu" not in text.replace("mfulab", "")
-
-
-def test_prometheus_reads_the_latest_from_this_machine_alone():
-    with PrometheusPage(0) as page:
-        page.show({"name": "x", "utilization_percent": 7.5})
-        assert page.address.startswith("http://127.0.0.1:")
-        with urllib.request.urlopen(page.address, timeout=10) as answer:
-            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
-            assert answer.read().decode() == page.text
-        with pytest.raises(urllib.error.HTTPError, match="404"):
-            urllib.request.urlopen(page.address.replace("metrics", "secrets"), timeout=10)
+    lines, _ = scraped(capsys, {"name": "x", "processes": [process, {**process, "pid": 2}]})
+    labels = 'name="train.py",pid="{}",precision="bf16"'
+    assert lines == [f"mfulab_process_tflop_s{{{labels.format(pid)}}} 2.0" for pid in (1, 2)]
 
 
 def test_a_port_that_is_taken_is_one_message(capsys):
-    with PrometheusPage(0) as page:
-        port = page.address.split(":")[2].split("/")[0]
+    with prometheus_page(0):
+        port = capsys.readouterr().err.rpartition(":")[2].split("/")[0]
         assert main(["watch", "--device", "cpu", "--count", "1", "--prometheus", port]) == 2
     assert f"--prometheus {port}: " in capsys.readouterr().err
 

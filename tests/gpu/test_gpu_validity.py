@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from mfulab.cli.main import main
 from mfulab.device.identity import slug
 
 NAN = float("nan")
@@ -126,11 +127,9 @@ def test_repetitions_are_runs_that_differ_in_their_seed_alone(validity):
 def test_it_reads_the_tables_and_ends_with_one_where_something_differs(validity, tmp_path, capsys):
     from support import report_rows
 
-    from mfulab.tables import build
-
     manifest = report_rows.lay_out(tmp_path, report_rows.GPU)
     next((tmp_path / "results").glob("*/profile_step/*/row.csv")).unlink()  # as where the rest was cut off
-    build.main(["--also", str(manifest), "--root", str(tmp_path), "--out", str(tmp_path / "tables")])
+    main(["tables", "--also", str(manifest), "--root", str(tmp_path), "--out", str(tmp_path / "tables")])
     cases = [{"case": "product", "counted_flops": 100, "executed_operations": 100, "reason": ""}]
     (tmp_path / "executed.json").write_text(json.dumps(cases))
     command = ["--tables", str(tmp_path / "tables"), "--executed", str(tmp_path / "executed.json")]

@@ -63,6 +63,7 @@ def state() -> tuple[object, ...]:
         torch.autograd._engine_run_backward,
         torch.inference_mode.__enter__,
         list(warnings.filters),
+        nn.Module.__call__,
         len(nn.modules.module._global_forward_pre_hooks),
     )
 

@@ -13,8 +13,8 @@ from torch.utils.checkpoint import checkpoint
 import mfulab
 from mfulab.flops.sharded import pretended_ranks
 from mfulab.interactive import peaks
-from mfulab.interactive.ceiling import Ceiling
-from mfulab.interactive.now import holds_compiled
+from mfulab.interactive.peaks import Ceiling
+from mfulab.interactive.structure import holds_compiled
 from mfulab.models.huggingface import build as build_huggingface
 
 ROWS, WIDTH = 4, 16

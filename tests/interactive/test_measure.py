@@ -13,11 +13,11 @@ from support.processes import HANGS_S
 
 import mfulab
 from mfulab.device.compute import allowed_precision
-from mfulab.interactive import ceiling, measure, peaks
-from mfulab.interactive.ceiling import Ceiling
+from mfulab.interactive import measure, peaks
 from mfulab.interactive.measure import MeasureWarning
+from mfulab.interactive.peaks import Ceiling
+from mfulab.interactive.row import Mark, stretches
 from mfulab.interactive.show import facts_line
-from mfulab.interactive.steps import Mark, stretches
 from mfulab.interactive.without_data import unwrapped
 
 SCRIPT = """
@@ -254,7 +254,7 @@ def test_a_block_that_ended_halfway_leaves_no_half_a_cost(linear):
 
 
 def test_an_error_of_measuring_ends_the_window_and_not_the_loop(linear, monkeypatch):
-    monkeypatch.setattr(measure.Published, "tell", lambda *_: 1 // 0)
+    monkeypatch.setattr(measure.Published, "note_step", lambda *_: 1 // 0)
     done = []
 
     def body(window):
@@ -366,21 +366,21 @@ def test_what_cannot_be_watched_does_not_stop_the_loop(linear, monkeypatch):
 
 def test_a_disturbed_ceiling_is_measured_anew_and_the_best_is_kept(monkeypatch):
     found = iter([Ceiling(0.2, 60.0), Ceiling(0.1, 60.0), Ceiling(0.5, 1.0)])
-    monkeypatch.setattr(ceiling, "_known", {})
-    monkeypatch.setattr(ceiling, "_measure", lambda *_: next(found))
+    monkeypatch.setattr(peaks, "_known", {})
+    monkeypatch.setattr(peaks, "_measure", lambda *_: next(found))
     cpu = torch.device("cpu")
-    first = ceiling.measured_ceiling(cpu, "fp32", 1, 1.0)
+    first = peaks.measured_ceiling(cpu, "fp32", 1, 1.0)
     assert first.disturbed
     assert first.tflop_s == 0.2
-    second = ceiling.measured_ceiling(cpu, "fp32", 1, 1.0)
+    second = peaks.measured_ceiling(cpu, "fp32", 1, 1.0)
     assert not second.disturbed
     assert second.tflop_s == 0.5
-    assert ceiling.measured_ceiling(cpu, "fp32", 1, 1.0) is second, "an undisturbed one is measured once"
+    assert peaks.measured_ceiling(cpu, "fp32", 1, 1.0) is second, "an undisturbed one is measured once"
 
 
 def test_a_ceiling_knows_what_others_took_meanwhile(monkeypatch):
-    monkeypatch.setattr(ceiling, "_known", {})
-    found = ceiling._measure(torch.device("cpu"), "fp32", 0.2)
+    monkeypatch.setattr(peaks, "_known", {})
+    found = peaks._measure(torch.device("cpu"), "fp32", 0.2)
     assert found.tflop_s > 0
     assert found.other_processes_percent is not None
 

@@ -18,8 +18,8 @@ from torch import nn
 import mfulab
 from mfulab.core.files import found_files
 from mfulab.device.samplers.reading import Reading
-from mfulab.interactive.ceiling import Ceiling
-from mfulab.interactive.laps import as_job, merged
+from mfulab.interactive.peaks import Ceiling
+from mfulab.interactive.row import as_job, merged
 from mfulab.tracing.reader import read_file
 
 EXAMPLES = ROOT / "examples"

@@ -12,9 +12,7 @@ from pathlib import Path
 import pytest
 from support import report_rows
 
-from mfulab.report import figures
-from mfulab.report.page import document
-from mfulab.tables import build
+from mfulab.cli.main import main
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium")
@@ -33,12 +31,12 @@ def report(tmp_path_factory) -> Path:
         path for path in (root / "results" / report_rows.CPU / "profile_step").iterdir() if "gpt2" in path.name
     )
     (folder / "log").write_text(f"</script>{EVIL}")
-    build.main(["--root", str(root), "--out", str(root / "results/tables"), "--manifest", str(manifest)])
+    main(["tables", "--root", str(root), "--out", str(root / "results/tables"), "--manifest", str(manifest)])
     tables, drawn = str(root / "results/tables"), str(root / "figures")
-    figures.main(["--tables", tables, "--out", drawn, "--formats", "svg"])  # once for both languages
+    main(["figures", "--tables", tables, "--out", drawn, "--formats", "svg"])  # once for both languages
     for name, language in (("report", "en"), ("korean", "ko")):
         out = str(root / f"{name}.html")
-        document.main(["--tables", tables, "--figures", drawn, "--out", out, "--language", language])
+        main(["page", "--tables", tables, "--figures", drawn, "--out", out, "--language", language])
     return root / "report.html"
 
 
@@ -296,7 +294,7 @@ def test_a_hundred_thousand_rows_make_a_page_that_is_still_usable(browser, repor
     shutil.copytree(report.parent / "figures", tmp_path / "figures")
     for name in ("mfu_versus_utilization", "time_by_batch_size", "utilization_ladder"):
         (tmp_path / "figures" / f"{name}.svg").unlink()
-    command = [sys.executable, "-c", "from mfulab.report.page.document import main; main()"]
+    command = [sys.executable, "-c", "from mfulab.cli.main import main; main()", "page"]
     page_file = tmp_path / "report.html"
     folders = ["--tables", str(tmp_path / "tables"), "--figures", str(tmp_path / "figures")]
     subprocess.run([*command, *folders, "--out", str(page_file)], check=True)

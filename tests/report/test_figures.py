@@ -18,6 +18,7 @@ from matplotlib.text import Text
 from support import report_rows
 from support.drawn import overlaps, texts
 
+from mfulab.cli.main import main
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent
 from mfulab.report import figures, frames, trust
@@ -32,7 +33,6 @@ from mfulab.report.figures import (
     time_by_batch_size,
     utilization_ladder,
 )
-from mfulab.tables import build
 
 TWENTY = tuple(
     f"{kind}_{size}" for kind in ("resnet", "transformer", "mixer", "lstm") for size in (18, 34, 50, 101, 152)
@@ -46,7 +46,7 @@ def measured(
     root: Path, *machines: str, models: tuple[str, ...], sizes: tuple[int, ...] = (256, 512, 1024)
 ) -> frames.Tables:
     manifests = [str(report_rows.lay_out(root, machine, models=models, sizes=sizes)) for machine in machines]
-    build.main(["--root", str(root), "--out", str(root / "tables"), "--manifest", *manifests])
+    main(["tables", "--root", str(root), "--out", str(root / "tables"), "--manifest", *manifests])
     return frames.read(root / "tables")[0]
 
 
@@ -414,9 +414,7 @@ def test_a_hundred_thousand_points_are_one_picture(few):
 def test_figures_are_written_alone_and_stale_ones_removed_with_the_reason(few, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(frames, "read", lambda folder, wanted: (few, ["profile.csv: 3 columns are missing"]))
     (tmp_path / "execution_speed.svg").write_text("stale")
-    with pytest.raises(SystemExit) as stopped:
-        figures.main(["--out", str(tmp_path), "--only", "ceilings", "execution_speed"])
-    assert stopped.value.code == 1
+    assert main(["figures", "--out", str(tmp_path), "--only", "ceilings", "execution_speed"]) == 1
     assert "execution_speed: profile.csv: 3 columns are missing" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ceilings.pdf", "ceilings.png", "ceilings.svg"]
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from support import report_rows
 from support.planted import PLANTED
 
+from mfulab.cli.main import main
 from mfulab.core import files
 from mfulab.measurements.registry import MEASUREMENTS
 from mfulab.report import figures, frames
@@ -39,7 +40,7 @@ def lay_out(root: Path) -> Path:
 
 def tables_of(root: Path) -> Path:
     manifest = root / "results" / report_rows.CPU / "plan/invented.json"
-    build.main(["--root", str(root), "--out", str(root / "tables"), "--manifest", str(manifest)])
+    main(["tables", "--root", str(root), "--out", str(root / "tables"), "--manifest", str(manifest)])
     return root / "tables"
 
 
@@ -194,9 +195,9 @@ def test_a_figure_that_raises_is_a_line_on_the_page(root, few, monkeypatch, part
     tables = tables_of(root)
     monkeypatch.setattr(roofline, part, broken)
     out = root / "figures"
-    figures.main(["--tables", str(tables), "--list", str(root / "listed")])
+    main(["figures", "--tables", str(tables), "--list", str(root / "listed")])
     assert (root / "listed").read_text().split() == ["ceilings", "roofline"]
-    figures.main(["--tables", str(tables), "--out", str(out), "--language", language])
+    main(["figures", "--tables", str(tables), "--out", str(out), "--language", language])
     assert {path.name for path in out.glob("roofline.*")} == {"roofline.svg", "roofline.png", "roofline.pdf"}
     assert vector.saved(out, "roofline") is None
     for content in (document.build(tables, out, language), document.build(tables, None, language)):

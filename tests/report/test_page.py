@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from support import report_rows
 
+from mfulab.cli.main import main
 from mfulab.measurements.registry import TABLES
 from mfulab.report import figures, frames
 from mfulab.report.page import document
-from mfulab.tables import build
 from mfulab.tables.columns import columns
 
 EVIL = '<script>alert("x")</script>'
@@ -24,14 +24,14 @@ pytestmark = pytest.mark.xdist_group("page")  # one process of pytest draws the 
 def measured(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("measured")
     manifest = report_rows.lay_out(root)
-    build.main(["--root", str(root), "--out", str(root / "tables"), "--manifest", str(manifest)])
+    main(["tables", "--root", str(root), "--out", str(root / "tables"), "--manifest", str(manifest)])
     return root / "tables"
 
 
 @pytest.fixture(scope="module")
 def drawn(measured) -> Path:
     folder = measured.parent / "figures"
-    figures.main(["--tables", str(measured), "--out", str(folder), "--formats", "svg"])
+    main(["figures", "--tables", str(measured), "--out", str(folder), "--formats", "svg"])
     return folder
 
 
@@ -113,7 +113,7 @@ def test_text_from_anywhere_is_escaped(tmp_path):
     folder = next((root / "results" / report_rows.CPU / "environment").iterdir())
     row = (folder / "row.csv").read_text().replace("Linux 6.1", EVIL.replace('"', '""'))
     (folder / "row.csv").write_text(row)
-    build.main(["--root", str(root), "--out", str(root / "tables"), "--manifest", str(manifest)])
+    main(["tables", "--root", str(root), "--out", str(root / "tables"), "--manifest", str(manifest)])
     content = document.build(root / "tables")
     assert "alert(" in content
     assert EVIL not in content

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from support import report_rows
 
+from mfulab.cli.main import main
 from mfulab.core.language import Texts
 from mfulab.measurements.registry import RECORDED
 from mfulab.report import figures, frames
@@ -18,14 +19,14 @@ def recorded(tmp_path_factory) -> Path:
     """results/reference of a machine that measured and recorded."""
     root = tmp_path_factory.mktemp("measured")
     manifest = str(report_rows.lay_out(root, report_rows.GPU))
-    build.main(["--root", str(root), "--out", str(root / "tables"), "--manifest", manifest])
+    main(["tables", "--root", str(root), "--out", str(root / "tables"), "--manifest", manifest])
     return record(root / "results", report_rows.GPU).parent
 
 
 def test_everything_is_drawn_again_elsewhere(recorded, tmp_path):
     """The same figures with the same findings as on the machine that measured, each marked as recorded."""
     measured = frames.read(recorded.parents[1] / "tables")[0]
-    build.main(["--reference", str(recorded), "--out", str(tmp_path / "tables")])
+    main(["tables", "--reference", str(recorded), "--out", str(tmp_path / "tables")])
     again, problems = frames.read(tmp_path / "tables")
     assert problems == []
     for name, module in figures.modules().items():
@@ -45,7 +46,7 @@ def test_everything_is_drawn_again_elsewhere(recorded, tmp_path):
 def test_this_machine_comes_before_recorded_ones(recorded, tmp_path):
     manifest = report_rows.lay_out(tmp_path, report_rows.CPU)
     arguments = ["--root", str(tmp_path), "--out", str(tmp_path / "tables"), "--manifest", str(manifest)]
-    build.main([*arguments, "--reference", str(recorded)])
+    main(["tables", *arguments, "--reference", str(recorded)])
     found, _ = frames.read(tmp_path / "tables")
     drawn = figures.render("mfu_versus_utilization", found)
     assert [axes.get_title(loc="left") for axes in drawn.figure.axes] == [
@@ -57,7 +58,7 @@ def test_this_machine_comes_before_recorded_ones(recorded, tmp_path):
 def test_a_machine_that_was_measured_is_not_shown_as_recorded_too(recorded, tmp_path):
     manifest = report_rows.lay_out(tmp_path, report_rows.GPU, models=("resnet18",))
     arguments = ["--root", str(tmp_path), "--out", str(tmp_path / "tables"), "--manifest", str(manifest)]
-    build.main([*arguments, "--reference", str(recorded)])
+    main(["tables", *arguments, "--reference", str(recorded)])
     found, _ = frames.read(tmp_path / "tables")
     assert all(not rows["recorded"].any() for rows in found.values())
     assert set(found["profile"]["model"]) == {"resnet18"}
@@ -76,7 +77,7 @@ def test_a_recorded_cpu_is_shown_where_nothing_was_measured_and_only_there(tmp_p
 def test_what_needs_no_device_is_there_once(recorded, tmp_path):
     manifest = report_rows.lay_out(tmp_path, report_rows.CPU)
     arguments = ["--root", str(tmp_path), "--out", str(tmp_path / "tables"), "--manifest", str(manifest)]
-    build.main([*arguments, "--reference", str(recorded)])
+    main(["tables", *arguments, "--reference", str(recorded)])
     found, _ = frames.read(tmp_path / "tables")
     for name in ("flops", "counters", "formats"):
         assert not found[name]["run"].duplicated().any(), name
@@ -87,9 +88,9 @@ def test_sentences_are_about_the_machine_that_was_measured(recorded, tmp_path):
     """A recorded machine beside it changes what is drawn and no sentence."""
     manifest = report_rows.lay_out(tmp_path, report_rows.CPU)
     arguments = ["--root", str(tmp_path), "--out", str(tmp_path / "tables"), "--manifest", str(manifest)]
-    build.main(arguments)
+    main(["tables", *arguments])
     alone, _ = frames.read(tmp_path / "tables")
-    build.main([*arguments, "--reference", str(recorded)])
+    main(["tables", *arguments, "--reference", str(recorded)])
     beside, _ = frames.read(tmp_path / "tables")
     for name, module in figures.modules().items():
         text, rows = Texts("en", name), module.rows(alone)

@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
+from mfulab.cli.main import main
 from mfulab.core.language import Texts
 from mfulab.report import figures, frames
 from mfulab.report.drawing import hover, kinds, labels, runs, style
-from mfulab.tables import build
 
 REFERENCE = Path(__file__).parents[2] / "results/reference"
 CAN_BE_DOUBTED = {"profile", "matmul"}  # their rows hold intervals and flags
@@ -48,7 +48,7 @@ def doubted(invented, tmp_path_factory) -> tuple[frames.Tables, frames.Tables]:
     All of their runs are unsteady.
     """
     folder = tmp_path_factory.mktemp("recorded")
-    build.main(["--reference", str(REFERENCE), "--out", str(folder)])
+    main(["tables", "--reference", str(REFERENCE), "--out", str(folder)])
     found = [
         tables | {name: tables[name].assign(steady=False, replicates=3.0) for name in CAN_BE_DOUBTED}
         for tables in (invented, frames.read(folder)[0])

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import report_rows
 
+from mfulab.cli.main import main
 from mfulab.core.language import verdicts
 from mfulab.measurements.registry import TABLES
 from mfulab.report import frames
@@ -30,7 +31,7 @@ def read(folder: Path):
 
 def make(manifest: Path, *more: str) -> Path:
     root = manifest.parents[3]
-    build.main(["--out", str(root / "results/tables"), "--root", str(root), "--manifest", str(manifest), *more])
+    main(["tables", "--out", str(root / "results/tables"), "--root", str(root), "--manifest", str(manifest), *more])
     return root / "results/tables"
 
 
@@ -279,7 +280,7 @@ def test_recorded_tables_are_joined_anew_and_marked(planned):
         (folder / f"{name}.csv").rename(reference / f"{name}.csv")
     ceilings = (reference / "ceilings.csv").read_text().replace("0.55,", "1.1,")
     (reference / "ceilings.csv").write_text(ceilings)
-    build.main(["--reference", str(root / "results/reference"), "--out", str(folder)])
+    main(["tables", "--reference", str(root / "results/reference"), "--out", str(folder)])
     profile = read(folder)[0]["profile"]
     assert profile["recorded"].all()
     row = profile.query("model == 'resnet18' and batch_size == 4 and mode == 'training' and precision == 'fp32'").iloc[
@@ -354,12 +355,11 @@ def test_long_names_leave_the_numbers_their_room():
 
 
 def test_the_terminal_names_a_page_that_is_there_alone(planned, tmp_path, capsys):
-    from mfulab.report import summary
 
     folder, page = make(planned), tmp_path / "report.html"
     os.utime(folder / "profile.csv", (2**32, 2**32))  # newer than every row
     for is_there in (False, True):
-        summary.main(["--tables", str(folder), "--page", str(page)])
+        main(["summary", "--tables", str(folder), "--page", str(page)])
         assert (page.name in capsys.readouterr().out) == is_there
         page.touch()
 
@@ -373,7 +373,7 @@ def test_the_terminal_shows_no_older_table_after_runs_alone(tmp_path, capsys):
         path.parent.mkdir(parents=True)
         path.touch()
         os.utime(path, (seconds, seconds))
-    summary.main(["--tables", str(table.parent)])
+    main(["summary", "--tables", str(table.parent)])
     assert "measured runs that no table shows yet: 1" in capsys.readouterr().out
     os.utime(table, (3, 3))
     assert summary.left_out(table.parent) == 0

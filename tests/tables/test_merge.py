@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from mfulab.cli.main import main
 from mfulab.measurements.registry import MEASUREMENTS
 from mfulab.runtime.run import write_csv
-from mfulab.tables.merge import collect, main
+from mfulab.tables.merge import collect
 
 DEVICE = {"name": "cpu", "type": "cpu", "threads": None, "peak_tflop_s": {}}
 COUNTED = {
@@ -81,7 +82,7 @@ def test_another_result_of_a_run_is_never_overwritten(tmp_path: Path) -> None:
     merged = collect([there], here)
     assert "holds another result of this run; ours is kept" in merged.problems[0]
     assert (ours / "row.csv").read_bytes() == before
-    assert main([str(there), "--into", str(here)]) == 1
+    assert main(["collect", str(there), "--into", str(here)]) == 1
 
 
 def test_a_count_of_another_day_is_the_same_count_and_a_different_one_is_not(tmp_path: Path) -> None:
@@ -138,6 +139,5 @@ def test_every_step_that_needs_no_device_is_collected(tmp_path: Path, step: str)
 
 
 def test_a_folder_without_results_is_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main([str(tmp_path)])
+    assert main(["collect", str(tmp_path)]) == 2
     assert "no results here" in capsys.readouterr().err

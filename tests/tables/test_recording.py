@@ -9,6 +9,7 @@ import pytest
 from support import report_rows
 from support.workflow_copy import ROOT
 
+from mfulab.cli.main import main
 from mfulab.core.errors import ConfigurationError
 from mfulab.measurements.registry import RECORDED
 from mfulab.tables import build
@@ -109,7 +110,7 @@ def test_a_recording_is_never_overwritten_unasked(results, recording):
     with pytest.raises(ConfigurationError, match="--replace"):
         recordings.record(results, report_rows.GPU)
     assert (recording / "profile.csv").read_bytes() == before
-    assert recordings.main([report_rows.GPU, "--results", str(results), "--replace"]) == 0
+    assert main(["record", report_rows.GPU, "--results", str(results), "--replace"]) == 0
 
 
 def test_a_machine_without_results_cannot_be_recorded(results):
@@ -151,7 +152,7 @@ def test_joined_columns_follow_a_corrected_value(recording, results):
     )
     before = {row["run"]: row["mfu_spec_percent"] for row in lines(recording / "profile.csv")}
     assert any("mfu_spec_percent" in problem for problem in check(recording))
-    assert recordings.main(["--rejoin", "--results", str(results)]) == 0
+    assert main(["record", "--rejoin", "--results", str(results)]) == 0
     for row in lines(recording / "profile.csv"):
         if row["mfu_spec_percent"]:
             assert float(row["mfu_spec_percent"]) == pytest.approx(float(before[row["run"]]) / 2)

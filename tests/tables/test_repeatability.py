@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from mfulab.cli.main import main
 from mfulab.core.files import write_csv
 from mfulab.tables import compare, replicates
 from mfulab.tables.repeatability import trust
@@ -78,5 +79,5 @@ def test_two_folders_say_whether_the_machine_between_sweeps_is_in_their_interval
                 path.mkdir(parents=True)
                 path.joinpath("config.json").write_text(json.dumps({}))
                 write_csv(path / "row.csv", [{"run": name, "status": "ok", "time_s": time * (1 + run / 9)}])
-    assert compare.main([str(tmp_path / "old"), str(tmp_path / "new")]) == 0
+    assert main(["compare", str(tmp_path / "old"), str(tmp_path / "new")]) == 0
     assert "of the machine between sweeps is in them" in capsys.readouterr().out

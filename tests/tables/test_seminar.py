@@ -2,9 +2,10 @@
 
 import pytest
 
+from mfulab.cli.main import main
 from mfulab.report import frames
 from mfulab.report.page import document
-from mfulab.tables.seminar import main, recompute
+from mfulab.tables.seminar import recompute
 
 TRUE = {
     "linear 4→3": 24,
@@ -116,7 +117,7 @@ def test_the_source_is_called_wrong_where_it_is(table):
 
 
 def test_the_table_is_written_and_the_page_shows_it(tmp_path):
-    main(["--out", str(tmp_path / "seminar.csv")])
+    main(["seminar", "--out", str(tmp_path / "seminar.csv")])
     rows = frames.seminar(tmp_path)
     assert len(rows) == len(recompute())
     assert set(rows.loc[rows["agrees"] != "True", "case"]) == WRONG

@@ -342,7 +342,7 @@ def test_flops_of_a_model_stand_in_for_shapes(tmp_path, capsys):
     """The counter's FLOPs, in the format that was said; time of matmuls without shapes is then theirs."""
     content = trace(steps((0, 1000)), operator("aten::addmm", 0, 5), launched("gemm", 1, 100, 500, 1))
     path = write(tmp_path / "t.json", content)
-    words = ["--model", "linear_1024", "--batch-size", "2", "--precision", "bf16", "--format", "json"]
+    words = ["--model", "linear_1024", "--batch-size", "2", "--precision", "bf16", "--json"]
     assert main(["trace", str(path), *words]) == 0
     row = json.loads(capsys.readouterr().out)
     assert row["flops"] == 2 * 2 * 1024 * 1024, "of inference: no backward pass was recorded"

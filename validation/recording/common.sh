@@ -80,7 +80,7 @@ pack() {
     [ -n "$names" ] && echo "$names" > "$OUT/dropped.txt"
     without_worker && touch "$OUT/no_worker.txt"
     [ -d results ] || return 0
-    tar czf - --exclude=trace.json.gz --exclude=tensorboard --exclude=tables --exclude=superseded --exclude=results/reference \
+    tar czf - --exclude=trace.json.gz --exclude=tables --exclude=superseded --exclude=results/reference \
         results 2>> "$LOG" | split -b 15M -d - "$OUT/packing." || return 0
     rm -f "$OUT"/results.tgz.*
     for each in "$OUT"/packing.*; do mv "$each" "$OUT/results.tgz.${each##*.}"; done

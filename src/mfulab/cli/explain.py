@@ -1,7 +1,9 @@
 """`mfulab explain key=value …`: what a speed is as MFU by each convention of the field, and which gives a number."""
 
+import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich import box
@@ -24,24 +26,23 @@ SHOWN = 5
 """Conventions that are listed where a reported number has more."""
 
 
-def show(words: Sequence[str]) -> int:
-    """Answers `key=value …`; returns the exit status, 2 with one message for what cannot be answered."""
-    try:
-        asked, changes = _read(words)
-        config = model_config(asked.pop("model", ""), changes)
-        if "device" not in asked:
-            raise ConfigurationError('device: missing; give its name, such as device="NVIDIA H100 80GB HBM3"')
-        if not SPEEDS & asked.keys():
-            return _show_expected(config, asked)
-        explanation = explain(config, **asked)
-    except ConfigurationError as error:
-        print(f"mfulab: {error}", file=sys.stderr)
-        return 2
-    _print(explanation)
+def show(words: Sequence[str], as_json: bool) -> int:
+    """Answers `key=value …`; the status is 1 where no convention gives the number that was reported."""
+    given, changes = _read(words)
+    config = model_config(given.pop("model", ""), changes)
+    if "device" not in given:
+        raise ConfigurationError('device: missing; give its name, such as device="NVIDIA H100 80GB HBM3"')
+    if not SPEEDS & given.keys():
+        return _show_expected(config, given, as_json)
+    explanation = explain(config, **given)
+    if as_json:
+        print(json.dumps(asdict(explanation), ensure_ascii=False))
+    else:
+        _print(explanation)
     return 0 if explanation.reported is None or explanation.matches else 1
 
 
-def _show_expected(config: ModelConfig, asked: dict[str, Any]) -> int:
+def _show_expected(config: ModelConfig, asked: dict[str, Any], as_json: bool) -> int:
     """Without a speed: what the device's roofline allows, and the memory that each of `devices` needs."""
     for key in ("reported", "peak_tflop_s"):
         if key in asked:
@@ -49,6 +50,9 @@ def _show_expected(config: ModelConfig, asked: dict[str, Any]) -> int:
     modes = (asked.pop("mode"),) if "mode" in asked else None
     device, precision = asked.pop("device"), asked.pop("precision", "bf16")
     found = expect(config, device, precision, modes=modes, **asked)
+    if as_json:
+        print(json.dumps([asdict(each) for each in found], ensure_ascii=False))
+        return 0
     unit, devices = "tokens" if config.vocabulary_size else "samples", asked.get("devices", 1)
     where = f"one {device}" if devices == 1 else f"each of {devices:,} {device}"
     title = (

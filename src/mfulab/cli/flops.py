@@ -18,20 +18,20 @@ DEFAULT_TOKENS = 1024
 """Tokens of a sequence where a published config.json is given and no length."""
 
 
-def show(model: str, words: Sequence[str], batch_size: int, sequence_length: int | None, depth: int) -> int:
-    """Prints the tree and the totals; returns the exit status, 2 with one message for what cannot be counted."""
+def show(
+    model: str, words: Sequence[str], batch_size: int, sequence_length: int | None, depth: int, as_json: bool
+) -> None:
+    """Prints the tree and the totals, or every layer as JSON. Raises ConfigurationError for what cannot be counted."""
     sys.path.insert(0, str(Path.cwd()))  # a user's own model stands in this folder
-    try:
-        config = _config(model, dict(_change(word) for word in words), sequence_length)
-        rows, lines = (_computed if missing(config) else _counted)(config, batch_size, sequence_length)
-    except ConfigurationError as error:
-        print(f"mfulab: {error}", file=sys.stderr)
-        return 2
+    config = _config(model, dict(_change(word) for word in words), sequence_length)
+    rows, lines = (_computed if missing(config) else _counted)(config, batch_size, sequence_length)
+    if as_json:
+        print(json.dumps({"layers": rows, "notes": [line for line in lines if line]}, ensure_ascii=False))
+        return
     console = Console(highlight=False, soft_wrap=True)
     console.print(render(rows, depth=depth))
     for line in filter(None, lines):
         console.print(line, markup=False)
-    return 0
 
 
 Told = tuple[list[dict[str, object]], Iterator[str]]

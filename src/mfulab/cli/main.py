@@ -1,133 +1,155 @@
-"""The `mfulab` command: its subcommands, their arguments and messages. Their code is imported when they run."""
+"""The `mfulab` command: the tree of subcommands in commands.yaml; the code of each is imported when it runs.
 
-from collections.abc import Sequence
+Completion in bash, which click makes from the tree: eval "$(_MFULAB_COMPLETE=bash_source mfulab)"
+"""
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import click
+import yaml
+from click.shell_completion import CompletionItem
 
 import mfulab
 
-
-@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(mfulab.__version__, prog_name="mfulab")
-@click.pass_context
-def cli(context: click.Context) -> None:
-    """Model FLOPs utilization beside device utilization."""
-    if context.invoked_subcommand is None:
-        click.echo(context.get_help())
+HELP = ["-h", "--help"]
+STEPS = sorted(file.parent.name for file in Path(__file__).parents[1].glob("measurements/*/__init__.py"))
+# Older names, which run for one release what they are now, after a line that says so.
+MOVED = {name: f"run {name}" for name in STEPS} | {f"scripts/{name}.py": f"run {name}" for name in STEPS}
+MOVED |= {f"scripts/{name}.py": name for name in ("collect", "compare", "paired", "record")}
 
 
-@cli.command()
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto")
-@click.option("--pid", type=int, help="On a CPU: watch this process instead of the whole machine.")
-@click.option("--interval", type=float, default=1.0, show_default=True, help="Seconds between refreshes.")
-@click.option("--count", type=click.IntRange(min=1), help="Stop after as many refreshes.")
-@click.option("--json", "as_json", is_flag=True, help="Print a line of JSON each time instead of the ladder.")
-@click.option(
-    "--prometheus",
-    type=click.IntRange(0, 65535),
-    metavar="PORT",
-    help="Serve 127.0.0.1:PORT/metrics; 0: any port.",
-)
-def watch(
-    device: str, pid: int | None, interval: float, count: int | None, as_json: bool, prometheus: int | None
-) -> int:
-    """Show the utilization ladder of a running device, and MFU of processes that mfulab.measure measures."""
-    from mfulab.cli import watch
+class Name(click.ParamType):
+    """One of the names that an attribute of a module holds, or gives; imported once a value is given or completed."""
 
-    return watch.run(device, pid=pid, interval_s=interval, count=count, as_json=as_json, prometheus=prometheus)
+    def __init__(self, name: str, module: str, attribute: str) -> None:
+        self.name, self._module, self._attribute = name, module, attribute
 
+    def _choices(self) -> Iterable[str]:
+        found = getattr(import_module(self._module), self._attribute)
+        return found() if callable(found) else found
 
-@cli.command()
-@click.argument("device", required=False)
-@click.argument("precision", required=False)
-def peak(device: str | None, precision: str | None) -> int:
-    """Print dense peaks of DEVICE (a name or PCI id; without one: the device at hand), in PRECISION or in all."""
-    from mfulab.cli import peak
+    def convert(self, value: str, param: Any, ctx: Any) -> str:
+        from mfulab.core.errors import unknown
 
-    return peak.show(device, precision)
+        if value not in (choices := list(self._choices())):
+            raise unknown(self.name, value, choices)
+        return value
+
+    def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(name) for name in self._choices() if name.startswith(incomplete)]
 
 
-@cli.command()
-@click.argument("model")
-@click.argument("words", nargs=-1, metavar="[KEY=VALUE …]")
-@click.option("--batch-size", type=click.IntRange(min=1), default=1, show_default=True)
-@click.option("--sequence-length", type=click.IntRange(min=1), help="Tokens a sample; by default the model's own.")
-@click.option("--depth", type=click.IntRange(min=0), default=3, show_default=True, help="Levels of layers shown.")
-def flops(model: str, words: tuple[str, ...], batch_size: int, sequence_length: int | None, depth: int) -> int:
-    """Count MODEL's FLOPs by layer, forward and backward, without a device.
+class Overrides(click.ParamType):
+    """Words for Hydra, of which `group=option` is completed; bash gives what stands around `=` apart."""
 
-    MODEL is a name of config/model/, a YAML file, a config.json of transformers (or its folder), or a dotted path to a
-    function that returns a torch.nn.Module, followed by its input: my_model.build input_shape=[3,64,64].
-    """
-    from mfulab.cli import flops
+    name = "overrides"
 
-    return flops.show(model, words, batch_size, sequence_length, depth)
+    def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
+        from mfulab.planning import keys
 
-
-@cli.command(no_args_is_help=True)
-@click.argument("files", nargs=-1, required=True, metavar="FILE…")
-@click.option("--format", "style", type=click.Choice(["text", "json"]), default="text", help="json: an object a line.")
-@click.option("--html", metavar="PAGE", help="Also write the page of these traces.")
-@click.option("--peak", "peaks", multiple=True, metavar="FORMAT=TFLOP/s", help="A dense peak: --peak bf16=1307.")
-@click.option("--steps", type=int, help="How many steps a trace without ProfilerStep spans holds.")
-@click.option("--model", help="The model of a trace without shapes: a name in config/model/.")
-@click.option("--batch-size", type=click.IntRange(min=1), help="Samples a step, with --model.")
-@click.option("--sequence-length", type=click.IntRange(min=1), help="Tokens a sample, with --model.")
-@click.option("--precision", help="The format of the model's matmuls, with --model: bf16, tf32, …")
-@click.option("--language", type=click.Choice(["en", "ko"]), default="en")
-def trace(files: tuple[str, ...], **options: Any) -> int:
-    """Read traces of torch.profiler: MFU beside utilization, and where the milliseconds go.
-
-    FILE is *.json or *.json.gz, a folder of them, or a glob; ranks of one job are joined.
-    """
-    from mfulab.cli import trace
-
-    return trace.run(files, **options)
+        key, equals, _ = incomplete.rpartition("=")
+        words = [word for word in ctx.params.get("words") or () if word != "="]
+        config = Path("config")
+        groups = keys.groups(config) if config.is_dir() else set()
+        group = key or (words[-1] if words and words[-1] in groups else "")
+        found = [f"{key}{equals}{each}" for each in keys.choices(config, group)] if group else [f"{n}=" for n in groups]
+        return [CompletionItem(word) for word in sorted(found) if word.startswith(incomplete)]
 
 
-@cli.command(no_args_is_help=True)
-@click.argument("words", nargs=-1, metavar="KEY=VALUE …")
-def explain(words: tuple[str, ...]) -> int:
-    """Give a speed as MFU by every convention of the field, and find the one behind a reported number.
-
-    mfulab explain model=llama_3_1_8b sequence_length=8192 device="NVIDIA H100 80GB HBM3" precision=bf16
-    tokens_per_s=5762 reported=46.4
-
-    tokens_per_s and samples_per_s are of all devices together; time_s is that of a step. batch_size is always the
-    samples of a step on each device, and goes with time_s or with no speed.
-    Without a speed: the time that the device's roofline allows, and the memory that a step needs.
-    """
-    from mfulab.cli import explain
-
-    return explain.show(words)
+TYPES: Mapping[str, Any] = {
+    "path": click.Path(path_type=Path),
+    "number": float,
+    "whole": int,
+    "count": click.IntRange(min=1),
+    "depth": click.IntRange(min=0),
+    "port": click.IntRange(0, 65535),
+    "step": click.Choice(STEPS),
+    "words": Overrides(),
+    "figure": Name("figure", "mfulab.report.figures", "modules"),
+    "language": Name("language", "mfulab.core.language", "LANGUAGES"),
+    "precision": Name("precision", "mfulab.device.peaks", "UNITS"),
+}
 
 
-@cli.command()
-@click.argument("step", required=False)
-@click.option("--row", is_flag=True, help="The schema of the step's row instead of its config.")
-@click.option("--check", is_flag=True, help="Show what is out of date in config/ and the README; status 1 if anything.")
-@click.option("--fix", is_flag=True, help="Write it: config.yaml's defaults, KEYS.md, schema.json, the experiments.")
-def schema(step: str | None, row: bool, check: bool, fix: bool) -> int:
-    """Print the JSON Schema of STEP's config or row; without STEP the table of every key."""
-    from mfulab.cli import schema
+class Several(click.Option):
+    """An option that takes every word up to the next option: `--only ceilings roofline`."""
 
-    return schema.check(fix) if check or fix else schema.show(step, row)
+
+class Command(click.Command):
+    """A subcommand as commands.yaml declares it; what its function returns is the exit status."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        lacks_all = not args and any(each.required for each in self.params)
+        if not ctx.resilient_parsing and (lacks_all or args[:1] == HELP[-1:]):  # later ones are Hydra's
+            click.echo(ctx.get_help())
+            ctx.exit()
+        several = {name for each in self.params if isinstance(each, Several) for name in each.opts}
+        words: list[str] = []
+        option = ""
+        for word in args:
+            if word.startswith("-"):
+                option = word if word in several else ""
+                words += [word] if not option else []
+            else:
+                words += [option, word] if option else [word]
+        return super().parse_args(ctx, words)
+
+
+def _command(declared: Mapping[str, Any]) -> Command:
+    module, _, function = declared["calls"].partition(":")
+
+    def call(**given: Any) -> Any:
+        return getattr(import_module(f"mfulab.{module}"), function)(**given)
+
+    return Command(
+        None,
+        callback=call,
+        params=[_parameter(name, **settings) for name, settings in declared["parameters"].items()],
+        help=declared["help"],
+        epilog=f"\b\nExample:\n  mfulab {declared['example']}",
+        context_settings=declared.get("settings"),
+    )
+
+
+def _parameter(name: str, type: Any = None, several: bool = False, **settings: Any) -> click.Parameter:
+    settings["type"] = click.Choice(type) if isinstance(type, list) else TYPES.get(type)
+    if not name.startswith("-"):
+        return click.Argument([name], nargs=-1 if several else 1, **settings)
+    names = [name, *settings.pop("as", "").split()]
+    return Several(names, multiple=True, **settings) if several else click.Option(names, **settings)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the subcommand; returns the exit status, 2 after a mistake in the arguments."""
+    from mfulab.core.errors import ConfigurationError, UnsupportedError, lacks
+
+    given = list(sys.argv[1:] if arguments is None else arguments) or HELP[:1]
+    if new := MOVED.get(given[0]):
+        print(f"mfulab: {given[0]} is now: mfulab {new}", file=sys.stderr)
+        given[:1] = new.split()
+    declared = yaml.safe_load(Path(__file__).with_name("commands.yaml").read_text(encoding="utf-8"))
+    tree = click.Group(
+        commands={name: _command(each) for name, each in declared.items()},
+        help="Model FLOPs utilization beside device utilization.",
+        context_settings={"help_option_names": HELP, "show_default": True},
+    )
+    click.version_option(mfulab.__version__, prog_name="mfulab")(tree)
     try:
-        return cli.main(arguments, prog_name="mfulab", standalone_mode=False) or 0
+        return tree.main(given, prog_name="mfulab", standalone_mode=False) or 0
     except click.ClickException as error:
         error.show()
         return error.exit_code
+    except (ConfigurationError, UnsupportedError) as error:
+        print(f"mfulab: {error}", file=sys.stderr)
+        return 2
     except ModuleNotFoundError as error:
-        from mfulab.core.errors import lacks
-
         if not (sentence := lacks("This", error.name or "")):
             raise
-        click.echo(f"mfulab: {sentence}", err=True)
+        print(f"mfulab: {sentence}", file=sys.stderr)
         return 2
     except click.Abort:
         return 130

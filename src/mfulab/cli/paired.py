@@ -1,14 +1,13 @@
 """Two commits on one machine, measured in turn in one sweep: A B, later B A, so that drift hits both alike.
 
     make compare BASE=main                                           the experiment `repeat`, this checkout against main
-    python scripts/paired.py --base ../before --config experiment=kernels size=512,1024
-    python scripts/paired.py --base v1.0 --rounds 6 --out results/tables/comparison.csv          and on the page
+    mfulab paired --base ../before --config experiment=kernels size=512,1024
+    mfulab paired --base v1.0 --rounds 6 --out results/tables/comparison.csv          and on the page
 
 Each side plans with its own code and runs in a warm worker of its own; what is in results/ stays as it is. The exit
-code is that of scripts/compare.py: 1 where a run is slower, 2 where nothing can be compared, otherwise 0.
+code is that of `mfulab compare`: 1 where a run is slower, 2 where nothing can be compared, otherwise 0.
 """
 
-import argparse
 import contextlib
 import os
 import subprocess
@@ -17,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, read_csv, remove
@@ -25,7 +25,6 @@ from mfulab.runtime import client, lifetime
 from mfulab.tables import compare, paired
 
 PLACE = Path("results/paired").absolute()
-ROUNDS = 4  # pairs of each run; half of them begin with the old code
 # What each side runs in its own tree: writes the configs of its runs below a folder, one process each.
 PLAN = """
 import sys
@@ -53,29 +52,14 @@ class Side:
         return known | ({client.SOCKET: self.socket} if self.socket else {})
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures both sides in turn and prints the comparison; the exit code is 1 where a run is slower."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--base", required=True, help="the old code: a commit, or the folder of a checkout")
-    parser.add_argument("--config", nargs="+", default=["experiment=repeat"], help="the runs, as Snakemake's --config")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"pairs of each run ({ROUNDS})")
-    parser.add_argument(
-        "--noticeable", type=float, default=compare.NOTICEABLE, help="the relative difference that matters"
-    )
-    parser.add_argument("--out", type=Path, help="also write CSV; the page shows results/tables/comparison.csv")
-    options = parser.parse_args(arguments)
-    try:
-        if options.rounds < paired.FEWEST_PAIRS:
-            raise ConfigurationError(f"--rounds={options.rounds}: {paired.FEWEST_PAIRS} or more give an interval.")
-        compared = _compare(options.base, options.config, options.rounds, options.noticeable)
-    except ConfigurationError as error:
-        parser.error(str(error))
-    status = compare.tell(
-        compared, f"this checkout against {options.base}", "intervals are of the ratio, between pairs"
-    )
-    if options.out:
-        compare.write(compared, options.out, Path(options.base), Path.cwd())
-    return status
+def run(base: str, config: Sequence[str], rounds: int, noticeable: float, out: Path | None, as_json: bool) -> int:
+    """Measures both sides in turn and prints the comparison; the status is 1 where a run is slower."""
+    if rounds < paired.FEWEST_PAIRS:
+        raise ConfigurationError(f"--rounds={rounds}: {paired.FEWEST_PAIRS} or more give an interval.")
+    compared = _compare(base, config, rounds, noticeable)
+    if out:
+        compare.write(compared, out, Path(base), Path.cwd())
+    return compare.tell(compared, f"this checkout against {base}", "intervals are of the ratio, between pairs", as_json)
 
 
 def _compare(base: str, config: Sequence[str], rounds: int, noticeable: float) -> list[compare.Compared]:
@@ -93,7 +77,7 @@ def _compare(base: str, config: Sequence[str], rounds: int, noticeable: float) -
         pairs: dict[paired.Run, list[paired.Pair]] = {run: [] for run in runs}
         reasons: dict[paired.Run, str] = {}
         for number in range(rounds):
-            print(f"round {number + 1} of {rounds}: {len(runs)} runs", flush=True)
+            print(f"round {number + 1} of {rounds}: {len(runs)} runs", file=sys.stderr)
             for run in shuffled(runs, number):
                 pairs[run].append(_pair(sides, run, reasons, swapped=bool(number % 2)))
     only = [compare.Compared(*run, "not comparable", because="planned by one of them alone") for run in alone]
@@ -154,23 +138,13 @@ def planned(side: Side, config: Sequence[str]) -> list[paired.Run]:
 @contextlib.contextmanager
 def warm(side: Side) -> Iterator[Side]:
     """The side with a warm worker of its own, where this system can fork one."""
-    before = {name: os.environ.get(name) for name in ("PYTHONPATH", client.SOCKET)}
-    with contextlib.chdir(side.code):
-        os.environ["PYTHONPATH"] = side.environment["PYTHONPATH"]
+    with contextlib.chdir(side.code), patch.dict(os.environ, PYTHONPATH=side.environment["PYTHONPATH"]):
         worker = lifetime.start_worker()
-    _restore(before)
     try:
         yield Side(side.code, side.runs, worker.socket if worker else "")
     finally:
         if worker:
             worker.stop()
-
-
-def _restore(variables: dict[str, str | None]) -> None:
-    for name, value in variables.items():
-        os.environ.pop(name, None)
-        if value is not None:
-            os.environ[name] = value
 
 
 def measured(side: Side, run: paired.Run) -> tuple[float | None, str]:

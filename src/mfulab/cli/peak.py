@@ -1,34 +1,36 @@
-"""`mfulab peak`: dense peaks of a device by name or PCI id, or of the one at hand, with clock and source."""
+"""`mfulab peak`: dense peaks of a device by name or PCI id, or of the local one, with clock and source."""
 
-import sys
+import json
+from dataclasses import asdict
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from mfulab.core.errors import ConfigurationError
 from mfulab.device.datasheets import UnknownDeviceError, find
 from mfulab.device.local_peak import local_name, local_peak
 from mfulab.device.peaks import UNITS, Peak, peak
 
 
-def show(device: str | None = None, precision: str | None = None) -> int:
-    """Prints the peaks of `device` (None: the one at hand), in one precision or in all; returns the exit status."""
-    if precision and precision not in UNITS:
-        print(f"mfulab: precision {precision!r} is unknown; choose one of {', '.join(UNITS)}", file=sys.stderr)
-        return 2
+def show(device: str | None, precision: str | None, as_json: bool) -> int:
+    """Prints the peaks of `device` (None: the local one), in one precision or in all; status 1 if none is known."""
     if device is not None:
         try:
             find(device)
         except UnknownDeviceError as error:
-            print(f"mfulab: {error}", file=sys.stderr)
-            return 2
+            raise ConfigurationError(str(error)) from error
     precisions = (precision,) if precision else tuple(UNITS)
     found = {name: local_peak(name) if device is None else peak(device, name) for name in precisions}
+    status = int(all(one.spec is None for one in found.values()))
+    if as_json:
+        print(json.dumps({"device": device or local_name()} | {name: asdict(one) for name, one in found.items()}))
+        return status
     console = Console(highlight=False, soft_wrap=True)
     console.print(_table(device or local_name(), found))
     for line in _footnotes(found):
         console.print(line, style="dim")
-    return 0 if any(one.spec for one in found.values()) else 1
+    return status
 
 
 def _table(name: str, found: dict[str, Peak]) -> Table:

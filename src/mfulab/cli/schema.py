@@ -30,6 +30,11 @@ def show(step: str | None, row: bool) -> int:
     return 0
 
 
+def run(step: str | None, row: bool, only_check: bool, fix: bool) -> int:
+    """Runs `check` or `show`; returns the exit status."""
+    return check(fix) if only_check or fix else show(step, row)
+
+
 def check(fix: bool) -> int:
     """Prints how the generated files differ from the models and experiments, and returns 1; writes them with `fix`."""
     if not (CONFIG / "config.yaml").exists() or not README.exists():

@@ -1,6 +1,7 @@
 """One step without Snakemake: Hydra composes, the run is measured in a separate process, and its row is shown."""
 
 import csv
+import json
 import subprocess
 import sys
 import tempfile
@@ -29,16 +30,16 @@ from mfulab.planning.overrides import complete
 from mfulab.planning.runs import Plan, Run
 from mfulab.runtime.client import USAGE
 
-# Hydra's flags that take a value, and those that show something and run nothing.
+# Hydra's flags that take a value, and those that show something and measure nothing.
 VALUED = {"--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd"}
-COMPLETING = {"--shell-completion", "-sc", "--hydra-help", "--version"}
-SHOWING = {"--cfg", "-c", "--info", "-i", *COMPLETING}
+SHOWING = {"--cfg", "-c", "--info", "-i", "--hydra-help"}
+OWN = {"--row", "--json"}  # flags that Hydra does not know
 FLAGS = """
   -m               sweep over values with commas; one table at the end
   --row            every column of the row instead of its summary
+  --json           the row as a line of JSON; progress goes to the standard error
   --cfg job        show the composed config and measure nothing
   --info defaults  show how it was composed
-  --shell-completion install=bash   complete keys and options: eval "$(python SCRIPT -sc install=bash)"
   --hydra-help     Hydra's own flags"""
 # Seconds of a step where none was measured yet, on two cores; a large model takes as long as it takes.
 USUAL_S = {"ceilings": 12.0, "profile_step": 20.0, "bench_matmul": 10.0, "count_flops": 4.0}
@@ -50,24 +51,25 @@ def main(step: str, arguments: Sequence[str]) -> None:
         print(help_of(step))
         return
     flags, given = split(arguments)
-    overrides = given if COMPLETING & set(flags) else complete(given)
+    overrides = complete(given)
     many = bool({"-m", "--multirun"} & set(flags))
+    style = next((flag for flag in flags if flag in OWN), "")
     if not SHOWING & set(flags):
         check(overrides, CONFIG, sweeps=many)
     keys.register(CONFIG)
-    sys.argv[1:] = [*(flag for flag in flags if flag != "--row"), *overrides]
+    sys.argv[1:] = [*(flag for flag in flags if flag not in OWN), *overrides]
     # Combinations that differ only in what this step does not read are one run.
     done: dict[str, Mapping[str, Any]] = {}
 
     def task(config: DictConfig) -> None:
         try:
-            _measure(step, composed_by_hydra(config), done, None if many else "--row" in flags)
+            _measure(step, composed_by_hydra(config), done, None if many and style != "--json" else style)
         except ConfigurationError as error:
             print(f"mfulab: {error}", file=sys.stderr)
             sys.exit(USAGE)
 
     hydra.main(version_base="1.3", config_path=str(CONFIG.resolve()), config_name="config")(task)()
-    if many and any(done.values()):
+    if many and any(done.values()) and style != "--json":
         console = Console()
         console.print(table_of(step, [row for row in done.values() if row], console.width))
 
@@ -89,29 +91,40 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def help_of(step: str) -> str:
-    """Usage of `scripts/<step>.py`: what it measures, the choices of its groups, and its flags."""
-    script = sys.modules["__main__"].__doc__ or ""
+    """Usage of `mfulab run <step>`: what it measures, the choices of its groups, and its flags."""
+    does = (sys.modules[MEASUREMENTS[step].config.__module__].__doc__ or "").strip()
     fields = MEASUREMENTS[step].config.model_fields
     groups = sorted(keys.groups(CONFIG) & set(fields))
     choices = [f"  {group}={'|'.join(keys.choices(CONFIG, group))}" for group in groups]
     others = ", ".join(name for name in fields if name not in groups)
     return "\n".join(
-        [script.strip(), "", "Groups, one option of each:", *choices, "", f"Keys: {others} (config/README.md)", FLAGS]
+        [
+            f"mfulab run {step} [KEY=VALUE]…",
+            "",
+            does,
+            "",
+            "Groups, one option of each:",
+            *choices,
+            "",
+            f"Keys: {others} (config/README.md)",
+            FLAGS,
+        ]
     )
 
 
-def _measure(step: str, composition: Composition, done: dict[str, Mapping[str, Any]], whole: bool | None) -> None:
+def _measure(step: str, composition: Composition, done: dict[str, Mapping[str, Any]], style: str | None) -> None:
     """Measures one composed run of `step`, after what its numbers are joined with where that is not there yet.
 
-    `whole` shows the whole row, or its summary; None shows neither, as of a sweep.
+    Shows the row's summary, or the row in one `style` of `OWN`; with None nothing, as in a sweep.
     """
+    progress = sys.stderr if style == "--json" else sys.stdout
     composition = replace(
         composition, base={**composition.base, "steps": [step], "replicates": 1, "ceiling_replicates": 1}
     )
     plan = runs.plan(composition, *place(composition.base), emulated(composition.base))
     for excluded in plan.excluded:
         if excluded["run"] not in done:
-            print(f"left out: {excluded['run']}: {excluded['because']}")
+            print(f"left out: {excluded['run']}: {excluded['because']}", file=progress)
         done[excluded["run"]] = {}
     wanted = [
         run
@@ -127,7 +140,7 @@ def _measure(step: str, composition: Composition, done: dict[str, Mapping[str, A
         expected = expected_s(run)
         about = f" · about {duration(expected)}" if expected else ""
         counted = f"{number}/{len(wanted)} " if len(wanted) > 1 else ""
-        print(f"{counted}{run.step}: {run.name}{about}", flush=True)
+        print(f"{counted}{run.step}: {run.name}{about}", flush=True, file=progress)
         log, began = config.with_name("log"), time.monotonic()
         with log.open("w") as file:
             command = [sys.executable, "scripts/run.py", run.step, "--config", str(config)]
@@ -135,11 +148,13 @@ def _measure(step: str, composition: Composition, done: dict[str, Mapping[str, A
         if ended:
             print(log.read_text(), file=sys.stderr)
             sys.exit(ended)
-        print(f"    done in {duration(time.monotonic() - began)}", flush=True)
+        print(f"    done in {duration(time.monotonic() - began)}", flush=True, file=progress)
         if run.step == step:
             done[run.folder] = row = _joined(plan, run)
-            if whole is not None:
-                _show(run, row, whole)
+            if style == "--json":
+                print(json.dumps(row, ensure_ascii=False, default=str))
+            elif style is not None:
+                _show(run, row, bool(style))
 
 
 def expected_s(run: Run) -> float | None:

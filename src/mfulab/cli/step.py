@@ -1,12 +1,12 @@
-"""The command line of scripts/<step>.py: a planned run by its config, or any run by Hydra overrides.
+"""One run of a step: a planned one by its config, or any by Hydra overrides.
 
-python scripts/profile_step.py model=resnet18 batch_size=4         one run, and what its numbers are joined with
-python scripts/bench_matmul.py -m experiment=kernels               a sweep, without Snakemake
-python scripts/profile_step.py --config results/…/config.json      what the workflow runs
+mfulab run profile_step model=resnet18 batch_size=4            one run, and what its numbers are joined with
+mfulab run bench_matmul -m experiment=kernels                  a sweep, without Snakemake
+scripts/run.py profile_step --config results/…/config.json     what the workflow runs, without importing click
 """
 
-import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from mfulab.core.errors import ConfigurationError
@@ -14,30 +14,37 @@ from mfulab.runtime.client import REFUSED, USAGE
 
 
 def main(step: str) -> None:
-    """Runs `step` as the arguments of this process say; a mistake in them ends it with one message and status 2."""
+    """Runs `step` as the arguments of this process say, and ends it with the run's status."""
+    sys.exit(run(step, sys.argv[1:]))
+
+
+def run(step: str, words: Sequence[str]) -> int:
+    """Runs `step`; returns the exit status, after one message `USAGE` or, of a planned run, `REFUSED`.
+
+    Args:
+        step: a measurement's name.
+        words: `--config FILE`, then `--failed MESSAGE --after SECONDS` to write the row of a run that ended so; or
+            Hydra's overrides and flags.
+    """
     sys.path.insert(0, str(Path.cwd()))  # a user's own model stands beside the Snakefile
     try:
-        if "--config" in sys.argv[1:]:
-            _planned(step)
+        if "--config" in words:
+            _planned(step, **dict(zip((word[2:] for word in words[::2]), words[1::2], strict=True)))
         else:
             from mfulab.cli import standalone
 
-            standalone.main(step, sys.argv[1:])
+            standalone.main(step, words)
     except ConfigurationError as error:
         print(f"mfulab: {error}", file=sys.stderr)
-        sys.exit(REFUSED if "--config" in sys.argv[1:] else USAGE)
+        return REFUSED if "--config" in words else USAGE
+    return 0
 
 
-def _planned(step: str) -> None:
+def _planned(step: str, config: str, failed: str | None = None, after: str | None = None) -> None:
     from mfulab.runtime import run
 
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--config", type=Path, required=True, help="config.json of the run; its row goes beside it")
-    parser.add_argument("--failed", help="do not measure: write the row of a run that ended with this message")
-    parser.add_argument("--after", type=float, metavar="SECONDS", help="with --failed: how long its process ran")
-    arguments = parser.parse_args()
-    if arguments.failed is None:
-        row = run.measure(step, arguments.config)
+    if failed is None:
+        row = run.measure(step, Path(config))
     else:
-        row = run.record_failure(step, arguments.config, arguments.failed, arguments.after)
+        row = run.record_failure(step, Path(config), failed, float(after) if after else None)
     print(f"{row.status}: {row.run}" + (f": {row.message}" if row.message else ""))

@@ -27,24 +27,20 @@ _PRECISIONS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8")
 def run(
     given: Sequence[str],
     *,
-    style: str = "text",
-    html: str | None = None,
-    peaks: Sequence[str] = (),
-    steps: int | None = None,
-    model: str | None = None,
-    batch_size: int | None = None,
-    sequence_length: int | None = None,
-    precision: str | None = None,
-    language: str = "en",
+    as_json: bool,
+    html: Path | None,
+    peaks: Sequence[str],
+    steps: int | None,
+    model: str | None,
+    batch_size: int | None,
+    sequence_length: int | None,
+    precision: str | None,
+    language: str,
 ) -> int:
-    """Reads, joins and shows; returns 0, 1 where a file could not be read, 2 for a mistake in the options."""
-    try:
-        stated = dict(map(_peak, peaks))
-        paths = files(given)
-        counted = _counted(model, batch_size, sequence_length, precision)
-    except (TraceError, ConfigurationError) as error:
-        print(f"mfulab trace: {error}", file=sys.stderr)
-        return 2
+    """Reads, joins and shows; the status is 1 where a file could not be read."""
+    stated = dict(map(_peak, peaks))
+    paths = files(given)
+    counted = _counted(model, batch_size, sequence_length, precision)
     found: list[Read] = []
     for path in paths:
         try:
@@ -59,12 +55,8 @@ def run(
         row |= trace_columns(row)
     jobs.joined(rows)
     if html:
-        try:
-            _write_page(rows, Path(html), language)
-        except ConfigurationError as error:
-            print(f"mfulab trace: {error}", file=sys.stderr)
-            return 2
-    if style == "json":
+        _write_page(rows, html, language)
+    if as_json:
         for row in rows:
             print(json.dumps(_plain(row), ensure_ascii=False))
     else:

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich import box
-from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -174,18 +173,10 @@ def _table(console: Console, text: Texts, title: str, names: Sequence[str], rows
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=text(title), title_justify="left", title_style="bold")
     words = sum(name in ("operator", "shapes", "kernel") for name in names)
-    widths = [
-        max(map(cell_len, (_label(text, name), *(row[place] for row in rows)))) for place, name in enumerate(names)
-    ]
-    room = console.width - sum(widths[words:]) - 3 * len(names)
-    for place in reversed(range(words)):
-        widths[place] = min(widths[place], max(12, room - (14 if place else 0)))
-        room -= widths[place]
     for place, name in enumerate(names):
-        side: Any = "left" if place < words else "right"
-        table.add_column(_label(text, name), justify=side, no_wrap=True, min_width=widths[place])
+        table.add_column(_label(text, name), justify="left" if place < words else "right", no_wrap=place >= words)
     for row in rows:
-        table.add_row(*(_short(cell, widths[place]) for place, cell in enumerate(row)))
+        table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in row))
     console.print(table)
 
 

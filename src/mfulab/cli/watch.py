@@ -1,5 +1,6 @@
 """`mfulab watch`: the ladder of a running device in a terminal, once a second, whoever keeps it busy."""
 
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from mfulab.cli.export import PrometheusPage, json_line
+from mfulab.core.errors import ConfigurationError
 from mfulab.device import cpu, identity, nvml
 from mfulab.device.emulation import emulated_here
 from mfulab.device.local_peak import local_peak
@@ -121,7 +122,7 @@ def run(
     prometheus: int | None = None,
     console: Console | None = None,
 ) -> int:
-    """Runs until interrupted, or for `count` refreshes; returns the exit status, 2 after a mistake.
+    """Runs until interrupted, or for `count` refreshes; returns the exit status.
 
     Args:
         device: cpu, cuda or auto.
@@ -134,15 +135,12 @@ def run(
     """
     console = console or Console()
     with ExitStack() as stack:
-        try:
-            kind = _checked(device, pid, interval_s)
-            page = stack.enter_context(PrometheusPage(prometheus)) if prometheus is not None else None
-        except (ValueError, OSError, OverflowError) as error:
-            where = f"--prometheus {prometheus}: " if not isinstance(error, ValueError) else ""
-            print(f"mfulab: {where}{error}", file=sys.stderr)
-            return 2
-        if page:
-            print(f"Prometheus: {page.address}", file=sys.stderr)
+        kind = _checked(device, pid, interval_s)
+        page = None
+        if prometheus is not None:
+            from mfulab.cli.export import prometheus_page
+
+            page = stack.enter_context(prometheus_page(prometheus))
         gpu = identity.cuda_devices()[0] if kind == "cuda" else None
         name, uuid = (gpu.name, gpu.uuid) if gpu else (cpu.cpu().name, "")
         source = frames(kind, uuid, pid, lambda: time.sleep(interval_s))
@@ -152,11 +150,11 @@ def run(
                 shown = [rate for rate in rates() if pid in (None, rate.pid)]
                 sample = sample_of(name, uuid, readings, shown, time.time())
                 if page:
-                    page.show(sample)
+                    page.sample = sample
                 if live:
                     live.update(picture(sample, readings, facts), refresh=True)
                 else:
-                    console.print(json_line(sample), soft_wrap=True, highlight=False, markup=False)
+                    print(json.dumps(sample, ensure_ascii=False), flush=True)
                 if number == count:
                     break
         except KeyboardInterrupt:
@@ -167,15 +165,15 @@ def run(
 
 
 def _checked(device: Any, pid: int | None, interval_s: float) -> str:
-    """`cpu` or `cuda`; raises ValueError for what cannot be watched."""
+    """Gives `cpu` or `cuda`. Raises ConfigurationError for what cannot be watched."""
     if interval_s <= 0:
-        raise ValueError(f"--interval {interval_s:g}: give seconds above 0")
+        raise ConfigurationError(f"--interval {interval_s:g}: give seconds above 0")
     if pid is not None and not psutil.pid_exists(pid):
-        raise ValueError(f"--pid {pid}: there is no such process")
+        raise ConfigurationError(f"--pid {pid}: there is no such process")
     try:
         return identity.resolve(device)
     except identity.NoDeviceError as error:
-        raise ValueError(str(error)) from error
+        raise ConfigurationError(str(error)) from error
 
 
 def _gpu_line(line: dict[str, float | None]) -> str:

@@ -8,6 +8,7 @@ EXTRAS = {
     "numpy": "trace",
     "torch": "torch",
     "threadpoolctl": "torch",
+    "prometheus_client": "prometheus",
     "transformers": "pipeline",
     "pandas": "pipeline",
 }

@@ -2,7 +2,7 @@
 
 import atexit
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -75,10 +75,8 @@ def _modules(arguments: Any) -> list[torch.nn.Module]:
     """The modules among arguments and in the attributes of objects among them, none inside another."""
     found: list[torch.nn.Module] = []
     for leaf in tree_leaves(arguments):
-        if isinstance(leaf, torch.nn.Module):
-            found.append(leaf)
-        elif not isinstance(leaf, torch.Tensor | torch.optim.Optimizer):
-            held: Iterable[Any] = vars(leaf).values() if hasattr(leaf, "__dict__") else ()
-            found += [value for value in held if isinstance(value, torch.nn.Module)]
+        is_holder = not isinstance(leaf, torch.nn.Module | torch.Tensor | torch.optim.Optimizer)
+        held = vars(leaf).values() if is_holder and hasattr(leaf, "__dict__") else [leaf]
+        found += [value for value in held if isinstance(value, torch.nn.Module)]
     inner = {id(child) for module in found for child in module.modules() if child is not module}
     return list({id(module): module for module in found if id(module) not in inner}.values())

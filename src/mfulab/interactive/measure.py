@@ -1,15 +1,15 @@
 """The ladder of whatever runs in a `with` block: for your own training loop, with no pipeline around it."""
 
+import functools
 import json
 import math
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -17,18 +17,16 @@ from mfulab.core.groups import DeviceConfig
 from mfulab.core.language import LANGUAGES
 from mfulab.device.compute import is_first_rank
 from mfulab.device.samplers.memory import PeakMemory
-from mfulab.device.samplers.reading import Readings, first_available, sampling
+from mfulab.device.samplers.reading import Reading, Readings, first_available, sampling
 from mfulab.device.samplers.selection import per_step, samplers_for
 from mfulab.device.samplers.series import Series
-from mfulab.interactive.columns import shares, times
-from mfulab.interactive.kinds import describe
-from mfulab.interactive.laps import merged, over_ranks
+from mfulab.interactive import row
+from mfulab.interactive.costs import Cost, describe
 from mfulab.interactive.peaks import peaks_of
 from mfulab.interactive.phases import Phases
 from mfulab.interactive.published import Published
+from mfulab.interactive.row import Mark, Step, What, Work
 from mfulab.interactive.show import show
-from mfulab.interactive.steps import Mark, Step, What, samples_of, stretches, timed
-from mfulab.interactive.work import Work, counted_work, given_work, work_of_batch
 from mfulab.mfu import headroom
 from mfulab.tables.verdict import Verdict, judge
 from mfulab.timing.clocks import clock_for
@@ -44,11 +42,28 @@ _METRICS = {
     "samples_per_second": "samples_per_s",
 }
 
+R = TypeVar("R")
 Models = torch.nn.Module | Sequence[torch.nn.Module] | Mapping[str, torch.nn.Module]
 
 
 class MeasureWarning(UserWarning):
     """Something in a block could not be measured; the loop itself went on."""
+
+
+def _while_open(method: Callable[..., R]) -> Callable[..., R | None]:
+    """Makes a method do nothing outside the block; after its errors the loop goes on, and the window closes."""
+
+    @functools.wraps(method)
+    def safe(self: "Measurement", *given: Any) -> R | None:
+        if self._open is not None:
+            try:
+                return method(self, *given)
+            except Exception as error:
+                _warn(f"measuring stopped: {type(error).__name__}: {error}")
+                self.__exit__(type(error), error, error.__traceback__)
+        return None
+
+    return safe
 
 
 class Measurement:
@@ -140,7 +155,7 @@ class Measurement:
             return self
         Measurement._running = self
         with ExitStack() as undo:
-            undo.callback(self._release)
+            undo.callback(setattr, Measurement, "_running", None)
             try:
                 self._begin(undo)
             except Exception as error:
@@ -163,7 +178,8 @@ class Measurement:
         self._memory = PeakMemory(self.device)
         self._phases.open()
         undo.callback(self._phases.close)
-        self._published = undo.enter_context(Published(self.device))
+        self._published = Published(self.device)
+        undo.callback(self._published.close)
         self._settled = False
         self._settle()
         self._mark("begin")
@@ -184,36 +200,24 @@ class Measurement:
     def _watch(self) -> None:
         self._sampled = self._watching.enter_context(sampling(self._samplers))
 
+    @_while_open
     def step(self) -> None:
         """Marks the end of a step; then steps are counted by these calls alone."""
-        with self._goes_on() as is_open:
-            if is_open:
-                self._phases.begin()
-                self._mark("step")
-                self._published.tell(self._phases, self._dtype)
+        self._phases.begin()
+        self._mark("step")
+        self._published.note_step(self._phases, self._dtype)
 
+    @_while_open
     def note(self, batch: Any) -> None:
         """Distinguishes steps with other shapes, before a step that calls no model given to the window with `batch`."""
-        with self._goes_on() as is_open:
-            if is_open:
-                kind, leading = describe(batch)
-                self._phases.begin(kind._replace(words=("forward", *kind.words)), leading)
+        kind, leading = describe(batch)
+        self._phases.begin(kind._replace(words=("forward", *kind.words)), leading)
 
+    @_while_open
     def skip(self) -> None:
         """Leaves out what ran since the last step: a checkpoint written, an evaluation."""
-        with self._goes_on() as is_open:
-            if is_open:
-                self._phases.begin()
-                self._mark("skip")
-
-    @contextmanager
-    def _goes_on(self) -> Iterator[bool]:
-        """The loop goes on after an error of measuring: a message, and the window closes."""
-        try:
-            yield self._open is not None
-        except Exception as error:
-            _warn(f"measuring stopped: {type(error).__name__}: {error}")
-            self.__exit__(type(error), error, error.__traceback__)
+        self._phases.begin()
+        self._mark("skip")
 
     def _mark(self, what: What) -> None:
         self._settle()
@@ -238,9 +242,6 @@ class Measurement:
             except Exception as failure:  # a terminal that has no such letters
                 _warn(f"the ladder could not be printed: {type(failure).__name__}: {failure}")
 
-    def _release(self) -> None:
-        Measurement._running = None
-
     def lap(self) -> dict[str, float]:
         """Numbers for a logger over the steps since the last lap, after `step()`; empty without one.
 
@@ -248,14 +249,15 @@ class Measurement:
         `step_time` in s, `samples_per_second`, and the verdict as `verdict/<cause>` = 1. `row` and `verdict` hold the
         lap's until the block ends. On a GPU it waits for the device.
         """
-        steps: list[Step] = []
-        with self._goes_on() as is_open:
-            if is_open:
-                steps = self._cut()
-                if steps:
-                    self._fill(self._laps[-1][1], steps, last=False)
-                self._watch()
-                self._mark("begin")
+        return self._lap() or {}
+
+    @_while_open
+    def _lap(self) -> dict[str, float]:
+        steps = self._cut()
+        if steps:
+            self._fill(self._laps[-1][1], steps, last=False)
+        self._watch()
+        self._mark("begin")
         return self.metrics() if steps else {}
 
     def metrics(self) -> dict[str, float]:
@@ -272,7 +274,7 @@ class Measurement:
             `ranks`, `tflop_s`, `mfu_percent`, `hfu_percent`, `slowest_rank`, `rank_mfu_percent`, `rank_step_s`;
             None for what a rank does not know.
         """
-        return over_ranks(self.row)
+        return row.over_ranks(self.row)
 
     def _finish(self, whole: bool) -> None:
         if not whole:
@@ -285,7 +287,7 @@ class Measurement:
         if not self._steps:
             _warn("no model given to the window was called inside it; call window.step() after each step")
             return
-        self._fill({**merged(self._laps), **traced}, self._steps)
+        self._fill({**row.merged(self._laps), **traced}, self._steps)
 
     def _cut(self) -> list[Step]:
         """Ends a lap: its steps, which are kept with what the samplers read over it."""
@@ -295,10 +297,10 @@ class Measurement:
         phases, self._phases.done = self._phases.done, []
         marks, self._marks = self._marks, []
         steps = []
-        for seconds, part in stretches(marks, self._clock.intervals()):
+        for seconds, part in row.stretches(marks, self._clock.intervals()):
             inside = phases[part]
             counted = any(phase.counted for phase in inside)
-            steps.append(Step(seconds, self._phases.cost(inside), samples_of(inside), counted))
+            steps.append(Step(seconds, self._phases.cost(inside), row.samples_of(inside), counted))
         self._steps += steps
         if steps:
             readings = first_available(self._sampled) | {"memory_bytes": self._memory.read()}
@@ -306,15 +308,16 @@ class Measurement:
         return steps
 
     def _fill(self, readings: Readings, steps: Sequence[Step], last: bool = True) -> None:
-        chosen = timed(steps)
+        # Counting slows a step down, so that its time is no measure beside others.
+        chosen = [step for step in steps if not step.counted] or steps
         self.readings = per_step(readings, len(chosen))
         self.row = {name: reading.value for name, reading in self.readings.items()}
-        self.row |= times(chosen, self.readings, self.device)
+        self.row |= row.times(chosen, self.readings, self.device)
         self.row["counted_steps"] = sum(step.counted for step in steps)
         self.row["only_counted"] = all(step.counted for step in steps)
-        peaks = partial(peaks_of, self.device, given=self._given, ceiling_s=self._ceiling_s, anew=last)
+        peaks = functools.partial(peaks_of, self.device, given=self._given, ceiling_s=self._ceiling_s, anew=last)
         work, clock_mhz = self._work(chosen), self.row.get("clock_mhz")
-        columns, reasons = shares(work, self._dtype(), self.device, self._devices, clock_mhz, peaks)
+        columns, reasons = row.shares(work, self._dtype(), self.device, self._devices, clock_mhz, peaks)
         self.row |= columns
         self.readings |= reasons
         if self._trace and self._trace.analysis:
@@ -326,10 +329,11 @@ class Measurement:
 
     def _work(self, steps: Sequence[Step]) -> Work:
         if self._given_flops is not None:
-            return given_work(steps, self._given_flops)
+            formats = {(self._dtype(), False): int(self._given_flops)}
+            return row.same_work(steps, Cost(formats, formats), Reading(self._given_flops, "", "given"))
         if self._batch is not None:
-            return work_of_batch(steps, self.models, self._batch)
-        return counted_work(steps, self._phases)
+            return row.work_of_batch(steps, self.models, self._batch)
+        return row.counted_work(steps, self._phases)
 
     def _dtype(self) -> torch.dtype:
         parameters = (parameter.dtype for model in self.models for parameter in model.parameters())
@@ -337,14 +341,9 @@ class Measurement:
 
 
 def _listed(model: Models | None) -> list[torch.nn.Module]:
-    if model is None:
-        return []
-    given: Iterable[Any] = [model]
-    if isinstance(model, Mapping):
-        given = model.values()
-    elif not isinstance(model, torch.nn.Module):
-        given = model
-    models = list(given)
+    if model is None or isinstance(model, torch.nn.Module):
+        return [] if model is None else [model]
+    models = list(model.values() if isinstance(model, Mapping) else model)
     for each in models:
         if not isinstance(each, torch.nn.Module):
             raise TypeError(f"model={type(each).__name__}: give a torch.nn.Module, or a list or dictionary of them")

@@ -1,19 +1,70 @@
-"""Peak of what a window multiplied: of one format, or of several, weighted by their FLOPs."""
+"""Peaks of what a window multiplied, weighted by FLOPs, and the best matmul, measured in the user's own process."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import DeviceConfig
-from mfulab.device.compute import allowed_precision, emulated
+from mfulab.device.compute import allowed_precision, emulated, matmuls_in
 from mfulab.device.local_peak import peak_of
 from mfulab.device.peaks import Peak
+from mfulab.device.samplers.reading import first_available, sampling
+from mfulab.device.samplers.selection import samplers_for
 from mfulab.flops.formulas import weighted_peak_flop_s
-from mfulab.interactive.ceiling import Ceiling, measured_ceiling
-from mfulab.interactive.kinds import Format
+from mfulab.interactive.costs import Format
+from mfulab.tables.verdict import OTHERS
+from mfulab.timing.best_matmul import fastest_matmul, sweep_matmuls
+
+
+class Ceiling(NamedTuple):
+    """TFLOP/s of the best matmul, None without one in the format; the share of the CPUs that others took meanwhile."""
+
+    tflop_s: float | None
+    other_processes_percent: float | None = None
+    other_processes: float | None = None
+
+    @property
+    def disturbed(self) -> bool:
+        """Says whether others slowed it down, so that it reads too low, and MFU of it too high."""
+        return (self.other_processes_percent or 0) >= OTHERS or (self.other_processes or 0) >= 1
+
+
+_known: dict[tuple[str, str, int], Ceiling] = {}
+
+
+def measured_ceiling(device: torch.device, precision: str, threads: int, limit_s: float, anew: bool = True) -> Ceiling:
+    """The ceiling of as many threads, measured once a process; anew where others disturbed it, of which the best stays.
+
+    Without `anew`, in the middle of a training, one that was disturbed is good enough for now.
+
+    Neighbours can only slow a matmul down: the fastest is the nearest.
+    """
+    key = str(device), precision, threads
+    for _ in range(2):
+        before = _known.get(key)
+        if before is not None and not (anew and before.disturbed):
+            break
+        found = _measure(device, precision, limit_s)
+        better = before is None or not found.disturbed or (found.tflop_s or 0) > (before.tflop_s or 0)
+        _known[key] = found if better or before is None else before
+        if found.tflop_s is None:
+            break
+    return _known[key]
+
+
+def _measure(device: torch.device, precision: str, limit_s: float) -> Ceiling:
+    try:
+        with sampling(samplers_for(device)) as sampled, matmuls_in(precision):
+            rate = fastest_matmul(sweep_matmuls(precision, device, limit_s), device).tflop_s
+    except UnsupportedError:
+        return Ceiling(None)
+    readings = first_available(sampled)
+    values = {name: reading.value for name, reading in readings.items()}
+    return Ceiling(rate, values.get("other_processes_percent"), values.get("other_processes"))
 
 
 @dataclass(frozen=True)
@@ -52,58 +103,43 @@ def peaks_of(
         anew: whether to measure a ceiling again that others disturbed.
     """
     needed, done = by_precision(device, formats), by_precision(device, executed)
-    under = {name: _under(name, device, given) for name in (*needed, *done)}
-    threads = torch.get_num_threads()
-    names = list(dict.fromkeys(under.values()))
+    under = {  # the format whose peak stands under each: fp32 where the device emulates it and no peak is given
+        name: "fp32" if name not in given.peak_tflop_s and emulated(name, device) else name for name in (*needed, *done)
+    }
+    divided, divided_done = (_added((under[name], flops) for name, flops in each.items()) for each in (needed, done))
+    names = dict.fromkeys(under.values())
+    threads, each_s = torch.get_num_threads(), ceiling_s / len(names)
     computed = {name: peak_of(device, threads, name, given) for name in names}
-    each_s = ceiling_s / len(names)
     ceilings = {name: measured_ceiling(device, name, threads, each_s, anew) for name in names} if ceiling_s else {}
-    divided, whole = _by_peak(needed, under), sum(needed.values())
-    row = _row(divided, computed, ceilings)
+    row, whole, main = _row(divided, computed, ceilings), sum(needed.values()), max(needed, key=needed.__getitem__)
     weights = {name: round(flops / whole, 4) for name, flops in needed.items()} if whole else {}
-    disturbed = [one.other_processes_percent for one in ceilings.values() if one.disturbed]
+    disturbed = [one.other_processes_percent or 0.0 for one in ceilings.values() if one.disturbed]
     columns = {
-        "effective_precision": most(needed),
-        "peak_precision": under[most(needed)],
+        "effective_precision": main,
+        "peak_precision": under[main],
         "peak_tflop_s": row["computed_tflop_s"],
         "peak_clock_mhz": row["computed_clock_mhz"],
         "peak_weights": json.dumps(weights) if weights else None,
         "ceiling_tflop_s": row["measured_tflop_s"],
-        "ceiling_other_processes_percent": max((one or 0.0 for one in disturbed), default=None),
+        "ceiling_other_processes_percent": max(disturbed, default=None),
     }
-    return WeightedPeaks(
-        row,
-        _row(_by_peak(done, under), computed, ceilings),
-        columns,
-        "; ".join(dict.fromkeys(peak.reason for name, peak in computed.items() if divided.get(name) and peak.reason)),
-    )
-
-
-def _under(precision: str, device: torch.device, given: DeviceConfig) -> str:
-    """The format whose peak stands under FLOPs of `precision`: fp32 where the device emulates it and none is given."""
-    return "fp32" if precision not in given.peak_tflop_s and emulated(precision, device) else precision
-
-
-def _by_peak(flops: Mapping[str, int], under: Mapping[str, str]) -> dict[str, int]:
-    """The same FLOPs by the format whose peak stands under them."""
-    found: dict[str, int] = {}
-    for name, count in flops.items():
-        found[under[name]] = found.get(under[name], 0) + count
-    return found
+    reasons = dict.fromkeys(peak.reason for name, peak in computed.items() if divided.get(name) and peak.reason)
+    return WeightedPeaks(row, _row(divided_done, computed, ceilings), columns, "; ".join(reasons))
 
 
 def by_precision(device: torch.device, formats: Mapping[Format, int]) -> dict[str, int]:
     """FLOPs by the format that this device's matmuls use, as torch's switches stand."""
+    return _added(
+        (allowed_precision(dtype, device, convolutions), flops) for (dtype, convolutions), flops in formats.items()
+    )
+
+
+def _added(flops: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Sums by name."""
     found: dict[str, int] = {}
-    for (dtype, convolutions), flops in formats.items():
-        name = allowed_precision(dtype, device, convolutions)
-        found[name] = found.get(name, 0) + flops
+    for name, count in flops:
+        found[name] = found.get(name, 0) + count
     return found
-
-
-def most(flops: Mapping[str, int]) -> str:
-    """The format of most FLOPs, the first of equals."""
-    return max(flops, key=lambda name: flops[name])
 
 
 def _row(flops: Mapping[str, int], peaks: Mapping[str, Peak], ceilings: Mapping[str, Ceiling]) -> dict[str, Any]:
@@ -115,7 +151,7 @@ def _row(flops: Mapping[str, int], peaks: Mapping[str, Peak], ceilings: Mapping[
 
     return {
         "computed_tflop_s": weighted(lambda name: peaks[name].spec),
-        "computed_clock_mhz": peaks[most(flops)].spec_clock_mhz,
+        "computed_clock_mhz": peaks[max(flops, key=flops.__getitem__)].spec_clock_mhz,
         "max_clock_tflop_s": weighted(lambda name: peaks[name].max_clock),
         "measured_tflop_s": weighted(lambda name: ceilings[name].tflop_s) if ceilings else None,
     }

@@ -6,6 +6,7 @@ the first of their kind cost. One that began like a counted one and ran otherwis
 """
 
 import itertools
+import operator
 import sys
 import threading
 import weakref
@@ -21,27 +22,18 @@ from torch.optim import optimizer as optimizer_hooks
 from mfulab.flops.counter import Operations
 from mfulab.flops.layers import LayerTracker
 from mfulab.flops.useful import RealTokens
+from mfulab.interactive import structure
+from mfulab.interactive.costs import Cost, Kind, KnownCosts, describe
 from mfulab.interactive.counting import LoopCounter, states_kept_apart
-from mfulab.interactive.kinds import Cost, Kind, describe
-from mfulab.interactive.known import KnownCosts
-from mfulab.interactive.now import (
-    graphs_compiled,
-    holds_compiled,
-    is_compiled,
-    number,
-    real_tokens_of,
-    sequence_number,
-    state,
-    vmapped,
-)
-from mfulab.interactive.structure import Structure, graph_hash, guarded, nodes_of
+from mfulab.interactive.structure import Inside, Structure
 
 MOST_PENDING = 4096  # forward passes that one backward pass can go through and still be told apart
 MOST_RUNS = 8  # backward passes in a row after which what follows is told apart
+_IS_TRAINED = operator.attrgetter("requires_grad")
 _OUTSIDE, _FAILED = Kind(("outside",), ()), Kind(("failed",), ())
 
 
-@dataclass
+@dataclass(slots=True)
 class Phase:
     """One phase: the kind that it began as, what it turned out to be, and the samples that went forward in it.
 
@@ -78,7 +70,7 @@ class Phases:
     ) -> None:
         self._models, self._on_forward, self._on_optimizer, self._counting = models, on_forward, on_optimizer, counting
         self._trainable = [list(model.parameters()) for model in models]
-        self._compiled = any(is_compiled(module) for model in models for module in model.modules())
+        self._compiled = any(structure.is_compiled(module) for model in models for module in model.modules())
         self._of_compiled: set[tuple[Any, ...]] = set()
         self._of_operators: set[tuple[Any, ...]] = set()
         self._time_first: set[tuple[Any, ...]] = set()
@@ -138,12 +130,13 @@ class Phases:
         if self._running:
             self.failure = self.failure or "a step ended inside a backward pass"
             return
-        now = state(self._counter)
+        now = structure.state(self._counter)
         self._end((kind.words[0], *now))
         if kind is _OUTSIDE:
             self._runs = 0
-        entry = kind._replace(words=(*kind.words, *now))
-        self._current = Phase(entry, entry, batch, began=sequence_number())
+        # A number stands for all words of a kind, which are many to compare in each of the looks at what is known.
+        entry = Kind((kind.words[0], self._name((*kind.words, *now))), kind.sizes, kind.shapes)
+        self._current = Phase(entry, entry, batch, began=structure.sequence_number())
         self._decide()
 
     def forget(self) -> None:
@@ -186,7 +179,7 @@ class Phases:
                 self._pending.append(self._current)
             if self._counter not in (None, before):
                 self._counter.layers.begin(module)
-            if self._counter is not None and (real := real_tokens_of(arguments, keywords)) is not None:
+            if self._counter is not None and (real := structure.real_tokens_of(arguments, keywords)) is not None:
                 self._real[self._current.entry] = real
         finally:
             self._on_forward()
@@ -194,15 +187,17 @@ class Phases:
     def _forward_kind(self, place: int, module: torch.nn.Module, given: Kind) -> Kind:
         device = next((each.device.type for each in self._trainable[place]), "cpu")
         autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-        trained = sum(each.requires_grad for each in self._trainable[place])
-        return Kind(("forward", place, module.training, autocast, trained, *given.words), (*given.sizes, *vmapped()))
+        trained = sum(map(_IS_TRAINED, self._trainable[place]))
+        return Kind(
+            ("forward", place, module.training, autocast, trained, *given.words), (*given.sizes, *structure.vmapped())
+        )
 
     def _after(self, *_: Any) -> None:
         if not self._own_thread():
             return
         self._depth = max(0, self._depth - 1)
         if not self._depth and not self._running:
-            self._current.left = sequence_number()
+            self._current.left = structure.sequence_number()
         # Hooks are also called for a forward pass that failed.
         if sys.exc_info()[1] not in (None, self._handled) and not self._depth and not self._running:
             self._pending = self._pending[:-1] if torch.is_grad_enabled() else self._pending
@@ -244,10 +239,11 @@ class Phases:
         # A second backward pass goes through the same forward passes.
         passed = self._pending or (self._passed if self.forwards else []) or [self._current]
         first = passed[0].began
-        nodes = max(0, number(outputs) - first)
+        nodes = max(0, structure.number(outputs) - first)
         if compiled := self._of_compiled_code(passed, nodes, outputs):
             nodes = 0  # under the counter the same forward pass makes a graph of its own operators
-        self._end(("backward",), 0 if compiled else self._made(nodes, outputs))
+        inside = self._structure.take()
+        self._end(("backward",), 0 if compiled else self._made(nodes, outputs, inside), inside)
         words: list[Any] = ["backward"]
         sizes: list[int] = []
         shapes = 0
@@ -259,23 +255,23 @@ class Phases:
             words.append(object())  # equal to none
         self._passed, self._pending = passed, []
         if compiled:
-            self._of_compiled.add((*words, *state(self._counter)))
+            self._of_compiled.add(("backward", self._name((*words, *structure.state(self._counter)))))
         # How many nodes the graph has since the first forward pass began tells losses apart.
         self.begin(Kind(tuple(words), (*sizes, nodes), shapes))
         if self._current.counted:
-            leaves = (getattr(node, "variable", None) for node in nodes_of(outputs))
+            leaves = (getattr(node, "variable", None) for node in structure.nodes_of(outputs))
             self._leaves = [weakref.ref(leaf) for leaf in leaves if leaf is not None]
 
-    def _made(self, nodes: int, outputs: Any) -> int:
+    def _made(self, nodes: int, outputs: Any, inside: Inside) -> int:
         """The part of the graph that costs FLOPs and that no model's forward made, in short.
 
         It is looked through once for as many nodes made by as many modules, and each time where no module tells.
         """
         ended = [*self._pending, self._current]
-        seen = self._current.entry, self._structure.modules, nodes, len(ended)
-        if not (self._structure.calls and seen in self._graphs_seen):
+        seen = self._current.entry, inside.modules, nodes, len(ended)
+        if not (inside.modules and seen in self._graphs_seen):
             spans = [(phase.began, phase.left) for phase in ended if phase.left is not None]
-            self._graphs_seen[seen] = graph_hash(outputs, ended[0].began, spans)
+            self._graphs_seen[seen] = structure.graph_hash(outputs, ended[0].began, spans)
         return self._graphs_seen[seen]
 
     def _after_backward(self, found: Any) -> None:
@@ -296,9 +292,9 @@ class Phases:
         if self._compiled or words <= self._of_compiled:
             return True
         graph = (frozenset(words), nodes)
-        if not graphs_compiled() or graph in self._of_operators:
+        if not structure.graphs_compiled() or graph in self._of_operators:
             return False
-        if holds_compiled(outputs):
+        if structure.holds_compiled(outputs):
             self._of_compiled |= words
             return True
         self._of_operators.add(graph)
@@ -333,16 +329,16 @@ class Phases:
         if wanted and self._counter is None:
             self._start_counting()
         phase.counted = wanted
-        self._graphs = graphs_compiled()
+        self._graphs = structure.graphs_compiled()
 
-    def _end(self, ender: tuple[Any, ...] = (), graph: int | None = None) -> None:
+    def _end(self, ender: tuple[Any, ...] = (), graph: int | None = None, inside: Inside | None = None) -> None:
         # `ender` is what begins instead, and the state then; empty at the end of all, it is taken for the usual one.
         # `graph` is a hash of what was made outside the model; without it the number of nodes shows it.
         phase, self._current = self._current, _DONE
         if phase is _DONE:
             return
         self.done.append(phase)
-        inside = self._structure.take()
+        inside = inside or self._structure.take()
         if phase.entry is not _FAILED and self._counting:
             entry = phase.entry
             # What ran outside modules shows by its place alone without gradients, by the graph before a backward pass.
@@ -350,7 +346,7 @@ class Phases:
                 ender = ("graph",)
             ender = self._enders[entry.words] = ender or self._enders.get(entry.words, ())
             if not self._is_of_compiled(entry):
-                end = sequence_number() if graph is None else phase.began
+                end = structure.sequence_number() if graph is None else phase.began
                 nodes = (end if phase.left is None else phase.left) - phase.began if torch.is_grad_enabled() else 0
                 shapes = hash((entry.shapes, inside.shapes)) if inside.shapes else entry.shapes
                 words, sizes = (*entry.words, ender, inside.modules, graph or 0), (*entry.sizes, nodes, inside.elements)
@@ -371,7 +367,7 @@ class Phases:
             self._counter.follow((), ())
 
     def _saw_all(self) -> bool:
-        return self._counter is not None and self._counter.sees_all and self._graphs == graphs_compiled()
+        return self._counter is not None and self._counter.sees_all and self._graphs == structure.graphs_compiled()
 
     def _start_counting(self) -> None:
         models = torch.nn.ModuleDict({str(place): model for place, model in enumerate(self._models)})
@@ -393,7 +389,7 @@ class Phases:
             self.failure = f"{type(error).__name__}: {error}"
             self._stop_counting()
 
-        return guarded(hook, failed)
+        return structure.guarded(hook, failed)
 
 
 _DONE = Phase(_OUTSIDE, _OUTSIDE)

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -60,25 +59,21 @@ def rates(now: Callable[[], float] = time.time) -> list[Rate]:
 
 
 class Published:
-    """Publishes between `with` and its end, on the host's clock: nothing waits for the device."""
+    """Publishes until `close`, on the host's clock: nothing waits for the device."""
 
     def __init__(self, device: Any, now: Callable[[], float] = time.perf_counter) -> None:
         self._device, self._now = device, now
         self._file = folder() / f"{os.getpid()}.json"
-
-    def __enter__(self) -> "Published":
-        self._seen, self._steps, self._last = 0, 0, self._now()
+        self._seen, self._steps, self._last = 0, 0, now()
         with suppress(OSError):
             self._file.parent.mkdir(mode=0o700, exist_ok=True)
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Removes what was published."""
         with suppress(OSError):
             self._file.unlink()
 
-    def tell(self, phases: "Phases", dtype: Any) -> None:
+    def note_step(self, phases: "Phases", dtype: Any) -> None:
         """Publishes what ran since the last time, where a second has passed, no step was counted and all are known."""
         self._steps += 1
         passed = self._now() - self._last
@@ -92,7 +87,7 @@ class Published:
             return
         from mfulab.interactive.peaks import by_precision
 
-        formats = by_precision(self._device, cost.formats or {(dtype(), False): cost.model})
+        formats = by_precision(self._device, cost.formats or {(dtype(), False): 0})
         rate = Rate(
             os.getpid(),
             Path(sys.argv[0]).name,

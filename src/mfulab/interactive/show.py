@@ -1,6 +1,6 @@
 """The ladder on a terminal: one line a rung, from busy to useful, with a bar, and why what is missing is missing."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rich.console import Console, Group
@@ -68,16 +68,18 @@ def facts_line(values: Mapping[str, Any], language: str = "en") -> str:
         )
         if abs(mean - values["time_s"]) > MEAN_APART * values["time_s"]:
             parts.append(text("mean", ms=f"{1e3 * mean:.3f}"))
-    if values.get("samples_per_s") is not None:
-        parts.append(text("samples", rate=f"{values['samples_per_s']:.1f}"))
-    if values.get("tflop_s") is not None:
-        parts.append(text("rate", tflops=f"{values['tflop_s']:.3g}", precision=values.get("effective_precision")))
-    if values.get("power_w") is not None:
-        parts.append(text("power", watts=values["power_w"]))
-    if values.get("energy_j") is not None:
-        parts.append(text("energy", joules=f"{values['energy_j']:.3g}"))
-    if values.get("memory_bytes") is not None:
-        parts.append(text("memory", gigabytes=f"{values['memory_bytes'] / 1e9:.2f}"))
+    rest: dict[str, Callable[[float], dict[str, Any]]] = {
+        "samples_per_s": lambda rate: {"key": "samples", "rate": f"{rate:.1f}"},
+        "tflop_s": lambda rate: {
+            "key": "rate",
+            "tflops": f"{rate:.3g}",
+            "precision": values.get("effective_precision"),
+        },
+        "power_w": lambda watts: {"key": "power", "watts": watts},
+        "energy_j": lambda joules: {"key": "energy", "joules": f"{joules:.3g}"},
+        "memory_bytes": lambda size: {"key": "memory", "gigabytes": f"{size / 1e9:.2f}"},
+    }
+    parts += [text(**told(value)) for name, told in rest.items() if (value := values.get(name)) is not None]
     if values.get("counted_steps") and not values.get("only_counted"):
         parts.append(text("counted", count=values["counted_steps"]))
     return " · ".join(parts)

@@ -1,17 +1,23 @@
-"""Structure of a phase, noted cheaply: modules called, in order, what they are given, and the graph they make."""
+"""Structure of a phase, noted cheaply: modules called, in order, what they are given, the graph, the thread's state."""
 
+import math
+import sys
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
-from torch.nn.modules import module as global_hooks
 from torch.nn.utils.rnn import PackedSequence
+from torch.utils._python_dispatch import _disable_current_modes
 
-from mfulab.flops.layers import compiled_models_unwarned
+from mfulab.flops.useful import RealTokens, real_tokens
+from mfulab.interactive.counting import LoopCounter, modes_of_loop
 
+_function_modes = torch._C._len_torch_function_stack
+MOST_NOTED = 4096  # calls of modules after which what was noted is made a hash
 # Autograd's names of operators that cost no FLOPs of a model: elementwise ones, sums, views, losses.
 CHEAP = frozenset(
     """
@@ -42,73 +48,120 @@ class Structure:
     """
 
     def __init__(self, models: Sequence[torch.nn.Module]) -> None:
-        self._thread = threading.get_ident()
         self._roots = frozenset(map(id, models))
-        self.modules = self._shapes = self._elements = self.calls = 0
+        self._noted: list[Any] = []
+        self._given: list[torch.Size] = []
         self._leading: tuple[int, ...] = ()
 
-    @contextmanager
-    def noted(self) -> Iterator[None]:
-        """Inside it module calls are noted; hooks are global ones, which the fast paths of torch's own layers allow."""
-        handle = global_hooks.register_module_forward_pre_hook(self._called)
-        try:
-            with compiled_models_unwarned():
-                yield
-        finally:
-            handle.remove()
+    def noted(self) -> "AbstractContextManager[Any]":
+        """Inside it module calls are noted. Hooks would take torch through its slow path, some 1 µs a module."""
+        call, is_compiling, here = torch.nn.Module.__call__, torch.compiler.is_dynamo_compiling, threading.get_ident
+        thread, roots, note = here(), self._roots, self.note
+
+        def called(module: torch.nn.Module, *arguments: Any, **keywords: Any) -> Any:
+            # First, since nothing else may be traced into compiled code.
+            if not is_compiling() and here() == thread and id(module) not in roots:
+                note(module, arguments)
+            return call(module, *arguments, **keywords)
+
+        return patch.object(torch.nn.Module, "__call__", called)
 
     def take(self) -> Inside:
         """Gives what ran since the last call, and begins anew."""
-        found = Inside(self.modules, self._shapes, self._elements, self._leading)
-        self.modules = self._shapes = self._elements = self.calls = 0
-        self._leading = ()
+        if not self._noted:
+            return _NOTHING
+        shapes, elements = hash(tuple(self._given)) if self._given else 0, sum(map(math.prod, self._given))
+        found = Inside(self._modules(), shapes, elements, self._leading)
+        self._noted, self._given, self._leading = [], [], ()
         return found
 
-    def _called(self, module: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
-        if torch.compiler.is_compiling() or threading.get_ident() != self._thread or id(module) in self._roots:
-            return
-        self.note(module, arguments)
+    def _modules(self) -> int:
+        try:
+            return hash(tuple(self._noted))
+        except TypeError:  # a module's own `stride` may be a list
+            return hash(repr(self._noted))
 
     def note(self, module: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
         """Notes a call."""
-        kind, own = type(module), module._parameters
-        if "_graph" in module.__dict__:
+        held, noted = module.__dict__, self._noted
+        if "_graph" in held:
             return  # a traced one: torch runs such under its own operators too, in whatever order
-        self.calls += 1
-        if not own:
-            self.modules = hash((self.modules, kind))
+        if len(noted) > MOST_NOTED:
+            noted[:] = [self._modules()]
+        if not (own := held["_parameters"]):
+            noted.append(type(module))
             return
-        try:
-            with as_plain_torch():
-                self._note_weights(kind, module.__dict__, own, arguments)
-        except Exception:  # weights that are made in this very call
-            self.modules = hash((self.modules, kind, "unknown"))
+        if _function_modes():
+            with torch._C.DisableTorchFunction():
+                self._note_weights(type(module), held, own, arguments)
+        else:
+            self._note_weights(type(module), held, own, arguments)
 
     def _note_weights(self, kind: type, held: dict[str, Any], own: dict[str, Any], arguments: tuple[Any, ...]) -> None:
-        weight = next((each for each in own.values() if each is not None), None)
-        shape = None if weight is None else (weight.shape, weight.dtype)
-        form = len(own), held.get("stride"), held.get("padding"), held.get("dilation")
-        self.modules = hash((self.modules, kind, shape, form))
-        given = arguments[0] if arguments else None
-        if type(given) is PackedSequence:
-            given = given.data
-        if isinstance(given, torch.Tensor):
-            size = given.shape
-            self._shapes = hash((self._shapes, size))
-            self._elements += size.numel()
-            if not self._leading and len(size) == 3 and held.get("batch_first") is False:
-                self._leading = tuple(size[:2])
+        try:
+            for weight in own.values():  # the first that is not None
+                if weight is not None:
+                    break
+            form = (
+                (len(own), held["stride"], held.get("padding"), held.get("dilation")) if "stride" in held else len(own)
+            )
+            self._noted += (kind, form) if weight is None else (kind, form, weight.shape, weight.dtype)
+            given = arguments[0] if arguments else None
+            if type(given) is PackedSequence:
+                given = given.data
+            if isinstance(given, torch.Tensor):
+                size = given.shape
+                self._given.append(size)
+                if len(size) == 3 and not self._leading and held.get("batch_first") is False:
+                    self._leading = tuple(size[:2])
+        except Exception:  # weights that are made in this very call
+            self._noted += (kind, "unknown")
 
 
-def as_plain_torch() -> Any:
-    """Keeps the loop's own function modes from seeing what is asked of tensors inside."""
-    return torch._C.DisableTorchFunction() if torch._C._len_torch_function_stack() else nullcontext()
+_NOTHING = Inside()
+
+
+def state(counter: LoopCounter | None) -> tuple[Any, ...]:
+    """State that decides how the thread computes: gradients, inference, autocast, the loop's own dispatch modes."""
+    modes = tuple(type(mode) for mode in modes_of_loop(counter)) if torch._C._len_torch_dispatch_stack() else ()
+    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch._C._is_any_autocast_enabled(), modes
+
+
+def vmapped() -> tuple[int, ...]:
+    """Sizes that `torch.vmap` hides from the shapes inside it."""
+    stack = torch._C._functorch.get_interpreter_stack() or ()
+    of_vmap = (each for each in stack if each.key() == torch._C._functorch.TransformType.Vmap)
+    return tuple(torch._C._functorch.CVmapInterpreterPtr(each).batchSize() for each in of_vmap)
+
+
+def real_tokens_of(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> RealTokens | None:
+    """Real tokens of a counted call; looking at the batch is no part of what is counted, nor may it fail."""
+    try:
+        with _disable_current_modes():
+            return real_tokens(arguments, keywords)
+    except Exception:
+        return None
+
+
+def sequence_number() -> int:
+    """Number of the node that autograd makes next in this thread."""
+    return torch._C._autograd._get_sequence_nr()
+
+
+def number(outputs: Any) -> int:
+    """Number of the newest node that a backward pass starts from; -1 for a leaf and for what has none."""
+    nodes = [getattr(output, "grad_fn", None) for output in _listed(outputs)]
+    numbers = [-1 if node is None else node._sequence_nr() for node in nodes]
+    return max((number for number in numbers if number < 2**63), default=-1)
+
+
+def _listed(outputs: Any) -> Sequence[Any]:
+    return outputs if isinstance(outputs, Sequence) else [outputs]
 
 
 def nodes_of(outputs: Any) -> Iterator[Any]:
     """Every node of the graph of a backward pass."""
-    given = outputs if isinstance(outputs, Sequence) else [outputs]
-    waiting = [node for output in given if (node := getattr(output, "grad_fn", None)) is not None]
+    waiting = [node for output in _listed(outputs) if (node := getattr(output, "grad_fn", None)) is not None]
     seen = set(waiting)
     while waiting:
         node = waiting.pop()
@@ -117,6 +170,23 @@ def nodes_of(outputs: Any) -> Iterator[Any]:
             if other is not None and other not in seen:
                 seen.add(other)
                 waiting.append(other)
+
+
+def holds_compiled(outputs: Any) -> bool:
+    """Says whether compiled code made a node of the graph of a backward pass."""
+    return any(node.name().startswith("CompiledFunction") for node in nodes_of(outputs))
+
+
+def graphs_compiled() -> int:
+    """Number of graphs that torch.compile has made in this process; looking imports nothing."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return 0 if dynamo is None else dynamo.counters["stats"].get("unique_graphs", 0)
+
+
+def is_compiled(module: torch.nn.Module) -> bool:
+    """Says whether a module, or its forward, is compiled."""
+    in_place = getattr(module, "_compiled_call_impl", None) is not None
+    return in_place or hasattr(module, "_orig_mod") or hasattr(module.forward, "_torchdynamo_orig_callable")
 
 
 def graph_hash(outputs: Any, begin: int, spans: Sequence[tuple[int, int]]) -> int:
@@ -142,13 +212,16 @@ def graph_hash(outputs: Any, begin: int, spans: Sequence[tuple[int, int]]) -> in
 
 
 def guarded(hook: Callable[..., None], failed: Callable[[Exception], None]) -> Callable[..., None]:
-    """Wraps a hook, after whose own errors the loop goes on."""
+    """Wraps a hook, after whose own errors the loop goes on; the loop's own function modes do not see it."""
 
     def safe(*given: Any) -> None:
         if torch.compiler.is_compiling():
             return
         try:
-            with as_plain_torch():
+            if _function_modes():
+                with torch._C.DisableTorchFunction():
+                    hook(*given)
+            else:
                 hook(*given)
         except Exception as error:
             failed(error)

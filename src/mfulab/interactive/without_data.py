@@ -7,7 +7,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 from mfulab.flops.count import CountError, count
-from mfulab.interactive.kinds import Cost, cost_of
+from mfulab.interactive.costs import Cost, cost_of
 
 
 def flops_of(model: torch.nn.Module, batch: Any, backward: bool | None = None) -> int:

@@ -238,7 +238,7 @@ class Workflow:
 
     @property
     def comparison(self) -> list[str]:
-        """File that scripts/compare.py left for the page, if any."""
+        """File that `mfulab compare --out` left for the page, if any."""
         return [str(path) for path in [RESULTS / "tables/comparison.csv"] if path.exists()]
 
     def figures(self, listed: str) -> list[str]:

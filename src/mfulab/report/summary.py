@@ -1,6 +1,5 @@
 """Summary for the terminal: run, time, MFU, utilization, and the path of the page."""
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -59,19 +58,15 @@ def left_out(tables: Path) -> int:
     return sum(row.stat().st_mtime > since for row in tables.parent.glob("*/*/*/row.csv"))
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """`python scripts/summary.py --tables results/tables --page reports/report.html`."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tables", type=Path, default=Path("results/tables"))
-    parser.add_argument("--page", type=Path, default=Path("reports/report.html"))
-    options = parser.parse_args(arguments)
+def show(tables: Path, page: Path) -> None:
+    """Prints the rows of the folder `tables`, what to doubt of them, and where the `page` is."""
     console = Console()
-    if runs := left_out(options.tables):
+    if runs := left_out(tables):
         console.print(f"measured runs that no table shows yet: {runs} (to show them: snakemake --cores 1 report)")
         return
-    tables, problems = frames.read(options.tables)
-    measured = table(tables["profile"], tables["matmul"], console.width)
-    says, lines, again = trust.summary(tables)
+    found, problems = frames.read(tables)
+    measured = table(found["profile"], found["matmul"], console.width)
+    says, lines, again = trust.summary(found)
     for line in filter(None, [says, *lines]):
         console.print(Text(line, style="yellow"), soft_wrap=True)
     if says:
@@ -80,5 +75,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
         console.print(measured)
     for problem in problems:
         console.print(Text(problem, style="yellow"))
-    if options.page.exists():  # after one figure alone there may be none
-        console.print(Text(f"\n{options.page.resolve()}"), soft_wrap=True)
+    if page.exists():  # after one figure alone there may be none
+        console.print(Text(f"\n{page.resolve()}"), soft_wrap=True)

@@ -1,6 +1,5 @@
 """Rows of many runs, on one machine or several, become the tables that everything later reads."""
 
-import argparse
 import json
 import re
 from collections import Counter
@@ -264,25 +263,6 @@ def polled_runs(collected: Collected) -> Iterator[tuple[Record, Path]]:
                 yield row, folder
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """`python scripts/tables.py --manifest results/xeon-4c/plan/quickstart.json --out results/tables`."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--manifest", type=Path, nargs="*", default=[], help="the experiments to report")
-    parser.add_argument(
-        "--also", type=Path, nargs="*", default=[], help="other plans, of which finished rows are shown"
-    )
-    parser.add_argument("--partial", action="store_true", help="runs without a row are still to come, not failed")
-    parser.add_argument("--root", type=Path, default=Path(), help="base of the manifests' folders")
-    parser.add_argument("--results", type=Path, help="also report folders found here that have no plan")
-    parser.add_argument("--reference", type=Path, help="also report the recorded machines found here")
-    parser.add_argument("--out", type=Path, default=Path("results/tables"))
-    options = parser.parse_args(arguments)
-    collected = collect(
-        options.manifest,
-        options.root,
-        also=options.also,
-        results=options.results,
-        reference=options.reference,
-        partial=options.partial,
-    )
-    write(collected, options.out)
+def save(out: Path, manifest: Sequence[Path], **sources: Any) -> None:
+    """Writes the tables of the experiments `manifest`, and of the other `sources` that `collect` takes, into `out`."""
+    write(collect(manifest, **sources), out)

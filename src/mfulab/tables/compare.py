@@ -1,13 +1,13 @@
 """Two sets of results run by run: faster, slower, same or ambiguous, by confidence intervals, never by a bare ratio.
 
-python scripts/compare.py before/results results                                        two commits on one machine
-python scripts/compare.py results/xeon-4c results/reference/amd-epyc-4c                 two machines, one recorded
-python scripts/compare.py before/results results --out results/tables/comparison.csv    and a section on the page
+mfulab compare before/results results                                        two commits on one machine
+mfulab compare results/xeon-4c results/reference/amd-epyc-4c                 two machines, one recorded
+mfulab compare before/results results --out results/tables/comparison.csv    and a section on the page
 
 The exit code is 1 where a run is slower, 2 where nothing can be compared, otherwise 0.
 """
 
-import argparse
+import json
 import math
 import sys
 from collections import Counter
@@ -230,36 +230,35 @@ def read(path: Path) -> pd.DataFrame:
     return found.loc[order.sort_values(kind="stable").index].reindex(columns=COLUMNS, fill_value="")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """`python scripts/compare.py OLD NEW`; the exit code is 1 where a run is slower, 2 where nothing is comparable."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("old", type=Path, help="results, or results/<hardware>, of another commit or machine")
-    parser.add_argument("new", type=Path, help="the results to judge")
-    parser.add_argument(
-        "--noticeable", type=float, default=NOTICEABLE, help="the relative difference that matters (0.02)"
-    )
-    parser.add_argument("--out", type=Path, help="also write CSV; the page shows results/tables/comparison.csv")
-    options = parser.parse_args(arguments)
-    try:
-        old, new = machine_folder(options.old), machine_folder(options.new)
-    except ConfigurationError as error:
-        parser.error(str(error))
+def show(old: Path, new: Path, noticeable: float, out: Path | None, as_json: bool) -> int:
+    """Compares two folders of results; the status is 1 where a run is slower, 2 where nothing is comparable."""
+    old, new = machine_folder(old), machine_folder(new)
     drift = drift_between(old, new)
-    compared = compare(old, new, options.noticeable, drift or 0.0)
+    compared = compare(old, new, noticeable, drift or 0.0)
     known = UNKNOWN_DRIFT if drift is None else f"±{percent(196 * drift)} % of the machine between sweeps is in them"
-    status = tell(compared, f"{new} against {old}", f"intervals are between processes; {known}")
-    if options.out:
-        write(compared, options.out, old, new)
-    return status
+    if out:
+        write(compared, out, old, new)
+    return tell(compared, f"{new} against {old}", f"intervals are between processes; {known}", as_json)
 
 
-def tell(compared: Sequence[Compared], title: str, basis: str) -> int:
-    """Prints a comparison and what its intervals rest on; the exit code of it."""
+def tell(compared: Sequence[Compared], title: str, basis: str, as_json: bool) -> int:
+    """Prints a comparison and what its intervals rest on, or a line of JSON a run; returns its exit status."""
+    verdicts = {each.verdict for each in compared}
+    if as_json:
+        print("".join(f"{json.dumps(asdict(each), ensure_ascii=False)}\n" for each in compared), end="")
+    else:
+        _print(compared, title, basis)
+    if verdicts <= {"not comparable"}:
+        print("nothing could be compared: no run is in both folders with a time", file=sys.stderr)
+        return 2
+    return int("slower" in verdicts)
+
+
+def _print(compared: Sequence[Compared], title: str, basis: str) -> None:
     console = Console(width=None if sys.stdout.isatty() else LOGGED)
     console.print(Text(title), soft_wrap=True)
     console.print(Text(basis, style="dim"), soft_wrap=True)
     console.print(table(compared))
-    counts = {says: sum(each.verdict == says for each in compared) for says in STYLES}
     reasons = Counter((each.verdict, each.because) for each in compared)
     plain = ", ".join(f"{count} {says}" for (says, because), count in reasons.items() if not because)
     if plain:
@@ -267,7 +266,3 @@ def tell(compared: Sequence[Compared], title: str, basis: str) -> int:
     for (says, because), count in sorted(reasons.items(), key=lambda each: list(STYLES).index(each[0][0])):
         if because:
             console.print(Text(f"{count} {says}: {because}", style="dim"), soft_wrap=True)
-    if counts["not comparable"] == len(compared):
-        print("nothing could be compared: no run is in both folders with a time", file=sys.stderr)
-        return 2
-    return int(counts["slower"] > 0)

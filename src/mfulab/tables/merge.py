@@ -1,9 +1,8 @@
 """Merges results folders of several machines into one: checks every row, copies what is new, overwrites nothing.
 
-python scripts/collect.py /mnt/h100/mfulab /mnt/laptop/results     then: snakemake --cores 1 report
+mfulab collect /mnt/h100/mfulab /mnt/laptop/results     then: snakemake --cores 1 report
 """
 
-import argparse
 import json
 import os
 import shutil
@@ -201,20 +200,12 @@ def _plan(path: Path) -> dict[str, Any]:
     return {"excluded": [], **read_json(path)}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """`python scripts/collect.py DIR…`; exit status 1 where something was not taken over."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "sources", nargs="+", type=Path, metavar="DIR", help="a results folder, a project with one, an archive"
-    )
-    parser.add_argument("--into", type=Path, default=Path("results"), help="target folder; by default results/")
-    given = parser.parse_args(arguments)
+def run(sources: Sequence[Path], into: Path) -> int:
+    """Collects `sources` and says what became of them; the status is 1 where something was not taken over."""
     try:
-        merged = collect(given.sources, given.into)
-    except ConfigurationError as error:
-        parser.error(str(error))
+        merged = collect(sources, into)
     except OSError as error:  # in the middle: what was copied is whole
-        parser.error(str(cannot_be_written(error.filename or given.into, error)))
+        raise cannot_be_written(error.filename or into, error) from error
     print(f"{len(merged.copied)} runs copied, {len(merged.known)} here already, {len(merged.problems)} problems")
     for problem in merged.problems:
         print(f"  {problem}")

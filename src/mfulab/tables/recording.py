@@ -1,11 +1,10 @@
 """Keeps one machine's finished results for everyone, in results/reference/<hardware>/, as the report reads them back.
 
-python scripts/record.py                          this machine's results
-python scripts/record.py nvidia-h100-80gb-hbm3    those of a machine whose results/<hardware>/ was copied here
-python scripts/record.py --check                  every recording: complete, of a known commit, ratios that add up
+mfulab record                          this machine's results
+mfulab record nvidia-h100-80gb-hbm3    those of a machine whose results/<hardware>/ was copied here
+mfulab record --check                  every recording: complete, of a known commit, ratios that add up
 """
 
-import argparse
 import json
 import re
 import shutil
@@ -192,31 +191,25 @@ def rejoin(folder: Path) -> None:
         write_csv(folder / f"{table}.csv", [_plain(row, table) for row in records[table]], columns(table))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; 1 where a recording is not valid, 2 where nothing could be recorded."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("hardware", nargs="?", help="a folder in results/; by default this machine's")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--commit", default="", help="of the code, for rows measured from a copy without repository")
-    parser.add_argument("--allow-dirty", action="store_true", help="also record what uncommitted code has measured")
-    parser.add_argument("--replace", action="store_true", help="overwrite the existing recording")
-    parser.add_argument("--check", action="store_true", help="record nothing: validate the recordings")
-    parser.add_argument("--rejoin", action="store_true", help="record nothing: compute joined columns anew")
-    options = parser.parse_args(arguments)
+def run(
+    hardware: str | None,
+    results: Path,
+    commit: str,
+    allow_dirty: bool,
+    replace: bool,
+    only_check: bool,
+    again: bool,
+) -> int:
+    """Records, validates (`only_check`) or rejoins (`again`); the status is 1 where a recording is not valid."""
     try:
-        if options.check or options.rejoin:
-            folders = recordings(options.results, options.hardware)
-            for folder in folders if options.rejoin else ():
+        if only_check or again:
+            folders = recordings(results, hardware)
+            for folder in folders if again else ():
                 rejoin(folder)
         else:
-            hardware = options.hardware or hardware_slug()
-            folders = [record(options.results, hardware, options.commit, options.allow_dirty, options.replace)]
-    except ConfigurationError as error:
-        print(f"mfulab: {error}", file=sys.stderr)
-        return 2
+            folders = [record(results, hardware or hardware_slug(), commit, allow_dirty, replace)]
     except OSError as error:
-        print(f"mfulab: {cannot_be_written(error.filename or options.results, error)}", file=sys.stderr)
-        return 2
+        raise cannot_be_written(error.filename or results, error) from error
     problems = [f"{folder}: {problem}" for folder in folders for problem in check(folder)]
     for folder in folders:
         print(f"{folder}: {_summary(folder)}")

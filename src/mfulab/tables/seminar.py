@@ -1,9 +1,8 @@
 """Numbers and statements of the seminar's material, computed anew by this project's own code."""
 
-import argparse
 import importlib.util
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -64,12 +63,9 @@ def recompute() -> list[Recomputed]:
     ]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """`python scripts/seminar.py --out results/tables/seminar.csv`: the table as CSV."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("results/tables/seminar.csv"))
-    path = parser.parse_args(arguments).out
-    write_csv(path, map(asdict, recompute()))
+def save(out: Path) -> None:
+    """Writes the table as CSV."""
+    write_csv(out, map(asdict, recompute()))
 
 
 def _operations(model: nn.Module, *shape: int) -> Operations:

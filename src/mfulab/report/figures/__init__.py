@@ -5,7 +5,7 @@ A figure's module has `TABLES` (the tables it reads), `TOPIC` (its place on the 
 come from those rows, `draw(rows, figure, text)` draws them. Its words stand in the catalogues under the module's name.
 """
 
-import argparse
+import sys
 import textwrap
 import traceback
 from collections.abc import Callable, Sequence
@@ -136,32 +136,28 @@ def command(name: str, experiments: Sequence[str] = (), language: str = "en") ->
     return " ".join([f"snakemake --cores 1 reports/figures/{name}.svg", *(["--config"] if chosen else []), *chosen])
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """`python scripts/figures.py --tables results/tables --out reports/figures [--only NAME …]`."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tables", type=Path, default=Path("results/tables"))
-    parser.add_argument("--out", type=Path, default=Path("reports/figures"))
-    parser.add_argument("--only", nargs="+", choices=list(modules()), metavar="NAME", help="draw these figures alone")
-    parser.add_argument("--formats", nargs="+", choices=WRITERS, default=list(WRITERS))
-    parser.add_argument("--language", default="en")
-    parser.add_argument("--list", type=Path, metavar="FILE", help="draw nothing: list the figures that have data")
-    options = parser.parse_args(arguments)
-    wanted = {table for name in options.only or modules() for table in modules()[name].TABLES}
-    tables, problems = frames.read(options.tables, wanted)
-    if options.list:
-        with_data = [name for name in modules() if has_data(name, tables)]
-        write_text(options.list, "".join(f"{name}\n" for name in with_data))
-        return
-    for name in options.only or modules():
+def draw(
+    tables: Path, out: Path, only: Sequence[str], formats: Sequence[str], language: str, listed: Path | None
+) -> int:
+    """Draws the figures of the folder `tables` into `out`, or lists those with data in the file `listed`."""
+    wanted = {table for name in only or modules() for table in modules()[name].TABLES}
+    found, problems = frames.read(tables, wanted)
+    if listed:
+        write_text(listed, "".join(f"{name}\n" for name in modules() if has_data(name, found)))
+        return 0
+    for name in only or modules():
         try:
-            drawn = render(name, tables, options.language)
+            drawn = render(name, found, language)
         except Exception as error:
-            drawn = failed(name, error, options.language)
-        for kind in options.formats:
-            path = options.out / f"{name}.{kind}"
+            drawn = failed(name, error, language)
+        for kind in formats:
+            path = out / f"{name}.{kind}"
             path.unlink(missing_ok=True)  # a figure whose data are gone must not stay
             if drawn is not None:
                 save(drawn, path)
-        if options.only and drawn is None:
-            found = "; ".join(problems) or f"{options.tables}/ holds nothing to draw"
-            parser.exit(1, f"{name}: {found}. Tables are made anew by: snakemake --cores 1 report --forcerun tables\n")
+        if only and drawn is None:
+            why = "; ".join(problems) or f"{tables}/ holds nothing to draw"
+            again = "Tables are made anew by: snakemake --cores 1 report --forcerun tables"
+            print(f"{name}: {why}. {again}", file=sys.stderr)
+            return 1
+    return 0

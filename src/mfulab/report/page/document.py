@@ -1,6 +1,5 @@
 """One self-contained page: findings first, then figures, rows, environment and definitions; it needs no network."""
 
-import argparse
 import json
 from collections.abc import Callable, Sequence
 from importlib import resources
@@ -44,15 +43,9 @@ WORDS = (
 )
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """`python scripts/page.py --tables results/tables --figures reports/figures --out reports/report.html`."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tables", type=Path, default=Path("results/tables"))
-    parser.add_argument("--figures", type=Path, help="folder of drawn figures; missing ones are drawn")
-    parser.add_argument("--out", type=Path, default=Path("reports/report.html"))
-    parser.add_argument("--language", default="en")
-    options = parser.parse_args(arguments)
-    write_text(options.out, build(options.tables, options.figures, options.language))
+def save(tables: Path, drawn: Path | None, out: Path, language: str) -> None:
+    """Writes the page that `build` makes into `out`."""
+    write_text(out, build(tables, drawn, language))
 
 
 def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:

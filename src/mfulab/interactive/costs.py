@@ -1,0 +1,325 @@
+"""Costs of kinds of phases: what a phase was called with, which kinds were counted, and which follow from these."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn.utils.rnn import PackedSequence
+from torch.utils._pytree import tree_flatten
+
+from mfulab.flops.counter import Operations
+from mfulab.flops.useful import RealTokens, useful_flops
+
+# A quadratic needs three points; the fourth checks it.
+ENOUGH_POINTS = 4
+# So many points carry a polynomial some way beyond the farthest, at this share of the way.
+MANY_POINTS, FARTHEST = 16, Fraction(4, 5)
+# More phases than these are not counted: each is a slow one.
+MOST_COUNTED = 128
+# How often a phase is counted in vain until what is missing turns up.
+MOST_TRIES = 16
+# A kind is counted again at these of its phases: they must cost the same.
+CHECKED = frozenset(64 * 8**power for power in range(8))
+
+Format = tuple[torch.dtype, bool]
+"""The format that multiplied, and if convolutions did."""
+
+
+class Kind(NamedTuple):
+    """Equal kinds cost the same. `sizes` are the integers (dimensions, counts) among what `words` describe; `shapes` is
+    a hash of those inside, which follow no length."""
+
+    words: tuple[Any, ...]
+    sizes: tuple[int, ...]
+    shapes: int = 0
+
+
+@dataclass(frozen=True)
+class Cost:
+    """FLOPs of a phase by format: what the model needs, and what was executed; bytes that matmuls moved.
+
+    `useful` are those that served real tokens, None if the model's arguments do not say which ones are.
+    """
+
+    formats: Mapping[Format, int] = field(default_factory=dict)
+    executed_formats: Mapping[Format, int] = field(default_factory=dict)
+    moved_bytes: int = 0
+    uncounted: frozenset[str] = frozenset()
+    useful: float | None = None
+
+    @property
+    def model(self) -> int:
+        """FLOPs that the model needs."""
+        return sum(self.formats.values())
+
+    @property
+    def executed(self) -> int:
+        """FLOPs that were executed."""
+        return sum(self.executed_formats.values())
+
+    def __add__(self, other: "Cost") -> "Cost":
+        useful = None
+        if self.useful is not None or other.useful is not None:  # a cost that does not know counts as useful whole
+            useful = sum(cost.model if cost.useful is None else cost.useful for cost in (self, other))
+        return Cost(
+            _summed(self.formats, other.formats),
+            _summed(self.executed_formats, other.executed_formats),
+            self.moved_bytes + other.moved_bytes,
+            self.uncounted | other.uncounted,
+            useful,
+        )
+
+    def same_flops(self, other: "Cost | None") -> bool:
+        """Says whether another has the same FLOPs; which of them are useful is a matter of data."""
+        return other is not None and (self.formats, self.executed_formats) == (other.formats, other.executed_formats)
+
+
+def _summed(one: Mapping[Format, int], other: Mapping[Format, int]) -> dict[Format, int]:
+    return {name: one.get(name, 0) + other.get(name, 0) for name in (*one, *other)}
+
+
+def cost_of(operations: Operations, real: RealTokens | None = None) -> Cost:
+    """The cost of what was counted, its useful part if `real` tokens are known; the optimiser is no part of it."""
+    moved = sum(
+        key.dtype.itemsize * totals.elements
+        for key, totals in operations.totals.items()
+        if key.dtype is not None and key.direction in ("forward", "backward")
+    )
+    useful = useful_flops(operations, real) if real else None
+    names = frozenset(operations.uncounted)
+    return Cost(operations.by_format(), operations.by_format(executed=True), moved, names, useful)
+
+
+def describe(value: Any) -> tuple[Kind, tuple[int, ...]]:
+    """Arguments without data: types, formats, switches and texts as words; dimensions and integers as sizes.
+
+    With it comes the batch: the dimensions of the first tensor, of which the first counts samples; empty without one.
+    """
+    words: list[Any] = []
+    sizes: list[int] = []
+    batch: list[tuple[int, ...]] = []
+    _walk(value, words, sizes, batch)
+    return Kind(tuple(words), tuple(sizes)), batch[0] if batch else ()
+
+
+def _walk(value: Any, words: list[Any], sizes: list[int], batch: list[tuple[int, ...]]) -> None:
+    """Notes a value, and what it holds; pytrees would take several times as long."""
+    if isinstance(value, torch.Tensor):
+        shape = value.shape
+        words.append((value.dtype, len(shape), value.requires_grad, type(value), value.device))
+        sizes.extend(shape)
+        if not batch and (mapped := _mapped(value)):
+            # What is mapped one by one are samples; of more dimensions nothing says which of them counts samples.
+            batch.append((mapped,) if len(shape) < 2 or shape[0] == 1 else ())
+        elif shape and not batch:
+            batch.append(tuple(shape))
+    elif isinstance(value, bool | str | None):
+        words.append(value)
+    elif isinstance(value, int):
+        words.append(int)
+        sizes.append(value)
+    elif isinstance(value, tuple | list):
+        words.append((type(value), len(value)))
+        if type(value) is PackedSequence and not batch:
+            batch.append((int(value.batch_sizes[0]),))
+        for each in value:
+            _walk(each, words, sizes, batch)
+    elif isinstance(value, Mapping) or hasattr(value, "keys"):  # a tokenizer's batch is no mapping
+        names = tuple(value.keys())
+        words.append((dict, names))
+        for name in names:
+            _walk(value[name], words, sizes, batch)
+    else:
+        leaves, structure = tree_flatten(value)
+        is_leaf = len(leaves) == 1 and leaves[0] is value
+        words.append(type(value) if is_leaf else structure)
+        if is_leaf and hasattr(value, "get_seq_length"):  # a key-value cache, which costs by what it holds
+            sizes.append(int(value.get_seq_length()))
+        for leaf in () if is_leaf else leaves:
+            _walk(leaf, words, sizes, batch)
+
+
+def _mapped(tensor: torch.Tensor) -> int:
+    """Number of tensors that `torch.vmap` shows as this one; 0 outside it."""
+    functorch, found = torch._C._functorch, 0
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        inner = functorch.get_unwrapped(tensor)
+        if functorch.is_batchedtensor(tensor):
+            found = max(1, found) * inner.shape[functorch.maybe_get_bdim(tensor)]
+        tensor = inner
+    return found
+
+
+class KnownCosts:
+    """Costs of kinds, by what a phase began as (`entry`) and by what it turned out to be.
+
+    Attributes:
+        differing: a kind whose two counts differ, so that neither is its cost; empty without one.
+    """
+
+    def __init__(self) -> None:
+        self._costs: dict[Kind, Cost | None] = {}
+        self._entries: dict[Kind, Cost | None] = {}
+        self._begun: dict[Kind, int] = {}
+        self._missing: dict[Kind, set[Kind]] = {}
+        self._tries: dict[Kind, int] = {}
+        self._irregular: set[tuple[object, ...]] = set()
+        self._largest: dict[tuple[object, ...], int] = {}
+        self._found: dict[tuple[Kind, int], Cost | None] = {}
+        self._counts = 0
+        self.differing = ""
+
+    @property
+    def counted(self) -> int:
+        """Number of kinds that were counted."""
+        return len(self._costs)
+
+    @property
+    def derived(self) -> int:
+        """Number of kinds whose cost follows from others."""
+        return sum(level == 0 and cost is not None for (_, level), cost in self._found.items())
+
+    def cost(self, kind: Kind) -> Cost | None:
+        """Cost of a kind; None if it was neither counted nor follows from others."""
+        return self._costs[kind] if kind in self._costs else self._follows(kind, 0)
+
+    def has(self, kind: Kind) -> bool:
+        """Says whether a kind was counted, or follows from others."""
+        return kind in self._costs or self._follows(kind, 0) is not None
+
+    def wants(self, entry: Kind) -> tuple[bool, bool]:
+        """Says whether to count a phase that begins so; if not, whether it lies beyond all counted ones as yet."""
+        begun = self._begun[entry] = self._begun.get(entry, 0) + 1
+        if self._counts >= MOST_COUNTED:
+            return False, False
+        if entry in self._missing or begun in CHECKED:
+            return True, False
+        if entry in self._entries or (entry.words not in self._irregular and self._follows(entry, 1)):
+            return False, False
+        if entry.words in self._irregular or not self._follows(entry, 2):
+            return True, False
+        size = sum(entry.sizes)
+        largest = self._largest[entry.words] = max(size, self._largest.get(entry.words, 0))
+        wait = begun == 1 or size < largest
+        return not wait, wait
+
+    def doubt(self, entry: Kind, kind: Kind) -> None:
+        """Notes a phase that began as a known one and was of an unknown kind: such are counted until it is found."""
+        if entry not in self._entries and kind != entry:
+            self._irregular.add(entry.words)
+        elif self._tries.get(kind, 0) < MOST_TRIES:
+            self._missing.setdefault(entry, set()).add(kind)
+
+    def note(self, entry: Kind, kind: Kind, operations: Operations, real: RealTokens | None) -> None:
+        """Notes a count."""
+        cost = cost_of(operations, real)
+        for known, key in ((self._costs, kind), (self._entries, entry)):
+            if not cost.same_flops(known.setdefault(key, cost)):
+                known[key] = None
+                if key is kind:
+                    self.differing = f"two equal {kind.words[0]} phases cost differently: their FLOPs depend on data"
+        self._counts += 1
+        self._found.clear()
+        missing = self._missing.pop(entry, set()) - {kind}
+        for other in missing:
+            self._tries[other] = self._tries.get(other, 0) + 1
+        if missing := {other for other in missing if self._tries[other] < MOST_TRIES}:
+            self._missing[entry] = missing
+
+    def _follows(self, kind: Kind, level: int) -> Cost | None:
+        """Cost from others: 0 by what ran, 1 by what phases began as, 2 also a little beyond these."""
+        if (kind, level) not in self._found:
+            known = self._entries if level else self._costs
+            self._found[kind, level] = derive(known, kind, outside=level == 2)
+        return self._found[kind, level]
+
+
+def derive(known: Mapping[Kind, Cost | None], kind: Kind, outside: bool = False) -> Cost | None:
+    """The cost of a kind from counted ones that differ in one length alone; None if it does not follow.
+
+    Costs are polynomials of a length (tokens, batch) of degree two at most: three points give the polynomial, and
+    every further one must lie on it. A length must lie between counted ones, and on their lattice: a stride of two
+    makes odd lengths cost another polynomial than even ones. The same lengths with other shapes inside (experts'
+    shares of the tokens) cost the same if as many such kinds did, and as many elements went in.
+
+    Args:
+        known: costs; None for kinds of which not all cost the same.
+        kind: the kind whose cost is wanted.
+        outside: whether a length a quarter beyond the largest of many may follow, to be confirmed by a later count.
+    """
+    alike: dict[Kind, Cost] = {}
+    for other, cost in known.items():
+        if other.words == kind.words:
+            if cost is None:
+                return None
+            alike[other] = cost
+    if same := [cost for other, cost in alike.items() if other.sizes == kind.sizes]:
+        return same[0] if len(same) >= ENOUGH_POINTS and all(map(same[0].same_flops, same)) else None
+    for anchor in alike:
+        points: dict[Fraction, Cost] = {}
+        for other, cost in alike.items():
+            place = _place(anchor.sizes, kind.sizes, other.sizes)
+            if place is not None and not points.setdefault(place, cost).same_flops(cost):
+                return None
+        if len(points) >= ENOUGH_POINTS:
+            enough, reach = (MANY_POINTS, FARTHEST) if outside else (ENOUGH_POINTS, 1)
+            inside = len(points) >= enough and max(points) >= reach and _is_on_lattice(points)
+            return _extended(points) if inside else None
+    return None
+
+
+def _is_on_lattice(places: Mapping[Fraction, object]) -> bool:
+    """Says whether 1 is a whole number of the steps that lie between the places, of which one is 0."""
+    common = math.lcm(*(place.denominator for place in places))
+    return common % math.gcd(*(int(place * common) for place in places)) == 0
+
+
+def _place(start: tuple[int, ...], end: tuple[int, ...], point: tuple[int, ...]) -> Fraction | None:
+    """Place of `point` on the line from `start` (0) to `end` (1); None beside it."""
+    if not len(start) == len(end) == len(point):
+        return None
+    if any(a == b != p for a, b, p in zip(start, end, point, strict=True)):
+        return None
+    places = {Fraction(p - a, b - a) for a, b, p in zip(start, end, point, strict=True) if a != b}
+    return places.pop() if len(places) == 1 else None
+
+
+def _extended(points: Mapping[Fraction, Cost]) -> Cost | None:
+    """The cost at 1, each of its numbers on a quadratic; None if one is on none, or if formats differ."""
+
+    def by_format(name: str) -> dict[Format, int]:
+        numbers = {place: getattr(cost, name) for place, cost in points.items()}
+        keys = dict.fromkeys(key for each in numbers.values() for key in each)
+        return {key: _at_one({place: each[key] for place, each in numbers.items()}) for key in keys}
+
+    try:
+        formats, executed = by_format("formats"), by_format("executed_formats")
+        moved = _at_one({place: cost.moved_bytes for place, cost in points.items()})
+    except (KeyError, ArithmeticError):
+        return None
+    useful = None
+    if all(cost.useful is not None for cost in points.values()):  # documents follow no polynomial: their mean share
+        whole = sum(cost.model for cost in points.values())
+        useful = sum(formats.values()) * sum(cost.useful or 0 for cost in points.values()) / (whole or 1)
+    uncounted = frozenset[str]().union(*(cost.uncounted for cost in points.values()))
+    return Cost(formats, executed, moved, uncounted, useful)
+
+
+def _at_one(points: Mapping[Fraction, int]) -> int:
+    """The value at 1 of the quadratic through three points. Raises ArithmeticError if another is not on it."""
+    three = list(points.items())[:3]
+
+    def at(place: Fraction) -> Fraction:
+        weights = (
+            math.prod(((place - there) / (here - there) for there, _ in three if there != here), start=Fraction(value))
+            for here, value in three
+        )
+        return sum(weights, Fraction(0))
+
+    found = at(Fraction(1))
+    if any(at(place) != value for place, value in points.items()) or found.denominator != 1 or found < 0:
+        raise ArithmeticError
+    return int(found)
