@@ -30,8 +30,8 @@ class Row(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     hardware: str = Field("", description="Slug of the device; empty if none is needed.")
-    run: str = ""
-    status: Status = "ok"
+    run: str = Field("", description="Name of the run: its axes, then what differs from the defaults.")
+    status: Status = Field("ok", description="How the run ended; a row that is not ok has no measured values.")
     message: str = Field("", description="Why the status is not ok, or which values are empty for what reason.")
     commit: str = Field("", description="Git commit of the measuring code, with `-dirty` where the tree was changed.")
     started_at: str = Field("", description="ISO 8601, UTC.")

@@ -42,24 +42,24 @@ class BenchMatmulConfig(StepConfig):
 class MatmulRow(TimedRow):
     """One measured matmul."""
 
-    kernel: str = ""
+    kernel: str = Field("", description="Name of the kernel, as in config/kernel/.")
     family: str = Field("", description="CPU, Numba CUDA, CUDA C, Triton, tile language or library.")
     after: str = Field("", description="Rung below on the ladder of its family; empty: the lowest.")
     adds: str = Field("", description="What this rung does that the one below does not.")
-    size: str = ""
-    precision: str = ""
-    batch: int | None = None
-    m: int | None = None
-    n: int | None = None
-    k: int | None = None
+    size: str = Field("", description="Shape by its name: one side of a square, or MxNxK.")
+    precision: str = Field("", description="Number format that was requested, by its name in config/precision/.")
+    batch: int | None = Field(None, description="Matmuls of one call.")
+    m: int | None = Field(None, description="Rows of A and C.")
+    n: int | None = Field(None, description="Columns of B and C.")
+    k: int | None = Field(None, description="Columns of A, rows of B.")
     effective_precision: str | None = Field(None, description="The format whose rounding the error shows.")
     time_s: float | None = Field(None, description="Median of `hot_time_s`: launches back to back.")
     time_ci_low_s: float | None = TIME_CI_LOW
-    time_ci_high_s: float | None = None
-    hot_time_s: float | None = None
-    hot_iqr_s: float | None = None
+    time_ci_high_s: float | None = Field(None, description="Upper end of the same interval.")
+    hot_time_s: float | None = Field(None, description="Median call back to back, operands in the caches.")
+    hot_iqr_s: float | None = Field(None, description="Interquartile range of `hot_time_s`.")
     cold_time_s: float | None = Field(None, description="Caches flushed before each launch.")
-    cold_iqr_s: float | None = None
+    cold_iqr_s: float | None = Field(None, description="Interquartile range of `cold_time_s`.")
     first_call_s: float | None = Field(None, description="JIT compilation included.")
     first_calls: int | None = Field(None, description="Calls in first_calls_mean_s.")
     first_calls_mean_s: float | None = Field(
@@ -67,30 +67,32 @@ class MatmulRow(TimedRow):
     )
     allocation_s: float | None = Field(None, description="A, B and C; on a CPU their pages are touched.")
     host_to_device_s: float | None = Field(None, description="A and B from pageable memory.")
-    device_to_host_s: float | None = None
-    host_to_device_pinned_s: float | None = None
-    device_to_host_pinned_s: float | None = None
+    device_to_host_s: float | None = Field(None, description="Copying C back to pageable memory.")
+    host_to_device_pinned_s: float | None = Field(None, description="Copying A and B from page-locked memory.")
+    device_to_host_pinned_s: float | None = Field(None, description="Copying C back to page-locked memory.")
     end_to_end_s: float | None = Field(None, description="NumPy arrays in, NumPy array out.")
     reference_time_s: float | None = Field(None, description="cuBLAS (CPU: torch) interleaved in the same run.")
-    reference_name: str | None = None
-    reference_cold_time_s: float | None = None
+    reference_name: str | None = Field(None, description="The library against which the kernel is timed.")
+    reference_cold_time_s: float | None = Field(
+        None, description="Median call of the reference after the caches were flushed."
+    )
     flops: int | None = Field(None, description="2·batch·m·n·k.")
     bytes_moved: int | None = Field(None, description="A and B read once, C written once.")
     relative_error: float | None = Field(None, description="‖C−R‖F / ‖R‖F against float64 of the quantised inputs.")
-    max_absolute_error: float | None = None
+    max_absolute_error: float | None = Field(None, description="Largest absolute difference from the float64 result.")
     tolerance: float | None = Field(None, description="relative_error above it makes the row `incorrect`.")
     repetitions: int | None = Field(None, description="Hot repetitions; each is a group of back-to-back calls.")
     unheld_repetitions: int | None = Field(
         None, description="Of these, on a GPU: launches may have waited for the host, as a call that synchronises does."
     )
-    block: str | None = None
-    grid: str | None = None
+    block: str | None = Field(None, description="Threads of a block, by dimension.")
+    grid: str | None = Field(None, description="Blocks of the grid, by dimension.")
     registers: int | None = Field(None, description="Per thread, from the compiler.")
-    shared_memory_bytes: int | None = None
-    spill_bytes: int | None = None
+    shared_memory_bytes: int | None = Field(None, description="Shared memory of a block.")
+    spill_bytes: int | None = Field(None, description="Registers of a thread that were spilled to memory.")
     occupancy_percent: Percent | None = Field(None, description="Theoretical, from registers and shared memory.")
-    clock_mhz: float | None = None
-    threads: int | None = None
+    clock_mhz: float | None = Field(None, description="Mean SM clock meanwhile; a CPU reports none.")
+    threads: int | None = Field(None, description="CPU threads.")
     other_processes_percent: Percent | None = Field(
         None, description="On a CPU, while timing: what other processes took of the logical CPUs that this one may use."
     )

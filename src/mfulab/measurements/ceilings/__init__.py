@@ -28,7 +28,7 @@ class CeilingRow(TimedRow):
     measured_ci_low_tflop_s: float | None = Field(
         None, description="95 % confidence interval of it, from the spread between processes."
     )
-    measured_ci_high_tflop_s: float | None = None
+    measured_ci_high_tflop_s: float | None = Field(None, description="Upper end of the same interval.")
     measured_with: str | None = Field(
         None,
         description="torch (_nt, _tn: an operand transposed), cast, convolution, attention, on a CPU also numpy and "
@@ -46,11 +46,11 @@ class CeilingRow(TimedRow):
     computed_clock_mhz: float | None = Field(None, description="The clock in that peak; it scales with it.")
     computed_formula: str | None = Field(None, description="The factors of that peak.")
     computed_source: str | None = Field(None, description="Where each factor comes from.")
-    datasheet_tflop_s: float | None = None
+    datasheet_tflop_s: float | None = Field(None, description="Dense peak printed in the datasheet.")
     max_clock_tflop_s: float | None = Field(None, description="The same at the highest clock that the device allows.")
     measured_gb_s: float | None = Field(None, description="Triad a[i] = b[i] + s·c[i], three streams counted.")
-    measured_ci_low_gb_s: float | None = None
-    measured_ci_high_gb_s: float | None = None
+    measured_ci_low_gb_s: float | None = Field(None, description="95 % confidence interval of `measured_gb_s`.")
+    measured_ci_high_gb_s: float | None = Field(None, description="Upper end of the same interval.")
     computed_gb_s: float | None = Field(None, description="Memory clock × bus width × 2, if the device reports them.")
     clock_mhz: float | None = Field(None, description="Mean SM clock while measuring.")
     threads: int | None = Field(None, description="CPU threads used.")

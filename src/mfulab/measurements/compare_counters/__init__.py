@@ -21,10 +21,10 @@ class CompareCountersConfig(CountFlopsConfig):
 class CounterRow(Row):
     """Another tool's count of one forward pass, beside our own."""
 
-    model: str = ""
-    batch_size: int | None = None
-    sequence_length: int | None = None
-    counter: str = ""
+    model: str = Field("", description="Name of the model.")
+    batch_size: int | None = Field(None, description="Samples of one call of the model.")
+    sequence_length: int | None = Field(None, description="Tokens of a sample; empty for models that take none.")
+    counter: str = Field("", description="Name of the counter.")
     version: str | None = Field(None, description="Of the tool.")
     printed: float | None = Field(None, description="The tool's own number.")
     printed_unit: str | None = Field(None, description="FLOP, MAC, `MAC a sample`, or `MAC, called FLOP`.")

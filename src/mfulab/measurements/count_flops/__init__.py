@@ -29,11 +29,11 @@ class CountFlopsConfig(StepConfig):
 class FlopsRow(Row):
     """Per step of `batch_size` samples. 1 multiply-add = 2 FLOPs; matmul, convolution and attention count."""
 
-    model: str = ""
-    batch_size: int | None = None
-    sequence_length: int | None = None
-    parameters: int | None = None
-    trainable_parameters: int | None = None
+    model: str = Field("", description="Name of the model.")
+    batch_size: int | None = Field(None, description="Samples of one call of the model.")
+    sequence_length: int | None = Field(None, description="Tokens of a sample; empty for models that take none.")
+    parameters: int | None = Field(None, description="All parameters of the model.")
+    trainable_parameters: int | None = Field(None, description="Parameters that receive a gradient.")
     looked_up_parameters: int | None = Field(
         None, description="Of embedding tables that nothing multiplies by: a pass reads rows of them, not all."
     )
@@ -45,7 +45,9 @@ class FlopsRow(Row):
     forward_macs: int | None = Field(None, description="forward_flops / 2.")
     attention_flops: int | None = Field(None, description="The part of forward_flops that grows with pairs of tokens.")
     forward_causal_flops: int | None = Field(None, description="Causal attention counted by its half.")
-    backward_causal_flops: int | None = None
+    backward_causal_flops: int | None = Field(
+        None, description="Of the backward pass, causal attention counted by its half."
+    )
     executed_backward_flops: int | None = Field(
         None, description="As the kernels do it, flash attention's recomputation included."
     )
@@ -55,14 +57,14 @@ class FlopsRow(Row):
     recomputed_flops: int | None = Field(None, description="Executed in addition with activation checkpointing.")
     optimizer_flops: int | None = Field(None, description="Of Adam; of others: mfulab.flops.optimizers.")
     other_flops: int | None = Field(None, description="Norms, activations, softmax, loss, forward.")
-    other_backward_flops: int | None = None
+    other_backward_flops: int | None = Field(None, description="Of the backward pass: norms, activations, softmax.")
     uncounted_operators: str | None = Field(None, description="JSON: operator without a formula → calls.")
     forward_bytes: int | None = Field(
         None, description="Read and written by the counted operators, 4 bytes an element."
     )
-    backward_bytes: int | None = None
+    backward_bytes: int | None = Field(None, description="Of the backward pass.")
     other_bytes: int | None = Field(None, description="The same of all other operators, forward.")
-    other_backward_bytes: int | None = None
+    other_backward_bytes: int | None = Field(None, description="Of the backward pass: operators that multiply nothing.")
     activation_bytes: int | None = Field(
         None, description="Floats saved for the backward pass, 4 bytes an element; fused attention saves no scores."
     )
@@ -90,18 +92,24 @@ class FlopsRow(Row):
     )
     inference_flops: int | None = Field(None, description="Forward in evaluation mode.")
     inference_causal_flops: int | None = Field(None, description="The same, causal attention counted by its half.")
-    inference_other_flops: int | None = None
+    inference_other_flops: int | None = Field(
+        None, description="Of a forward pass in evaluation mode: norms, activations, softmax."
+    )
     inference_bytes: int | None = Field(None, description="Read and written by its counted operators, 4 bytes each.")
     least_bytes: int | None = Field(
         None, description="Of inference: input, parameters and output, each moved once, as if all were one operator."
     )
     inference_peak_bytes: int | None = Field(None, description="Floats alive at once beside the weights, 4 bytes each.")
-    inference_peak_fixed_bytes: int | None = None
+    inference_peak_fixed_bytes: int | None = Field(
+        None, description="Of that peak, what does not depend on the precision."
+    )
     prefill_flops: int | None = Field(
         None, description="Of a whole prompt, with the logits of its last token alone; causal transformers only."
     )
-    prefill_causal_flops: int | None = None
-    prefill_bytes: int | None = None
+    prefill_causal_flops: int | None = Field(
+        None, description="Of reading a prompt, causal attention counted by its half."
+    )
+    prefill_bytes: int | None = Field(None, description="Read and written in reading a prompt, of float32 operands.")
     decoding_flops: int | None = Field(
         None, description="Of the last token of each sequence, those before it in a cache; causal transformers only."
     )

@@ -25,24 +25,24 @@ class NumberFormatsConfig(StepConfig):
 class NumberFormatsRow(Row):
     """Errors are relative, medians over independent sequences; empty if a sum left the format's range."""
 
-    precision: str = ""
+    precision: str = Field("", description="Name of the number format.")
     bits: int | None = Field(None, description="That carry information; tf32 is stored in 32.")
-    exponent_bits: int | None = None
+    exponent_bits: int | None = Field(None, description="Bits of the exponent.")
     mantissa_bits: int | None = Field(None, description="Explicit bits of the significand.")
-    bias: int | None = None
+    bias: int | None = Field(None, description="Subtracted from the stored exponent.")
     epsilon: float | None = Field(None, description="Distance from 1 to the next larger number.")
-    largest: float | None = None
-    smallest_normal: float | None = None
-    smallest_subnormal: float | None = None
+    largest: float | None = Field(None, description="Largest finite number.")
+    smallest_normal: float | None = Field(None, description="Smallest positive number with a full mantissa.")
+    smallest_subnormal: float | None = Field(None, description="Smallest positive number.")
     tenths_add_up: bool | None = Field(None, description="True if 0.1 + 0.2 == 0.3.")
     last_counted: float | None = Field(None, description="Where counting by ones stops.")
     sum_length: int | None = Field(None, description="Numbers in (0, 1) a sum and a dot product.")
-    naive_sum_error: float | None = None
+    naive_sum_error: float | None = Field(None, description="Relative error of a sum one after the other.")
     ascending_sum_error: float | None = Field(None, description="Naive, smallest number first.")
     descending_sum_error: float | None = Field(None, description="Naive, largest number first.")
-    pairwise_sum_error: float | None = None
-    kahan_sum_error: float | None = None
-    neumaier_sum_error: float | None = None
+    pairwise_sum_error: float | None = Field(None, description="Relative error of a sum by halves.")
+    kahan_sum_error: float | None = Field(None, description="Relative error of Kahan's compensated sum.")
+    neumaier_sum_error: float | None = Field(None, description="Relative error of Neumaier's compensated sum.")
     nearest_away_sum_error: float | None = Field(None, description="Naive, ties rounded away from zero.")
     toward_zero_sum_error: float | None = Field(None, description="Naive, each sum cut off.")
     up_sum_error: float | None = Field(None, description="Naive, each sum rounded towards +∞.")

@@ -51,15 +51,15 @@ PeakVerdict = Literal[
 class PeaksAuditRow(Row):
     """Another library's peak for one device in one format, beside ours."""
 
-    library: str = ""
-    version: str | None = None
+    library: str = Field("", description="Name of the library.")
+    version: str | None = Field(None, description="Version of the library.")
     device: str | None = Field(None, description="The datasheet's name.")
     asked: str | None = Field(None, description="The name that a driver reports, by which it was asked.")
     precision: str | None = Field(None, description="A format, or `memory`; empty if it knows no format of a device.")
     theirs: float | None = Field(None, description="Dense TFLOP/s as it uses them; memory: 10⁹ byte/s.")
     ours: float | None = Field(None, description="The same by the datasheet.")
     ratio: float | None = Field(None, description="Theirs ÷ ours.")
-    verdict: PeakVerdict | None = None
+    verdict: PeakVerdict | None = Field(None, description="How its peak compares with the datasheet's.")
     explanation: str | None = Field(None, description="Whose number it is, where it is not this device's.")
 
 

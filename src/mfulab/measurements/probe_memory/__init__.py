@@ -25,18 +25,18 @@ class ProbeMemoryConfig(StepConfig):
 class MemoryRow(Row):
     """One working set walked in one order; an access is of 8 bytes, a line has 64."""
 
-    pattern: str = ""
-    working_set_bytes: int | None = None
+    pattern: str = Field("", description="Order of the accesses.")
+    working_set_bytes: int | None = Field(None, description="Memory over which the accesses go.")
     level: str | None = Field(None, description="The smallest cache that holds the working set, or memory.")
     caches: str | None = Field(None, description="JSON: cache → bytes, as the device reports them.")
     accesses: int | None = Field(None, description="In one repetition.")
     time_per_access_s: float | None = Field(None, description="Median over the repetitions.")
     time_low_s: float | None = Field(None, description="The fastest repetition's.")
     cycles_per_access: float | None = Field(None, description="At clock_mhz: the nominal one in a virtual machine.")
-    clock_mhz: float | None = None
+    clock_mhz: float | None = Field(None, description="Mean SM clock meanwhile; a CPU reports none.")
     gb_s: float | None = Field(None, description="Bytes that the walk asks for ÷ time.")
     touched_gb_s: float | None = Field(None, description="Bytes of the lines that it touches ÷ time.")
-    repetitions: int | None = None
+    repetitions: int | None = Field(None, description="Times that the accesses were measured.")
 
 
 MEASUREMENT = Measurement(

@@ -76,31 +76,31 @@ class ProfileStepConfig(CountFlopsConfig):
 class ProfileRow(TimedRow):
     """One profiled step of a model; what it shares with its FLOP count and ceilings is joined in the table."""
 
-    model: str = ""
-    workload: str = ""
-    batch_size: int | None = None
-    sequence_length: int | None = None
-    precision: str = ""
-    execution: str = ""
+    model: str = Field("", description="Name of the model.")
+    workload: str = Field("", description="What a step does, by its name in config/workload/.")
+    batch_size: int | None = Field(None, description="Samples of one call of the model.")
+    sequence_length: int | None = Field(None, description="Tokens of a sample; empty for models that take none.")
+    precision: str = Field("", description="Number format that was requested, by its name in config/precision/.")
+    execution: str = Field("", description="How the step is issued, by its name in config/execution/.")
     effective_precision: str | None = Field(None, description="The format that matmuls really used.")
     time_s: float | None = Field(None, description="Median step.")
-    time_p5_s: float | None = None
-    time_p95_s: float | None = None
+    time_p5_s: float | None = Field(None, description="5th percentile of the steps.")
+    time_p95_s: float | None = Field(None, description="95th percentile of the steps.")
     time_ci_low_s: float | None = TIME_CI_LOW
-    time_ci_high_s: float | None = None
+    time_ci_high_s: float | None = Field(None, description="Upper end of the same interval.")
     within_spread_percent: float | None = Field(
         None, description="Standard deviation of the windows' medians inside a process, relative."
     )
-    windows: int | None = None
+    windows: int | None = Field(None, description="Measured windows over all processes.")
     steps: int | None = Field(None, description="Measured steps over all windows.")
     window_s: float | None = Field(None, description="Total length of the measured windows.")
-    warm_up_s: float | None = None
+    warm_up_s: float | None = Field(None, description="Time spent on warm-up, compilation included.")
     steady: bool | None = Field(None, description="True if warm-up ended because the step time was steady.")
     first_call_s: float | None = Field(
         None, description="The first step: lazy initialisation, autotuning, compilation."
     )
     forward_ms: float | None = Field(None, description="Of a training step: model and loss. In marked steps apart.")
-    backward_ms: float | None = None
+    backward_ms: float | None = Field(None, description="Of a training step: the backward pass.")
     optimiser_ms: float | None = Field(None, description="The optimiser's update alone.")
     other_ms: float | None = Field(
         None, description="The rest: fetching a batch, unscaling, clipping, learning-rate schedule, zero_grad."
@@ -137,9 +137,9 @@ class ProfileRow(TimedRow):
         description="Making and first calling a traced, scripted, compiled or captured model, beyond a steady step.",
     )
     utilization_percent: Percent | None = Field(None, description="The device's own measure of being busy.")
-    utilization_source: str | None = None
+    utilization_source: str | None = Field(None, description="What reported `utilization_percent`.")
     memory_bytes: int | None = Field(None, description="Peak: CUDA allocator, or peak RSS above the baseline on a CPU.")
-    memory_source: str | None = None
+    memory_source: str | None = Field(None, description="What reported `memory_bytes`.")
     energy_j: float | None = Field(None, description="Per step.")
     power_w: float | None = Field(None, description="Mean over the windows.")
     clock_mhz: float | None = Field(None, description="Mean SM clock over the windows; a CPU reports none.")
@@ -161,21 +161,23 @@ class ProfileRow(TimedRow):
         None, description="Tokens of the busiest expert ÷ mean of all, the mean over layers; of the same step."
     )
     kernel_busy_percent: Percent | None = Field(None, description="Union of kernel intervals ÷ wall time, traced pass.")
-    sm_active_percent: Percent | None = None
-    occupancy_percent: Percent | None = None
-    tensor_active_percent: Percent | None = None
-    dram_active_percent: Percent | None = None
+    sm_active_percent: Percent | None = Field(
+        None, description="Cycles with at least one resident warp, mean over SMs."
+    )
+    occupancy_percent: Percent | None = Field(None, description="Resident warps ÷ the most that fit.")
+    tensor_active_percent: Percent | None = Field(None, description="Cycles in which any tensor pipe was active.")
+    dram_active_percent: Percent | None = Field(None, description="Cycles in which the DRAM interface was active.")
     sources_answered: str | None = Field(None, description="The sources that answered, strictest first.")
     restriction: str | None = Field(None, description="`MIG instance` or `vGPU`: why some values cannot be had.")
     graphics_active_percent: Percent | None = Field(None, description="Any context of the GPU had work.")
     hmma_tensor_active_percent: Percent | None = Field(None, description="Tensor pipe on 16-bit and TF32 matmuls.")
     imma_tensor_active_percent: Percent | None = Field(None, description="Tensor pipe on integer matmuls.")
     dmma_tensor_active_percent: Percent | None = Field(None, description="Tensor pipe on FP64 matmuls.")
-    dfma_tensor_active_percent: Percent | None = None
+    dfma_tensor_active_percent: Percent | None = Field(None, description="Tensor pipe on FP64 multiply-adds.")
     fp64_active_percent: Percent | None = Field(None, description="FP64 pipe, no tensor cores.")
     fp32_active_percent: Percent | None = Field(None, description="FP32 pipe, no tensor cores.")
     fp16_active_percent: Percent | None = Field(None, description="FP16 pipe, no tensor cores.")
-    integer_active_percent: Percent | None = None
+    integer_active_percent: Percent | None = Field(None, description="Integer pipe.")
     compute_busy_percent: Percent | None = Field(None, description="Traced pass: compute kernels.")
     communication_percent: Percent | None = Field(
         None, description="Traced pass: communication not overlapped by compute."
@@ -185,7 +187,9 @@ class ProfileRow(TimedRow):
     )
     idle_percent: Percent | None = Field(None, description="Traced pass: nothing on the GPU.")
     input_wait_percent: Percent | None = Field(None, description="The loop waited for its DataLoader's next batch.")
-    launch_gaps_per_step: float | None = None
+    launch_gaps_per_step: float | None = Field(
+        None, description="Gaps between kernels in which the GPU had nothing to do, a step."
+    )
     launch_gap_s: float | None = Field(None, description="Median gap in which the GPU had nothing to do.")
     top_kernels: str | None = Field(
         None, description="JSON: the five kernels with most time → share of device time, %."
@@ -207,17 +211,17 @@ class ProfileRow(TimedRow):
         None, description="Held back: share of the windows (a GPU's clock), of the CPU time wanted (a CPU's quota)."
     )
     power_capped_percent: Percent | None = Field(None, description="Of that, by the power limit.")
-    software_thermal_percent: Percent | None = None
-    hardware_thermal_percent: Percent | None = None
-    power_brake_percent: Percent | None = None
-    memory_clock_mhz: float | None = None
+    software_thermal_percent: Percent | None = Field(None, description="Time held back by the driver for heat.")
+    hardware_thermal_percent: Percent | None = Field(None, description="Time held back by the hardware for heat.")
+    power_brake_percent: Percent | None = Field(None, description="Time held back by the external power brake.")
+    memory_clock_mhz: float | None = Field(None, description="Mean clock of the memory.")
     temperature_c: float | None = Field(None, description="Mean over the windows.")
     device_memory_bytes: float | None = Field(None, description="In use on the device, by all processes.")
     other_processes: int | None = Field(None, description="Other processes that used the GPU meanwhile; flags the row.")
-    pcie_transmitted_gb_s: float | None = None
-    pcie_received_gb_s: float | None = None
-    nvlink_transmitted_gb_s: float | None = None
-    nvlink_received_gb_s: float | None = None
+    pcie_transmitted_gb_s: float | None = Field(None, description="Sent over PCIe.")
+    pcie_received_gb_s: float | None = Field(None, description="Received over PCIe.")
+    nvlink_transmitted_gb_s: float | None = Field(None, description="Sent over NVLink.")
+    nvlink_received_gb_s: float | None = Field(None, description="Received over NVLink.")
     system_utilization_percent: Percent | None = Field(
         None, description="Every process on the logical CPUs that this one may use."
     )

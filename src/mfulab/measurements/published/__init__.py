@@ -37,26 +37,26 @@ class PublishedRow(Row):
     """A public run with the FLOPs that its model needs, as counted here; MFU is derived, never the publisher's."""
 
     published: str = Field("", description="The collection: a file in results/reference/published/.")
-    submitter: str | None = None
+    submitter: str | None = Field(None, description="Who published the run.")
     system: str | None = Field(None, description="What ran, in the publisher's words.")
-    framework: str | None = None
-    model: str = ""
-    parameters: int | None = None
-    sequence_length: int | None = None
+    framework: str | None = Field(None, description="Training framework.")
+    model: str = Field("", description="Name of the model.")
+    parameters: int | None = Field(None, description="All parameters of the model.")
+    sequence_length: int | None = Field(None, description="Tokens of a sample; empty for models that take none.")
     accelerator: str | None = Field(None, description="The datasheet's name of the device.")
     architecture: str | None = Field(
         None, description="Compute capability, gfx name or family, as the datasheet has it."
     )
-    accelerators: int | None = None
+    accelerators: int | None = Field(None, description="Devices of the run.")
     precision: str | None = Field(None, description="As published; empty if it is not said.")
     batch_size: int | None = Field(None, description="Samples a step, of all devices together.")
     samples_per_s: float | None = Field(None, description="Of all devices together.")
-    tokens_per_s_per_device: float | None = None
+    tokens_per_s_per_device: float | None = Field(None, description="Tokens a second of each device.")
     flops_per_sample: float | None = Field(None, description="Forward and backward, attention full.")
     tflop_s_per_device: float | None = Field(None, description="FLOPs that the model needs; else as published.")
     mfu_bf16_percent: Percent | None = Field(None, description="Of the dense 16-bit peak.")
-    mfu_fp8_percent: Percent | None = None
-    mfu_fp4_percent: Percent | None = None
+    mfu_fp8_percent: Percent | None = Field(None, description="MFU against the dense fp8 peak.")
+    mfu_fp4_percent: Percent | None = Field(None, description="MFU against the dense fp4 peak.")
     mfu_percent: Percent | None = Field(None, description="Of the dense peak of the published precision, else 16 bits.")
     mfu_format: str | None = Field(None, description="Whose peak stands under mfu_percent.")
     slowest_format: str | None = Field(None, description="The slowest format whose peak the speed does not exceed.")
@@ -65,7 +65,7 @@ class PublishedRow(Row):
     convention_mfu_percent: Percent | None = Field(None, description="MFU by that convention.")
     difference_points: float | None = Field(None, description="Printed MFU − MFU by that convention.")
     explanation: str | None = Field(None, description="Points that its choices add to our MFU.")
-    source: str | None = None
+    source: str | None = Field(None, description="Where the run was published.")
 
 
 MEASUREMENT = Measurement(

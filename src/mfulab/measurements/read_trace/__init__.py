@@ -32,17 +32,17 @@ class TraceRow(Row):
     trace: str = Field("", description="The file's name.")
     model: str = Field("", description="What the steps are called: the file's name, or `label`.")
     device: str | None = Field(None, description="As the trace names it; empty where it does not.")
-    compute_capability: str | None = None
+    compute_capability: str | None = Field(None, description="CUDA compute capability of the device.")
     units: int | None = Field(None, description="SMs or compute units.")
     rank: int | None = Field(None, description="Of a job; of several devices in one trace, the device's number.")
-    world_size: int | None = None
+    world_size: int | None = Field(None, description="Processes of the job.")
     mode: str | None = Field(None, description="training where a backward pass was recorded, else inference.")
     precision: str | None = Field(None, description="The same as effective_precision.")
     device_index: int | None = Field(None, description="The device's number, where a trace holds several.")
     first_step: int | None = Field(None, description="The profiler's number of the first step read.")
-    last_step: int | None = None
+    last_step: int | None = Field(None, description="Last step of the window.")
     steps: int | None = Field(None, description="Steps in the window.")
-    window_s: float | None = None
+    window_s: float | None = Field(None, description="Wall time of the steps that were read.")
     window_source: str | None = Field(None, description="JSON: how the window was found, as keys and numbers.")
     time_s: float | None = Field(None, description="window_s ÷ steps.")
     events: int | None = Field(None, description="Events in the file.")
@@ -71,9 +71,9 @@ class TraceRow(Row):
     )
     spent: str | None = Field(None, description="JSON: kind of time → ns a window, exclusive.")
     utilization_percent: Percent | None = Field(None, description="Time with a kernel running: kernel-busy.")
-    utilization_source: str | None = None
+    utilization_source: str | None = Field(None, description="What reported `utilization_percent`.")
     kernel_busy_percent: Percent | None = Field(None, description="Union of kernel intervals ÷ window.")
-    compute_busy_percent: Percent | None = None
+    compute_busy_percent: Percent | None = Field(None, description="Union of compute kernels ÷ wall time.")
     communication_percent: Percent | None = Field(None, description="Communication not overlapped by compute.")
     communication_total_percent: Percent | None = Field(None, description="All communication.")
     copy_percent: Percent | None = Field(None, description="Copies not overlapped by kernels.")
@@ -82,7 +82,9 @@ class TraceRow(Row):
     graph_percent: Percent | None = Field(None, description="Compute launched by a graph, of no operator.")
     matmul_percent: Percent | None = Field(None, description="Matmuls, convolutions, attention.")
     other_operators_percent: Percent | None = Field(None, description="Compute of all other operators.")
-    launch_gaps_per_step: float | None = None
+    launch_gaps_per_step: float | None = Field(
+        None, description="Gaps between kernels in which the GPU had nothing to do, a step."
+    )
     launch_gap_s: float | None = Field(None, description="Median gap in which the device had nothing to do.")
     launch_bound_percent: Percent | None = Field(
         None, description="Idle in gaps under 1 ms that ended with a kernel not yet launched when they began."

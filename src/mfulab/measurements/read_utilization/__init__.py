@@ -27,8 +27,8 @@ class ReadUtilizationConfig(StepConfig):
 class ReadingRow(Row):
     """Each `…_percent` of a counter is a share of what the truth is a share of; `reasons` says why one is empty."""
 
-    load: str = ""
-    precision: str = ""
+    load: str = Field("", description="Name of the load.")
+    precision: str = Field("", description="Number format that was requested, by its name in config/precision/.")
     polling_period_s: float | None = Field(None, description="Seconds between two single readings.")
     window_s: float | None = Field(None, description="Length of the loop.")
     units: int | None = Field(None, description="CPU cores that its threads can fill, or SMs.")
@@ -36,7 +36,7 @@ class ReadingRow(Row):
     truth_percent: Percent | None = Field(None, description="duty_percent × share of the units that the load occupies.")
     useful_percent: Percent | None = Field(None, description="Of the executed FLOPs, those that are no padding.")
     flops: int | None = Field(None, description="Executed in the window.")
-    useful_flops: int | None = None
+    useful_flops: int | None = Field(None, description="FLOPs in the window without padding.")
     mfulab_percent: Percent | None = Field(None, description="The column utilization_percent of every profiled step.")
     psutil_process_percent: Percent | None = Field(None, description="Process.cpu_percent ÷ cores.")
     psutil_machine_percent: Percent | None = Field(None, description="psutil.cpu_percent: all logical CPUs, everyone.")
@@ -55,9 +55,9 @@ class ReadingRow(Row):
         None, description="One reading, the first whose period begins after the loop."
     )
     polls: int | None = Field(None, description="Readings whose period lies inside the loop.")
-    polled_mean_percent: Percent | None = None
-    polled_low_percent: Percent | None = None
-    polled_high_percent: Percent | None = None
+    polled_mean_percent: Percent | None = Field(None, description="Mean of the polls in the window.")
+    polled_low_percent: Percent | None = Field(None, description="Lowest poll in the window.")
+    polled_high_percent: Percent | None = Field(None, description="Highest poll in the window.")
     memory_utilization_percent: Percent | None = Field(None, description="NVML: time in which memory was accessed.")
     memory_used_percent: Percent | None = Field(None, description="Memory in use ÷ total, the most that was polled.")
     sources: str | None = Field(None, description="JSON: column → where its value comes from, over how many seconds.")
