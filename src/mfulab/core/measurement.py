@@ -1,7 +1,11 @@
 """One kind of measurement, as its folder declares it, and the result of one run."""
 
+import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
+
+from pydantic import BaseModel
 
 from mfulab.core.configs import StepConfig
 from mfulab.core.rows import Row
@@ -17,7 +21,6 @@ class Measurement:
         row: what a run of it reports.
         message: what Snakemake says when a run starts; `{wildcards.run}` is the run's name.
         shown: columns that the page shows first, in order; the others appear on request.
-        linked: columns that the table takes from a run's config and links, for the join.
         position: place of its table on the page; lower ones come first.
         priority: runs of a higher one start first: what others are joined with comes before them.
         runtime_min: minutes that a cluster is asked for.
@@ -29,7 +32,6 @@ class Measurement:
     row: type[Row]
     message: str
     shown: str
-    linked: tuple[str, ...] = ()
     position: int = 1000
     priority: int = 0
     runtime_min: int = 10
@@ -39,6 +41,16 @@ class Measurement:
     def step(self) -> str:
         """Name of the rule and of the folder."""
         return self.config.__module__.rpartition(".")[2]
+
+    @property
+    def joined(self) -> type[BaseModel]:
+        """Columns of the table beyond the row's: `Joined` of the folder's `joined.py`.
+
+        Imported by name, so that no source that measures depends on it.
+        """
+        own = f"{self.config.__module__}.joined"
+        found: type[BaseModel] = importlib.import_module(own if find_spec(own) else "mfulab.core.joined").Joined
+        return found
 
     @property
     def on_device(self) -> bool:

@@ -1,10 +1,8 @@
 """Tables as pandas frames, typed as `mfulab.core.rows` says, however broken the files are."""
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from types import NoneType
-from typing import get_args
 
 import pandas as pd
 
@@ -12,7 +10,7 @@ from mfulab.core.files import unquoted
 from mfulab.core.language import Texts
 from mfulab.measurements.registry import TABLES
 from mfulab.tables import series
-from mfulab.tables.columns import FLAGS, TEXT, columns
+from mfulab.tables.columns import kinds
 from mfulab.tables.records import PROGRESS
 
 Tables = dict[str, pd.DataFrame]
@@ -100,7 +98,7 @@ def with_traces(tables: Tables) -> pd.DataFrame:
     read = traces.assign(hardware=devices)
     kept = {
         name: read[name] if name in read else pd.Series(ABSENT[kind], read.index, kind)
-        for name, kind in kinds("profile")
+        for name, kind in kinds("profile").items()
     }
     return pd.concat([profile, pd.DataFrame(kept)], ignore_index=True)
 
@@ -160,23 +158,6 @@ def short_name(device: str) -> str:
     return " ".join(without.split()) or device
 
 
-def kinds(table: str) -> Iterator[tuple[str, type]]:
-    """Each column with its type: str, bool or float (integers too: a missing one has no integer)."""
-    fields = TABLES[table].row.model_fields
-    for name in columns(table):
-        if name in FLAGS or (name in fields and bool in _types(fields[name].annotation)):
-            yield name, bool
-        elif name in TEXT or (name in fields and not {int, float} & _types(fields[name].annotation)):
-            yield name, str
-        else:
-            yield name, float
-
-
-def _types(annotation: object) -> set[object]:
-    inner = set(get_args(annotation)) - {NoneType}
-    return set().union(*(_types(part) for part in inner)) if inner else {annotation}
-
-
 def _read(path: Path, table: str, problems: list[str]) -> pd.DataFrame:
     raw = pd.DataFrame()
     try:
@@ -186,7 +167,7 @@ def _read(path: Path, table: str, problems: list[str]) -> pd.DataFrame:
     except (OSError, ValueError) as error:  # pandas' own errors are ValueErrors
         problems.append(f"{path.name}: the table cannot be read ({str(error).strip()})")
     typed, absent, unreadable = {}, [], 0
-    for name, kind in kinds(table):
+    for name, kind in kinds(table).items():
         if name not in raw:
             absent.append(name)
         text = raw[name] if name in raw else pd.Series("", index=raw.index, dtype=str)

@@ -2,12 +2,11 @@
 
 import hashlib
 import math
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
@@ -18,7 +17,7 @@ from mfulab.core.replicates import base_name
 from mfulab.core.rows import LONGEST_MESSAGE, NOT_MEASURED, Row, impossible, is_in_range
 from mfulab.measurements.count_flops import CountFlopsConfig
 from mfulab.measurements.registry import MEASUREMENTS, RECORDED, TABLES
-from mfulab.tables.columns import FLAGS, TEXT, Record, Records
+from mfulab.tables.columns import Record, Records, config_paths, kept, linked
 
 PROGRESS = ("measured", NOT_MEASURED, "to_come")  # best first
 AGAIN = "Remove its folder and give the command again: it is measured anew."
@@ -175,43 +174,26 @@ def _changed(folder: Path, digest: str | None) -> bool:
 
 
 def from_config(table: str, config: Mapping[str, Any], links: Mapping[str, str | None]) -> Record:
-    """Values that the join needs besides a run's row; `links` are folders of the runs it is joined with."""
+    """Values that the join needs besides a run's row; `links` are folders of the runs it is joined with.
 
-    def given(group: str, key: str, kind: type) -> Any:
-        """A nested value, if it is there, of its type and in range."""
+    A value is kept if it is there, of its column's type and in range.
+    """
+
+    def given(path: str, kinds: tuple[type, ...]) -> Any:
+        group, _, key = path.partition(".")
         content: Any = config.get(group)
         value = content.get(key) if isinstance(content, Mapping) else None
-        is_kept = type(value) is kind and (isinstance(value, str) or is_in_range(value))
-        return value if is_kept else None
+        return value if type(value) in kinds and (isinstance(value, str) or is_in_range(value)) else None
 
     flops, compute = links.get("flops"), links.get("compute")
-    dtype = given("precision", "dtype", str)
     known: Record = {
         "flops_run": Path(flops).name if flops else None,
         "ceiling": ceiling_name(Path(compute).name) if compute else None,
-        "mode": given("workload", "mode", str),
-        "gradient_accumulation": given("workload", "gradient_accumulation", int),
-        "checkpointing": given("workload", "checkpointing", bool),
-        "teacher": given("workload", "teacher", str),
-        "optimizer": given("workload", "optimizer", str),
-        "optimizer_implementation": given("workload", "optimizer_implementation", str),
-        "autograd": given("workload", "autograd", str),
-        "attention": given("execution", "attention", str),
-        "processes": given("parallel", "processes", int),
-        "wrapper": given("parallel", "wrapper", str),
-        "bucket_mb": given("parallel", "bucket_mb", int),
-        "slowed_rank": given("parallel", "slowed_rank", int),
-        "quantisation": given("execution", "quantisation", str),
-        "pruning": given("model", "pruning", str),
-        "pruned_share": given("model", "pruned_share", float),
-        **{name: given("workload", name, str) for name in ("input", "loader_source")},
-        **{name: given("workload", name, int) for name in ("loader_workers", "loader_prefetch", "loader_epoch")},
-        **{name: given("workload", name, bool) for name in ("loader_persistent", "loader_pinned")},
-        "autocast": given("precision", "autocast", bool),
-        "dtype": dtype,
-        "format": format_name(dtype or "", bool(given("precision", "tf32", bool))),
+        "format": format_name(given("precision.dtype", (str,)) or "", bool(given("precision.tf32", (bool,)))),
     }
-    return {name: known[name] for name in TABLES[table].linked}
+    fields = TABLES[table].joined.model_fields
+    known |= {name: given(path, get_args(fields[name].annotation)) for name, path in config_paths(table).items()}
+    return {name: known[name] for name in linked(table)}
 
 
 def ceiling_name(run: str) -> str:
@@ -272,8 +254,7 @@ def from_recorded(folder: Path) -> Collected:
         seen: set[tuple[str, str]] = set()
         for number, cells in enumerate(_lines(folder / f"{table}.csv", collected.problems), start=2):
             try:
-                row = parse(measurement.row, cells)
-                known = {name: _typed(name, cells.get(name)) for name in measurement.linked}
+                row = parse(kept(table), cells)
                 if not row["run"] or (row["hardware"], row["run"]) in seen:
                     raise ValueError(f"run={row['run']!r}: {'there twice' if row['run'] else 'empty'}")
             except ValueError as error:
@@ -282,7 +263,7 @@ def from_recorded(folder: Path) -> Collected:
             seen.add((row["hardware"], row["run"]))
             where = (row["hardware"] or folder.name) if measurement.on_device else ""
             who = {"hardware": where, "experiment": cells.get("experiment") or "", "recorded": True}
-            collected.add(table, {**row, **known, **who})
+            collected.add(table, {**row, **who})
     collected.series = [{**line, "recorded": "True"} for line in _lines(folder / "series.csv", collected.problems)]
     return collected
 
@@ -295,19 +276,6 @@ def _lines(path: Path, problems: list[str]) -> list[dict[str, str]]:
     except UnreadableError as error:
         problems.append(f"{error}. Record the machine again, or take the file from the repository.")
         return []
-
-
-def _typed(name: str, text: str | None) -> Any:
-    if text in (None, ""):
-        return None
-    if name in FLAGS:
-        return text == "True"
-    if name in TEXT:
-        return text
-    number = int(str(text)) if re.fullmatch(r"-?\d+", str(text)) else float(str(text))
-    if not is_in_range(number):
-        raise ValueError(f"{name}={str(text)[:40]}: out of range")
-    return number
 
 
 def first_line(error: Exception) -> str:

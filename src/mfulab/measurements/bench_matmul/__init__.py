@@ -105,7 +105,6 @@ MEASUREMENT = Measurement(
     "Multiplying {wildcards.run}",
     "kernel size precision hardware status time_s tflop_s share_of_measured_percent share_of_reference_percent"
     " relative_error end_to_end_s",
-    linked=("ceiling",),
     runtime_min=20,
     position=20,
 )

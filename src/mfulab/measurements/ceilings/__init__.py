@@ -62,7 +62,6 @@ MEASUREMENT = Measurement(
     CeilingRow,
     "What {wildcards.hardware} can do at best: {wildcards.run}",
     "ceiling hardware status measured_tflop_s computed_tflop_s datasheet_tflop_s measured_gb_s computed_gb_s",
-    linked=("format",),
     priority=20,
     position=60,
 )

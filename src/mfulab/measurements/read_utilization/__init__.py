@@ -72,6 +72,5 @@ MEASUREMENT = Measurement(
     "load polling_period_s hardware status truth_percent mfulab_percent psutil_process_percent"
     " psutil_machine_percent proc_stat_percent cgroup_percent profiler_percent nvml_percent sm_active_percent"
     " mfu_percent before_percent during_percent after_percent",
-    linked=("ceiling",),
     position=30,
 )

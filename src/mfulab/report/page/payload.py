@@ -14,6 +14,7 @@ import pandas as pd
 from mfulab.core.files import UnreadableError, read_json
 from mfulab.measurements.registry import TABLES
 from mfulab.report import frames
+from mfulab.tables.columns import fields, kinds
 
 DRAWN = 500  # rows of a figure's CSV; the table's export has all
 LONG = (
@@ -44,22 +45,25 @@ def compact(tables: frames.Tables) -> dict[str, Any]:
     """Tables by column, texts that repeat as numbers into a dictionary; empty tables and columns are left out."""
     compacted = {}
     for name, measurement in TABLES.items():
-        table, kinds = tables[name], dict(frames.kinds(name))
+        table, types, declared = tables[name], kinds(name), fields(name)
         if table.empty:
             continue
-        fields, main = measurement.row.model_fields, measurement.shown.split()
+        main = measurement.shown.split()
         columns, values = [], []
         for column in [*main, *(column for column in table.columns if column not in main)]:
-            if _is_empty(table[column], kinds[column]) and column not in main:
+            if _is_empty(table[column], types[column]) and column not in main:
                 continue
-            described = fields[column].description if column in fields else None
-            entry: dict[str, Any] = {"name": column, "main": column in main, "description": described or ""}
-            if kinds[column] is str:
+            entry: dict[str, Any] = {
+                "name": column,
+                "main": column in main,
+                "description": declared[column].description if column in declared else "",
+            }
+            if types[column] is str:
                 codes, distinct = pd.factorize(table[column])
                 entry["dictionary"] = list(distinct)
                 values.append(codes.tolist())
             else:
-                entry["number"] = kinds[column] is float
+                entry["number"] = types[column] is float
                 values.append([plain(value) for value in table[column].tolist()])
             columns.append(entry)
         compacted[name] = {"columns": columns, "values": values, "length": len(table)}
