@@ -8,6 +8,7 @@ import io
 import json
 import re
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,7 +18,7 @@ from mkdocs.structure.files import File, Files
 from mfulab.core.language import catalogue
 from mfulab.measurements.registry import MEASUREMENTS
 from mfulab.report import figures, frames
-from mfulab.tables import build
+from mfulab.tables import build, columns
 
 ROOT = Path(__file__).parent.parent
 BESIDE = {
@@ -93,12 +94,14 @@ def _library() -> str:
 
 
 def _tables() -> str:
-    """Columns of every measurement's row, with their unit or meaning."""
-    parts = ["# Tables\n\nOne row a run, in `results/tables/`. Joined columns follow those that were measured."]
-    for each in MEASUREMENTS.values():
-        parts.append(f"## {each.table}\n\nStep `{each.step}`.\n\n| column | meaning |\n|---|---|")
-        rows = each.row.model_fields.items()
-        parts[-1] += "".join(f"\n| `{name}` | {field.description or ''} |" for name, field in rows)
+    """Every column of every table: type, unit, meaning and source."""
+    parts = ["# Tables\n\nIn `results/tables/`; `columns.csv` there holds these lines."]
+    for table, lines in groupby(columns.dictionary(), key=lambda line: line["table"]):
+        parts.append(f"## {table}\n\n| column | type | unit | meaning | source |\n|---|---|---|---|---|")
+        parts[-1] += "".join(
+            f"\n| `{each['column']}` | {each['type']} | {each['unit']} | {each['description']} | {each['source']} |"
+            for each in lines
+        )
     return "\n\n".join(parts)
 
 

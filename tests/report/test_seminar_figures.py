@@ -23,6 +23,7 @@ from mfulab.report.figures import (
     subnormals,
     tolerances,
 )
+from mfulab.tables import columns
 
 
 def told(module, rows, language="en"):
@@ -115,7 +116,7 @@ def test_memory_in_use_is_no_memory_utilization_and_an_empty_period_is_named():
     assert known.endswith("the time in which memory was accessed, 35 %.")
 
     why = "the period of 0.01 s is shorter than the counter's own, 0.02 s"
-    kinds = dict(columns.kinds("readings"))
+    kinds = columns.kinds("readings")
     told_of = [
         reading(polled_mean_percent=97.0, window_s=6.0),
         reading(run="b", polling_period_s=0.01, window_s=6.0, reasons=json.dumps({"polled_mean_percent": why})),
@@ -257,7 +258,7 @@ def test_patterns_of_nan_are_counted_and_what_has_no_number_is_not_said():
 
 def profiled(*given):
     """Tables of profiled steps on one machine, with all columns that a table has."""
-    kinds = dict(columns.kinds("profile"))
+    kinds = columns.kinds("profile")
     common = {"hardware": "x", "status": "ok", "precision": "fp32", "batch_size": 8.0, "mode": "inference"}
     common |= {"execution": "eager", "commit": "0123abc", "started_at": "2026-01-02T03:04:05+00:00"}
     rows = [{**common, "run": str(place), **each} for place, each in enumerate(given)]

@@ -8,19 +8,26 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from mfulab.measurements.registry import MEASUREMENTS
+from mfulab.tables.columns import dictionary
 
 SET_BY_PLANNING = {"name", "target", "digest", "installed", "replicate", "path"}
 
 
 def show(step: str | None, row: bool) -> int:
-    """Prints the JSON Schema of the config of `step` (its row, with `row`); without a step the table of keys."""
+    """Prints the JSON Schema of the config of `step`; without a step the table of keys.
+
+    With `row` that of its row, and under `table` every column of its table, as in columns.csv.
+    """
     if step is None:
         click.echo(keys())
         return 0
     if step not in MEASUREMENTS:
         raise click.BadParameter(f"{step}. Choices: {', '.join(MEASUREMENTS)}", param_hint="STEP")
     measurement = MEASUREMENTS[step]
-    click.echo(json.dumps((measurement.row if row else measurement.config).model_json_schema(), indent=2))
+    schema = (measurement.row if row else measurement.config).model_json_schema()
+    if row:
+        schema["table"] = [line for line in dictionary() if line["table"] == measurement.table]
+    click.echo(json.dumps(schema, indent=2, ensure_ascii=False))
     return 0
 
 

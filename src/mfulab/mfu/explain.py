@@ -14,6 +14,7 @@ from mfulab.device.peaks import UNITS, peak
 from mfulab.mfu.conventions import CONVENTIONS, ORDER, OURS, POSSIBLE, Choices, flops
 from mfulab.mfu.decoders import work_of
 from mfulab.mfu.models import model_config
+from mfulab.mfu.utilization import of_peak
 from mfulab.mfu.work import Mode, Work
 
 FALLBACK_TFLOP_S = 312.0
@@ -246,11 +247,10 @@ def change(
 
     Each change is a step, in points of MFU; `samples_per_s` is of one device.
     """
-    samples = counted.batch_size
-    scale = 100 * samples_per_s / samples / 1e12
+    time_s = counted.batch_size / samples_per_s
 
     def mfu(now: Choices, peak_tflop_s: float) -> float:
-        return flops(counted, now) * scale / peak_tflop_s
+        return of_peak(flops(counted, now), time_s, peak_tflop_s) or 0.0  # a speed and a peak are above 0
 
     now, steps = OURS, {}
     for choice in ORDER:

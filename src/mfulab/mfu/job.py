@@ -7,10 +7,10 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from mfulab.mfu.utilization import of_peak, total
 from mfulab.tracing.ranks import waits
 
 COLUMNS = ("job_ranks", "job_time_s", "job_mfu_percent", "job_slowest_rank", "transfer_percent", "waiting_percent")
-TERA = 1e12
 Row = Mapping[str, Any]
 
 
@@ -72,12 +72,10 @@ def _place(row: Row) -> tuple[int, int]:
 def _of_job(ranks: Sequence[Row]) -> dict[str, Any]:
     slowest = max(ranks, key=lambda row: row["time_s"])
     peaks = [row.get("peak_tflop_s") if row.get("mfu_percent") is not None else None for row in ranks]
-    flops = [row.get("flops") for row in ranks]
-    known = all(value is not None for value in (*peaks, *flops))
-    mfu = 100 * sum(flops) / (slowest["time_s"] * sum(peaks) * TERA) if known else None  # type: ignore[arg-type]
+    flops = total(*(row.get("flops") for row in ranks))
     return {
         "job_ranks": len(ranks),
         "job_time_s": slowest["time_s"],
-        "job_mfu_percent": mfu,
+        "job_mfu_percent": of_peak(flops, slowest["time_s"], total(*peaks)),
         "job_slowest_rank": slowest["rank"],
     }

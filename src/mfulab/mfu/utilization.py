@@ -43,6 +43,15 @@ def percent(part: float | None, whole: float | None) -> float | None:
     return product(100, ratio(part, whole))
 
 
+def of_peak(work: float | None, seconds: float | None, peak: float | None, unit: float = TERA) -> float | None:
+    """100 · work ÷ seconds ÷ peak: MFU, HFU and MBU, wherever one is formed.
+
+    `peak` is in `unit`s of work a second: TFLOP/s where not given. FLOPs in several formats are given as the seconds
+    that they take at their own peaks, with 1 for both. None as in `ratio`.
+    """
+    return percent(ratio(ratio(work, seconds), unit), peak)
+
+
 Measure = Sequence[float | None]  # (value, low, high)
 
 
@@ -112,7 +121,7 @@ def utilization(
     bandwidth = memory.get("computed_gb_s" if basis == "spec" else "measured_gb_s")
 
     def mfu(counted: float | None, seconds: float | None, peak: float | None = peak_tflop_s) -> float | None:
-        return percent(tflop_s(counted, seconds), peak)
+        return of_peak(counted, seconds, peak)
 
     low_s, high_s = interval_s
     measured = [compute.get(name) for name in CEILING] if basis == "measured" else [peak_tflop_s, None, None]
@@ -126,7 +135,7 @@ def utilization(
         "mfu_ci_high_percent": bounds[1],
         "mfu_causal_percent": mfu(causal_flops, time_s),
         "hfu_percent": mfu(executed_flops, time_s, executed_peak),
-        "mbu_percent": percent(ratio(ratio(read_bytes, time_s), GIGA), bandwidth),
+        "mbu_percent": of_peak(read_bytes, time_s, bandwidth, GIGA),
     }
 
 

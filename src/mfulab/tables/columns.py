@@ -103,7 +103,7 @@ def kind(field: FieldInfo) -> type:
 
 def dictionary() -> list[dict[str, str]]:
     """A line a column of each table: its type, unit, description, and where its values come from."""
-    lines = []
+    lines: list[tuple[str, ...]] = []
     for table, measurement in TABLES.items():
         paths, links = config_paths(table), linked(table)
         for name, field in fields(table).items():
