@@ -8,7 +8,7 @@ CPU_TORCH ?= https://download.pytorch.org/whl/cpu
 CONFIG ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help report figures compare install test lint format types unit workflow bench machines faults unlock lock lock-check audit wheelhouse docs clean
+.PHONY: help report figures compare install test lint format types unit workflow bench machines faults unlock schema lock lock-check audit wheelhouse docs clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,16 +26,18 @@ compare: $(VENV)/installed ## Measure this checkout and another commit in turn (
 # One thread a test process: more would wait for those of the others. Tests of the workflow wait half of their time, and
 # `make test` spreads them among the others.
 ALONE = OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
+QUICK = $(if $(ALL),,-m "not slow")
 CORES = $$(getconf _NPROCESSORS_ONLN)
 
-test: lint types ## Everything that .ci/run checks
-	$(ALONE) $(BIN)/pytest -n $$(($(CORES) + 2)) --dist loadgroup
+test: lint types ## Everything that .ci/run checks (ALL=1: the slow tests too, as every night)
+	$(ALONE) $(BIN)/pytest $(QUICK) -n $$(($(CORES) + 2)) --dist loadgroup --durations=25
 
 lint: $(VENV)/tested ## Style and format of Python and Snakemake code
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/snakemake --lint
+	$(BIN)/mfulab schema --check
 
 format: $(VENV)/tested ## Rewrite the code in the project's format
 	$(BIN)/ruff check --fix .
@@ -46,10 +48,10 @@ types: $(VENV)/tested ## Static types
 	$(BIN)/mypy
 
 unit: $(VENV)/tested ## Fast tests of pure logic, kernels in their simulators, the page in a browser
-	$(ALONE) $(BIN)/pytest -m "not workflow" -n $$(($(CORES) + 1)) --dist loadgroup
+	$(ALONE) $(BIN)/pytest -m "not workflow$(if $(ALL),, and not slow)" -n $$(($(CORES) + 1)) --dist loadgroup
 
 workflow: $(VENV)/tested ## The real workflow in miniature
-	$(ALONE) $(BIN)/pytest -m workflow -n $$(($(CORES) + 2)) --dist loadgroup
+	$(ALONE) $(BIN)/pytest -m "workflow$(if $(ALL),, and not slow)" -n $$(($(CORES) + 2)) --dist loadgroup
 
 bench: $(VENV)/installed ## Each target beside what was got, in two minutes (ALL=1: 5,000 runs and quickstart too)
 	@missed=0; for each in "pipeline.py $(if $(ALL),--all)" cpu_matmul.py sampler_cost.py; do \
@@ -63,6 +65,9 @@ faults: $(VENV)/tested ## Sweeps that are killed, cut off and lied to: ten minut
 
 unlock: $(VENV)/installed ## Forget a sweep that was killed on another machine; refused while one runs here
 	$(BIN)/snakemake --unlock
+
+schema: $(VENV)/installed ## Write config.yaml's defaults, KEYS.md, schema.json and the README's experiments from the models
+	$(BIN)/mfulab schema --fix
 
 lock: ## Pin what each target installs, in requirements.lock and requirements/ (UPGRADE=1: the newest that fits)
 	$(PYTHON) scripts/lock.py $(if $(UPGRADE),--upgrade)

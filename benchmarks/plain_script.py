@@ -41,7 +41,7 @@ import json, resource, sys, time
 from pathlib import Path
 import torch
 from mfulab.device.cpu import usable_cores
-from mfulab.models.workload import make_model
+from mfulab.models.step import make_model
 from mfulab.measurements.profile_step import ProfileStepConfig
 from mfulab.timing.statistics import Stats
 
@@ -105,7 +105,7 @@ def plain(config: Path, state: str) -> tuple[float, float]:
 
 def profiled(config: Path) -> dict[str, str]:
     """The row of one new process of profile_step."""
-    command = [sys.executable, "scripts/profile_step.py", "--config", str(config)]
+    command = [sys.executable, "scripts/run.py", "profile_step", "--config", str(config)]
     subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     (row,) = read_csv(config.with_name("row.csv"))
     return row

@@ -31,27 +31,29 @@ from mfulab.tables import compare
 CHANGED = ("faster", "slower")
 # The real step, but for a wait behind each that takes this share of its time.
 SLOWER = """
+import sys
 import time
+from dataclasses import replace
 from mfulab.cli.step import main
-from mfulab.measurements.profile_step import measure as profile_step
+from mfulab.measurements.profile_step import process
 
-made = profile_step.make_step
+made = process.make
 
-def make_slower_step(config, device):
-    step, loss = made(config, device)
+def make_slower(config, device):
+    step = made(config, device)
 
     def waiting():
         began = time.perf_counter()
-        result = step()
+        result = step.call()
         until = time.perf_counter() + {share} * (time.perf_counter() - began)
         while time.perf_counter() < until:
             pass
         return result
 
-    return waiting, loss
+    return replace(step, call=waiting)
 
-profile_step.make_step = make_slower_step
-main("profile_step")
+process.make = make_slower
+main(sys.argv.pop(1))
 """
 
 
@@ -69,7 +71,7 @@ def measured(out: Path, overrides: Sequence[str], slower: float = 0.0) -> Sweep:
     out.mkdir(parents=True)
     folder = trivial.copy_workflow(out)
     if slower:
-        (folder / "scripts/profile_step.py").write_text(SLOWER.format(share=slower))
+        (folder / "scripts/run.py").write_text(SLOWER.format(share=slower))
     cost = trivial.run(folder, "-m", "snakemake", "report", "--cores", "1", "--config", *overrides)
     return Sweep(compare.machine_folder(folder / "results"), cost.time_s)
 

@@ -17,7 +17,7 @@ from support.workflow_copy import ROOT, STEPS, copy_workflow, fake_steps
 # What the step imports is a part of a run's cost; only its measurement returns at once.
 MEASURE = """
 import importlib
-importlib.import_module(f"mfulab.measurements.{Path(__file__).stem}.measure")
+importlib.import_module(f"mfulab.measurements.{step}.measure")
 measure = lambda config, folder: Measured(MEASUREMENTS[step].row(measured_s=0.0))
 """
 PLAN = """

@@ -5,10 +5,10 @@ Nothing is copied: the README is the first page, and tables and schemas are read
 
 import base64
 import io
+import itertools
 import json
 import re
 from collections.abc import Iterator
-from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,7 +18,8 @@ from mkdocs.structure.files import File, Files
 from mfulab.core.language import catalogue
 from mfulab.measurements.registry import MEASUREMENTS
 from mfulab.report import figures, frames
-from mfulab.tables import build, columns
+from mfulab.tables import build
+from mfulab.tables.columns import dictionary
 
 ROOT = Path(__file__).parent.parent
 BESIDE = {
@@ -94,14 +95,12 @@ def _library() -> str:
 
 
 def _tables() -> str:
-    """Every column of every table: type, unit, meaning and source."""
-    parts = ["# Tables\n\nIn `results/tables/`; `columns.csv` there holds these lines."]
-    for table, lines in groupby(columns.dictionary(), key=lambda line: line["table"]):
-        parts.append(f"## {table}\n\n| column | type | unit | meaning | source |\n|---|---|---|---|---|")
-        parts[-1] += "".join(
-            f"\n| `{each['column']}` | {each['type']} | {each['unit']} | {each['description']} | {each['source']} |"
-            for each in lines
-        )
+    """Columns of every table, as in results/tables/columns.csv."""
+    parts = ["# Tables\n\nOne row a run, in `results/tables/`; `columns.csv` there holds this page."]
+    for table, found in itertools.groupby(dictionary(), lambda each: each.table):
+        parts.append(f"## {table}\n\n| column | type | unit | from | meaning |\n|---|---|---|---|---|")
+        lines = ([f"`{each.column}`", each.type, each.unit, each.source, each.description] for each in found)
+        parts[-1] += "".join("\n| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
     return "\n\n".join(parts)
 
 

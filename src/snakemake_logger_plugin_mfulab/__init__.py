@@ -3,10 +3,12 @@
 It prints at events only. A display that redraws itself costs the machine cycles while the CPU is being measured.
 """
 
+import csv
 import logging
 import os
 import re
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, TextIO
@@ -19,7 +21,6 @@ from mfulab.core.language.quantities import duration
 from mfulab.core.replicates import base_name
 from mfulab.runtime import budget, lifetime
 from snakemake_logger_plugin_mfulab.progress import Progress, Run
-from snakemake_logger_plugin_mfulab.text import row_remark, tail
 
 __all__ = ["LogHandler"]
 
@@ -43,6 +44,7 @@ ENDED = re.compile(r"Will exit after|CalledProcessError|At least one job did not
 OBVIOUS = ("Missing output", "Input files updated by another job")  # reasons that go without saying in a dry run
 QUIET_EVENTS = {LogEvent.WORKFLOW_STARTED, LogEvent.JOB_STARTED, LogEvent.RESOURCES_INFO}
 RED, GREEN, YELLOW, FAINT = 31, 32, 33, 2
+TAIL = 40  # lines of a failed run's log
 
 
 def _explain_dotted_keys() -> None:
@@ -77,6 +79,10 @@ _need_no_home()
 class LogHandler(LogHandlerBase):
     """Prints to standard error (a dry run: what Snakemake itself prints, to standard output)."""
 
+    writes_to_stream = True
+    writes_to_file = has_formatter = needs_rulegraph = False
+    has_filter = False  # Snakemake's own: it knows --quiet, --verbose and --printshellcmds
+
     def __post_init__(self) -> None:
         self.stream: TextIO = sys.stdout if self.common_settings.stdout else sys.stderr
         self.progress = Progress()
@@ -101,30 +107,28 @@ class LogHandler(LogHandlerBase):
         event = getattr(record, "event", None)
         values: dict[str, Any] = record.__dict__
         if event is LogEvent.JOB_INFO:
-            name = values["wildcards"].get("run") or ", ".join(values["output"][:1])
-            what = str(values["rule_msg"] or f"{values['rule_name']} {name}")
-            key = values["rule_name"], base_name(what.strip())
+            key = (
+                values["rule_name"],
+                base_name(str(values["rule_msg"] or f"{values['rule_name']} {_name(values)}").strip()),
+            )
             self.planned[key] = (self.planned.get(key, (0, ""))[0] + 1, str(values.get("reason") or ""))
-            return ""
-        if event is LogEvent.RUN_INFO:
+        elif event is LogEvent.RUN_INFO:
             self.counts = values["stats"]
-            return ""
-        if event in QUIET_EVENTS or (record.levelno <= logging.INFO and event is not None):
-            return ""
-        message = self._message(record)
-        if not message.startswith("This was a dry-run"):
+        elif event not in QUIET_EVENTS and (record.levelno > logging.INFO or event is None):
+            message = self._message(record)
+            if message.startswith("This was a dry-run"):
+                return "\n".join(self._table())
             return "" if message.startswith("Reasons:") else message
-        return "\n".join(self._table())
+        return ""
 
-    def _table(self) -> list[str]:
+    def _table(self) -> Iterator[str]:
         """Lines of the dry run: each distinct run with its processes and its reason, then each rule's jobs."""
         order = list(self.counts)
-        lines = []
         for (_, what), (times, reason) in sorted(self.planned.items(), key=lambda each: order.index(each[0][0])):
-            processes = f" × {times}" if times > 1 else ""
-            told = "" if reason.startswith(OBVIOUS) else f"  ({shorten(reason, 90, placeholder=' …')})"
-            lines.append(f"{what}{processes}{told}")
-        return [*lines, "", *(f"{rule:<18} {count}" for rule, count in self.counts.items())]
+            why = "" if reason.startswith(OBVIOUS) else f"  ({shorten(reason, 90, placeholder=' …')})"
+            yield what + (f" × {times}" if times > 1 else "") + why
+        yield ""
+        yield from (f"{rule:<18} {count}" for rule, count in self.counts.items())
 
     def _text(self, record: logging.LogRecord) -> str:
         event = getattr(record, "event", None)
@@ -144,19 +148,19 @@ class LogHandler(LogHandlerBase):
             case LogEvent.JOB_ERROR:
                 return self._job_error(values)
             case LogEvent.GROUP_ERROR:
-                return self._group_error(values)
+                return self._colour(RED, self.format(record))
             case LogEvent.SHELLCMD:
                 return values.get("shellcmd") or values.get("cmd") or ""
         return "" if event in QUIET_EVENTS else self._message(record)
 
-    def _planned(self, jobs: dict[str, int]) -> str:
+    def _planned(self, stats: dict[str, int]) -> str:
         self.budget = budget.read()
-        self.progress.plan({rule: count for rule, count in jobs.items() if rule != "total"})
-        counts = ", ".join(f"{count} {rule}" for rule, count in jobs.items() if rule != "total")
-        return f"{jobs['total']} jobs: {counts}"
+        jobs = {rule: count for rule, count in stats.items() if rule != "total"}
+        self.progress.plan(jobs)
+        return f"{stats['total']} jobs: {', '.join(f'{count} {rule}' for rule, count in jobs.items())}"
 
     def _started(self, job: dict[str, Any], now: float) -> str:
-        name = job["wildcards"].get("run") or ", ".join(job["output"][:1]) or str(job["rule_msg"] or "")
+        name = _name(job) or str(job["rule_msg"] or "")
         run = self.progress.start(job["jobid"], Run(job["rule_name"], name, now, tuple(job["output"])))
         return self._colour(FAINT, f"{self._position(run.number)} start  {run.rule}  {run.name}")
 
@@ -178,20 +182,14 @@ class LogHandler(LogHandlerBase):
 
     def _job_error(self, job: dict[str, Any]) -> str:
         run = self.progress.fail(job["jobid"])
-        name = run.name if run else ", ".join(job["output"])
-        lines = [f"Failed: {job['rule_name']}  {name}"]
+        lines = [f"Failed: {job['rule_name']}  {run.name if run else ', '.join(job['output'])}"]
         lines += [f"    {job['rule_msg']}"] if job.get("rule_msg") else []
         lines += [f"    {key}: {value}" for key, value in (job.get("aux") or {}).items()]
         lines += [f"    command: {job['shellcmd'].strip()}"] if job.get("shellcmd") else []
-        return self._colour(RED, "\n".join([*lines, *self._tails(job["log"])]))
-
-    def _group_error(self, group: dict[str, Any]) -> str:
-        jobs = ", ".join(f"{job['rule_name']} {job['jobid']}" for job in group["job_error_info"])
-        return self._colour(RED, "\n".join([f"Failed: a group of {jobs}", *self._tails(group["aux_logs"])]))
-
-    def _tails(self, logs: list[str]) -> list[str]:
-        paths = [log.removesuffix(" (check log file(s) for error details)") for log in logs]
-        return [line for path in paths for line in tail(path, self.common_settings.show_failed_logs)]
+        for log in job["log"]:
+            path = log.removesuffix(" (check log file(s) for error details)")
+            lines += tail(path, self.common_settings.show_failed_logs)
+        return self._colour(RED, "\n".join(lines))
 
     def _message(self, record: logging.LogRecord) -> str:
         text = record.getMessage().strip()
@@ -208,22 +206,32 @@ class LogHandler(LogHandlerBase):
     def _colour(self, code: int, text: str) -> str:
         return f"\033[{code}m{text}\033[0m" if self.is_coloured else text
 
-    @property
-    def writes_to_stream(self) -> bool:
-        return True
 
-    @property
-    def writes_to_file(self) -> bool:
-        return False
+def _name(job: dict[str, Any]) -> str:
+    """The run that a job measures, else its first output."""
+    return str(job["wildcards"].get("run") or ", ".join(job["output"][:1]))
 
-    @property
-    def has_filter(self) -> bool:
-        return False  # Snakemake's own: it knows --quiet, --verbose and --printshellcmds
 
-    @property
-    def has_formatter(self) -> bool:
-        return False
+def tail(path: str, is_shown: bool) -> list[str]:
+    """The path of a log and, where `is_shown`, its last lines, indented."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return [f"    log: {path} (not there)"]
+    if not lines or not is_shown:
+        return [f"    log: {path}" + ("" if lines else " (empty)")]
+    skipped = [f"    | … {len(lines) - TAIL} lines before"] if len(lines) > TAIL else []
+    return [f"    log: {path}", *skipped, *(f"    | {line}" for line in lines[-TAIL:])]
 
-    @property
-    def needs_rulegraph(self) -> bool:
-        return False
+
+def row_remark(outputs: Iterable[str]) -> str:
+    """Status and message of the `row.csv` among a job's outputs where it is not ok, else nothing."""
+    for path in (output for output in outputs if output.endswith("row.csv")):
+        try:
+            with open(path, newline="", encoding="utf-8") as file:
+                row = next(csv.DictReader(file), {})
+        except OSError:
+            return ""
+        if row.get("status", "ok") != "ok":
+            return f"{row['status']}: {row.get('message', '')}"
+    return ""

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import fmean
 
 UNTOLD = "a rule that was not planned"
 
@@ -25,8 +26,7 @@ class Progress:
         self.finished = 0
         self.started = 0.0  # of the first job
         self._remaining: Counter[str] = Counter()
-        self._done: Counter[str] = Counter()
-        self._spent: Counter[str] = Counter()  # seconds by rule
+        self._took: dict[str, list[float]] = {}  # seconds of each job, by rule
         self._runs: dict[int, Run] = {}
         self._numbers: dict[int, int] = {}
 
@@ -56,8 +56,7 @@ class Progress:
         run = self._runs.pop(job_id, None)
         if run:
             self._remaining[run.rule if self._remaining[run.rule] > 0 else UNTOLD] -= 1
-            self._done[run.rule] += 1
-            self._spent[run.rule] += now - run.started  # type: ignore[assignment]
+            self._took.setdefault(run.rule, []).append(now - run.started)
         return run
 
     def fail(self, job_id: int) -> Run | None:
@@ -69,12 +68,8 @@ class Progress:
 
         A rule of which no job has ended is taken to cost what the mean job did.
         """
-        work_done = sum(self._spent.values())
-        if not work_done:
+        took = [seconds for each in self._took.values() for seconds in each]
+        if not sum(took):
             return None
-        mean = work_done / self._done.total()
-        work_left = sum(
-            count * (self._spent[rule] / self._done[rule] if self._done[rule] else mean)
-            for rule, count in self._remaining.items()
-        )
-        return (now - self.started) * work_left / work_done
+        work_left = sum(count * fmean(self._took.get(rule, took)) for rule, count in self._remaining.items())
+        return (now - self.started) * work_left / sum(took)

@@ -56,7 +56,7 @@ def test_a_gpu_with_gpm(gpu, monkeypatch):
     assert (readings["utilization_percent"].value, readings["sm_active_percent"].value) == (100, 90)
     assert "1755 MHz · 600 W · 55 °C · 21.5 GB in use" in facts
     shown = console()
-    monkeypatch.setattr(watch, "peak_at_hand", lambda precision: Peak(spec=989.4, spec_clock_mhz=1830.0))
+    monkeypatch.setattr(watch, "local_peak", lambda precision: Peak(spec=989.4, spec_clock_mhz=1830.0))
     sample = watch.sample_of("H100", "GPU-1", readings, [RATE], 5.0)
     shown.print(watch.picture(sample, readings, facts))
     text = shown.file.getvalue()

@@ -1,10 +1,12 @@
-"""Every file of the groups precision, execution, workload and device is what its name says."""
+"""Every choice of the groups precision, execution, workload and device is what its name says."""
+
+import re
 
 import pytest
-import yaml
 from support.workflow_copy import ROOT
 
 from mfulab.core.groups import DeviceConfig, ExecutionConfig, PrecisionConfig, WorkloadConfig
+from mfulab.planning import keys
 
 GROUPS = {
     "precision": PrecisionConfig,
@@ -12,11 +14,11 @@ GROUPS = {
     "workload": WorkloadConfig,
     "device": DeviceConfig,
 }
-FILES = [(group, path) for group in GROUPS for path in sorted((ROOT / "config" / group).glob("*.yaml"))]
+LINES = [(group, *line) for group in GROUPS for line in keys.derived(ROOT / "config", group).items()]
 
 
-@pytest.mark.parametrize(("group", "path"), FILES, ids=[f"{group}/{path.stem}" for group, path in FILES])
-def test_file(group, path):
-    text = path.read_text()
-    assert text.startswith("# "), "the first line says what it is for"
-    assert GROUPS[group].model_validate(yaml.safe_load(text)).name == path.stem
+@pytest.mark.parametrize(("group", "name", "content"), LINES, ids=[f"{group}/{name}" for group, name, _ in LINES])
+def test_line(group, name, content):
+    text = (ROOT / f"config/{group}.yaml").read_text()
+    assert re.search(rf"^{name}: .* # \S", text, re.MULTILINE), "a remark says what it is for"
+    assert GROUPS[group].model_validate(content).name == name

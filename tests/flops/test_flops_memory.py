@@ -3,6 +3,7 @@
 import pytest
 import torch
 from support.models import read
+from support.slow import few
 from torch import nn
 
 from mfulab.flops import memory, parallel
@@ -220,8 +221,8 @@ class _Recurrent(nn.Module):
         (16, 4, 64, 64, {"proj_size": 32, "num_layers": 2}),
     ],
 )
-@pytest.mark.parametrize("followed", [True, False])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("followed", few([True, False]))
+@pytest.mark.parametrize("dtype", few([torch.float32, torch.bfloat16, torch.float64]))
 def test_what_an_lstm_saves_on_a_cpu(steps, batch, inputs, hidden, options, followed, dtype):
     counts = []
     for device in ("cpu", "meta"):

@@ -31,19 +31,19 @@ WHOLE_TILES = {"numba_cuda_seminar_shared": [(1, 64, 96, 128), (3, 128, 32, 64)]
 
 
 def _cases():
-    for path in KERNELS:
+    for name in KERNELS:
         try:
-            kind = kernel_class(path)
+            kind = kernel_class(name)
         except ModuleNotFoundError as missing:
             yield pytest.param(
-                None, None, None, id=path.stem, marks=pytest.mark.skip(reason=f"{missing.name} is not installed")
+                None, None, None, id=name, marks=pytest.mark.skip(reason=f"{missing.name} is not installed")
             )
             continue
         if "cuda" in kind.devices:
-            shapes = WHOLE_TILES.get(path.stem, TUNED_SHAPES if path.stem in TUNED else SHAPES)
-            marks = [pytest.mark.gpu(limit_s=300)] if path.stem in TUNED else []
+            shapes = WHOLE_TILES.get(name, TUNED_SHAPES if name in TUNED else SHAPES)
+            marks = [pytest.mark.gpu(limit_s=300)] if name in TUNED else []
             for precision in kind.precisions:
-                yield pytest.param(kind, precision, shapes, id=f"{path.stem}-{precision}", marks=marks)
+                yield pytest.param(kind, precision, shapes, id=f"{name}-{precision}", marks=marks)
 
 
 @pytest.mark.parametrize(("kind", "precision", "shapes"), list(_cases()))

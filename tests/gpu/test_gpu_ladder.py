@@ -8,8 +8,8 @@ import torch
 
 from mfulab.core.groups import DeviceConfig
 from mfulab.device import gpu, nvml
-from mfulab.device.device_peak import peak_of
 from mfulab.device.identity import cuda_devices
+from mfulab.device.local_peak import peak_of
 from mfulab.device.peaks import gpu_peak
 from mfulab.device.samplers.gpm_sampler import GpmSampler, why_unsupported
 from mfulab.device.samplers.nvml_sampler import NvmlSampler

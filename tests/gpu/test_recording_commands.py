@@ -17,10 +17,11 @@ from support.workflow_copy import ROOT
 from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.cutile import CuTile
 from mfulab.planning import load
+from mfulab.planning.keys import choices
 
 FOLDER = ROOT / "validation" / "recording"
 COMMANDS = sorted(FOLDER.glob("[0-9]_*.sh"))
-KERNELS = {path.stem for path in (ROOT / "config" / "kernel").glob("*.yaml")}
+KERNELS = set(choices(ROOT / "config", "kernel"))
 FILE = "test_cuda_kernels_gpu.py"
 EXPERIMENTS = {path.stem for path in (ROOT / "config" / "experiment").glob("*.yaml")}
 

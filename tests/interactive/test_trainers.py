@@ -11,6 +11,7 @@ import sys
 import pytest
 import torch
 from support.processes import HANGS_S
+from support.slow import few
 from support.workflow_copy import ROOT
 from torch import nn
 
@@ -68,7 +69,7 @@ def test_a_lightning_trainer_logs_it(run, tmp_path, capsys):
     assert "device utilization" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("validated_every", [None, 2, 4])
+@pytest.mark.parametrize("validated_every", few([2, None, 4]))
 def test_lightning_with_two_optimisers_counts_both(validated_every):
     """A GAN by manual optimisation; validation also falls on the batch at which the window opens."""
     need("pytorch_lightning")
@@ -150,6 +151,7 @@ def trained_twice(train, model, callback):
     assert not model._forward_hooks
 
 
+@pytest.mark.slow
 def test_after_an_error_a_hugging_face_trainer_trains_and_measures_again(tmp_path):
     need("accelerate")
     transformers, model = importlib.import_module("transformers"), FailsOnce()
@@ -176,6 +178,7 @@ def test_after_an_error_a_hugging_face_trainer_trains_and_measures_again(tmp_pat
     assert logger.logged == [4, 6, 8, 8]
 
 
+@pytest.mark.slow
 def test_after_an_error_a_lightning_trainer_trains_and_measures_again(tmp_path):
     need("pytorch_lightning")
     lightning = importlib.import_module("pytorch_lightning")
@@ -341,6 +344,7 @@ def hugging_face_steps():
 STEPS = {"torch": linear_steps, "pytorch_lightning": lightning_steps, "transformers": hugging_face_steps}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", STEPS)
 def test_the_documented_way_to_record_a_trace_gives_one_that_can_be_read(framework, tmp_path, monkeypatch):
     need(framework)

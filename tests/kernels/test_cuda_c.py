@@ -3,6 +3,7 @@ import torch
 from support.cuda_on_host import HostError, run_on_host
 from support.ladders import LADDER
 from support.shape_classes import shape_classes
+from support.slow import few
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Shape
@@ -20,7 +21,7 @@ from mfulab.kernels.formats import FORMATS
 from mfulab.kernels.verification import check, exact_product, random_operands
 
 RUNGS = [(kind, precision) for kind in LADDER for precision in kind.precisions]
-SHAPES = {"single": Shape(1, 1, 1, 1)} | shape_classes(128, 48)
+SHAPES = {"uneven": Shape(2, 129, 133, 49), "single": Shape(1, 1, 1, 1)} | shape_classes(128, 48)
 
 
 def product_on_host(kernel, shape):
@@ -32,7 +33,7 @@ def product_on_host(kernel, shape):
 
 
 @pytest.mark.parametrize(("kind", "precision"), RUNGS)
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", few(SHAPES, 2))
 def test_every_rung_is_right_on_the_host(kind, precision, shape):
     result = product_on_host(kind(precision), SHAPES[shape])
     assert result.correct, str(result)

@@ -38,6 +38,7 @@ def compiled(kernel, arch, shape):
         pytest.skip(str(missing))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shape", "arch"), itertools.product([ALIGNED, ODD], ["sm_80", "sm_90a"]), ids=str)
 @pytest.mark.parametrize(("kind", "precision"), [(kind, precision) for kind in LADDER for precision in kind.precisions])
 def test_no_spills_and_the_expected_multiplication(kind, precision, arch, shape):
@@ -55,6 +56,7 @@ def test_no_spills_and_the_expected_multiplication(kind, precision, arch, shape)
     assert not [opcode for body in main for opcode in body if re.match(r"(LD|ST)(\.|$)", opcode)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_fragments_are_loaded_as_matrices(precision):
     text = disassembled(compiled(CudaWmma(precision), "sm_90a", ALIGNED).code)
@@ -63,12 +65,14 @@ def test_fragments_are_loaded_as_matrices(precision):
     assert "PRMT" not in main
 
 
+@pytest.mark.slow
 def test_operands_are_rounded_to_tf32_once_and_not_at_each_use():
     (main,) = main_loops(disassembled(compiled(CudaWmma("tf32"), "sm_90a", ALIGNED).code), MULTIPLY["tf32"])
     loaded = 4 * sum(opcode == "LDG.E.128" for opcode in main)
     assert sum(opcode.startswith(("FSETP", "F2FP", "F2F")) for opcode in main) == loaded
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [CudaVectorised, CudaDoubleBuffered, CudaWarpTile, CudaWmma])
 def test_aligned_rows_are_loaded_128_bits_at_a_time(kind):
     text = disassembled(compiled(kind(kind.precisions[0]), "sm_90a", ALIGNED).code)
@@ -78,6 +82,7 @@ def test_aligned_rows_are_loaded_128_bits_at_a_time(kind):
     assert "LDG.E.128" not in odd
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [CudaAsyncCopies, CudaGrouped])
 def test_tiles_pass_the_registers_by(kind):
     text = disassembled(compiled(kind("fp32"), "sm_90a", ALIGNED).code)
@@ -89,12 +94,14 @@ def test_tiles_pass_the_registers_by(kind):
     assert main.count("FFMA") > 0.84 * len(main)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [CudaVectorised, CudaDoubleBuffered, CudaWarpTile, CudaAsyncCopies, CudaGrouped])
 def test_two_blocks_fit_an_sm(kind):
     resources = compiled(kind("fp32"), "sm_90a", ALIGNED).resources
     assert resources.registers <= 65536 // (2 * kind("fp32").threads)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "block"), [(CudaRegister2D, (256, 128, 8)), (CudaVectorised, (256, 128, 16)), (CudaWmma, (64, 256))]
 )
@@ -117,6 +124,7 @@ def test_a_cuda_core_without_the_names_is_unsupported_and_named(monkeypatch):
         compile_source.__wrapped__("naive.cu", "sm_90")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("precision", "multiply"), [("fp32", "FMUL"), ("fp64", "DMUL")])
 def test_the_smallest_kernel_is_one_multiplication(precision, multiply):
     code = compiled(CudaElementwise(precision), "sm_90", Shape(1_000_000, 1, 1, 1))

@@ -155,6 +155,7 @@ def test_what_the_hardware_would_not_notice_gives_a_wrong_product(tmp_path, kind
     assert not product_on_host(built(tmp_path, kind("bf16"), **changed), kind("bf16"), FULL, clusters=1).correct
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "precision"), LADDER)
 def test_the_machine_code_is_what_each_rung_adds(kind, precision):
     needs_nvrtc()

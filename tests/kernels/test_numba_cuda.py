@@ -42,6 +42,7 @@ def test_the_seminar_s_kernels_are_right_but_for_tiles_that_overhang():
     assert "out of bounds" in answers[-1]["said"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SEMINAR)
 def test_the_seminar_s_accumulator_is_float64(kind):
     ptx, _ = _machine_code(kind, "fp32")
@@ -72,6 +73,7 @@ def _machine_code(kind, precision):
     return ptx, assembled(ptx)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "precision"), RUNGS)
 def test_machine_code_multiplies_in_the_asked_format_and_spills_nothing(kind, precision):
     ptx, code = _machine_code(kind, precision)
@@ -85,6 +87,7 @@ def test_machine_code_multiplies_in_the_asked_format_and_spills_nothing(kind, pr
     assert not re.search(r"\b(STL|LDL)\b", text)
 
 
+@pytest.mark.slow
 def test_the_unrolled_rung_reads_128_bits_and_lets_two_blocks_fit():
     _, code = _machine_code(NumbaCudaUnrolled, "fp32")
     text = disassembled(code)

@@ -73,6 +73,7 @@ if installed("helion"):
 
 if installed("cuda.tile"):
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("precision", "product"), [("bf16", "HGMMA"), ("fp8", "QGMMA"), ("tf32", "HGMMA"), ("fp32", "FMUL|FFMA")]
     )
@@ -116,6 +117,7 @@ if installed("cuda.tile"):
 
 if installed("cutlass.cute"):
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("precision", ["fp16", "bf16"])
     def test_cute_s_compiler_makes_tensor_core_products_of_swizzled_tiles(precision, tmp_path):
         code = (

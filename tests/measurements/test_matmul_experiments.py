@@ -2,6 +2,7 @@ import importlib
 from functools import cache
 
 import pytest
+from support.shape_classes import kernel_classes
 from support.workflow_copy import ROOT
 
 from mfulab.core.errors import UnsupportedError
@@ -9,6 +10,7 @@ from mfulab.kernels.base import Shape
 from mfulab.kernels.cuda_elementwise import CudaElementwise
 from mfulab.kernels.formats import format_of
 from mfulab.measurements.bench_matmul import BenchMatmulConfig
+from mfulab.planning import keys
 from mfulab.planning.composition import compose_experiments
 from mfulab.planning.runs import plan
 
@@ -48,7 +50,7 @@ def test_every_combination_makes_sense(experiment, monkeypatch):
 
 
 def test_a_ladder_has_every_implementation():
-    names = {path.stem for path in (CONFIG / "kernel").glob("*.yaml")}
+    names = set(keys.choices(CONFIG, "kernel"))
     planned = {config.kernel.name for device in ("cpu", "cuda") for config in _runs("kernels", device)}
     planned |= {config.kernel.name for device in ("cpu", "cuda") for config in _runs("seminar_matmul", device)}
     assert names - planned == {"torch_scaled", "cuda_hopper_fp8"}, "fp8 only: matmul_precision has it"
@@ -62,11 +64,7 @@ def test_the_element_wise_product_takes_vectors_alone(monkeypatch):
 
 
 def test_each_family_s_rungs_stand_one_above_the_other():
-    kinds = {}
-    for path in (CONFIG / "kernel").glob("*.yaml"):
-        target = next(line.split()[1] for line in path.read_text().splitlines() if line.startswith("_target_"))
-        module, _, name = target.rpartition(".")
-        kinds[path.stem] = getattr(importlib.import_module(module), name)
+    kinds = kernel_classes()
     del kinds["cuda_elementwise"]  # no matmul, so on no ladder
     for name, kind in kinds.items():
         assert not kind.after or kinds[kind.after].family == kind.family, name

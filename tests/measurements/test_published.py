@@ -4,7 +4,7 @@ import csv
 
 import pytest
 
-from mfulab.core import configs
+from mfulab.measurements import published as declared
 from mfulab.measurements.published import PublishedConfig, PublishedRow
 from mfulab.measurements.published import measure as published
 from mfulab.measurements.published.measure import measure
@@ -38,7 +38,7 @@ def recomputed(tmp_path, monkeypatch):
             writer = csv.DictWriter(file, names)
             writer.writeheader()
             writer.writerows(lines)
-        for module in (configs, published):
+        for module in (declared, published):
             monkeypatch.setattr(module, "PUBLISHED", tmp_path)
         measured = measure(PublishedConfig(published="some"), tmp_path)
         return [PublishedRow.model_validate(sample) for sample in measured.samples]
@@ -96,7 +96,7 @@ def test_a_collection_that_is_not_there_lists_the_others():
 
 
 def test_every_line_of_the_shipped_collections_is_a_row_with_a_source_and_a_device():
-    for file in configs.PUBLISHED.glob("*.csv"):
+    for file in declared.PUBLISHED.glob("*.csv"):
         with file.open(newline="") as lines:
             for number, line in enumerate(csv.DictReader(lines), 2):
                 assert line["source"], (file.name, number)

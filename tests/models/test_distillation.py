@@ -5,8 +5,9 @@ import torch
 from pydantic import ValidationError
 
 from mfulab.core.groups import PrecisionConfig, WorkloadConfig
+from mfulab.measurements.profile_step import ProfileStepConfig
 from mfulab.models.build import Batch
-from mfulab.models.workload import distillation_loss, teaching, training_step
+from mfulab.models.step import distillation_loss, teaching, training_step
 
 FP32, CPU = PrecisionConfig(name="fp32", dtype="float32"), torch.device("cpu")
 
@@ -20,9 +21,10 @@ def test_a_student_nears_its_frozen_teacher(kind, calls):
     workload = WorkloadConfig(name="w", teacher=kind, learning_rate=0.05)
     before = [each.clone() for each in frozen.parameters()]
     teacher = teaching(frozen, batch, workload, FP32, CPU)
-    step = training_step(
-        student, list(student.parameters()), batch, "classification", workload, FP32, CPU, teacher=teacher
-    )
+    linear = {"name": "linear", "_target_": "torch.nn.Linear", "input_shape": [8]}
+    given = {"model": linear, "batch_size": 16, "workload": workload, "precision": FP32, "execution": {"name": "eager"}}
+    config = ProfileStepConfig.model_validate(given)
+    step = training_step(config, student, list(student.parameters()), batch, CPU, teacher=teacher)
     losses = [float(step()) for _ in range(4)]
     assert losses == sorted(losses, reverse=True)
     assert len(called) == calls

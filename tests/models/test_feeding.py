@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import ModelConfig, WorkloadConfig
 from mfulab.measurements.profile_step import ProfileStepConfig
+from mfulab.models import feeding
 from mfulab.models.build import Batch, make_batch
 from mfulab.models.feeding import IMAGES, Mapped, Photographs, feeder
 
@@ -121,9 +122,7 @@ def test_what_this_device_or_model_cannot_do(config, keys, reason):
 
 
 def test_workers_beyond_the_cores_are_said(monkeypatch):
-    from mfulab.measurements.profile_step import measure as profile_step
-
-    monkeypatch.setattr(profile_step, "usable_cores", lambda: 2)
-    assert profile_step.beyond_cores(workload(loader_workers=2)) is None
-    assert profile_step.beyond_cores(WorkloadConfig(name="w", loader_workers=8)) is None
-    assert "loader_workers=8: more than the 2 cores" in profile_step.beyond_cores(workload(loader_workers=8))
+    monkeypatch.setattr(feeding, "usable_cores", lambda: 2)
+    assert not feeding.beyond_cores(workload(loader_workers=2))
+    assert not feeding.beyond_cores(WorkloadConfig(name="w", loader_workers=8))
+    assert "loader_workers=8: more than the 2 cores" in feeding.beyond_cores(workload(loader_workers=8))["message"]

@@ -9,8 +9,8 @@ from torch import nn
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.measurements.profile_step import ProfileStepConfig
-from mfulab.measurements.profile_step import measure as profile_step
 from mfulab.models import framework_layers, frameworks
+from mfulab.models.step import make
 
 CPU = torch.device("cpu")
 SMALL = {"name": "small", "_target_": "mfulab.models.convolutional.DigitCNN", "input_shape": [1, 28, 28]}
@@ -35,7 +35,7 @@ def config(mode: str, **changes) -> ProfileStepConfig:
 
 def made(mode: str, **changes):
     torch.manual_seed(0)
-    return profile_step.make_step(config(mode, **changes), CPU)
+    return make(config(mode, **changes), CPU)
 
 
 def computed(layers: list[framework_layers.Layer], values: np.ndarray) -> np.ndarray:
@@ -111,11 +111,11 @@ def test_onnx_runtime_does_not_train():
 
 @pytest.mark.parametrize("mode", INSTALLED)
 def test_outputs_and_losses_are_torch_s(mode):
-    assert torch.allclose(made(mode)[0](), made("eager")[0](), atol=1e-4)
+    assert torch.allclose(made(mode).call(), made("eager").call(), atol=1e-4)
     if mode == "onnxruntime":
         return
     curves = []
     for execution in (mode, "eager"):
-        step, loss = made(execution, workload={"name": "training"})
-        curves.append([(step(), loss())[1] for _ in range(4)])
+        step = made(execution, workload={"name": "training"})
+        curves.append([step.loss(step.call()) for _ in range(4)])
     assert curves[0] == pytest.approx(curves[1], rel=1e-4)

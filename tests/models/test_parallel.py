@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import DeviceConfig, ParallelConfig
+from mfulab.device.compute import agreed
 from mfulab.device.identity import CudaDevice
 from mfulab.measurements.profile_step import ProfileStepConfig
 from mfulab.models import parallel
@@ -76,7 +77,7 @@ def test_a_rank_sees_its_own_gpu_alone(uuid, seen, monkeypatch):
 
 def test_a_process_alone_agrees_with_itself_and_is_not_wrapped():
     model = Model()
-    assert parallel.agreed(0.25) == 0.25
+    assert agreed(0.25) == 0.25
     assert parallel.wrap(model, ParallelConfig(), CPU) is model
 
 

@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 import shlex
+import shutil
 from collections import Counter
 
 import pytest
@@ -21,6 +22,7 @@ from mfulab.core.language import LANGUAGES, catalogue
 from mfulab.core.replicates import base_name
 from mfulab.measurements.bench_matmul import BenchMatmulConfig
 from mfulab.measurements.registry import MEASUREMENTS
+from mfulab.planning import keys, load
 from mfulab.planning.composition import Composition, Value, compose_experiments
 from mfulab.planning.naming import LONGEST, run_name
 from mfulab.planning.overrides import complete, from_snakemake
@@ -171,7 +173,8 @@ def test_traces_that_are_not_there_are_one_message():
 
 def test_a_group_reads_the_same_whatever_is_chosen_in_the_others():
     """The ground on which each option is composed once and not once a combination."""
-    groups = {g.name: sorted(p.stem for p in g.glob("*.yaml")) for g in CONFIG.iterdir() if g.is_dir()}
+    groups = {name: keys.choices(CONFIG, name) for name in keys.groups(CONFIG)}
+    keys.register(CONFIG)
     del groups["experiment"]
     groups["model"].remove("own")  # needs a target
     with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG)):
@@ -182,15 +185,49 @@ def test_a_group_reads_the_same_whatever_is_chosen_in_the_others():
                 assert other == group or config[other] == default[other]
 
 
-def test_the_config_tree_names_every_key_of_the_configs():
-    """A key that no YAML names cannot be overridden without Hydra's plus sign."""
-    with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG)):
-        config = OmegaConf.to_container(compose("config"), resolve=True)
-    for step in MEASUREMENTS.values():
-        for name, field in step.config.model_fields.items():
-            nested = getattr(field.annotation, "model_fields", None)
-            if config.get(name) and nested:
-                assert {inner.alias or key for key, inner in nested.items()} <= set(config[name]), name
+def test_a_key_that_config_yaml_does_not_hold_yet_is_a_key_an_override_and_an_axis(tmp_path):
+    folder = tmp_path / "config"
+    shutil.copytree(CONFIG, folder)
+    path = folder / "config.yaml"
+    path.write_text("".join(line for line in path.read_text().splitlines(True) if not line.startswith("sum_length:")))
+    for words, lengths in (([], {4096}), (["sum_length=64"], {64}), (["sum_length=64,128"], {64, 128})):
+        [found] = compose_experiments(["experiment=number_formats", "precision=fp32", *words], folder)
+        runs = by_step(plan(found, "test-4c", "cpu"), "number_formats")
+        assert {run.config["sum_length"] for run in runs} == lengths
+
+
+def test_a_choice_is_a_line_a_file_of_that_name_or_a_kernel_s_module(tmp_path):
+    folder = tmp_path / "config"
+    shutil.copytree(CONFIG, folder)
+    (folder / "precision").mkdir()
+    (folder / "precision/bf16.yaml").write_text("name: bf16\ndtype: bfloat16\nautocast: true\n")
+    (folder / "precision/mine.yaml").write_text("name: mine\ndtype: float16\n")
+    [found] = compose_experiments(["experiment=number_formats", "precision=glob([bf*,fp16,m*])"], folder)
+    assert {value.label: value.content["autocast"] for value in found.axes["precision"]} == {
+        "bf16": True,  # its file goes before the line
+        "fp16": False,
+        "mine": False,
+    }
+    kernel = keys.derived(CONFIG, "kernel")
+    assert kernel["cutile"] == {"name": "cutile", "_target_": "mfulab.kernels.cutile.CuTile"}
+    assert not {"torch", "cuda_c", "base"} & set(kernel), "a file of config/kernel, a base of others, no kernel"
+    assert {"torch", "cutile"} <= set(keys.choices(CONFIG, "kernel"))
+
+
+def test_a_kernel_that_was_added_makes_another_plan(tmp_path, monkeypatch):
+    monkeypatch.setattr(load, "PACKAGE", tmp_path)
+    (tmp_path / "kernels").mkdir()
+    before = load.load({"hardware": "cpu-of-mine", "experiment": "recorded"}, CONFIG, tmp_path).memory
+    (tmp_path / "kernels/mine.py").write_text("class Mine(MatmulKernel):\n    adds = 'nothing'\n")
+    assert load.load({"hardware": "cpu-of-mine", "experiment": "recorded"}, CONFIG, tmp_path).memory != before
+
+
+def test_a_table_that_is_none_is_one_message(tmp_path):
+    folder = tmp_path / "config"
+    shutil.copytree(CONFIG, folder)
+    (folder / "precision.yaml").write_text("fp32: float32\n")
+    with pytest.raises(ConfigurationError, match=r"precision\.yaml: give a line for each choice"):
+        compose_experiments(["experiment=number_formats"], folder)
 
 
 def test_a_product_of_models_and_kernels_costs_neither_a_kernel_a_model_nor_a_model_a_kernel():
@@ -315,7 +352,7 @@ def test_shapes():
         ("model=glob(nothing*)", ["model=glob(nothing*)", "matches nothing"]),
         ("+bach_size=4", ["bach_size", "Did you mean batch_size"]),
         ("report.language=fr", ["report.language=fr", "Choices: en, ko"]),
-        ("report.language=en,ko", ["report.language=en,ko", "Choices: en, ko"]),
+        ("report.language=en,ko", ["report.language=en,ko", "one value for all runs"]),
     ],
 )
 def test_a_mistake_gets_one_message_that_names_key_value_and_choices(override, words):

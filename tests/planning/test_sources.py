@@ -1,6 +1,8 @@
 """The files that a run depends on, read from import statements and from the names of data files."""
 
+import os
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from mfulab.planning import sources
 def elsewhere(tmp_path, monkeypatch):
     """An empty folder in which modules are looked for."""
     monkeypatch.chdir(tmp_path)
-    remembered = (sources.locate, sources.target_sources, sources.closure)
+    remembered = (sources.locate, sources._reached, sources._module, sources._modules_called)
     remembered += (sources._file, sources._is_local, sources._data_files)
     for function in remembered:
         function.cache_clear()
@@ -36,13 +38,142 @@ def data(module):
 
 
 def test_a_step_depends_on_its_imports_at_any_depth():
-    names = {path.name for path in sources.step_sources("bench_matmul")}
-    assert {"bench_matmul.py", "base.py", "configs.py", "rows.py"} <= names
-    assert all(path.is_relative_to(sources.PACKAGE) for path in sources.step_sources("bench_matmul"))
+    files = sources.run_sources("bench_matmul", None)
+    assert {"measure.py", "base.py", "configs.py", "rows.py"} <= {path.name for path in files}
+    assert all(path.is_relative_to(sources.PACKAGE) for path in files)
 
 
 def test_a_step_does_not_depend_on_other_steps():
-    assert "profile_step.py" not in {path.name for path in sources.step_sources("bench_matmul")}
+    folders = {path.parent.name for path in sources.run_sources("bench_matmul", None)}
+    assert folders & set(MEASUREMENTS) == {"bench_matmul"}
+
+
+CODE = {
+    "used.py": """
+        import json
+        from lab.other import REACHED
+        from lab.effects import unused
+
+        def used():
+            return REACHED, inner()
+
+        def inner():
+            '''Says nothing.'''
+            from lab import late
+            return late.value  # a remark
+
+        def unreached():
+            from lab import elsewhere
+            return elsewhere
+    """,
+    "other.py": """
+        from pydantic import BaseModel, Field
+
+        REACHED = 1
+        UNREACHED = 2
+
+        class Model(BaseModel):
+            name: str = Field("", description="Said.")
+    """,
+    "late.py": "value = 1\n",
+    "elsewhere.py": "value = 1\n",
+    "effects.py": """
+        TABLE = {}
+
+        def registered(function):
+            TABLE[function.__name__] = function
+            return function
+
+        @registered
+        def by_decorator():
+            return 1
+
+        TABLE["more"] = 2
+
+        def unused():
+            return 1
+    """,
+    "dynamic.py": """
+        from importlib import import_module
+
+        def used(name):
+            return import_module(f"lab.parts.{name}.part")
+    """,
+    "parts/one/part.py": "value = 1\n",
+    "parts/one/other.py": "value = 1\n",
+}
+
+
+@pytest.fixture
+def lab(elsewhere, monkeypatch):
+    """A small package, whose digests of what `module.used` reaches are looked at before and after an edit."""
+    monkeypatch.setattr(sources, "PACKAGE", elsewhere / "lab")
+    for name, text in {**CODE, "__init__.py": "", "parts/__init__.py": "", "parts/one/__init__.py": ""}.items():
+        path = elsewhere / "lab" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+
+    def changes(file: str, old: str, new: str, root: str = "lab.used.used") -> bool:
+        before = reached(root)
+        path = elsewhere / "lab" / file
+        assert old in path.read_text()
+        path.write_text(path.read_text().replace(old, new))
+        for function in (sources._reached, sources._module):
+            function.cache_clear()
+        return reached(root) != before
+
+    return changes
+
+
+def reached(root):
+    return sources._reached((tuple(root.rsplit(".", 1)),))
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "changes"),
+    [
+        ("used.py", "Says nothing.", "Says something.", False),
+        ("used.py", "# a remark", "# another", False),
+        ("used.py", "return elsewhere", "return None", False),
+        ("used.py", "import json", "import re", False),
+        ("used.py", "late.value", "-late.value", True),
+        ("used.py", "import REACHED", "import UNREACHED as REACHED", True),
+        ("other.py", "REACHED = 1", "REACHED = 3", True),
+        ("other.py", "UNREACHED = 2", "UNREACHED = 3", False),
+        ("other.py", "Said.", "Not said.", False),
+        ("late.py", "1", "2", True),
+        ("elsewhere.py", "1", "2", False),
+        ("effects.py", "def unused():\n    return 1", "def unused():\n    return 2", False),
+        ("effects.py", '["more"] = 2', '["more"] = 3', True),
+        ("effects.py", "def by_decorator():\n    return 1", "def by_decorator():\n    return 2", True),
+        ("effects.py", "TABLE[function.__name__]", "TABLE[function]", True),
+    ],
+)
+def test_what_is_reached_by_name_and_what_an_import_does_count_and_nothing_else(lab, file, old, new, changes):
+    assert lab(file, old, new) is changes
+
+
+def test_the_description_of_a_field_counts_nowhere_and_its_default_does(lab):
+    assert not lab("other.py", "Said.", "Not said.", root="lab.other.Model")
+    assert lab("other.py", 'Field(""', 'Field("-"', root="lab.other.Model")
+
+
+def test_a_module_imported_by_a_name_made_at_run_time_counts_whole(lab):
+    assert lab("parts/one/part.py", "1", "2", root="lab.dynamic.used")
+    assert not lab("parts/one/other.py", "1", "2", root="lab.dynamic.used")
+
+
+def test_the_digests_file_is_as_old_as_the_last_change_that_counts(elsewhere):
+    file, path = elsewhere / "code.py", elsewhere / "sources.txt"
+    file.write_text("")
+    os.utime(file, (100, 100))
+    sources.write_digests(path, {file: "1" * 16})
+    os.utime(file, (200, 200))  # a comment
+    sources.write_digests(path, {file: "1" * 16})
+    assert sources.changed_at(path, {file: "1" * 16}) == path.stat().st_mtime == 100
+    assert sources.changed_at(path, {file: "2" * 16}) == 200
+    sources.write_digests(path, {file: "2" * 16})
+    assert path.stat().st_mtime == 200
 
 
 @pytest.mark.parametrize(
@@ -61,7 +192,7 @@ def test_a_kernel_brings_its_own_cuda_c_and_no_other(kernel, files):
 
 
 def test_the_tables_of_peaks_decide_what_holds_peaks_alone():
-    tables = {path.name for path in (sources.PACKAGE / "hardware").glob("*.csv")}
+    tables = {path.name for path in (sources.PACKAGE / "device").glob("*.csv")}
     assert {step for step in MEASUREMENTS if data(f"mfulab.measurements.{step}.measure") & tables} == {
         "ceilings",
         "published",
@@ -73,7 +204,7 @@ def test_the_tables_of_peaks_decide_what_holds_peaks_alone():
 
 
 def test_texts_decide_figures_and_page_and_no_table_or_measurement():
-    catalogues = {path.name for path in (sources.PACKAGE / "language/catalogue").iterdir()}
+    catalogues = {path.name for path in (sources.PACKAGE / "core/language/catalogue").iterdir()}
     assert [step for step in MEASUREMENTS if data(f"mfulab.measurements.{step}.measure") & catalogues] == []
     assert data("mfulab.tables.build") & catalogues == set()
     assert data("mfulab.report.figures.ceilings") - data("mfulab.tables.build") == catalogues
@@ -88,7 +219,12 @@ def test_templates_decide_the_page_alone():
 
 def test_every_data_file_of_the_package_decides_something():
     kernels = [f"kernels.{path.stem}" for path in (sources.PACKAGE / "kernels").glob("[!_]*.py")]
-    modules = ["report.page.document", "tables.build", *(f"steps.{step}" for step in MEASUREMENTS), *kernels]
+    modules = [
+        "report.page.document",
+        "tables.build",
+        *(f"measurements.{step}.measure" for step in MEASUREMENTS),
+        *kernels,
+    ]
     read = {path for module in modules for path in sources.closure(f"mfulab.{module}") if path.suffix != ".py"}
     assert read == {path for paths in sources._data_files().values() for path in paths}
 
@@ -121,12 +257,14 @@ def test_a_module_is_not_looked_for_in_a_name_of_another(elsewhere):
 
 
 def test_an_own_model_brings_its_files(own_module):
-    assert {path.name for path in sources.target_sources("my_module.build")} == {"my_module.py", "my_layers.py"}
+    own = set(sources.run_sources("count_flops", "my_module.build")) - set(sources.run_sources("count_flops", None))
+    assert {path.name for path in own} == {"my_module.py", "my_layers.py"}
     assert "my_module" not in sys.modules
 
 
 def test_a_library_brings_none():
-    assert sources.target_sources("torch.nn.Linear") == ()
+    alone = sources.run_sources("count_flops", None)
+    assert sources.run_sources("count_flops", "torch.nn.Linear") == alone
 
 
 def test_a_missing_module_is_named(own_module):

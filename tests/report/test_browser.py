@@ -289,6 +289,7 @@ def test_paper_shows_the_rows_without_controls(opened):
     assert opened.evaluate("document.documentElement.scrollWidth") <= 718
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_rows_make_a_page_that_is_still_usable(browser, report, tmp_path):
     """Within 2 GB, three figures drawn of all rows; benchmarks/report_scale.py draws every one and tells the time."""
     report_rows.multiply(report.parent / "results/tables", tmp_path / "tables", 100_000)

@@ -3,6 +3,8 @@
 import itertools
 import random
 import re
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +23,6 @@ from mfulab.core.language.quantities import percent
 from mfulab.report import figures, frames, trust
 from mfulab.report.drawing import labels, matmuls, relative, style
 from mfulab.report.figures import (
-    expected_time,
     flops_versus_time,
     kernel_ladder,
     matmul_shapes,
@@ -72,11 +73,16 @@ INVENTED = [name for name in figures.modules() if name not in COMPARING]
 
 
 @pytest.fixture(scope="module")
-def few(tmp_path_factory) -> frames.Tables:
+def few(invented) -> frames.Tables:
     """Two machines; every second run was not steady, so that legends are as long as they become."""
-    found = measured(tmp_path_factory.mktemp("few"), report_rows.CPU, report_rows.GPU, models=tuple(report_rows.MODELS))
-    unsteady = {name: found[name].assign(steady=np.arange(len(found[name])) % 2 == 0) for name in ("profile", "matmul")}
-    return found | unsteady
+    steady = {name: np.arange(len(invented[name])) % 2 == 0 for name in ("profile", "matmul")}
+    return invented | {name: invented[name].assign(steady=each) for name, each in steady.items()}
+
+
+@pytest.fixture(scope="module")
+def render(few) -> Callable[..., figures.Drawn]:
+    """Draws a figure of the two machines, once for all tests that look at it."""
+    return cache(lambda name, language="en": figures.render(name, few, language))
 
 
 @pytest.fixture(scope="module")
@@ -125,8 +131,8 @@ def run_together(figure: Figure) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("language", ["en", "ko"])
 @pytest.mark.parametrize("name", INVENTED)
-def test_nothing_overlaps_and_all_is_inside(few, name, language):
-    drawn = figures.render(name, few, language)
+def test_nothing_overlaps_and_all_is_inside(render, name, language):
+    drawn = render(name, language)
     assert drawn is not None
     assert overlaps(drawn.figure) == []
     assert run_together(drawn.figure) == []
@@ -145,8 +151,8 @@ def test_nothing_overlaps_with_twenty_models(many, name):
 
 
 @pytest.mark.parametrize("name", INVENTED)
-def test_axes_have_units_and_figures_their_provenance(few, name):
-    drawn = figures.render(name, few)
+def test_axes_have_units_and_figures_their_provenance(render, name):
+    drawn = render(name)
     assert drawn is not None
     footer = next(text.get_text() for text in drawn.figure.texts if text.get_gid() == "provenance")
     assert "2026-01-02" in footer
@@ -246,8 +252,8 @@ def test_rows_without_numbers_draw_nothing_wrong(few, name):
     assert drawn is None or "nan" not in drawn.finding
 
 
-def test_the_headline_draws_every_run_with_both_measures(few):
-    drawn = figures.render("mfu_versus_utilization", few)
+def test_the_headline_draws_every_run_with_both_measures(few, render):
+    drawn = render("mfu_versus_utilization")
     points = sum(len(scatter.get_offsets()) for axes in drawn.figure.axes for scatter in axes.collections)
     both = few["profile"].dropna(subset=["mfu_percent", "utilization_percent"])
     assert points == len(both) == 80
@@ -327,13 +333,13 @@ def test_many_ladders_are_cells_that_say_their_numbers(many):
         assert written[rungs - 1 :: rungs] == [percent(mfu) for mfu in rows["mfu_percent"]]
 
 
-def test_uncertainty_is_drawn(few):
-    drawn = figures.render("mfu_by_batch_size", few)
+def test_uncertainty_is_drawn(render):
+    drawn = render("mfu_by_batch_size")
     assert any(container for axes in drawn.figure.axes for container in axes.containers)
 
 
-def test_a_block_sweep_leaves_its_best(few):
-    drawn = figures.render("kernel_ladder", few)
+def test_a_block_sweep_leaves_its_best(render):
+    drawn = render("kernel_ladder")
     names = [label.get_text() for label in drawn.figure.axes[0].get_yticklabels()]
     assert len(names) == len(set(names)) == 5
 
@@ -428,29 +434,15 @@ def test_machines_whose_devices_have_one_name_are_told_apart(few):
     assert sorted(titles) == [f"Invented Xeon {name}" for name in (report_rows.CPU, report_rows.GPU)]
 
 
-def test_the_expected_time_s_sentence_with_one_run_equal_and_extreme_ones(few):
-    one = expected_time.rows(few).iloc[[0]].assign(measured_ms=30.0, expected_ms=10.0, unfused_ms=20.0)
-    one = one.assign(model="a", batch_size=1)
-    text = Texts("en", "expected_time")
-    told = expected_time.finding(one, text)
-    assert "1 run a step takes 3.00 times" in told
-    assert "1.50 times with nothing fused; a at batch 1 comes closest, at 3.00 times" in told
-    assert expected_time.finding(pd.concat([one, one], ignore_index=True), text) == told.replace("1 run ", "2 runs ")
-    far = one.assign(measured_ms=1e6, model="b")
-    assert "The furthest is b at batch 1: 100,000 times." in expected_time.finding(
-        pd.concat([one, far], ignore_index=True), text
-    )
-
-
 @pytest.mark.parametrize(
     "name",
     [
-        *("roofline", "expected_time", "memory_predicted", "matmul_precision", "matmul_throughput"),
-        *("machine_state", "repeatability"),
+        *("roofline", "memory_predicted", "matmul_precision", "matmul_throughput"),
+        "repeatability",
     ],
 )
-def test_a_logarithmic_axis_has_two_numbers_or_more(few, name):
-    drawn = figures.render(name, few)
+def test_a_logarithmic_axis_has_two_numbers_or_more(render, name):
+    drawn = render(name)
     for axes in drawn.figure.axes:
         for axis in (axes.xaxis, axes.yaxis):
             if axis.get_scale() == "log":
@@ -458,8 +450,8 @@ def test_a_logarithmic_axis_has_two_numbers_or_more(few, name):
                 assert sum(low <= tick <= high for tick in axis.get_majorticklocs()) >= 2
 
 
-def test_no_label_stands_on_the_diagonal(few):
-    drawn = figures.render("memory_predicted", few)
+def test_no_label_stands_on_the_diagonal(few, render):
+    drawn = render("memory_predicted")
     for axes in drawn.figure.axes:
         ends = axes.transData.transform([(limit, limit) for limit in axes.get_xlim()])
         line = Line([tuple(end) for end in ends])

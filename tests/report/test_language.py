@@ -234,7 +234,7 @@ def literals(node: ast.AST) -> Iterator[str]:
         yield from (*literals(node.body), *literals(node.orelse))
 
 
-@pytest.mark.parametrize("folder", ["samplers", "tracing"])
+@pytest.mark.parametrize("folder", ["device/samplers", "tracing"])
 def test_reasons_of_readings_are_korean_in_korean(folder):
     said = []
     for path in (PACKAGE.parent / folder).glob("*.py"):

@@ -11,15 +11,13 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
-from support import report_rows
 
 from mfulab.core.language import Texts
 from mfulab.report import figures, frames
-from mfulab.report.drawing import hover, labels, runs, style
+from mfulab.report.drawing import hover, kinds, labels, runs, style
 from mfulab.tables import build
 
 REFERENCE = Path(__file__).parents[2] / "results/reference"
-PROBES = "machine_state"  # which draws from what rows are doubted, and no run
 CAN_BE_DOUBTED = {"profile", "matmul"}  # their rows hold intervals and flags
 
 
@@ -44,19 +42,17 @@ def drawn(figure: Figure) -> Iterator[Artist]:
 
 
 @pytest.fixture(scope="module")
-def doubted(tmp_path_factory) -> tuple[frames.Tables, frames.Tables]:
+def doubted(invented, tmp_path_factory) -> tuple[frames.Tables, frames.Tables]:
     """Tables of invented machines, and of recorded ones for figures that compare what those did not run.
 
     All of their runs are unsteady.
     """
-    root = tmp_path_factory.mktemp("invented")
-    manifests = [str(report_rows.lay_out(root, each)) for each in (report_rows.CPU, report_rows.GPU)]
-    build.main(["--root", str(root), "--out", str(root / "tables"), "--manifest", *manifests])
-    build.main(["--reference", str(REFERENCE), "--out", str(root / "recorded")])
-    found = [frames.read(root / name)[0] for name in ("tables", "recorded")]
-    for tables in found:
-        for name in CAN_BE_DOUBTED:
-            tables[name] = tables[name].assign(steady=False, replicates=3.0)
+    folder = tmp_path_factory.mktemp("recorded")
+    build.main(["--reference", str(REFERENCE), "--out", str(folder)])
+    found = [
+        tables | {name: tables[name].assign(steady=False, replicates=3.0) for name in CAN_BE_DOUBTED}
+        for tables in (invented, frames.read(folder)[0])
+    ]
     return found[0], found[1] | {"published": found[0]["published"]}
 
 
@@ -77,7 +73,7 @@ def test_a_figure_tells_its_runs_and_leaves_doubtful_ones_hollow(doubted, name, 
         assert not any(map(titles, artists))
         return
     assert any(map(titles, artists))
-    if CAN_BE_DOUBTED & set(module.TABLES) and name != PROBES:
+    if CAN_BE_DOUBTED & set(module.TABLES):
         assert rows[runs.DOUBTFUL].any()
         assert any(map(hollow, artists))
         entries = [words.get_text() for legend in figure.legends for words in legend.get_texts()]
@@ -87,33 +83,25 @@ def test_a_figure_tells_its_runs_and_leaves_doubtful_ones_hollow(doubted, name, 
 ROWS = pd.DataFrame({"run": ["model=one", "model=two"], "time_s": [1.0, 2.0], "doubtful": [True, False]})
 
 
-@pytest.mark.parametrize("kind", ["points", "bars", "scatter", "errorbar"])
+@pytest.mark.parametrize("kind", [kinds.points, kinds.bars])
 def test_only_the_doubtful_mark_is_hollow(kind):
     axes = Figure().subplots()
-    make = {
-        "points": lambda: axes.plot([1, 2], [1, 2], "o", color="red")[0],
-        "bars": lambda: axes.barh([1, 2], [1, 2], color="red"),
-        "scatter": lambda: axes.scatter([1, 2], [1, 2], color="red"),
-        "errorbar": lambda: axes.errorbar([1, 2], [1, 2], yerr=[1, 1], marker="o", color="red"),
-    }[kind]
-    runs.mark(make(), ROWS, "time_s")
+    kind(axes, ROWS, "time_s", "run", "time_s", colors="red")
     artists = list(drawn(axes.figure))
     told = [title for artist in artists for title in titles(artist)]
     assert told == ["one: time_s 1.00", "two: time_s 2.00"]
-    emptied = [artist for artist in artists if hollow(artist)]
-    assert len(emptied) == 1
-    if isinstance(emptied[0], Line2D):
-        assert emptied[0].get_xydata().tolist() == [[1, 1]]
-    elif isinstance(emptied[0], Rectangle):
-        assert emptied[0].get_width() == 1
+    [emptied] = [artist for artist in artists if hollow(artist)]
+    if isinstance(emptied, Rectangle):
+        assert emptied.get_width() == 1
     else:
-        assert [to_hex(face) for face in emptied[0].get_facecolor()] == [style.PAPER, "#ff0000"]
+        assert [to_hex(face) for face in emptied.get_facecolor()] == [style.PAPER, "#ff0000"]
+        assert list(emptied.get_linewidths()) == [runs.EDGE, 0]
 
 
 def test_sound_marks_stay_full_and_need_no_entry():
     axes, sound = Figure().subplots(), ROWS.assign(doubtful=False)
-    runs.mark(axes.plot([1, 2], [1, 2], "o")[0], sound)
-    runs.mark(axes.barh([1, 2], [1, 2]), sound)
+    kinds.points(axes, sound, "time_s", "time_s")
+    kinds.bars(axes, sound, "time_s", "run")
     assert not any(map(hollow, drawn(axes.figure)))
     assert runs.key(sound, Texts()) == []
     assert len(runs.key(ROWS, Texts())) == 1

@@ -23,7 +23,6 @@ from mfulab.report.figures import (
     subnormals,
     tolerances,
 )
-from mfulab.tables import columns
 
 
 def told(module, rows, language="en"):
@@ -116,7 +115,7 @@ def test_memory_in_use_is_no_memory_utilization_and_an_empty_period_is_named():
     assert known.endswith("the time in which memory was accessed, 35 %.")
 
     why = "the period of 0.01 s is shorter than the counter's own, 0.02 s"
-    kinds = columns.kinds("readings")
+    kinds = dict(frames.kinds("readings"))
     told_of = [
         reading(polled_mean_percent=97.0, window_s=6.0),
         reading(run="b", polling_period_s=0.01, window_s=6.0, reasons=json.dumps({"polled_mean_percent": why})),
@@ -258,7 +257,7 @@ def test_patterns_of_nan_are_counted_and_what_has_no_number_is_not_said():
 
 def profiled(*given):
     """Tables of profiled steps on one machine, with all columns that a table has."""
-    kinds = columns.kinds("profile")
+    kinds = dict(frames.kinds("profile"))
     common = {"hardware": "x", "status": "ok", "precision": "fp32", "batch_size": 8.0, "mode": "inference"}
     common |= {"execution": "eager", "commit": "0123abc", "started_at": "2026-01-02T03:04:05+00:00"}
     rows = [{**common, "run": str(place), **each} for place, each in enumerate(given)]
@@ -378,9 +377,9 @@ def test_frameworks_are_ranked_only_beyond_their_intervals(language):
     assert "simple_cnn" in words, "the wider ratio is within its intervals"
     assert words.endswith(text("as_fast", others=text("compile"), fast=text("jax")))
     alike = told(frameworks, [each | nothing for each in wide], language)
-    named = {"model": "conv_64", "mode": text.name("mode", "inference"), "fast": text("jax"), "slow": text("eager")}
-    assert alike == text("finding_alike", **named, time="100 ms", longer="500 ms")
-    assert told(frameworks, [wide[1] | nothing], language) == text("finding_one", **named, time="100 ms")
+    named = {"row": wide[1], "fast": text("jax"), "slow": text("eager")}
+    assert alike == text("finding_alike", **named, longer=0.5)
+    assert told(frameworks, [wide[1] | nothing], language) == text("finding_one", **named)
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,13 @@ from support.drawn import overlaps
 from support.workflow_copy import ROOT
 
 from mfulab.core.language import Texts
+from mfulab.planning.keys import choices
 from mfulab.report import figures, frames
 from mfulab.report.figures import training_phases
 
 TEXT = Texts("en", "training_phases")
 ENVIRONMENT = {"hardware": "here", "recorded": "False", "device": "cpu", "device_name": "Invented Xeon"}
-TECHNIQUES = [path.stem for path in (ROOT / "config/workload").glob("training*.yaml")]
+TECHNIQUES = [name for name in choices(ROOT / "config", "workload") if name.startswith("training")]
 
 
 def row(**changes) -> dict:

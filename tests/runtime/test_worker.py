@@ -134,7 +134,7 @@ def start(tree: Path, kernel: str, socket: str | None, time_limit_s: float = 600
     if socket:
         environment[client.SOCKET] = socket
     environment["OMP_NUM_THREADS"] = "1"  # as Snakemake sets it
-    command = [sys.executable, "-S", "-E", client.__file__, "scripts/bench_matmul.py", "--config"]
+    command = [sys.executable, "-S", "-E", client.__file__, "scripts/run.py", "bench_matmul", "--config"]
     with (folder / "log").open("w") as log:
         return subprocess.Popen(
             [*command, str((folder / "config.json").relative_to(tree))],
@@ -279,7 +279,8 @@ def test_a_killed_client_ends_its_run_and_its_shell_writes_the_row(tree: Path, w
     process.wait()
     until(lambda: not is_running(pid))
     config = (folder_of(tree, "hang") / "config.json").relative_to(tree)
-    command = [sys.executable, client.__file__, client.KILLED, "scripts/bench_matmul.py", "--config", str(config)]
+    script = ("scripts/run.py", "bench_matmul", "--config", str(config))
+    command = [sys.executable, client.__file__, client.KILLED, *script]
     environment = {key: value for key, value in os.environ.items() if key != client.SOCKET}
     assert subprocess.run(command, cwd=tree, env=environment, check=False).returncode == 0
     row = row_of(tree, "hang")
@@ -310,7 +311,7 @@ def test_a_refused_run_leaves_no_row(tree: Path, way: str | None) -> None:
     elsewhere.parent.mkdir(parents=True)
     elsewhere.write_text(config.read_text())
     environment = {key: value for key, value in os.environ.items() if key != client.SOCKET}
-    command = [sys.executable, client.__file__, "scripts/bench_matmul.py", "--config", str(elsewhere)]
+    command = [sys.executable, client.__file__, "scripts/run.py", "bench_matmul", "--config", str(elsewhere)]
     done = subprocess.run(
         command, cwd=tree, env=environment | ({client.SOCKET: way} if way else {}), capture_output=True, text=True
     )

@@ -1,25 +1,26 @@
 """Every implementation, and the classes of shapes that each takes or refuses: small, and awkward for its tile."""
 
 import importlib
-from pathlib import Path
 
 import yaml
 from support.workflow_copy import ROOT
 
 from mfulab.kernels.base import MatmulKernel, Shape
+from mfulab.planning import keys
 
-KERNELS = sorted((ROOT / "config" / "kernel").glob("*.yaml"))
+FILES = sorted((ROOT / "config/kernel").glob("*.yaml"))
+KERNELS = {**keys.derived(ROOT / "config", "kernel"), **{path.stem: yaml.safe_load(path.read_text()) for path in FILES}}
 
 
-def kernel_class(config: Path) -> type[MatmulKernel]:
-    """The class in a file of config/kernel. Raises ModuleNotFoundError if it needs a package that is not installed."""
-    module, _, name = yaml.safe_load(config.read_text())["_target_"].rpartition(".")
-    return getattr(importlib.import_module(module), name)
+def kernel_class(name: str) -> type[MatmulKernel]:
+    """The class of a kernel. Raises ModuleNotFoundError if it needs a package that is not installed."""
+    module, _, kind = KERNELS[name]["_target_"].rpartition(".")
+    return getattr(importlib.import_module(module), kind)
 
 
 def kernel_classes() -> dict[str, type[MatmulKernel]]:
     """Every implementation by its name."""
-    return {config.stem: kernel_class(config) for config in KERNELS}
+    return {name: kernel_class(name) for name in KERNELS}
 
 
 def shape_classes(tile: int, depth: int) -> dict[str, Shape]:

@@ -14,14 +14,15 @@ STEPS = ("environment", "ceilings", "count_flops", "profile_step", "bench_matmul
 FAKE_STEP = """
 import sys, types
 from pathlib import Path
+step = sys.argv.pop(1)
 # CODE
 from mfulab.cli.step import main
 from mfulab.measurements.registry import MEASUREMENTS
 from mfulab.core.measurement import Measured
-step = Path(__file__).stem
 module = types.ModuleType(f"mfulab.measurements.{step}.measure")
 module.measure = measure
-sys.modules[module.__name__] = module
+if step in STEPS:
+    sys.modules[module.__name__] = module
 main(step)
 """
 
@@ -31,8 +32,8 @@ def fake_steps(folder: Path, code: str, steps: Iterable[str] = STEPS) -> None:
 
     `measure` may use `step`, `MEASUREMENTS` and `Measured`.
     """
-    for step in steps:
-        (folder / "scripts" / f"{step}.py").write_text(FAKE_STEP.replace("# CODE", code))
+    text = FAKE_STEP.replace("# CODE", code).replace("STEPS", str(tuple(steps)))
+    (folder / "scripts/run.py").write_text(text)
 
 
 def copy_workflow(folder: Path, with_source: bool = False) -> Path:

@@ -1,79 +1,68 @@
-"""Every column is declared once, with a description; what is written is what is declared."""
+"""Each column of each table is declared once, described, and written."""
 
 import csv
-from pathlib import Path
 
 import pytest
+from support.workflow_copy import ROOT
 
+from mfulab.core.columns import Headroom
 from mfulab.measurements.registry import TABLES
-from mfulab.tables import build, compare
-from mfulab.tables.columns import config_paths, dictionary, fields, linked
-from mfulab.tables.records import Collected, from_config
-from mfulab.tables.seminar import Recomputed
+from mfulab.mfu import headroom, job
+from mfulab.report import frames
+from mfulab.tables import build, columns, join, trace_join
 
-REFERENCE = Path(__file__).parents[2] / "results/reference"
-PROFILE = TABLES["profile"]
-
-
-@pytest.fixture(scope="module")
-def collected() -> Collected:
-    return build.collect(reference=REFERENCE)
+GIVEN = {
+    "profile": {*join.profile_columns({}, {}, {}, {}, None)},
+    "matmul": {*join.matmul_columns({}, {}, None)},
+    "readings": {*join.reading_columns({}, {}, None)},
+    "traces": {*trace_join.trace_columns({}), *job.COLUMNS},
+}
 
 
 @pytest.fixture(scope="module")
-def written(collected, tmp_path_factory) -> dict[str, list[str]]:
-    """Columns of each table that the shipped recordings make."""
+def written(tmp_path_factory):
+    """The tables of all shipped recordings."""
     folder = tmp_path_factory.mktemp("tables")
-    build.write(collected, folder)
-    found = {}
-    for path in folder.glob("*.csv"):
-        with path.open(encoding="utf-8", newline="") as file:
-            found[path.stem] = next(csv.reader(file))
-    return found
+    build.write(build.collect(reference=ROOT / "results/reference"), folder)
+    return folder
 
 
-@pytest.fixture(scope="module")
-def declared() -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for line in dictionary():
-        found.setdefault(line["table"], []).append(line["column"])
-    return found
+def test_every_column_of_every_table_is_described(written):
+    with (written / "columns.csv").open(newline="", encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    described = {(line["table"], line["column"]): line for line in lines}
+    assert len(described) == len(lines)
+    assert not [name for name, line in described.items() if len(line["description"]) < 3]
+    for path in written.glob("*.csv"):
+        if path.stem != "series":  # whatever a device answers
+            header = next(csv.reader(path.open(newline="", encoding="utf-8")))
+            assert [(path.stem, name) for name in header if (path.stem, name) not in described] == []
+    assert described["profile", "loader_persistent"] == {
+        "table": "profile",
+        "column": "loader_persistent",
+        "type": "true or false",
+        "unit": "",
+        "source": "config workload.loader_persistent",
+        "description": "Keep the workers from one epoch to the next.",
+    }
+    assert described["profile", "time_s"]["unit"] == "s"
 
 
-def test_written_columns_are_the_declared_ones(written, declared):
-    assert set(written) <= set(declared)
-    for table, columns in written.items():
-        if table == "series":  # whose quantities depend on the device
-            assert set(columns) <= set(declared[table])
-        else:
-            assert columns == declared[table], table
-    assert declared["comparison"] == compare.COLUMNS
-    assert declared["seminar"] == [*Recomputed.__dataclass_fields__]
+@pytest.mark.parametrize("table", TABLES)
+def test_what_the_join_gives_is_what_is_declared(table):
+    assert GIVEN.get(table, set()) == {*columns.computed(TABLES[table])}
 
 
-def test_every_column_has_a_description():
-    assert not [(line["table"], line["column"]) for line in dictionary() if not line["description"].strip()]
+def test_a_column_of_the_config_has_the_type_of_its_key():
+    for measurement in TABLES.values():
+        for name, field in columns.kept(measurement).items():
+            if path := columns.marked(field, "config"):
+                group, _, key = path.partition(".")
+                asked = measurement.config.model_fields[group].annotation.model_fields[key]
+                assert columns.kind(asked) == columns.kind(field), name
 
 
-def test_what_the_join_gives_is_declared(collected):
-    for table, rows in collected.records.items():
-        given = {name for row in rows for name in row}
-        assert given <= set(fields(table)) | {"emulates", "raised_by", "swept_tflop_s"}, table
-        missing = set(TABLES[table].joined.model_fields) - given
-        assert not rows or not missing, (table, missing)
-
-
-def test_a_config_column_stands_in_its_config_and_its_joined_model():
-    assert config_paths("profile")["loader_persistent"] == "workload.loader_persistent"
-    described = fields("profile")["loader_persistent"].description
-    workload = PROFILE.config.model_fields["workload"].annotation
-    assert described == workload.model_fields["loader_persistent"].description
-
-
-@pytest.mark.parametrize(
-    ("value", "kept"), [(True, True), (False, False), ("yes", None), (1, None), ([], None), (None, None)]
-)
-def test_values_of_another_type_are_left_out(value, kept):
-    found = from_config("profile", {"workload": {"loader_persistent": value}}, {})
-    assert found["loader_persistent"] is kept
-    assert [*found] == linked("profile")
+def test_parts_of_a_step_and_cells_of_the_page_follow_the_declarations():
+    assert [*Headroom.model_fields] == [f"{part}_ms" for part in headroom.PARTS]
+    kinds = dict(frames.kinds("profile"))
+    assert (kinds["checkpointing"], kinds["verdict"], kinds["processes"]) == (bool, str, float)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mfulab.core.errors import UnsupportedError
 from mfulab.measurements.probe_memory import ProbeMemoryConfig
 from mfulab.measurements.probe_memory.measure import level_of, measure, rates
-from mfulab.timing.memory_access import LINE, Walk, by_columns, by_rows, chase, cycle, host_walk, in_order
+from mfulab.timing.memory_access import LINE, Walk, by_rows, chase, cycle, host_walk, in_order
 
 
 @given(st.integers(1, 300), st.integers(1, 16), st.integers(0, 5))
@@ -30,7 +30,7 @@ def test_walks_sum_what_they_visit():
     assert in_order(values, 1, 2) == 2 * values.sum()
     assert in_order(values, LINE, 1) == values[::LINE].sum()
     matrix = values.reshape(8, 8)
-    assert by_rows(matrix, 1) == by_columns(matrix, 1) == values.sum()
+    assert by_rows(matrix, 1) == by_rows(matrix.T, 1) == values.sum()
     following, place = cycle(8, LINE, 3), np.zeros(1, np.int64)
     chase(following, place, 3)
     assert place[0] == following[following[following[0]]]
@@ -70,11 +70,11 @@ def test_the_gpu_s_chase_ends_where_the_cpu_s_does():
     """In Numba's simulator, a process of its own."""
     code = """
 import numpy as np
-from mfulab.timing.device_chase import chase_kernel
+from numba import cuda
 from mfulab.timing.memory_access import chase, cycle
 following, here, there = cycle(50, 8, 1), np.zeros(1, np.int64), np.zeros(1, np.int64)
 for steps in (37, 12):
-    chase_kernel[1, 1](following, here, steps)
+    cuda.jit(chase.py_func)[1, 1](following, here, steps)
     chase(following, there, steps)
     assert here[0] == there[0] != 0
 """

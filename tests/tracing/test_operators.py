@@ -9,8 +9,6 @@ import pytest
 import torch
 from support.trace_events import TRACE
 
-from mfulab.core.groups import ProfileConfig
-from mfulab.measurements.profile_step import measure as profile_step
 from mfulab.tracing import operators
 from mfulab.tracing.operators import TracedPass, operator_table, trace_readings, trace_steps
 
@@ -58,14 +56,6 @@ def test_a_trace_that_was_read_can_still_be_exported(tmp_path):
     for name in ("trace.json", "trace.json.gz", "again.json.gz"):
         traced.export(tmp_path / name)
         assert load(tmp_path / name) == TRACE
-
-
-def test_a_run_s_tables_and_trace_come_of_one_export(tmp_path, monkeypatch):
-    monkeypatch.setattr(profile_step, "operator_table", lambda traced: [])
-    traced = TracedPass(Recorded(TRACE), steps=2)
-    _, analysis = trace_readings(traced, CUDA)
-    profile_step.write_tables(ProfileConfig(operators=True, trace=True), traced, analysis.kernels, tmp_path)
-    assert load(tmp_path / "trace.json.gz") == TRACE
 
 
 def test_a_trace_without_kernels_says_so():

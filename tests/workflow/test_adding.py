@@ -1,9 +1,15 @@
 """Adding a thing takes few files: each test writes them into a copy and runs what it added there."""
 
 import csv
+import re
+import shutil
 from pathlib import Path
 
 import pytest
+from support.workflow_copy import ROOT, Project, copy_workflow, fake_steps
+
+from mfulab.measurements.published import PUBLISHED
+from mfulab.measurements.registry import MEASUREMENTS
 
 pytestmark = [pytest.mark.workflow, pytest.mark.xdist_group("adding")]
 
@@ -25,13 +31,14 @@ def test_a_number_format_is_a_line_of_the_table_and_its_config(make_project):
     table = project.folder / "src/mfulab/core/formats.py"
     line = '        Format("int8", "int8"'
     replace(table, line, f'        Format("fp8_e5m2", "float8_e5m2", "bfloat16", 8, 1, 3.4e-3),\n{line}')
-    (project.folder / "config/precision/fp8_e5m2.yaml").write_text("name: fp8_e5m2\ndtype: float8_e5m2\n")
+    with (project.folder / "config/precision.yaml").open("a", encoding="utf-8") as file:
+        file.write("fp8_e5m2: { dtype: float8_e5m2 }\n")
     project.snakemake("rows", "--config", "experiment=number_formats", "precision=fp8_e5m2")
     probed = row(project.folder, "number_formats/precision=fp8_e5m2/row.csv")
     assert (probed["status"], probed["exponent_bits"], probed["mantissa_bits"]) == ("ok", "5", "2")
 
 
-def test_a_kernel_is_a_module_and_its_config(make_project):
+def test_a_kernel_is_a_module(make_project):
     project = make_project(with_source=True)
     kernel = """
 from mfulab.kernels.cpu_numpy import Numpy
@@ -42,8 +49,6 @@ class NumpyAgain(Numpy):
     adds = "nothing"
 """
     (project.folder / "src/mfulab/kernels/numpy_again.py").write_text(kernel)
-    target = "mfulab.kernels.numpy_again.NumpyAgain"
-    (project.folder / "config/kernel/numpy_again.yaml").write_text(f"name: numpy_again\n_target_: {target}\n")
     short = "timing.windows=2 timing.window_time_s=0.02 timing.warm_up_time_s=0.1"
     options = ("experiment=miniature", "steps=[bench_matmul]", "kernel=numpy_again", "size=64", f"overrides={short}")
     project.snakemake("rows", "--config", *options, "device=cpu")
@@ -64,58 +69,65 @@ def test_a_joined_column_is_a_line_and_a_language_a_catalogue(make_project):
     assert '<html lang="xx"' in (project.folder / "reports/report.html").read_text(encoding="utf-8")
 
 
-def test_a_step_is_its_entry_config_row_and_module(make_project):
-    project = make_project(with_source=True)
-    package = project.folder / "src/mfulab"
-    config = package / "core/configs.py"
-    config.write_text(
-        config.read_text()
-        + '''
+# A measurement with a key of its own and a column of its own: its folder, its experiment, its figure, its words.
+ADDED = {
+    "src/mfulab/measurements/count_letters/__init__.py": '''"""Letters of a model's name."""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from mfulab.core.configs import StepConfig
+from mfulab.core.groups import ModelConfig
+from mfulab.core.measurement import Measurement
+from mfulab.core.rows import Row
+
 
 class CountLettersConfig(StepConfig):
     """Letters of a model's name."""
 
-    axes: ClassVar[tuple[str, ...]] = ("model",)
+    axes: ClassVar[tuple[str, ...]] = ("model", "alphabet")
     on_device: ClassVar[bool] = False
     model: ModelConfig
-'''
-    )
-    rows = package / "core/rows.py"
-    rows.write_text(
-        rows.read_text()
-        + '''
+    alphabet: Literal["all", "vowels"] = Field("all", description="Which letters count.")
+
 
 class LettersRow(Row):
     """Letters of a model's name."""
 
     model: str = ""
-    letters: int | None = None
-'''
-    )
-    replace(
-        package / "measurements/registry.py",
-        "    for each in (\n",
-        """    for each in (
-        Measurement(
-            "count_letters", "letters", configs.CountLettersConfig, rows.LettersRow, "Reading {wildcards.run}",
-            "model status letters",
-        ),
-""",
-    )
-    (package / "steps/count_letters.py").write_text(
-        """
-from mfulab.core.rows import LettersRow
+    alphabet: str = ""
+    letters: int | None = Field(None, description="Of the name.")
+
+
+MEASUREMENT = Measurement(
+    "letters", CountLettersConfig, LettersRow, "Reading {wildcards.run}", "model alphabet status letters"
+)
+''',
+    "src/mfulab/measurements/count_letters/measure.py": '''"""Counts the letters of a model's name."""
+
 from mfulab.core.measurement import Measured
+from mfulab.measurements.count_letters import LettersRow
 
 
 def measure(config, folder):
-    return Measured(LettersRow(model=config.model.name, letters=len(config.model.name)))
-"""
-    )
-    script = (project.folder / "scripts/count_flops.py").read_text()
-    (project.folder / "scripts/count_letters.py").write_text(script.replace("count_flops", "count_letters"))
-    (package / "report/figures/letters.py").write_text(
-        """
+    """Counts them."""
+    counted = [each for each in config.model.name if config.alphabet == "all" or each in "aeiou"]
+    return Measured(LettersRow(model=config.model.name, alphabet=config.alphabet, letters=len(counted)))
+''',
+    "src/mfulab/measurements/count_letters/joined.py": '''"""Columns that the table of letters adds."""
+
+from mfulab.core import columns
+from mfulab.core.columns import of_config
+
+
+class Joined(columns.Joined):
+    """What the named model is for."""
+
+    task: str | None = of_config("model.task")
+''',
+    "src/mfulab/report/figures/letters.py": '''"""Letters of models' names."""
+
 from mfulab.report.frames import ok
 
 TABLES = ("letters",)
@@ -124,22 +136,130 @@ ORDER = 9
 
 
 def rows(tables):
+    """Counted names."""
     return ok(tables["letters"], "letters")
 
 
 def finding(rows, text):
+    """The longest name."""
     return text("finding", model=rows.iloc[0]["model"])
 
 
 def draw(rows, figure, text):
+    """A bar a name."""
     figure.subplots().barh(rows["model"], rows["letters"])
-"""
-    )
-    for language in ("en", "ko"):
-        with (package / f"language/catalogue/{language}.yaml").open("a", encoding="utf-8") as file:
-            file.write("\nletters:\n  title: Letters\n  reading: Bars.\n  finding: Of {model}.\n")
-    options = ("experiment=miniature", "steps=[count_letters]", "model=digit_cnn", "device=cpu")
-    done = project.snakemake("report", "--config", *options)
-    assert row(project.folder, "count_letters/model=digit_cnn/row.csv")["letters"] == str(len("digit_cnn"))
+''',
+    "config/experiment/letters.yaml": """# @package _global_
+# How long the names of models are.
+steps: [count_letters] # names alone
+hydra:
+  sweeper:
+    params:
+      model: digit_cnn # a name
+      alphabet: all,vowels # a key that no other file holds
+""",
+}
+WORDS = {
+    "en": "\nletters:\n  title: Letters\n  reading: Bars.\n  finding: Of {model}.\n",
+    "ko": "\nletters:\n  title: 글자\n  reading: 막대.\n  finding: '{model}의 글자.'\n",
+}
+
+
+def add_measurement(folder: Path) -> int:
+    """Writes the measurement into a copy; the number of places touched, where a folder is one and the words are one."""
+    for name, text in ADDED.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    for language, words in WORDS.items():
+        path = folder / f"src/mfulab/core/language/catalogue/{language}.yaml"
+        path.write_text(path.read_text(encoding="utf-8") + words, encoding="utf-8")
+    return len({str(Path(name).parent) for name in ADDED}) + 1
+
+
+def test_a_measurement_is_its_folder_its_experiment_its_figure_and_its_words(make_project):
+    project = make_project(with_source=True)
+    assert add_measurement(project.folder) == 4
+    done = project.snakemake("report", "--config", "experiment=letters", "overrides=report.language=ko")
+    counted = {
+        alphabet: row(project.folder, f"count_letters/model=digit_cnn,alphabet={alphabet}/row.csv")["letters"]
+        for alphabet in ("all", "vowels")
+    }
+    assert counted == {"all": str(len("digit_cnn")), "vowels": "2"}
+    with (project.folder / "results/tables/letters.csv").open(newline="", encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    assert {line["alphabet"]: line["letters"] for line in lines} == counted
+    assert {line["task"] for line in lines} == {"classification"}
     assert (project.folder / "reports/figures/letters.svg").exists(), done.stdout
-    assert "Of digit_cnn." in (project.folder / "reports/report.html").read_text(encoding="utf-8")
+    page = (project.folder / "reports/report.html").read_text(encoding="utf-8")
+    assert "digit_cnn의 글자." in page
+    assert "Which letters count" not in done.stdout  # a key's description is no part of the output
+    given = project.snakemake("rows", "-n", "--config", "experiment=letters", "alphabet=vowel", check=False)
+    assert "alphabet=vowel" in given.stdout
+    assert "vowels" in given.stdout
+    one = project.snakemake("rows", "-n", "--config", "experiment=letters", "alphabet=vowels")
+    assert "Nothing to be done" in one.stdout
+
+
+EVERYTHING = """# @package _global_
+steps: [STEPS]
+replicates: 1
+ceiling_replicates: 1
+trace: trace.json
+hydra:
+  sweeper:
+    params: { model: linear_1024, precision: fp32, batch_size: 2, size: 64, kernel: numpy }
+"""
+EVERY = ("--config", "experiment=everything", "device=cpu")
+MEASURE = """
+def measure(config, folder):
+    return Measured(MEASUREMENTS[step].row())
+"""
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory):
+    """A copy in which a run of every step has a row; what is measured there is nothing."""
+    project = Project(copy_workflow(tmp_path_factory.mktemp("everything"), with_source=True))
+    fake_steps(project.folder, MEASURE, tuple(MEASUREMENTS))
+    shutil.copytree(ROOT / PUBLISHED, project.folder / PUBLISHED)
+    (project.folder / "trace.json").write_text('{"traceEvents": []}')
+    steps = ", ".join(step for step in MEASUREMENTS if step not in ("ceilings", "environment"))
+    (project.folder / "config/experiment/everything.yaml").write_text(EVERYTHING.replace("STEPS", steps))
+    project.snakemake("rows", *EVERY, MFULAB_WORKER="")
+    assert {Path(row).parts[-3] for row in project.rows()} == set(MEASUREMENTS)
+    assert again(project) == set()
+    return project
+
+
+def again(project: Project) -> set[str]:
+    """Steps of which a run would be measured now."""
+    done = project.snakemake("rows", "-n", *EVERY)
+    return {step for step in MEASUREMENTS if re.search(rf"^{step} +\d+$", done.stdout, re.MULTILINE)}
+
+
+def test_a_reworded_docstring_or_comment_measures_nothing_again(everything):
+    package = everything.folder / "src/mfulab"
+    shared = ["core/groups.py", "core/rows.py", "core/configs.py", "core/files.py"]
+    for path in [*(package / name for name in shared), *package.glob("measurements/*/*.py")]:
+        text = path.read_text(encoding="utf-8")
+        reworded = re.sub(r'^( *""")(?=\w)', r"\1In other words: ", text, flags=re.MULTILINE)
+        reworded = re.sub(r'(description=|column\()"', r'\1"That is: ', reworded)
+        path.write_text(f"# A comment.\n{reworded}", encoding="utf-8")
+    assert again(everything) == set()
+
+
+def test_another_measurement_measures_none_of_the_others_again(everything):
+    add_measurement(everything.folder)
+    assert again(everything) == set()
+
+
+def test_a_column_of_one_step_measures_that_step_again(everything):
+    declared = everything.folder / "src/mfulab/measurements/probe_memory/__init__.py"
+    replace(declared, "    repetitions: int | None = None\n", "    repetitions: int | None = None\n    more: int = 0\n")
+    assert again(everything) == {"probe_memory"}
+
+
+def test_a_changed_constant_measures_exactly_the_steps_again_that_reach_it(everything):
+    probe = everything.folder / "src/mfulab/timing/probe.py"  # other steps reach other names in it
+    replace(probe, "\nDISTURBED = 1.3 ", "\nDISTURBED = 1.4 ")
+    assert again(everything) == {"probe_memory", "profile_step", "bench_matmul"}

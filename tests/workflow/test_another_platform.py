@@ -11,6 +11,7 @@ pytestmark = pytest.mark.workflow
 ONE_OF_EACH = ("model=linear_1024", "workload=inference", "batch_size=2", "kernel=numpy", "size=64")
 
 
+@pytest.mark.slow
 def test_a_sweep_without_proc_sys_and_a_worker(make_project):
     project = make_project(with_source=True)
     module = project.folder / "src/mfulab/device/system.py"

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from support.slow import few
 
 pytestmark = pytest.mark.usefixtures("benchmark_scripts")
 
@@ -120,7 +121,7 @@ def test_repeated_sweeps_are_judged_by_what_compare_says(tmp_path, capsys):
 
 
 @pytest.mark.workflow
-@pytest.mark.parametrize("name", ["avx2", "one-core"])
+@pytest.mark.parametrize("name", few(["avx2", "one-core"]))
 def test_the_miniature_says_nothing_wrong_on_another_machine(name):
     import machines
 

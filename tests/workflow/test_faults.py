@@ -21,6 +21,7 @@ from uuid import uuid4
 
 import pytest
 from support.processes import is_running, until
+from support.slow import few
 from support.workflow_copy import copy_workflow, fake_steps
 
 from mfulab.runtime.client import SOCKET
@@ -29,8 +30,7 @@ pytestmark = [
     pytest.mark.workflow,
     pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc"),
 ]
-TIMES = int(os.environ.get("MFULAB_FAULTS", "0"))
-IS_SHORT = not TIMES
+TIMES = int(os.environ.get("MFULAB_FAULTS", "1"))
 SEED = int(os.environ.get("MFULAB_FAULTS_SEED", "1"))
 MARK = "MFULAB_TEST_MARK"
 MEASURE = """
@@ -142,18 +142,18 @@ def assert_complete(tree: Path, status: str = "ok") -> None:
 
 
 KILLED = {
-    "client": "client.py\0scripts/count",
-    "run": "faulthandler\0scripts/count",
+    "client": "client.py\0scripts/run.py\0count",
+    "run": "faulthandler\0scripts/run.py\0count",
     "worker": "mfulab.runtime.server",
 }
 
 
-SIGNALS = [signal.SIGKILL] if IS_SHORT else [signal.SIGKILL, signal.SIGTERM, signal.SIGINT]
+SIGNALS = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT]
 
 
-@pytest.mark.parametrize("time_", range(TIMES or 1))
-@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
-@pytest.mark.parametrize("who", ["snakemake", "everything"])
+@pytest.mark.parametrize("time_", range(TIMES))
+@pytest.mark.parametrize("number", few(SIGNALS), ids=lambda number: number.name)
+@pytest.mark.parametrize("who", few(["everything", "snakemake"]))
 def test_a_sweep_that_was_ended_goes_on_with_the_same_command(tree: Path, who: str, number: int, time_: int) -> None:
     """And no run whose row was there is measured again."""
     chance = random.Random(f"{SEED} {who} {number} {time_}")
@@ -199,8 +199,8 @@ def row_of(tree: Path, name: str) -> Path:
     return tree / "results/count_flops" / name / "row.csv"
 
 
-@pytest.mark.parametrize("time_", range(TIMES or 1))
-@pytest.mark.parametrize("who", ["client"] if IS_SHORT else ["client", "run", "worker"])
+@pytest.mark.parametrize("time_", range(TIMES))
+@pytest.mark.parametrize("who", few(["client", "run", "worker"]))
 def test_a_killed_process_costs_its_own_row(tree: Path, who: str, time_: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker has none of its own: what it forked goes on, and later runs do without it."""
     chance = random.Random(f"{SEED} {who} {time_}")
@@ -239,7 +239,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("what", list(HOSTILE)[:: 5 if IS_SHORT else 1])
+@pytest.mark.parametrize("what", few(HOSTILE, 2))
 def test_whatever_a_model_does_is_a_row(tree: Path, what: str) -> None:
     make_script(tree, 0)
     (tree / "hostile.py").write_text(HOSTILE[what])
@@ -273,7 +273,7 @@ BROKEN: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("how", list(BROKEN)[:: 3 if IS_SHORT else 1])
+@pytest.mark.parametrize("how", few(BROKEN))
 def test_a_broken_file_costs_one_row_at_most_and_is_made_anew(tree: Path, how: str) -> None:
     finish(tree)
     results = tree / "results"
@@ -294,9 +294,7 @@ def test_a_broken_file_costs_one_row_at_most_and_is_made_anew(tree: Path, how: s
 
 @pytest.mark.parametrize(
     ("column", "value"),
-    [("started_at", "2999-01-01T00:00:00+00:00"), ("process_s", "abc"), ("process_s", "-1"), ("process_s", "inf")][
-        : 1 if IS_SHORT else None
-    ],
+    few([("started_at", "2999-01-01T00:00:00+00:00"), ("process_s", "abc"), ("process_s", "-1"), ("process_s", "inf")]),
 )
 def test_an_impossible_cell_is_told_with_its_file_and_a_remedy(tree: Path, column: str, value: str) -> None:
     finish(tree, batch_size="1,2")
@@ -325,11 +323,12 @@ def test_two_sweeps_at_once_are_one_after_another(tree: Path) -> None:
     assert_complete(tree)
 
 
-def test_hostile_names_are_refused_or_stay_in_their_folder(tree: Path) -> None:
-    names = ("../../x", "/etc/passwd", "a/b", "", ".", "a\nb", "$(touch x)", "-rf", "x" * 300)
-    for name in names[: 1 if IS_SHORT else None]:
-        said = finish(tree, "-n", status=1, overrides=f"'model.name=\"{name}\"'")
-        assert "mfulab: " in said
+@pytest.mark.parametrize(
+    "name", few(["../../x", "/etc/passwd", "a/b", "", ".", "a\nb", "$(touch x)", "-rf", "x" * 300])
+)
+def test_hostile_names_are_refused_or_stay_in_their_folder(tree: Path, name: str) -> None:
+    said = finish(tree, "-n", status=1, overrides=f"'model.name=\"{name}\"'")
+    assert "mfulab: " in said
     assert not (tree / "x").exists()
     assert not list(tree.parent.glob("x"))
 
@@ -344,7 +343,7 @@ def small_disk(tree: Path) -> Iterator[Path]:
         pytest.skip("needs root and the right to mount a disk in memory")
     try:
         copy_workflow(disk)
-        for name in ("scripts/count_flops.py", "scripts/environment.py", "config/experiment/faults.yaml"):
+        for name in ("scripts/run.py", "config/experiment/faults.yaml"):
             (disk / name).write_text((tree / name).read_text())
         yield disk
     finally:

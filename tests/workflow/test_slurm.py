@@ -73,6 +73,7 @@ def wait_until(condition: Callable[[], bool], sweep: subprocess.Popen[str]) -> N
     assert condition(), sweep.communicate()[0]
 
 
+@pytest.mark.slow
 def test_a_sweep_survives_its_nodes_daemon_and_is_done_once(cluster: Cluster, tree: Path, start: Start) -> None:
     sweep = start()
     wait_until(lambda: len(told(tree)) >= 1, sweep)
@@ -88,6 +89,7 @@ def test_a_sweep_survives_its_nodes_daemon_and_is_done_once(cluster: Cluster, tr
     assert "Nothing to be done" in finish(start())
 
 
+@pytest.mark.slow
 def test_a_cancelled_job_is_resumed_and_nothing_measured_twice(cluster: Cluster, tree: Path, start: Start) -> None:
     (tree / "hold").touch()
     sweep = start("--retries=0")

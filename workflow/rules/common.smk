@@ -1,7 +1,7 @@
 from mfulab.planning import snakemake_workarounds
 from mfulab.planning.workflow import Workflow
 from mfulab.runtime import lifetime
-from mfulab.measurements.registry import MEASUREMENTS
+from mfulab.measurements.registry import MEASUREMENTS, TABLES
 
 snakemake_workarounds.look_for_garbage_rarely()
 snakemake_workarounds.keep_commas(workflow)

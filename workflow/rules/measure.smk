@@ -1,4 +1,4 @@
-# One rule a measurement, named as its script: a run's config in, its row out, whatever happens.
+# One rule a measurement: a run's config in, its row out, whatever happens.
 for each in MEASUREMENTS.values():
 
     rule:
@@ -23,4 +23,4 @@ for each in MEASUREMENTS.values():
         message:
             each.message
         shell:
-            "warm scripts/{params.step}.py --config {input.config:q} > {log:q} 2>&1"
+            "warm scripts/run.py {params.step} --config {input.config:q} > {log:q} 2>&1"

@@ -19,7 +19,7 @@ checkpoint tables:
         rows=lab.rows,
         sources=lab.module_sources("mfulab.tables.build"),
     output:
-        expand("results/tables/{table}.csv", table=lab.tables),
+        expand("results/tables/{table}.csv", table=TABLES),
         figures="results/tables/figures.txt",
     log:
         "results/tables/log",
@@ -61,7 +61,7 @@ rule first_page:
 
 rule figure:
     input:
-        tables=expand("results/tables/{table}.csv", table=lab.tables),
+        tables=expand("results/tables/{table}.csv", table=TABLES),
         sources=lab.figure_sources,
     output:
         report(
@@ -103,7 +103,7 @@ rule seminar:
 
 rule page:
     input:
-        tables=expand("results/tables/{table}.csv", table=lab.tables),
+        tables=expand("results/tables/{table}.csv", table=TABLES),
         seminar="results/tables/seminar.csv",
         comparison=lab.comparison,
         figures=figures_with_data,

@@ -106,11 +106,13 @@ def explain(words: tuple[str, ...]) -> int:
 @cli.command()
 @click.argument("step", required=False)
 @click.option("--row", is_flag=True, help="The schema of the step's row instead of its config.")
-def schema(step: str | None, row: bool) -> int:
+@click.option("--check", is_flag=True, help="Show what is out of date in config/ and the README; status 1 if anything.")
+@click.option("--fix", is_flag=True, help="Write it: config.yaml's defaults, KEYS.md, schema.json, the experiments.")
+def schema(step: str | None, row: bool, check: bool, fix: bool) -> int:
     """Print the JSON Schema of STEP's config or row; without STEP the table of every key."""
     from mfulab.cli import schema
 
-    return schema.show(step, row)
+    return schema.check(fix) if check or fix else schema.show(step, row)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

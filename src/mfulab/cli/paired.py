@@ -178,7 +178,9 @@ def measured(side: Side, run: paired.Run) -> tuple[float | None, str]:
     (config,) = side.runs.glob(f"*/{run[0]}/{run[1]}/config.json")
     row = config.with_name("row.csv")
     remove(row)
-    command = [sys.executable, client.__file__, f"scripts/{run[0]}.py", "--config", str(config)]
+    any_step = (side.code / "scripts/run.py").exists()  # earlier commits have a script a step
+    script = ["scripts/run.py", run[0]] if any_step else [f"scripts/{run[0]}.py"]
+    command = [sys.executable, client.__file__, *script, "--config", str(config)]
     with config.with_name("log").open("ab") as log:
         subprocess.run(command, cwd=side.code, env=side.environment, stdout=log, stderr=log)
     try:

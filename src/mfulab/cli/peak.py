@@ -6,8 +6,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from mfulab.device.at_hand import name_at_hand, peak_at_hand
 from mfulab.device.datasheets import UnknownDeviceError, find
+from mfulab.device.local_peak import local_name, local_peak
 from mfulab.device.peaks import UNITS, Peak, peak
 
 
@@ -23,9 +23,9 @@ def show(device: str | None = None, precision: str | None = None) -> int:
             print(f"mfulab: {error}", file=sys.stderr)
             return 2
     precisions = (precision,) if precision else tuple(UNITS)
-    found = {name: peak_at_hand(name) if device is None else peak(device, name) for name in precisions}
+    found = {name: local_peak(name) if device is None else peak(device, name) for name in precisions}
     console = Console(highlight=False, soft_wrap=True)
-    console.print(_table(device or name_at_hand(), found))
+    console.print(_table(device or local_name(), found))
     for line in _footnotes(found):
         console.print(line, style="dim")
     return 0 if any(one.spec for one in found.values()) else 1

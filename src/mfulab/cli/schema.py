@@ -1,66 +1,118 @@
-"""`mfulab schema`: JSON Schema of configs and rows, and the table of keys that config/README.md shows."""
+"""`mfulab schema`: JSON Schema of configs and rows, and what config/ and the README say of keys and experiments."""
 
+import difflib
 import json
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
+from mfulab.core.files import write_text
 from mfulab.measurements.registry import MEASUREMENTS
-from mfulab.tables.columns import dictionary
+from mfulab.planning.keys import SET_BY_PLANNING, Asked, Experiment, defaults, group_model
 
-SET_BY_PLANNING = {"name", "target", "digest", "installed", "replicate", "path"}
+CONFIG, README = Path("config"), Path("README.md")
+KEYS = "# Every key with its default, written by `mfulab schema --fix`:\n"  # in config.yaml, up to Hydra's own
+TABLE = "| experiment | what it shows |\n|---|---|\n"  # in the README, up to the next empty line
 
 
 def show(step: str | None, row: bool) -> int:
-    """Prints the JSON Schema of the config of `step`; without a step the table of keys.
-
-    With `row` that of its row, and under `table` every column of its table, as in columns.csv.
-    """
+    """Prints the JSON Schema of the config of `step` (its row, with `row`); without a step the table of keys."""
     if step is None:
-        click.echo(keys())
+        click.echo(table_of_keys())
         return 0
     if step not in MEASUREMENTS:
         raise click.BadParameter(f"{step}. Choices: {', '.join(MEASUREMENTS)}", param_hint="STEP")
     measurement = MEASUREMENTS[step]
-    schema = (measurement.row if row else measurement.config).model_json_schema()
-    if row:
-        schema["table"] = [line for line in dictionary() if line["table"] == measurement.table]
-    click.echo(json.dumps(schema, indent=2, ensure_ascii=False))
+    click.echo(json.dumps((measurement.row if row else measurement.config).model_json_schema(), indent=2))
     return 0
 
 
-def keys() -> str:
-    """Table in Markdown of each key of a run: its name, its values, its meaning and the steps that read it."""
-    found: dict[str, tuple[str, str, list[str]]] = {}
-    for step, measurement in MEASUREMENTS.items():
-        for name, values, meaning in _fields(measurement.config):
-            found.setdefault(name, (values, meaning, []))[2].append(f"`{step}`")
-    lines = ["# Keys of a run", "", "Made by `mfulab schema > config/KEYS.md`.", ""]
+def check(fix: bool) -> int:
+    """Prints how the generated files differ from the models and experiments, and returns 1; writes them with `fix`."""
+    if not (CONFIG / "config.yaml").exists() or not README.exists():
+        raise click.UsageError("No config/config.yaml and README.md here: work in the project's folder.")
+    found = 0
+    for path, text in generated().items():
+        old = path.read_text(encoding="utf-8") if path.exists() else ""
+        lines = list(difflib.unified_diff(old.splitlines(), text.splitlines(), str(path), f"{path}, generated", n=0))
+        found |= bool(lines)
+        if lines and fix:
+            write_text(path, text)
+        for line in lines:
+            click.echo(line.rstrip("\n"))
+    if found and not fix:
+        click.echo("mfulab: these files are out of date; `mfulab schema --fix` writes them.", err=True)
+    return 0 if fix else found
+
+
+def generated() -> dict[Path, str]:
+    """Text of each file of this folder that is generated, wholly or in part."""
+    config = (CONFIG / "config.yaml").read_text(encoding="utf-8")
+    readme = README.read_text(encoding="utf-8")
+    return {
+        CONFIG / "config.yaml": _put(config, KEYS, "\nhydra:\n", "".join(_yaml(Experiment, defaults()))),
+        CONFIG / "KEYS.md": table_of_keys() + "\n",
+        CONFIG / "schema.json": json.dumps(_of_experiments(), indent=1) + "\n",
+        README: _put(readme, TABLE, "\n\n", "\n".join(_experiments(readme))),
+    }
+
+
+def _put(text: str, after: str, before: str, made: str) -> str:
+    """`text` with `made` between the first `after` and the next `before`."""
+    head, begin, rest = text.partition(after)
+    if not begin or before not in rest:
+        raise click.UsageError(f"{after.strip()!r}: not found, or not followed by {before.strip()!r}.")
+    return head + begin + made + rest[rest.index(before) :]
+
+
+def _yaml(model: type[BaseModel], values: dict[str, object], indent: str = "") -> Iterator[str]:
+    """A line a key: its default, and its description as the comment."""
+    readers = {key: steps for key, _, _, steps in _table()}
+    for name, value in values.items():
+        field = model.model_fields[name]
+        inner = group_model(field.annotation)
+        if inner is not None and isinstance(value, dict):
+            yield f"{indent}{name}: # {(inner.__doc__ or '').splitlines()[0]}\n"
+            yield from _yaml(inner, value, f"{indent}  ")
+            continue
+        text = value if isinstance(value, str) else json.dumps(value).replace('"', "")
+        steps = readers.get(name, []) if not indent else []
+        read = f" [{steps[0]}]" if len(steps) == 1 and steps[0] in MEASUREMENTS else ""
+        yield f"{indent}{name}: {text} # {field.description or ''}{read}\n"
+
+
+def table_of_keys() -> str:
+    """Table in Markdown of each key: its name, its values, its meaning and the steps that read it."""
+    lines = ["# Keys", "", "Made by `mfulab schema --fix`.", ""]
     lines += ["| key | values | meaning | read by |", "|---|---|---|---|"]
-    lines += [
-        f"| `{name}` | {values} | {meaning} | {', '.join(steps)} |" for name, (values, meaning, steps) in found.items()
-    ]
+    for name, values, meaning, steps in _table():
+        read = ", ".join(f"`{step}`" if step in MEASUREMENTS else step for step in steps)
+        lines.append(f"| `{name}` | {values} | {meaning} | {read} |")
     return "\n".join(lines)
+
+
+def _table() -> list[tuple[str, str, str, list[str]]]:
+    """(key, values, meaning, what reads it) of every key."""
+    found: dict[str, tuple[str, str, str, list[str]]] = {}
+    models: dict[str, type[BaseModel]] = {step: each.config for step, each in MEASUREMENTS.items()}
+    models["planning"] = Asked
+    for reader, model in models.items():
+        for name, values, meaning in _fields(model):
+            found.setdefault(name, (name, values, meaning, []))[3].append(reader)
+    return list(found.values())
 
 
 def _fields(config: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str, str]]:
     schema = config.model_json_schema(by_alias=False)["properties"]
     for name, field in config.model_fields.items():
-        nested = _model(field)
+        nested = group_model(field.annotation)
         if nested is not None:
             yield from _fields(nested, f"{name}.")
         elif name not in SET_BY_PLANNING:
             yield prefix + name, _values(schema[name]), (field.description or "").replace("|", "\\|")
-
-
-def _model(field: FieldInfo) -> type[BaseModel] | None:
-    """The model of a group, also of one that may be left out."""
-    for kind in (field.annotation, *getattr(field.annotation, "__args__", ())):
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            return kind
-    return None
 
 
 def _values(schema: dict[str, object]) -> str:
@@ -72,3 +124,28 @@ def _values(schema: dict[str, object]) -> str:
     bounds = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}"}
     told = [form.format(each[key]) for key, form in bounds.items() if key in each]
     return " ".join([str(each.get("type", "text")), *told])
+
+
+def _of_experiments() -> dict[str, object]:
+    """JSON Schema of an experiment's file, by which editors complete and check it: any key, none of them required."""
+    schema = Experiment.model_json_schema()
+    for each in (schema, *schema["$defs"].values()):
+        each.pop("required", None)
+    for name in SET_BY_PLANNING & set(schema["properties"]):
+        del schema["properties"][name]
+    schema["properties"] |= {"hydra": {"type": "object"}, "defaults": {"type": "array"}}
+    return schema
+
+
+def _experiments(readme: str) -> Iterator[str]:
+    """A row an experiment, in the order that the README has: its name, and what its file says first."""
+    files = {path.stem: path for path in sorted((CONFIG / "experiment").glob("*.yaml"))}
+    rows = readme.partition(TABLE)[2].partition("\n\n")[0].splitlines()
+    listed = [name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1]) if name in files]
+    for name in dict.fromkeys([*listed, *files]):
+        words = []
+        for line in files[name].read_text(encoding="utf-8").splitlines()[1:]:
+            if not re.match(r"# \S", line):
+                break
+            words.append(line[2:])
+        yield f"| `{name}` | {' '.join(words)} |"

@@ -22,7 +22,7 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, read_csv, write_text
 from mfulab.core.language.quantities import duration, quantity
 from mfulab.measurements.registry import MEASUREMENTS
-from mfulab.planning import lock, runs, store
+from mfulab.planning import keys, lock, runs, store
 from mfulab.planning.composition import Composition, check, composed_by_hydra
 from mfulab.planning.load import CONFIG, RESULTS, emulated, place
 from mfulab.planning.overrides import complete
@@ -54,6 +54,7 @@ def main(step: str, arguments: Sequence[str]) -> None:
     many = bool({"-m", "--multirun"} & set(flags))
     if not SHOWING & set(flags):
         check(overrides, CONFIG, sweeps=many)
+    keys.register(CONFIG)
     sys.argv[1:] = [*(flag for flag in flags if flag != "--row"), *overrides]
     # Combinations that differ only in what this step does not read are one run.
     done: dict[str, Mapping[str, Any]] = {}
@@ -91,11 +92,11 @@ def help_of(step: str) -> str:
     """Usage of `scripts/<step>.py`: what it measures, the choices of its groups, and its flags."""
     script = sys.modules["__main__"].__doc__ or ""
     fields = MEASUREMENTS[step].config.model_fields
-    groups = sorted(path for path in CONFIG.iterdir() if path.is_dir() and path.name in fields)
-    choices = [f"  {path.name}={'|'.join(sorted(file.stem for file in path.glob('*.yaml')))}" for path in groups]
-    keys = ", ".join(name for name in fields if name not in {path.name for path in groups})
+    groups = sorted(keys.groups(CONFIG) & set(fields))
+    choices = [f"  {group}={'|'.join(keys.choices(CONFIG, group))}" for group in groups]
+    others = ", ".join(name for name in fields if name not in groups)
     return "\n".join(
-        [script.strip(), "", "Groups, one option of each:", *choices, "", f"Keys: {keys} (config/README.md)", FLAGS]
+        [script.strip(), "", "Groups, one option of each:", *choices, "", f"Keys: {others} (config/README.md)", FLAGS]
     )
 
 
@@ -129,7 +130,7 @@ def _measure(step: str, composition: Composition, done: dict[str, Mapping[str, A
         print(f"{counted}{run.step}: {run.name}{about}", flush=True)
         log, began = config.with_name("log"), time.monotonic()
         with log.open("w") as file:
-            command = [sys.executable, f"scripts/{run.step}.py", "--config", str(config)]
+            command = [sys.executable, "scripts/run.py", run.step, "--config", str(config)]
             ended = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT).returncode
         if ended:
             print(log.read_text(), file=sys.stderr)

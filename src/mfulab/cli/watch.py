@@ -13,8 +13,8 @@ from rich.text import Text
 
 from mfulab.cli.export import PrometheusPage, json_line
 from mfulab.device import cpu, identity, nvml
-from mfulab.device.at_hand import peak_at_hand
 from mfulab.device.emulation import emulated_here
+from mfulab.device.local_peak import local_peak
 from mfulab.device.samplers.gpm_sampler import GpmSampler
 from mfulab.device.samplers.poller import cpu_probe, cuda_probe
 from mfulab.device.samplers.reading import Reading, Readings
@@ -60,7 +60,7 @@ def frames(
 def sample_of(name: str, uuid: str, readings: Readings, rates: Sequence[Rate], now: float) -> dict[str, Any]:
     """Current readings as one mapping: the device's columns, MFU by hardware counters, and its processes."""
     values: dict[str, Any] = {key: reading.value for key, reading in readings.items()}
-    clock = peak_at_hand("fp16").spec_clock_mhz if uuid else None
+    clock = local_peak("fp16").spec_clock_mhz if uuid else None
     # Which format the tensor pipe worked in it does not report; all of them have one clock.
     known = {**values, "effective_precision": "bf16", "peak_clock_mhz": clock}
     values["expected_mfu_percent"] = expected_mfu(Facts(known))
@@ -71,7 +71,7 @@ def sample_of(name: str, uuid: str, readings: Readings, rates: Sequence[Rate], n
 def process_of(rate: Rate, device: str) -> dict[str, Any]:
     """A measured process: its rate, and its MFU of the computed peak of the formats that it multiplies in."""
     instead = emulated_here(device)
-    peaks = {name: peak_at_hand("fp32" if name in instead else name).spec or 0.0 for name in rate.formats}
+    peaks = {name: local_peak("fp32" if name in instead else name).spec or 0.0 for name in rate.formats}
     shares = utilization(
         1.0,
         device=device,

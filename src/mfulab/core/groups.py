@@ -1,7 +1,8 @@
 """Groups of the config (model, workload, precision, …): closed and typed, every field with its unit and meaning."""
 
 import math
-from typing import Annotated, Any, Literal, get_args
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     AfterValidator,
@@ -30,6 +31,16 @@ class Closed(BaseModel):
         if isinstance(value, bool) and bool not in _kinds(cls.model_fields[info.field_name or ""].annotation):
             raise ValueError("give a value, not true or false")
         return value
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> Self:
+        for reason in self.conflicts():
+            raise ValueError(reason)
+        return self
+
+    def conflicts(self) -> Iterator[str]:
+        """Yields why the values do not go together; the first reason is reported."""
+        yield from ()
 
 
 def _kinds(annotation: object) -> set[object]:
@@ -79,21 +90,16 @@ class ModelConfig(Closed):
     )
     pruned_share: float = Field(0.0, ge=0, lt=1, description="Of the weights or units; two_of_four prunes half.")
 
-    @model_validator(mode="after")
-    def _has_an_input(self) -> "ModelConfig":
+    def conflicts(self) -> Iterator[str]:
+        """Yields why the values do not go together."""
         if (self.input_shape is None) == (self.vocabulary_size is None):
-            raise ValueError("give input_shape (float inputs) or vocabulary_size with sequence_length (token inputs)")
+            yield "give input_shape (float inputs) or vocabulary_size with sequence_length (token inputs)"
         if self.vocabulary_size is not None and self.sequence_length is None:
-            raise ValueError("token inputs need sequence_length")
-        return self
-
-    @model_validator(mode="after")
-    def _prunes_a_share(self) -> "ModelConfig":
+            yield "token inputs need sequence_length"
         if self.pruning == "none" and self.pruned_share:
-            raise ValueError(f"pruned_share={self.pruned_share} with pruning=none: masked, structured or two_of_four")
+            yield f"pruned_share={self.pruned_share} with pruning=none: masked, structured or two_of_four"
         if self.pruning == "two_of_four" and self.pruned_share != 0.5:
-            raise ValueError(f"pruned_share={self.pruned_share} with pruning=two_of_four: give 0.5, two of four")
-        return self
+            yield f"pruned_share={self.pruned_share} with pruning=two_of_four: give 0.5, two of four"
 
     def sample_bytes(self, sequence_length: int | None = None) -> int:
         """Bytes of one sample in a file: one each of a float input, 2 or 4 a token id as the vocabulary needs."""
@@ -159,37 +165,22 @@ class WorkloadConfig(Closed):
         f" graphs of {LEAKED_STEPS} steps kept.",
     )
 
-    @model_validator(mode="after")
-    def _workers_prefetch(self) -> "WorkloadConfig":
+    def conflicts(self) -> Iterator[str]:
+        """Yields why the values do not go together."""
         for key, asked in (("prefetch", self.loader_prefetch), ("persistent", self.loader_persistent)):
             if asked and not self.loader_workers:
-                told = str(asked).lower()
-                raise ValueError(f"loader_{key}={told} with loader_workers=0: only processes prefetch and persist")
+                given = str(asked).lower()
+                yield f"loader_{key}={given} with loader_workers=0: only processes prefetch and persist"
         if self.loader_file is not None and self.loader_source != "file":
-            raise ValueError(f"loader_file={self.loader_file} with loader_source={self.loader_source}: give file")
-        return self
-
-    @model_validator(mode="after")
-    def _teacher_has_a_student(self) -> "WorkloadConfig":
+            yield f"loader_file={self.loader_file} with loader_source={self.loader_source}: give file"
         if self.teacher != "none" and self.mode != "training":
-            raise ValueError(f"teacher={self.teacher} with mode={self.mode}: only training is distilled")
+            yield f"teacher={self.teacher} with mode={self.mode}: only training is distilled"
         if self.teacher == "cached" and self.input == "host":
-            raise ValueError("teacher=cached with input=host: outputs are kept for the batch on the device; use online")
-        return self
-
-    @model_validator(mode="after")
-    def _decoding_makes_its_own_input(self) -> "WorkloadConfig":
+            yield "teacher=cached with input=host: outputs are kept for the batch on the device; use online"
         if self.mode in ("prefill", "decoding") and self.input == "host":
-            raise ValueError(
-                f"input=host with mode={self.mode}: the next token comes from the model, not from a DataLoader"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _only_inference_may_record(self) -> "WorkloadConfig":
+            yield f"input=host with mode={self.mode}: the next token comes from the model, not from a DataLoader"
         if self.autograd != "no_grad" and self.mode != "inference":
-            raise ValueError(f"autograd={self.autograd} with mode={self.mode}: only for mode=inference")
-        return self
+            yield f"autograd={self.autograd} with mode={self.mode}: only for mode=inference"
 
 
 class PrecisionConfig(Closed):
@@ -259,7 +250,7 @@ class DeviceConfig(Closed):
 
 
 class TimingConfig(Closed):
-    """Length of the measurement. None takes the device's default: short on a CPU, 5 s in all if energy is read."""
+    """Length of the measurement; empty: the device's default, short on a CPU, 5 s in all if energy is read."""
 
     windows: int | None = Field(None, ge=2, le=100_000, description="Measured windows of each process.")
     window_time_s: float | None = Field(None, gt=0, le=LONGEST_S, description="Shortest measured window.")
@@ -280,13 +271,12 @@ class TimingConfig(Closed):
     )
     time_limit_s: float = Field(600, gt=0, le=LONGEST_S, description="A run that takes longer becomes a failed row.")
 
-    @model_validator(mode="after")
-    def _precision_needs_patience(self) -> "TimingConfig":
+    def conflicts(self) -> Iterator[str]:
+        """Yields why the values do not go together."""
         if self.relative_precision is not None and self.patience_s == 0:
-            raise ValueError(
+            yield (
                 f"relative_precision={self.relative_precision:g} with patience_s=0: no further window may be measured"
             )
-        return self
 
 
 class ProfileConfig(Closed):
@@ -320,10 +310,9 @@ class ParallelConfig(Closed):
     bucket_mb: int = Field(25, gt=0, le=1 << 20, description="Of DDP, MiB: gradients are summed up bucket by bucket.")
     slowed_rank: int | None = Field(None, ge=0, description="Sleeps in each step, to see who waits for whom.")
 
-    @model_validator(mode="after")
-    def _slows_one_of_them(self) -> "ParallelConfig":
+    def conflicts(self) -> Iterator[str]:
+        """Yields why the values do not go together."""
         if self.slowed_rank is not None and self.slowed_rank >= self.processes:
-            raise ValueError(f"slowed_rank={self.slowed_rank}: ranks are counted from 0 to processes - 1")
+            yield f"slowed_rank={self.slowed_rank}: ranks are counted from 0 to processes - 1"
         if self.processes % self.nodes:
-            raise ValueError(f"nodes={self.nodes} with processes={self.processes}: each node takes equally many")
-        return self
+            yield f"nodes={self.nodes} with processes={self.processes}: each node takes equally many"

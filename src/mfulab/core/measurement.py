@@ -1,12 +1,12 @@
 """One kind of measurement, as its folder declares it, and the result of one run."""
 
-import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import import_module
 from importlib.util import find_spec
 
-from pydantic import BaseModel
-
+from mfulab.core.columns import Joined
 from mfulab.core.configs import StepConfig
 from mfulab.core.rows import Row
 
@@ -42,15 +42,11 @@ class Measurement:
         """Name of the rule and of the folder."""
         return self.config.__module__.rpartition(".")[2]
 
-    @property
-    def joined(self) -> type[BaseModel]:
-        """Columns of the table beyond the row's: `Joined` of the folder's `joined.py`.
-
-        Imported by name, so that no source that measures depends on it.
-        """
-        own = f"{self.config.__module__}.joined"
-        found: type[BaseModel] = importlib.import_module(own if find_spec(own) else "mfulab.core.joined").Joined
-        return found
+    @cached_property
+    def joined(self) -> type[Joined]:
+        """Columns that its table adds to the row: of the folder's joined.py, which no measuring code imports."""
+        module = f"mfulab.measurements.{self.step}.joined"
+        return import_module(module).Joined if find_spec(module) else Joined
 
     @property
     def on_device(self) -> bool:

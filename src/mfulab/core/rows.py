@@ -6,12 +6,19 @@ A row is what a step measured; None stands for "not measured" and becomes an emp
 import json
 import math
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
 Percent = Annotated[float, Field(ge=0)]
-TIME_CI_LOW = Field(None, description="95 % confidence interval of `time_s`, from the spread between processes.")
+
+
+def column(description: str) -> Any:
+    """A column that is empty until it is measured, with what it means."""
+    return Field(None, description=description)
+
+
+TIME_CI_LOW = column("95 % confidence interval of `time_s`, from the spread between processes.")
 Status = Literal["ok", "out_of_memory", "unsupported", "incorrect", "failed", "not_measured"]
 NOT_MEASURED: Status = "not_measured"  # for the budget, which the message names
 
@@ -30,43 +37,45 @@ class Row(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     hardware: str = Field("", description="Slug of the device; empty if none is needed.")
-    run: str = Field("", description="Name of the run: its axes, then what differs from the defaults.")
-    status: Status = Field("ok", description="How the run ended; a row that is not ok has no measured values.")
+    run: str = Field("", description="Name of the run: its axes, and what differs from the defaults.")
+    status: Status = Field("ok", description="`ok`, or why there is no measurement; `message` says more.")
     message: str = Field("", description="Why the status is not ok, or which values are empty for what reason.")
     commit: str = Field("", description="Git commit of the measuring code, with `-dirty` where the tree was changed.")
     started_at: str = Field("", description="ISO 8601, UTC.")
-    process_s: float | None = Field(None, description="Wall time of the run's process, imports included.")
-    measured_s: float | None = Field(None, description="Of that, time inside warm-up and measured windows.")
+    process_s: float | None = column("Wall time of the run's process, imports included.")
+    measured_s: float | None = column("Of that, time inside warm-up and measured windows.")
+
+    @classmethod
+    def of(cls, config: Any, **values: Any) -> Self:
+        """A row that holds the axes of a run's config, of a group its name, and `values`, which come first."""
+        axes = {axis: getattr(config, axis) for axis in config.axes if axis in cls.model_fields}
+        return cls(**{axis: getattr(value, "name", value) for axis, value in axes.items()} | values)
 
 
 class TimedRow(Row):
     """A row of what is timed by several processes, apart in time, which the tables make one."""
 
-    replicates: int | None = Field(None, description="Processes whose measurements count.")
-    left_out_replicates: int | None = Field(
-        None, description="Processes left out: they met a slow state of the machine, and two or more did not."
+    replicates: int | None = column("Processes whose measurements count.")
+    left_out_replicates: int | None = column(
+        "Processes left out: they met a slow state of the machine, and two or more did not."
     )
-    between_spread_percent: float | None = Field(
-        None, description="Standard deviation of the processes' medians, relative."
+    between_spread_percent: float | None = column("Standard deviation of the processes' medians, relative.")
+    process_times_s: str | None = column("JSON: the median of each process, in their order.")
+    precision_percent: float | None = column(
+        "Half the 95 % confidence interval, relative: the precision that was reached."
     )
-    process_times_s: str | None = Field(None, description="JSON: the median of each process, in their order.")
-    precision_percent: float | None = Field(
-        None, description="Half the 95 % confidence interval, relative: the precision that was reached."
+    disturbed_replicates: int | None = column(
+        "Processes that count although they met a slow state of the machine; they widen the interval."
     )
-    disturbed_replicates: int | None = Field(
-        None, description="Processes that count although they met a slow state of the machine; they widen the interval."
+    slowdown: float | None = column(
+        "The machine's probe around what counts ÷ its best on this machine; of the slowest process."
     )
-    slowdown: float | None = Field(
-        None, description="The machine's probe around what counts ÷ its best on this machine; of the slowest process."
+    disturbed_windows: int | None = column(
+        "Windows, or rounds of a matmul, that count although the machine was disturbed."
     )
-    disturbed_windows: int | None = Field(
-        None, description="Windows, or rounds of a matmul, that count although the machine was disturbed."
-    )
-    repeated_windows: int | None = Field(None, description="Those measured again because the machine was disturbed.")
-    probe_s: float | None = Field(None, description="Time spent on probing the machine's state.")
-    probes: str | None = Field(
-        None, description="JSON: the machine's states: when (Unix time), seconds of the probe's matmul and copy."
-    )
+    repeated_windows: int | None = column("Those measured again because the machine was disturbed.")
+    probe_s: float | None = column("Time spent on probing the machine's state.")
+    probes: str | None = column("JSON: the machine's states: when (Unix time), seconds of the probe's matmul and copy.")
 
 
 def is_in_range(value: Any) -> bool:

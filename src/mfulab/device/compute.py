@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 
 import torch
+import torch.distributed as dist
 
 from mfulab.core.formats import BY_DTYPE, format_name
 from mfulab.core.groups import DeviceConfig, PrecisionConfig
@@ -85,6 +86,15 @@ def matmuls_in(precision: str) -> Iterator[None]:
 
 def is_first_rank() -> bool:
     """Says whether this process speaks for its job: the only one, or rank 0."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank() == 0
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank() == 0
     return os.environ.get("RANK", "0") == "0"
+
+
+def agreed(value: float) -> float:
+    """The largest of all processes' values; the value itself without others."""
+    if not dist.is_available() or not dist.is_initialized():
+        return value
+    shared = torch.tensor(value, dtype=torch.float64, device="cuda" if dist.get_backend() == "nccl" else "cpu")
+    dist.all_reduce(shared, dist.ReduceOp.MAX)
+    return float(shared)

@@ -51,7 +51,9 @@ def cpu() -> Cpu:
 
 def read_cpu() -> Cpu:
     """The CPU described by the /proc and /sys trees; by sysctl on macOS."""
-    facts = _first_processor()
+    block = (system.text("proc/cpuinfo") or "").split("\n\n")[0]  # of the first processor
+    pairs = (line.split(":", 1) for line in block.splitlines() if ":" in line)
+    facts = {key.strip(): value.strip() for key, value in pairs}
     if not facts:
         return _without_proc()
     flags = frozenset((facts.get("flags") or facts.get("Features") or "").split())
@@ -177,12 +179,6 @@ def vector_flags(flags: frozenset[str]) -> tuple[str, ...]:
     """Those of the CPU's feature flags that decide how wide it computes."""
     pattern = re.compile(r"^(avx\w*|fma|f16c|amx_\w+|sse4_2|asimd\w*|sve\w*|bf16|i8mm|neon)$")
     return tuple(sorted(flag for flag in flags if pattern.match(flag)))
-
-
-def _first_processor() -> dict[str, str]:
-    block = (system.text("proc/cpuinfo") or "").split("\n\n")[0]
-    pairs = (line.split(":", 1) for line in block.splitlines() if ":" in line)
-    return {key.strip(): value.strip() for key, value in pairs}
 
 
 def _arm(facts: Mapping[str, str]) -> str:

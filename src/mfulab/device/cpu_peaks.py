@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from mfulab.device.cpu import Cpu
 from mfulab.device.datasheets import table
 from mfulab.device.emulation import CPU_UNITS, emulated_by_cpu, usable
-from mfulab.device.peaks import Peak, how_to_give
+from mfulab.device.peaks import Peak, given_peak, how_to_give
 
 _BITS = {"fp64": 64, "fp32": 32}  # that an element takes of a vector
 
@@ -17,13 +17,13 @@ _BITS = {"fp64": 64, "fp32": 32}  # that an element takes of a vector
 def cpu_peak(cpu: Cpu, cores: int, precision: str, given: Mapping[str, float] | None = None) -> Peak:
     """The computed peak of `cores` physical cores in TFLOP/s (TOP/s for int8), None with the reason where unknown."""
     if given and precision in given:
-        return Peak(given[precision], formula=f"{given[precision]} TFLOP/s", source="device.peak_tflop_s")
+        return given_peak(given[precision])
     how = how_to_give(precision)
     if precision in ("tf32", "fp8", "fp4"):
         return Peak(None, reason=f"{precision} is a GPU format")
     if cpu.clock_mhz is None:
         return Peak(None, reason=f"the clock of {cpu.name} is not reported; {how}")
-    row = _vector_row(cpu)
+    row = next((row for row in table("fma_per_clock_per_core.csv") if _is_of(row, cpu)), None)
     if row is None:
         return Peak(None, reason=f"the vector units of {cpu.name} are in no table here; {how}")
     fma, words, why = _fma_per_clock(cpu, row, precision)
@@ -55,10 +55,7 @@ def _fma_per_clock(cpu: Cpu, row: Mapping[str, str], precision: str) -> tuple[in
     return units * lanes, f"{units} units × {lanes} lanes ({width} bit)", ""
 
 
-def _vector_row(cpu: Cpu) -> dict[str, str] | None:
-    for row in table("fma_per_clock_per_core.csv"):
-        if row["vendor"] == cpu.vendor and int(row["family"]) == cpu.family and row["flag"] in cpu.flags:
-            low, _, high = row["models"].partition("-")
-            if cpu.model is not None and int(low) <= cpu.model <= int(high or low):
-                return row
-    return None
+def _is_of(row: Mapping[str, str], cpu: Cpu) -> bool:
+    low, _, high = row["models"].partition("-")
+    family = row["vendor"] == cpu.vendor and int(row["family"]) == cpu.family and row["flag"] in cpu.flags
+    return family and cpu.model is not None and int(low) <= cpu.model <= int(high or low)

@@ -4,7 +4,7 @@ import csv
 import difflib
 import functools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 
@@ -137,9 +137,5 @@ def _suggested(device: str) -> str:
     containing = {sheet.device for name, sheets in _by_name().items() if words <= set(name.split()) for sheet in sheets}
     near = difflib.get_close_matches(normalised(device), _by_name(), n=5, cutoff=0.6)
     chosen = containing or {sheet.device for name in near for sheet in _by_name()[name]}
-    return f"; did you mean {_listed(sorted(chosen)[:8])}?" if words and chosen else ""
-
-
-def _listed(items: Iterable[str]) -> str:
-    *head, last = items
-    return f"{', '.join(head)} or {last}" if head else last
+    *others, last = sorted(chosen)[:8] or [""]
+    return f"; did you mean {', '.join(others)}{' or ' if others else ''}{last}?" if words and chosen else ""

@@ -1,5 +1,6 @@
 """The GPU that torch computes on, matched to NVML's by UUID, and its properties."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,24 +79,22 @@ def _asked(handle: Any, call: Any, *arguments: Any) -> Any:
 
 def describe(handle: Any) -> dict[str, object]:
     """Columns of the environment's table for one GPU, by NVML; None if it does not report them."""
-    memory = nvml.optional(pynvml.nvmlDeviceGetMemoryInfo, handle)
-    capability = nvml.optional(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
-    limit = nvml.optional(pynvml.nvmlDeviceGetPowerManagementLimit, handle)
-    mig = nvml.optional(pynvml.nvmlDeviceGetMigMode, handle)
-    virtual = nvml.optional(pynvml.nvmlDeviceGetVirtualizationMode, handle)
+
+    def asked(call: Any, *arguments: Any, read: Callable[[Any], object] = lambda value: value) -> object:
+        value = nvml.optional(call, handle, *arguments)
+        return None if value is None else read(value)
+
     return {
-        "name": _text(nvml.optional(pynvml.nvmlDeviceGetName, handle)),
-        "uuid": _text(nvml.optional(pynvml.nvmlDeviceGetUUID, handle)),
-        "compute_capability": None if capability is None else ".".join(map(str, capability)),
-        "max_sm_clock_mhz": nvml.optional(pynvml.nvmlDeviceGetMaxClockInfo, handle, pynvml.NVML_CLOCK_SM),
-        "max_memory_clock_mhz": nvml.optional(pynvml.nvmlDeviceGetMaxClockInfo, handle, pynvml.NVML_CLOCK_MEM),
-        "memory_bus_bits": nvml.optional(pynvml.nvmlDeviceGetMemoryBusWidth, handle),
-        "memory_bytes": None if memory is None else memory.total,
-        "power_limit_w": None if limit is None else limit / 1e3,
-        "mig": None if mig is None else bool(mig[0]),
-        "virtual": None if virtual is None else virtual in nvml.VIRTUAL,
+        "name": asked(pynvml.nvmlDeviceGetName, read=nvml.text),
+        "uuid": asked(pynvml.nvmlDeviceGetUUID, read=nvml.text),
+        "compute_capability": asked(
+            pynvml.nvmlDeviceGetCudaComputeCapability, read=lambda found: ".".join(map(str, found))
+        ),
+        "max_sm_clock_mhz": asked(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_SM),
+        "max_memory_clock_mhz": asked(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_MEM),
+        "memory_bus_bits": asked(pynvml.nvmlDeviceGetMemoryBusWidth),
+        "memory_bytes": asked(pynvml.nvmlDeviceGetMemoryInfo, read=lambda memory: memory.total),
+        "power_limit_w": asked(pynvml.nvmlDeviceGetPowerManagementLimit, read=lambda limit: limit / 1e3),
+        "mig": asked(pynvml.nvmlDeviceGetMigMode, read=lambda mode: bool(mode[0])),
+        "virtual": asked(pynvml.nvmlDeviceGetVirtualizationMode, read=lambda mode: mode in nvml.VIRTUAL),
     }
-
-
-def _text(value: str | bytes | None) -> str | None:
-    return None if value is None else nvml.text(value)

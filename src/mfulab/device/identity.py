@@ -70,8 +70,7 @@ def cuda_devices(environment: Mapping[str, str] | None = None) -> list[CudaDevic
     gpus = [_describe(handle) for handle in nvml.handles()]
     instances = [[_describe(instance) for instance in nvml.mig_instances(handle)] for handle in nvml.handles()]
     visible = environment.get("CUDA_VISIBLE_DEVICES")
-    chosen = _visible(gpus, instances, visible, environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID")
-    return chosen
+    return _visible(gpus, instances, visible, environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID")
 
 
 def _visible(

@@ -106,13 +106,5 @@ LIBRARIES = {
 
 
 def _dtype(precision: str) -> Any:
-    torch = import_module("torch")
-    names = {
-        "fp64": "float64",
-        "fp32": "float32",
-        "fp16": "float16",
-        "bf16": "bfloat16",
-        "fp8": "float8_e5m2",
-        "int8": "int8",
-    }
-    return getattr(torch, names[precision]) if precision in names else None
+    names = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8_e5m2"}
+    return getattr(import_module("torch"), {**names, "int8": "int8"}.get(precision, ""), None)

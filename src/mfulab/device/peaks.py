@@ -84,11 +84,7 @@ def peak(device: str, precision: str, units: int | None = None) -> Peak:
     >>> peak("NVIDIA H100 80GB HBM3", "bf16").datasheet
     989.4
     """
-    try:
-        sheet = find(device, units)
-    except UnknownDeviceError as error:
-        return Peak(None, reason=f"{error}; {how_to_give(precision)}")
-    return _peak(sheet, precision, units, a_slice=is_slice(device))
+    return _peak(device, precision, units)
 
 
 def gpu_peak(gpu: "GpuProperties", precision: str, given: Mapping[str, float] | None = None) -> Peak:
@@ -100,12 +96,13 @@ def gpu_peak(gpu: "GpuProperties", precision: str, given: Mapping[str, float] | 
         given: `device.peak_tflop_s`: peaks by precision that the user states; they come first.
     """
     if given and precision in given:
-        return Peak(given[precision], formula=f"{given[precision]} TFLOP/s", source="device.peak_tflop_s")
-    try:
-        sheet = find(gpu.name, gpu.sms, gpu.pci_id)
-    except UnknownDeviceError as error:
-        return Peak(None, reason=f"{error}; {how_to_give(precision)}")
-    return _peak(sheet, precision, gpu.sms, gpu.max_sm_clock_mhz, is_slice(gpu.name))
+        return given_peak(given[precision])
+    return _peak(gpu.name, precision, gpu.sms, gpu.pci_id, gpu.max_sm_clock_mhz)
+
+
+def given_peak(tflop_s: float) -> Peak:
+    """A peak that the user states."""
+    return Peak(tflop_s, formula=f"{tflop_s} TFLOP/s", source="device.peak_tflop_s")
 
 
 def memory_peak_gb_s(gpu: "GpuProperties") -> float | None:
@@ -142,11 +139,15 @@ def agrees(sheet: Datasheet, unit: str) -> bool:
 
 
 def _peak(
-    sheet: Datasheet, precision: str, units: int | None, max_clock_mhz: float | None = None, a_slice: bool = False
+    device: str, precision: str, units: int | None, pci_id: str | None = None, max_clock_mhz: float | None = None
 ) -> Peak:
+    try:
+        sheet = find(device, units, pci_id)
+    except UnknownDeviceError as error:
+        return Peak(None, reason=f"{error}; {how_to_give(precision)}")
     if precision not in UNITS:
         return Peak(None, reason=f"no peak is defined for precision {precision}; choose one of {', '.join(UNITS)}")
-    if a_slice and not units:
+    if is_slice(device) and not units:
         return Peak(None, reason=f"this is a slice of {sheet.device}, and its name does not say how many SMs it has")
     if units and sheet.units and units > sheet.units:
         return Peak(
@@ -164,11 +165,15 @@ def _peak(
     clock = _clock(sheet, unit) if by_formula else None
     value = product if by_formula else figure
     assert value is not None
+    counted = {"NVIDIA": "SMs", "AMD": "CUs"}.get(sheet.vendor, "units")
+    part = f" × {units}/{sheet.units}" if units and units != sheet.units else ""
     return Peak(
         spec=value * share,
         max_clock=value * share * max_clock_mhz / clock if max_clock_mhz and clock else None,
         datasheet=figure if share == 1 else None,
-        formula=_formula(sheet, unit, units or sheet.units, clock) if by_formula else _quoted(figure, sheet, units),
+        formula=f"{units or sheet.units} {counted} × {rate[unit]} FMA/clock ({unit}) × 2 × {clock:.0f} MHz"
+        if by_formula
+        else f"{figure:g} TFLOP/s as printed{part}",
         source=f"{sheet.source}; FMA/clock: {rate['source']}" if by_formula else sheet.source,
         spec_clock_mhz=clock,
         device=sheet.device,
@@ -177,16 +182,6 @@ def _peak(
         note=sheet.note,
         checked=texts_read(sheet),
     )
-
-
-def _formula(sheet: Datasheet, unit: str, units: int | None, clock: float | None) -> str:
-    counted = {"NVIDIA": "SMs", "AMD": "CUs"}.get(sheet.vendor, "units")
-    return f"{units} {counted} × {_rates(sheet)[unit]} FMA/clock ({unit}) × 2 × {clock:.0f} MHz"
-
-
-def _quoted(figure: float | None, sheet: Datasheet, units: int | None) -> str:
-    part = f" × {units}/{sheet.units}" if units and units != sheet.units else ""
-    return f"{figure:g} TFLOP/s as printed{part}"
 
 
 def _rates(sheet: Datasheet) -> dict[str, str]:

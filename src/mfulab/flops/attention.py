@@ -24,16 +24,11 @@ def attention_cost(query: Shape, value: Shape, pairs: Pairs, products: float, ex
             probabilities, queries and keys.
         executed: backward 5, since flash attention makes the scores anew.
     """
-    flops = 2 * (query[-1] + value[-1]) / 2
-    return Cost(
-        int(flops * pairs.full * products),
-        int(flops * pairs.attended * products),
-        int(flops * pairs.executed * executed),
-        attention_flops=int(flops * pairs.full * products),
-        rectangle_flops=int(flops * pairs.rectangle * products),
-        padding_flops=int(flops * pairs.padding * products),
-        bound=pairs.bound,
+    widths = query[-1] + value[-1]  # 2 FLOPs of half of both
+    full, attended, rectangle, padding = (
+        int(widths * part * products) for part in (pairs.full, pairs.attended, pairs.rectangle, pairs.padding)
     )
+    return Cost(full, attended, int(widths * pairs.executed * executed), full, rectangle, padding, bool(pairs.bound))
 
 
 # The arguments of each kernel as far as they are read, by this module's names; "_" is not read.
@@ -73,23 +68,18 @@ VARIABLE_SIGNATURES: dict[str, str] = {
     "flash_attn::_flash_attn_varlen_backward": _BACK + "_ _ _ _ _ " + _ENDS + "_ _ is_causal left right",
 }
 # Names by which keyword arguments go in the operators' own schemas.
-KEYWORDS = {
-    "attn_mask": "mask",
-    "attn_bias": "mask",
-    "window_size_left": "left",
-    "window_size_right": "right",
-    "causal": "is_causal",
-    "cum_seq_q": "query_ends",
-    "cu_seqlens_q": "query_ends",
-    "cu_seq_q": "query_ends",
-    "cum_seq_k": "key_ends",
-    "cu_seqlens_k": "key_ends",
-    "cu_seq_k": "key_ends",
-    "max_k": "longest_key",
-    "max_seqlen_k": "longest_key",
-    "custom_mask_type": "kind",
-    "window_size": "window",
+_NAMES = {
+    "mask": "attn_mask attn_bias",
+    "left": "window_size_left",
+    "right": "window_size_right",
+    "is_causal": "causal",
+    "query_ends": "cum_seq_q cu_seqlens_q cu_seq_q",
+    "key_ends": "cum_seq_k cu_seqlens_k cu_seq_k",
+    "longest_key": "max_k max_seqlen_k",
+    "kind": "custom_mask_type",
+    "window": "window_size",
 }
+KEYWORDS = {theirs: ours for ours, names in _NAMES.items() for theirs in names.split()}
 
 
 def bind(signature: str, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -109,16 +99,14 @@ def products_of(given: dict[str, Any], backward: bool) -> tuple[int, int]:
 def sdpa_cost(given: dict[str, Any], backward: bool) -> Cost:
     """torch's `scaled_dot_product_attention`: [..., heads, tokens, width], with a mask or causal."""
     query, key, value = (given[name].shape for name in ("query", "key", "value"))
-    alike = prod(query[:-2])
     mask = given.get("mask")
     if known := given.get("pairs"):
-        full, attended, executed, rectangle, bound, padding = known
-        pairs = Pairs(full, attended, executed, rectangle, bool(bound), padding).times(alike)
+        pairs = Pairs(*known)
     elif mask is None:
-        pairs = dense_pairs(query[-2], key[-2], bool(given.get("is_causal"))).times(alike)
+        pairs = dense_pairs(query[-2], key[-2], bool(given.get("is_causal")))
     else:
-        pairs = mask_pairs(mask, query[-2], key[-2]).times(alike)
-    return attention_cost(query, value, pairs, *products_of(given, backward))
+        pairs = mask_pairs(mask, query[-2], key[-2])
+    return attention_cost(query, value, pairs.times(prod(query[:-2])), *products_of(given, backward))
 
 
 def variable_cost(given: dict[str, Any], backward: bool) -> Cost:

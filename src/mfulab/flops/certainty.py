@@ -1,10 +1,9 @@
 """Certainty of a count: the kinds of formulas behind its FLOPs, and a second count by layers, not operators."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
-from types import TracebackType
 from typing import Any, Literal
 
 import torch
@@ -14,6 +13,7 @@ from torch.utils.flop_counter import flop_registry
 from mfulab.flops.attention import SIGNATURES, VARIABLE_SIGNATURES
 from mfulab.flops.counter import Operations
 from mfulab.flops.elementwise import has_other_formula
+from mfulab.flops.layers import Opened
 from mfulab.flops.operators import FORMULAS
 
 Kind = Literal["matmul", "convolution", "attention", "recurrent", "registered"]
@@ -128,33 +128,25 @@ def has_formula(name: str) -> bool:
     return has_other_formula(packet)
 
 
-@dataclass
-class LayerCount(AbstractContextManager["LayerCount"]):
+class LayerCount(Opened):
     """Counts a model's forward pass by what its layers say of themselves: an independent second count.
 
     Linear layers, convolutions and recurrent layers are known, by the shapes that enter and leave them. `flops` has
     one entry a layer, by its name; a call inside the backward pass is a recomputation and left out.
     """
 
-    model: nn.Module
-    flops: dict[str, int] = field(default_factory=dict)
-    _handles: list[Any] = field(default_factory=list)
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.flops: dict[str, int] = {}
 
-    def __enter__(self) -> "LayerCount":
+    def parts(self) -> Iterator[AbstractContextManager[Any]]:
         for name, module in self.model.named_modules():
             formula = next((formula for kind, formula in _FORMULAS if isinstance(module, kind)), None)
             if formula is None and type(module).__name__ == "Conv1D" and hasattr(module, "nx"):
-                formula = _transposed_linear
+                formula = _of_conv1d
             if formula is not None:
-                self._handles.append(module.register_forward_hook(self._note(name, formula)))
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+                yield module.register_forward_hook(self._note(name, formula))
 
     def _note(self, name: str, formula: Callable[[Any, torch.Tensor, Any], int]) -> Any:
         def note(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
@@ -164,20 +156,14 @@ class LayerCount(AbstractContextManager["LayerCount"]):
         return note
 
 
-def _linear(module: Any, inputs: torch.Tensor, output: Any) -> int:
-    return 2 * inputs.numel() // module.in_features * module.in_features * module.out_features
-
-
-def _transposed_linear(module: Any, inputs: torch.Tensor, output: Any) -> int:
-    return 2 * inputs.numel() // module.nx * module.nx * module.nf
+def _of_conv1d(module: Any, inputs: torch.Tensor, output: Any) -> int:
+    """Of transformers' Conv1D, a linear layer with a transposed weight."""
+    return 2 * inputs.numel() * int(module.nf)
 
 
 def _convolution(module: Any, inputs: torch.Tensor, output: torch.Tensor) -> int:
-    per_place = module.in_channels // module.groups * prod(module.kernel_size)
-    if module.transposed:
-        per_place = module.out_channels // module.groups * prod(module.kernel_size)
-        return 2 * inputs.numel() * per_place
-    return 2 * output.numel() * per_place
+    channels, places = (module.out_channels, inputs) if module.transposed else (module.in_channels, output)
+    return 2 * places.numel() * (channels // module.groups) * prod(module.kernel_size)
 
 
 def _recurrent(module: Any, inputs: torch.Tensor, output: Any) -> int:
@@ -186,7 +172,7 @@ def _recurrent(module: Any, inputs: torch.Tensor, output: Any) -> int:
 
 
 _FORMULAS: list[tuple[Any, Callable[[Any, torch.Tensor, Any], int]]] = [
-    (nn.Linear, _linear),
+    (nn.Linear, lambda linear, inputs, output: 2 * inputs.numel() * linear.out_features),
     (nn.modules.conv._ConvNd, _convolution),
     (nn.RNNBase, _recurrent),
 ]

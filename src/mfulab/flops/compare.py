@@ -1,7 +1,5 @@
 """The field's formulas beside the count, for one model: a table."""
 
-from collections.abc import Callable
-
 import torch
 
 from mfulab.flops.count import Count
@@ -52,31 +50,26 @@ def compare_formulas(
     shape = transformer_shape(model)
     if shape is None:
         return []
-    operations = count.operations
-    flops = operations.sum("forward").flops + operations.sum("backward").flops
+    flops = count.operations.model_flops
     tokens = batch_size * sequence_length
-    formulas: list[tuple[str, str, Callable[[], float], str]] = [
-        ("6·N", "arXiv:2001.08361", lambda: kaplan_flops(shape, tokens), "leaves attention out"),
+    gpt = "holds for GPT's shape: an MLP four times as wide, as many heads of keys as of queries"
+    formulas = [
+        ("6·N", "2001.08361", kaplan_flops(shape, tokens), "leaves attention out"),
         (
             "6·N + 12·L·H·Q·T",
-            "arXiv:2204.02311",
-            lambda: palm_flops(shape, tokens, sequence_length),
+            "2204.02311",
+            palm_flops(shape, tokens, sequence_length),
             "counts biases and norms as matmuls",
         ),
-        (
-            "72·B·T·L·h²·(1 + T/6h + V/12hL)",
-            "arXiv:2205.05198",
-            lambda: megatron_flops(shape, tokens, sequence_length),
-            "holds for GPT's shape: an MLP four times as wide, as many heads of keys as of queries",
-        ),
+        ("72·B·T·L·h²·(1 + T/6h + V/12hL)", "2205.05198", megatron_flops(shape, tokens, sequence_length), gpt),
     ]
     return [
         {
             "formula": name,
-            "source": source,
-            "formula_flops": round(value()),
+            "source": f"arXiv:{source}",
+            "formula_flops": round(value),
             "counted_flops": flops,
-            "deviation_percent": 100 * (value() / flops - 1),
+            "deviation_percent": 100 * (value / flops - 1),
             "note": note,
         }
         for name, source, value, note in formulas

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+FLOPS = ("flops", "causal_flops", "executed_flops", "attention_flops", "rectangle_flops", "padding_flops")
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -26,3 +28,8 @@ class Cost:
     padding_flops: int = 0
     bound: bool = False
     side: int = 0
+
+    @classmethod
+    def of(cls, flops: "int | Cost") -> "Cost":
+        """The cost of FLOPs that are needed and executed alike; a cost itself."""
+        return flops if isinstance(flops, Cost) else cls(int(flops), int(flops), int(flops))

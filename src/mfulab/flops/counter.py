@@ -3,9 +3,8 @@
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -19,12 +18,12 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from mfulab.flops.attention import SIGNATURES, VARIABLE_SIGNATURES
-from mfulab.flops.cost import Cost
+from mfulab.flops.cost import FLOPS, Cost
 from mfulab.flops.elementwise import other_flops
 from mfulab.flops.experts import expert_numbers, unread_elements
 from mfulab.flops.flex import flex_attention_seen
-from mfulab.flops.layers import LayerTracker, Pass
-from mfulab.flops.operators import FORMULAS, grouped_product, operator_name
+from mfulab.flops.layers import LayerTracker, Opened, Pass
+from mfulab.flops.operators import FORMULAS, grouped_matmul, operator_name
 from mfulab.flops.tensors import LiveTensors
 
 ATTENTION_BACKWARD = frozenset(
@@ -83,17 +82,11 @@ class Operations:
     def sum(self, direction: Pass | None = None, layer: str | None = None, operator: str | None = None) -> Totals:
         """Sums over all that match; `layer` includes the layers inside it."""
         total = Totals()
-        for _, totals in self._matching(direction, layer, operator):
-            total.add(totals)
-        return total
-
-    def _matching(
-        self, direction: Pass | None, layer: str | None, operator: str | None
-    ) -> Iterator[tuple[Key, Totals]]:
         for key, totals in self.totals.items():
             inside = not layer or key.layer == layer or key.layer.startswith(layer + ".")
             if inside and direction in (None, key.direction) and operator in (None, key.operator):
-                yield key, totals
+                total.add(totals)
+        return total
 
     @property
     def model_flops(self) -> int:
@@ -119,7 +112,7 @@ class Operations:
         return flops
 
 
-class OperatorCounter:
+class OperatorCounter(Opened):
     """Counts whatever runs inside it, on any device, with data or without; `operations` holds the result.
 
         with OperatorCounter(LayerTracker(model), memory=False) as counter:
@@ -142,25 +135,17 @@ class OperatorCounter:
     """
 
     def __init__(self, layers: LayerTracker, memory: bool = True) -> None:
+        super().__init__()
         self.operations = Operations()
         self.live = LiveTensors()
         self._layers = layers
         self._experts = expert_numbers(layers.model)
         self._memory = memory
-        self._open = ExitStack()
 
-    def __enter__(self) -> "OperatorCounter":
-        with ExitStack() as undo:
-            undo.enter_context(self._layers)
-            undo.enter_context(flex_attention_seen(self.add))
-            undo.enter_context(self._listening())
-            self._open = undo.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._open.close()
+    def parts(self) -> Iterator[AbstractContextManager[Any]]:
+        yield self._layers
+        yield flex_attention_seen(self.add)
+        yield self._listening()
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
@@ -180,11 +165,9 @@ class OperatorCounter:
         call = Totals(calls=1)
         cost = _cost(operator, name, out, args, kwargs)
         if cost is not None:
-            call.flops, call.causal_flops, call.executed_flops = cost.flops, cost.causal_flops, cost.executed_flops
-            call.attention_flops, call.rectangle_flops = cost.attention_flops, cost.rectangle_flops
-            call.padding_flops, call.bounds = cost.padding_flops, int(cost.bound)
+            call = Totals(*[1, *(getattr(cost, name) for name in FLOPS), int(cost.bound)])
             call.elements = elements(read) + elements(written)
-            if FORMULAS.get(name) is grouped_product and args[1].ndim == 3:
+            if FORMULAS.get(name) is grouped_matmul and args[1].ndim == 3:
                 call.elements -= unread_elements(self._experts, args[0], args[1])
         else:
             other = other_flops(operator, read + written, args, kwargs)
@@ -227,7 +210,9 @@ class _Dispatch(TorchDispatchMode):
             out = operator(*args, **kwargs)
             self._counter.add(operator, out, args, kwargs)
             return out
-        if operator.namespace != "prim" and not _nested(args):
+        # Operators on nested tensors cannot be taken apart.
+        nested = any(isinstance(leaf, torch.Tensor) and leaf.is_nested for leaf in tree_leaves(args))
+        if operator.namespace != "prim" and not nested:
             with self:
                 out = operator.decompose(*args, **kwargs)
             if out is not NotImplemented:
@@ -243,11 +228,6 @@ class _Dispatch(TorchDispatchMode):
         )
 
 
-def _nested(args: Any) -> bool:
-    """Says whether nested tensors are among the arguments, whose operators cannot be taken apart."""
-    return any(isinstance(leaf, torch.Tensor) and leaf.is_nested for leaf in tree_leaves(args))
-
-
 def _cost(operator: Any, name: str, out: Any, args: Any, kwargs: Any) -> Cost | None:
     if name in FORMULAS:
         # Where the result goes to is no operand.
@@ -259,7 +239,7 @@ def _cost(operator: Any, name: str, out: Any, args: Any, kwargs: Any) -> Cost | 
         cost = flop_registry[operator](*args, out_val=out, **kwargs)
     else:
         return None
-    return cost if isinstance(cost, Cost) else Cost(int(cost), int(cost), int(cost))
+    return Cost.of(cost)
 
 
 def _is_outer_product(args: Any) -> bool:

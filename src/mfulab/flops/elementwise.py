@@ -9,82 +9,49 @@ from typing import Any
 
 import torch
 
-# FLOPs for each element of the largest tensor that the operator reads or writes.
-PER_ELEMENT: dict[str, int] = {
-    # Activations: sigmoid is exponential, sum and reciprocal; gelu is x/2·(1 + erf(x/√2)).
-    "sigmoid": 3,
-    "silu": 4,
-    "gelu": 5,
-    "hardswish": 4,
-    "softplus": 3,
-    "softplus_backward": 4,
-    # Sine and cosine, each times the size.
-    "polar": 4,
-    # Of bitsandbytes: each weight by its block's scale.
-    "dequantize_4bit": 1,
-    "dequantize_blockwise": 1,
-    # Four weighted neighbours.
-    "upsample_bilinear2d": 7,
-    "upsample_bilinear2d_backward": 7,
-    "upsample_nearest2d_backward": 1,
-    "tanh_backward": 3,
-    "sigmoid_backward": 3,
-    "silu_backward": 7,
-    "gelu_backward": 10,
-    "hardswish_backward": 3,
-    # Softmax: exponential, sum, division; the maximum that keeps it finite is not counted.
-    "_softmax": 3,
-    "_safe_softmax": 3,
-    "_log_softmax": 3,
-    "_softmax_backward_data": 4,
-    "_log_softmax_backward_data": 4,
-    # Norms: mean (1), variance (3), normalise (2), scale and shift (2); without the mean: square, sum, two products.
-    "native_layer_norm": 8,
-    "native_batch_norm": 8,
-    "_native_batch_norm_legit": 8,
-    "_batch_norm_with_update": 8,
-    "cudnn_batch_norm": 8,
-    "native_group_norm": 8,
-    "_fused_rms_norm": 4,
-    # Scale and shift by statistics that were measured before.
-    "_native_batch_norm_legit_no_training": 2,
-    "_batch_norm_no_update": 2,
-    # Their backward: normalise (2), two weighted sums (4), the gradient (5).
-    "native_layer_norm_backward": 11,
-    "native_batch_norm_backward": 11,
-    "batch_norm_backward": 11,
-    "cudnn_batch_norm_backward": 11,
-    "native_group_norm_backward": 11,
-    "_fused_rms_norm_backward": 8,
-    # Dropout: a product with the mask and with the scale.
-    "native_dropout": 2,
-    "native_dropout_backward": 2,
-    # Optimisers' building blocks.
-    "lerp": 3,
-    "addcmul": 3,
-    "addcdiv": 3,
-    "var": 3,
-    "var_mean": 3,
-    "std": 4,
-    "logsumexp": 2,
-    "_thnn_fused_lstm_cell": 5,
-    "_thnn_fused_lstm_cell_backward_impl": 10,
-    "_thnn_fused_gru_cell": 5,
-    "_thnn_fused_gru_cell_backward": 10,
-}
+from mfulab.flops.optimizers import FLOPS_PER_PARAMETER
 
-# One FLOP for each element: reductions, and others that torch does not tag as pointwise.
-ONE_PER_ELEMENT = frozenset(
-    """
+# FLOPs for each element of the largest tensor that the operator reads or writes.
+_BY_FLOPS: dict[int, str] = {
+    # One for reductions, and for others that torch does not tag as pointwise; of bitsandbytes each weight by its scale.
+    1: """
     sum mean amax amin max min prod cumsum cumprod argmax argmin any all norm linalg_vector_norm rsub floor_divide
     remainder glu glu_backward hardtanh_backward leaky_relu_backward elu_backward huber_loss_backward mse_loss_backward
     _adaptive_avg_pool2d _adaptive_avg_pool2d_backward avg_pool2d_backward max_pool2d_with_indices_backward
     embedding_dense_backward index_add index_put _index_put_impl index_reduce scatter_add
-    """.split()  # noqa: SIM905 (a list of words to read)
-)
+    upsample_nearest2d_backward dequantize_4bit dequantize_blockwise
+    """,
+    # Dropout: a product with the mask and with the scale. Norms by statistics that were measured before: scale, shift.
+    2: """
+    native_dropout native_dropout_backward logsumexp _native_batch_norm_legit_no_training _batch_norm_no_update
+    """,
+    # Sigmoid: exponential, sum, reciprocal. Softmax: exponential, sum, division; its maximum is not counted.
+    3: """
+    sigmoid softplus tanh_backward sigmoid_backward hardswish_backward _softmax _safe_softmax _log_softmax lerp addcmul
+    addcdiv var var_mean
+    """,
+    # Polar: sine and cosine, each times the size. A root-mean-square norm: square, sum, two products.
+    4: """
+    silu hardswish softplus_backward polar _softmax_backward_data _log_softmax_backward_data _fused_rms_norm std
+    """,
+    5: "gelu _thnn_fused_lstm_cell _thnn_fused_gru_cell",  # gelu: x/2·(1 + erf(x/√2))
+    7: "upsample_bilinear2d upsample_bilinear2d_backward silu_backward",  # four weighted neighbours
+    # Norms: mean (1), variance (3), normalise (2), scale and shift (2).
+    8: """
+    native_layer_norm native_batch_norm _native_batch_norm_legit _batch_norm_with_update cudnn_batch_norm
+    native_group_norm _fused_rms_norm_backward
+    """,
+    10: "gelu_backward _thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell_backward",
+    # Their backward: normalise (2), two weighted sums (4), the gradient (5).
+    11: """
+    native_layer_norm_backward native_batch_norm_backward batch_norm_backward cudnn_batch_norm_backward
+    native_group_norm_backward
+    """,
+}
+PER_ELEMENT = {name: flops for flops, names in _BY_FLOPS.items() for name in names.split()}
 
 # FLOPs for each trained parameter, all lists in one kernel: as `mfulab.flops.optimizers`.
-FUSED_OPTIMIZERS = {"_fused_adam_": 13, "_fused_adamw_": 14, "_fused_sgd_": 2, "_fused_adagrad_": 6}
+FUSED_OPTIMIZERS = {f"_fused_{name}_": flops for name, flops in FLOPS_PER_PARAMETER.items()} | {"_fused_adagrad_": 6}
 
 # Communication and what copies for it. The sums of a reduction are the network's.
 FREE_NAMESPACES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "fsdp", "profiler", "_dtensor"})
@@ -131,8 +98,11 @@ def other_flops(packet: Any, tensors: list[torch.Tensor], args: tuple[Any, ...],
     if name in _BAGS:
         return args[1].numel() * args[0].shape[-1]
     per_element = _flops_per_element(packet)
+    if per_element is None and name in _POOLINGS:  # windows cost their size for each input element that they step over
+        x, kernel, stride = args[0], args[1], (args[2] if len(args) > 2 and args[2] else args[1])
+        return x.numel() * prod(kernel) // prod(stride)
     if per_element is None:
-        return _pooling(packet, args)
+        return None
     if not per_element or not any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors):
         return 0
     scaled = kwargs.get("alpha", 1) != 1
@@ -171,14 +141,6 @@ _BAGS = ("_embedding_bag", "_embedding_bag_forward_only", "_embedding_bag_backwa
 _POOLINGS = ("max_pool2d_with_indices", "avg_pool2d")
 
 
-def _pooling(packet: Any, args: tuple[Any, ...]) -> int | None:
-    """Windows cost their size for each input element that they step over."""
-    if getattr(packet, "__name__", "") not in _POOLINGS:
-        return None
-    x, kernel, stride = args[0], args[1], (args[2] if len(args) > 2 and args[2] else args[1])
-    return x.numel() * prod(kernel) // prod(stride)
-
-
 @cache
 def _flops_per_element(packet: Any) -> int | None:
     name = getattr(packet, "__name__", "")
@@ -190,8 +152,8 @@ def _flops_per_element(packet: Any) -> int | None:
     if namespace == "prims":
         packet = getattr(torch.ops.aten, name, packet)
     for known in (name, name.removesuffix("_")):
-        if known in PER_ELEMENT or known in ONE_PER_ELEMENT:
-            return PER_ELEMENT.get(known, 1)
+        if known in PER_ELEMENT:
+            return PER_ELEMENT[known]
     overload = getattr(packet, packet.overloads()[0])
     if overload.is_view or torch.Tag.inplace_view in overload.tags or torch.Tag.view_copy in overload.tags:
         return 0

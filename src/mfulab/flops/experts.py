@@ -56,7 +56,8 @@ class RoutedTokens(ExitStack):
 
     def _note(self, module: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
         stacked = [weight for weight in module.parameters(recurse=False) if weight.ndim == 3]
-        chosen = next((each for each in arguments[1:] if _are_numbers(each)), None)
+        given = (each for each in arguments[1:] if isinstance(each, torch.Tensor))
+        chosen = next((each for each in given if each.dtype in (torch.int32, torch.int64)), None)
         if not stacked or chosen is None:
             return
         experts = stacked[0].shape[0]
@@ -70,10 +71,6 @@ class RoutedTokens(ExitStack):
     def imbalance(self) -> float | None:
         """Busiest expert ÷ mean, the mean over the layers that were called."""
         return fmean(self._imbalances) if self._imbalances else None
-
-
-def _are_numbers(argument: Any) -> bool:
-    return isinstance(argument, torch.Tensor) and argument.dtype in (torch.int32, torch.int64)
 
 
 def unread_elements(numbers: tuple[int, int] | None, rows: torch.Tensor, experts: torch.Tensor) -> int:

@@ -28,15 +28,14 @@ class Explanation:
     def __str__(self) -> str:
         if not self.holds:
             return "explained by no set of layers left out or counted twice"
-        told = (("leaves out", self.left_out), ("counts twice", self.twice))
-        parts = [f"{what} {_listed(kinds)}" for what, kinds in told if kinds]
+        parts = [
+            f"{what} " + " and ".join(f"{name} ({flops / 1e9:.4g} GFLOP)" for name, flops in kinds.items())
+            for what, kinds in (("leaves out", self.left_out), ("counts twice", self.twice))
+            if kinds
+        ]
         if self.other_flops:
             parts.append(f"counts {self.other_flops / 1e9:.3g} GFLOP of biases and elementwise operators")
         return "; ".join(parts) or "counts the same"
-
-
-def _listed(kinds: Mapping[str, int]) -> str:
-    return " and ".join(f"{name} ({flops / 1e9:.4g} GFLOP)" for name, flops in kinds.items())
 
 
 MOST_DOUBTED = 2

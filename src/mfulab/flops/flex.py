@@ -7,7 +7,7 @@ counted as a whole.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any
 from unittest.mock import patch
 
@@ -34,7 +34,7 @@ def flex_attention_seen(add: Add) -> Iterator[None]:
     def seen(query: Tensor, key: Tensor, value: Tensor, *rest: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
         with _disable_current_modes():
             pairs = block_mask_pairs(query, key, rest[1])
-        numbers = [pairs.full, pairs.attended, pairs.executed, pairs.rectangle, float(pairs.bound), pairs.padding]
+        numbers = [float(part) for part in astuple(pairs)]
         if not has_data(query):
             output, log_sum = fused.attention(query, key, value, None, False, numbers)
             return output, log_sum, log_sum

@@ -4,31 +4,27 @@ Without data torch takes scaled_dot_product_attention apart into matmuls and a s
 the scores that no fused kernel writes are taken for activations. These operators keep it whole, forward and backward.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
-
-_NO_DATA = "made for counting: it knows shapes, not values"
-
-
-@torch.library.custom_op("mfulab::attention", mutates_args=())
-def attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, pairs: list[float]
-) -> tuple[Tensor, Tensor]:
-    """[..., heads, tokens, width] each, fewer heads of keys and values where grouped → output, log of the sums.
-
-    `pairs` are the fields of `mfulab.flops.attention.Pairs` where they are known, else empty.
-    """
-    raise NotImplementedError(_NO_DATA)
+from torch.library import CustomOpDef
 
 
-@attention.register_fake
-def _(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, pairs: list[float]
-) -> tuple[Tensor, Tensor]:
+def _operator(name: str, schema: str, shapes: Callable[..., Any]) -> CustomOpDef:
+    """Makes an operator that computes the shapes of its results, and no values."""
+
+    def without_data(*_: Any) -> Any:
+        raise NotImplementedError("made for counting: it knows shapes, not values")
+
+    operator = torch.library.custom_op(f"mfulab::{name}", without_data, mutates_args=(), schema=schema)
+    operator.register_fake(shapes)
+    return operator
+
+
+def _attention_shapes(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     if query.ndim < 4:
         return query.new_empty(*query.shape[:-1], value.shape[-1]), query.new_empty(query.shape[:-1])
     *batch, heads, tokens, _ = query.shape
@@ -37,37 +33,25 @@ def _(
     return output, query.new_empty(query.shape[:-1])
 
 
-@torch.library.custom_op("mfulab::attention_backward", mutates_args=())
-def attention_backward(
-    gradient: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    output: Tensor,
-    log_sum: Tensor,
-    is_causal: bool,
-    needs_gradient: list[bool],
-    pairs: list[float],
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of query, key and value."""
-    raise NotImplementedError(_NO_DATA)
-
-
-@attention_backward.register_fake
-def _(
-    gradient: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    output: Tensor,
-    log_sum: Tensor,
-    is_causal: bool,
-    needs_gradient: list[bool],
-    pairs: list[float],
-) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+# [..., heads, tokens, width] each, fewer heads of keys and values where grouped → output, log of the sums. `pairs` are
+# the fields of `mfulab.flops.attention.Pairs` where they are known, else empty.
+attention = _operator(
+    "attention",
+    "(Tensor query, Tensor key, Tensor value, Tensor? mask, bool is_causal, float[] pairs) -> (Tensor, Tensor)",
+    _attention_shapes,
+)
+attention_backward = _operator(
+    "attention_backward",
+    "(Tensor gradient, Tensor query, Tensor key, Tensor value, Tensor? mask, Tensor output, Tensor log_sum, "
+    "bool is_causal, bool[] needs_gradient, float[] pairs) -> (Tensor, Tensor, Tensor)",
+    lambda gradient, *given: tuple(map(torch.empty_like, given[:3])),
+)
+# [rows, k]·[groups, k, n] → [rows, n]; or [m, rows]·[rows, n] → [groups, m, n].
+grouped_product = _operator(
+    "grouped_product",
+    "(Tensor a, Tensor b, Tensor ends) -> Tensor",
+    lambda a, b, ends: a.new_empty(*(() if b.ndim == 3 else ends.shape), a.shape[0], b.shape[-1]),
+)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -87,17 +71,6 @@ def _differentiate(ctx: Any, gradient: Tensor, _: Tensor | None) -> tuple[Tensor
 
 
 attention.register_autograd(_differentiate, setup_context=_save)
-
-
-@torch.library.custom_op("mfulab::grouped_product", mutates_args=())
-def grouped_product(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
-    """[rows, k]·[groups, k, n] → [rows, n]; or [m, rows]·[rows, n] → [groups, m, n]."""
-    raise NotImplementedError(_NO_DATA)
-
-
-@grouped_product.register_fake
-def _(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
-    return a.new_empty(*(() if b.ndim == 3 else ends.shape), a.shape[0], b.shape[-1])
 
 
 def _save_grouped(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:

@@ -5,10 +5,9 @@ import threading
 import warnings
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, Self
 from unittest.mock import patch
 
 import torch
@@ -46,7 +45,22 @@ def compiled_models_unwarned() -> Iterator[None]:
                 filters.remove(added)  # type: ignore[attr-defined]
 
 
-class LayerTracker:
+class Opened(ExitStack):
+    """A context of other contexts, which `parts` makes: entered in order, and left again where one of them fails."""
+
+    def parts(self) -> Iterator[AbstractContextManager[Any]]:
+        """The contexts, each made when those before it are entered."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        with ExitStack() as undo:
+            for part in self.parts():
+                undo.enter_context(part)
+            self.push(undo.pop_all())
+        return self
+
+
+class LayerTracker(Opened):
     """Follows a model through its step, and remembers which layer made each node of the autograd graph.
 
     Autograd numbers its nodes in the order of their making, so the numbers at which layers begin and end say, in the
@@ -58,6 +72,7 @@ class LayerTracker:
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
         self._names: dict[int, str] = {}
         for name, module in model.named_modules():
             self._names.setdefault(id(module), name)
@@ -65,7 +80,6 @@ class LayerTracker:
         self._frames: list[_Frame] = []
         self._numbers = [-1]
         self._layers = [ROOT]
-        self._open = ExitStack()
         self._thread = threading.get_ident()
         self.failed = ROOT
         """Name of the innermost layer that was running when its forward failed."""
@@ -124,25 +138,14 @@ class LayerTracker:
         else:
             self._enter_layer(what, ())
 
-    def __enter__(self) -> "LayerTracker":
-        with ExitStack() as undo:
-            for handle in (
-                global_hooks.register_module_forward_pre_hook(self._enter_layer),
-                global_hooks.register_module_forward_hook(self._leave_layer, always_call=True),
-                optimizer_hooks.register_optimizer_step_pre_hook(self._enter_optimizer),
-                optimizer_hooks.register_optimizer_step_post_hook(self._leave_optimizer),
-            ):
-                undo.callback(handle.remove)
-            undo.enter_context(compiled_models_unwarned())
-            undo.enter_context(patch.object(torch.autograd, "_engine_run_backward", self._engine()))
-            self._open = undo.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._open.close()
-        self._frames.clear()
+    def parts(self) -> Iterator[AbstractContextManager[Any]]:
+        self.callback(self._frames.clear)
+        yield global_hooks.register_module_forward_pre_hook(self._enter_layer)
+        yield global_hooks.register_module_forward_hook(self._leave_layer, always_call=True)
+        yield optimizer_hooks.register_optimizer_step_pre_hook(self._enter_optimizer)
+        yield optimizer_hooks.register_optimizer_step_post_hook(self._leave_optimizer)
+        yield compiled_models_unwarned()
+        yield patch.object(torch.autograd, "_engine_run_backward", self._engine())
 
     def _engine(self) -> Callable[..., Any]:
         run = torch.autograd._engine_run_backward

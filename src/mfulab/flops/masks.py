@@ -1,5 +1,6 @@
 """Masks and lengths of sequences as tensors: which documents they hold, and how many pairs they leave."""
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from mfulab.flops.pairs import Pairs, dense_pairs
@@ -44,8 +45,7 @@ def mask_pairs(mask: Any, queries: int, keys: int) -> Pairs:
     """
     mask = with_values(mask)
     if mask is None:
-        whole = dense_pairs(queries, keys, False)
-        return Pairs(whole.full, whole.attended, whole.executed, whole.rectangle, bound=True)
+        return replace(dense_pairs(queries, keys, False), bound=True)
     version, known = getattr(mask, _KNOWN, (None, None))
     if version != mask._version or known is None:
         known = _look(mask, queries, keys)

@@ -111,13 +111,14 @@ def training_peak_bytes(
         accumulated: whether gradients of an earlier micro-batch are there while the next one runs.
     """
     stored = 4 if autocast else element_bytes
-    state = round(STATE_BYTES[optimizer] * trainable * (1 if optimizer == "adam_8bit" else stored / 4))
-    gradients = trainable * stored
+    kept = training_memory(
+        parameters, trainable=trainable, element_bytes=element_bytes, autocast=autocast, optimizer=optimizer
+    )
     # Counted in one format: under autocast the gradients among them keep four bytes.
     widened = (parameters * element_bytes + trainable * (stored - element_bytes)) if autocast else 0
-    earlier = gradients if accumulated else 0
+    earlier = kept.gradients if accumulated else 0
     passes = step_peak_bytes // 4 * element_bytes + step_peak_fixed_bytes + widened + earlier
-    return parameters * stored + state + max(passes, gradients * (1 + optimizer_copies))
+    return parameters * stored + kept.optimizer_state + max(passes, kept.gradients * (1 + optimizer_copies))
 
 
 def inference_peak_bytes(

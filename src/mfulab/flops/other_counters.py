@@ -5,7 +5,7 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from io import StringIO
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import nn
@@ -47,67 +47,59 @@ def count_by(counter: OtherCounter, model: nn.Module, inputs: torch.Tensor) -> O
         Exception: whatever the tool raises on a model that it cannot count.
     """
     with redirect_stdout(StringIO()):
-        return _COUNTERS[counter](model, inputs)
+        printed, unit, *uncounted = _COUNTERS[counter](model, inputs)
+    factor = {"FLOP": 1, "MAC a sample": 2 * len(inputs)}.get(unit, 2)
+    return OtherCount(printed, unit, factor * printed, dict(*uncounted))
 
 
-def _torch(model: nn.Module, inputs: torch.Tensor) -> OtherCount:
+def _torch(model: nn.Module, inputs: torch.Tensor) -> tuple[Any, ...]:
     from torch.utils.flop_counter import FlopCounterMode
 
     # Without no_grad: torch's counter is used as its documentation shows it.
     with FlopCounterMode(display=False) as counter:
         model(inputs)
-    flops = counter.get_total_flops()
-    return OtherCount(flops, "FLOP", flops, {})
+    return counter.get_total_flops(), "FLOP"
 
 
-def _fvcore(model: nn.Module, inputs: torch.Tensor) -> OtherCount:
+def _fvcore(model: nn.Module, inputs: torch.Tensor) -> tuple[Any, ...]:
     from fvcore.nn import FlopCountAnalysis
 
     analysis = FlopCountAnalysis(model, inputs)
     analysis.unsupported_ops_warnings(False).uncalled_modules_warnings(False).tracer_warnings("none")
-    return OtherCount(analysis.total(), "MAC, called FLOP", 2 * analysis.total(), dict(analysis.unsupported_ops()))
+    return analysis.total(), "MAC, called FLOP", analysis.unsupported_ops()
 
 
-def _calflops(model: nn.Module, inputs: torch.Tensor) -> OtherCount:
+def _calflops(model: nn.Module, inputs: torch.Tensor) -> tuple[Any, ...]:
     from calflops import calculate_flops
 
-    flops, _, _ = calculate_flops(
-        model, args=[inputs], print_results=False, print_detailed=False, output_as_string=False
-    )
-    return OtherCount(flops, "FLOP", flops, {})
+    silent = {"print_results": False, "print_detailed": False, "output_as_string": False}
+    return calculate_flops(model, args=[inputs], **silent)[0], "FLOP"
 
 
-def _ptflops(model: nn.Module, inputs: torch.Tensor) -> OtherCount:
+def _ptflops(model: nn.Module, inputs: torch.Tensor) -> tuple[Any, ...]:
     from ptflops import get_model_complexity_info
 
-    macs, _ = get_model_complexity_info(
-        model,
-        tuple(inputs.shape[1:]),
-        input_constructor=lambda shape: inputs,
-        as_strings=False,
-        print_per_layer_stat=False,
-        verbose=False,
-    )
+    silent = {"as_strings": False, "print_per_layer_stat": False, "verbose": False}
+    shape = tuple(inputs.shape[1:])
+    macs, _ = get_model_complexity_info(model, shape, input_constructor=lambda shape: inputs, **silent)
     if macs is None:
         raise RuntimeError("ptflops gave no number and no reason")
-    return OtherCount(macs, "MAC a sample", 2 * macs * len(inputs), {})
+    return macs, "MAC a sample"
 
 
-def _thop(model: nn.Module, inputs: torch.Tensor) -> OtherCount:
+def _thop(model: nn.Module, inputs: torch.Tensor) -> tuple[Any, ...]:
     from thop import profile
 
-    macs, _ = profile(model, inputs=(inputs,), verbose=False)
-    return OtherCount(macs, "MAC", 2 * macs, {})
+    return profile(model, inputs=(inputs,), verbose=False)[0], "MAC"
 
 
-def _deepspeed(model: nn.Module, inputs: torch.Tensor) -> OtherCount:
+def _deepspeed(model: nn.Module, inputs: torch.Tensor) -> tuple[Any, ...]:
     from deepspeed.profiling.flops_profiler import get_model_profile
 
-    flops, _, _ = get_model_profile(model, args=[inputs], print_profile=False, as_string=False)
-    return OtherCount(flops, "FLOP", flops, {})
+    return get_model_profile(model, args=[inputs], print_profile=False, as_string=False)[0], "FLOP"
 
 
-_COUNTERS: dict[OtherCounter, Callable[[nn.Module, torch.Tensor], OtherCount]] = {
+_COUNTERS: dict[OtherCounter, Callable[[nn.Module, torch.Tensor], tuple[Any, ...]]] = {
     "torch": _torch,
     "fvcore": _fvcore,
     "calflops": _calflops,

@@ -8,7 +8,7 @@ causal triangle as the half of its square, without the diagonal's other half, as
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -32,25 +32,12 @@ class Pairs:
     padding: float = 0
 
     def __add__(self, other: Pairs) -> Pairs:
-        return Pairs(
-            self.full + other.full,
-            self.attended + other.attended,
-            self.executed + other.executed,
-            self.rectangle + other.rectangle,
-            self.bound or other.bound,
-            self.padding + other.padding,
-        )
+        summed = (one + two for one, two in zip(astuple(self), astuple(other), strict=True))
+        return replace(Pairs(*summed), bound=self.bound or other.bound)
 
     def times(self, factor: float) -> Pairs:
         """As many for each of `factor` alike."""
-        return Pairs(
-            factor * self.full,
-            factor * self.attended,
-            factor * self.executed,
-            factor * self.rectangle,
-            self.bound,
-            factor * self.padding,
-        )
+        return replace(Pairs(*(factor * part for part in astuple(self))), bound=self.bound)
 
 
 def dense_pairs(queries: int, keys: int, is_causal: bool) -> Pairs:

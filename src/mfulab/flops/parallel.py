@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 ZeroStage = Literal[0, 1, 2, 3]
+ELEMENT_BYTES, PARAMETER_BYTES = 2, 16  # mixed precision: of a weight or activation; with gradient and Adam's state
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,7 @@ def all_gather_bytes(size_bytes: int, devices: int) -> int:
     return round(size_bytes * (devices - 1) / devices)
 
 
-def data_parallel(
-    parameters: int, devices: int, stage: ZeroStage = 0, *, element_bytes: int = 2, state_bytes: int = 12
-) -> Share:
+def data_parallel(parameters: int, devices: int, stage: ZeroStage = 0) -> Share:
     """Data parallelism, plain (stage 0) or with ZeRO; FSDP's full sharding is stage 3, its `SHARD_GRAD_OP` stage 2.
 
     Rajbhandari et al. 2020 (arXiv:1910.02054), table 1 and section 7: stage 1 divides the optimiser state, 2 the
@@ -47,52 +46,32 @@ def data_parallel(
         parameters: of the model.
         devices: how many share the work.
         stage: what is divided.
-        element_bytes: of a weight and of a gradient.
-        state_bytes: of optimiser state and master weight for each parameter; 12 for Adam in mixed precision.
     """
-    size = parameters * element_bytes
+    size = parameters * ELEMENT_BYTES
     weights = size / devices if stage >= 3 else size
     gradients = size / devices if stage >= 2 else size
-    state = parameters * state_bytes / (devices if stage >= 1 else 1)
+    state = (parameters * PARAMETER_BYTES - 2 * size) / (devices if stage >= 1 else 1)
     sent = 3 * all_gather_bytes(size, devices) if stage == 3 else all_reduce_bytes(size, devices)
     return Share(round(weights + gradients + state), sent)
 
 
-def tensor_parallel(
-    parameters: int,
-    devices: int,
-    *,
-    layers: int,
-    width: int,
-    tokens: int,
-    element_bytes: int = 2,
-    parameter_bytes: int = 16,
-) -> Share:
+def tensor_parallel(parameters: int, devices: int, *, layers: int, width: int, tokens: int) -> Share:
     """Each layer's matrices divided over the devices; `tokens` in the batch altogether.
 
     Shoeybi et al. 2019 (arXiv:1909.08053), section 3: two all-reduces of [tokens, width] a layer forward, two backward.
     """
-    each = all_reduce_bytes(tokens * width * element_bytes, devices)
-    return Share(round(parameters * parameter_bytes / devices), 4 * layers * each)
+    each = all_reduce_bytes(tokens * width * ELEMENT_BYTES, devices)
+    return Share(round(parameters * PARAMETER_BYTES / devices), 4 * layers * each)
 
 
-def pipeline_parallel(
-    parameters: int,
-    devices: int,
-    *,
-    layers: int,
-    width: int,
-    tokens: int,
-    element_bytes: int = 2,
-    parameter_bytes: int = 16,
-) -> Share:
+def pipeline_parallel(parameters: int, devices: int, *, layers: int, width: int, tokens: int) -> Share:
     """Layers divided over the devices: each hands [tokens, width] on forward, and its gradient back.
 
     The share is that of the device with most layers, all taken for equally large.
     """
     boundaries = 0 if devices == 1 else 2
     held = fullest_stage(layers, devices)
-    return Share(round(parameters * parameter_bytes * held), boundaries * tokens * width * element_bytes)
+    return Share(round(parameters * PARAMETER_BYTES * held), boundaries * tokens * width * ELEMENT_BYTES)
 
 
 def fullest_stage(layers: int, devices: int) -> float:
@@ -105,6 +84,7 @@ def pipeline_bubble(devices: int, micro_batches: int) -> float:
     return (devices - 1) / (micro_batches + devices - 1)
 
 
+WITH_DATA = ("data parallel", "ZeRO 1", "ZeRO 2", "ZeRO 3, FSDP")  # by ZeRO's stage
 MICRO_BATCHES = 4
 """A device of a pipeline's: from so many on its bubble is small (Huang et al. 2019, section 2.3)."""
 
@@ -129,22 +109,19 @@ def plans(
     such a batch of its own; tensor and pipeline parallelism share one. A pipeline's row has its bubble in percent where
     its stages are equal.
     """
-    size = {"width": width, "tokens": tokens}
-    ways: dict[str, tuple[Share | None, float, str | None]] = {
-        "data parallel": (data_parallel(parameters, devices, 0), 1, None),
-        "ZeRO 1": (data_parallel(parameters, devices, 1), 1, None),
-        "ZeRO 2": (data_parallel(parameters, devices, 2), 1, None),
-        "ZeRO 3, FSDP": (data_parallel(parameters, devices, 3), 1, None),
-        "tensor parallel": (None, 0, _no_tensor_split(key_value_heads, layers, devices)),
-        "pipeline parallel": (None, 0, _no_pipeline(layers, devices)),
-    }
-    if layers and not ways["tensor parallel"][2]:
-        share = tensor_parallel(parameters, devices, layers=layers, **size)
-        ways["tensor parallel"] = share, 1 / devices, None
-    equal = False
-    if layers and not ways["pipeline parallel"][2]:
-        share, equal = pipeline_parallel(parameters, devices, layers=layers, **size), layers % devices == 0
-        ways["pipeline parallel"] = share, fullest_stage(layers, devices), None
+    stages = {name: data_parallel(parameters, devices, stage) for stage, name in enumerate(WITH_DATA)}  # type: ignore[arg-type]
+    ways: dict[str, tuple[Share | None, float, str | None]] = {name: (share, 1, None) for name, share in stages.items()}
+    size = {"layers": layers or 0, "width": width, "tokens": tokens}
+    unknown = "unknown number of layers" if layers is None else None
+    no_split = unknown or ("unknown number of key-value heads" if key_value_heads is None else None)
+    if key_value_heads and not no_split and key_value_heads % devices:
+        no_split = f"{key_value_heads} key-value heads do not divide into {devices}"
+    split = None if no_split else tensor_parallel(parameters, devices, **size)
+    ways["tensor parallel"] = split, 1 / devices, no_split
+    no_pipeline = unknown or (f"{layers} layers are fewer than {devices} devices" if (layers or 0) < devices else None)
+    pipeline = None if no_pipeline else pipeline_parallel(parameters, devices, **size)
+    ways["pipeline parallel"] = pipeline, fullest_stage(layers, devices) if layers else 0, no_pipeline
+    equal = pipeline is not None and size["layers"] % devices == 0
     bubble = 100 * pipeline_bubble(devices, MICRO_BATCHES * devices)
     return [
         {
@@ -158,17 +135,3 @@ def plans(
         }
         for name, (share, part, reason) in ways.items()
     ]
-
-
-def _no_tensor_split(key_value_heads: int | None, layers: int | None, devices: int) -> str | None:
-    """The reason for which no heads can be split over the devices; None where they can."""
-    if key_value_heads is None or layers is None:
-        return f"unknown number of {'layers' if layers is None else 'key-value heads'}"
-    return f"{key_value_heads} key-value heads do not divide into {devices}" if key_value_heads % devices else None
-
-
-def _no_pipeline(layers: int | None, devices: int) -> str | None:
-    """The reason for which no pipeline of the layers has so many devices; None where one has."""
-    if layers is None:
-        return "unknown number of layers"
-    return f"{layers} layers are fewer than {devices} devices" if layers < devices else None

@@ -35,6 +35,16 @@ _CONVOLUTIONS = {"aten::convolution", "aten::_convolution", "aten::convolution_o
 _PLAIN = {"aten::cudnn_convolution", "aten::mkldnn_convolution", "aten::miopen_convolution", "aten::_conv_depthwise2d"}
 
 
+# What torch.compile makes of matmuls: operators on a CPU, and Inductor's own templates.
+_COMPILED = ("mkldnn::_linear_pointwise", "mkldnn::_convolution_pointwise", "mkl::_mkl_linear")
+_MULTIPLYING = ("triton_tem_", "mkldnn::_linear", "mkldnn::_convolution", "mkl::_mkl_linear")
+
+
+def is_recorded_matmul(name: str) -> bool:
+    """Says whether an operator of a trace is a matmul, convolution or attention, whose arguments tell what it costs."""
+    return name in FORMULAS or name.startswith(_MULTIPLYING)
+
+
 @dataclass(frozen=True)
 class Shaped:
     """Stands for a tensor in a formula: its shape alone."""
@@ -86,8 +96,7 @@ def recorded_cost(name: str, shapes: Sequence[Any], values: Sequence[Any]) -> Re
         cost = FORMULAS[name](*arguments, out=None)
     except (KeyError, IndexError, TypeError, AttributeError, ValueError, ZeroDivisionError):
         return Recorded(None, reason=Said("no_formula_for", {"shapes": str(list(shapes))}))
-    cost = cost if isinstance(cost, Cost) else Cost(int(cost), int(cost), int(cost))
-    return Recorded(cost, matmul, elements=_moved(matmul) if matmul else _elements(name, arguments))
+    return Recorded(Cost.of(cost), matmul, elements=_moved(matmul) if matmul else _elements(name, arguments))
 
 
 def recorded_format(types: Sequence[str]) -> str | None:
@@ -156,38 +165,26 @@ def _elements(name: str, arguments: list[Any]) -> int | None:
 
 def _convolution(name: str, arguments: list[Any]) -> Recorded:
     x, weight = arguments[0], arguments[1]
-    rest = arguments[3:] if name in _CONVOLUTIONS or name == "aten::_conv_depthwise2d" else arguments[2:]
-    transposed = False
-    if name in _CONVOLUTIONS:
-        stride, padding, dilation, transposed = rest[0], rest[1], rest[2], bool(rest[3])
-    elif name == "aten::_conv_depthwise2d":  # kernel size, bias, stride, padding, dilation
-        stride, padding, dilation = arguments[4:7]
+    transposed = name in _CONVOLUTIONS and bool(arguments[6])
+    if name in _CONVOLUTIONS or name == "aten::_conv_depthwise2d":
+        first = 3 if name in _CONVOLUTIONS else 4  # behind bias; kernel size, bias
+        stride, padding, dilation = arguments[first : first + 3]
     else:
-        padding, stride, dilation = rest[0], rest[1], rest[2]
-        if isinstance(padding, Shaped):  # mkldnn and miopen take a bias before
-            padding, stride, dilation = rest[1], rest[2], rest[3]
+        first = 2 + isinstance(arguments[2], Shaped)  # mkldnn and miopen take a bias before
+        padding, stride, dilation = arguments[first : first + 3]
     if not isinstance(stride, list) or not isinstance(padding, list):
         return Recorded(None, reason=NO_VALUES)
     sides = len(weight.shape) - 2
-    stride, padding, dilation = (_all(one, sides) for one in (stride, padding, dilation))
-    output = tuple(
-        (size + 2 * padded - spread * (kernel - 1) - 1) // step + 1
-        for size, padded, spread, kernel, step in zip(
-            x.shape[-sides:], padding, dilation, weight.shape[2:], stride, strict=True
-        )
+    stride, padding, dilation = (one * sides if len(one) == 1 else one for one in (stride, padding, dilation))
+    places = zip(x.shape[-sides:], padding, dilation, weight.shape[2:], stride, strict=True)
+    output = (
+        x.shape[0] if x.ndim == sides + 2 else 1,
+        weight.shape[0],
+        *((size + 2 * pad - spread * (kernel - 1) - 1) // step + 1 for size, pad, spread, kernel, step in places),
     )
-    batch = x.shape[0] if x.ndim == sides + 2 else 1
-    flops = convolution_flops(x.shape, weight.shape, (batch, weight.shape[0], *output), transposed)
-    moved = x.numel() + weight.numel() + prod((batch, weight.shape[0], *output))
-    return Recorded(Cost(flops, flops, flops), elements=None if transposed else moved)
-
-
-def _all(values: list[int], sides: int) -> list[int]:
-    return values * sides if len(values) == 1 else values
-
-
-# Operators that torch.compile makes of matmuls on a CPU.
-_COMPILED = {"mkldnn::_linear_pointwise", "mkldnn::_convolution_pointwise", "mkl::_mkl_linear"}
+    flops = convolution_flops(x.shape, weight.shape, output, transposed)
+    moved = x.numel() + weight.numel() + prod(output)
+    return Recorded(Cost.of(flops), elements=None if transposed else moved)
 
 
 def _compiled(name: str, arguments: list[Any]) -> Recorded:
@@ -197,9 +194,7 @@ def _compiled(name: str, arguments: list[Any]) -> Recorded:
     if name == "mkl::_mkl_linear":  # x, packed weight, original weight
         arguments = [arguments[0], arguments[2]]
     x, weight = arguments[:2]
-    flops = 2 * x.numel() * weight.shape[0]
-    matmul = 1, prod(x.shape[:-1]), weight.shape[0], x.shape[-1]
-    return Recorded(Cost(flops, flops, flops), matmul, elements=_moved(matmul))
+    return _one_matmul((1, prod(x.shape[:-1]), weight.shape[0], x.shape[-1]))
 
 
 def _template(arguments: list[Any]) -> Recorded:
@@ -215,6 +210,8 @@ def _template(arguments: list[Any]) -> Recorded:
     }  # fmt: skip
     if len(found) != 1:
         return Recorded(None, reason=Said("ambiguous_template"))
-    batch, m, n, k = matmul = found.pop()
-    flops = 2 * batch * m * n * k
-    return Recorded(Cost(flops, flops, flops), matmul, elements=_moved(matmul))
+    return _one_matmul(found.pop())
+
+
+def _one_matmul(sides: tuple[int, int, int, int]) -> Recorded:
+    return Recorded(Cost.of(2 * prod(sides)), sides, elements=_moved(sides))

@@ -10,9 +10,8 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 
+from mfulab.flops.cost import FLOPS
 from mfulab.flops.counter import Operations
-
-FIELDS = ("flops", "causal_flops", "executed_flops", "attention_flops", "rectangle_flops", "padding_flops")
 
 
 def job_flops(operations: Operations, group: dist.ProcessGroup | None = None) -> dict[str, dict[str, int]]:
@@ -22,13 +21,13 @@ def job_flops(operations: Operations, group: dist.ProcessGroup | None = None) ->
     """
     passes = ("forward", "backward", "recomputed")
     mine = {one: operations.sum(one) for one in passes}  # type: ignore[arg-type]
-    counts = torch.tensor([getattr(mine[one], name) for one in passes for name in FIELDS], dtype=torch.int64)
+    counts = torch.tensor([getattr(mine[one], name) for one in passes for name in FLOPS], dtype=torch.int64)
     if dist.is_available() and dist.is_initialized():
         on = torch.device("cuda", torch.cuda.current_device()) if "nccl" in dist.get_backend(group) else counts.device
         counts = counts.to(on)
         dist.all_reduce(counts, group=group)
     numbers = iter(counts.tolist())
-    return {one: {name: next(numbers) for name in FIELDS} for one in passes}
+    return {one: {name: next(numbers) for name in FLOPS} for one in passes}
 
 
 @contextmanager

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
 from typing import Any
 from unittest.mock import patch
 
 import torch
 
+from mfulab.flops.layers import Opened
 from mfulab.flops.memory import onednn_lstm_workspace
 
 
@@ -68,27 +68,24 @@ class _Storages:
         return True
 
 
-class SavedTensors:
+class SavedTensors(Opened):
     """Inside it, whatever autograd saves is noted, each piece of memory once, parameters and buffers left out.
 
     `interrupted` says whether torch.func computed gradients, whose saved tensors are not noted.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
         self.total = Held()
         self.interrupted = False
         self._seen = _Storages()
         for tensor in (*model.parameters(), *model.buffers()):
             self._seen.add(tensor)
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._note, lambda tensor: tensor)
-        self._open = ExitStack()
 
-    def __enter__(self) -> "SavedTensors":
-        with ExitStack() as undo:
-            undo.enter_context(patch.object(torch.autograd.graph, "disable_saved_tensors_hooks", self._without()))
-            undo.enter_context(self._hooks)
-            self._open = undo.pop_all()
-        return self
+    def parts(self) -> Iterator[AbstractContextManager[Any]]:
+        yield patch.object(torch.autograd.graph, "disable_saved_tensors_hooks", self._without())
+        yield self._hooks
 
     def _without(self) -> Callable[[str], AbstractContextManager[None]]:
         """Takes the hooks away where torch.func computes gradients, which fails in their presence."""
@@ -97,24 +94,15 @@ class SavedTensors:
         @contextmanager
         def disabled(message: str) -> Iterator[None]:
             top = torch._C._autograd._top_saved_tensors_default_hooks(True)
-            if top is None or top[0] != self._note:
+            with ExitStack() as back:
+                if top is not None and top[0] == self._note:
+                    self.interrupted = True
+                    self._hooks.__exit__()
+                    back.callback(self._hooks.__enter__)
                 with disable(message):
                     yield
-                return
-            self.interrupted = True
-            self._hooks.__exit__()
-            try:
-                with disable(message):
-                    yield
-            finally:
-                self._hooks.__enter__()
 
         return disabled
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._open.close()
 
     def __contains__(self, storage: torch.UntypedStorage) -> bool:
         return storage in self._seen

@@ -42,7 +42,9 @@ class KnownValues(TorchDispatchMode):
         kwargs = kwargs or {}
         if operator is _aten._local_scalar_dense.default and args[0] in _VALUES:
             return _VALUES[args[0]].item()
-        if operator is _aten._to_copy.default and args[0] in _VALUES and _leaves_meta(kwargs):
+        device = kwargs.get("device")
+        leaves_meta = device is not None and torch.device(device).type != "meta"
+        if leaves_meta and operator is _aten._to_copy.default and args[0] in _VALUES:
             return operator(_VALUES[args[0]], **kwargs)
         out = operator(*args, **kwargs)
         results = [leaf for leaf in tree_flatten(out)[0] if isinstance(leaf, torch.Tensor)]
@@ -87,8 +89,3 @@ class KnownValues(TorchDispatchMode):
 def _is_kept(tensor: torch.Tensor) -> bool:
     limit = LARGEST if tensor.is_floating_point() or tensor.is_complex() else LARGEST_INTEGERS
     return tensor.is_meta and tensor.numel() <= (LARGEST_MASK if tensor.dtype == torch.bool else limit)
-
-
-def _leaves_meta(kwargs: dict[str, Any]) -> bool:
-    device = kwargs.get("device")
-    return device is not None and torch.device(device).type != "meta"

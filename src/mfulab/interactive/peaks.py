@@ -9,7 +9,7 @@ import torch
 
 from mfulab.core.groups import DeviceConfig
 from mfulab.device.compute import allowed_precision, emulated
-from mfulab.device.device_peak import peak_of
+from mfulab.device.local_peak import peak_of
 from mfulab.device.peaks import Peak
 from mfulab.flops.formulas import weighted_peak_flop_s
 from mfulab.interactive.ceiling import Ceiling, measured_ceiling

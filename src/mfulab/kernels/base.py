@@ -1,6 +1,7 @@
 """Base of every matmul implementation: C[batch,m,n] = A[batch,m,k] · B[batch,k,n]; its timing lies elsewhere.
 
-A new implementation is one file with a subclass of `MatmulKernel` and one `config/kernel/<name>.yaml` that names it.
+A new implementation is one file, `NAME.py`, with a subclass of `MatmulKernel` whose name is the file's in capitals:
+`triton_plain.TritonPlain`. Any other is named by `config/kernel/NAME.yaml`.
 """
 
 from abc import ABC, abstractmethod
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from mfulab.core.errors import UnsupportedError
-from mfulab.kernels.devices import require_capability, require_grid
+from mfulab.kernels.devices import require_capability, require_grid, thread_block
 
 FP8_CAPABILITY = (8, 9)  # the first GPUs with fp8 matmuls
 
@@ -30,6 +31,10 @@ class Shape(NamedTuple):
     def bytes_moved(self, operand_bytes: int, output_bytes: int) -> int:
         """The least that must move: A and B read once, C written once."""
         return self.batch * ((self.m + self.n) * self.k * operand_bytes + self.m * self.n * output_bytes)
+
+    def grid(self, rows: int, columns: int) -> tuple[int, int, int]:
+        """Blocks of rows × columns of C: across, down, and those of each matrix of the batch."""
+        return ceil_div(self.n, columns), ceil_div(self.m, rows), self.batch
 
     def __str__(self) -> str:
         return "×".join(str(side) for side in self[self.batch == 1 :])
@@ -66,12 +71,13 @@ class MatmulKernel(ABC):
     """
 
     family: ClassVar[str]
-    after: ClassVar[str] = ""  # the rung below on its family's ladder, by its name in config/kernel/; none: the lowest
+    after: ClassVar[str] = ""  # the rung below on its family's ladder, by its name; none: the lowest
     adds: ClassVar[str]  # what this rung does that the one below does not, in a line
     devices: ClassVar[tuple[str, ...]]
     precisions: ClassVar[tuple[str, ...]]
     least_capability: ClassVar[tuple[int, int]] = (0, 0)  # of a GPU
     block_sides: ClassVar[int] = 0  # how many numbers `block` has; 0: it cannot be chosen
+    tile: ClassVar[tuple[int, ...]] = ()  # the block where none is chosen
 
     def __init__(self, precision: str, block: Sequence[int] | None = None):
         if precision not in self.precisions:
@@ -84,6 +90,11 @@ class MatmulKernel(ABC):
 
     def __str__(self) -> str:
         return type(self).__name__
+
+    @property
+    def sides(self) -> tuple[int, ...]:
+        """Sides of the thread block or tile."""
+        return self.block or self.tile
 
     def require(self, device: str, shape: Shape) -> None:
         """Raises UnsupportedError if this cannot be done on the device ("cpu" or "cuda") or for the shape."""
@@ -103,7 +114,7 @@ class MatmulKernel(ABC):
 
     def launch(self, shape: Shape) -> Launch:
         """The launch configuration for a shape."""
-        return Launch(self.block or ())
+        return Launch(self.sides)
 
     @abstractmethod
     def run(self, *operands: Any, launch: Launch) -> Any:
@@ -115,6 +126,35 @@ class MatmulKernel(ABC):
     def resources(self) -> Resources:
         """Resources that the compiler reported; read after the first run."""
         return Resources()
+
+
+class ThreadAnElement(MatmulKernel):
+    """On a GPU, a thread computes an element of C; `block` is (columns, rows) of C, or (rows, columns)."""
+
+    block_sides = 2
+    rows_first: ClassVar[bool] = False
+    is_square: ClassVar[bool] = False  # whether a block is a tile whose sides must be equal
+
+    def __init__(self, precision: str, block: Sequence[int] | None = None):
+        super().__init__(precision, block)
+        if self.is_square and self.block and self.block[0] != self.block[1]:
+            raise UnsupportedError(f"{self}: block={list(self.block)} must be square")
+
+    def launch(self, shape: Shape) -> Launch:
+        block = thread_block(self.block)
+        rows, columns = block if self.rows_first else block[::-1]
+        return Launch(block, shape.grid(rows, columns))
+
+
+class ElementWise(MatmulKernel):
+    """A batch of 1×1×1 products, c[i] = a[i]·b[i]: memory's bandwidth is its ceiling."""
+
+    def require(self, device: str, shape: Shape) -> None:
+        super().require(device, shape)
+        if shape[1:] != (1, 1, 1):
+            raise UnsupportedError(
+                f"{self} multiplies element by element, not {shape}; size=16777216x1x1x1 is its kind"
+            )
 
 
 def ceil_div(numerator: int, denominator: int) -> int:

@@ -4,19 +4,15 @@ from typing import Any
 
 import numpy as np
 
-from mfulab.kernels.base import Launch, MatmulKernel
+from mfulab.kernels.base import Launch
+from mfulab.kernels.cpu import CpuKernel
 
 
-class Numpy(MatmulKernel):
+class Numpy(CpuKernel):
     """`numpy.matmul` into an array that exists already."""
 
-    family, after = "CPU", "numba_cpu_blocked"
+    after = "numba_cpu_blocked"
     adds = "OpenBLAS: hand-written assembly for this processor"
-    devices = ("cpu",)
-    precisions = ("fp64", "fp32")
-
-    def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
-        return a.numpy(), b.numpy(), c.numpy()
 
     def run(self, *operands: Any, launch: Launch) -> None:
         a, b, c = operands

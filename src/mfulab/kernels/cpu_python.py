@@ -3,18 +3,16 @@
 from typing import Any
 
 from mfulab.core.errors import UnsupportedError
-from mfulab.kernels.base import Launch, MatmulKernel, Shape
+from mfulab.kernels.base import Launch, Shape
+from mfulab.kernels.cpu import CpuKernel
 
 LARGEST = 2**27  # multiply-adds: about ten seconds
 
 
-class Python(MatmulKernel):
+class Python(CpuKernel):
     """Accumulates in float64, which Python's floats are; A and B are turned into lists beforehand."""
 
-    family, after = "CPU", ""
     adds = "three nested loops in the interpreter"
-    devices = ("cpu",)
-    precisions = ("fp64", "fp32")
 
     def require(self, device: str, shape: Shape) -> None:
         super().require(device, shape)

@@ -7,17 +7,19 @@ import numpy as np
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Launch, MatmulKernel, Shape
+from mfulab.kernels.devices import current_stream
 
 WORKSPACE_BYTES = 32 << 20  # NVIDIA's advice for Hopper; a larger one lets more algorithms run
 
-# (operand type, output type, compute type, type of alpha and beta)
-_TYPES = {
+# (operand type, output type, compute type, type of alpha and beta); cuBLAS itself has no fp8, cuBLASLt has it
+TYPES = {
     "fp64": ("CUDA_R_64F", "CUDA_R_64F", "COMPUTE_64F", np.float64),
     "fp32": ("CUDA_R_32F", "CUDA_R_32F", "COMPUTE_32F", np.float32),
     "tf32": ("CUDA_R_32F", "CUDA_R_32F", "COMPUTE_32F_FAST_TF32", np.float32),
     "fp16": ("CUDA_R_16F", "CUDA_R_16F", "COMPUTE_32F", np.float32),
     "bf16": ("CUDA_R_16BF", "CUDA_R_16BF", "COMPUTE_32F", np.float32),
     "int8": ("CUDA_R_8I", "CUDA_R_32I", "COMPUTE_32I", np.int32),
+    "fp8": ("CUDA_R_8F_E4M3", "CUDA_R_16BF", "COMPUTE_32F", np.float32),
 }
 
 
@@ -27,7 +29,7 @@ class Cublas(MatmulKernel):
     family, after = "library", "torch"
     adds = "cuBLAS called directly, without the framework"
     devices = ("cuda",)
-    precisions = tuple(_TYPES)
+    precisions = ("fp64", "fp32", "tf32", "fp16", "bf16", "int8")
 
     def require(self, device: str, shape: Shape) -> None:
         super().require(device, shape)
@@ -41,12 +43,12 @@ class Cublas(MatmulKernel):
         a, b, c = operands
         batch, m, k = a.shape
         n = b.shape[2]
-        operand, output, compute, scalar = _TYPES[self.precision]
+        operand, output, compute, scalar = TYPES[self.precision]
         one, zero = _scalars(scalar)
         kind, kind_c = CudaDataType[operand], CudaDataType[output]
         plain = cublas.Operation.N
         cublas.gemm_strided_batched_ex(
-            _handle(_stream()),
+            _handle(current_stream()),
             *(plain, plain, n, m, k),
             one.ctypes.data,
             *(b.data_ptr(), kind, n, k * n),
@@ -60,12 +62,6 @@ class Cublas(MatmulKernel):
 @functools.cache
 def _scalars(kind: Any) -> tuple[np.ndarray, np.ndarray]:
     return np.ones(1, kind), np.zeros(1, kind)
-
-
-def _stream() -> int:
-    import torch
-
-    return torch.cuda.current_stream().cuda_stream
 
 
 @functools.cache

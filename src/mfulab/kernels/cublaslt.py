@@ -1,21 +1,15 @@
 """cuBLASLt through `nvmath.bindings.cublasLt`: chosen algorithms, fp8, and work fused into the end of the matmul."""
 
 import functools
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Launch, MatmulKernel, Shape
-from mfulab.kernels.cublas import WORKSPACE_BYTES, workspace
+from mfulab.kernels.cublas import TYPES, WORKSPACE_BYTES, workspace
+from mfulab.kernels.devices import current_stream
 
-_TYPES = {
-    "fp32": ("CUDA_R_32F", "CUDA_R_32F", "COMPUTE_32F"),
-    "tf32": ("CUDA_R_32F", "CUDA_R_32F", "COMPUTE_32F_FAST_TF32"),
-    "fp16": ("CUDA_R_16F", "CUDA_R_16F", "COMPUTE_32F"),
-    "bf16": ("CUDA_R_16BF", "CUDA_R_16BF", "COMPUTE_32F"),
-    "fp8": ("CUDA_R_8F_E4M3", "CUDA_R_16BF", "COMPUTE_32F"),
-}
 _ONE, _ZERO = np.ones(1, np.float32), np.zeros(1, np.float32)
 
 
@@ -27,7 +21,7 @@ class CublasLt(MatmulKernel):
     family, after = "library", "cublas"
     adds = "cuBLASLt: the algorithm chosen by its heuristic; fp8"
     devices = ("cuda",)
-    precisions = tuple(_TYPES)
+    precisions: ClassVar[tuple[str, ...]] = ("fp32", "tf32", "fp16", "bf16", "fp8")
     epilogue = "DEFAULT"
 
     def require(self, device: str, shape: Shape) -> None:
@@ -45,10 +39,8 @@ class CublasLt(MatmulKernel):
         return a, b, c, bias, _Plan(self.precision, self.epilogue, a, b, c, bias, transposed)
 
     def run(self, *operands: Any, launch: Launch) -> None:
-        import torch
-
         a, b, c, _, plan = operands
-        plan.run(a, b, c, torch.cuda.current_stream().cuda_stream)
+        plan.run(a, b, c, current_stream())
 
 
 class CublasLtBias(CublasLt):
@@ -70,18 +62,21 @@ class _Plan:
         from nvmath.bindings import cublas
         from nvmath.bindings import cublasLt as lt  # noqa: N813
 
-        operand, output, compute = _TYPES[precision]
+        operand, output, compute, _ = TYPES[precision]
         batch, m, k = a.shape
         n = c.shape[2]
         self._lt, self._handle = lt, _handle()
-        self._product = lt.matmul_desc_create(cublas.ComputeType[compute], CudaDataType.CUDA_R_32F)
+        self._descriptor = lt.matmul_desc_create(cublas.ComputeType[compute], CudaDataType.CUDA_R_32F)
         attribute = lt.MatmulDescAttribute
         turned = cublas.Operation.T if transposed else cublas.Operation.N
-        self._set(attribute.TRANSA, np.int32(turned))
-        self._set(attribute.EPILOGUE, np.int32(lt.Epilogue[epilogue]))
+        settings: dict[Any, Any] = {
+            attribute.TRANSA: np.int32(turned),
+            attribute.EPILOGUE: np.int32(lt.Epilogue[epilogue]),
+        }
         if bias is not None:
-            self._set(attribute.BIAS_POINTER, np.uint64(bias.data_ptr()))
-            self._set(attribute.BIAS_DATA_TYPE, np.int32(CudaDataType[output]))
+            settings[attribute.BIAS_POINTER] = np.uint64(bias.data_ptr())
+            settings[attribute.BIAS_DATA_TYPE] = np.int32(CudaDataType[output])
+        self._set("matmul_desc", self._descriptor, settings)
         rows, columns = (k, n) if transposed else (n, k)
         self._b = self._layout(operand, rows, columns, batch)
         self._a = self._layout(operand, k, m, batch)
@@ -91,7 +86,7 @@ class _Plan:
     def run(self, a: Any, b: Any, c: Any, stream: int) -> None:
         self._lt.matmul(
             self._handle,
-            self._product,
+            self._descriptor,
             _ONE.ctypes.data,
             *(b.data_ptr(), self._b, a.data_ptr(), self._a),
             _ZERO.ctypes.data,
@@ -99,9 +94,10 @@ class _Plan:
             *(self._algorithm.ctypes.data, workspace().data_ptr(), WORKSPACE_BYTES, stream),
         )
 
-    def _set(self, attribute: Any, value: Any) -> None:
-        held = np.array([value])
-        self._lt.matmul_desc_set_attribute(self._product, attribute, held.ctypes.data, held.nbytes)
+    def _set(self, kind: str, described: int, values: dict[Any, Any]) -> None:
+        for attribute, value in values.items():
+            held = np.array([value])
+            getattr(self._lt, f"{kind}_set_attribute")(described, attribute, held.ctypes.data, held.nbytes)
 
     def _layout(self, kind: str, rows: int, columns: int, batch: int) -> int:
         """Columns of `rows` contiguous elements, `batch` of such matrices one after the other."""
@@ -109,21 +105,17 @@ class _Plan:
 
         layout = self._lt.matrix_layout_create(CudaDataType[kind], rows, columns, rows)
         attribute = self._lt.MatrixLayoutAttribute
-        for name, value in (
-            (attribute.BATCH_COUNT, np.array([batch], np.int32)),
-            (attribute.STRIDED_BATCH_OFFSET, np.array([rows * columns], np.int64)),
-        ):
-            self._lt.matrix_layout_set_attribute(layout, name, value.ctypes.data, value.nbytes)
+        values = {attribute.BATCH_COUNT: np.int32(batch), attribute.STRIDED_BATCH_OFFSET: np.int64(rows * columns)}
+        self._set("matrix_layout", layout, values)
         return layout
 
     def _choose(self) -> np.ndarray:
         """The heuristic's first result; cublasLtMatmulHeuristicResult_t begins with the algorithm."""
         preference = self._lt.matmul_preference_create()
-        most = np.array([WORKSPACE_BYTES], np.uint64)
         attribute = self._lt.MatmulPreferenceAttribute.MAX_WORKSPACE_BYTES
-        self._lt.matmul_preference_set_attribute(preference, attribute, most.ctypes.data, most.nbytes)
+        self._set("matmul_preference", preference, {attribute: np.uint64(WORKSPACE_BYTES)})
         result, count = np.zeros(32, np.uint64), np.zeros(1, np.int32)
-        described = (self._handle, self._product, self._b, self._a, self._c, self._c, preference, 1)
+        described = (self._handle, self._descriptor, self._b, self._a, self._c, self._c, preference, 1)
         self._lt.matmul_algo_get_heuristic(*described, result.ctypes.data, count.ctypes.data)
         self._lt.matmul_preference_destroy(preference)
         if count[0] == 0:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from mfulab.kernels.base import Launch, MatmulKernel, Resources, Shape
-from mfulab.kernels.devices import STATIC_SHARED_BYTES
+from mfulab.kernels.devices import STATIC_SHARED_BYTES, current_stream
 from mfulab.kernels.nvrtc import Compiled, compile_source
 
 LEGACY_STREAM = 1  # cudaStreamLegacy, the default stream by a handle of its own
@@ -81,9 +81,7 @@ class _TorchStream:
     """torch's current stream as cuda.core takes one: (version of the protocol, handle)."""
 
     def __cuda_stream__(self) -> tuple[int, int]:
-        import torch
-
-        return 0, torch.cuda.current_stream().cuda_stream or LEGACY_STREAM
+        return 0, current_stream() or LEGACY_STREAM
 
 
 _MODULES: list[Any] = []  # a module that is unloaded takes its kernels with it

@@ -2,26 +2,18 @@
 
 from typing import Any
 
-from mfulab.core.errors import UnsupportedError
-from mfulab.kernels.base import Launch, Shape, ceil_div
+from mfulab.kernels.base import ElementWise, Launch, Shape, ceil_div
 from mfulab.kernels.cuda_c import CudaC
 
 BLOCK = 256
 
 
-class CudaElementwise(CudaC):
-    """A batch of 1×1×1 products: one multiplication for 12 bytes in float32, so memory's bandwidth is its ceiling."""
+class CudaElementwise(ElementWise, CudaC):
+    """One multiplication for 12 bytes in float32."""
 
     after, adds = "", "one thread an element, nothing shared: the smallest kernel"
     source = "elementwise.cu"
     entry = "multiply"
-
-    def require(self, device: str, shape: Shape) -> None:
-        super().require(device, shape)
-        if shape[1:] != (1, 1, 1):
-            raise UnsupportedError(
-                f"{self} multiplies element by element, not {shape}; size=16777216x1x1x1 is its kind"
-            )
 
     def launch(self, shape: Shape) -> Launch:
         return Launch((BLOCK,), (ceil_div(shape.batch, BLOCK),))

@@ -8,7 +8,3 @@ class CudaPrefetched(AsyncTiles):
 
     after, adds = "cuda_async_copies", "the next fragments are read while these are multiplied, also across the barrier"
     source = "prefetched.cu"
-    group_rows = 1
-
-    def defines(self) -> dict[str, str]:
-        return super().defines() | {"GROUP": str(self.group_rows)}

@@ -10,6 +10,3 @@ class CudaRegister1D(Tiled):
     source = "register_1d.cu"
     tile = (64, 64, 8)
     run_n = 1
-
-    def defines(self) -> dict[str, str]:
-        return super().defines() | {"RUN": str(self.run_m)}

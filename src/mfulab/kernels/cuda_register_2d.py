@@ -9,6 +9,3 @@ class CudaRegister2D(Tiled):
     after, adds = "cuda_register_1d", "8×8 elements a thread: 16 shared-memory reads for 64 multiply-adds"
     source = "register_2d.cu"
     tile = (128, 128, 8)
-
-    def defines(self) -> dict[str, str]:
-        return super().defines() | {"RUN": str(self.run_m)}

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from mfulab.core.errors import UnsupportedError
-from mfulab.kernels.base import Launch, Shape, ceil_div
+from mfulab.kernels.base import Launch, Shape
 from mfulab.kernels.cuda_c import CudaC
 from mfulab.kernels.devices import require_shared_memory, require_shares, require_threads
 
@@ -14,9 +14,9 @@ class Tiled(CudaC):
     """`block` is (BM, BN, BK)."""
 
     block_sides = 3
-    tile: ClassVar[tuple[int, int, int]]
     run_m: ClassVar[int] = 8  # elements of C that a thread computes down …
     run_n: ClassVar[int] = 8  # … and across
+    group_rows: ClassVar[int] = 1  # rows of tiles that are walked together
     load: ClassVar[int] = 1  # neighbouring elements that a thread loads at once
     stages: ClassVar[int] = 1  # pairs of tiles in shared memory
     pad: ClassVar[int] = 0  # elements behind each row of A's tile, which is stored transposed
@@ -35,20 +35,16 @@ class Tiled(CudaC):
         require_shared_memory(name, self.stages * (tile_m + self.pad + tile_n) * tile_k * item)
 
     @property
-    def sides(self) -> tuple[int, int, int]:
-        tile_m, tile_n, tile_k = self.block or self.tile
-        return tile_m, tile_n, tile_k
-
-    @property
     def threads(self) -> int:
         return self.sides[0] // self.run_m * (self.sides[1] // self.run_n)
 
     def defines(self) -> dict[str, str]:
-        return super().defines() | dict(zip(("BM", "BN", "BK"), map(str, self.sides), strict=True))
+        values = (*self.sides, self.run_m, self.group_rows)
+        return super().defines() | dict(zip(("BM", "BN", "BK", "RUN", "GROUP"), map(str, values), strict=True))
 
     def launch(self, shape: Shape) -> Launch:
         tile_m, tile_n, _ = self.sides
-        return Launch((self.threads,), (ceil_div(shape.n, tile_n), ceil_div(shape.m, tile_m), shape.batch))
+        return Launch((self.threads,), shape.grid(tile_m, tile_n))
 
 
 class Quads(Tiled):

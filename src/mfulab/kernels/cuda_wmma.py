@@ -3,30 +3,20 @@
 from collections.abc import Sequence
 
 from mfulab.core.errors import UnsupportedError
-from mfulab.kernels.base import Launch, Shape, ceil_div
+from mfulab.kernels.base import Launch, Shape
 from mfulab.kernels.cuda_c import CudaC
 from mfulab.kernels.devices import require_shared_memory, require_shares, require_threads
 
+_MACROS = ("OPERAND", "FRAGMENT", "SUM", "RESULT", "DEPTH")
 _TYPES = {
-    "fp16": {"OPERAND": "__half", "FRAGMENT": "__half", "SUM": "float", "RESULT": "__half", "DEPTH": "16"},
-    "bf16": {
-        "OPERAND": "__nv_bfloat16",
-        "FRAGMENT": "__nv_bfloat16",
-        "SUM": "float",
-        "RESULT": "__nv_bfloat16",
-        "DEPTH": "16",
-        "SHARED_LOAD": "m16n16k16.shared.bf16",
-    },
-    "tf32": {
-        "OPERAND": "float",
-        "FRAGMENT": "wmma::precision::tf32",
-        "SUM": "float",
-        "RESULT": "float",
-        "DEPTH": "8",
-        "ROUND_TO_TF32": "1",
-        "SHARED_LOAD": "m16n16k8.shared.tf32",
-    },
-    "int8": {"OPERAND": "signed char", "FRAGMENT": "signed char", "SUM": "int", "RESULT": "int", "DEPTH": "16"},
+    "fp16": ("__half", "__half", "float", "__half", "16"),
+    "bf16": ("__nv_bfloat16", "__nv_bfloat16", "float", "__nv_bfloat16", "16"),
+    "tf32": ("float", "wmma::precision::tf32", "float", "float", "8"),
+    "int8": ("signed char", "signed char", "int", "int", "16"),
+}
+_MORE = {
+    "bf16": {"SHARED_LOAD": "m16n16k16.shared.bf16"},
+    "tf32": {"ROUND_TO_TF32": "1", "SHARED_LOAD": "m16n16k8.shared.tf32"},
 }
 _ITEM_BYTES = {"fp16": 2, "bf16": 2, "tf32": 4, "int8": 1}
 _DEPTH_BYTES = 64  # of a tile's row of A
@@ -43,6 +33,7 @@ class CudaWmma(CudaC):
     source = "wmma.cu"
     least_capability = (8, 0)
     block_sides = 2
+    tile = (128, 128)
 
     def __init__(self, precision: str, block: Sequence[int] | None = None):
         super().__init__(precision, block)
@@ -54,11 +45,6 @@ class CudaWmma(CudaC):
         require_shares(name, self.threads, tile_m * self.depth // self.pack, self.depth * tile_n // self.pack)
         tiles = tile_m * (self.depth + self.pack) + self.depth * (tile_n + self.pack)
         require_shared_memory(name, 2 * tiles * _ITEM_BYTES[precision])
-
-    @property
-    def sides(self) -> tuple[int, int]:
-        tile_m, tile_n = self.block or (128, 128)
-        return tile_m, tile_n
 
     @property
     def threads(self) -> int:
@@ -76,10 +62,9 @@ class CudaWmma(CudaC):
 
     def defines(self) -> dict[str, str]:
         tile_m, tile_n = self.sides
-        return {**_TYPES[self.precision], "BM": str(tile_m), "BN": str(tile_n), "BK": str(self.depth)}
+        types = dict(zip(_MACROS, _TYPES[self.precision], strict=True)) | _MORE.get(self.precision, {})
+        return {**types, "BM": str(tile_m), "BN": str(tile_n), "BK": str(self.depth)}
 
     def launch(self, shape: Shape) -> Launch:
-        tile_m, tile_n = self.sides
         aligned = shape.n % self.pack == 0 and shape.k % self.pack == 0
-        grid = (ceil_div(shape.n, tile_n), ceil_div(shape.m, tile_m), shape.batch)
-        return Launch((self.threads,), grid, defines=(("ALIGNED", str(int(aligned))),))
+        return Launch((self.threads,), shape.grid(*self.sides), defines=(("ALIGNED", str(int(aligned))),))

@@ -1,5 +1,6 @@
 """The CuTe DSL's kernel, which NVIDIA's compiler reads from this module: layouts, copies and products by hand."""
 
+import functools
 from typing import Any
 
 import cutlass
@@ -94,6 +95,7 @@ def launch(a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, stream: CUstream):
     ).launch(grid=(columns // TILE[1], rows // TILE[0], batch), block=(THREADS, 1, 1), stream=stream)
 
 
+@functools.cache
 def compiled(precision: str, batch: int, m: int, n: int, k: int) -> Any:
     """Compiles `launch` for a shape of whole tiles, for the GPU at hand or the one that CUTE_DSL_ARCH names."""
     kind = {"fp16": cutlass.Float16, "bf16": cutlass.BFloat16}[precision]

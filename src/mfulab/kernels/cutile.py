@@ -5,7 +5,7 @@ from typing import Any
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.formats import FORMATS
-from mfulab.kernels.base import Launch, MatmulKernel, Shape, ceil_div
+from mfulab.kernels.base import Launch, MatmulKernel, Shape
 
 # Where sums need more registers, the largest tiles that cuTile 1.7 compiles for Hopper without spills.
 UNSPILLED = {"fp32": (64, 64, 16), "fp8": (64, 128, 128)}
@@ -29,7 +29,7 @@ class CuTile(MatmulKernel):
 
     def launch(self, shape: Shape) -> Launch:
         tile_m, tile_n, _ = self.sides
-        return Launch(self.sides, (ceil_div(shape.n, tile_n), ceil_div(shape.m, tile_m), shape.batch))
+        return Launch(self.sides, shape.grid(tile_m, tile_n))
 
     def run(self, *operands: Any, launch: Launch) -> None:
         import cuda.tile as ct

@@ -6,11 +6,8 @@ import math
 from mfulab.core.errors import UnsupportedError
 
 WARP = 32
-LARGEST_GRID = (
-    2**31 - 1,
-    65535,
-    65535,
-)  # CUDA C++ programming guide, "Technical specifications per compute capability"
+# CUDA C++ programming guide, "Technical specifications per compute capability"
+LARGEST_GRID = (2**31 - 1, 65535, 65535)
 STATIC_SHARED_BYTES = 48 << 10  # a block may have more of its SM only where it asks for it at launch
 
 
@@ -24,21 +21,22 @@ def most_threads() -> int:
     return getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "max_threads_per_block", 1024)
 
 
-def square_block(threads: int | None = None) -> tuple[int, int]:
-    """The largest square of threads that a block may have, in whole warps across: 32×32 on every GPU so far."""
-    side = math.isqrt(threads or most_threads())
-    side = side // WARP * WARP or side
-    return side, side
-
-
 def thread_block(block: tuple[int, ...] | None) -> tuple[int, int]:
-    """The block asked for or the default, a thread an element; raises UnsupportedError where it has too many."""
-    first, second = block or square_block()
+    """The chosen block, else the largest square in whole warps; raises UnsupportedError for too many threads."""
+    side = math.isqrt(most_threads())
+    first, second = block or (side // WARP * WARP or side,) * 2
     if first * second > most_threads():
         raise UnsupportedError(
             f"block={[first, second]}: {first * second} threads; at most {most_threads()} are allowed"
         )
     return first, second
+
+
+def current_stream() -> int:
+    """The handle of torch's current stream; 0 is the default one's."""
+    import torch
+
+    return torch.cuda.current_stream().cuda_stream
 
 
 def require_capability(name: str, least: tuple[int, int]) -> None:

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Launch, Shape, ceil_div
 from mfulab.kernels.cuda_c import CudaC, LaunchError, check, handle_of
+from mfulab.kernels.devices import current_stream
 
 TILE_M, TILE_N, STAGES = 128, 256, 4
 BOX = 64  # columns of B, and of C, in one box
@@ -76,26 +77,16 @@ class Hopper(CudaC):
         return (ctypes.c_void_p * len(addresses))(*addresses), (views, pointers, maps, values)
 
     def run(self, *operands: Any, launch: Launch) -> None:
-        import torch
         from cuda.bindings import driver
 
         arguments, _ = operands
         kernel = self.loaded(launch)
         # cuda.core's launch takes no tensor map by value; the driver's does, and takes a CUkernel for a CUfunction.
         function = driver.CUfunction(handle_of(kernel))
-        stream = driver.CUstream(torch.cuda.current_stream().cuda_stream)
+        stream = driver.CUstream(current_stream())
         try:
-            check(
-                driver.cuLaunchKernel(
-                    function,
-                    *launch.grid,
-                    *launch.block,
-                    launch.shared_memory_bytes,
-                    stream,
-                    ctypes.addressof(arguments),
-                    0,
-                )
-            )
+            sizes = (*launch.grid, *launch.block, launch.shared_memory_bytes)
+            check(driver.cuLaunchKernel(function, *sizes, stream, ctypes.addressof(arguments), 0))
         except LaunchError as error:
             raise LaunchError(f"{error} ({self.source}, {launch})") from error
 

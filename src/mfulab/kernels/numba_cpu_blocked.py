@@ -1,12 +1,9 @@
 """Numba on the CPU, blocked, parallel, vectorised: 4×4 of A stay in registers while rows of B stream into rows of C."""
 
-from typing import Any
-
 from numba import njit, prange
 
-from mfulab.kernels.base import Launch, MatmulKernel
+from mfulab.kernels.cpu import CpuKernel
 
-BLOCK = (32, 1024)  # rows of C a task, columns of C
 DEPTH = 64  # of a block of B, which stays in the L2 cache: DEPTH × columns
 
 
@@ -40,12 +37,12 @@ def _edge(a, b, c, top, bottom, k_first, k_last, first, last):
 
 
 @njit(fastmath={"contract"})
-def _rows(a, b, c, top, bottom, columns, depth):
+def _rows(a, b, c, top, bottom, columns):
     """All of c[top:bottom], block of B after block of B."""
     c[top:bottom] = 0
     fours = bottom - (bottom - top) % 4
-    for k_first in range(0, a.shape[1], depth):
-        k_last = min(k_first + depth, a.shape[1])
+    for k_first in range(0, a.shape[1], DEPTH):
+        k_last = min(k_first + DEPTH, a.shape[1])
         k_fours = k_last - (k_last - k_first) % 4
         for first in range(0, b.shape[1], columns):
             last = min(first + columns, b.shape[1])
@@ -57,27 +54,18 @@ def _rows(a, b, c, top, bottom, columns, depth):
 
 
 @njit(parallel=True, fastmath={"contract"})
-def _matmul(a, b, c, rows, columns, depth):
+def _matmul(a, b, c, rows, columns):
     tasks = (c.shape[1] + rows - 1) // rows
     for task in prange(c.shape[0] * tasks):
         batch, top = task // tasks, task % tasks * rows
-        _rows(a[batch], b[batch], c[batch], top, min(top + rows, c.shape[1]), columns, depth)
+        _rows(a[batch], b[batch], c[batch], top, min(top + rows, c.shape[1]), columns)
 
 
-class NumbaCpuBlocked(MatmulKernel):
-    """All allowed threads. `block` is (rows, columns) of C."""
+class NumbaCpuBlocked(CpuKernel):
+    """All allowed threads. `block` is (rows of C a task, columns of C)."""
 
-    family, after = "CPU", "numba_cpu_reordered"
+    after = "numba_cpu_reordered"
     adds = "blocks that fit the caches, 4×4 register tiles, every core"
-    devices = ("cpu",)
-    precisions = ("fp64", "fp32")
+    function = _matmul
     block_sides = 2
-
-    def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
-        return a.numpy(), b.numpy(), c.numpy()
-
-    def launch(self, shape: Any) -> Launch:
-        return Launch(self.block or BLOCK)
-
-    def run(self, *operands: Any, launch: Launch) -> None:
-        _matmul(*operands, *launch.block, DEPTH)
+    tile = (32, 1024)

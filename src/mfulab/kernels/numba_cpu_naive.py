@@ -1,10 +1,8 @@
 """Numba on the CPU, naive: the textbook's three loops, compiled. Walks B down its columns, a cache line an element."""
 
-from typing import Any
-
 from numba import njit
 
-from mfulab.kernels.base import Launch, MatmulKernel
+from mfulab.kernels.cpu import CpuKernel
 
 
 @njit
@@ -18,16 +16,9 @@ def _matmul(a, b, c):
                 c[batch, row, column] = total
 
 
-class NumbaCpuNaive(MatmulKernel):
+class NumbaCpuNaive(CpuKernel):
     """One core, loops in the order row, column, k; accumulates in the operands' own format."""
 
-    family, after = "CPU", "python"
+    after = "python"
     adds = "the same loops compiled to machine code"
-    devices = ("cpu",)
-    precisions = ("fp64", "fp32")
-
-    def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
-        return a.numpy(), b.numpy(), c.numpy()
-
-    def run(self, *operands: Any, launch: Launch) -> None:
-        _matmul(*operands)
+    function = _matmul

@@ -1,10 +1,8 @@
 """Numba on the CPU, loops reordered: the innermost walks along rows of B and C, so it is contiguous and vectorises."""
 
-from typing import Any
-
 from numba import njit
 
-from mfulab.kernels.base import Launch, MatmulKernel
+from mfulab.kernels.cpu import CpuKernel
 
 
 @njit(fastmath={"contract"})
@@ -20,16 +18,9 @@ def _matmul(a, b, c):
                     c_row[column] += value * b_row[column]
 
 
-class NumbaCpuReordered(MatmulKernel):
+class NumbaCpuReordered(CpuKernel):
     """One core, loops in the order row, k, column. `contract` permits fused multiply-adds, nothing else."""
 
-    family, after = "CPU", "numba_cpu_naive"
+    after = "numba_cpu_naive"
     adds = "loop order row, k, column: contiguous, so it vectorises"
-    devices = ("cpu",)
-    precisions = ("fp64", "fp32")
-
-    def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
-        return a.numpy(), b.numpy(), c.numpy()
-
-    def run(self, *operands: Any, launch: Launch) -> None:
-        _matmul(*operands)
+    function = _matmul

@@ -1,10 +1,8 @@
 """Numba on the CPU, as the seminar writes it: the naive loops with `tmp = 0.0`, which Numba takes for float64."""
 
-from typing import Any
-
 from numba import njit
 
-from mfulab.kernels.base import Launch, MatmulKernel
+from mfulab.kernels.cpu import CpuKernel
 
 
 @njit
@@ -18,16 +16,10 @@ def _matmul(a, b, c):
                 c[batch, row, column] = tmp
 
 
-class NumbaCpuSeminar(MatmulKernel):
+class NumbaCpuSeminar(CpuKernel):
     """One core; products in float32, their sum in float64. `numba_cpu_naive` is the same with a float32 sum."""
 
     family, after = "seminar, CPU", ""
     adds = "as written: the plain loops, summed in float64"
-    devices = ("cpu",)
+    function = _matmul
     precisions = ("fp32",)
-
-    def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
-        return a.numpy(), b.numpy(), c.numpy()
-
-    def run(self, *operands: Any, launch: Launch) -> None:
-        _matmul(*operands)

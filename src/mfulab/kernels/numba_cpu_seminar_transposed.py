@@ -4,7 +4,7 @@ from typing import Any
 
 from numba import njit
 
-from mfulab.kernels.base import Launch, MatmulKernel
+from mfulab.kernels.numba_cpu_seminar import NumbaCpuSeminar
 
 
 @njit
@@ -18,16 +18,12 @@ def _matmul(a, b_transposed, c):
                 c[batch, row, column] = tmp
 
 
-class NumbaCpuSeminarTransposed(MatmulKernel):
+class NumbaCpuSeminarTransposed(NumbaCpuSeminar):
     """Transposing B is not in the kernel's time, but in the end-to-end time."""
 
-    family, after = "seminar, CPU", "numba_cpu_seminar"
+    after = "numba_cpu_seminar"
     adds = "as written: B transposed, so that a core reads both operands in order"
-    devices = ("cpu",)
-    precisions = ("fp32",)
+    function = _matmul
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
         return a.numpy(), b.transpose(1, 2).contiguous().numpy(), c.numpy()
-
-    def run(self, *operands: Any, launch: Launch) -> None:
-        _matmul(*operands)

@@ -3,8 +3,7 @@
 import functools
 from typing import Any, ClassVar
 
-from mfulab.kernels.base import Launch, MatmulKernel, Resources, Shape, ceil_div
-from mfulab.kernels.devices import thread_block
+from mfulab.kernels.base import Launch, MatmulKernel, Resources, Shape
 
 
 class NumbaCuda(MatmulKernel):
@@ -17,14 +16,14 @@ class NumbaCuda(MatmulKernel):
     devices = ("cuda",)
     precisions: ClassVar[tuple[str, ...]] = ("fp32",)
     function: ClassVar[Any]
-    tile: ClassVar[tuple[int, int]] = (1, 1)  # of C that one thread computes: rows, columns
+    side: ClassVar[int]  # rows and columns of C that a block of `threads` computes, where no thread is an element's
+    threads: ClassVar[int]
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
         return device_array(a), device_array(b), device_array(c)
 
     def launch(self, shape: Shape) -> Launch:
-        columns, rows = thread_block(self.block)
-        return Launch((columns, rows), (ceil_div(shape.n, columns), ceil_div(shape.m, rows), shape.batch))
+        return Launch((self.threads,), shape.grid(self.side, self.side))
 
     def run(self, *operands: Any, launch: Launch) -> None:
         self.dispatcher()[launch.grid, launch.block, current_stream()](*operands)

@@ -2,6 +2,7 @@
 
 from numba import cuda
 
+from mfulab.kernels.base import ThreadAnElement
 from mfulab.kernels.numba_cuda import NumbaCuda
 
 
@@ -15,10 +16,9 @@ def _matmul(a, b, c):
         c[batch, row, column] = total
 
 
-class NumbaCudaCoalesced(NumbaCuda):
+class NumbaCudaCoalesced(ThreadAnElement, NumbaCuda):
     """`block` is (columns, rows) of C."""
 
     after, adds = "numba_cuda_transposed", "indices swapped: a warp reads 32 neighbours of B in one access"
     precisions = ("fp32", "fp64")
     function = _matmul
-    block_sides = 2

@@ -2,8 +2,7 @@
 
 from numba import cuda
 
-from mfulab.kernels.base import Launch, Shape, ceil_div
-from mfulab.kernels.devices import thread_block
+from mfulab.kernels.base import ThreadAnElement
 from mfulab.kernels.numba_cuda import NumbaCuda
 
 
@@ -19,14 +18,10 @@ def _matmul(a, b, c):
         c[batch, row, column] = total
 
 
-class NumbaCudaNaive(NumbaCuda):
+class NumbaCudaNaive(ThreadAnElement, NumbaCuda):
     """A warp reads A down a column: 32 transactions for one instruction. `block` is (rows, columns) of C."""
 
     after, adds = "", "one thread an element of C; a warp touches 32 rows at once"
     precisions = ("fp32", "fp64")
     function = _matmul
-    block_sides = 2
-
-    def launch(self, shape: Shape) -> Launch:
-        rows, columns = thread_block(self.block)
-        return Launch((rows, columns), (ceil_div(shape.n, columns), ceil_div(shape.m, rows), shape.batch))
+    rows_first = True

@@ -2,7 +2,6 @@
 
 from numba import cuda, float32
 
-from mfulab.kernels.base import Launch, Shape, ceil_div
 from mfulab.kernels.numba_cuda import NumbaCuda
 
 TILE, DEPTH, RUN = 128, 8, 8
@@ -56,7 +55,4 @@ class NumbaCudaRegister(NumbaCuda):
     """The local arrays become registers only because every index into them is known once the loops are unrolled."""
 
     after, adds = "numba_cuda_shared", "8×8 elements a thread: 16 shared-memory reads for 64 multiply-adds"
-    function = _matmul
-
-    def launch(self, shape: Shape) -> Launch:
-        return Launch((THREADS,), (ceil_div(shape.n, TILE), ceil_div(shape.m, TILE), shape.batch))
+    function, side, threads = _matmul, TILE, THREADS

@@ -2,8 +2,7 @@
 
 from numba import cuda
 
-from mfulab.kernels.base import Launch, Shape, ceil_div
-from mfulab.kernels.devices import thread_block
+from mfulab.kernels.base import Launch, Shape, ThreadAnElement
 from mfulab.kernels.numba_cuda import NumbaCuda
 
 
@@ -17,14 +16,12 @@ def _matmul(a, b, c):
         c[batch, row, column] = tmp
 
 
-class NumbaCudaSeminar(NumbaCuda):
+class NumbaCudaSeminar(ThreadAnElement, NumbaCuda):
     """`numba_cuda_naive` is the same with a float32 sum. `block` is (rows, columns) of C."""
 
     family = "seminar, CUDA"
     after, adds = "", "as written: summed in float64; a warp touches 32 rows of A at once"
     function = _matmul
-    block_sides = 2
 
     def launch(self, shape: Shape) -> Launch:
-        rows, columns = thread_block(self.block)
-        return Launch((rows, columns), (ceil_div(shape.m, rows), ceil_div(shape.n, columns), shape.batch))
+        return super().launch(shape._replace(m=shape.n, n=shape.m))  # the grid's first side counts rows

@@ -1,15 +1,12 @@
 """Numba CUDA, shared-memory tiles as the seminar writes them: `shared_A[tx, ty]`, no guard where a tile overhangs."""
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 from numba import cuda, float32
 
-from mfulab.core.errors import UnsupportedError
-from mfulab.kernels.base import Launch, Shape, ceil_div
 from mfulab.kernels.devices import thread_block
-from mfulab.kernels.numba_cuda import NumbaCuda
+from mfulab.kernels.numba_cuda_seminar import NumbaCudaSeminar
 
 
 @functools.cache
@@ -37,24 +34,14 @@ def compiled(tile: int) -> Any:
     return matmul
 
 
-class NumbaCudaSeminarShared(NumbaCuda):
+class NumbaCudaSeminarShared(NumbaCudaSeminar):
     """Right where the sides are multiples of TILE alone. `block` is (TILE, TILE); `numba_cuda_shared` is corrected."""
 
-    family = "seminar, CUDA"
     after, adds = (
         "numba_cuda_seminar_transposed",
         "as written: tiles in shared memory, each filled by strided reads and without guards",
     )
-    block_sides = 2
-
-    def __init__(self, precision: str, block: Sequence[int] | None = None):
-        super().__init__(precision, block)
-        if self.block and self.block[0] != self.block[1]:
-            raise UnsupportedError(f"{self}: block={list(self.block)} must be square")
+    is_square = True
 
     def dispatcher(self) -> Any:
         return compiled(thread_block(self.block)[0])
-
-    def launch(self, shape: Shape) -> Launch:
-        rows, columns = thread_block(self.block)
-        return Launch((rows, columns), (ceil_div(shape.m, rows), ceil_div(shape.n, columns), shape.batch))

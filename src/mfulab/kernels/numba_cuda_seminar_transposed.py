@@ -4,9 +4,8 @@ from typing import Any
 
 from numba import cuda
 
-from mfulab.kernels.base import Launch, Shape, ceil_div
-from mfulab.kernels.devices import thread_block
-from mfulab.kernels.numba_cuda import NumbaCuda, device_array
+from mfulab.kernels.numba_cuda import device_array
+from mfulab.kernels.numba_cuda_seminar import NumbaCudaSeminar
 
 
 @cuda.jit
@@ -19,17 +18,11 @@ def _matmul(a, b_transposed, c):
         c[batch, row, column] = tmp
 
 
-class NumbaCudaSeminarTransposed(NumbaCuda):
+class NumbaCudaSeminarTransposed(NumbaCudaSeminar):
     """All threads of a warp share a column: they read one element of B either way. `numba_cuda_transposed` turns A."""
 
-    family = "seminar, CUDA"
     after, adds = "numba_cuda_seminar", "as written: B transposed, though a warp reads it at one place in any case"
     function = _matmul
-    block_sides = 2
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
         return device_array(a), device_array(b.transpose(1, 2).contiguous()), device_array(c)
-
-    def launch(self, shape: Shape) -> Launch:
-        rows, columns = thread_block(self.block)
-        return Launch((rows, columns), (ceil_div(shape.m, rows), ceil_div(shape.n, columns), shape.batch))

@@ -1,12 +1,11 @@
 """Numba CUDA, shared-memory tiles: each block loads a tile of A and of B once and reuses it TILE times."""
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 from numba import cuda, float32, float64
 
-from mfulab.core.errors import UnsupportedError
+from mfulab.kernels.base import ThreadAnElement
 from mfulab.kernels.devices import thread_block
 from mfulab.kernels.numba_cuda import NumbaCuda
 
@@ -38,17 +37,12 @@ def compiled(tile: int, real: Any) -> Any:
     return matmul
 
 
-class NumbaCudaShared(NumbaCuda):
+class NumbaCudaShared(ThreadAnElement, NumbaCuda):
     """Device memory is read a TILE-th as often as in the rung below. `block` is (TILE, TILE)."""
 
     after, adds = "numba_cuda_coalesced", "tiles in shared memory: a 32nd of the device-memory traffic"
     precisions = ("fp32", "fp64")
-    block_sides = 2
-
-    def __init__(self, precision: str, block: Sequence[int] | None = None):
-        super().__init__(precision, block)
-        if self.block and self.block[0] != self.block[1]:
-            raise UnsupportedError(f"{self}: block={list(self.block)} must be square")
+    is_square = True
 
     def dispatcher(self) -> Any:
         return compiled(thread_block(self.block)[0], float32 if self.precision == "fp32" else float64)

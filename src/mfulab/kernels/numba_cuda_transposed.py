@@ -4,9 +4,8 @@ from typing import Any
 
 from numba import cuda
 
-from mfulab.kernels.base import Launch, Shape, ceil_div
-from mfulab.kernels.devices import thread_block
-from mfulab.kernels.numba_cuda import NumbaCuda, device_array
+from mfulab.kernels.numba_cuda import device_array
+from mfulab.kernels.numba_cuda_naive import NumbaCudaNaive
 
 
 @cuda.jit
@@ -21,17 +20,11 @@ def _matmul(a_transposed, b, c):
         c[batch, row, column] = total
 
 
-class NumbaCudaTransposed(NumbaCuda):
+class NumbaCudaTransposed(NumbaCudaNaive):
     """Transposing A is not in the kernel's time, but in the end-to-end time. `block` is (rows, columns) of C."""
 
     after, adds = "numba_cuda_naive", "A transposed beforehand: the same threads now read it in one access"
-    precisions = ("fp32", "fp64")
     function = _matmul
-    block_sides = 2
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
         return device_array(a.transpose(1, 2).contiguous()), device_array(b), device_array(c)
-
-    def launch(self, shape: Shape) -> Launch:
-        rows, columns = thread_block(self.block)
-        return Launch((rows, columns), (ceil_div(shape.n, columns), ceil_div(shape.m, rows), shape.batch))

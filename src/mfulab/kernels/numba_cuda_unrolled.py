@@ -6,8 +6,8 @@ import numpy as np
 from numba import config, cuda, float32, uint32
 
 from mfulab.core.errors import UnsupportedError
-from mfulab.kernels.base import Launch, Shape, ceil_div
-from mfulab.kernels.numba_cuda import NumbaCuda, current_stream, device_array
+from mfulab.kernels.base import Shape
+from mfulab.kernels.numba_cuda import NumbaCuda, device_array
 
 TILE, DEPTH, RUN = uint32(128), uint32(8), uint32(8)
 COLUMNS = uint32(16)  # TILE // RUN
@@ -106,7 +106,7 @@ class NumbaCudaUnrolled(NumbaCuda):
 
     after = "numba_cuda_register"
     adds = "32-bit indices, unrolled inner loop, the next tile loads while this one is multiplied"
-    function = _matmul
+    function, side, threads = _matmul, int(TILE), int(THREADS)
 
     def require(self, device: str, shape: Shape) -> None:
         super().require(device, shape)
@@ -116,10 +116,3 @@ class NumbaCudaUnrolled(NumbaCuda):
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
         sides = tuple(np.uint32(side) for side in (a.shape[1], b.shape[2], a.shape[2]))
         return device_array(a.view(-1)), device_array(b.view(-1)), device_array(c.view(-1)), *sides
-
-    def launch(self, shape: Shape) -> Launch:
-        tile = int(TILE)
-        return Launch((int(THREADS),), (ceil_div(shape.n, tile), ceil_div(shape.m, tile), shape.batch))
-
-    def run(self, *operands: Any, launch: Launch) -> None:
-        _matmul[launch.grid, launch.block, current_stream()](*operands)

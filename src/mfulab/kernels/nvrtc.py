@@ -1,6 +1,7 @@
 """CUDA C to machine code by NVRTC, without needing a GPU: the code, and what ptxas says about registers and spills."""
 
 import functools
+import io
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,10 @@ def compile_source(name: str, arch: str, defines: tuple[tuple[str, str], ...] = 
 
     The target is machine code and not PTX: PTX of a newer compiler does not load on an older driver.
     """
-    Program, ProgramOptions = _cuda_core()  # noqa: N806
+    try:
+        from cuda.core import Program, ProgramOptions
+    except ImportError:
+        raise UnsupportedError("CUDA C needs NVRTC through cuda-core 0.5 or later: pip install mfulab[cuda]") from None
     options = ProgramOptions(
         name=name,
         arch=arch,
@@ -35,16 +39,17 @@ def compile_source(name: str, arch: str, defines: tuple[tuple[str, str], ...] = 
         include_path=[str(SOURCES), *_toolkit_headers()],
         ptxas_options=["-v"],
     )
-    log = _Log()
+    messages = io.StringIO()
     try:
-        code = Program((SOURCES / name).read_text(), "c++", options).compile("cubin", logs=log).code
+        code = Program((SOURCES / name).read_text(), "c++", options).compile("cubin", logs=messages).code
     except Exception as error:
         if "could not open source file" in str(error):
             raise UnsupportedError(
                 f"{name} needs CUDA's headers: pip install nvidia-cuda-crt nvidia-cuda-runtime"
             ) from error
         raise
-    return Compiled(bytes(code), parse_resources(log.text), log.text)
+    log = messages.getvalue().replace("\0", "")
+    return Compiled(bytes(code), parse_resources(log), log)
 
 
 def parse_resources(log: str) -> Resources:
@@ -61,24 +66,6 @@ def parse_resources(log: str) -> Resources:
         shared_memory_bytes=(number(r"(\d+) bytes smem") or 0) if registers is not None else None,
         spill_bytes=sum(spilled) if spilled else None,
     )
-
-
-class _Log:
-    """Stream that takes the compiler's messages."""
-
-    def __init__(self) -> None:
-        self.text = ""
-
-    def write(self, text: str) -> None:
-        self.text += text.rstrip("\0")
-
-
-def _cuda_core() -> tuple[type, type]:
-    try:
-        from cuda.core import Program, ProgramOptions
-    except ImportError:
-        raise UnsupportedError("CUDA C needs NVRTC through cuda-core 0.5 or later: pip install mfulab[cuda]") from None
-    return Program, ProgramOptions
 
 
 @functools.cache

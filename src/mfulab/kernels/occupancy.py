@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import prod
 
-from mfulab.kernels.base import Launch, Resources
+from mfulab.kernels.base import Launch, Resources, ceil_div
 
 WARP = 32
 REGISTER_UNIT = 256  # registers are given to a warp in units of this many
@@ -50,12 +50,9 @@ def occupancy_percent(resources: Resources, launch: Launch, sm: Multiprocessor |
 
 def resident_warps(resources: Resources, launch: Launch, sm: Multiprocessor) -> int:
     """Warps of as many blocks as fit by threads, blocks, registers and shared memory."""
-    warps = _up(resources.threads or prod(launch.block), WARP) // WARP
-    registers = _up((resources.registers or 1) * WARP, REGISTER_UNIT) * warps
-    shared = _up((resources.shared_memory_bytes or 0) + launch.shared_memory_bytes + SHARED_RESERVED, SHARED_UNIT)
+    warps = ceil_div(resources.threads or prod(launch.block), WARP)
+    registers = ceil_div((resources.registers or 1) * WARP, REGISTER_UNIT) * REGISTER_UNIT * warps
+    needed = (resources.shared_memory_bytes or 0) + launch.shared_memory_bytes + SHARED_RESERVED
+    shared = ceil_div(needed, SHARED_UNIT) * SHARED_UNIT
     blocks = min(sm.threads // WARP // warps, sm.blocks, sm.registers // registers, sm.shared_memory_bytes // shared)
     return blocks * warps
-
-
-def _up(value: int, unit: int) -> int:
-    return -(-value // unit) * unit

@@ -15,7 +15,7 @@ from mfulab.core.measurement import Measurement
 
 def _found() -> dict[str, Measurement]:
     names = [module.name for module in pkgutil.iter_modules(measurements.__path__) if module.ispkg]
-    each = [importlib.import_module(f"{measurements.__name__}.{name}").MEASUREMENT for name in names]
+    each = [importlib.import_module(f"mfulab.measurements.{name}").MEASUREMENT for name in names]
     return {measurement.step: measurement for measurement in sorted(each, key=lambda each: each.position)}
 
 

@@ -247,10 +247,9 @@ def change(
 
     Each change is a step, in points of MFU; `samples_per_s` is of one device.
     """
-    time_s = counted.batch_size / samples_per_s
 
     def mfu(now: Choices, peak_tflop_s: float) -> float:
-        return of_peak(flops(counted, now), time_s, peak_tflop_s) or 0.0  # a speed and a peak are above 0
+        return of_peak(flops(counted, now), counted.batch_size / samples_per_s, peak_tflop_s) or 0.0
 
     now, steps = OURS, {}
     for choice in ORDER:

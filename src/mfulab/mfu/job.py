@@ -5,13 +5,14 @@ MFU of the job = FLOPs of all ranks ÷ (slowest step × sum of their peaks).
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-from mfulab.mfu.utilization import of_peak, total
-from mfulab.tracing.ranks import waits
+from mfulab.core.columns import Rank
+from mfulab.mfu.utilization import of_peak, percent, total
 
 COLUMNS = ("job_ranks", "job_time_s", "job_mfu_percent", "job_slowest_rank", "transfer_percent", "waiting_percent")
 Row = Mapping[str, Any]
+Place = TypeVar("Place")  # a rank, or a device of one
 
 
 def joined(rows: Sequence[dict[str, Any]]) -> None:
@@ -26,13 +27,13 @@ def joined(rows: Sequence[dict[str, Any]]) -> None:
             row |= found
             if waited and row["window_s"]:
                 transfer, waiting = waited[_place(row)]
-                row["transfer_percent"] = 100 * transfer / 1e9 / row["window_s"]
-                row["waiting_percent"] = 100 * waiting / 1e9 / row["window_s"]
+                row["transfer_percent"] = percent(transfer / 1e9, row["window_s"])
+                row["waiting_percent"] = percent(waiting / 1e9, row["window_s"])
             if last is not None:
                 row["job_slowest_rank"] = last[0]
 
 
-RANK = ("rank", "time_ms", "mfu_percent", "memory_bytes", "communication_ms", "exposed_ms", "transfer_ms", "waiting_ms")
+RANK = tuple(Rank.model_fields)
 
 
 def rank_rows(row: Row) -> list[dict[str, Any]]:
@@ -71,11 +72,27 @@ def _place(row: Row) -> tuple[int, int]:
 
 def _of_job(ranks: Sequence[Row]) -> dict[str, Any]:
     slowest = max(ranks, key=lambda row: row["time_s"])
-    peaks = [row.get("peak_tflop_s") if row.get("mfu_percent") is not None else None for row in ranks]
-    flops = total(*(row.get("flops") for row in ranks))
+    peaks = total(*(row.get("peak_tflop_s") if row.get("mfu_percent") is not None else None for row in ranks))
     return {
         "job_ranks": len(ranks),
         "job_time_s": slowest["time_s"],
-        "job_mfu_percent": of_peak(flops, slowest["time_s"], total(*peaks)),
+        "job_mfu_percent": of_peak(total(*(row.get("flops") for row in ranks)), slowest["time_s"], peaks),
         "job_slowest_rank": slowest["rank"],
     }
+
+
+def waits(calls: Mapping[Place, Mapping[str, Sequence[int]]]) -> dict[Place, tuple[int, int]]:
+    """Transfer and waiting of each rank, ns, over the collectives that all ranks recorded equally often.
+
+    A collective ends on all ranks at about the same time, so the shortest is the transfer, and what a rank's own takes
+    beyond it is waiting. `calls` holds for each rank the ns of its collectives in order, by name.
+    """
+    first, *others = calls.values()
+    shared = [name for name in first if all(len(other.get(name, ())) == len(first[name]) for other in others)]
+    found = dict.fromkeys(calls, (0, 0))
+    for name in shared:
+        for times in zip(*(calls[rank][name] for rank in calls), strict=True):
+            transfer = min(times)
+            for rank, time in zip(calls, times, strict=True):
+                found[rank] = (found[rank][0] + transfer, found[rank][1] + time - transfer)
+    return found if shared else {}

@@ -13,7 +13,7 @@ from mfulab.device.peaks import UNITS, peak
 from mfulab.flops.memory import training_memory
 from mfulab.mfu.decoders import work_of
 from mfulab.mfu.models import model_config
-from mfulab.mfu.utilization import of_peak
+from mfulab.mfu.utilization import TERA, of_peak
 from mfulab.mfu.work import Mode, Work
 
 EVENLY = "Experts: read as often as tokens choose them if routed evenly at random, E·(1 - (1 - k/E)^tokens) of E."
@@ -128,8 +128,8 @@ def expected(
         flops=flops,
         products_s=products_s,
         others_s=others_s if whole else None,
-        mfu_percent=of_peak(flops, products_s, peak_flop_s, 1) or 0.0,  # products take time
-        unfused_mfu_percent=of_peak(flops, products_s + others_s, peak_flop_s, 1) if whole else None,
+        mfu_percent=of_peak(flops, products_s, peak_flop_s / TERA) or 0.0,
+        unfused_mfu_percent=of_peak(flops, products_s + others_s, peak_flop_s / TERA) if whole else None,
         compute_bound_percent=100 * min(1.0, by_compute_s / products_s),  # sums in two orders
         tokens_per_s=counted.tokens / products_s,
         memory_bytes=needed,

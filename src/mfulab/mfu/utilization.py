@@ -43,13 +43,12 @@ def percent(part: float | None, whole: float | None) -> float | None:
     return product(100, ratio(part, whole))
 
 
-def of_peak(work: float | None, seconds: float | None, peak: float | None, unit: float = TERA) -> float | None:
-    """100 · work ÷ seconds ÷ peak: MFU, HFU and MBU, wherever one is formed.
+def of_peak(flops: float | None, seconds: float | None, peak_tflop_s: float | None) -> float | None:
+    """FLOPs ÷ seconds ÷ peak in percent: MFU of the FLOPs that a model needs, HFU of those that ran.
 
-    `peak` is in `unit`s of work a second: TFLOP/s where not given. FLOPs in several formats are given as the seconds
-    that they take at their own peaks, with 1 for both. None as in `ratio`.
+    Chowdhery et al. 2022, PaLM, appendix B. Every MFU of this project is formed here. None as in `ratio`.
     """
-    return percent(ratio(ratio(work, seconds), unit), peak)
+    return percent(tflop_s(flops, seconds), peak_tflop_s)
 
 
 Measure = Sequence[float | None]  # (value, low, high)
@@ -119,23 +118,19 @@ def utilization(
     executed_peak = _denominators(compute if executed_compute is None else executed_compute, clock_mhz)[basis]
     peak_tflop_s = denominators[basis]
     bandwidth = memory.get("computed_gb_s" if basis == "spec" else "measured_gb_s")
-
-    def mfu(counted: float | None, seconds: float | None, peak: float | None = peak_tflop_s) -> float | None:
-        return of_peak(counted, seconds, peak)
-
     low_s, high_s = interval_s
     measured = [compute.get(name) for name in CEILING] if basis == "measured" else [peak_tflop_s, None, None]
-    bounds = quotient_interval(mfu(flops, time_s), denominators=[(time_s, low_s, high_s), measured])
+    bounds = quotient_interval(of_peak(flops, time_s, peak_tflop_s), denominators=[(time_s, low_s, high_s), measured])
     return {
         "tflop_s": tflop_s(flops, time_s),
-        **{f"mfu_{name}_percent": mfu(flops, time_s, peak) for name, peak in denominators.items()},
-        "mfu_percent": mfu(flops, time_s),
+        **{f"mfu_{name}_percent": of_peak(flops, time_s, peak) for name, peak in denominators.items()},
+        "mfu_percent": of_peak(flops, time_s, peak_tflop_s),
         "mfu_basis": basis if peak_tflop_s is not None else None,
         "mfu_ci_low_percent": bounds[0],
         "mfu_ci_high_percent": bounds[1],
-        "mfu_causal_percent": mfu(causal_flops, time_s),
-        "hfu_percent": mfu(executed_flops, time_s, executed_peak),
-        "mbu_percent": of_peak(read_bytes, time_s, bandwidth, GIGA),
+        "mfu_causal_percent": of_peak(causal_flops, time_s, peak_tflop_s),
+        "hfu_percent": of_peak(executed_flops, time_s, executed_peak),
+        "mbu_percent": percent(ratio(ratio(read_bytes, time_s), GIGA), bandwidth),
     }
 
 

@@ -80,17 +80,12 @@ def build(config: ModelConfig) -> torch.nn.Module:
         raise ModelError(f"model._target_={config.target} with arguments {config.arguments}: {error}") from error
     if not isinstance(model, torch.nn.Module):
         raise ModelError(f"model._target_={config.target}: returned a {type(model).__name__}, not a torch.nn.Module")
-    _give_lazy_parameters_their_shapes(model, config)
+    if any(isinstance(parameter, UninitializedParameter) for parameter in model.parameters()):
+        with torch.no_grad():  # a layer such as LazyLinear waits for a forward pass to know its parameters
+            model(make_batch(config, 2, device=torch.get_default_device()).inputs)
     if config.pruning != "none":
         prune(model, config)
     return model.train()
-
-
-def _give_lazy_parameters_their_shapes(model: torch.nn.Module, config: ModelConfig) -> None:
-    """One forward pass of two samples where a layer such as LazyLinear waits for it to know its parameters."""
-    if any(isinstance(parameter, UninitializedParameter) for parameter in model.parameters()):
-        with torch.no_grad():
-            model(make_batch(config, 2, device=torch.get_default_device()).inputs)
 
 
 def make_batch(

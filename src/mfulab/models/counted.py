@@ -68,17 +68,20 @@ def count_model(
         UnsupportedError: it cannot decode, or has no blocks to recompute.
         CountError: its step fails in all three ways.
     """
-    failures: list[str] = []
+    failures: dict[str, str] = {}
     for means in get_args(Means):
+        message = "; ".join(f"not on {where}: {reason}" for where, reason in failures.items())
         try:
-            return _count(config, batch_size, sequence_length, checkpointing, mode, means, "; ".join(failures))
+            return _count(config, batch_size, sequence_length, checkpointing, mode, means, message)
         except (ModelError, UnsupportedError):
             raise
         except Exception as error:
-            failures.append(f"not on {_WORDS[means]}: {_first_line(error)}")
+            failures[_WORDS[means]] = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    same = set(failures.values())
+    reasons = same.pop().rstrip(".") if len(same) == 1 else "; ".join(f"not on {a}: {b}" for a, b in failures.items())
     shape = [batch_size, *(config.input_shape or [sequence_length or config.sequence_length or 1])]
     raise CountError(
-        f"model={config.name} cannot be counted with an input of shape {shape}. {_sentence(failures)}. "
+        f"model={config.name} cannot be counted with an input of shape {shape}. {reasons}. "
         "Set model.input_shape, or model.sequence_length and model.vocabulary_size, to what its forward takes as its "
         "only argument; or wrap it in a module that makes its other inputs; or count a step that really runs, inside "
         "mfulab.measure or mfulab.flops.OperatorCounter."
@@ -95,7 +98,10 @@ def _count(
     message: str,
 ) -> ModelCount:
     if means == "cpu":
-        _refuse_what_does_not_fit(config)
+        with _tensors("meta"):
+            needed = 2 * sum(parameter.numel() * parameter.element_size() for parameter in build(config).parameters())
+        if needed > (available := psutil.virtual_memory().available):
+            raise MemoryError(f"weights and gradients need {needed / 1e9:.1f} GB and {available / 1e9:.1f} GB are free")
     fused, training = means != "cpu", mode == "training"
     with _tensors(means) as device, torch.set_grad_enabled(training):
         model = build(config).train(training)
@@ -137,24 +143,6 @@ def _tensors(means: Means) -> Iterator[str]:
         if means == "meta":
             modes.enter_context(KnownValues())
         yield device
-
-
-def _refuse_what_does_not_fit(config: ModelConfig) -> None:
-    with _tensors("meta"):
-        needed = 2 * sum(parameter.numel() * parameter.element_size() for parameter in build(config).parameters())
-    available = psutil.virtual_memory().available
-    if needed > available:
-        raise MemoryError(f"weights and gradients need {needed / 1e9:.1f} GB and {available / 1e9:.1f} GB are free")
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
-
-
-def _sentence(failures: list[str]) -> str:
-    reasons = {failure.split(": ", 1)[1] for failure in failures}
-    return reasons.pop().rstrip(".") if len(reasons) == 1 else "; ".join(failures)
 
 
 def looked_up_parameters(model: torch.nn.Module) -> int:

@@ -6,19 +6,20 @@ from torch.nn.functional import interpolate, pad, scaled_dot_product_attention, 
 
 
 class ResidualBlock(nn.Module):
-    """Two 3 × 3 convolutions, the time's embedding between them."""
+    """Two 3 × 3 convolutions, the time's embedding between them, and attention where an image is small enough."""
 
-    def __init__(self, into: int, out: int, time_width: int, dropout: float) -> None:
+    def __init__(self, into: int, out: int, time_width: int, dropout: float, attends: bool) -> None:
         super().__init__()
         self.first_norm, self.first = nn.GroupNorm(32, into, eps=1e-6), nn.Conv2d(into, out, 3, padding=1)
         self.time = nn.Linear(time_width, out)
         self.second_norm, self.second = nn.GroupNorm(32, out, eps=1e-6), nn.Conv2d(out, out, 3, padding=1)
         self.dropout = nn.Dropout(dropout)
         self.shortcut = nn.Conv2d(into, out, 1) if into != out else nn.Identity()
+        self.attention = Attention(out) if attends else nn.Identity()
 
     def forward(self, x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
         hidden = self.first(silu(self.first_norm(x))) + self.time(silu(time))[:, :, None, None]
-        return self.shortcut(x) + self.second(self.dropout(silu(self.second_norm(hidden))))
+        return self.attention(self.shortcut(x) + self.second(self.dropout(silu(self.second_norm(hidden)))))
 
 
 class Attention(nn.Module):
@@ -34,18 +35,6 @@ class Attention(nn.Module):
         heads = [layer(hidden).flatten(2).mT[:, None] for layer in (self.query, self.key, self.value)]
         attended = scaled_dot_product_attention(*heads)[:, 0].mT.reshape(x.shape)
         return x + self.out(attended)
-
-
-class Stage(nn.Module):
-    """A residual block, and attention where an image is small enough for it."""
-
-    def __init__(self, block: ResidualBlock, attention: Attention | None) -> None:
-        super().__init__()
-        self.block, self.attention = block, attention
-
-    def forward(self, x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
-        hidden = self.block(x, time)
-        return hidden if self.attention is None else self.attention(hidden)
 
 
 class UNet(nn.Module):
@@ -68,8 +57,8 @@ class UNet(nn.Module):
         self.time = nn.Sequential(nn.Linear(width, time_width), nn.SiLU(), nn.Linear(time_width, time_width))
         self.first = nn.Conv2d(3, width, 3, padding=1)
 
-        def stage(into: int, out: int, has_attention: bool) -> Stage:
-            return Stage(ResidualBlock(into, out, time_width, dropout), Attention(out) if has_attention else None)
+        def stage(into: int, out: int, attends: bool) -> ResidualBlock:
+            return ResidualBlock(into, out, time_width, dropout, attends)
 
         self.down, self.shrink = nn.ModuleList(), nn.ModuleList()
         self.up, self.grow = nn.ModuleList(), nn.ModuleList()

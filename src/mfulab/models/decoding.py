@@ -15,11 +15,7 @@ def prefiller(model: torch.nn.Module, tokens: torch.Tensor, call: Callable[..., 
     Arguments, result and errors are `decoder`'s.
     """
     only_last = _cached(model)
-
-    def step() -> Any:
-        return call(tokens, use_cache=True, **only_last)
-
-    return step
+    return lambda: call(tokens, use_cache=True, **only_last)
 
 
 def _cached(model: torch.nn.Module) -> dict[str, int]:

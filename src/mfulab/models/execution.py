@@ -6,6 +6,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -30,15 +31,11 @@ CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # torch and Triton loo
 @contextlib.contextmanager
 def empty_cache() -> Iterator[None]:
     """Hides what earlier processes compiled: with it, compile time would tell which run came first."""
-    before = {name: os.environ.get(name) for name in CACHES}
-    with tempfile.TemporaryDirectory(prefix="mfulab_compiled_", ignore_cleanup_errors=True) as folder:
-        os.environ.update({name: f"{folder}/{name.lower()}" for name in CACHES})
-        try:
-            yield
-        finally:
-            for name, value in before.items():
-                os.environ.pop(name, None)
-                os.environ.update({name: value} if value is not None else {})
+    with (
+        tempfile.TemporaryDirectory(prefix="mfulab_compiled_", ignore_cleanup_errors=True) as folder,
+        patch.dict(os.environ, {name: f"{folder}/{name.lower()}" for name in CACHES}),
+    ):
+        yield
 
 
 def arrange(model: torch.nn.Module, batch: Batch, execution: ExecutionConfig) -> tuple[torch.nn.Module, Batch]:
@@ -59,8 +56,15 @@ def issue(model: torch.nn.Module, batch: Batch, execution: ExecutionConfig) -> C
     Raises UnsupportedError if the model cannot be traced or scripted; its calls do, where the attention that was asked
     for cannot be computed.
     """
-    issued = _issue(model, batch, execution)
-    return issued if execution.attention == "default" else _attending(issued, execution)
+    call: Callable[..., Any] = model
+    match execution.mode:
+        case "trace":
+            call = _torchscript(lambda: torch.jit.trace(LogitsOnly(model), (batch.inputs,), check_trace=False), "trace")
+        case "script":
+            call = _torchscript(lambda: torch.jit.script(model), "script")
+        case "compile":
+            call = _compiled(torch.compile(model, mode=execution.compile_mode, dynamic=execution.dynamic))
+    return call if execution.attention == "default" else _attending(call, execution)
 
 
 def _attending(call: Callable[..., Any], execution: ExecutionConfig) -> Callable[..., Any]:
@@ -78,17 +82,6 @@ def _attending(call: Callable[..., Any], execution: ExecutionConfig) -> Callable
             raise UnsupportedError(reason) from error
 
     return attend
-
-
-def _issue(model: torch.nn.Module, batch: Batch, execution: ExecutionConfig) -> Callable[..., Any]:
-    match execution.mode:
-        case "trace":
-            return _torchscript(lambda: torch.jit.trace(LogitsOnly(model), (batch.inputs,), check_trace=False), "trace")
-        case "script":
-            return _torchscript(lambda: torch.jit.script(model), "script")
-        case "compile":
-            return _compiled(torch.compile(model, mode=execution.compile_mode, dynamic=execution.dynamic))
-    return model
 
 
 def _compiled(call: Callable[..., Any]) -> Callable[..., Any]:

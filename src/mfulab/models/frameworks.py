@@ -5,6 +5,7 @@ last; ONNX Runtime gets what torch exports. A step takes and gives torch tensors
 """
 
 import importlib
+import logging
 from collections.abc import Callable
 
 import torch
@@ -13,7 +14,7 @@ from torch import nn
 from mfulab.core.errors import UnsupportedError
 from mfulab.device.cpu import usable_cores
 from mfulab.measurements.profile_step import ProfileStepConfig
-from mfulab.models.build import Batch
+from mfulab.models.build import Batch, LogitsOnly
 from mfulab.models.framework_layers import channels_last, layers_of
 
 PACKAGES = {
@@ -51,9 +52,18 @@ def make_step(
     _require(config, device)
     threads = torch.get_num_threads()
     if mode == "onnxruntime":
-        from mfulab.models.framework_onnx import inference_step
+        import onnxruntime
 
-        return inference_step(model, batch.inputs, threads)
+        logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it names packages that are not needed here
+        # The graph that torch exports: no Python of the model is left in it.
+        exported = torch.onnx.export(LogitsOnly(model).eval(), (batch.inputs,), dynamo=True, verbose=False)
+        assert exported is not None  # only an export to a file gives nothing
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        graph = exported.model_proto.SerializeToString()
+        session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+        given = {session.get_inputs()[0].name: batch.inputs.numpy()}
+        return lambda: torch.from_numpy(session.run(None, given)[0])
     layers, images = layers_of(model, batch.inputs), channels_last(batch.inputs)
     targets = batch.targets.numpy()
     if mode == "jax":
@@ -79,9 +89,7 @@ def _require(config: ProfileStepConfig, device: torch.device) -> None:
         raise UnsupportedError(f"execution={mode} has fp32 alone, not precision={precision.name}")
     if workload.mode not in ("training", "inference") or (mode == "onnxruntime" and workload.mode == "training"):
         raise UnsupportedError(f"execution={mode} has no workload.mode={workload.mode}")
-    if (
-        mode == "jax" and (config.device.threads or usable_cores()) < usable_cores()
-    ):  # XLA has no number of threads to set
+    if mode == "jax" and (config.device.threads or usable_cores()) < usable_cores():  # XLA's threads cannot be set
         raise UnsupportedError(
             f"execution=jax computes with all cores, not with device.threads={config.device.threads}"
         )

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from mfulab.models.busy import CLOCKS_PER_MS, spin
+from mfulab.timing.clocks import clock_for
 
 SIDE = {"cpu": 512, "cuda": 4096}  # of the matmuls: a few milliseconds, and large enough to fill the device
 COPIED_BYTES = 64 << 20
@@ -115,11 +116,11 @@ class Loader:
 
     def _finished(self, work: Callable[[], Any]) -> Callable[[], Any]:
         """The work with a wait for the device, so that the host's clock knows when it ended; called once."""
+        clock = clock_for(self.device)
 
         def waited() -> None:
             work()
-            if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)
+            clock.synchronise()
 
         waited()
         return waited

@@ -1,11 +1,10 @@
-"""Data parallelism: one model in several processes, what each sends, and numbers that all of them agree on."""
+"""Data parallelism: one model in several processes, and what each of them should send."""
 
 import math
 import os
 import time
 from collections.abc import Callable
 
-import psutil
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -14,16 +13,13 @@ from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import DeviceConfig, ParallelConfig
 from mfulab.device.cpu import usable_cores
 from mfulab.device.identity import cuda_devices
-from mfulab.device.samplers.reading import Reading
+from mfulab.device.samplers.network import INTERFACE, LOOPBACK
 from mfulab.flops.parallel import all_gather_bytes, all_reduce_bytes
 from mfulab.models.build import outermost_blocks
 
 # What the rank that is slowed on purpose sleeps in a step: more than ranks differ by on their own.
 SLOWED_SHARE, SLOWED_S = 0.3, 0.02  # of its step without the sleep, at least so many seconds
-LOOPBACK = "lo"
-INTERFACE = "GLOO_SOCKET_IFNAME"  # gloo's own variable
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-PASSES = 3  # over which the least traffic is taken: other programs only add to it
 
 
 def threads_per_rank(parallel: ParallelConfig, device: DeviceConfig) -> int:
@@ -118,28 +114,3 @@ def slowed(fetch: Callable[[], None], parallel: ParallelConfig) -> Callable[[], 
         fetch()
 
     return late
-
-
-def agreed(value: float) -> float:
-    """The largest of all processes' values; the value itself without others."""
-    if not dist.is_initialized():
-        return value
-    shared = torch.tensor(value, dtype=torch.float64, device="cuda" if dist.get_backend() == "nccl" else "cpu")
-    dist.all_reduce(shared, dist.ReduceOp.MAX)
-    return float(shared)
-
-
-def sent_bytes(step: Callable[[], object], steps: int) -> Reading:
-    """Bytes that each process sends in a step, as the loopback counted those of all of them."""
-    source = f"counter of the interface {LOOPBACK}, {steps} steps"
-    if dist.get_backend() != "gloo" or os.environ.get(INTERFACE) != LOOPBACK:
-        return Reading(None, "B", source, reason="only gloo's traffic over the loopback is counted")
-    found = []
-    for _ in range(PASSES):
-        dist.barrier()
-        before = psutil.net_io_counters(pernic=True)[LOOPBACK].bytes_sent
-        for _ in range(steps):
-            step()
-        dist.barrier()
-        found.append(psutil.net_io_counters(pernic=True)[LOOPBACK].bytes_sent - before)
-    return Reading(min(found) / steps / dist.get_world_size(), "B", source)

@@ -29,8 +29,14 @@ def prune(model: nn.Module, config: ModelConfig) -> None:
         UnsupportedError: the model has no layer that this could prune.
     """
     if config.pruning == "structured":
-        if not _take_units_out(model, config.pruned_share):
+        pairs = list(_pairs(model))
+        if not pairs:
             raise UnsupportedError("model.pruning=structured: no two linear layers follow one another in a Sequential")
+        for parent, (first, one), (second, other) in pairs:  # the weakest outputs of the first go out of both
+            left = max(1, one.out_features - round(config.pruned_share * one.out_features))
+            kept = one.weight.norm(dim=1).topk(left).indices.sort().values
+            parent[first] = _layer(one.weight[kept], None if one.bias is None else one.bias[kept])
+            parent[second] = _layer(other.weight[:, kept], other.bias)
         return
     layers = [each for each in model.modules() if isinstance(each, nn.Linear)]
     if not layers:
@@ -41,17 +47,11 @@ def prune(model: nn.Module, config: ModelConfig) -> None:
                 least = weight.abs().flatten().topk(round(config.pruned_share * weight.numel()), largest=False).indices
                 weight.view(-1)[least] = 0
             else:
-                weight[:] = _two_of_four(weight)
-
-
-def _two_of_four(weight: torch.Tensor) -> torch.Tensor:
-    """The two largest of each four weights in a row, the others zero."""
-    rows, features = weight.shape
-    if features % 4:
-        raise UnsupportedError(f"model.pruning=two_of_four: {features} inputs of a layer are no groups of four")
-    groups = weight.reshape(rows, -1, 4)
-    kept = torch.zeros_like(groups).scatter_(-1, groups.abs().topk(2).indices, 1)
-    return (groups * kept).reshape(rows, features)
+                if weight.shape[1] % 4:
+                    reason = f"{weight.shape[1]} inputs of a layer are no groups of four"
+                    raise UnsupportedError(f"model.pruning=two_of_four: {reason}")
+                groups = weight.view(len(weight), -1, 4)
+                groups.scatter_(-1, groups.abs().topk(2, largest=False).indices, 0)
 
 
 def compress(model: nn.Module) -> None:
@@ -67,17 +67,6 @@ def compress(model: nn.Module) -> None:
         if weight.dtype not in (torch.float16, torch.bfloat16):
             raise UnsupportedError(f"model.pruning=two_of_four: multiplies fp16 and bf16, not {weight.dtype}")
         layer.weight = nn.Parameter(torch.sparse.to_sparse_semi_structured(weight), requires_grad=False)
-
-
-def _take_units_out(model: nn.Module, share: float) -> int:
-    """Takes the weakest outputs of each first of two layers out of both; how many pairs there were."""
-    pairs = list(_pairs(model))
-    for parent, (first, one), (second, other) in pairs:
-        left = max(1, one.out_features - round(share * one.out_features))
-        kept = one.weight.norm(dim=1).topk(left).indices.sort().values
-        parent[first] = _layer(one.weight[kept], None if one.bias is None else one.bias[kept])
-        parent[second] = _layer(other.weight[:, kept], other.bias)
-    return len(pairs)
 
 
 Placed = tuple[int, nn.Linear]

@@ -2,14 +2,17 @@
 
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import nn
+from torch.ao.quantization.observer import MinMaxObserver
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import ExecutionConfig, PrecisionConfig
 from mfulab.models.build import Batch, first_tensor
 
+Ranges = tuple[MinMaxObserver, MinMaxObserver]
 GROUP = 32  # weights that share a scale in 4 bits
 LEVELS = 127  # of a signed byte, to either side
 
@@ -86,57 +89,44 @@ def _replaced(model: nn.Module, batch: Batch, kind: str) -> torch.Tensor:
     layers = list(_linear_layers(model))
     if not layers:
         raise UnsupportedError(f"execution.quantisation={kind}: this model has no linear layer")
-    for parent, name, layer in layers:
+    ranges = [(MinMaxObserver(), MinMaxObserver()) for _ in layers]
+    hooks = []
+    for (parent, name, layer), seen in zip(layers, ranges, strict=True):
         setattr(parent, name, layer)
-    ranges = {id(layer): _Range(layer) for _, _, layer in layers}
+        if kind == "static_int8":
+            hooks.append(layer.register_forward_hook(partial(_look, seen)))
     with torch.no_grad():
         exact = first_tensor(model(batch.inputs)).float()
-        for parent, name, layer in layers:
-            seen = ranges[id(layer)].close()
+        for (parent, name, layer), seen in zip(layers, ranges, strict=True):
             setattr(parent, name, _quantised(layer, kind, seen))
+    for hook in hooks:
+        hook.remove()
     return exact
 
 
-class _Range:
-    """The smallest and largest value that go into a layer and come out of it, while it is open."""
-
-    def __init__(self, layer: nn.Linear) -> None:
-        self.inputs, self.outputs = (0.0, 0.0), (0.0, 0.0)
-        self._hook = layer.register_forward_hook(self._look)
-
-    def _look(self, layer: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
-        self.inputs = _widened(self.inputs, inputs[0])
-        self.outputs = _widened(self.outputs, output)
-
-    def close(self) -> "_Range":
-        self._hook.remove()
-        return self
+def _look(seen: Ranges, layer: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+    """Widens the ranges of what goes into a layer and of what comes out of it."""
+    seen[0](inputs[0])
+    seen[1](output)
 
 
-def _widened(known: tuple[float, float], values: torch.Tensor) -> tuple[float, float]:
-    low, high = torch.aminmax(values.detach())
-    return min(known[0], float(low)), max(known[1], float(high))
-
-
-def _quantised(layer: nn.Linear, kind: str, seen: _Range) -> QuantisedLinear:
+def _quantised(layer: nn.Linear, kind: str, seen: Ranges) -> QuantisedLinear:
     weight, bias = layer.weight.detach().contiguous(), layer.bias
-    if kind == "weight_int4":
-        multiply, size = _four_bits(weight)
-    elif kind == "weight_int8":
-        exact = weight.float()  # a quotient of 16-bit numbers may round up to 128
-        exact_scales = exact.abs().amax(1).clamp(min=1e-12) / LEVELS
-        whole, scales = (exact / exact_scales[:, None]).round().to(torch.int8), exact_scales.to(weight.dtype)
-
-        def multiply(rows: torch.Tensor) -> torch.Tensor:
-            return torch._weight_int8pack_mm(rows, whole, scales)
-
-        size = whole.numel() + scales.numel() * scales.element_size()
-    else:
+    if kind.endswith("c_int8"):
         return QuantisedLinear(layer, _integer_product(weight, bias, kind, seen), weight.numel() + 4 * len(weight))
+    multiply, size = (_four_bits if kind == "weight_int4" else _eight_bits)(weight)
     if bias is None:
         return QuantisedLinear(layer, multiply, size)
-    size += bias.numel() * bias.element_size()
-    return QuantisedLinear(layer, lambda rows: multiply(rows) + bias, size)
+    return QuantisedLinear(layer, lambda rows: multiply(rows) + bias, size + bias.numel() * bias.element_size())
+
+
+def _eight_bits(weight: torch.Tensor) -> tuple[Callable[[torch.Tensor], torch.Tensor], int]:
+    """Weights in 8 bits with a scale an output."""
+    exact = weight.float()  # a quotient of 16-bit numbers may round up to 128
+    exact_scales = exact.abs().amax(1).clamp(min=1e-12) / LEVELS
+    whole, scales = (exact / exact_scales[:, None]).round().to(torch.int8), exact_scales.to(weight.dtype)
+    size = whole.numel() + scales.numel() * scales.element_size()
+    return lambda rows: torch._weight_int8pack_mm(rows, whole, scales), size
 
 
 def _four_bits(weight: torch.Tensor) -> tuple[Callable[[torch.Tensor], torch.Tensor], int]:
@@ -155,14 +145,14 @@ def _four_bits(weight: torch.Tensor) -> tuple[Callable[[torch.Tensor], torch.Ten
     packed = torch._ops.ops.aten._convert_weight_to_int4pack_for_cpu(whole, 1)
     scales = torch.stack([scale, low + 8 * scale], -1).transpose(0, 1).contiguous().to(weight.dtype)
 
-    def multiply(rows: torch.Tensor) -> torch.Tensor:
-        return torch._ops.ops.aten._weight_int4pack_mm_for_cpu(rows, packed, GROUP, scales)[:, :outputs]
-
-    return multiply, packed.numel() + scales.numel() * scales.element_size()
+    product = torch._ops.ops.aten._weight_int4pack_mm_for_cpu
+    return lambda rows: product(rows, packed, GROUP, scales)[
+        :, :outputs
+    ], packed.numel() + scales.numel() * scales.element_size()
 
 
 def _integer_product(
-    weight: torch.Tensor, bias: torch.Tensor | None, kind: str, seen: _Range
+    weight: torch.Tensor, bias: torch.Tensor | None, kind: str, seen: Ranges
 ) -> Callable[[torch.Tensor], torch.Tensor]:
     """Weights and activations in 8 bits; the activations' range found in each call (dynamic) or beforehand (static)."""
     scales = weight.abs().amax(1).clamp(min=1e-12) / LEVELS
@@ -172,7 +162,7 @@ def _integer_product(
         packed = torch.ops.quantized.linear_prepack(whole, bias)
     if kind == "dynamic_int8":
         return lambda rows: torch.ops.quantized.linear_dynamic(rows, packed, reduce_range=True)
-    (scale, zero), (out_scale, out_zero) = _affine(*seen.inputs), _affine(*seen.outputs)
+    (scale, zero), (out_scale, out_zero) = map(_affine, seen)
 
     def multiply(rows: torch.Tensor) -> torch.Tensor:
         quantised = torch.quantize_per_tensor(rows, scale, zero, torch.quint8)
@@ -181,8 +171,9 @@ def _integer_product(
     return multiply
 
 
-def _affine(low: float, high: float) -> tuple[float, int]:
+def _affine(seen: MinMaxObserver) -> tuple[float, int]:
     """Scale and zero point of a byte; 7 bits of inputs, as a CPU without VNNI adds pairs of products in 16 bits."""
+    low, high = min(0.0, float(seen.min_val)), max(0.0, float(seen.max_val))
     scale = max(high - low, 1e-12) / LEVELS
     return scale, min(LEVELS, max(0, round(-low / scale)))
 
@@ -195,8 +186,11 @@ def _by_torchao(model: nn.Module, batch: Batch, kind: str) -> tuple[nn.Module, t
         raise UnsupportedError(
             f"execution.quantisation={kind}: on a GPU torchao does it; pip install torchao"
         ) from error
-    names = {"dynamic_int8": "Int8DynamicActivationInt8WeightConfig", "weight_int8": "Int8WeightOnlyConfig"}
-    names["weight_int4"] = "Int4WeightOnlyConfig"
+    names = {
+        "dynamic_int8": "Int8DynamicActivationInt8WeightConfig",
+        "weight_int8": "Int8WeightOnlyConfig",
+        "weight_int4": "Int4WeightOnlyConfig",
+    }
     if kind not in names:
         raise UnsupportedError(f"execution.quantisation={kind}: torchao has no such scheme for a GPU; dynamic_int8 has")
     for parent, name, layer in list(_linear_layers(model)):

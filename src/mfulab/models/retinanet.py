@@ -96,26 +96,19 @@ class RetinaNet(nn.Module):
         self.scores, self.boxes = _head(channels, anchors * classes), _head(channels, anchors * 4)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        levels = self._pyramid(self._features(images))
-        scores = torch.cat([self._by_anchor(self.scores(level), self.classes) for level in levels], dim=1)
-        boxes = torch.cat([self._by_anchor(self.boxes(level), 4) for level in levels], dim=1)
-        return torch.cat([scores, boxes], dim=-1)
-
-    def _features(self, images: torch.Tensor) -> list[torch.Tensor]:
         found, features = [], self.stem(images)
         for stage in self.stages:
             features = stage(features)
             found.append(features)
-        return found[1:]
-
-    def _pyramid(self, features: list[torch.Tensor]) -> list[torch.Tensor]:
-        inner = [lateral(level) for lateral, level in zip(self.lateral, features, strict=True)]
+        inner = [lateral(level) for lateral, level in zip(self.lateral, found[1:], strict=True)]
         for fine in (1, 0):
             inner[fine] = inner[fine] + functional.interpolate(inner[fine + 1], size=inner[fine].shape[-2:])
         levels = [smooth(level) for smooth, level in zip(self.smooth, inner, strict=True)]
         levels.append(self.coarser[0](levels[-1]))
         levels.append(self.coarser[1](torch.relu(levels[-1])))
-        return levels
+        scores = torch.cat([self._by_anchor(self.scores(level), self.classes) for level in levels], dim=1)
+        boxes = torch.cat([self._by_anchor(self.boxes(level), 4) for level in levels], dim=1)
+        return torch.cat([scores, boxes], dim=-1)
 
     @staticmethod
     def _by_anchor(output: torch.Tensor, values: int) -> torch.Tensor:

@@ -5,17 +5,17 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import yaml
 from hydra.core.override_parser.types import Override
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError, create_model
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 
 from mfulab.core.errors import ConfigurationError, unknown
 from mfulab.core.files import UnreadableError, read_text
-from mfulab.core.groups import SLUG, Closed
-from mfulab.core.replicates import MOST_REPLICATES
 from mfulab.measurements.registry import MEASUREMENTS
+from mfulab.planning.keys import Experiment, choices, group_model, groups
 from mfulab.planning.overrides import OPEN, put
 
 MOST = 100_000  # values of one key, and runs of one step: more is a mistake
@@ -23,45 +23,6 @@ PACKAGE = re.compile(r"^#\s*@package\s+_global_\s*$", re.MULTILINE)
 SHOWN = 80  # characters of a value in a message
 
 
-class Report(Closed):
-    """Options of the report; no run reads them."""
-
-    language: str
-    rows: str
-
-
-class Asked(Closed):
-    """Options of planning itself."""
-
-    steps: list[str]
-    hardware: Annotated[str, Field(pattern=f"^{SLUG}$")] | None = Field(
-        description="the device's slug, as its folder in results/ is called: letters a to z, digits and hyphens"
-    )
-    replicates: Annotated[int, Field(ge=1, le=MOST_REPLICATES)] | None = Field(
-        description=f"processes that measure each run, a whole number from 1 to {MOST_REPLICATES}"
-    )
-    ceiling_replicates: Annotated[int, Field(ge=1, le=MOST_REPLICATES)] | None = Field(
-        description=f"processes that measure each ceiling, a whole number from 1 to {MOST_REPLICATES}"
-    )
-    budget_min: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
-        None, description="minutes of wall time of the whole sweep"
-    )
-    trace: str | None = Field(None, description="a file of torch.profiler, a folder of them or a glob")
-    report: Report
-    exclude: list[dict[str, Any]]
-
-
-# Every key of a composed experiment, whether one of its steps reads the key or not.
-Experiment = create_model(
-    "Experiment",
-    __base__=Asked,
-    **{
-        name: (field.annotation, field)
-        for each in MEASUREMENTS.values()
-        for name, field in each.config.model_fields.items()
-        if name not in ("ceiling", "trace")
-    },
-)  # type: ignore[call-overload]
 # Keys with one value for all runs.
 ONE = (
     "steps",
@@ -73,6 +34,8 @@ ONE = (
     "device",
     "device.name",
     "device.type",
+    "report.language",
+    "report.rows",
 )
 
 
@@ -108,7 +71,7 @@ def experiment_file(path: Path) -> None:
 
 def overrides(parsed: Iterable[Override], config: Mapping[str, Any], folder: Path, where: str = "") -> None:
     """Raises ConfigurationError for the first override that names no key of `config` or no option of a group."""
-    groups = {path.name for path in folder.iterdir() if path.is_dir()}
+    known = groups(folder)
     for override in parsed:
         key, line = override.key_or_group, f"{where}{override.input_line}"
         if override.is_delete() or override.package is not None:
@@ -121,7 +84,7 @@ def overrides(parsed: Iterable[Override], config: Mapping[str, Any], folder: Pat
             raise ConfigurationError(
                 f"{line}: nothing to measure. Choices: {', '.join(MEASUREMENTS)}; experiment=recorded needs none."
             )
-        if key in groups:
+        if key in known:
             for choice in values_of(override):
                 check_choice(key, choice, folder, where)
             continue
@@ -131,8 +94,8 @@ def overrides(parsed: Iterable[Override], config: Mapping[str, Any], folder: Pat
             if ".".join(path) in OPEN:
                 break
             if not isinstance(node, Mapping) or part not in node:
-                choices = {*node, *(groups if not path else ())} if isinstance(node, Mapping) else ()
-                raise unknown(f"{where}key", key, [".".join([*path, str(choice)]) for choice in choices])
+                beside = {*node, *(known if not path else ())} if isinstance(node, Mapping) else ()
+                raise unknown(f"{where}key", key, [".".join([*path, str(name)]) for name in beside])
             node = node[part]
             path.append(part)
         if not override.is_sweep_override() and "${" not in override.get_value_element_as_str():
@@ -171,8 +134,7 @@ def plain(text: str) -> Any:
 
 def check_choice(group: str, choice: str, folder: Path, where: str = "") -> None:
     """Raises ConfigurationError if `choice` is no option of `group`."""
-    options = [path.stem for path in (folder / group).glob("*.yaml")]
-    if choice not in options:
+    if choice not in (options := choices(folder, group)):
         raise unknown(f"{where}{group}", _short(choice), options)
 
 
@@ -215,11 +177,7 @@ def value(key: str, content: Any) -> None:
 @cache
 def _adapter(key: str) -> TypeAdapter[Any] | None:
     """Type of a key's values; None for the user's own keys."""
-    model: type[BaseModel] | None = Experiment
-    field = None
-    for part in key.split("."):
-        field = next((f for name, f in model.model_fields.items() if part in (name, f.alias)), None) if model else None
-        model = _field_model(model, part) if model else None
+    field = _find(Experiment, key.split("."))[1]
     if field is None:
         return None
     return TypeAdapter(Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation)  # type: ignore[arg-type]
@@ -244,35 +202,28 @@ def told(error: ValidationError, model: type[BaseModel], *prefix: str) -> Config
     if kind == "list_type":
         says = f"give a list: {key}=[{given}]" if key != "exclude" else "give a list of rules in the experiment's file"
     if kind == "string_pattern_mismatch":  # a reader of regular expressions is not presumed
-        says = f"give {(_described(model, where) or 'letters, digits, . _ and -').rstrip('.')}"
+        field = _find(model, where)[1]
+        says = f"give {((field and field.description) or 'letters, digits, . _ and -').rstrip('.')}"
     if isinstance(first["input"], Mapping):  # what is wrong is how its values go together
         return ConfigurationError(f"{key}: {says}.")
     return ConfigurationError(f"{key}={given}: {says}.")
 
 
-def _siblings(model: type[BaseModel], where: Sequence[str]) -> list[str]:
-    """The keys beside the last of `where`, each whole."""
-    *parents, _ = where
+def _find(model: type[BaseModel], where: Sequence[str]) -> tuple[type[BaseModel] | None, FieldInfo | None]:
+    """The model that holds the last of `where`, and its field there; None for what is not there."""
+    *parents, last = where
+    holder: type[BaseModel] | None = model
     for part in parents:
-        found = _field_model(model, part)
-        if found is None:
-            return []
-        model = found
-    return [".".join([*parents, name]) for name in _names(model)]
+        field = _find(holder, [part])[1] if holder else None
+        holder = group_model(field.annotation) if field else None
+    fields = holder.model_fields.items() if holder else ()
+    return holder, next((field for name, field in fields if last in (name, field.alias)), None)
 
 
-def _field_model(model: type[BaseModel], name: str) -> type[BaseModel] | None:
-    for key, field in model.model_fields.items():
-        if name in (key, field.alias):
-            kinds = (field.annotation, *get_args(field.annotation))
-            return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
-    return None
-
-
-def _described(model: type[BaseModel], where: Sequence[str]) -> str | None:
-    for part in where[:-1]:
-        model = _field_model(model, part) or model
-    return next((f.description for key, f in model.model_fields.items() if where[-1] in (key, f.alias)), None)
+def _siblings(model: type[BaseModel], where: Sequence[str]) -> list[str]:
+    """The keys next to the last of `where`, each whole."""
+    holder = _find(model, where)[0]
+    return [".".join([*where[:-1], name]) for name in _names(holder)] if holder else []
 
 
 def _names(model: type[BaseModel]) -> list[str]:

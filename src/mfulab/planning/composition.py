@@ -21,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import digests
 from mfulab.planning import checks
+from mfulab.planning.keys import defaults, derived, groups, register
 from mfulab.planning.overrides import complete
 
 
@@ -47,17 +48,8 @@ class Composition:
 def compose_experiments(overrides: Sequence[str], folder: Path) -> list[Composition]:
     """One composition for each experiment that `overrides` name (`experiment=a,b`); the default where none is named."""
     with _hydra(folder):
-        parsed = _parse(complete(overrides))
-        names = [
-            name for override in parsed if override.key_or_group == "experiment" for name in checks.values_of(override)
-        ]
-        rest = [override for override in parsed if override.key_or_group != "experiment"]
-        for name in names:
-            checks.check_choice("experiment", name, folder)
-            checks.experiment_file(folder / "experiment" / f"{name}.yaml")
-        return [_compose_one([f"experiment={name}"], rest, folder) for name in names] or [
-            _compose_one([], rest, folder)
-        ]
+        names, rest = _experiments(_parse(complete(overrides)), folder)
+        return [_compose_one(chosen, rest, folder) for chosen in [[f"experiment={name}"] for name in names] or [[]]]
 
 
 def check(overrides: Sequence[str], folder: Path, *, sweeps: bool) -> None:
@@ -70,14 +62,17 @@ def check(overrides: Sequence[str], folder: Path, *, sweeps: bool) -> None:
         for override in parsed:
             if len(checks.values_of(override)) > 1 and not sweeps:
                 raise ConfigurationError(f"{override.input_line}: several values. Add -m to sweep over them.")
-        names = [
-            name for override in parsed if override.key_or_group == "experiment" for name in checks.values_of(override)
-        ]
-        for name in names:
-            checks.check_choice("experiment", name, folder)
-            checks.experiment_file(folder / "experiment" / f"{name}.yaml")
-        rest = [override for override in parsed if override.key_or_group != "experiment"]
-        checks.overrides(rest, _plain(compose("config")), folder)
+        checks.overrides(_experiments(parsed, folder)[1], _plain(compose("config")), folder)
+
+
+def _experiments(parsed: Sequence[Override], folder: Path) -> tuple[list[str], list[Override]]:
+    """(experiments that overrides name, each looked at; the other overrides)."""
+    by_key = [(override.key_or_group == "experiment", override) for override in parsed]
+    names = [name for chooses, override in by_key if chooses for name in checks.values_of(override)]
+    for name in names:
+        checks.check_choice("experiment", name, folder)
+        checks.experiment_file(folder / "experiment" / f"{name}.yaml")
+    return names, [override for chooses, override in by_key if not chooses]
 
 
 def composed_by_hydra(config: DictConfig) -> Composition:
@@ -99,6 +94,7 @@ def _hydra(folder: Path) -> Iterator[None]:
     """Hydra's global state, and its errors in this project's words; it opens what this project would not."""
     digests(folder, ".yaml")
     try:
+        register(folder)
         with initialize_config_dir(version_base="1.3", config_dir=str(folder.resolve())):
             yield
     except (ConfigurationError, OSError):
@@ -128,14 +124,13 @@ def _compose_one(chosen: Sequence[str], overrides: Sequence[Override], folder: P
     where = f"{folder}/experiment/{choices['experiment']}.yaml: "
     sweep = _parse([f"{key}={value}" for key, value in (composed.hydra.sweeper.params or {}).items()])
     checks.overrides(sweep, base, folder, where)
-    axes = {override.get_key_element(): override for override in [*sweep, *overrides]}
+    axes = {override.key_or_group: override for override in [*sweep, *overrides]}
 
-    groups = {path.name for path in folder.iterdir() if path.is_dir()}
     expanded: dict[str, list[Value]] = {}
     for key, override in axes.items():
         values = checks.values_of(override)
-        if key in groups:
-            expanded[key] = _options(key, values, base, [*chosen, *own], choices, folder)
+        if key in groups(folder):
+            expanded[key] = _options(key, values, [*chosen, *own], choices["experiment"], folder)
         elif override.is_sweep_override() or "." not in key or override in sweep:  # a user's own one is in the base
             expanded[key] = [Value(value, checks.plain(value)) for value in values]
     fixed = {
@@ -155,38 +150,31 @@ def _compose_one(chosen: Sequence[str], overrides: Sequence[Override], folder: P
     return Composition(choices["experiment"], base, choices, expanded, fixed, given)
 
 
-def _options(
-    group: str,
-    names: Sequence[str],
-    base: Mapping[str, Any],
-    overrides: Sequence[str],
-    choices: Mapping[str, str],
-    folder: Path,
-) -> list[Value]:
-    """Contents of a group's choices: by Hydra, but for a group that nothing else touches by its files alone.
+def _options(group: str, names: Sequence[str], overrides: Sequence[str], experiment: str, folder: Path) -> list[Value]:
+    """Contents of a group's choices: by Hydra, but for a group that nothing else touches by its lines and files alone.
 
     Hydra composes the whole config for each choice, which is seconds for all kernels.
     """
-    defaults = _read(folder / "config.yaml").get(group) or {}
     touched = any(each.partition("=")[0].lstrip("+~").startswith(f"{group}.") for each in overrides)
-    touched = touched or group in _read(folder / f"experiment/{choices['experiment']}.yaml")
-    alone = not touched and _alone(defaults, folder / group / f"{choices.get(group)}.yaml") == base.get(group)
+    touched = touched or group in _read(folder / f"experiment/{experiment}.yaml")
+    shared = OmegaConf.merge(defaults().get(group, {}), _read(folder / "config.yaml").get(group) or {})
+    lines = derived(folder, group)
     found = []
     for name in names:
         checks.check_choice(group, name, folder)
-        content = _alone(defaults, folder / group / f"{name}.yaml") if alone else None
+        content = None if touched else _alone(shared, lines.get(name), folder / group / f"{name}.yaml")
         if content is None:
             content = _plain(compose("config", overrides=[*overrides, f"{group}={name}"]))[group]
         found.append(Value(name, content))
     return found
 
 
-def _alone(defaults: Any, path: Path) -> dict[str, Any] | None:
-    """Content of a choice: its file over its group's defaults; None if it asks Hydra for more than its keys."""
+def _alone(shared: Any, line: Mapping[str, Any] | None, path: Path) -> dict[str, Any] | None:
+    """Content of a choice: its line or file over what its group shares; None if only Hydra can compose it."""
     try:
-        if re.search(r"@package|\$\{|^defaults:", path.read_text(encoding="utf-8"), re.MULTILINE):
+        if line is None and re.search(r"@package|\$\{|^defaults:", path.read_text(encoding="utf-8"), re.MULTILINE):
             return None
-        merged = OmegaConf.merge(defaults, OmegaConf.load(path))
+        merged = OmegaConf.merge(shared, OmegaConf.load(path) if line is None else line)
     except Exception:  # whatever is wrong with it, Hydra says it
         return None
     return cast(dict[str, Any], OmegaConf.to_container(merged))

@@ -82,9 +82,10 @@ def _fingerprint(overrides: Sequence[str], folder: Path) -> str:
     machine = [] if is_given else [hardware_slug("cpu"), resolve("auto"), hardware_slug("auto"), *emulated_here("cpu")]
     versions = [installed_version(library) for library in AUDITED] if "peaks_audit" in "".join(overrides) else []
     digest = hashlib.sha256(json.dumps([*overrides, *machine, *versions, *digests(folder, ".yaml")]).encode())
-    rooms = [sorted((PACKAGE / room).glob("*.py")) for room in ("planning", "schema")]
-    code = [PACKAGE / "language/__init__.py", *itertools.chain(*rooms)]
-    for path in [*sorted(PUBLISHED.glob("*.csv")), *code]:
+    # Kernels are among the choices, found by their modules.
+    each_of = ("planning/*.py", "core/**/*.py", "measurements/**/__init__.py", "kernels/*.py")
+    code = (sorted(PACKAGE.glob(each)) for each in each_of)
+    for path in [*sorted(PUBLISHED.glob("*.csv")), *itertools.chain(*code)]:
         digest.update(str(path).encode())
         digest.update(path.read_bytes())
     for override in overrides:

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from mfulab.core.configs import StepConfig
-from mfulab.core.errors import ConfigurationError, unknown
+from mfulab.core.errors import ConfigurationError
 from mfulab.core.formats import format_name
-from mfulab.core.language import LANGUAGES
 from mfulab.core.replicates import numbered
 from mfulab.measurements.ceilings import CeilingsConfig
 from mfulab.measurements.count_flops import CountFlopsConfig
@@ -64,9 +63,6 @@ class Run:
         folders = {key: f"results/{folder}" for key, folder in self.needs.items()}
         flops = {"flops_folder": folders.pop("flops")} if "flops" in folders else {}
         return {**flops, "ceilings": folders} if folders else flops
-
-
-SHOWN = ("planned", "all")  # rows that the report may show
 
 
 @dataclass(frozen=True)
@@ -130,25 +126,20 @@ def plan(composition: Composition, hardware: str, device: str, emulated: Contain
             planner.add(step, combination)
     if planner.runs:
         planner.add_environment()
-    excluded = list(planner.excluded.values())
-    runs, language = list(planner.runs.values()), _of_report(composition, "language", LANGUAGES)
-    shown = _of_report(composition, "rows", SHOWN)
-    swept = [value.content for value in composition.axes.get("timing.time_limit_s", ())]
-    limit = max(swept or [composition.base.get("timing", {}).get("time_limit_s", 0)])
-    order = 0 if "seed" in composition.axes else composition.base.get("seed", 0)
-    given = composition.overrides
-    budget = composition.base.get("budget_min")
-    budget = budget and float(f"{budget:g}")  # as rows quote it
-    return Plan(composition.experiment, hardware, runs, excluded, language, given, order, limit, shown, budget)
-
-
-def _of_report(composition: Composition, key: str, choices: Sequence[str]) -> str:
-    """A key of the report, one value for all runs."""
-    swept = composition.axes.get(f"report.{key}")
-    value = ",".join(value.label for value in swept) if swept else composition.base["report"][key]
-    if value not in choices:
-        raise unknown(f"report.{key}", value, choices)
-    return value
+    base = composition.base
+    limits = [value.content for value in composition.axes.get("timing.time_limit_s", ())]
+    return Plan(
+        composition.experiment,
+        hardware,
+        list(planner.runs.values()),
+        list(planner.excluded.values()),
+        language=base["report"]["language"],
+        overrides=composition.overrides,
+        seed=0 if "seed" in composition.axes else base.get("seed", 0),
+        time_limit_s=max(limits or [base.get("timing", {}).get("time_limit_s", 0)]),
+        shown=base["report"]["rows"],
+        budget_min=base.get("budget_min") and float(f"{base['budget_min']:g}"),  # as rows quote it
+    )
 
 
 @dataclass(frozen=True)

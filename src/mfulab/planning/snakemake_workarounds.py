@@ -42,7 +42,8 @@ def begin_before_executing(workflow: Any, lab: Any) -> None:
 
     def execute_after_planning(executor_plugin: Any, *arguments: Any, **options: Any) -> Any:
         is_dry = executor_plugin.common_settings.dryrun_exec
-        if workflow.is_main_process and not is_dry and (lab.begin() | _is_any_incomplete()):
+        noted = Path(".snakemake/incomplete")  # jobs that Snakemake did not see end
+        if workflow.is_main_process and not is_dry and (lab.begin() | any(noted.glob("*"))):
             unlock()
             for row in lab.complete_rows:
                 workflow.persistence._unmark_incomplete(row)
@@ -53,12 +54,6 @@ def begin_before_executing(workflow: Any, lab: Any) -> None:
         unlock()
 
     workflow.execute, workflow.unlock = execute_after_planning, unlock_both
-
-
-def _is_any_incomplete() -> bool:
-    """True if Snakemake has noted a job that it did not see end."""
-    folder = Path(".snakemake/incomplete")
-    return folder.is_dir() and any(folder.iterdir())
 
 
 def keep_no_default_rate(scheduler: Any) -> None:

@@ -1,7 +1,10 @@
-"""Files that a measurement depends on, found by reading imports and names of data files, never by importing.
+"""The sources of a measurement, found by reading code and names of data files, never by importing.
 
 Snakemake tracks a script's own text but not the modules behind it, nor what these read: tables of facts, CUDA C,
 catalogues, templates. All are declared as inputs, so that an edited kernel re-runs its runs and nothing else.
+
+Of a module of this package counts what is reached by name from the step, at any depth, and each statement that does
+something when the module is imported. Docstrings, comments and descriptions of fields count nowhere.
 """
 
 import ast
@@ -10,72 +13,93 @@ import importlib.machinery
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from mfulab.core.errors import ConfigurationError, unknown
-from mfulab.planning.store import write_if_changed
+from mfulab.planning.store import holds, newest_of, write_if_changed
 
 PACKAGE = Path(__file__).resolve().parents[1]
 INCLUDE = re.compile(r'^#include "(.+)"', re.MULTILINE)
+Sources = Mapping[Path, str]  # each file, with the digest of what counts of it
+Node = tuple[str, str]  # a module, and a name in it
+ALL, IMPORTING = "*", ""  # in place of a name: every statement of the module; those that importing it needs
+DOTTED = re.compile(r"\w+(\.[\w*]+)+")
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+IMPORTS = (ast.Import, ast.ImportFrom)
+
+
+def run_sources(step: str, target: str | None) -> Sources:
+    """Every file that a run of `step` with a model or kernel `target` depends on."""
+    roots = [(f"mfulab.measurements.{step}.measure", "measure")]
+    if target:
+        module = locate(target)
+        roots.append((module, target.removeprefix(f"{module}.").split(".")[0]))
+    return _reached(tuple(roots))
+
+
+def closure(module: str) -> Sources:
+    """Every file that all of a module depends on."""
+    return _reached(((module, ALL),))
 
 
 @cache
-def step_sources(step: str) -> tuple[Path, ...]:
-    """The step's module, every module of this package that it imports, at any depth, and the data that these read."""
-    return closure(f"mfulab.measurements.{step}.measure")
-
-
-@cache
-def target_sources(target: str) -> tuple[Path, ...]:
-    """The file that defines a `_target_` and what it imports of the same project; nothing for a library's."""
-    module = locate(target)
-    return closure(module) if module and _is_local(module) else ()
-
-
-@cache
-def closure(module: str) -> tuple[Path, ...]:
-    """Files of `module` and of all local modules that it imports, directly or through others, and data they name."""
-    modules: dict[str, Path] = {}
+def _reached(roots: tuple[Node, ...]) -> Sources:
+    seen: set[Node] = set()
+    statements: dict[str, set[int]] = {}
     data: set[Path] = set()
-    waiting = [module]
+    waiting = list(roots)
     while waiting:
-        name = waiting.pop()
-        path = _file(name)
-        if name in modules or path is None or not _is_local(name):
+        node = waiting.pop()
+        if node in seen or not _is_local(node[0]) or (path := _file(node[0])) is None:
             continue
-        modules[name] = path
-        imports, strings = _read(path, name)
-        waiting += imports
-        data |= _data(path.parent, strings)
+        seen.add(node)
+        module = _module(node[0], path)
+        waiting += module.beyond(node[1])
+        known = statements.setdefault(node[0], set())
+        for place in module.places(node[1]) - known:
+            known.add(place)
+            waiting += module.read(place).nodes
+            data |= _data(path.parent, module.read(place).strings)
     unread = list(data)
     while unread:
         file = unread.pop()
         included = _data(file.parent, INCLUDE.findall(file.read_text(encoding="utf-8"))) - data
         data |= included
         unread += included
-    return tuple(sorted({*modules.values(), *data}))
+    found = {file: _digest(file.read_bytes()) for file in data}
+    for name, places in statements.items():
+        if (path := _file(name)) is not None:
+            texts = [_module(name, path).read(place).text for place in sorted(places)]
+            found[path] = _digest("\n".join(texts).encode())
+    return dict(sorted(found.items()))
 
 
-def run_sources(step: str, target: str | None) -> tuple[Path, ...]:
-    """Every file that a run of `step` with a model or kernel `target` depends on."""
-    return tuple(dict.fromkeys([*step_sources(step), *(target_sources(target) if target else ())]))
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
-def digests(files: Sequence[Path]) -> str:
-    """A line for each file with the digest of its content."""
-    return "".join(f"{hashlib.sha256(file.read_bytes()).hexdigest()[:16]}  {_name(file)}\n" for file in files)
+def digests(files: Sources) -> str:
+    """A line for each file with its digest."""
+    return "".join(f"{digest}  {_name(file)}\n" for file, digest in files.items())
 
 
-def write_digests(path: Path, files: Sequence[Path]) -> None:
-    """Writes the digest of each file to `path` where one changed; `path` is as old as the newest of them.
+def write_digests(path: Path, files: Sources) -> None:
+    """Writes the digest of each file to `path` where one changed; `path` is then as old as the newest of them.
 
-    Its age matters for results that were copied from elsewhere: those that are newer than the code stay.
+    Its age matters for results that were copied from elsewhere: those that are newer than the code stay. A reworded
+    docstring makes a file newer and `path` not.
     """
     if write_if_changed(path, digests(files)):
         newest = max(file.stat().st_mtime_ns for file in files)
         os.utime(path, ns=(newest, newest))
+
+
+def changed_at(path: Path, files: Sources) -> float:
+    """Time of the last change that counts: of `path` where it holds these digests, else of the newest file."""
+    return path.stat().st_mtime if holds(path, digests(files)) else newest_of(files)
 
 
 def _name(file: Path) -> str:
@@ -85,23 +109,195 @@ def _name(file: Path) -> str:
     return str(file)
 
 
+@dataclass(frozen=True)
+class _Read:
+    """A statement: what of it counts, the definitions to which it refers, and the strings in it."""
+
+    text: str
+    nodes: set[Node]
+    strings: set[str]
+
+
+class _Module:
+    """A module's statements, each known by its place; imports are no statements here, but names and what they mean."""
+
+    def __init__(self, name: str, path: Path) -> None:
+        self.name = name
+        self.package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        self.is_shipped = path.is_relative_to(PACKAGE)
+        self.aliases: dict[str, Node] = {}
+        self.imported: set[Node] = set()  # what is imported with this module
+        self.statements: list[ast.stmt] = []
+        self.bound: dict[str, set[int]] = {}  # places of what binds a name
+        self.known: dict[int, _Read] = {}
+        try:
+            tree = ast.parse(path.read_bytes())
+        except SyntaxError as error:
+            raise ConfigurationError(f"{path}:{error.lineno}: {error.msg}.") from error
+        for statement in tree.body:
+            for node in () if isinstance(statement, DEFINITIONS) else ast.walk(statement):
+                if isinstance(node, IMPORTS):
+                    aliases = self._imports(node)
+                    self.aliases |= aliases
+                    if _runs(statement):
+                        self.imported |= {(module, IMPORTING) for module, _ in aliases.values()}
+            if ALL in self.aliases:
+                self.imported.add(self.aliases[ALL])
+            if not isinstance(statement, IMPORTS):
+                for each in _bound(statement):
+                    self.bound.setdefault(each, set()).add(len(self.statements))
+                self.statements.append(statement)
+        self.effects = {place for place, each in enumerate(self.statements) if self._has_effect(each)}
+
+    def places(self, name: str) -> set[int]:
+        """Places of what a name means and of what happens on import; all of a user's or where it is unknown."""
+        is_known = name == IMPORTING or name in self.bound or name in self.aliases
+        if self.is_shipped and is_known and name != ALL:
+            return self.effects | self.bound.get(name, set())
+        return set(range(len(self.statements)))
+
+    def beyond(self, name: str) -> set[Node]:
+        """Nodes of the modules imported with this one, and of what a name means that an import binds."""
+        meant = self.aliases.values() if name == ALL else [self.aliases[name]] if name in self.aliases else ()
+        return {*self.imported, *meant}
+
+    def read(self, place: int) -> _Read:
+        """The statement at a place."""
+        if place not in self.known:
+            self.known[place] = self._read(self.statements[place])
+        return self.known[place]
+
+    def _read(self, statement: ast.stmt) -> _Read:
+        inner: dict[str, Node] = {}
+        dotted: set[tuple[str, ...]] = set()
+        strings: set[str] = set()
+        nodes: set[Node] = set()
+        waiting: list[ast.AST] = [statement]
+        while waiting:
+            node = waiting.pop()
+            if isinstance(node, ast.Name | ast.Attribute):
+                root, names = _parts(node)
+                waiting += [root] if root else ()
+                dotted.add(names)
+            elif isinstance(node, ast.Constant):
+                strings |= {node.value} if isinstance(node.value, str) else set()
+            elif isinstance(node, IMPORTS):
+                inner |= self._imports(node)
+            else:
+                if isinstance(node, DEFINITIONS):  # without docstrings
+                    node.body = [each for each in node.body if not _is_text(each)]
+                elif isinstance(node, ast.Call) and _parts(node.func)[1][-1] in ("Field", "column"):
+                    node.keywords = [each for each in node.keywords if each.arg != "description"]
+                    node.args = node.args if _parts(node.func)[1][-1] == "Field" else []
+                elif isinstance(node, ast.JoinedStr):
+                    texts = [
+                        getattr(each, "value", ALL) if isinstance(each, ast.Constant) else ALL for each in node.values
+                    ]
+                    nodes |= _modules_called("".join(texts))
+                waiting += ast.iter_child_nodes(node)
+        aliases = self.aliases | inner
+        meant = {names: _meant(names, aliases) for names in dotted}
+        for names in dotted | {(string,) for string in strings}:
+            if not meant.get(names) and names[0] in self.bound:
+                nodes.add((self.name, names[0]))
+        nodes |= {(self.name, ALL) for name in ("globals", "eval", "exec") if (name,) in dotted}
+        nodes |= {(module, IMPORTING) for module, _ in inner.values()}
+        nodes = nodes.union(*map(_modules_called, strings), filter(None, meant.values()))
+        uses = sorted(f"{'.'.join(names)} is {'.'.join(node)}" for names, node in meant.items() if node)
+        return _Read("\n".join([ast.dump(statement), *uses]), nodes, strings)
+
+    def _imports(self, node: ast.Import | ast.ImportFrom) -> dict[str, Node]:
+        """The names that an import binds, each with what it means; `import a.b` is kept by its whole name."""
+        if isinstance(node, ast.Import):
+            return {alias.asname or alias.name: (alias.name, ALL) for alias in node.names}
+        parents = self.package.split(".")[: len(self.package.split(".")) - node.level + 1] if node.level else []
+        base = ".".join([*parents, *([node.module] if node.module else [])])
+        named = {alias.asname or alias.name: alias.name for alias in node.names}
+        return {
+            key: (f"{base}.{name}", ALL) if _file(f"{base}.{name}") else (base, name) for key, name in named.items()
+        }
+
+    def _has_effect(self, statement: ast.stmt) -> bool:
+        """True unless all that importing the statement does is to bind its names."""
+        if isinstance(statement, DEFINITIONS):
+            return any(self._is_ours(each) for each in statement.decorator_list)
+        if isinstance(statement, ast.Assign | ast.AnnAssign):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            names = [each for target in targets for each in (getattr(target, "elts", None) or [target])]
+            calls = [node.func for node in ast.walk(statement) if isinstance(node, ast.Call)]
+            return not all(isinstance(each, ast.Name) for each in names) or any(
+                self._is_ours(call) and not _parts(call)[1][-1][:1].isupper() for call in calls
+            )
+        return _runs(statement)
+
+    def _is_ours(self, called: ast.expr) -> bool:
+        """True if what is called is defined in this project, and not by a library or by Python."""
+        root, names = _parts(called)
+        while isinstance(root, ast.Call):
+            root, names = _parts(root.func)
+        meant = _meant(names, self.aliases)
+        return _is_local(meant[0]) if meant else names[0] in self.bound
+
+
 @cache
-def _read(path: Path, module: str) -> tuple[tuple[str, ...], frozenset[str]]:
-    """The modules that a file imports (of `from package import module` the latter alone), and the strings in it."""
-    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    imports: list[str] = []
-    strings: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_bytes())):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            strings.add(node.value)
-        elif isinstance(node, ast.Import):
-            imports += (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            parents = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-            base = ".".join([*parents, *([node.module] if node.module else [])])
-            names = [f"{base}.{alias.name}" for alias in node.names]
-            imports += (name if _file(name) else base for name in names)
-    return tuple(imports), frozenset(strings)
+def _module(name: str, path: Path) -> _Module:
+    return _Module(name, path)
+
+
+def _runs(statement: ast.stmt) -> bool:
+    """False for what an import passes over: texts, and what is for type checkers or for a module that is a script."""
+    if isinstance(statement, ast.If):
+        return ast.unparse(statement.test) not in ("TYPE_CHECKING", "__name__ == '__main__'")
+    return not _is_text(statement)
+
+
+def _is_text(statement: ast.AST) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def _bound(statement: ast.stmt) -> set[str]:
+    """The names that a statement binds in its module."""
+    if isinstance(statement, DEFINITIONS):
+        return {statement.name}
+    nodes = list(ast.walk(statement))
+    names = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return names | {node.name for node in nodes if isinstance(node, DEFINITIONS)}
+
+
+def _parts(node: ast.expr) -> tuple[ast.expr | None, tuple[str, ...]]:
+    """The names of a dotted expression; and what it begins with, where that is no name."""
+    names: list[str] = []
+    while isinstance(node, ast.Attribute):
+        names.append(node.attr)
+        node = node.value
+    name = node.id if isinstance(node, ast.Name) else ""
+    return None if name else node, (name, *reversed(names))
+
+
+def _meant(names: Sequence[str], aliases: Mapping[str, Node]) -> Node | None:
+    """The node that dotted names mean, if they begin with an imported one; None for others."""
+    for length in range(len(names), 0, -1):
+        module, name = aliases.get(".".join(names[:length]), ("", ""))
+        rest = list(names[length:])
+        while name == ALL and rest and _file(f"{module}.{rest[0]}"):
+            module = f"{module}.{rest.pop(0)}"
+        if module:
+            return module, rest[0] if name == ALL and rest else name
+    return None
+
+
+@cache
+def _modules_called(text: str) -> frozenset[Node]:
+    """The package's modules that a string names, such as `mfulab.kernels.*`, or whose last part it names in them."""
+    if not text.startswith(f"{PACKAGE.name}.") or not DOTTED.fullmatch(text):
+        return frozenset()
+    names = re.compile(re.escape(text).replace(r"\*", r"\w+"))
+    found = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in PACKAGE.rglob("*.py")}
+    found = {name.removesuffix(".__init__") for name in found}
+    beginning, _, last = text.rpartition(".")
+    return frozenset((name, ALL) for name in found if names.fullmatch(name)) or frozenset(
+        {(beginning, last)} if beginning in found else ()
+    )
 
 
 def _data(folder: Path, names: Iterable[str]) -> set[Path]:
@@ -157,31 +353,14 @@ def locate(target: str) -> str:
     """
     parts = target.split(".")
     for length in range(len(parts) - 1, 0, -1):
-        module = ".".join(parts[:length])
-        path = _file(module)
+        name = ".".join(parts[:length])
+        path = _file(name)
         if path is None:
             continue
-        names, is_dynamic = _names(path)
+        module = _module(name, path)
+        names = {*module.bound, *module.aliases}
+        is_dynamic = bool({"__getattr__", ALL} & names) or (path.name == "__init__.py" and not module.is_shipped)
         if parts[length] not in names and not is_dynamic:
-            raise unknown(f"_target_={target}: name in {module}", parts[length], names)
-        return module
+            raise unknown(f"_target_={target}: name in {name}", parts[length], names)
+        return name
     raise ConfigurationError(f"_target_={target}: no module {'.'.join(parts[:-1]) or target} can be found.")
-
-
-def _names(path: Path) -> tuple[set[str], bool]:
-    try:
-        tree = ast.parse(path.read_bytes())
-    except SyntaxError as error:
-        raise ConfigurationError(f"{path}:{error.lineno}: {error.msg}.") from error
-    names: set[str] = set()
-    is_dynamic = path.name == "__init__.py" and not path.is_relative_to(PACKAGE)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            names.add(node.name)
-            is_dynamic |= node.name == "__getattr__"
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            names |= {alias.asname or alias.name.split(".")[0] for alias in node.names}
-            is_dynamic |= any(alias.name == "*" for alias in node.names)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            names.add(node.id)
-    return names, is_dynamic

@@ -20,7 +20,7 @@ from mfulab.runtime import budget
 
 SUPERSEDED = "superseded"
 LEFT_OUT = re.compile(rf"{budget.LEFT_OUT}([\d.e+-]+)")
-Newest = Callable[[Run], float]  # modification time of the newest source file of a run
+Newest = Callable[[Run], float]  # time of the last change of a run's sources that counts
 
 
 class State(Enum):

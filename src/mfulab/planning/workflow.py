@@ -19,15 +19,15 @@ from mfulab.core.language import Texts
 from mfulab.core.language.quantities import duration
 from mfulab.core.measurement import Measurement
 from mfulab.core.replicates import previous, replicate_of, turn
-from mfulab.measurements.registry import TABLES
 from mfulab.planning import lock, store
 from mfulab.planning.costs import Sweep
 from mfulab.planning.load import RESULTS, load
 from mfulab.planning.runs import Plan, Run
-from mfulab.planning.sources import PACKAGE, closure, digests, run_sources, write_digests
+from mfulab.planning.sources import PACKAGE, changed_at, closure, digests, run_sources, write_digests
 from mfulab.runtime import client, devices, lifetime
 
 PAGE = Path("reports/report.html")
+PROCESSES, NODES = (re.compile(rf'"{name}": (\d+)') for name in ("processes", "nodes"))  # in a run's config
 FIRST = 100  # added to the priority of what the page's first sentence needs
 
 
@@ -232,11 +232,6 @@ class Workflow:
         return ["--results", str(RESULTS)] if self.measures else []
 
     @property
-    def tables(self) -> tuple[str, ...]:
-        """The tables that every experiment makes, some of them perhaps with a header alone."""
-        return tuple(TABLES)
-
-    @property
     def language(self) -> str:
         """Of the page and the figures: the first experiment's, where several are asked for."""
         return self.plans[0].language
@@ -259,8 +254,7 @@ class Workflow:
 
         @cache
         def file(target: str | None) -> str:
-            path = RESULTS / "plan" / "sources" / f"{step},{target or 'itself'}.txt"
-            found = run_sources(step, target)
+            path, found = _digests_path(step, target), run_sources(step, target)
             if self._is_read_only:
                 return self._written(str(path), digests(found))
             write_digests(path, found)
@@ -328,39 +322,28 @@ class Workflow:
         if not measurement.on_device:
             return reserved
 
-        def processes(wildcards: Any) -> int:
-            return self._of_job(measurement.step, wildcards)["processes"]
+        def of(value: Callable[[int, int, bool], Any]) -> Callable[[Any], Any]:
+            """The value for a run's processes, its nodes and whether they are GPUs'; None, which Snakemake drops."""
 
-        def nodes(wildcards: Any) -> int:
-            return self._of_job(measurement.step, wildcards)["nodes"]
+            def resource(wildcards: Any) -> Any:
+                run = self._runs.get(_folder(measurement.step, wildcards))
+                # Read from text, as thousands of runs are.
+                found = [each.search(run.text) if run else None for each in (PROCESSES, NODES)]
+                processes, nodes = (int(match[1]) if match else 1 for match in found)
+                return value(processes, nodes, str(wildcards.hardware).startswith("nvidia"))
 
-        def spread(value: Callable[[Any], Any]) -> Callable[[Any], Any]:
-            """The value for a run that is spread over nodes; None, which Snakemake drops, for others."""
-            return lambda wildcards: value(wildcards) if nodes(wildcards) > 1 else None
+            return resource
 
         return {
             **reserved,
-            "gpu": lambda wildcards: processes(wildcards) * _is_gpu(wildcards),
-            "cpu_measurement": lambda wildcards: int(not _is_gpu(wildcards)),
-            # A task a process; `mpi` has the job start them itself, by srun.
-            "nodes": spread(nodes),
-            "tasks": spread(processes),
-            "tasks_per_gpu": spread(lambda wildcards: 1 if _is_gpu(wildcards) else None),
-            "mpi": spread(lambda wildcards: "srun"),
+            "gpu": of(lambda processes, nodes, is_gpu: processes * is_gpu),
+            "cpu_measurement": of(lambda processes, nodes, is_gpu: int(not is_gpu)),
+            # Of a run that is spread over nodes a task a process; `mpi` has the job start them itself, by srun.
+            "nodes": of(lambda processes, nodes, is_gpu: nodes if nodes > 1 else None),
+            "tasks": of(lambda processes, nodes, is_gpu: processes if nodes > 1 else None),
+            "tasks_per_gpu": of(lambda processes, nodes, is_gpu: 1 if nodes > 1 and is_gpu else None),
+            "mpi": of(lambda processes, nodes, is_gpu: "srun" if nodes > 1 else None),
         }
-
-    def _of_job(self, step: str, wildcards: Any) -> dict[str, int]:
-        """Processes of a run, and the nodes over which they are spread; read from text, as thousands of runs are."""
-        run = self._runs.get(_folder(step, wildcards))
-        found = {name: IN_CONFIG[name].search(run.text) if run else None for name in IN_CONFIG}
-        return {name: int(match[1]) if match else 1 for name, match in found.items()}
-
-
-IN_CONFIG = {name: re.compile(rf'"{name}": (\d+)') for name in ("processes", "nodes")}
-
-
-def _is_gpu(wildcards: Any) -> bool:
-    return str(wildcards.hardware).startswith("nvidia")
 
 
 @contextmanager
@@ -387,7 +370,11 @@ def _folder(step: str, wildcards: Any) -> str:
 
 
 def _newest(run: Run) -> float:
-    return store.newest_of(run_sources(run.step, run.target))
+    return changed_at(_digests_path(run.step, run.target), run_sources(run.step, run.target))
+
+
+def _digests_path(step: str, target: str | None) -> Path:
+    return RESULTS / "plan" / "sources" / f"{step},{target or 'itself'}.txt"
 
 
 def _relative(paths: Any) -> list[str]:

@@ -1,7 +1,7 @@
 """Tables as pandas frames, typed as `mfulab.core.rows` says, however broken the files are."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -9,8 +9,7 @@ import pandas as pd
 from mfulab.core.files import unquoted
 from mfulab.core.language import Texts
 from mfulab.measurements.registry import TABLES
-from mfulab.tables import series
-from mfulab.tables.columns import kinds
+from mfulab.tables import columns, series
 from mfulab.tables.records import PROGRESS
 
 Tables = dict[str, pd.DataFrame]
@@ -98,7 +97,7 @@ def with_traces(tables: Tables) -> pd.DataFrame:
     read = traces.assign(hardware=devices)
     kept = {
         name: read[name] if name in read else pd.Series(ABSENT[kind], read.index, kind)
-        for name, kind in kinds("profile").items()
+        for name, kind in kinds("profile")
     }
     return pd.concat([profile, pd.DataFrame(kept)], ignore_index=True)
 
@@ -158,6 +157,13 @@ def short_name(device: str) -> str:
     return " ".join(without.split()) or device
 
 
+def kinds(table: str) -> Iterator[tuple[str, type]]:
+    """Each column with its type: str, bool or float (integers too: a missing one has no integer)."""
+    for name, field in columns.fields(table).items():
+        found = columns.kind(field)
+        yield name, float if found is int else found
+
+
 def _read(path: Path, table: str, problems: list[str]) -> pd.DataFrame:
     raw = pd.DataFrame()
     try:
@@ -167,7 +173,7 @@ def _read(path: Path, table: str, problems: list[str]) -> pd.DataFrame:
     except (OSError, ValueError) as error:  # pandas' own errors are ValueErrors
         problems.append(f"{path.name}: the table cannot be read ({str(error).strip()})")
     typed, absent, unreadable = {}, [], 0
-    for name, kind in kinds(table).items():
+    for name, kind in kinds(table):
         if name not in raw:
             absent.append(name)
         text = raw[name] if name in raw else pd.Series("", index=raw.index, dtype=str)

@@ -1,6 +1,6 @@
 """Doubts about measured rows: what disturbed them, and what cannot be; for the page, the terminal and the figures."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,10 +40,7 @@ class Doubt:
 
 def doubtful(rows: pd.DataFrame) -> pd.Series:
     """True for each row that was measured on a disturbed machine, or not to an end; such points are drawn hollow."""
-    found = pd.Series(False, index=rows.index)
-    for mask in _masks(rows).values():
-        found |= mask
-    return found
+    return pd.DataFrame(_masks(rows), index=rows.index).any(axis=1)
 
 
 def _masks(rows: pd.DataFrame) -> dict[str, pd.Series]:
@@ -80,6 +77,16 @@ def apart(rows: Any, others: Any = None, suffix: str = "", ratio: Any = None) ->
     return np.logical_not((low <= other_high) & (other_low <= high))
 
 
+def against(rows: pd.DataFrame, base: pd.DataFrame, keys: Sequence[str], suffix: str, *columns: str) -> pd.DataFrame:
+    """The rows that have a partner in `base`, alike in `keys`, with its time, interval and `columns` under `suffix`.
+
+    `apart` is true where the two intervals do not meet.
+    """
+    partners = base.drop_duplicates(keys)[[*keys, *INTERVAL, *columns]]
+    paired = rows.merge(partners, on=[*keys], suffixes=("", suffix))
+    return paired.assign(apart=apart(paired, suffix=suffix))
+
+
 def doubts(tables: frames.Tables) -> list[Doubt]:
     """Reasons to doubt what was measured here, the most frequent first; impossible ceilings before all."""
     found = []
@@ -111,18 +118,12 @@ def _low_ceilings(tables: frames.Tables) -> Iterator[Doubt]:
             yield Doubt(row["ceiling"], "ceilings", (row["raised_by"],), share)
 
 
-def count(tables: frames.Tables) -> tuple[int, int]:
-    """(doubtful rows, all rows with a time) of what was measured here."""
-    rows = [frames.own(frames.ok(tables[table], "time_s")) for table in STEPS]
-    return sum(int(doubtful(each).sum()) for each in rows), sum(map(len, rows))
-
-
 def summary(tables: frames.Tables, language: str = "en") -> tuple[str, list[str], str]:
     """(headline, a line a reason, command that measures again); empty texts where nothing is doubtful."""
     text, found, broken = Texts(language, "trust"), doubts(tables), failed(tables, language)
     if not found and not broken:
         return "", [], ""
-    few, all_rows = count(tables)
+    timed = pd.concat([doubtful(frames.own(frames.ok(tables[table], "time_s"))) for table in STEPS])
     together: dict[str, list[Doubt]] = {}  # steps and matmuls that are doubtful for one reason are one line
     for doubt in found:
         together.setdefault(doubt.key if doubt.table in STEPS else f"ceiling {doubt.key}", []).append(doubt)
@@ -134,7 +135,8 @@ def summary(tables: frames.Tables, language: str = "en") -> tuple[str, list[str]
     experiments = ",".join(dict.fromkeys(filter(None, rows.loc[~rows["recorded"], "experiment"])))
     chosen = f" --config experiment={experiments}" if experiments else ""
     command = f"snakemake --cores 1 report --forcerun {' '.join(steps)}{chosen}"
-    says = text("headline", count=few, total=all_rows) if few else text("ceilings_only") if found else ""
+    says = text("ceilings_only") if found else ""
+    says = text("headline", count=int(timed.sum()), total=len(timed)) if timed.any() else says
     return says or lines.pop(0), lines, command
 
 

@@ -8,7 +8,6 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
-from typing import cast
 
 from pydantic import ValidationError
 
@@ -41,6 +40,7 @@ def measure(step: str, config_path: Path) -> Row:
     config = read_config(step, config_path)
     folder = config_path.parent
     hardware = check_device(config, folder)
+    row_of = MEASUREMENTS[step].row.of
     try:
         if config.on_device:
             system.check_processes()
@@ -49,7 +49,7 @@ def measure(step: str, config_path: Path) -> Row:
         ).measure(config, folder)
     except (Exception, SystemExit) as error:  # argparse in a model's module ends the process
         traceback.print_exc()
-        measured = Measured(_unmeasured(step, config, _status(error), _message(error)))
+        measured = Measured(row_of(config, status=_status(error), message=_message(error)))
     measured.row.process_s = time.perf_counter() - started
     return _finish(measured, folder, hardware, started_at)
 
@@ -65,7 +65,7 @@ def record_failure(step: str, config_path: Path, message: str, process_s: float 
     status: Status = "out_of_memory" if _is_memory(message) else "failed"
     if message.startswith(LEFT_OUT):
         status = NOT_MEASURED
-    measured = Measured(_unmeasured(step, config, status, message))
+    measured = Measured(MEASUREMENTS[step].row.of(config, status=status, message=message))
     measured.row.process_s = process_s
     return _finish(measured, folder, hardware, datetime.now(UTC) - timedelta(seconds=process_s or 0))
 
@@ -100,10 +100,10 @@ def check_device(config: StepConfig, folder: Path) -> str:
 
 def _as_before(step: str, config: StepConfig, folder: Path) -> Measured | None:
     """Outcome of a replicate that needs no measuring: it would end as the one before, or all before are precise."""
-    rows = _rows_before(folder)
+    rows, row_of = _rows_before(folder), MEASUREMENTS[step].row.of
     last = rows[0] if rows else {}
     if last.get("status", "ok") != "ok" and not last.get("message", "").startswith((SIGNALLED, UNSUPERVISED)):
-        return Measured(_unmeasured(step, config, cast(Status, last["status"]), last.get("message", "")))
+        return Measured(row_of(config, status=last["status"], message=last.get("message", "")))
     wanted = getattr(getattr(config, "timing", None), "relative_precision", None)
     times = [float(row["time_s"]) for row in rows if row.get("time_s")]
     if wanted is None or len(times) < FEWEST_REPLICATES:
@@ -111,8 +111,8 @@ def _as_before(step: str, config: StepConfig, folder: Path) -> Measured | None:
     reached = relative_half_width(times)
     if reached is None or reached > wanted:
         return None
-    told = f"not measured: {len(times)} processes reach {reached:.3g}, timing.relative_precision={wanted:g}"
-    return Measured(_unmeasured(step, config, "ok", told))
+    message = f"not measured: {len(times)} processes reach {reached:.3g}, timing.relative_precision={wanted:g}"
+    return Measured(row_of(config, message=message))
 
 
 def _rows_before(folder: Path) -> list[dict[str, str]]:
@@ -123,13 +123,6 @@ def _rows_before(folder: Path) -> list[dict[str, str]]:
             rows += read_csv(folder.with_name(before) / "row.csv")[:1]
         before = previous(before)
     return rows
-
-
-def _unmeasured(step: str, config: StepConfig, status: Status, message: str) -> Row:
-    """A row that holds the run's axes and why nothing else."""
-    kind = MEASUREMENTS[step].row
-    axes = {axis: getattr(config, axis) for axis in config.axes if axis in kind.model_fields}
-    return kind(**{axis: getattr(value, "name", value) for axis, value in axes.items()}, status=status, message=message)
 
 
 def _status(error: BaseException) -> Status:

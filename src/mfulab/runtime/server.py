@@ -31,7 +31,7 @@ from mfulab.runtime.run import commit
 
 # What runs spend their start on, the measurements' first: a run that is already there waits for all of it.
 PRELOADED = ("numpy", "numba", "torch", "torch._dynamo", "mfulab.cli.step", "mfulab.runtime.run")
-PACKAGES = ("steps", "models")  # every module of these, for all that they import
+FOLDERS = ("measurements/**/[!_]*.py", "models/[!_]*.py")  # every module of these, for all that they import
 REPORT = ("mfulab.tables.build", "mfulab.report.figures", "mfulab.report.page.document")
 # What the seminar's numbers need, in portions: a run that comes meanwhile waits for one.
 SEMINAR = ("torch", "torch._dynamo", "transformers.modeling_utils", "mfulab.tables.seminar")
@@ -65,7 +65,8 @@ def serve(listener: socket.socket, measures: bool) -> None:
 def everything() -> list[str]:
     """The modules that a workflow which measures needs, the measurements' first."""
     root = Path(__file__).parents[1]
-    modules = [f"mfulab.{name}.{path.stem}" for name in PACKAGES for path in sorted((root / name).glob("[!_]*.py"))]
+    paths = [path.relative_to(root).with_suffix("") for folder in FOLDERS for path in sorted(root.glob(folder))]
+    modules = [".".join(("mfulab", *path.parts)) for path in paths]
     return [*PRELOADED, *modules, *REPORT, *SEMINAR]
 
 

@@ -1,143 +1,151 @@
-"""Every column of every table: its type, unit, description and source, from the models that declare it."""
+"""Columns of the tables: their step's row, then what the measurement's `Joined` adds. Each is declared there, once."""
 
-from collections.abc import Iterator, Mapping
-from functools import cache
-from pathlib import Path
+from collections.abc import Iterator
 from types import NoneType
 from typing import Any, get_args
 
-from pydantic import BaseModel, Field, create_model
+from pydantic import BaseModel, Field
 from pydantic.fields import FieldInfo
 
-from mfulab.core.files import read_csv
-from mfulab.core.rows import Row
+from mfulab.core.columns import Rank
+from mfulab.core.measurement import Measurement
 from mfulab.measurements.registry import TABLES
 
 LEADING = ("hardware", "experiment", "run", "recorded", "status", "message")
-DICTIONARY = ("table", "column", "type", "unit", "description", "source")
-UNITS = {
-    "_tflop_s": "TFLOP/s",
-    "_gb_s": "GB/s",
+UNITS = {  # by the end of a column's name
+    "_tflop_s": "10¹² FLOP/s",
+    "_gb_s": "10⁹ byte/s",
     "_per_s": "1/s",
     "_per_j": "1/J",
-    "_bytes": "B",
-    "_flops": "FLOP",
-    "flops": "FLOP",
-    "_percent": "%",
-    "_points": "percentage points",
-    "_mhz": "MHz",
     "_ms": "ms",
-    "_mb": "MiB",
     "_s": "s",
-    "_j": "J",
+    "_percent": "%",
+    "_bytes": "byte",
+    "_flops": "FLOP",
+    "_mhz": "MHz",
     "_w": "W",
+    "_j": "J",
     "_c": "°C",
+    "_mb": "MiB",
+    "_points": "percentage points",
 }
+TYPES = {bool: "true or false", int: "integer", float: "number", str: "text"}
 
 Record = dict[str, Any]
 Records = dict[str, list[Record]]
 
 
-@cache
-def fields(table: str) -> Mapping[str, FieldInfo]:
-    """The columns of a final table, in order: who, then the row, then links and joined values.
+class Excluded(BaseModel):
+    """A combination that was left out on purpose."""
 
-    A column that repeats a value of the run's config has that key's description.
-    """
-    measurement = TABLES[table]
-    known = {**measurement.joined.model_fields, **measurement.row.model_fields}
-    found = {name: known[name] for name in (*LEADING, *measurement.row.model_fields, *measurement.joined.model_fields)}
-    for name, path in config_paths(table).items():
-        found[name] = FieldInfo(
-            annotation=known[name].annotation, description=_key(measurement.config, path).description
-        )
-    return found
+    experiment: str = Field("", description="The experiment that asked for it.")
+    step: str = Field("", description="The measurement.")
+    run: str = Field("", description="Name of the run.")
+    because: str = Field("", description="The reason that its rule gives.")
+
+
+class Progress(BaseModel):
+    """Planned runs of all experiments shown, by how far they are; best first."""
+
+    measured: int = Field(0, description="Runs with a row.")
+    not_measured: int = Field(0, description="Runs left out for the time budget.")
+    to_come: int = Field(0, description="Runs still to be measured.")
+
+
+class Problem(BaseModel):
+    """What could not be read."""
+
+    problem: str = Field("", description="The file, what is wrong with it, and what to do.")
+
+
+class Column(BaseModel):
+    """A line of columns.csv, the data dictionary of the tables."""
+
+    table: str = Field(description="File in results/tables/, without its ending.")
+    column: str = Field(description="Name in its first line.")
+    type: str = Field(description="Text, integer, number, true or false; an empty cell was not measured.")
+    unit: str = Field(description="Of a quantity; empty for others.")
+    source: str = Field(
+        description="`row`: measured; `config GROUP.KEY`: asked for; `joined`: computed of several rows."
+    )
+    description: str = Field(description="What it means.")
+
+
+OTHERS: dict[str, type[BaseModel]] = {
+    "excluded": Excluded,
+    "progress": Progress,
+    "problems": Problem,
+    "columns": Column,
+}
+
+
+def fields(table: str) -> dict[str, FieldInfo]:
+    """The columns of a final table with their declarations, in order: who, then the row, then what is joined."""
+    row, joined = TABLES[table].row.model_fields, TABLES[table].joined.model_fields
+    leading = {name: (row.get(name) or joined[name]) for name in LEADING}
+    return {**leading, **row, **{name: field for name, field in joined.items() if name not in row}}
 
 
 def columns(table: str) -> list[str]:
     """Names of the columns of a final table, in order."""
-    return [*fields(table)]
+    return list(fields(table))
 
 
-def config_paths(table: str) -> dict[str, str]:
-    """Columns that repeat a value of the run's config, each with that value's path."""
-    extras = {name: field.json_schema_extra for name, field in TABLES[table].joined.model_fields.items()}
-    return {
-        name: str(extra["config"]) for name, extra in extras.items() if isinstance(extra, dict) and "config" in extra
-    }
+def marked(field: FieldInfo, mark: str) -> Any:
+    """What a declaration says under `mark`: the path of a value of the `config`, or that a column is a `link`."""
+    extra = field.json_schema_extra
+    return extra.get(mark) if isinstance(extra, dict) else None
 
 
-def linked(table: str) -> list[str]:
-    """Columns that are read from a run's config and plan, and that a recording therefore keeps."""
-    return [name for name, field in TABLES[table].joined.model_fields.items() if field.json_schema_extra]
+def kept(measurement: Measurement) -> dict[str, FieldInfo]:
+    """Columns of config and links, which recordings keep; all other joined ones are computed anew."""
+    each = measurement.joined.model_fields.items()
+    return {name: field for name, field in each if marked(field, "config") or marked(field, "link")}
 
 
-def computed(table: str) -> list[str]:
-    """Columns that the join computes."""
-    who = {"experiment", "recorded"}
-    return [
-        name
-        for name, field in TABLES[table].joined.model_fields.items()
-        if not field.json_schema_extra and name not in who
-    ]
-
-
-@cache
-def kept(table: str) -> type[Row]:
-    """The row of a recorded table: the measurement's, and the columns that are not computed anew."""
-    known = TABLES[table].joined.model_fields
-    more: dict[str, Any] = {name: (known[name].annotation, Field(None)) for name in linked(table)}
-    return create_model(f"Recorded{TABLES[table].row.__name__}", __base__=TABLES[table].row, **more)
-
-
-def kinds(table: str) -> dict[str, type]:
-    """Each column with its type: str, bool or float (integers too: a missing one has no integer)."""
-    return {name: kind(field) for name, field in fields(table).items()}
+def computed(measurement: Measurement) -> list[str]:
+    """Joined columns that are neither who, nor config, nor links."""
+    known = {*LEADING, *kept(measurement), *measurement.row.model_fields}
+    return [name for name in measurement.joined.model_fields if name not in known]
 
 
 def kind(field: FieldInfo) -> type:
-    """Type of a column's cells: str, bool or float, which integers are too."""
-    found = set(_types(field.annotation))
-    return bool if bool in found else float if {int, float} & found else str
+    """The type of a column's cells: bool, int, float or str."""
+    found = _types(field.annotation)
+    return next((each for each in (bool, float, int) if each in found), str)
 
 
-def dictionary() -> list[dict[str, str]]:
-    """A line a column of each table: its type, unit, description, and where its values come from."""
-    lines: list[tuple[str, ...]] = []
-    for table, measurement in TABLES.items():
-        paths, links = config_paths(table), linked(table)
-        for name, field in fields(table).items():
-            source = "joined" if name in measurement.joined.model_fields else "row"
-            source = f"config: {paths[name]}" if name in paths else "plan" if name in links else source
-            lines.append((table, name, _type(field), field.description or "", source))
-    for line in read_csv(Path(__file__).with_name("other_columns.csv")):
-        lines.append((*line.values(), "row"))
-    return [
-        dict(zip(DICTIONARY, (table, name, text, _unit(name, text), description, source), strict=True))
-        for table, name, text, description, source in lines
-    ]
+def _types(annotation: object) -> set[object]:
+    inner = set(get_args(annotation)) - {NoneType}
+    return set().union(*(_types(part) for part in inner)) if inner else {annotation}
 
 
-def _type(field: FieldInfo) -> str:
-    found = kind(field)
-    return "int" if found is float and float not in _types(field.annotation) else found.__name__
-
-
-def _unit(name: str, text: str) -> str:
-    return next((UNITS[end] for end in UNITS if text in ("int", "float") and name.endswith(end)), "")
-
-
-def _key(config: type[BaseModel], path: str) -> FieldInfo:
-    """The declaration of a key of a config. Raises KeyError or AttributeError where there is none."""
+def description(measurement: Measurement, field: FieldInfo) -> str:
+    """What a column means: its own words, or those of the key of the config that it shows."""
+    path = marked(field, "config")
+    if path is None:
+        return field.description or ""
     group, _, key = path.partition(".")
-    annotation: Any = config.model_fields[group].annotation
-    return annotation.model_fields[key]  # type: ignore[no-any-return]
+    return measurement.config.model_fields[group].annotation.model_fields[key].description or ""  # type: ignore[union-attr]
 
 
-def _types(annotation: object) -> Iterator[object]:
-    """The plain types in an annotation, without None; a literal's are those of its choices."""
-    inner = [part for part in get_args(annotation) if part is not NoneType]
-    if not inner:
-        yield annotation if isinstance(annotation, type) else type(annotation)
-    for part in inner:
-        yield from _types(part)
+def dictionary() -> Iterator[Column]:
+    """Every column of every table, in their order: what columns.csv, the documentation and the page show."""
+    for table, measurement in TABLES.items():
+        for name, field in fields(table).items():
+            path = marked(field, "config")
+            source = f"config {path}" if path else "row" if name in measurement.row.model_fields else "joined"
+            yield _column(table, name, field, source, description(measurement, field))
+    who = {name: field for name, field in fields("profile").items() if name in LEADING}
+    for table, found in {
+        "ranks": {**who, **Rank.model_fields},
+        **{n: m.model_fields for n, m in OTHERS.items()},
+    }.items():
+        for name, field in found.items():
+            yield _column(table, name, field, "joined", field.description or "")
+
+
+def _column(table: str, name: str, field: FieldInfo, source: str, meaning: str) -> Column:
+    unit = next((unit for end, unit in UNITS.items() if name.endswith(end) and kind(field) is not str), "")
+    unit = unit or ("FLOP" if name == "flops" else "")
+    return Column(table=table, column=name, type=TYPES[kind(field)], unit=unit, source=source, description=meaning)

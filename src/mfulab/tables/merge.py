@@ -19,10 +19,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from mfulab.core import manifest
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, cannot_be_written, is_inside, read_csv, read_json, remove
 from mfulab.core.rows import impossible
+from mfulab.measurements import manifest
 from mfulab.measurements.registry import MEASUREMENTS, NO_MACHINE
 from mfulab.planning import lock, store
 from mfulab.planning.store import is_complete, write_if_changed

@@ -16,7 +16,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mfulab.core import manifest
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import (
     LARGEST,
@@ -31,6 +30,7 @@ from mfulab.core.files import (
 from mfulab.core.groups import SLUG
 from mfulab.core.rows import NOT_MEASURED
 from mfulab.device.identity import hardware_slug
+from mfulab.measurements import manifest
 from mfulab.measurements.registry import NO_MACHINE, RECORDED
 from mfulab.tables import build, series
 from mfulab.tables.columns import Record, Records, columns

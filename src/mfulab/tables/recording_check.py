@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mfulab.core.files import LARGEST, UnreadableError, read_csv, read_json, read_text
-from mfulab.measurements.registry import RECORDED
+from mfulab.measurements.registry import RECORDED, TABLES
 from mfulab.tables import build
 from mfulab.tables.columns import Record, columns, computed
 from mfulab.tables.records import Collected, ceiling_name, from_recorded
@@ -45,7 +45,7 @@ def _table(path: Path, table: str, rows: list[Record]) -> Iterator[str]:
         yield f"{path.name}: its columns are not today's ({', '.join(changed)}): --rejoin writes them anew"
         return
     for line, row in zip(cells, rows, strict=False):
-        for name in computed(table):
+        for name in computed(TABLES[table]):
             if not _same(line[name], row[name]):
                 yield f"{path.name}: {row['run']}: {name} is {line[name] or 'empty'}, the join gives {row[name]}"
         if row["status"] == "ok":

@@ -6,18 +6,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import ValidationError
 
-from mfulab.core import manifest
 from mfulab.core.files import LARGEST, UnreadableError, is_inside, read_csv, read_json, read_text
 from mfulab.core.formats import format_name
+from mfulab.core.measurement import Measurement
 from mfulab.core.replicates import base_name
 from mfulab.core.rows import LONGEST_MESSAGE, NOT_MEASURED, Row, impossible, is_in_range
+from mfulab.measurements import manifest
 from mfulab.measurements.count_flops import CountFlopsConfig
 from mfulab.measurements.registry import MEASUREMENTS, RECORDED, TABLES
-from mfulab.tables.columns import Record, Records, config_paths, kept, linked
+from mfulab.tables.columns import Record, Records, kept, kind, marked
 
 PROGRESS = ("measured", NOT_MEASURED, "to_come")  # best first
 AGAIN = "Remove its folder and give the command again: it is measured anew."
@@ -174,26 +175,26 @@ def _changed(folder: Path, digest: str | None) -> bool:
 
 
 def from_config(table: str, config: Mapping[str, Any], links: Mapping[str, str | None]) -> Record:
-    """Values that the join needs besides a run's row; `links` are folders of the runs it is joined with.
+    """Values that the join needs besides a run's row; `links` are folders of the runs it is joined with."""
 
-    A value is kept if it is there, of its column's type and in range.
-    """
-
-    def given(path: str, kinds: tuple[type, ...]) -> Any:
+    def given(path: str, wanted: type) -> Any:
+        """A nested value, if it is there, of its type and in range."""
         group, _, key = path.partition(".")
         content: Any = config.get(group)
         value = content.get(key) if isinstance(content, Mapping) else None
-        return value if type(value) in kinds and (isinstance(value, str) or is_in_range(value)) else None
+        is_kept = type(value) is wanted and (isinstance(value, str) or is_in_range(value))
+        return value if is_kept else None
 
-    flops, compute = links.get("flops"), links.get("compute")
-    known: Record = {
+    flops, compute, fields = links.get("flops"), links.get("compute"), kept(TABLES[table])
+    linked = {
         "flops_run": Path(flops).name if flops else None,
         "ceiling": ceiling_name(Path(compute).name) if compute else None,
-        "format": format_name(given("precision.dtype", (str,)) or "", bool(given("precision.tf32", (bool,)))),
+        "format": format_name(given("precision.dtype", str) or "", bool(given("precision.tf32", bool))),
     }
-    fields = TABLES[table].joined.model_fields
-    known |= {name: given(path, get_args(fields[name].annotation)) for name, path in config_paths(table).items()}
-    return {name: known[name] for name in linked(table)}
+    return {
+        name: given(path, kind(field)) if (path := marked(field, "config")) else linked[name]
+        for name, field in fields.items()
+    }
 
 
 def ceiling_name(run: str) -> str:
@@ -254,7 +255,8 @@ def from_recorded(folder: Path) -> Collected:
         seen: set[tuple[str, str]] = set()
         for number, cells in enumerate(_lines(folder / f"{table}.csv", collected.problems), start=2):
             try:
-                row = parse(kept(table), cells)
+                row = parse(measurement.row, cells)
+                known = _kept(measurement, cells)
                 if not row["run"] or (row["hardware"], row["run"]) in seen:
                     raise ValueError(f"run={row['run']!r}: {'there twice' if row['run'] else 'empty'}")
             except ValueError as error:
@@ -263,7 +265,7 @@ def from_recorded(folder: Path) -> Collected:
             seen.add((row["hardware"], row["run"]))
             where = (row["hardware"] or folder.name) if measurement.on_device else ""
             who = {"hardware": where, "experiment": cells.get("experiment") or "", "recorded": True}
-            collected.add(table, {**row, **who})
+            collected.add(table, {**row, **known, **who})
     collected.series = [{**line, "recorded": "True"} for line in _lines(folder / "series.csv", collected.problems)]
     return collected
 
@@ -276,6 +278,16 @@ def _lines(path: Path, problems: list[str]) -> list[dict[str, str]]:
     except UnreadableError as error:
         problems.append(f"{error}. Record the machine again, or take the file from the repository.")
         return []
+
+
+def _kept(measurement: Measurement, cells: Mapping[str, str | None]) -> Record:
+    """Columns of config and links of a recorded line, typed. Raises ValueError for bad cells."""
+    names = kept(measurement)
+    given = measurement.joined.model_validate({name: cells[name] for name in names if cells.get(name)}).model_dump()
+    for name in names:
+        if not isinstance(given[name], str) and not is_in_range(given[name]):
+            raise ValueError(f"{name}={cells[name]}: out of range")
+    return {name: given[name] for name in names}
 
 
 def first_line(error: Exception) -> str:

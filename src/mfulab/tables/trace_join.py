@@ -9,7 +9,7 @@ from mfulab.device.datasheets import UnknownDeviceError, find
 from mfulab.device.peaks import Peak, peak
 from mfulab.flops.formulas import seconds_at_peaks, weighted_peak_flop_s
 from mfulab.mfu import headroom
-from mfulab.mfu.utilization import TERA, of_peak, product, ratio, tflop_s
+from mfulab.mfu.utilization import TERA, of_peak, percent, product, ratio, tflop_s
 from mfulab.tables import verdict
 from mfulab.tables.join import Values
 
@@ -34,12 +34,12 @@ def trace_columns(row: Values, measured: Mapping[Any, float] | None = None) -> d
     total_flops = row.get("flops")
     useful = seconds_at_peaks(flops, known) if total_flops else None
     partial = (row.get("uncounted_percent") or 0) > MOST_UNCOUNTED
-    reliable = None if partial else useful
     weighted = ratio(weighted_peak_flop_s(flops, known), TERA)
     speed = tflop_s(total_flops, time)
     weights = {name: round(count / total_flops, 4) for name, count in flops.items()} if total_flops else {}
-    mfu = of_peak(reliable, time, 1, 1)
-    executed_s = seconds_at_peaks(executed, known) if total_flops and not partial else None
+    counted = bool(total_flops) and not partial
+    mfu = of_peak(sum(flops.values()) if counted else None, time, weighted)
+    ran = ratio(weighted_peak_flop_s(executed, known), TERA)
     joined = {
         "tflop_s": speed,
         "peak_tflop_s": weighted,
@@ -47,8 +47,8 @@ def trace_columns(row: Values, measured: Mapping[Any, float] | None = None) -> d
         "mfu_spec_percent": mfu,
         "mfu_percent": mfu,
         "mfu_basis": "spec" if mfu is not None else None,
-        "mfu_causal_percent": of_peak(product(reliable, ratio(row.get("causal_flops"), total_flops)), time, 1, 1),
-        "hfu_percent": of_peak(executed_s, time, 1, 1),
+        "mfu_causal_percent": product(mfu, ratio(row.get("causal_flops"), total_flops)),
+        "hfu_percent": of_peak(sum(executed.values()) if counted else None, time, ran),
         "arithmetic_intensity": ratio(total_flops, row.get("bytes_moved")),
     }
     share, basis = headroom.best_time(json.loads(row.get("products") or "[]"), measured or {})
@@ -56,7 +56,7 @@ def trace_columns(row: Values, measured: Mapping[Any, float] | None = None) -> d
     joined |= {**headroom.columns(parts), "best_basis": basis if useful else None}
     joined["peak_gb_s"] = _whole_device(device, row.get("units")).memory_gb_s if device else None
     joined["mfu_note"] = verdict.note({**row, **joined})
-    reason = _without_mfu(row, joined, missing, of_peak(useful, time, 1, 1))
+    reason = _without_mfu(row, joined, missing, percent(useful, time))
     joined["mfu_reason"] = packed_all([reason]) if reason else None
     return joined | verdict.columns({**row, **joined, "time_s": time})
 

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from mfulab.core import columns as columns_of
 from mfulab.core.said import Said, packed, packed_all
 from mfulab.mfu import headroom
 from mfulab.mfu.ladder import TENSOR_PRECISIONS, Drop, Facts, largest_drop
@@ -81,15 +82,7 @@ def lost_parts(facts: Facts) -> dict[str, float]:
     return {**beside, **times, **rest}
 
 
-COLUMNS = (
-    "verdict",
-    "verdict_reason",
-    "verdict_numbers",
-    "verdict_rung",
-    "verdict_rung_above",
-    "expected_mfu_percent",
-    "verdict_flags",
-)
+COLUMNS = tuple(name for name in columns_of.Verdict.model_fields if name != "mfu_note")
 
 
 def columns(row: Mapping[str, object]) -> dict[str, str | float | None]:

@@ -211,13 +211,15 @@ def fastest_matmul(samples: list[dict[str, object]], device: torch.device) -> Be
     for sample in samples:
         matmul = str(sample["library"]), str(sample["shape"])
         rates.setdefault(matmul, []).append(float(str(sample["tflop_s"])))
-    typical = max if device.type == "cpu" else (lambda values: Stats(values).median)
-    return max((Best(*matmul, typical(values)) for matmul, values in rates.items()), key=lambda best: best.tflop_s)
+    return max((Best(*one, _typical(values, device)) for one, values in rates.items()), key=lambda best: best.tflop_s)
 
 
 def best_bandwidth(samples: list[dict[str, object]], device: torch.device) -> float:
     """The triad's bandwidth in 10⁹ byte/s, chosen as a shape's rate is."""
-    rates = [float(str(sample["gb_s"])) for sample in samples]
+    return _typical([float(str(sample["gb_s"])) for sample in samples], device)
+
+
+def _typical(rates: list[float], device: torch.device) -> float:
     return max(rates) if device.type == "cpu" else Stats(rates).median
 
 

@@ -10,6 +10,7 @@ class Clock(Protocol):
 
     # Shortest time between marks at which marking stays under a hundredth of it.
     resolution_s: float
+    name: str
 
     def synchronise(self) -> None: ...
 
@@ -21,6 +22,7 @@ class Clock(Protocol):
 class HostClock:
     """For devices that have finished a call when it returns: the CPU."""
 
+    name = "host clock"
     resolution_s = 1e-4  # tiny steps would otherwise make samples by the hundred thousand
 
     def __init__(self) -> None:
@@ -40,6 +42,7 @@ class HostClock:
 class CudaClock:
     """CUDA events on the current stream: the time between two includes the gaps in which the GPU waited for work."""
 
+    name = "CUDA events"
     resolution_s = 1e-3  # recording an event costs the host some microseconds
 
     def __init__(self, device: Any) -> None:

@@ -45,22 +45,11 @@ def in_order(values, stride, rounds):
 
 @numba.njit
 def by_rows(matrix, rounds):
-    """Sum of a C-contiguous matrix along its rows."""
+    """Sum of a matrix along its rows; of a transposed view down the columns, each element in another line."""
     total = 0
     for _ in range(rounds):
         for row in range(matrix.shape[0]):
             for column in range(matrix.shape[1]):
-                total += matrix[row, column]
-    return total
-
-
-@numba.njit
-def by_columns(matrix, rounds):
-    """The same sum down its columns: each element in another line than the one before."""
-    total = 0
-    for _ in range(rounds):
-        for column in range(matrix.shape[1]):
-            for row in range(matrix.shape[0]):
                 total += matrix[row, column]
     return total
 
@@ -93,9 +82,9 @@ def host_walk(pattern: str, working_set_bytes: int, seed: int = 0) -> Walk:
     side = math.isqrt(elements)
     # In order is a matrix of one row: the compiler vectorises both.
     matrix = values[None] if pattern == "sequential" else values[: side * side].reshape(side, side)
-    walk = by_columns if pattern == "columns" else by_rows
+    matrix = matrix.T if pattern == "columns" else matrix
     accesses = rounds * matrix.size
-    return _ready(Walk(lambda: walk(matrix, rounds), accesses, accesses * 8))
+    return _ready(Walk(lambda: by_rows(matrix, rounds), accesses, accesses * 8))
 
 
 def device_walk(pattern: str, working_set_bytes: int, seed: int = 0) -> Walk:
@@ -117,9 +106,11 @@ def device_walk(pattern: str, working_set_bytes: int, seed: int = 0) -> Walk:
         if pattern in ("rows", "columns"):
             return _ready(Walk(lambda: view.sum(1), view.numel(), view.numel() * 8))
         return _ready(Walk(view.sum, view.numel(), elements * 8))
-    from mfulab.kernels.numba_cuda import current_stream, device_array
-    from mfulab.timing.device_chase import chase_kernel
+    from numba import cuda
 
+    from mfulab.kernels.numba_cuda import current_stream, device_array
+
+    chase_kernel = cuda.jit(chase.py_func)  # by one thread
     following = torch.from_numpy(cycle(elements // LINE, LINE, seed)).cuda()
     places, place = device_array(following), device_array(torch.zeros(1, dtype=torch.int64, device="cuda"))
     steps = _steps(elements)

@@ -3,28 +3,35 @@
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from typing import Literal, get_args
 
+from mfulab.device.samplers.reading import Reading, Readings, missing
 from mfulab.timing.clocks import Clock
 from mfulab.timing.statistics import Stats
 
 FEWEST, LONGEST_S = 3, 1.0  # steps, where so many fit into a second
-MarkedStep = Callable[..., object]
+Phase = Literal["forward", "backward", "optimiser", "other"]
+Mark = Callable[[Phase], object]
+"""Called at the end of each phase, with its name."""
 
 
-def measure_phases(
-    step: MarkedStep, clock: Clock, length_s: float, estimate_s: float
-) -> tuple[dict[str, float], float]:
-    """Median seconds of each phase of a step, over about `length_s` of steps of `estimate_s`; their sum ÷ the step.
+def phase_readings(
+    step: Callable[[], object], marked: Callable[[Mark], object] | str, clock: Clock, length_s: float, estimate_s: float
+) -> Readings:
+    """Median ms of each phase of a step, over about `length_s` of steps of `estimate_s`; their sum ÷ the step.
 
-    The step calls what it is given, if anything, with the name of the phase that just ended. Marks follow one another
-    without a gap, so the phases of one step sum to it; on a GPU they are events on its stream. A step without marks
-    comes after each with them: the median of these quotients says what marking costs, whatever the machine does.
+    `marked` does the step and calls what it is given with the name of each phase that just ended; a text says why it
+    has none. Marks follow one another without a gap, so the phases of one step sum to it; on a GPU they are events on
+    its stream. A step without marks comes after each with them: the median of these quotients says what marking costs,
+    whatever the machine does.
     """
+    if isinstance(marked, str):
+        return missing(dict.fromkeys((f"{phase}_ms" for phase in get_args(Phase)), "ms"), "marked steps", marked)
     fitting = min(FEWEST, math.floor(LONGEST_S / max(estimate_s, 1e-9)))
     steps = max(1, fitting, math.ceil(length_s / 2 / max(estimate_s, 1e-9)))
     ended: list[list[str]] = []  # the phases of each step, in order
 
-    def mark(phase: str) -> None:
+    def mark(phase: Phase) -> None:
         clock.mark()
         ended[-1].append(phase)
 
@@ -32,7 +39,7 @@ def measure_phases(
     clock.mark()
     for _ in range(steps):
         ended.append([])
-        step(mark)
+        marked(mark)
         step()
         clock.mark()
     intervals = iter(clock.intervals())
@@ -45,4 +52,7 @@ def measure_phases(
         for phase, seconds in one.items():
             spent[phase].append(seconds)
         quotients.append(sum(one.values()) / next(intervals))
-    return {phase: Stats(seconds).median for phase, seconds in spent.items()}, Stats(quotients).median
+    source = f"marked steps, {clock.name}"
+    readings = {f"{phase}_ms": Reading(1e3 * Stats(each).median, "ms", source) for phase, each in spent.items()}
+    quotient = 100 * Stats(quotients).median
+    return {**readings, "phases_percent": Reading(quotient, "%", f"{source}, each before one without marks")}

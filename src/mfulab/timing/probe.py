@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from mfulab.core.files import UnreadableError, read_csv
+from mfulab.device.cpu import system_seconds
 
 DISTURBED = 1.3  # times as slow as the machine's best: above what the probe itself varies by
 PLACED = 1.4  # a copy varies so much between processes of an idle machine, by where their pages lie
@@ -123,7 +124,10 @@ class Probe:
 
         with torch.inference_mode():
             product_s, copy_s = (min(self._timed(part)[1:]) for part in self._parts)
-        others_s, total_s = _others() if self._on_cpu else (None, None)
+        others_s = total_s = None
+        if self._on_cpu:
+            system, own = system_seconds(), os.times()
+            others_s, total_s = system.busy - own.user - own.system, system.total
         return State(time.time(), product_s, copy_s, self._clock_mhz(), others_s, total_s)
 
     def _timed(self, part: Callable[[], object]) -> list[float]:
@@ -142,14 +146,6 @@ def best_now(device: Any, limit_s: float) -> Best:
     while time.perf_counter() < deadline:
         best = best_of([probe.again()], best)
     return best
-
-
-def _others() -> tuple[float, float]:
-    """CPU seconds of other processes until now, and of all CPUs that this one may use."""
-    from mfulab.device.cpu import system_seconds
-
-    system, own = system_seconds(), os.times()
-    return system.busy - own.user - own.system, system.total
 
 
 def packed(states: Sequence[State], threads: int) -> str | None:

@@ -55,18 +55,11 @@ class Stats:
         return math.sqrt(math.fsum((value - self.mean) ** 2 for value in self.values) / (len(self.values) - 1))
 
 
-def interval_half_width(standard_deviation: float, count: int, degrees: int) -> float:
-    """Half the 95 % confidence interval of the median of `count` independent values: t·√(π/2)·s/√n.
-
-    Student's t, for a standard deviation that is known with `degrees` of freedom, one or more; √(π/2) because the
-    median of normal values varies by that factor more than their mean.
-    """
-    t = _T_975[degrees - 1] if degrees <= len(_T_975) else 1.96
-    return t * math.sqrt(math.pi / 2) * standard_deviation / math.sqrt(count)
-
-
 def relative_half_width(values: Sequence[float], usual: float | None = None, prior: int = 0) -> float | None:
     """Half the 95 % confidence interval of the median of positive, independent values, as a logarithm; None for one.
+
+    t·√(π/2)·s/√n, by Student's t; √(π/2) because the median of normal values varies by that factor more than their
+    mean.
 
     Args:
         values: times, two or more: windows of one process, or medians of several processes.
@@ -80,7 +73,8 @@ def relative_half_width(values: Sequence[float], usual: float | None = None, pri
     if usual is not None:
         spread = math.sqrt((degrees * spread**2 + prior * usual) / (degrees + prior))
         degrees += prior
-    return interval_half_width(spread, len(values), degrees)
+    t = _T_975[degrees - 1] if degrees <= len(_T_975) else 1.96
+    return t * math.sqrt(math.pi / 2) * spread / math.sqrt(len(values))
 
 
 def median_interval(window_medians: Sequence[float]) -> tuple[float, float] | None:

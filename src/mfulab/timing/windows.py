@@ -75,7 +75,8 @@ class WindowTimes:
 class Observation:
     """All windows of one step, what warmed it up, and what the samplers read over the windows.
 
-    `windows` are those that count; `discarded` met a disturbed machine and were measured again.
+    `windows` are those that count; `discarded` met a disturbed machine and were measured again. All processes of a job
+    have the same `agreed_s`, the slowest one's time of a step.
     """
 
     warm_up: WarmUp
@@ -83,6 +84,7 @@ class Observation:
     readings: Readings = field(default_factory=dict)
     discarded: tuple[WindowTimes, ...] = ()
     best: Best = UNKNOWN
+    agreed_s: float = math.nan
 
     @property
     def steps(self) -> int:
@@ -108,6 +110,12 @@ class Observation:
     def time_s(self) -> float:
         """The median of the windows' median step times."""
         return Stats(window.median_s for window in self.windows).median
+
+    @property
+    def spread_percent(self) -> float | None:
+        """Standard deviation of the windows' medians, relative to their median; None for a single window."""
+        medians = Stats(window.median_s for window in self.windows)
+        return medians.standard_deviation and 100 * medians.standard_deviation / medians.median
 
     @property
     def step_times_s(self) -> list[float]:
@@ -140,7 +148,8 @@ def observe(
         made = collect(partial(measure_window, step, clock, pace.window_s, warm.step_s), pace, watch, best)
     best = best_of((state for window in made for state in window.states or ()), best)
     kept, discarded = counted(made, pace.windows, best)
-    return Observation(warm, kept, first_available(readings), discarded, best)
+    seen = Observation(warm, kept, first_available(readings), discarded, best)
+    return replace(seen, agreed_s=agree(seen.time_s))
 
 
 def collect(
@@ -220,7 +229,9 @@ def warm_up(
         clocks.append(frequency_mhz())
         left_s = agree(deadline - time.perf_counter())
         wanted = 3 if left_s > 0 else 2
-        flat = _flat(chunks[-wanted:], wanted, pace.tolerance) and _flat_clock(clocks[-wanted:])
+        known = [mhz for mhz in clocks[-wanted:] if mhz]  # a device that reports no clock is judged by time alone
+        stands_still = not known or _flat(known, 1, CLOCK_TOLERANCE)
+        flat = _flat(chunks[-wanted:], wanted, pace.tolerance) and stands_still
         steady = agree(float(not flat)) == 0
     return WarmUp(first_call_s, time.perf_counter() - began, steady, tuple(chunks), first_s, faults)
 
@@ -253,9 +264,3 @@ def _timed(step: Step, clock: Clock, steps: int) -> float:
 
 def _flat(values: Sequence[float], wanted: int, tolerance: float) -> bool:
     return len(values) >= wanted and max(values) - min(values) <= tolerance * min(values)
-
-
-def _flat_clock(values: Sequence[float | None]) -> bool:
-    """True if the device's clock stood still; a device that does not report it is judged by time alone."""
-    known = [value for value in values if value]
-    return not known or _flat(known, 1, CLOCK_TOLERANCE)

@@ -85,11 +85,8 @@ def analyse(
     several = devices(recording, window)
     device = (several[0] if device is None else device) if len(several) > 1 else None
     products, uncounted, counted = products_of(recording, attribution, window, on_gpu, device)
-    told: DeviceTime | HostTime
-    if on_gpu:
-        told = DeviceTime(recording, attribution, window, counted, device)
-    else:
-        told = HostTime(recording, attribution, window, counted)
+    given = recording, attribution, window, counted
+    told = DeviceTime(*given, device) if on_gpu else HostTime(*given)
     return Analysis(
         window=window, readings=told.readings(), spent=told.spent, products=products, kernels=told.kernels(),
         others=told.others(), uncounted=uncounted, on_gpu=on_gpu, collectives=told.collectives(), device=device,

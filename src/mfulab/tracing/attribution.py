@@ -9,22 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mfulab.flops.operators import FORMULAS
-from mfulab.flops.recorded import Recorded, recorded_cost
-from mfulab.tracing.recording import Recording, Times, launch_of
+from mfulab.flops.recorded import Recorded, is_recorded_matmul, recorded_cost
+from mfulab.tracing.recording import Indices, Recording, Times, launch_of
 
-# Operators that torch.compile makes of matmuls on a CPU; the counter sees the model before it is compiled.
-COMPILED_PRODUCTS = (
-    *("mkldnn::_linear_pointwise", "mkldnn::_convolution_pointwise", "mkldnn::_convolution_pointwise_"),
-    *("mkldnn::_convolution_transpose_pointwise", "mkl::_mkl_linear"),
-)
-PRODUCTS = frozenset([*FORMULAS, *COMPILED_PRODUCTS])
-TEMPLATE = "triton_tem_"  # Inductor's own matmul
 COMPILED, FUSED = "## Call CompiledFxGraph", "compiled, fused operators"
 BACKWARD = "autograd::engine::evaluate_function"
 _ENGINE = ("autograd::", "torch::")
-
-Indices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -56,25 +46,22 @@ class Attribution:
 
     def product_of_activity(self) -> Indices:
         """The product that launched each activity; -1 where none did."""
-        return np.where(self.of_activity >= 0, self.product[self.of_activity], -1) if len(self.product) else (
-            self.of_activity
-        )  # fmt: skip
+        return self._launched(self.product)
 
     def operator_of_activity(self) -> Indices:
         """The outermost operator that launched each activity; -1 where none did."""
-        return np.where(self.of_activity >= 0, self.outermost[self.of_activity], -1) if len(self.product) else (
-            self.of_activity
-        )  # fmt: skip
+        return self._launched(self.outermost)
+
+    def _launched(self, owner: Indices) -> Indices:
+        return np.where(self.of_activity >= 0, owner[self.of_activity], -1) if len(owner) else self.of_activity
 
 
 def attribute(recording: Recording) -> Attribution:
     """Nests the host's calls by thread and time, and finds each activity's launch among them."""
     host, count = recording.host, len(recording.host)
-    is_product = np.array([name in PRODUCTS or name.startswith(TEMPLATE) for name in recording.names], bool)
-    is_operator = np.array([_is_operator(name) for name in recording.names], bool)
-    is_backward = np.array([name.startswith(BACKWARD) for name in recording.names], bool)
-    parent, product, outermost = (np.full(count, -1, np.int64) for _ in range(3))
-    surrounding = np.full(count, -1, np.int64)
+    is_product = recording.named(is_recorded_matmul)
+    is_operator, is_backward = recording.named(_is_operator), recording.named(lambda name: name.startswith(BACKWARD))
+    parent, product, outermost, surrounding = (np.full(count, -1, np.int64) for _ in range(4))
     backward, recomputed = np.zeros(count, bool), np.zeros(count, bool)
     innermost: dict[int, int] = {}
     costs: dict[int, Recorded] = {}
@@ -90,7 +77,7 @@ def attribute(recording: Recording) -> Attribution:
     order = np.lexsort((-host.end, host.begin, host.thread))
     stack: list[int] = []
     ends, threads, names = host.end.tolist(), host.thread.tolist(), host.name.tolist()
-    begins, forward = host.begin.tolist(), host.forward.tolist()
+    forward = host.forward.tolist()
     multiplies, operates, returns = is_product.tolist(), is_operator.tolist(), is_backward.tolist()
     thread = None
     for one in order.tolist():
@@ -98,19 +85,15 @@ def attribute(recording: Recording) -> Attribution:
             stack, thread = [], threads[one]
         while stack and ends[stack[-1]] < ends[one]:
             stack.pop()
-        while stack and ends[stack[-1]] <= begins[one] < ends[one]:
-            stack.pop()
         name = names[one]
         if stack:
             above = stack[-1]
             parent[one] = above
             product[one], outermost[one], backward[one] = product[above], outermost[above], backward[above]
-        if operates[name] and outermost[one] < 0:
-            outermost[one] = one
-        if backward[one] and forward[one] and operates[name]:
-            recomputed[one] = True
-        if returns[name]:
-            backward[one] = True
+        if operates[name]:
+            outermost[one] = one if outermost[one] < 0 else outermost[one]
+            recomputed[one] = backward[one] and forward[one]
+        backward[one] |= returns[name]
         if multiplies[name]:
             if product[one] < 0 or not is_told(int(product[one])):
                 surrounding[one] = product[one]
@@ -154,9 +137,7 @@ def _around(
             continue
         places = np.searchsorted(begin[calls], times[mine], side="right") - 1
         inside = np.where(places >= 0, calls[places], -1)
-        outside = (inside >= 0) & (end[inside] < times[mine])
-        while outside.any():
+        while (outside := (inside >= 0) & (end[inside] < times[mine])).any():
             inside[outside] = parent[inside[outside]]
-            outside = (inside >= 0) & (end[inside] < times[mine])
         found[mine] = inside
     return found

@@ -14,9 +14,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import IO, Any
 
-from mfulab.core.errors import UnsupportedError
 from mfulab.core.files import UnreadableError, opened
 from mfulab.device.cpu import memory_limit_bytes
+from mfulab.tracing.recording import TraceError
 
 BATCH_BYTES = 16 << 20
 MOST_BATCHES = 4  # without an end of an event
@@ -37,10 +37,6 @@ _FOREIGN = {
     ".pickle": "a snapshot of CUDA's memory",
 }
 WANTED = "mfulab reads what torch.profiler's export_chrome_trace writes (*.json, *.json.gz)"
-
-
-class TraceError(UnsupportedError):
-    """A file that cannot be read as a trace; the message says why and what to do."""
 
 
 class Stream:

@@ -8,15 +8,16 @@ import numpy as np
 from mfulab.device.samplers.reading import Reading, Readings, missing
 from mfulab.tracing.attribution import COMPILED, Attribution
 from mfulab.tracing.intervals import Intervals, clip, exclusive, gaps, length, overlapped, union
-from mfulab.tracing.recording import COMMUNICATION, COMPUTE, COPY, Recording, launch_of
+from mfulab.tracing.recording import COMMUNICATION, COMPUTE, COPY, KINDS, Recording, launch_of
 from mfulab.tracing.shares import (
     ALL_UNITS,
+    LAUNCH_UNITS,
     LEAST_ATTRIBUTED,
     OPERATOR_UNITS,
     SOURCE,
     SPENT,
     called,
-    kernel_table,
+    lengths_by_name,
     multiplying,
     waits,
 )
@@ -51,7 +52,7 @@ class DeviceTime:
         self.launched = launch_of(recording)[self.inside]
         compute = self.kind == COMPUTE
         # Kernels of operators without a formula, or of none, go by their names.
-        named = np.array([multiplies(name) for name in recording.names], bool)[activities.name[self.inside]]
+        named = recording.named(multiplies)[activities.name[self.inside]]
         self.multiplied = compute & ~self.graph & ((self.product >= 0) | named)
         known = np.isin(self.product, np.fromiter(counted, np.int64, len(counted))) & (self.product >= 0)
         again = known & attribution.recomputed[self.product] if len(attribution.recomputed) else known
@@ -76,33 +77,30 @@ class DeviceTime:
         return Intervals(self.begin[chosen], self.end[chosen])
 
     def readings(self) -> Readings:
-        spent, wall = self.spent, self.window.length
+        spent, window = self.spent, (self.window.begin, self.window.end)
         compute = sum(spent[name] for name in ("products", "recomputed", "uncounted", "others", "graph"))
-        busy = compute + spent["communication"]
-        idle = gaps(self.busy, self.window.begin, self.window.end)
+        idle = gaps(self.busy, *window)
         lengths = idle.end - idle.begin
-        values: dict[str, float | None] = {
-            "kernel_busy_percent": 100 * busy / wall,
-            "compute_busy_percent": 100 * compute / wall,
-            "copy_percent": 100 * spent["copies"] / wall,
-            "communication_percent": 100 * spent["communication"] / wall,
-            "idle_percent": 100 * (spent["idle"] + spent["input_wait"]) / wall,
+        times = {
+            "kernel_busy_percent": compute + spent["communication"],
+            "compute_busy_percent": compute,
+            "copy_percent": spent["copies"],
+            "communication_percent": spent["communication"],
+            "idle_percent": spent["idle"] + spent["input_wait"],
+            "graph_percent": spent["graph"],
+            "communication_total_percent": length(union(clip(self._where(self.kind == COMMUNICATION), *window))),
+            "stream_overlap_percent": overlapped(clip(Intervals(self.begin, self.end), *window)),
+            "idle_input_percent": spent["input_wait"],
+        }
+        values = {name: 100 * time / self.window.length for name, time in times.items()} | {
             "launch_gaps_per_step": len(lengths) / self.window.steps,
             "launch_gap_s": float(np.median(lengths)) / 1e9 if len(lengths) else 0.0,
-            "graph_percent": 100 * spent["graph"] / wall,
-            "communication_total_percent": 100
-            * length(union(clip(self._where(self.kind == COMMUNICATION), self.window.begin, self.window.end)))
-            / wall,
-            "stream_overlap_percent": 100
-            * overlapped(clip(Intervals(self.begin, self.end), self.window.begin, self.window.end))
-            / wall,
-            "idle_input_percent": 100 * spent["input_wait"] / wall,
         }
         found = {name: self._reading(name, value) for name, value in values.items()}
         return {**found, **self._launches(idle), **self._occupancy(), **self._operators(compute)}
 
-    def _reading(self, name: str, value: float | None, reason: str = "", source: str = SOURCE) -> Reading:
-        return Reading(value, ALL_UNITS[name], source, self.window.length / 1e9, reason)
+    def _reading(self, name: str, value: float | None, source: str = SOURCE) -> Reading:
+        return Reading(value, ALL_UNITS[name], source, self.window.length / 1e9)
 
     def _operators(self, compute: int) -> Readings:
         spent, wall = self.spent, self.window.length
@@ -112,23 +110,18 @@ class DeviceTime:
             return missing(OPERATOR_UNITS, SOURCE, reason)
         if not compute:
             return missing(OPERATOR_UNITS, SOURCE, "no compute kernel ran in this window")
-        if not (self.multiplied.any()) and self.operator.size and self._fused():
+        names = {self.recording.names[self.recording.host.name[one]] for one in np.unique(self.operator) if one >= 0}
+        if not self.multiplied.any() and any(name.startswith(COMPILED) for name in names):
             return missing(OPERATOR_UNITS, SOURCE, "compiled code holds its matmuls itself")
         return {
             "matmul_percent": self._reading("matmul_percent", 100 * multiplying(spent) / wall),
             "other_operators_percent": self._reading("other_operators_percent", 100 * spent["others"] / wall),
         }
 
-    def _fused(self) -> bool:
-        names = {self.recording.names[self.recording.host.name[one]] for one in np.unique(self.operator) if one >= 0}
-        return any(name.startswith(COMPILED) for name in names)
-
     def _launches(self, idle: Intervals) -> Readings:
-        names = ("launch_bound_percent", "launch_latency_s", "queue_depth")
         linked = self.launched >= 0
         if not linked.any():
-            units = {name: ALL_UNITS[name] for name in names}
-            return missing(units, SOURCE, "the trace links no kernel to its launch")
+            return missing(LAUNCH_UNITS, SOURCE, "the trace links no kernel to its launch")
         asked = self.recording.launches.begin[self.launched[linked]]
         began = self.begin[linked]
         delay = np.maximum(began - asked, 0)
@@ -140,12 +133,9 @@ class DeviceTime:
         late[held] = asked[order[after[held]]] >= idle.begin[held]
         lengths = idle.end - idle.begin
         bound = int(lengths[late & (lengths < LONG_NS)].sum())
-        values = (
-            100 * bound / self.window.length,
-            float(np.median(delay)) / 1e9,
-            float(delay.sum()) / self.window.length,
-        )
-        return {name: self._reading(name, value) for name, value in zip(names, values, strict=True)}
+        wall = self.window.length
+        values = 100 * bound / wall, float(np.median(delay)) / 1e9, float(delay.sum()) / wall
+        return {name: self._reading(name, value) for name, value in zip(LAUNCH_UNITS, values, strict=True)}
 
     def _occupancy(self) -> Readings:
         name = "estimated_occupancy_percent"
@@ -154,22 +144,30 @@ class DeviceTime:
         weights = (self.end - self.begin)[known]
         if not known.any() or not weights.sum():
             return missing({name: "%"}, SOURCE, "the trace estimates none")
-        return {name: self._reading(name, float(np.average(shares[known], weights=weights)), "", "launch arithmetic")}
+        return {name: self._reading(name, float(np.average(shares[known], weights=weights)), "launch arithmetic")}
 
     def kernels(self) -> list[dict[str, object]]:
         """A row for each kernel and copy, the longest first: calls, summed seconds, share of all device time."""
-        return kernel_table(
-            self.recording.names, self.recording.activities.name[self.inside], self.kind, self.end - self.begin
-        )
+        times, name = self.end - self.begin, self.recording.activities.name[self.inside]
+        if not times.sum():
+            return []
+        unique, places = np.unique(np.stack((name, self.kind)), axis=1, return_inverse=True)
+        sums, calls = np.bincount(places, weights=times), np.bincount(places)
+        return [
+            {
+                "kernel": self.recording.names[unique[0, one]],
+                "kind": KINDS[unique[1, one]],
+                "calls": int(calls[one]),
+                "time_s": float(sums[one]) / 1e9,
+                "share_percent": 100 * float(sums[one]) / float(times.sum()),
+            }
+            for one in np.argsort(-sums, kind="stable")
+        ]
 
     def collectives(self) -> dict[str, list[int]]:
         """Communication kernels by name, in order of their begin: ns of each."""
-        found: dict[str, list[int]] = {}
-        chosen = np.flatnonzero(self.kind == COMMUNICATION)
-        for one in chosen[np.argsort(self.begin[chosen], kind="stable")].tolist():
-            name = self.recording.names[self.recording.activities.name[self.inside[one]]].partition("(")[0]
-            found.setdefault(name, []).append(int(self.end[one] - self.begin[one]))
-        return found
+        chosen = self.inside[self.kind == COMMUNICATION]
+        return lengths_by_name(self.recording.names, self.recording.activities, chosen)
 
     def others(self) -> dict[str, int]:
         """Kernel time of each outermost operator that is no product."""

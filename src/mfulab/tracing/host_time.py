@@ -10,6 +10,7 @@ from mfulab.tracing.attribution import FUSED, Attribution
 from mfulab.tracing.intervals import Intervals, clip, exclusive, length, union
 from mfulab.tracing.recording import Recording
 from mfulab.tracing.shares import (
+    LAUNCH_UNITS,
     NO_KERNELS,
     OPERATOR_UNITS,
     SOURCE,
@@ -17,6 +18,7 @@ from mfulab.tracing.shares import (
     TRACE_UNITS,
     UNITS,
     called,
+    lengths_by_name,
     multiplying,
     waits,
 )
@@ -33,13 +35,9 @@ class HostTime:
         host = recording.host
         inside = window.called(host.begin) & ~host.annotation
         threads, counts = np.unique(host.thread[inside], return_counts=True)
-        marked = [
-            int(host.thread[index])
-            for index in np.flatnonzero(host.annotation)
-            if int(host.begin[index]) == window.begin
-        ]
-        self.thread = marked[0] if marked else int(threads[counts.argmax()]) if len(threads) else -1
-        self.inside = np.flatnonzero(inside & (host.thread == self.thread))
+        marked = host.thread[host.annotation & (host.begin == window.begin)]
+        thread = marked[0] if len(marked) else threads[counts.argmax()] if len(threads) else -1
+        self.inside = np.flatnonzero(inside & (host.thread == thread))
         self.roots = {int(one) for one in self.inside if attribution.product[one] == one}  # products, each in no other
         self.sent = np.flatnonzero(host.annotation & self._begins(GLOO) & window.called(host.begin))
         asks = self._begins(ASKS)[self.inside]
@@ -56,21 +54,21 @@ class HostTime:
 
     def _begins(self, words: str) -> Any:
         """Calls on the host whose names begin so, one truth value each."""
-        alike = np.array([name.startswith(words) for name in self.recording.names], bool)
-        return alike[self.recording.host.name]
+        return self.recording.named(lambda name: name.startswith(words))[self.recording.host.name]
 
     def _spans(self, chosen: Any) -> Intervals:
         return Intervals(self.recording.host.begin[chosen], self.recording.host.end[chosen])
 
     def readings(self) -> Readings:
         wall, source = self.window.length, "operators on the host"
-        found = missing({**UNITS, **TRACE_UNITS}, SOURCE, f"{NO_KERNELS}: see operators.csv")
+        found = missing({**UNITS, **TRACE_UNITS, **LAUNCH_UNITS}, SOURCE, f"{NO_KERNELS}: see operators.csv")
         fused = self.others().get(FUSED, 0)
-        if not multiplying(self.spent) + self.spent["others"]:
-            return {**found, **missing(OPERATOR_UNITS, source, "the trace holds no time of any operator")}
-        if fused and not multiplying(self.spent):
-            reason = "compiled code holds its matmuls itself, and no operator tells them apart"
-            return {**found, **missing(OPERATOR_UNITS, source, reason)}
+        if not multiplying(self.spent):
+            if not self.spent["others"]:
+                return found | missing(OPERATOR_UNITS, source, "the trace holds no time of any operator")
+            if fused:
+                reason = "compiled code holds its matmuls itself, and no operator tells them apart"
+                return found | missing(OPERATOR_UNITS, source, reason)
         shares = {
             "matmul_percent": multiplying(self.spent),
             "other_operators_percent": self.spent["others"],
@@ -89,10 +87,7 @@ class HostTime:
 
     def collectives(self) -> dict[str, list[int]]:
         """Collectives of gloo by name, in order of their begin: ns of each, from its queue to its end."""
-        host, found = self.recording.host, dict[str, list[int]]()
-        for one in self.sent[np.argsort(host.begin[self.sent], kind="stable")].tolist():
-            found.setdefault(self.recording.names[host.name[one]], []).append(int(host.end[one] - host.begin[one]))
-        return found
+        return lengths_by_name(self.recording.names, self.recording.host, self.sent)
 
     def others(self) -> dict[str, int]:
         """Time of each outermost operator that is no product, without the products inside it."""

@@ -17,8 +17,8 @@ from torch.profiler import ProfilerActivity, profile, record_function, schedule
 from mfulab.device.samplers.reading import Readings, missing
 from mfulab.flops.certainty import has_formula, is_product
 from mfulab.tracing.analysis import Analysis, analyse
-from mfulab.tracing.chrome import TraceError
 from mfulab.tracing.events import read
+from mfulab.tracing.recording import TraceError
 from mfulab.tracing.shares import OPERATOR_UNITS, SOURCE, UNITS
 from mfulab.tracing.window import STEPS, annotation, windows
 
@@ -115,18 +115,12 @@ def operator_table(traced: TracedPass) -> list[Row]:
     for event in traced.profiler.key_averages(group_by_input_shape=True):
         if event.key.startswith((STEPS, "ProfilerStep")):
             continue
-        rows.append(
-            {
-                "operator": event.key,
-                "input_shapes": str(event.input_shapes) if event.input_shapes else None,
-                "calls": event.count,
-                "self_cpu_time_s": event.self_cpu_time_total / 1e6,
-                "self_device_time_s": event.self_device_time_total / 1e6,
-                "flops": event.flops or None,
-                "self_cpu_memory_bytes": event.self_cpu_memory_usage,
-                "self_device_memory_bytes": event.self_device_memory_usage,
-            }
+        values = (
+            *(event.key, str(event.input_shapes) if event.input_shapes else None, event.count),
+            *(event.self_cpu_time_total / 1e6, event.self_device_time_total / 1e6, event.flops or None),
+            *(event.self_cpu_memory_usage, event.self_device_memory_usage),
         )
+        rows.append(dict(zip(OPERATOR_COLUMNS, values, strict=True)))
     return sorted(rows, key=lambda row: -float(str(row["self_device_time_s"])) - float(str(row["self_cpu_time_s"])))
 
 
@@ -134,24 +128,19 @@ def uncounted_operators(traced: TracedPass) -> str | None:
     """Operators without a FLOP formula that take at least 1 % of all operators' own time, as JSON: name → percent."""
     events = [event for event in traced.profiler.events() if not event.name.startswith((STEPS, "ProfilerStep"))]
     on_device = any(event.self_device_time_total for event in events)
-    times, unknown = Counter[str](), set()
+    times = Counter[str]()
     for event in events:
         times[event.name] += event.self_device_time_total if on_device else event.self_cpu_time_total
-        if event.name not in unknown and not has_formula(event.name) and not _inside_product(event):
-            unknown.add(event.name)
     whole = sum(times.values())
-    shares = {name: round(100 * times[name] / whole, 1) for name in unknown if times[name] >= whole / 100 > 0}
+    outside = {event.name for event in events if times[event.name] >= whole / 100 > 0 and not _inside_product(event)}
+    shares = {name: round(100 * times[name] / whole, 1) for name in outside if not has_formula(name)}
     return json.dumps(dict(sorted(shares.items(), key=lambda one: -one[1]))) if shares else None
 
 
 def _inside_product(event: Any) -> bool:
     """Says whether an operator is how another, counted one is done."""
     parent = event.cpu_parent
-    while parent is not None:
-        if is_product(parent.name):
-            return True
-        parent = parent.cpu_parent
-    return False
+    return parent is not None and (is_product(parent.name) or _inside_product(parent))
 
 
 def trace_readings(traced: TracedPass, device: torch.device) -> tuple[Readings, Analysis | None]:

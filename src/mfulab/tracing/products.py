@@ -15,6 +15,8 @@ from mfulab.tracing.shares import called
 from mfulab.tracing.tiles import multiplies, padding, rounds_to_tf32, tile_of
 from mfulab.tracing.window import Window
 
+UNTOLD = Recorded(None, reason=NO_SHAPES)
+
 
 @dataclass
 class Product:
@@ -53,51 +55,44 @@ def products_of(
     roots = np.flatnonzero((attribution.product == np.arange(len(host))) & window.called(host.begin))
     times: Counter[int] = Counter()
     kernels: dict[int, list[int]] = {}
+    spans = (activities.end - activities.begin).tolist()
     if on_gpu:
         owners = attribution.product_of_activity()
-        mine = (activities.device == device) if device is not None else np.ones(len(activities), bool)
+        mine = (device is None) | (activities.device == device)
         for one in np.flatnonzero((owners >= 0) & (activities.kind == COMPUTE) & mine).tolist():
-            times[int(owners[one])] += int(activities.end[one] - activities.begin[one])
+            times[int(owners[one])] += spans[one]
             kernels.setdefault(int(owners[one]), []).append(one)
         if device is not None:
             roots = roots[np.isin(roots, np.fromiter(kernels, np.int64, len(kernels)))]
     else:
-        for root in roots.tolist():
-            times[root] += int(host.end[root] - host.begin[root])
-            above = int(attribution.around[root])
+        for root, above in zip(roots.tolist(), attribution.around[roots].tolist(), strict=True):
+            times[root] += (time := int(host.end[root] - host.begin[root]))
             if above >= 0:  # a product of unknown FLOPs around it, of which the rest is left
-                times[above] -= int(host.end[root] - host.begin[root])
-    costs = attribution.costs
+                times[above] -= time
     found: dict[Any, Product] = {}
     counted: set[int] = set()
-    untold = Recorded(None, reason=NO_SHAPES)
     for root in roots.tolist():
         call = host.calls.get(root)
         inner = host.calls.get(attribution.innermost[root], call)
-        launched = [recording.names[activities.name[one]] for one in kernels.get(root, ())]
+        launched = {one: recording.names[activities.name[one]] for one in kernels.get(root, ())}
         product_format = recorded_format(inner.types) if inner else None
-        if product_format == "fp32" and any(map(rounds_to_tf32, launched)):
+        if product_format == "fp32" and any(map(rounds_to_tf32, launched.values())):
             product_format = "tf32"
         again = bool(attribution.recomputed[root])
-        main = max(
-            (one for one in kernels.get(root, ()) if multiplies(recording.names[activities.name[one]])),
-            key=lambda one: int(activities.end[one] - activities.begin[one]),
-            default=None,
-        )
-        name = recording.names[host.name[root]]
-        kernel = "" if main is None else recording.names[activities.name[main]]
+        main = max((one for one, kernel in launched.items() if multiplies(kernel)), key=spans.__getitem__, default=-1)
+        name, kernel = recording.names[host.name[root]], launched.get(main, "")
+        recorded = attribution.costs.get(id(call), UNTOLD)
         key = (id(call) if call else name, product_format, again, kernel)
         product = found.get(key)
         if product is None:
             shapes = str([shape for shape in call.shapes if shape]) if call and any(call.shapes) else ""
-            product = found[key] = Product(name, shapes, product_format, again, kernel=kernel)
-            recorded = costs.get(id(call), untold)
-            product.reason, product.matmul = recorded.reason, recorded.matmul
-            product.elements = recorded.elements
-            if main is not None and recorded.matmul and (tile := tile_of(kernel)):
+            product = found[key] = Product(
+                name, shapes, product_format, again, kernel=kernel, reason=recorded.reason, matmul=recorded.matmul,
+                elements=recorded.elements,
+            )  # fmt: skip
+            if kernel and recorded.matmul and (tile := tile_of(kernel)):
                 batch, m, n, _ = recorded.matmul
                 product.tile, product.padding = tile, padding(m, n, tile, int(activities.blocks[main]), batch)
-        recorded = costs.get(id(call), untold)
         if recorded.cost is not None:
             counted.add(root)
         product.calls += 1
@@ -126,10 +121,9 @@ def _unknown(
 ) -> dict[str, tuple[int, Said]]:
     """Operators without a formula whose kernels multiply by their names, and such kernels of no operator."""
     activities, host = recording.activities, recording.host
-    by_name = np.array([multiplies(name) for name in recording.names], bool)
     chosen = (
         (activities.kind == COMPUTE)
-        & by_name[activities.name]
+        & recording.named(multiplies)[activities.name]
         & (attribution.product_of_activity() < 0)
         & (activities.begin >= window.begin)
         & (activities.begin < window.end)

@@ -1,8 +1,11 @@
 """A trace as columns: what the device executed, which operators the host called, and the launches between them.
 
-Times are whole nanoseconds of the trace's clock.
+Times are whole nanoseconds of the trace's clock. A reader of a format gives its events to a `Recorder`; all that is
+computed of them starts from the `Recording` that this makes.
 """
 
+from array import array
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,10 +13,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Times = npt.NDArray[np.int64]
+from mfulab.core.errors import UnsupportedError
 
+Times = npt.NDArray[np.int64]
+Indices = npt.NDArray[np.int64]
+
+CLOCKS_APART_NS = 1_000_000  # a kernel that begins so long before its launch was timed by another clock
 COMPUTE, COMMUNICATION, COPY = range(3)
 KINDS = ("compute", "communication", "copy")
+
+
+class TraceError(UnsupportedError):
+    """A file that cannot be read as a trace; the message says why and what to do."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +44,14 @@ class Activities:
 
     begin: Times
     end: Times
-    kind: npt.NDArray[np.int8]
-    name: npt.NDArray[np.int64]
-    device: npt.NDArray[np.int64]
-    stream: npt.NDArray[np.int64]
-    correlation: npt.NDArray[np.int64]
-    external: npt.NDArray[np.int64]
+    kind: Indices
+    name: Indices
+    device: Indices
+    stream: Indices
+    correlation: Indices
+    external: Indices
+    blocks: Indices
     occupancy: npt.NDArray[np.float64]
-    blocks: npt.NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.begin)
@@ -52,9 +63,9 @@ class HostCalls:
 
     begin: Times
     end: Times
-    name: npt.NDArray[np.int64]
-    thread: npt.NDArray[np.int64]
-    external: npt.NDArray[np.int64]
+    name: Indices
+    thread: Indices
+    external: Indices
     forward: npt.NDArray[np.bool_]
     annotation: npt.NDArray[np.bool_]
     calls: dict[int, Call]
@@ -69,8 +80,8 @@ class Launches:
 
     begin: Times
     end: Times
-    thread: npt.NDArray[np.int64]
-    correlation: npt.NDArray[np.int64]
+    thread: Indices
+    correlation: Indices
     graph: npt.NDArray[np.bool_]
 
 
@@ -85,6 +96,10 @@ class Recording:
     launches: Launches
     metadata: dict[str, Any]
     events: int
+
+    def named(self, test: Callable[[str], Any]) -> npt.NDArray[np.bool_]:
+        """Marks the names that pass a test, one place each."""
+        return np.array([bool(test(name)) for name in self.names], bool)
 
     @property
     def properties(self) -> list[dict[str, Any]]:
@@ -109,6 +124,79 @@ class Recording:
         return exact[0] if exact else self.properties[0] if len(alike) == 1 else {}
 
 
+class Recorder:
+    """Makes the columns of a `Recording`, event by event; -1 stands for a number that an event does not hold."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._names: dict[str, int] = {}
+        self._threads: dict[Any, int] = {}
+        self._activities, self._host, self._launches = array("q"), array("q"), array("q")
+        self._occupancy = array("d")
+        self._calls: dict[int, Call] = {}
+        self._shared: dict[str, Call] = {}
+
+    def __len__(self) -> int:
+        return len(self._activities) + len(self._host)
+
+    def activity(
+        self, span: tuple[int, int], kind: int, name: str, device: int, stream: int, correlation: int, external: int,
+        blocks: int, occupancy: float,
+    ) -> None:  # fmt: skip
+        """Adds what a device executed: `kind` of `KINDS`, blocks of its grid, estimated occupancy in %, else NaN."""
+        self._activities.extend((*span, kind, self._name(name), device, stream, correlation, external, blocks))
+        self._occupancy.append(occupancy)
+
+    def host_call(
+        self, span: tuple[int, int], name: str, thread: Any, external: int, forward: bool, annotation: bool,
+        call: Call | None = None,
+    ) -> None:  # fmt: skip
+        """Adds an operator or annotation; `call` holds the arguments of one that multiplies."""
+        if call is not None:  # equal ones are kept once
+            self._calls[len(self._host) // 7] = self._shared.setdefault(str(call), call)
+        self._host.extend((*span, self._name(name), self._thread(thread), external, forward, annotation))
+
+    def launch(self, span: tuple[int, int], thread: Any, correlation: int, graph: bool) -> None:
+        """Adds a call of the runtime."""
+        self._launches.extend((*span, self._thread(thread), correlation, graph))
+
+    def _name(self, name: str) -> int:
+        return self._names.setdefault(name, len(self._names))
+
+    def _thread(self, thread: Any) -> int:
+        return self._threads.setdefault(thread, len(self._threads))
+
+    def done(self, metadata: dict[str, Any], events: int) -> "Recording":
+        """The recording of all events so far.
+
+        Raises:
+            TraceError: kernels begin before they were launched, so device and host were timed by different clocks.
+        """
+        *host, forward, annotation = _columns(self._host, 7)
+        *launches, graph = _columns(self._launches, 5)
+        recording = Recording(
+            self.path,
+            list(self._names),
+            Activities(*[*_columns(self._activities, 9), np.array(self._occupancy)]),
+            HostCalls(*[*host, forward.astype(bool), annotation.astype(bool), self._calls]),
+            Launches(*[*launches, graph.astype(bool)]),
+            metadata,
+            events,
+        )
+        for device in np.unique(recording.activities.device):
+            delays = launch_delays(recording, device)
+            if len(delays) and (apart := -float(np.median(delays))) > CLOCKS_APART_NS:
+                raise TraceError(
+                    f"{self.path}: overlapping clocks: kernels of device {device} begin {apart / 1e6:,.1f} ms before "
+                    f"they are launched (median), so device and host times cannot be joined"
+                )
+        return recording
+
+
+def _columns(flat: "array[int]", count: int) -> Iterator[Any]:
+    return iter(np.array(flat, np.int64).reshape(-1, count).T.copy())
+
+
 def launch_delays(recording: Recording, device: int | None = None) -> Times:
     """Nanoseconds from each launch's call to the begin of what it launched on a device, or on any, where linked."""
     found = launch_of(recording)
@@ -118,7 +206,7 @@ def launch_delays(recording: Recording, device: int | None = None) -> Times:
     return recording.activities.begin[linked] - recording.launches.begin[found[linked]]
 
 
-def launch_of(recording: Recording) -> npt.NDArray[np.int64]:
+def launch_of(recording: Recording) -> Indices:
     """The index of the launch of each activity, by correlation; -1 without one."""
     launches, wanted = recording.launches, recording.activities.correlation
     if not len(launches.correlation):

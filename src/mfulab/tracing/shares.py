@@ -1,36 +1,30 @@
 """Columns of a window's time, the same for a device and for a CPU's host thread."""
 
 import re
-from typing import Any
 
 import numpy as np
 
 from mfulab.tracing.attribution import COMPILED, FUSED
 from mfulab.tracing.intervals import Intervals
-from mfulab.tracing.recording import KINDS, Recording
+from mfulab.tracing.recording import Activities, HostCalls, Indices, Recording
 
 SOURCE = "profiler trace"
-UNITS = {
-    "kernel_busy_percent": "%",
-    "compute_busy_percent": "%",
-    "copy_percent": "%",
-    "communication_percent": "%",
-    "idle_percent": "%",
-    "launch_gaps_per_step": "",
-    "launch_gap_s": "s",
-}
-OPERATOR_UNITS = {"matmul_percent": "%", "other_operators_percent": "%"}
-TRACE_UNITS = {
-    "graph_percent": "%",
-    "communication_total_percent": "%",
-    "stream_overlap_percent": "%",
-    "launch_bound_percent": "%",
-    "launch_latency_s": "s",
-    "queue_depth": "",
-    "estimated_occupancy_percent": "%",
-    "idle_input_percent": "%",
-}
-ALL_UNITS = {**UNITS, **OPERATOR_UNITS, **TRACE_UNITS}
+
+
+def _units(names: str) -> dict[str, str]:
+    return {name: "%" if name.endswith("_percent") else "s" if name.endswith("_s") else "" for name in names.split()}
+
+
+UNITS = _units(
+    "kernel_busy_percent compute_busy_percent copy_percent communication_percent idle_percent launch_gaps_per_step "
+    "launch_gap_s"
+)
+OPERATOR_UNITS = _units("matmul_percent other_operators_percent")
+TRACE_UNITS = _units(
+    "graph_percent communication_total_percent stream_overlap_percent estimated_occupancy_percent idle_input_percent"
+)
+LAUNCH_UNITS = _units("launch_bound_percent launch_latency_s queue_depth")
+ALL_UNITS = {**UNITS, **OPERATOR_UNITS, **TRACE_UNITS, **LAUNCH_UNITS}
 LEAST_ATTRIBUTED = 0.9  # of the compute kernels' time, for shares of operators and for FLOPs
 LOADER = re.compile(r"enumerate\(DataLoader\)|DataLoader.*__next__")
 NO_KERNELS = "a CPU runs operators, not kernels"
@@ -52,25 +46,14 @@ def called(name: str) -> str:
 
 def waits(recording: Recording) -> Intervals:
     """The spans in which the host waited for its DataLoader."""
-    loads = np.array([bool(LOADER.search(name)) for name in recording.names], bool)
-    chosen = np.flatnonzero(loads[recording.host.name]) if len(recording.host) else np.empty(0, np.int64)
+    chosen = recording.named(LOADER.search)[recording.host.name]
     return Intervals(recording.host.begin[chosen], recording.host.end[chosen])
 
 
-def kernel_table(names: list[str], name: Any, kind: Any, times: Any) -> list[dict[str, object]]:
-    """A row for each kernel and copy, the longest first."""
-    if not len(name) or not times.sum():
-        return []
-    unique, places = np.unique(np.stack((name, kind)), axis=1, return_inverse=True)
-    sums, calls = np.bincount(places, weights=times), np.bincount(places)
-    total = float(times.sum())
-    return [
-        {
-            "kernel": names[unique[0, one]],
-            "kind": KINDS[unique[1, one]],
-            "calls": int(calls[one]),
-            "time_s": float(sums[one]) / 1e9,
-            "share_percent": 100 * float(sums[one]) / total,
-        }
-        for one in np.argsort(-sums, kind="stable")
-    ]
+def lengths_by_name(names: list[str], spans: Activities | HostCalls, chosen: Indices) -> dict[str, list[int]]:
+    """Nanoseconds of each of the chosen spans, in order of their begin, by their names without arguments."""
+    found: dict[str, list[int]] = {}
+    for one in chosen[np.argsort(spans.begin[chosen], kind="stable")].tolist():
+        name = names[spans.name[one]].partition("(")[0]
+        found.setdefault(name, []).append(int(spans.end[one] - spans.begin[one]))
+    return found

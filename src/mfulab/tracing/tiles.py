@@ -47,10 +47,6 @@ def padding(m: int, n: int, tile: tuple[int, int], blocks: int = 0, batch: int =
     BLAS libraries count columns first, so a row-major matmul's n lies along the tile's first side; where the number
     of blocks launched fits only the other way round, that is taken.
     """
-    straight, swapped = _tiles(m, n, tile), _tiles(n, m, tile)
+    straight, swapped = ((-(-first // tile[0]), -(-second // tile[1])) for first, second in ((m, n), (n, m)))
     tiles = straight if blocks and batch * prod(straight) == blocks != batch * prod(swapped) else swapped
     return prod(tiles) * prod(tile) / (m * n) - 1
-
-
-def _tiles(m: int, n: int, tile: tuple[int, int]) -> tuple[int, int]:
-    return -(-m // tile[0]), -(-n // tile[1])

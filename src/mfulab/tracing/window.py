@@ -2,13 +2,13 @@
 
 import re
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
 
 from mfulab.core.said import Said
-from mfulab.tracing.chrome import TraceError
-from mfulab.tracing.recording import Recording, Times, launch_of
+from mfulab.tracing.recording import Recording, Times, TraceError, launch_of
 
 # The annotation around steps that mfulab traces itself; their number follows.
 STEPS = "mfulab traced steps"
@@ -72,7 +72,9 @@ def windows(recording: Recording, steps: int | None = None) -> list[Window]:
         if found := _STEP.fullmatch(name):
             marks.append((int(found[1]), int(host.begin[index]), int(host.end[index])))
     if marks:
-        return [_timed(recording, _stretch(recording, run)) for run in _runs(sorted(set(marks)))]
+        numbered = groupby(enumerate(sorted(set(marks))), lambda one: one[1][0] - one[0])
+        runs = [[mark for _, mark in run] for _, run in numbered]
+        return [_timed(recording, _stretch(recording, run)) for run in runs]
     begin, end = _extent(recording)
     source = [Said("from_activities") if len(recording.activities) else Said("from_operators")]
     if not steps:
@@ -84,16 +86,6 @@ def _timed(recording: Recording, window: Window) -> Window:
     if window.steps < 1 or window.length <= 0:
         raise TraceError(f"{recording.path}: {window.steps} steps of {window.length} ns: no step was recorded whole")
     return window
-
-
-def _runs(marks: list[tuple[int, int, int]]) -> list[list[tuple[int, int, int]]]:
-    runs: list[list[tuple[int, int, int]]] = []
-    for mark in marks:
-        if runs and mark[0] == runs[-1][-1][0] + 1:
-            runs[-1].append(mark)
-        else:
-            runs.append([mark])
-    return runs
 
 
 def _stretch(recording: Recording, run: list[tuple[int, int, int]]) -> Window:

@@ -1,7 +1,7 @@
 """Every sentence of figures, page and verdicts, in one catalogue a language: none of them stands in code."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from string import Formatter
@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from mfulab.core.language.quantities import percent, quantity
+from mfulab.core.language.quantities import percent, quantity, significant
 
 _CATALOGUES = {file.stem: file for file in sorted(Path(__file__).parent.glob("catalogue/*.yaml"))}
 LANGUAGES = tuple(_CATALOGUES)
@@ -29,7 +29,7 @@ class Texts:
         template = self._find(key)
         if template is None:
             raise KeyError(f"language={self.language}: no text {key!r} in section {self.section!r} or common")
-        return _FORMATTER.vformat(template, (), values).replace("\\n", "\n")
+        return _Words(self).vformat(template, (), values).replace("\\n", "\n")
 
     def has(self, key: str) -> bool:
         """True if the section or `common` has a text for `key`."""
@@ -86,18 +86,25 @@ def _said(language: str, text: str) -> str:
 
 
 class _Words(Formatter):
-    """Adds formats: `{n:run|runs}` picks by number, `{t:quantity s}` has an SI prefix, `{p:percent}` is never 0.0."""
+    """Adds formats to those of Python.
+
+    `{n:run|runs}` picks by number, `{t:quantity s}` has an SI prefix, `{v:speed}` takes TFLOP/s, `{p:percent}` is never
+    0.0, `{v:significant 2}` has so many digits, and `{row[mode]:name mode}` is the word for a value.
+    """
+
+    def __init__(self, text: Texts):
+        self._text = text
 
     def format_field(self, value: Any, format_spec: str) -> str:
         if "|" in format_spec:
             one, many = format_spec.split("|")
             return one if value == 1 else many
-        kind, _, unit = format_spec.partition(" ")
-        if kind == "quantity":
-            return quantity(value, unit)
-        if kind == "percent":
-            return percent(value)
-        return super().format_field(value, format_spec)
-
-
-_FORMATTER = _Words()
+        kind, _, rest = format_spec.partition(" ")
+        formats: Mapping[str, Callable[[], str]] = {
+            "quantity": lambda: quantity(value, rest),
+            "speed": lambda: quantity(value * 1e12, "FLOP/s"),
+            "percent": lambda: percent(value),
+            "significant": lambda: significant(value, int(rest or 3)),
+            "name": lambda: self._text.name(rest, value),
+        }
+        return formats[kind]() if kind in formats else super().format_field(value, format_spec)

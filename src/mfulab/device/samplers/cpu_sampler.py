@@ -87,44 +87,37 @@ def children_seconds() -> float:
 
 def between(begin: CpuCounters, end: CpuCounters, cores: float) -> Readings:
     """The readings between two states of the counters, for a process whose threads fill `cores` cores."""
-    wall = end.wall_s - begin.wall_s
+
+    def passed(name: str) -> float | None:
+        before, after = getattr(begin, name), getattr(end, name)
+        return None if before is None or after is None else after - before
+
+    wall, own = end.wall_s - begin.wall_s, end.process_s - begin.process_s
     if wall <= 0:
         raise ValueError(f"a window of {wall} s")
-    own = end.process_s - begin.process_s
-    total = _difference(begin.system_total_s, end.system_total_s)
-    busy = _difference(begin.system_busy_s, end.system_busy_s)
-    readings = {
-        "utilization_percent": Reading(100 * own / (wall * cores), "%", f"{PROCESS}: {cores:g}", wall),
-    }
+    total, busy, used = passed("system_total_s"), passed("system_busy_s"), passed("cgroup_used_s")
     ours = own + end.children_s - begin.children_s
     others = None if busy is None else max(0.0, busy - ours)  # the system's ticks are of 10 ms, ours finer
-    for name, part in (
-        ("system_utilization_percent", busy),
-        ("other_processes_percent", others),
-        ("steal_percent", _difference(begin.system_steal_s, end.system_steal_s)),
-    ):
-        value = None if part is None or not total else 100 * part / total
-        reason = "" if value is not None else "not reported by this system, or the window is shorter than a 10 ms tick"
-        readings[name] = Reading(value, "%", SYSTEM, wall, reason)
-    used = _difference(begin.cgroup_used_s, end.cgroup_used_s)
-    stopped = _difference(begin.cgroup_throttled_s, end.cgroup_throttled_s)
+    stopped = passed("cgroup_throttled_s")
     # Linux adds up what each CPU was stopped for: the sum may exceed the wall time, and belongs to the time wanted.
     wanted = None if used is None or stopped is None else used + stopped
-    for name, part, whole in (
-        ("cgroup_utilization_percent", used, wall * cores),
-        ("throttled_percent", stopped, wanted),
+    unreported = {
+        SYSTEM: "not reported by this system, or the window is shorter than a 10 ms tick",
+        CGROUP: "this system reports no cgroup CPU accounting",
+    }
+    readings: Readings = {}
+    for name, part, whole, source in (
+        ("utilization_percent", own, wall * cores, f"{PROCESS}: {cores:g}"),
+        ("system_utilization_percent", busy, total, SYSTEM),
+        ("other_processes_percent", others, total, SYSTEM),
+        ("steal_percent", passed("system_steal_s"), total, SYSTEM),
+        ("cgroup_utilization_percent", used, wall * cores, CGROUP),
+        ("throttled_percent", stopped, wanted, CGROUP),
     ):
-        value = None if part is None or whole is None else 100 * part / whole if part else 0.0
-        reason = "" if value is not None else "this system reports no cgroup CPU accounting"
-        readings[name] = Reading(value, "%", CGROUP, wall, reason)
-    for name, before, after in (
-        ("voluntary_switches_per_s", begin.voluntary, end.voluntary),
-        ("involuntary_switches_per_s", begin.involuntary, end.involuntary),
-        ("page_faults_per_s", begin.page_faults, end.page_faults),
-    ):
-        readings[name] = Reading((after - before) / wall, "1/s", "getrusage, all threads", wall)
+        is_known = part is not None and whole is not None and (whole or source == CGROUP)
+        value = 100 * part / (whole or 1.0) if is_known else None  # type: ignore[operator]
+        readings[name] = Reading(value, "%", source, wall, "" if is_known else unreported.get(source, ""))
+    for name in ("voluntary", "involuntary", "page_faults"):
+        column = "page_faults_per_s" if name == "page_faults" else f"{name}_switches_per_s"
+        readings[column] = Reading(passed(name) / wall, "1/s", "getrusage, all threads", wall)  # type: ignore[operator]
     return readings
-
-
-def _difference(before: float | None, after: float | None) -> float | None:
-    return None if before is None or after is None else after - before

@@ -83,46 +83,33 @@ class NvmlSampler:
         }
 
     def _moment(self) -> Moment:
-        try:
-            joule = Counter(nvml.ask(pynvml.nvmlDeviceGetTotalEnergyConsumption, self._handle))
-        except nvml.RefusedError as refusal:
-            joule = Counter(None, reason=str(refusal))
-        return Moment(self._now(), self._elapsed(), joule, self._throttle_counters())
-
-    def _throttle_counters(self) -> dict[str, Counter]:
-        try:
-            values = nvml.ask(pynvml.nvmlDeviceGetFieldValues, self._handle, list(THROTTLE_FIELDS))
-        except nvml.RefusedError as refusal:
-            return {name: Counter(None, reason=str(refusal)) for name in THROTTLE_FIELDS.values()}
-        return {name: _counter(value) for name, value in zip(THROTTLE_FIELDS.values(), values, strict=True)}
+        energy_mj, reason = _asked(pynvml.nvmlDeviceGetTotalEnergyConsumption, self._handle)
+        fields, refusal = _asked(pynvml.nvmlDeviceGetFieldValues, self._handle, list(THROTTLE_FIELDS))
+        refused = Counter(None, reason=refusal)
+        values = [refused] * len(THROTTLE_FIELDS) if fields is None else map(_counter, fields)
+        throttled = dict(zip(THROTTLE_FIELDS.values(), values, strict=True))
+        return Moment(self._now(), self._elapsed(), Counter(energy_mj, reason=reason), throttled)
 
     def _utilization(self, begin_s: float, end_s: float) -> Reading:
         source = "NVML utilization samples"
-        try:
-            kind, samples = nvml.ask(
-                pynvml.nvmlDeviceGetSamples,
-                self._handle,
-                pynvml.NVML_GPU_UTILIZATION_SAMPLES,
-                int((begin_s + LAG_S) * 1e6),
-            )
-            if kind in _MEMBER:
-                stamped = [(sample.timeStamp / 1e6, getattr(sample.sampleValue, _MEMBER[kind])) for sample in samples]
-                mean, reason = within(stamped, begin_s + LAG_S, end_s)
-            else:
-                mean, reason = None, f"the samples have the unknown value type {kind}"
-        except nvml.RefusedError as refusal:
-            mean, reason = None, str(refusal)
-        if mean is not None:
-            return Reading(mean, "%", source, end_s - begin_s - LAG_S)
+        which, since = pynvml.NVML_GPU_UTILIZATION_SAMPLES, begin_s + LAG_S
+        answer, reason = _asked(pynvml.nvmlDeviceGetSamples, self._handle, which, int(since * 1e6))
+        if answer is not None:
+            kind, samples = answer
+            reason = f"the samples have the unknown value type {kind}"
+            if member := _MEMBER.get(kind):
+                stamped = [(sample.timeStamp / 1e6, getattr(sample.sampleValue, member)) for sample in samples]
+                mean, reason = within(stamped, since, end_s)
+                if mean is not None:
+                    return Reading(mean, "%", source, end_s - since)
         return self._rates(end_s - begin_s, f"{source}: {reason}")
 
     def _rates(self, window_s: float, because: str) -> Reading:
         source = "nvmlDeviceGetUtilizationRates, last sample period"
         if window_s < LAG_S:
             return Reading(None, "%", source, reason=f"{because}; the window is shorter than a sample period")
-        try:
-            rates = nvml.ask(pynvml.nvmlDeviceGetUtilizationRates, self._handle)
-        except nvml.RefusedError as refusal:
+        rates, refusal = _asked(pynvml.nvmlDeviceGetUtilizationRates, self._handle)
+        if rates is None:
             return Reading(None, "%", source, reason=f"{because}; {refusal}")
         return Reading(float(rates.gpu), "%", f"{source} (instead of {because})")
 
@@ -137,17 +124,17 @@ class NvmlAtEnd:
         """Nothing is kept from the beginning."""
 
     def stop(self) -> Readings:
-        memory, memory_why = _asked(pynvml.nvmlDeviceGetMemoryInfo, self._handle)
-        clock, clock_why = _asked(pynvml.nvmlDeviceGetClockInfo, self._handle, pynvml.NVML_CLOCK_SM)
-        warmth, warmth_why = _asked(pynvml.nvmlDeviceGetTemperature, self._handle, pynvml.NVML_TEMPERATURE_GPU)
-        others, others_why = other_processes(self._handle, os.getpid())
-        used = None if memory is None else memory.used
-        return {
-            "device_memory_bytes": Reading(used, "B", "nvmlDeviceGetMemoryInfo at the window's end", reason=memory_why),
-            "clock_mhz": Reading(clock, "MHz", "nvmlDeviceGetClockInfo at the window's end", reason=clock_why),
-            "temperature_c": Reading(warmth, "°C", "nvmlDeviceGetTemperature at the window's end", reason=warmth_why),
-            "other_processes": Reading(others, "", "nvmlDeviceGetComputeRunningProcesses", reason=others_why),
-        }
+        others, reason = other_processes(self._handle, os.getpid())
+        readings = {"other_processes": Reading(others, "", "nvmlDeviceGetComputeRunningProcesses", reason=reason)}
+        for name, unit, call, *which in (
+            ("device_memory_bytes", "B", pynvml.nvmlDeviceGetMemoryInfo),
+            ("clock_mhz", "MHz", pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
+            ("temperature_c", "°C", pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
+        ):
+            value, reason = _asked(call, self._handle, *which)
+            value = getattr(value, "used", value)
+            readings[name] = Reading(value, unit, f"{call.__name__} at the window's end", reason=reason)
+        return readings
 
 
 def within(samples: Iterable[tuple[float, float]], begin_s: float, end_s: float) -> tuple[float | None, str]:

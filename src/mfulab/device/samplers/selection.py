@@ -1,5 +1,6 @@
 """The rungs from busy to useful: which samplers a device gets, in order of preference, and how they fill a row."""
 
+import contextlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -8,13 +9,14 @@ from typing import Any
 import pynvml
 
 from mfulab.device import nvml
+from mfulab.device.gpu import handle_of
 from mfulab.device.samplers import gpm_sampler
 from mfulab.device.samplers.cpu_sampler import CpuSampler
 from mfulab.device.samplers.gpm_sampler import GpmSampler
 from mfulab.device.samplers.input_sampler import InputSampler
 from mfulab.device.samplers.nvml_sampler import NvmlAtEnd, NvmlSampler
 from mfulab.device.samplers.rapl_sampler import RaplSampler
-from mfulab.device.samplers.reading import Reading, Readings, Sampler, missing
+from mfulab.device.samplers.reading import Readings, Sampler, missing
 from mfulab.measurements.profile_step import ProfileRow
 from mfulab.measurements.read_utilization import ReadingRow
 
@@ -48,8 +50,6 @@ def samplers_for(device: Any, series: Sequence[Sampler] = ()) -> list[Sampler]:
 
         return [CpuSampler(cores_filled()), RaplSampler(), InputSampler(), *series]
     try:
-        from mfulab.device.gpu import handle_of
-
         handle = handle_of(device)
     except nvml.RefusedError as refusal:
         return [Absent(str(refusal)), InputSampler()]
@@ -58,27 +58,22 @@ def samplers_for(device: Any, series: Sequence[Sampler] = ()) -> list[Sampler]:
 
 def clock_reader(device: Any) -> Callable[[], float | None]:
     """A function that reads the SM clock in MHz now; None if it is not reported, as on a CPU."""
-    if device.type != "cuda":
-        return lambda: None
-    from mfulab.device.gpu import handle_of
-
-    try:
-        handle = handle_of(device)
-    except nvml.RefusedError:
+    handle = _handle(device)
+    if handle is None:
         return lambda: None
     return lambda: nvml.optional(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM)
 
 
 def restriction_of(device: Any) -> str:
     """`MIG instance`, `vGPU` or nothing, for a torch.device."""
-    if device.type != "cuda":
-        return ""
-    from mfulab.device.gpu import handle_of
+    handle = _handle(device)
+    return "" if handle is None else nvml.restriction(handle)
 
-    try:
-        return nvml.restriction(handle_of(device))
-    except nvml.RefusedError:
-        return ""
+
+def _handle(device: Any) -> Any:
+    """NVML's handle of a GPU that it knows, otherwise None."""
+    with contextlib.suppress(nvml.RefusedError):
+        return handle_of(device) if device.type == "cuda" else None
 
 
 def set_readings(row: ProfileRow, readings: Readings, steps: int) -> None:
@@ -115,10 +110,6 @@ def per_step(readings: Readings, steps: int) -> Readings:
 
 def sources_answered(readings: Readings) -> str:
     """The sources that answered, strictest first: what is missing at the front is what the ladder lacks."""
-    answered = [name for column, name in _LEVELS if _has(readings, column)]
-    return ", ".join(answered) or ("utilization only" if _has(readings, "utilization_percent") else "counted only")
-
-
-def _has(readings: Readings, column: str) -> bool:
-    reading: Reading | None = readings.get(column)
-    return reading is not None and reading.value is not None
+    known = {column for column, reading in readings.items() if reading.value is not None}
+    answered = [name for column, name in _LEVELS if column in known]
+    return ", ".join(answered) or ("utilization only" if "utilization_percent" in known else "counted only")

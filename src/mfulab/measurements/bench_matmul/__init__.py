@@ -7,7 +7,7 @@ from pydantic import Field
 from mfulab.core.configs import REPLICATE, SEED, StepConfig
 from mfulab.core.groups import SIZE, DeviceConfig, KernelConfig, PrecisionConfig, Size, TimingConfig
 from mfulab.core.measurement import Measurement
-from mfulab.core.rows import TIME_CI_LOW, Percent, TimedRow
+from mfulab.core.rows import TIME_CI_LOW, Percent, TimedRow, column
 
 
 class BenchMatmulConfig(StepConfig):
@@ -15,7 +15,7 @@ class BenchMatmulConfig(StepConfig):
 
     axes: ClassVar[tuple[str, ...]] = ("kernel", "size", "precision")
     kernel: KernelConfig
-    size: Size = Field(description=SIZE)
+    size: Size = Field("1024", description=SIZE)
     precision: PrecisionConfig
     device: DeviceConfig = DeviceConfig()
     timing: TimingConfig = TimingConfig()
@@ -42,59 +42,57 @@ class BenchMatmulConfig(StepConfig):
 class MatmulRow(TimedRow):
     """One measured matmul."""
 
-    kernel: str = Field("", description="Name of the kernel, as in config/kernel/.")
+    kernel: str = Field("", description="Name of the implementation.")
     family: str = Field("", description="CPU, Numba CUDA, CUDA C, Triton, tile language or library.")
     after: str = Field("", description="Rung below on the ladder of its family; empty: the lowest.")
     adds: str = Field("", description="What this rung does that the one below does not.")
-    size: str = Field("", description="Shape by its name: one side of a square, or MxNxK.")
-    precision: str = Field("", description="Number format that was requested, by its name in config/precision/.")
-    batch: int | None = Field(None, description="Matmuls of one call.")
-    m: int | None = Field(None, description="Rows of A and C.")
-    n: int | None = Field(None, description="Columns of B and C.")
-    k: int | None = Field(None, description="Columns of A, rows of B.")
-    effective_precision: str | None = Field(None, description="The format whose rounding the error shows.")
-    time_s: float | None = Field(None, description="Median of `hot_time_s`: launches back to back.")
+    size: str = Field("", description="As asked for: N, MxNxK or BxMxNxK.")
+    precision: str = Field("", description="Name of its config: the format that was asked for.")
+    batch: int | None = column("Matmuls of a batch.")
+    m: int | None = column("Rows of A and C.")
+    n: int | None = column("Columns of B and C.")
+    k: int | None = column("Columns of A, rows of B.")
+    effective_precision: str | None = column("The format whose rounding the error shows.")
+    time_s: float | None = column("Median of `hot_time_s`: launches back to back.")
     time_ci_low_s: float | None = TIME_CI_LOW
-    time_ci_high_s: float | None = Field(None, description="Upper end of the same interval.")
-    hot_time_s: float | None = Field(None, description="Median call back to back, operands in the caches.")
-    hot_iqr_s: float | None = Field(None, description="Interquartile range of `hot_time_s`.")
-    cold_time_s: float | None = Field(None, description="Caches flushed before each launch.")
-    cold_iqr_s: float | None = Field(None, description="Interquartile range of `cold_time_s`.")
-    first_call_s: float | None = Field(None, description="JIT compilation included.")
-    first_calls: int | None = Field(None, description="Calls in first_calls_mean_s.")
-    first_calls_mean_s: float | None = Field(
-        None, description="Mean of that many calls, the first among them: what a script without warm-up prints."
+    time_ci_high_s: float | None = column("Upper end of that interval.")
+    hot_time_s: float | None = column("Median of repetitions back to back, caches warm.")
+    hot_iqr_s: float | None = column("Interquartile range of these.")
+    cold_time_s: float | None = column("Caches flushed before each launch.")
+    cold_iqr_s: float | None = column("Interquartile range of the cold launches.")
+    first_call_s: float | None = column("JIT compilation included.")
+    first_calls: int | None = column("Calls in first_calls_mean_s.")
+    first_calls_mean_s: float | None = column(
+        "Mean of that many calls, the first among them: what a script without warm-up prints."
     )
-    allocation_s: float | None = Field(None, description="A, B and C; on a CPU their pages are touched.")
-    host_to_device_s: float | None = Field(None, description="A and B from pageable memory.")
-    device_to_host_s: float | None = Field(None, description="Copying C back to pageable memory.")
-    host_to_device_pinned_s: float | None = Field(None, description="Copying A and B from page-locked memory.")
-    device_to_host_pinned_s: float | None = Field(None, description="Copying C back to page-locked memory.")
-    end_to_end_s: float | None = Field(None, description="NumPy arrays in, NumPy array out.")
-    reference_time_s: float | None = Field(None, description="cuBLAS (CPU: torch) interleaved in the same run.")
-    reference_name: str | None = Field(None, description="The library against which the kernel is timed.")
-    reference_cold_time_s: float | None = Field(
-        None, description="Median call of the reference after the caches were flushed."
+    allocation_s: float | None = column("A, B and C; on a CPU their pages are touched.")
+    host_to_device_s: float | None = column("A and B from pageable memory.")
+    device_to_host_s: float | None = column("C to pageable memory.")
+    host_to_device_pinned_s: float | None = column("A and B from page-locked memory.")
+    device_to_host_pinned_s: float | None = column("C to page-locked memory.")
+    end_to_end_s: float | None = column("NumPy arrays in, NumPy array out.")
+    reference_time_s: float | None = column("cuBLAS (CPU: torch) interleaved in the same run.")
+    reference_name: str | None = column("The library that was interleaved.")
+    reference_cold_time_s: float | None = column("The reference with caches flushed.")
+    flops: int | None = column("2·batch·m·n·k.")
+    bytes_moved: int | None = column("A and B read once, C written once.")
+    relative_error: float | None = column("‖C−R‖F / ‖R‖F against float64 of the quantised inputs.")
+    max_absolute_error: float | None = column("Largest |C − R| of an element.")
+    tolerance: float | None = column("relative_error above it makes the row `incorrect`.")
+    repetitions: int | None = column("Hot repetitions; each is a group of back-to-back calls.")
+    unheld_repetitions: int | None = column(
+        "Of these, on a GPU: launches may have waited for the host, as a call that synchronises does."
     )
-    flops: int | None = Field(None, description="2·batch·m·n·k.")
-    bytes_moved: int | None = Field(None, description="A and B read once, C written once.")
-    relative_error: float | None = Field(None, description="‖C−R‖F / ‖R‖F against float64 of the quantised inputs.")
-    max_absolute_error: float | None = Field(None, description="Largest absolute difference from the float64 result.")
-    tolerance: float | None = Field(None, description="relative_error above it makes the row `incorrect`.")
-    repetitions: int | None = Field(None, description="Hot repetitions; each is a group of back-to-back calls.")
-    unheld_repetitions: int | None = Field(
-        None, description="Of these, on a GPU: launches may have waited for the host, as a call that synchronises does."
-    )
-    block: str | None = Field(None, description="Threads of a block, by dimension.")
-    grid: str | None = Field(None, description="Blocks of the grid, by dimension.")
-    registers: int | None = Field(None, description="Per thread, from the compiler.")
-    shared_memory_bytes: int | None = Field(None, description="Shared memory of a block.")
-    spill_bytes: int | None = Field(None, description="Registers of a thread that were spilled to memory.")
-    occupancy_percent: Percent | None = Field(None, description="Theoretical, from registers and shared memory.")
-    clock_mhz: float | None = Field(None, description="Mean SM clock meanwhile; a CPU reports none.")
-    threads: int | None = Field(None, description="CPU threads.")
-    other_processes_percent: Percent | None = Field(
-        None, description="On a CPU, while timing: what other processes took of the logical CPUs that this one may use."
+    block: str | None = column("Thread block or tile that was used.")
+    grid: str | None = column("Blocks that were launched.")
+    registers: int | None = column("Per thread, from the compiler.")
+    shared_memory_bytes: int | None = column("Per block, static and dynamic.")
+    spill_bytes: int | None = column("Registers spilled to local memory, per thread.")
+    occupancy_percent: Percent | None = column("Theoretical, from registers and shared memory.")
+    clock_mhz: float | None = column("Mean SM clock while measuring.")
+    threads: int | None = column("CPU threads used.")
+    other_processes_percent: Percent | None = column(
+        "On a CPU, while timing: what other processes took of the logical CPUs that this one may use."
     )
 
 

@@ -1,24 +1,20 @@
-"""Columns that the matmul table has beyond its rows."""
+"""Columns that the matmul table adds to what was measured."""
 
-from pydantic import Field
+from mfulab.core import columns
+from mfulab.core.columns import of_link
+from mfulab.core.rows import column
 
-from mfulab.core import joined
-from mfulab.core.joined import from_plan
 
+class Joined(columns.Work, columns.Joined):
+    """Speed of one matmul, and its shares of peak, ceiling and reference."""
 
-class Joined(joined.Joined):
-    """Speed, and its share of what the device can do."""
-
-    ceiling: str | None = from_plan("Ceiling of the run's format and threads.")
-    tflop_s: float | None = Field(None, description="`flops` ÷ `time_s`.")
-    cold_tflop_s: float | None = Field(None, description="`flops` ÷ `cold_time_s`.")
-    end_to_end_tflop_s: float | None = Field(None, description="`flops` ÷ `end_to_end_s`, transfers included.")
-    share_of_spec_percent: float | None = Field(None, description="`tflop_s` ÷ `peak_tflop_s`.")
-    share_of_measured_percent: float | None = Field(None, description="`tflop_s` ÷ `ceiling_tflop_s`.")
-    share_of_reference_percent: float | None = Field(None, description="The reference's time ÷ `time_s`.")
-    arithmetic_intensity: float | None = Field(None, description="`flops` ÷ `bytes_moved`, FLOPs a byte.")
-    ceiling_tflop_s: float | None = Field(None, description="Best measured matmul in the format.")
-    peak_tflop_s: float | None = Field(None, description="Spec peak in the format.")
-    basis: str | None = Field(None, description="The usual denominator: `spec` on a GPU, `measured` on a CPU.")
-    peak_precision: str | None = Field(None, description="Format whose ceiling the speed is divided by.")
-    verdict_flags: str | None = Field(None, description="JSON: reasons to doubt the row, as keys and numbers.")
+    ceiling: str | None = of_link("The ceiling of its precision, with its conditions.")
+    cold_tflop_s: float | None = column("FLOPs ÷ time with caches flushed.")
+    end_to_end_tflop_s: float | None = column("FLOPs ÷ time from NumPy arrays to a NumPy array.")
+    share_of_spec_percent: float | None = column("Speed ÷ computed peak.")
+    share_of_measured_percent: float | None = column("Speed ÷ best matmul measured on the device.")
+    share_of_reference_percent: float | None = column("Time of the reference ÷ time.")
+    ceiling_tflop_s: float | None = column("Best matmul measured in that format.")
+    basis: str | None = column("`spec` on a GPU, `measured` on a CPU: which share counts.")
+    peak_precision: str | None = column("The format whose ceiling it is divided by.")
+    verdict_flags: str | None = column("JSON: reasons to look at the row again: keys and numbers.")

@@ -20,7 +20,7 @@ from mfulab.core.measurement import Measured
 from mfulab.device.allocator import settle
 from mfulab.device.cpu import cpu, usable_cores
 from mfulab.device.samplers.cpu_sampler import CpuSampler
-from mfulab.kernels.base import Launch, MatmulKernel, Resources, Shape
+from mfulab.kernels.base import Launch, MatmulKernel, Shape
 from mfulab.kernels.formats import Format, format_of
 from mfulab.kernels.occupancy import occupancy_percent
 from mfulab.kernels.reference import reference_for
@@ -222,13 +222,12 @@ def _describe(
 ) -> MatmulRow:
     """All that is known without a clock."""
     resources = kernel.resources()
-    return MatmulRow(
-        kernel=config.kernel.name,
+    static = resources.shared_memory_bytes
+    return MatmulRow.of(
+        config,
         family=kernel.family,
         after=kernel.after,
         adds=kernel.adds,
-        size=config.size,
-        precision=config.precision.name,
         batch=shape.batch,
         m=shape.m,
         n=shape.n,
@@ -236,14 +235,14 @@ def _describe(
         effective_precision=checked.effective_precision,
         first_calls=config.first_calls,
         flops=shape.flops,
-        bytes_moved=shape.bytes_moved(_item_bytes(form.operand), _item_bytes(form.output)),
+        bytes_moved=shape.bytes_moved(*(getattr(torch, name).itemsize for name in (form.operand, form.output))),
         relative_error=checked.relative_error,
         max_absolute_error=checked.max_absolute_error,
         tolerance=checked.tolerance,
         block=json.dumps(launch.block) if launch.block else None,
         grid=json.dumps(launch.grid) if launch.grid else None,
         registers=resources.registers,
-        shared_memory_bytes=_shared_memory(resources, launch),
+        shared_memory_bytes=None if static is None else static + launch.shared_memory_bytes,
         spill_bytes=resources.spill_bytes,
         occupancy_percent=occupancy_percent(resources, launch),
     )
@@ -292,16 +291,6 @@ def _allocate(shape: Shape, form: Format, device: str) -> None:
         block = torch.empty(batch, rows, columns, dtype=getattr(torch, dtype), device=device)
         if device == "cpu":
             block.view(torch.uint8).fill_(1)
-
-
-def _item_bytes(dtype: str) -> int:
-    return getattr(torch, dtype).itemsize
-
-
-def _shared_memory(resources: Resources, launch: Launch) -> int | None:
-    if resources.shared_memory_bytes is None:
-        return None
-    return resources.shared_memory_bytes + launch.shared_memory_bytes
 
 
 def _one(call: Call) -> tuple[float, torch.Tensor | None]:

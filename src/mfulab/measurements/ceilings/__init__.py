@@ -7,7 +7,7 @@ from pydantic import Field
 from mfulab.core.configs import REPLICATE, StepConfig
 from mfulab.core.groups import DeviceConfig, Name, PrecisionConfig
 from mfulab.core.measurement import Measurement
-from mfulab.core.rows import TimedRow
+from mfulab.core.rows import TimedRow, column
 
 
 class CeilingsConfig(StepConfig):
@@ -15,7 +15,7 @@ class CeilingsConfig(StepConfig):
 
     axes: ClassVar[tuple[str, ...]] = ("ceiling",)
     ceiling: Name = Field(description="The name of a precision, or `memory`.")
-    precision: PrecisionConfig | None = Field(None, description="Empty for `memory`.")
+    precision: PrecisionConfig | None = column("Empty for `memory`.")
     device: DeviceConfig = DeviceConfig()
     replicate: int = REPLICATE
 
@@ -24,36 +24,31 @@ class CeilingRow(TimedRow):
     """Ceiling of the device, in one precision or in bytes; of several processes the best on a CPU, else the median."""
 
     ceiling: str = Field("", description="The name of a precision, or `memory`.")
-    measured_tflop_s: float | None = Field(None, description="Best large matmul found on this device.")
-    measured_ci_low_tflop_s: float | None = Field(
-        None, description="95 % confidence interval of it, from the spread between processes."
+    measured_tflop_s: float | None = column("Best large matmul found on this device.")
+    measured_ci_low_tflop_s: float | None = column("95 % confidence interval of it, from the spread between processes.")
+    measured_ci_high_tflop_s: float | None = column("Upper end of that interval.")
+    measured_with: str | None = column(
+        "torch (_nt, _tn: an operand transposed), cast, convolution, attention, on a CPU also numpy and "
+        "onednn; in the tables also a faster kernel or model."
     )
-    measured_ci_high_tflop_s: float | None = Field(None, description="Upper end of the same interval.")
-    measured_with: str | None = Field(
-        None,
-        description="torch (_nt, _tn: an operand transposed), cast, convolution, attention, on a CPU also numpy and "
-        "onednn; in the tables also a faster kernel or model.",
+    measured_shape: str | None = column("The shape that gave it, MxNxK; none of a model.")
+    emulated: bool | None = column(
+        "The device has no units of this format: it has no ceiling of its own, fp32's stands for it."
     )
-    measured_shape: str | None = Field(None, description="The shape that gave it, MxNxK; none of a model.")
-    emulated: bool | None = Field(
-        None, description="The device has no units of this format: it has no ceiling of its own, fp32's stands for it."
-    )
-    swept_tflop_s: float | None = Field(
-        None, description="What `ceilings` measured, in the tables where a run of the sweep was faster."
-    )
-    raised_by: str | None = Field(None, description="That run, which is the ceiling then.")
-    computed_tflop_s: float | None = Field(None, description="Dense peak from device properties.")
-    computed_clock_mhz: float | None = Field(None, description="The clock in that peak; it scales with it.")
-    computed_formula: str | None = Field(None, description="The factors of that peak.")
-    computed_source: str | None = Field(None, description="Where each factor comes from.")
-    datasheet_tflop_s: float | None = Field(None, description="Dense peak printed in the datasheet.")
-    max_clock_tflop_s: float | None = Field(None, description="The same at the highest clock that the device allows.")
-    measured_gb_s: float | None = Field(None, description="Triad a[i] = b[i] + s·c[i], three streams counted.")
-    measured_ci_low_gb_s: float | None = Field(None, description="95 % confidence interval of `measured_gb_s`.")
-    measured_ci_high_gb_s: float | None = Field(None, description="Upper end of the same interval.")
-    computed_gb_s: float | None = Field(None, description="Memory clock × bus width × 2, if the device reports them.")
-    clock_mhz: float | None = Field(None, description="Mean SM clock while measuring.")
-    threads: int | None = Field(None, description="CPU threads used.")
+    swept_tflop_s: float | None = column("What `ceilings` measured, in the tables where a run of the sweep was faster.")
+    raised_by: str | None = column("That run, which is the ceiling then.")
+    computed_tflop_s: float | None = column("Dense peak from device properties.")
+    computed_clock_mhz: float | None = column("The clock in that peak; it scales with it.")
+    computed_formula: str | None = column("The factors of that peak.")
+    computed_source: str | None = column("Where each factor comes from.")
+    datasheet_tflop_s: float | None = column("Dense peak as the datasheet prints it.")
+    max_clock_tflop_s: float | None = column("The same at the highest clock that the device allows.")
+    measured_gb_s: float | None = column("Triad a[i] = b[i] + s·c[i], three streams counted.")
+    measured_ci_low_gb_s: float | None = column("95 % confidence interval of it, from the spread between processes.")
+    measured_ci_high_gb_s: float | None = column("Upper end of that interval.")
+    computed_gb_s: float | None = column("Memory clock × bus width × 2, if the device reports them.")
+    clock_mhz: float | None = column("Mean SM clock while measuring.")
+    threads: int | None = column("CPU threads used.")
 
 
 MEASUREMENT = Measurement(

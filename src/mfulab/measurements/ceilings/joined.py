@@ -1,10 +1,10 @@
-"""Columns that the ceilings table has beyond its rows."""
+"""Column that the table of ceilings adds to what was measured."""
 
-from mfulab.core import joined
-from mfulab.core.joined import from_plan
+from mfulab.core import columns
+from mfulab.core.columns import of_link
 
 
-class Joined(joined.Joined):
-    """The format of what was measured."""
+class Joined(columns.Joined):
+    """The format that a ceiling belongs to."""
 
-    format: str | None = from_plan("Name of the format, by which the runs in it find their ceiling.")
+    format: str | None = of_link("The number format that matmuls use: of the config's dtype, and TF32.")

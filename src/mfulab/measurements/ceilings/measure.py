@@ -13,8 +13,8 @@ from mfulab.core.groups import PrecisionConfig
 from mfulab.core.measurement import Measured
 from mfulab.core.replicates import base_name
 from mfulab.device.compute import allow_tf32, effective_precision, emulated, prepare
-from mfulab.device.device_peak import peak_of
 from mfulab.device.gpu import properties_of
+from mfulab.device.local_peak import peak_of
 from mfulab.device.peaks import memory_peak_gb_s
 from mfulab.device.samplers.series import Series
 from mfulab.measurements.ceilings import CeilingRow, CeilingsConfig

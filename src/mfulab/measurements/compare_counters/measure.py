@@ -34,11 +34,8 @@ def measure(config: CompareCountersConfig, folder: Path) -> Measured:
         theirs = count_by(config.counter, model, inputs)
     except Exception as error:
         raise UnsupportedError(f"{config.counter} {installed} cannot count {config.model.name}: {error}") from error
-    row = CounterRow(
-        model=config.model.name,
-        batch_size=config.batch_size,
-        sequence_length=config.sequence_length,
-        counter=config.counter,
+    row = CounterRow.of(
+        config,
         version=installed,
         printed=theirs.printed,
         printed_unit=theirs.unit,

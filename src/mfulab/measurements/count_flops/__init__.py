@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from mfulab.core.configs import StepConfig
 from mfulab.core.groups import Dimension, ModelConfig
 from mfulab.core.measurement import Measurement
-from mfulab.core.rows import Percent, Row
+from mfulab.core.rows import Percent, Row, column
 
 
 class CountFlopsConfig(StepConfig):
@@ -16,8 +16,8 @@ class CountFlopsConfig(StepConfig):
     axes: ClassVar[tuple[str, ...]] = ("model", "batch_size", "sequence_length")
     on_device: ClassVar[bool] = False
     model: ModelConfig
-    batch_size: Dimension = Field(description="Samples a step; of each micro-batch with gradient accumulation.")
-    sequence_length: Dimension | None = Field(None, description="Tokens a sample; empty: the model's own.")
+    batch_size: Dimension = Field(8, description="Samples a step; of each micro-batch with gradient accumulation.")
+    sequence_length: Dimension | None = column("Tokens a sample; empty: the model's own.")
 
     @model_validator(mode="after")
     def _sequence_only_for_tokens(self) -> "CountFlopsConfig":
@@ -29,95 +29,80 @@ class CountFlopsConfig(StepConfig):
 class FlopsRow(Row):
     """Per step of `batch_size` samples. 1 multiply-add = 2 FLOPs; matmul, convolution and attention count."""
 
-    model: str = Field("", description="Name of the model.")
-    batch_size: int | None = Field(None, description="Samples of one call of the model.")
-    sequence_length: int | None = Field(None, description="Tokens of a sample; empty for models that take none.")
-    parameters: int | None = Field(None, description="All parameters of the model.")
-    trainable_parameters: int | None = Field(None, description="Parameters that receive a gradient.")
-    looked_up_parameters: int | None = Field(
-        None, description="Of embedding tables that nothing multiplies by: a pass reads rows of them, not all."
+    model: str = Field("", description="Name of its config.")
+    batch_size: int | None = column("Samples a step; of each micro-batch with gradient accumulation.")
+    sequence_length: int | None = column("Tokens a sample; empty for images.")
+    parameters: int | None = column("Elements of all weights; shared ones once.")
+    trainable_parameters: int | None = column("Those that a gradient reaches.")
+    looked_up_parameters: int | None = column(
+        "Of embedding tables that nothing multiplies by: a pass reads rows of them, not all."
     )
-    counted_on: Literal["meta", "fake", "cpu"] | None = Field(
-        None, description="The meta device; fake tensors or real ones on the CPU where the model needs them."
+    counted_on: Literal["meta", "fake", "cpu"] | None = column(
+        "The meta device; fake tensors or real ones on the CPU where the model needs them."
     )
-    forward_flops: int | None = Field(None, description="Attention counted full.")
-    backward_flops: int | None = Field(None, description="Without recomputation.")
-    forward_macs: int | None = Field(None, description="forward_flops / 2.")
-    attention_flops: int | None = Field(None, description="The part of forward_flops that grows with pairs of tokens.")
-    forward_causal_flops: int | None = Field(None, description="Causal attention counted by its half.")
-    backward_causal_flops: int | None = Field(
-        None, description="Of the backward pass, causal attention counted by its half."
+    forward_flops: int | None = column("Attention counted full.")
+    backward_flops: int | None = column("Without recomputation.")
+    forward_macs: int | None = column("forward_flops / 2.")
+    attention_flops: int | None = column("The part of forward_flops that grows with pairs of tokens.")
+    forward_causal_flops: int | None = column("Causal attention counted by its half.")
+    backward_causal_flops: int | None = column("The same of the backward pass.")
+    executed_backward_flops: int | None = column("As the kernels do it, flash attention's recomputation included.")
+    useful_percent: Percent | None = column(
+        "Of forward and backward FLOPs, those for real tokens; empty if the model's calls show none."
     )
-    executed_backward_flops: int | None = Field(
-        None, description="As the kernels do it, flash attention's recomputation included."
+    recomputed_flops: int | None = column("Executed in addition with activation checkpointing.")
+    optimizer_flops: int | None = column("Of Adam; of others: mfulab.flops.optimizers.")
+    other_flops: int | None = column("Norms, activations, softmax, loss, forward.")
+    other_backward_flops: int | None = column("The same of the backward pass.")
+    uncounted_operators: str | None = column("JSON: operator without a formula → calls.")
+    forward_bytes: int | None = column("Read and written by the counted operators, 4 bytes an element.")
+    backward_bytes: int | None = column("The same of the backward pass.")
+    other_bytes: int | None = column("The same of all other operators, forward.")
+    other_backward_bytes: int | None = column("The same of the backward pass.")
+    activation_bytes: int | None = column(
+        "Floats saved for the backward pass, 4 bytes an element; fused attention saves no scores."
     )
-    useful_percent: Percent | None = Field(
-        None, description="Of forward and backward FLOPs, those for real tokens; empty if the model's calls show none."
+    activation_fixed_bytes: int | None = column("Integers and masks saved for it, the same in every precision.")
+    cpu_lstm_bytes: int | None = column(
+        "Beyond activation_bytes: what oneDNN's LSTMs save on a CPU in fp32, or in bf16 where it can."
     )
-    recomputed_flops: int | None = Field(None, description="Executed in addition with activation checkpointing.")
-    optimizer_flops: int | None = Field(None, description="Of Adam; of others: mfulab.flops.optimizers.")
-    other_flops: int | None = Field(None, description="Norms, activations, softmax, loss, forward.")
-    other_backward_flops: int | None = Field(None, description="Of the backward pass: norms, activations, softmax.")
-    uncounted_operators: str | None = Field(None, description="JSON: operator without a formula → calls.")
-    forward_bytes: int | None = Field(
-        None, description="Read and written by the counted operators, 4 bytes an element."
+    cpu_lstm_fixed_bytes: int | None = column("The same, of what stays fp32 in every precision.")
+    checkpointed_activation_bytes: int | None = column(
+        "Floats saved with activation checkpointing, 4 bytes an element."
     )
-    backward_bytes: int | None = Field(None, description="Of the backward pass.")
-    other_bytes: int | None = Field(None, description="The same of all other operators, forward.")
-    other_backward_bytes: int | None = Field(None, description="Of the backward pass: operators that multiply nothing.")
-    activation_bytes: int | None = Field(
-        None, description="Floats saved for the backward pass, 4 bytes an element; fused attention saves no scores."
+    logits_bytes: int | None = column("A language model's output, 4 bytes an element.")
+    key_value_cache_bytes: int | None = column(
+        "Keys and values of all layers and tokens, 4 bytes an element; causal transformers only."
     )
-    activation_fixed_bytes: int | None = Field(
-        None, description="Integers and masks saved for it, the same in every precision."
+    step_peak_bytes: int | None = column(
+        "Floats alive at once beside the weights, 4 bytes each: activations, gradients, in passing."
     )
-    cpu_lstm_bytes: int | None = Field(
-        None, description="Beyond activation_bytes: what oneDNN's LSTMs save on a CPU in fp32, or in bf16 where it can."
+    step_peak_fixed_bytes: int | None = column("Integers and masks alive at the same time.")
+    checkpointed_peak_bytes: int | None = column("step_peak_bytes with activation checkpointing.")
+    plans: str | None = column(
+        "JSON: of a transformer, each way to train it on several devices, by formulas, or why none."
     )
-    cpu_lstm_fixed_bytes: int | None = Field(None, description="The same, of what stays fp32 in every precision.")
-    checkpointed_activation_bytes: int | None = Field(
-        None, description="Floats saved with activation checkpointing, 4 bytes an element."
+    inference_flops: int | None = column("Forward in evaluation mode.")
+    inference_causal_flops: int | None = column("The same, causal attention counted by its half.")
+    inference_other_flops: int | None = column("Norms, activations and softmax of that pass.")
+    inference_bytes: int | None = column("Read and written by its counted operators, 4 bytes each.")
+    least_bytes: int | None = column(
+        "Of inference: input, parameters and output, each moved once, as if all were one operator."
     )
-    logits_bytes: int | None = Field(None, description="A language model's output, 4 bytes an element.")
-    key_value_cache_bytes: int | None = Field(
-        None, description="Keys and values of all layers and tokens, 4 bytes an element; causal transformers only."
+    inference_peak_bytes: int | None = column("Floats alive at once beside the weights, 4 bytes each.")
+    inference_peak_fixed_bytes: int | None = column("Integers and masks alive at the same time.")
+    prefill_flops: int | None = column(
+        "Of a whole prompt, with the logits of its last token alone; causal transformers only."
     )
-    step_peak_bytes: int | None = Field(
-        None, description="Floats alive at once beside the weights, 4 bytes each: activations, gradients, in passing."
+    prefill_causal_flops: int | None = column("The same, causal attention counted by its half.")
+    prefill_bytes: int | None = column("Read and written by its counted operators, 4 bytes each.")
+    decoding_flops: int | None = column(
+        "Of the last token of each sequence, those before it in a cache; causal transformers only."
     )
-    step_peak_fixed_bytes: int | None = Field(None, description="Integers and masks alive at the same time.")
-    checkpointed_peak_bytes: int | None = Field(None, description="step_peak_bytes with activation checkpointing.")
-    plans: str | None = Field(
-        None, description="JSON: of a transformer, each way to train it on several devices, by formulas, or why none."
-    )
-    inference_flops: int | None = Field(None, description="Forward in evaluation mode.")
-    inference_causal_flops: int | None = Field(None, description="The same, causal attention counted by its half.")
-    inference_other_flops: int | None = Field(
-        None, description="Of a forward pass in evaluation mode: norms, activations, softmax."
-    )
-    inference_bytes: int | None = Field(None, description="Read and written by its counted operators, 4 bytes each.")
-    least_bytes: int | None = Field(
-        None, description="Of inference: input, parameters and output, each moved once, as if all were one operator."
-    )
-    inference_peak_bytes: int | None = Field(None, description="Floats alive at once beside the weights, 4 bytes each.")
-    inference_peak_fixed_bytes: int | None = Field(
-        None, description="Of that peak, what does not depend on the precision."
-    )
-    prefill_flops: int | None = Field(
-        None, description="Of a whole prompt, with the logits of its last token alone; causal transformers only."
-    )
-    prefill_causal_flops: int | None = Field(
-        None, description="Of reading a prompt, causal attention counted by its half."
-    )
-    prefill_bytes: int | None = Field(None, description="Read and written in reading a prompt, of float32 operands.")
-    decoding_flops: int | None = Field(
-        None, description="Of the last token of each sequence, those before it in a cache; causal transformers only."
-    )
-    decoding_bytes: int | None = Field(None, description="Read and written by its counted operators, 4 bytes each.")
-    intensities: str | None = Field(
-        None,
-        description="JSON: pass → [executed FLOPs, bytes of 4 an element] of its operators, those of alike intensity"
-        " summed; all that multiply nothing are one, of 0 FLOPs.",
+    decoding_bytes: int | None = column("Read and written by its counted operators, 4 bytes each.")
+    intensities: str | None = column(
+        "JSON: pass → [executed FLOPs, bytes of 4 an element] of its operators, those of alike intensity"
+        " summed; all that multiply nothing are one, of 0 FLOPs."
     )
 
 

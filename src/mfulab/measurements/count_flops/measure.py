@@ -9,7 +9,6 @@ from mfulab.core.measurement import Measured
 from mfulab.flops.compare import compare_formulas, transformer_shape
 from mfulab.flops.count import CountError
 from mfulab.flops.counter import Operations
-from mfulab.flops.formulas import TransformerShape
 from mfulab.flops.memory import logits_bytes
 from mfulab.flops.optimizers import optimizer_flops
 from mfulab.flops.parallel import plans
@@ -43,16 +42,20 @@ def measure(config: CountFlopsConfig, folder: Path) -> Measured:
     write_csv(folder / "layers.csv", layer_rows(counted.model, counted.count.operations))
     shape = transformer_shape(counted.model)
     if shape and config.sequence_length:
-        _add_transformer(row, config, shape)
+        size, length = config.batch_size, config.sequence_length
+        each = {"vocabulary_size": shape.vocabulary_size, "element_bytes": BYTES}
+        row.logits_bytes = logits_bytes(batch_size=size, tokens=length, **each)
         if shape.causal:
+            row.key_value_cache_bytes = BYTES * shape.cache_elements(size * length)
             _add_generation(row, config, intensities)
-        rows = compare_formulas(counted.model, counted.count, config.batch_size, config.sequence_length)
+        rows = compare_formulas(counted.model, counted.count, size, length)
         write_csv(folder / "formulas.csv", rows)
-        tokens = config.batch_size * config.sequence_length
         whole = sum(parameter.numel() for parameter in counted.model.parameters())
         flops = row.forward_flops + row.backward_flops if row.forward_flops and row.backward_flops else None
         given = {"layers": shape.layers, "key_value_heads": shape.key_value_heads, "width": shape.width}
-        ways = [plan for devices in DEVICES for plan in plans(whole, devices, tokens=tokens, flops=flops, **given)]
+        ways = [
+            plan for devices in DEVICES for plan in plans(whole, devices, tokens=size * length, flops=flops, **given)
+        ]
         row.plans = json.dumps(ways)
     row.intensities = json.dumps(intensities)
     return Measured(row, _operator_rows(counted.count.operations))
@@ -63,11 +66,9 @@ def _row(config: CountFlopsConfig, counted: ModelCount) -> FlopsRow:
     trainable = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
     operations = counted.count.operations
     forward, backward, again = (operations.sum(direction) for direction in ("forward", "backward", "recomputed"))
-    return FlopsRow(
+    return FlopsRow.of(
+        config,
         message=counted.message,
-        model=config.model.name,
-        batch_size=config.batch_size,
-        sequence_length=config.sequence_length,
         counted_on=counted.means,
         parameters=sum(parameter.numel() for parameter in parameters),
         trainable_parameters=trainable,
@@ -96,15 +97,6 @@ def _row(config: CountFlopsConfig, counted: ModelCount) -> FlopsRow:
         step_peak_bytes=BYTES * counted.count.peak.elements,
         step_peak_fixed_bytes=counted.count.peak.fixed_bytes,
     )
-
-
-def _add_transformer(row: FlopsRow, config: CountFlopsConfig, shape: TransformerShape) -> None:
-    tokens = config.sequence_length or 0
-    row.logits_bytes = logits_bytes(
-        batch_size=config.batch_size, tokens=tokens, vocabulary_size=shape.vocabulary_size, element_bytes=BYTES
-    )
-    if shape.causal:
-        row.key_value_cache_bytes = BYTES * shape.cache_elements(tokens * config.batch_size)
 
 
 def _add_inference(row: FlopsRow, config: CountFlopsConfig, intensities: dict[str, Intensities]) -> None:

@@ -1,11 +1,9 @@
 """The machine: device, system and packages."""
 
-from pydantic import Field
-
 from mfulab.core.configs import StepConfig
 from mfulab.core.groups import DeviceConfig
 from mfulab.core.measurement import Measurement
-from mfulab.core.rows import Row
+from mfulab.core.rows import Row, column
 
 
 class EnvironmentConfig(StepConfig):
@@ -17,36 +15,35 @@ class EnvironmentConfig(StepConfig):
 class EnvironmentRow(Row):
     """One row a machine. Lists and mappings are JSON text."""
 
-    device: str | None = Field(None, description="cpu or cuda.")
-    device_name: str | None = Field(None, description="Name of the device as its driver reports it.")
-    python: str | None = Field(None, description="Version of Python.")
-    packages: str | None = Field(None, description="JSON: name → version of the packages that matter to a measurement.")
-    operating_system: str | None = Field(None, description="Name and version of the system.")
-    cpu_name: str | None = Field(None, description="Model of the CPU.")
-    cpu_physical_cores: int | None = Field(None, description="Physical cores that this process may use.")
-    cpu_logical_cores: int | None = Field(None, description="Logical cores that this process may use.")
-    cpu_machine_cores: int | None = Field(None, description="Logical cores of the machine.")
-    cpu_limit: float | None = Field(None, description="CPUs granted by the cgroup quota.")
-    cpu_mhz: float | None = Field(None, description="Clock of the CPU, as the system reports it.")
-    cpu_vector_flags: str | None = Field(None, description="Space-separated vector extensions.")
-    memory_total_bytes: int | None = Field(None, description="Main memory of the machine.")
-    memory_limit_bytes: int | None = Field(None, description="Granted by the cgroup.")
-    virtual_machine: bool | None = Field(None, description="Whether a hypervisor was found.")
-    blas_threads: str | None = Field(None, description="JSON: library → threads of every BLAS or OpenMP pool.")
-    gpus: str | None = Field(
-        None, description="JSON list: name, uuid, compute capability, SMs, clocks, memory, power limit of each GPU."
+    device: str | None = column("cpu or cuda.")
+    device_name: str | None = column("As the driver or the CPU reports it.")
+    python: str | None = column("Version.")
+    packages: str | None = column("JSON: name → version of the packages that matter to a measurement.")
+    operating_system: str | None = column("Name and version.")
+    cpu_name: str | None = column("As the CPU reports it.")
+    cpu_physical_cores: int | None = column("Physical cores that this process may use.")
+    cpu_logical_cores: int | None = column("Logical cores that this process may use.")
+    cpu_machine_cores: int | None = column("Logical cores of the machine.")
+    cpu_limit: float | None = column("CPUs granted by the cgroup quota.")
+    cpu_mhz: float | None = column("Clock as the system reports it.")
+    cpu_vector_flags: str | None = column("Space-separated vector extensions.")
+    memory_total_bytes: int | None = column("Of the machine.")
+    memory_limit_bytes: int | None = column("Granted by the cgroup.")
+    virtual_machine: bool | None = column("True where a hypervisor reports itself.")
+    blas_threads: str | None = column("JSON: library → threads of every BLAS or OpenMP pool.")
+    gpus: str | None = column(
+        "JSON list: name, uuid, compute capability, SMs, clocks, memory, power limit of each GPU."
     )
-    driver: str | None = Field(None, description="Version of the GPU's driver.")
-    cuda: str | None = Field(None, description="CUDA version that torch was built for.")
-    cpu_governor: str | None = Field(None, description="Frequency governor; a virtual machine reports none.")
-    cpu_turbo: bool | None = Field(None, description="True if the clock may rise above its nominal rate.")
-    huge_pages: str | None = Field(None, description="Transparent huge pages: always, madvise or never.")
-    thread_settings: str | None = Field(
-        None,
-        description="JSON: variables of the environment that place threads or let them spin, as the runs see them.",
+    driver: str | None = column("Version of the GPU's driver.")
+    cuda: str | None = column("CUDA version that torch was built for.")
+    cpu_governor: str | None = column("Frequency governor; a virtual machine reports none.")
+    cpu_turbo: bool | None = column("True if the clock may rise above its nominal rate.")
+    huge_pages: str | None = column("Transparent huge pages: always, madvise or never.")
+    thread_settings: str | None = column(
+        "JSON: variables of the environment that place threads or let them spin, as the runs see them."
     )
-    probe_product_s: float | None = Field(None, description="The probe's matmul at its best, on a CPU.")
-    probe_copy_s: float | None = Field(None, description="The probe's copy at its best, on a CPU.")
+    probe_product_s: float | None = column("The probe's matmul at its best, on a CPU.")
+    probe_copy_s: float | None = column("The probe's copy at its best, on a CPU.")
 
 
 MEASUREMENT = Measurement(

@@ -35,8 +35,9 @@ def measure(config: NumberFormatsConfig, folder: Path) -> Measured:
     accepted = tolerances.tolerances(form, scattered)
     from_left, from_right = rounding_modes.tenths(form)
     steps = form.round(torch.linspace(-8, 8, 129, dtype=torch.float64))
-    row = NumberFormatsRow(
-        precision=config.precision.name,
+    stable = rounding_modes.sigmoid(form, steps, stable=True)
+    row = NumberFormatsRow.of(
+        config,
         bits=form.bits,
         exponent_bits=rounding.exponent_bits(form),
         mantissa_bits=rounding.mantissa_bits(form),
@@ -63,7 +64,7 @@ def measure(config: NumberFormatsConfig, folder: Path) -> Measured:
         tenths_from_right=from_right,
         round_trip_digits=rounding_modes.round_trip_digits(form, scattered),
         sigmoid_fails_at=rounding_modes.sigmoid_fails_at(form),
-        stable_sigmoid_error=_worst(rounding_modes.sigmoid(form, steps, stable=True), torch.sigmoid(steps)),
+        stable_sigmoid_error=float(((stable - torch.sigmoid(steps)).abs() / torch.sigmoid(steps)).max()),
         relative_tolerance=accepted.relative,
         absolute_refuses_percent=accepted.refused_percent,
         absolute_accepts_percent=accepted.accepted_percent,
@@ -93,8 +94,3 @@ def _error(computed: torch.Tensor, exact: torch.Tensor) -> float | None:
     """None if a sum left the range of the format: an overflow has no relative error."""
     error = rounding.relative_error(computed, exact)
     return error if math.isfinite(error) else None
-
-
-def _worst(computed: torch.Tensor, exact: torch.Tensor) -> float:
-    """Greatest relative error."""
-    return float(((computed - exact).abs() / exact).max())

@@ -172,21 +172,6 @@ def special_values(form: NumberFormat) -> dict[str, str]:
     }
 
 
-def value_of(form: NumberFormat, bits: str) -> float:
-    """The value of `sign exponent mantissa`, by the definition of the format."""
-    sign, exponent, mantissa = bits.split()
-    stored, fraction = int(exponent, 2), int(mantissa, 2)
-    width, factor = len(mantissa), -1.0 if sign == "1" else 1.0
-    if form.name == "fp8":
-        if stored == 2 ** len(exponent) - 1 and fraction == 2**width - 1:
-            return math.nan
-    elif stored == 2 ** len(exponent) - 1:
-        return factor * math.inf if fraction == 0 else math.nan
-    if stored == 0:
-        return factor * math.ldexp(fraction, 1 - bias(form) - width)
-    return factor * math.ldexp(2**width + fraction, stored - bias(form) - width)
-
-
 def nan_patterns(form: NumberFormat) -> int:
     """Patterns of bits that are no number."""
     return 2 if form.name == "fp8" else 2 * (2 ** mantissa_bits(form) - 1)

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from mfulab.core.configs import StepConfig
 from mfulab.core.measurement import Measurement
-from mfulab.core.rows import Row
+from mfulab.core.rows import Row, column
 
 AUDITED = {  # libraries with a table of peaks, each by what pip calls it, here or as part of another
     "torch_inductor": ("torch",),
@@ -33,7 +33,7 @@ class PeaksAuditConfig(StepConfig):
     axes: ClassVar[tuple[str, ...]] = ("library",)
     on_device: ClassVar[bool] = False
     library: Literal["torch_inductor", "lightning", "triton_proton", "torchtitan", "composer"] = Field(
-        description="The other library."
+        "torch_inductor", description="The other library."
     )
     installed: str = Field("", description="Its version, so that the next release is audited anew.")
 
@@ -51,16 +51,16 @@ PeakVerdict = Literal[
 class PeaksAuditRow(Row):
     """Another library's peak for one device in one format, beside ours."""
 
-    library: str = Field("", description="Name of the library.")
-    version: str | None = Field(None, description="Version of the library.")
-    device: str | None = Field(None, description="The datasheet's name.")
-    asked: str | None = Field(None, description="The name that a driver reports, by which it was asked.")
-    precision: str | None = Field(None, description="A format, or `memory`; empty if it knows no format of a device.")
-    theirs: float | None = Field(None, description="Dense TFLOP/s as it uses them; memory: 10⁹ byte/s.")
-    ours: float | None = Field(None, description="The same by the datasheet.")
-    ratio: float | None = Field(None, description="Theirs ÷ ours.")
-    verdict: PeakVerdict | None = Field(None, description="How its peak compares with the datasheet's.")
-    explanation: str | None = Field(None, description="Whose number it is, where it is not this device's.")
+    library: str = Field("", description="Name of the other library.")
+    version: str | None = column("Its version.")
+    device: str | None = column("The datasheet's name.")
+    asked: str | None = column("The name that a driver reports, by which it was asked.")
+    precision: str | None = column("A format, or `memory`; empty if it knows no format of a device.")
+    theirs: float | None = column("Dense TFLOP/s as it uses them; memory: 10⁹ byte/s.")
+    ours: float | None = column("The same by the datasheet.")
+    ratio: float | None = column("Theirs ÷ ours.")
+    verdict: PeakVerdict | None = column("How its peak compares with ours.")
+    explanation: str | None = column("Whose number it is, where it is not this device's.")
 
 
 MEASUREMENT = Measurement(

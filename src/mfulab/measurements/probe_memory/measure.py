@@ -3,7 +3,6 @@
 import json
 import statistics
 from pathlib import Path
-from typing import TypedDict
 
 import psutil
 import torch
@@ -34,8 +33,8 @@ def measure(config: ProbeMemoryConfig, folder: Path) -> Measured:
     found = device_caches(device) if device.type == "cuda" else caches()
     times, clock = _times(walk, device)
     level = "host" if config.pattern == "host" else level_of(size, found)
-    row = MemoryRow(
-        pattern=config.pattern,
+    row = MemoryRow.of(
+        config,
         working_set_bytes=size,
         level=level,
         caches=json.dumps(found),
@@ -48,17 +47,7 @@ def measure(config: ProbeMemoryConfig, folder: Path) -> Measured:
     return Measured(row, [{"window": 0, "sample": at, "time_s": time} for at, time in enumerate(times)])
 
 
-class Rates(TypedDict):
-    """Columns that follow from a walk and its times."""
-
-    time_per_access_s: float
-    time_low_s: float
-    cycles_per_access: float | None
-    gb_s: float
-    touched_gb_s: float
-
-
-def rates(walk: Walk, times: list[float], clock_mhz: float | None) -> Rates:
+def rates(walk: Walk, times: list[float], clock_mhz: float | None) -> dict[str, float | None]:
     """Time, cycles and bytes of an access, from the seconds that each call of the walk took."""
     time = statistics.median(times) / walk.accesses
     return {

@@ -1,13 +1,12 @@
 """One step in several processes that train one model together, and the row that they make of it."""
 
-import importlib
 import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +19,18 @@ from mfulab.core.files import read_json, write_json, write_text
 from mfulab.core.groups import ParallelConfig
 from mfulab.core.measurement import Measured
 from mfulab.device import identity
-from mfulab.measurements.profile_step import ProfileRow, ProfileStepConfig
+from mfulab.measurements.profile_step import ProfileRow, ProfileStepConfig, process
+from mfulab.mfu.job import waits
 from mfulab.models import parallel
 from mfulab.models.build import build
-from mfulab.models.workload import parameter_dtype
+from mfulab.models.step import parameter_dtype
 from mfulab.tracing.analysis import Analysis
-from mfulab.tracing.ranks import waits
 
-CONFIG, TOLD = "job.json", "told.json"
-MeasureRank = Callable[[ProfileStepConfig, Path], tuple[Measured, Analysis | None]]
+CONFIG, REPORT = "job.json", "report.json"
 
 
-def measure(config: ProfileStepConfig, folder: Path, measure_rank: MeasureRank) -> Measured:
-    """The row of a whole job: each of its processes measures the step as `measure_rank` does, all in step.
+def measure(config: ProfileStepConfig, folder: Path) -> Measured:
+    """The row of a whole job: each of its processes measures the step as one alone does, all in step.
 
     Its time is that of the slowest rank, its memory that of the largest, its files those of rank 0.
 
@@ -40,77 +38,72 @@ def measure(config: ProfileStepConfig, folder: Path, measure_rank: MeasureRank) 
         UnsupportedError: there are fewer devices than processes, or a rank cannot run the step.
         RuntimeError: a rank failed; the message is the rank's.
     """
-    asked, wanted = config.parallel, config.device
+    job, wanted = config.parallel, config.device
     on_gpu = identity.resolve(config.device.type) == "cuda"
     if config.execution.mode != "eager":
         raise UnsupportedError(f"execution={config.execution.name}: several processes run eagerly")
     threads = None
     if on_gpu:
-        parallel.require_devices(asked, torch.cuda.device_count(), "a GPU")
-        devices = float(asked.processes)
+        parallel.require_devices(job, torch.cuda.device_count(), "a GPU")
+        devices = float(job.processes)
     else:
-        threads = parallel.threads_per_rank(asked, wanted)
-        devices = asked.processes if wanted.threads else asked.processes * threads / parallel.usable_cores()
+        threads = parallel.threads_per_rank(job, wanted)
+        devices = job.processes if wanted.threads else job.processes * threads / parallel.usable_cores()
     each = config.model_copy(update={"device": wanted.model_copy(update={"threads": threads or wanted.threads})})
     place = folder / "ranks"  # beside the row: the nodes of a cluster share its folder, and no other
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
     write_text(place / CONFIG, each.model_dump_json(by_alias=True))
     try:
-        (_over_nodes if asked.nodes > 1 else _on_this_machine)(asked, place, measure_rank)
-        ranks = [read_json(place / str(rank) / TOLD) for rank in range(asked.processes)]
-        shutil.copytree(place / "0", folder, ignore=shutil.ignore_patterns(TOLD), dirs_exist_ok=True)
+        (_over_nodes if job.nodes > 1 else _on_this_machine)(job, place)
+        ranks = [read_json(place / str(rank) / REPORT) for rank in range(job.processes)]
+        shutil.copytree(place / "0", folder, ignore=shutil.ignore_patterns(REPORT), dirs_exist_ok=True)
     finally:
         shutil.rmtree(place, ignore_errors=True)
-    job = _job(ranks, devices, asked.nodes)
+    row = _row(ranks, devices, job.nodes)
     with torch.device("meta"):
         model = build(config.model).to(dtype=parameter_dtype(config.precision))
-    job.predicted_sent_bytes = parallel.predicted_bytes(model, asked, torch.device("cuda" if on_gpu else "cpu"))
-    return Measured(job, ranks[0]["samples"])
+    row.predicted_sent_bytes = parallel.predicted_bytes(model, job, torch.device("cuda" if on_gpu else "cpu"))
+    return Measured(row, ranks[0]["samples"])
 
 
-def _on_this_machine(asked: ParallelConfig, place: Path, measure_rank: MeasureRank) -> None:
+def _on_this_machine(job: ParallelConfig, place: Path) -> None:
     """Spawns a process a rank."""
     meeting = f"file:{place / 'store'}"
     try:
-        arguments = (meeting, place, measure_rank)
-        processes.start_processes(_rank, arguments, asked.processes, start_method="spawn", daemon=True)
+        processes.start_processes(_rank, (meeting, place), job.processes, start_method="spawn", daemon=True)
     except processes.ProcessRaisedException as error:
-        said = str(error).strip().splitlines()[-1]
-        if "UnsupportedError" in said:
-            raise UnsupportedError(said.partition(": ")[2]) from error
-        raise RuntimeError(f"rank {error.error_index}: {said}") from error
+        message = str(error).strip().splitlines()[-1]
+        if "UnsupportedError" in message:
+            raise UnsupportedError(message.partition(": ")[2]) from error
+        raise RuntimeError(f"rank {error.error_index}: {message}") from error
 
 
-def _over_nodes(asked: ParallelConfig, place: Path, measure_rank: MeasureRank) -> None:
+def _over_nodes(job: ParallelConfig, place: Path) -> None:
     """Has srun start a task a rank on the job's nodes; they meet at a store that this process keeps."""
     if shutil.which("srun") is None:
-        raise UnsupportedError(f"parallel.nodes={asked.nodes}: ranks are started by srun, which is not here")
+        raise UnsupportedError(f"parallel.nodes={job.nodes}: ranks are started by srun, which is not here")
     store = dist.TCPStore(socket.gethostname(), 0, is_master=True, wait_for_workers=False)
     meeting = f"tcp:{socket.gethostname()}:{store.port}"
-    module = f"{measure_rank.__module__}:{measure_rank.__name__}"
-    tasks = ("srun", f"--nodes={asked.nodes}", f"--ntasks={asked.processes}", "--kill-on-bad-exit=1")
-    command = [*tasks, sys.executable, "-m", __name__, meeting, str(place), module]
+    tasks = ("srun", f"--nodes={job.nodes}", f"--ntasks={job.processes}", "--kill-on-bad-exit=1")
+    command = [*tasks, sys.executable, "-m", __name__, meeting, str(place)]
     done = subprocess.run(command, stdout=None, stderr=subprocess.PIPE, text=True, errors="replace", check=False)
     print(done.stderr, end="", file=sys.stderr)
     if done.returncode:
-        said = [line for line in done.stderr.splitlines() if "Error: " in line] or [f"exit status {done.returncode}"]
-        first = said[0].partition("Error: ")[2]
-        if "UnsupportedError" in said[0]:
+        errors = [line for line in done.stderr.splitlines() if "Error: " in line] or [f"exit status {done.returncode}"]
+        first = errors[0].partition("Error: ")[2]
+        if "UnsupportedError" in errors[0]:
             raise UnsupportedError(first)
-        raise RuntimeError(f"a rank failed: {first or said[0]}")
+        raise RuntimeError(f"a rank failed: {first or errors[0]}")
 
 
 def main(arguments: Sequence[str]) -> None:
     """A task of srun: the rank that SLURM names, of the job that `arguments` name."""
-    meeting, place, function = arguments
-    module, _, name = function.partition(":")
-    measure_rank = getattr(importlib.import_module(module), name)
-    rank, local = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_LOCALID"])
-    _rank(rank, meeting, Path(place), measure_rank, local)
+    meeting, place = arguments
+    _rank(int(os.environ["SLURM_PROCID"]), meeting, Path(place), int(os.environ["SLURM_LOCALID"]))
 
 
-def _rank(rank: int, meeting: str, place: Path, measure_rank: MeasureRank, local: int | None = None) -> None:
+def _rank(rank: int, meeting: str, place: Path, local: int | None = None) -> None:
     config = ProfileStepConfig.model_validate_json((place / CONFIG).read_text(encoding="utf-8"))
     own = place / str(rank)
     own.mkdir()
@@ -122,9 +115,9 @@ def _rank(rank: int, meeting: str, place: Path, measure_rank: MeasureRank, local
     count = config.parallel.processes
     store = dist.FileStore(where, count) if kind == "file" else dist.TCPStore(host, int(port), is_master=False)
     parallel.join(rank, config.parallel, store, device)
-    measured, analysis = measure_rank(config, own)
-    told = {"row": measured.row.model_dump(), "samples": measured.samples, **_communication(analysis)}
-    write_json(own / TOLD, told)
+    measured, analysis = process.measure_step(config, own)
+    report = {"row": measured.row.model_dump(), "samples": measured.samples, **_communication(analysis)}
+    write_json(own / REPORT, report)
     dist.barrier()
     dist.destroy_process_group()
 
@@ -144,7 +137,7 @@ def _communication(analysis: Analysis | None) -> dict[str, Any]:
     }
 
 
-def beside_job(rows: Sequence[ProfileRow]) -> float | None:
+def others_of_job(rows: Sequence[ProfileRow]) -> float | None:
     """CPU time that others than the job's ranks took on one machine, percent of its CPUs; None where it is not known.
 
     To each rank the others of its job are other processes.
@@ -157,7 +150,7 @@ def beside_job(rows: Sequence[ProfileRow]) -> float | None:
     return max(0.0, sum(system for system, _ in pairs) / len(pairs) - own)
 
 
-def _job(ranks: list[dict[str, Any]], devices: float, nodes: int) -> ProfileRow:
+def _row(ranks: list[dict[str, Any]], devices: float, nodes: int) -> ProfileRow:
     """Rank 0's row, with the time of the slowest rank, the memory of the largest, and what each waited for."""
     rows = [ProfileRow.model_validate(each["row"]) for each in ranks]
     job = rows[0].model_copy()
@@ -166,10 +159,10 @@ def _job(ranks: list[dict[str, Any]], devices: float, nodes: int) -> ProfileRow:
         setattr(job, name, getattr(slowest, name))
     job.devices = devices
     if nodes == 1:
-        job.other_processes_percent = beside_job(rows)
+        job.other_processes_percent = others_of_job(rows)
     job.memory_bytes = max((row.memory_bytes for row in rows if row.memory_bytes is not None), default=None)
     waited = waits({rank: each["collectives"] for rank, each in enumerate(ranks)}) if ranks[0]["steps"] else {}
-    told = []
+    each_rank = []
     for rank, (each, row) in enumerate(zip(ranks, rows, strict=True)):
         one: dict[str, Any] = {"rank": rank, "time_ms": 1e3 * (row.time_s or 0), "memory_bytes": row.memory_bytes}
         if waited:
@@ -177,13 +170,13 @@ def _job(ranks: list[dict[str, Any]], devices: float, nodes: int) -> ProfileRow:
             spent = {"communication": each["communication"], "exposed": each["exposed"]}
             spent |= {"transfer": transfer, "waiting": waiting}
             one |= {f"{name}_ms": ns / 1e6 / each["steps"] for name, ns in spent.items()}
-        told.append(one)
-    job.ranks = json.dumps(told)
+        each_rank.append(one)
+    job.ranks = json.dumps(each_rank)
     if waited:
         job.slowest_rank = min(waited, key=lambda rank: waited[rank][1])
         last = max(waited, key=lambda rank: waited[rank][1])
         job.transfer_percent, job.waiting_percent = (100 * ns / ranks[last]["length"] for ns in waited[last])
-        job.exposed_communication_ms = max(one["exposed_ms"] for one in told)
+        job.exposed_communication_ms = max(one["exposed_ms"] for one in each_rank)
     return job
 
 

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from mfulab.core.configs import StepConfig
 from mfulab.core.groups import Name
 from mfulab.core.measurement import Measurement
-from mfulab.core.rows import Percent, Row
+from mfulab.core.rows import Percent, Row, column
 
 PUBLISHED = Path("results/reference/published")
 """Public runs, one CSV a collection, one line a run with its source."""
@@ -20,7 +20,7 @@ class PublishedConfig(StepConfig):
 
     axes: ClassVar[tuple[str, ...]] = ("published",)
     on_device: ClassVar[bool] = False
-    published: Name = Field(description="A collection: the name of a file in results/reference/published/.")
+    published: Name = Field("papers", description="A collection: the name of a file in results/reference/published/.")
     digest: str = Field("", description="Of that file, so that edited lines are computed anew.")
 
     @model_validator(mode="after")
@@ -37,35 +37,33 @@ class PublishedRow(Row):
     """A public run with the FLOPs that its model needs, as counted here; MFU is derived, never the publisher's."""
 
     published: str = Field("", description="The collection: a file in results/reference/published/.")
-    submitter: str | None = Field(None, description="Who published the run.")
-    system: str | None = Field(None, description="What ran, in the publisher's words.")
-    framework: str | None = Field(None, description="Training framework.")
-    model: str = Field("", description="Name of the model.")
-    parameters: int | None = Field(None, description="All parameters of the model.")
-    sequence_length: int | None = Field(None, description="Tokens of a sample; empty for models that take none.")
-    accelerator: str | None = Field(None, description="The datasheet's name of the device.")
-    architecture: str | None = Field(
-        None, description="Compute capability, gfx name or family, as the datasheet has it."
-    )
-    accelerators: int | None = Field(None, description="Devices of the run.")
-    precision: str | None = Field(None, description="As published; empty if it is not said.")
-    batch_size: int | None = Field(None, description="Samples a step, of all devices together.")
-    samples_per_s: float | None = Field(None, description="Of all devices together.")
-    tokens_per_s_per_device: float | None = Field(None, description="Tokens a second of each device.")
-    flops_per_sample: float | None = Field(None, description="Forward and backward, attention full.")
-    tflop_s_per_device: float | None = Field(None, description="FLOPs that the model needs; else as published.")
-    mfu_bf16_percent: Percent | None = Field(None, description="Of the dense 16-bit peak.")
-    mfu_fp8_percent: Percent | None = Field(None, description="MFU against the dense fp8 peak.")
-    mfu_fp4_percent: Percent | None = Field(None, description="MFU against the dense fp4 peak.")
-    mfu_percent: Percent | None = Field(None, description="Of the dense peak of the published precision, else 16 bits.")
-    mfu_format: str | None = Field(None, description="Whose peak stands under mfu_percent.")
-    slowest_format: str | None = Field(None, description="The slowest format whose peak the speed does not exceed.")
-    printed_mfu_percent: Percent | None = Field(None, description="What the publisher prints.")
-    convention: str | None = Field(None, description="The convention that the publisher names.")
-    convention_mfu_percent: Percent | None = Field(None, description="MFU by that convention.")
-    difference_points: float | None = Field(None, description="Printed MFU − MFU by that convention.")
-    explanation: str | None = Field(None, description="Points that its choices add to our MFU.")
-    source: str | None = Field(None, description="Where the run was published.")
+    submitter: str | None = column("Who published the run.")
+    system: str | None = column("What ran, in the publisher's words.")
+    framework: str | None = column("As published.")
+    model: str = Field("", description="As published.")
+    parameters: int | None = column("Elements of the model's weights.")
+    sequence_length: int | None = column("Tokens a sample.")
+    accelerator: str | None = column("The datasheet's name of the device.")
+    architecture: str | None = column("Compute capability, gfx name or family, as the datasheet has it.")
+    accelerators: int | None = column("Devices of the run.")
+    precision: str | None = column("As published; empty if it is not said.")
+    batch_size: int | None = column("Samples a step, of all devices together.")
+    samples_per_s: float | None = column("Of all devices together.")
+    tokens_per_s_per_device: float | None = column("As published, or samples × tokens ÷ devices.")
+    flops_per_sample: float | None = column("Forward and backward, attention full.")
+    tflop_s_per_device: float | None = column("FLOPs that the model needs; else as published.")
+    mfu_bf16_percent: Percent | None = column("Of the dense 16-bit peak.")
+    mfu_fp8_percent: Percent | None = column("Of the dense fp8 peak.")
+    mfu_fp4_percent: Percent | None = column("Of the dense fp4 peak.")
+    mfu_percent: Percent | None = column("Of the dense peak of the published precision, else 16 bits.")
+    mfu_format: str | None = column("Whose peak stands under mfu_percent.")
+    slowest_format: str | None = column("The slowest format whose peak the speed does not exceed.")
+    printed_mfu_percent: Percent | None = column("What the publisher prints.")
+    convention: str | None = column("The convention that the publisher names.")
+    convention_mfu_percent: Percent | None = column("MFU by that convention.")
+    difference_points: float | None = column("Printed MFU − MFU by that convention.")
+    explanation: str | None = column("Points that its choices add to our MFU.")
+    source: str | None = column("Address of the publication.")
 
 
 MEASUREMENT = Measurement(

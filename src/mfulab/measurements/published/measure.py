@@ -14,7 +14,7 @@ from mfulab.measurements.published import PUBLISHED, PublishedConfig, PublishedR
 from mfulab.mfu.conventions import BY_KEY, OURS, flops
 from mfulab.mfu.explain import Denominator, change
 from mfulab.mfu.models import model_config
-from mfulab.mfu.utilization import of_peak
+from mfulab.mfu.utilization import TERA, of_peak
 from mfulab.mfu.work import Work, count
 
 TRAINED_IN = ("bf16", "fp8", "fp4")
@@ -97,7 +97,7 @@ def _add_mfu(row: PublishedRow) -> None:
     """MFU against each format's dense peak, and the slowest format that could have been as fast."""
     rate = row.tflop_s_per_device or 0.0
     peaks = {name: found for name in TRAINED_IN if (found := _peak(row.accelerator or "", name))}
-    shares = {name: of_peak(rate, 1, found, 1) or 0.0 for name, found in peaks.items()}
+    shares = {name: of_peak(TERA * rate, 1.0, found) or 0.0 for name, found in peaks.items()}
     row.mfu_bf16_percent, row.mfu_fp8_percent, row.mfu_fp4_percent = (shares.get(name) for name in TRAINED_IN)
     if TRAINED_IN[0] in shares:  # where its peak is not known, nothing can be said of the faster ones
         row.slowest_format = next((name for name, share in shares.items() if share <= 100), None)

@@ -1,15 +1,14 @@
-"""Columns that the readings table has beyond its rows."""
+"""Columns that the table of readings adds to what was measured."""
 
-from pydantic import Field
+from mfulab.core import columns
+from mfulab.core.columns import of_link
+from mfulab.core.rows import column
 
-from mfulab.core import joined
-from mfulab.core.joined import from_plan
 
+class Joined(columns.Joined):
+    """MFU of a load of known utilization; FLOPs of padding are no model's."""
 
-class Joined(joined.Joined):
-    """MFU of a load of known utilization."""
-
-    ceiling: str | None = from_plan("Ceiling of the run's format and threads.")
-    tflop_s: float | None = Field(None, description="`useful_flops` ÷ `window_s`.")
-    mfu_percent: float | None = Field(None, description="`tflop_s` ÷ the peak that `mfu_basis` names.")
-    mfu_basis: str | None = Field(None, description="Peak under `mfu_percent`: `spec` or `measured`.")
+    ceiling: str | None = of_link("The ceiling of its precision, with its conditions.")
+    tflop_s: float | None = column("Useful FLOPs ÷ time.")
+    mfu_percent: float | None = column("Useful FLOPs ÷ time ÷ peak by `mfu_basis`.")
+    mfu_basis: str | None = column("`spec` on a GPU, `measured` on a CPU.")

@@ -203,10 +203,8 @@ def _memory(lines: Sequence[Line], began: float, ended: float, device: torch.dev
 
 
 def _describe(config: ReadUtilizationConfig, ran: Ran, units: int, share: float) -> ReadingRow:
-    return ReadingRow(
-        load=config.load,
-        precision=config.precision.name,
-        polling_period_s=config.polling_period_s,
+    return ReadingRow.of(
+        config,
         window_s=ran.wall_s,
         units=units,
         duty_percent=100 * ran.duty,

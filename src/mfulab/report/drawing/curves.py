@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
 from mfulab.report import frames
-from mfulab.report.drawing import labels, runs, style, ticks
+from mfulab.report.drawing import kinds, labels, runs, style, ticks
 
 MOST_NAMED = 12  # lines of a panel that all have a label
 KEYS = ["machine", "model", "workload", "mode", "precision", "execution", "sequence_length"]
@@ -60,59 +60,38 @@ def draw(
     several = rows.groupby("mode")["workload"].transform("nunique") > 1
     rows = rows.assign(variant=(rows["workload"] + " ").where(several, "") + rows["execution"])
     dashes = style.dashes(rows["variant"])
-    ends_of: dict[tuple[str, str], list[tuple[float, float, str, str, str]]] = {}
-    for (machine, mode), here in rows.groupby(["machine", "mode"], sort=False):
-        if machine not in machines:
-            continue
-        axes = grid[machine, titles[mode]]
-        parts = ["model", "precision", "variant", "sequence_length"]
-        for (model, precision, variant, _), line in here.groupby(parts, sort=False, dropna=False):
-            low, high = (line[value] - line[interval[0]]).clip(lower=0), (line[interval[1]] - line[value]).clip(lower=0)
-            drawn = axes.errorbar(
-                line["batch_size"],
-                line[value],
-                yerr=[low.fillna(0), high.fillna(0)],
-                color=colors[precision],
-                linestyle=dashes[variant],
-                marker="o",
-                markersize=5,
-                elinewidth=1.2,
-                capsize=2.5,
-                gid=f"{model} {precision}",
-            )
-            runs.mark(drawn, line, "batch_size", value)
-            last = line.iloc[-1]
-            end = (last["batch_size"], last[value], model, colors[precision], precision)
-            ends_of.setdefault((machine, titles[mode]), []).append(end)
+    keys = ["model", "precision", "variant", "sequence_length"]
+    look: style.Look = {
+        "by": keys,
+        "hue": "precision",
+        "colors": colors,
+        "dash": "variant",
+        "dashes": dashes,
+        "s": 25,
+    }
+    panels = {}
+    for (machine, mode), here in rows[rows["machine"].isin(machines)].groupby(["machine", "mode"], sort=False):
+        panels[grid[machine, titles[mode]]] = here
+        kinds.lines(grid[machine, titles[mode]], here, "batch_size", value, interval=interval, **look)
     for (machine, _), axes in grid.items():
         ticks.doublings(axes, rows["batch_size"])
         # Values decide the limits: an interval of two windows may be wider than any panel, and then runs out of it.
         values = rows.loc[rows["machine"] == machine, value]
         if log:
-            axes.set_yscale("log")
-            axes.set_ylim(values.min() / 2, values.max() * 2)
+            axes.set(yscale="log", ylim=(values.min() / 2, values.max() * 2))
             ticks.decades(axes.yaxis)
         else:
             axes.set_ylim(0, 1.15 * values.max())
-        if machine == machines[-1]:
-            axes.set_xlabel(text("batch_size"))
-    for machine in machines:
-        grid[machine, next(iter(titles.values()))].set_ylabel(ylabel)
+    style.label(figure, text("batch_size"), ylabel)
     entries = [style.line(color, text.name("precision", name)) for name, color in colors.items()]
     if len(dashes) > 1:
         entries += [style.line(style.MUTED, text.name("execution", name), dash) for name, dash in dashes.items()]
     style.legend(figure, [*entries, *runs.key(rows, text)])
     labels.settle(figure)
-    for place, ends in ends_of.items():
-        labels.at_line_ends(grid[place], _named_ends(ends, len(colors) > 1, text))
-
-
-def _named_ends(
-    ends: list[tuple[float, float, str, str, str]], several: bool, text: Texts
-) -> list[tuple[float, float, str, str]]:
-    """A label a line, with its precision where the figure has several; of many lines one a model, at its highest."""
-    if len(ends) > MOST_NAMED:
-        ends = list({end[2]: end for end in sorted(ends, key=lambda end: end[1])}.values())
-    return [
-        (x, y, f"{model} {text.name('precision', name)}" if several else model, ink) for x, y, model, ink, name in ends
-    ]
+    for axes, here in panels.items():
+        ends = here.groupby(keys, sort=False, dropna=False).tail(1)
+        if len(ends) > MOST_NAMED:  # one a model, at its highest
+            ends = ends.sort_values(value).drop_duplicates("model", keep="last")
+        said = [f" {text.name('precision', name)}" if len(colors) > 1 else "" for name in ends["precision"]]
+        place = zip(ends["batch_size"], ends[value], ends["model"] + said, ends["precision"].map(colors), strict=True)
+        labels.at_line_ends(axes, list(place))

@@ -1,11 +1,15 @@
 """Runs as points: colour is the precision, size the batch, shape the mode; doubtful ones are hollow."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
-from mfulab.report.drawing import labels, runs, style
+from mfulab.core.language import Texts
+from mfulab.report.drawing import kinds, labels, runs, style
 
 NAMED = 24  # models a panel
 KEPT_CLEAR = 400  # points that labels keep off; among more there is no free place
@@ -15,21 +19,35 @@ def scatter(
     axes: Axes, rows: pd.DataFrame, x: str, y: str, colors: Mapping[str, str], shapes: Mapping[str, str] | None = None
 ) -> None:
     """One point a row at its columns `x` and `y`; `colors` by precision, `shapes` by mode; doubtful rows are hollow."""
-    for mode, shape in (shapes or {"": "o"}).items():
-        here = rows[rows["mode"] == mode] if shapes else rows
-        drawn = axes.scatter(
-            here[x],
-            here[y],
-            s=style.batch_area(here["batch_size"]),
-            color=here["precision"].map(colors),
-            marker=shape,
-            alpha=0.85,
-            edgecolor=style.PAPER,
-            linewidth=0.5,
-            zorder=3,
-            rasterized=len(rows) > style.MANY,
-        )
-        runs.mark(drawn, here, x, y)
+    look = {"s": style.batch_area(rows["batch_size"]), "alpha": 0.85, "edgecolor": style.PAPER, "linewidth": 0.5}
+    kinds.points(axes, rows, x, y, hue="precision", colors=colors, shape="mode", markers=shapes, **look)
+
+
+def draw(
+    rows: pd.DataFrame,
+    figure: Figure,
+    text: Texts,
+    place: tuple[str, str],
+    words: tuple[str, str],
+    finish: Callable[[Axes, pd.DataFrame], Sequence[tuple[float, float]]],
+    shapes: Mapping[str, str] | None = None,
+    entries: Sequence[Line2D] = (),
+    also: Sequence[object] = (),
+    **shared: Any,
+) -> None:
+    """A panel a machine; `finish` sets scales and limits and returns points of lines that the models' names avoid."""
+    colors = style.precision_colors(rows["precision"])
+    drawn = []
+    for axes, here in style.by_machine(figure, rows, **shared):
+        scatter(axes, here, *place, colors, shapes)
+        drawn.append((axes, here, finish(axes, here)))
+        axes.set_xlabel(words[0])
+    style.label(figure, y=words[1])
+    marks = [*style.dots(colors, text, "precision"), *entries, *runs.key(rows, text)]
+    style.legend(figure, marks + style.dot_size(rows["batch_size"], text))
+    labels.settle(figure)
+    for axes, here, crossed in drawn:
+        name_highest(axes, here, *place, crossed, also)
 
 
 def name_highest(

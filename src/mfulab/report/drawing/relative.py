@@ -9,7 +9,7 @@ from mfulab.core.language import Texts
 from mfulab.core.language.quantities import significant
 from mfulab.mfu.utilization import quotient_interval
 from mfulab.report import frames, trust
-from mfulab.report.drawing import runs, style, ticks
+from mfulab.report.drawing import kinds, runs, style, ticks
 
 KEYS = ("machine", "model", "workload", "mode", "precision", "execution", "sequence_length", "batch_size")
 MOST = 24  # models a panel
@@ -50,20 +50,18 @@ def _bytes(precisions: pd.Series) -> pd.Series:
 
 def finding(rows: pd.DataFrame, text: Texts, axis: str) -> str:
     """The largest gain and the largest loss, or the smallest gain where nothing loses; a gain that cannot be."""
+
+    def ends(which: str, row: pd.Series) -> dict[str, object]:
+        return {f"{which}_run": _named(row, rows, axis, text), f"{which}_speedup": significant(row["speedup"])}
+
     best, worst = rows.loc[rows["speedup"].idxmax()], rows.loc[rows["speedup"].idxmin()]
-    said = text(
-        "finding_one" if best["speedup"] == worst["speedup"] else "finding",
-        best_run=_named(best, rows, axis, text),
-        best_speedup=significant(best["speedup"]),
-        worst_run=_named(worst, rows, axis, text),
-        worst_speedup=significant(worst["speedup"]),
-    )
-    above = rows[rows["speedup"] > MARGIN * rows["possible"]] if axis == "precision" else rows.head(0)
-    if above.empty:
+    key = "finding_one" if best["speedup"] == worst["speedup"] else "finding"
+    said = text(key, **ends("best", best), **ends("worst", worst))
+    beyond = rows["speedup"] / rows["possible"]
+    if axis != "precision" or not (beyond > MARGIN).any():
         return said
-    row = above.loc[(above["speedup"] / above["possible"]).idxmax()]
-    values = {"speedup": significant(row["speedup"]), "possible": significant(row["possible"])}
-    return f"{said} {text('impossible', run=_named(row, rows, axis, text), **values)}"
+    row = rows.loc[beyond.idxmax()]
+    return f"{said} {text('impossible', run=_named(row, rows, axis, text), row=row)}"
 
 
 def _named(row: pd.Series, rows: pd.DataFrame, axis: str, text: Texts) -> str:
@@ -82,31 +80,15 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> None:
     values = rows[axis].unique()
     colors = style.precision_colors(values) if axis == "precision" else style.colors(sorted(values))
     order = rows.groupby("model")["speedup"].max().nlargest(MOST).sort_values().index
-    heights = {model: height for height, model in enumerate(order)}
-    for machine, mode in ((machine, mode) for machine in machines for mode in titles):
-        axes = grid[machine, titles[mode]]
-        here = rows[(rows["machine"] == machine) & (rows["mode"] == mode) & rows["model"].isin(order)]
+    size = min(11, (240 if len(machines) == 1 else 145) / len(order))
+    for (machine, title), axes in grid.items():
+        here = rows[(rows["machine"] == machine) & (rows["mode"].map(titles) == title) & rows["model"].isin(order)]
         axes.axvline(1, color=style.MUTED, linewidth=1.2)
-        offsets = dict(zip(colors, np.linspace(-0.2, 0.2, len(colors)) if len(colors) > 1 else [0], strict=True))
-        for value, group in here.groupby(axis, sort=False):
-            heights_here = group["model"].map(heights) + offsets[value]
-            drawn = axes.errorbar(
-                group["speedup"],
-                heights_here,
-                xerr=[
-                    (group["speedup"] - group["speedup_low"]).clip(lower=0).fillna(0),
-                    (group["speedup_high"] - group["speedup"]).clip(lower=0).fillna(0),
-                ],
-                fmt="o",
-                color=colors[value],
-                elinewidth=1.4,
-            )
-            runs.mark(drawn, group, "speedup", "samples_per_s")
+        apart = 0.4 / max(1, len(colors) - 1)
+        heights = kinds.lanes(axes, here, "model", order, hue=axis, hues=[*colors][::-1], apart=apart, fontsize=size)
+        look: style.Look = {"hue": axis, "colors": colors, "interval": ("speedup_low", "speedup_high")}
+        kinds.points(axes, here.assign(place=heights), "speedup", "place", "speedup", "samples_per_s", **look)
         ticks.doublings(axes, (2.0**power for power in range(-10, 11)), "×")
-        axes.set_yticks(range(len(order)), order, fontsize=min(11, (240 if len(machines) == 1 else 145) / len(order)))
-        axes.set_ylim(-0.6, len(order) - 0.4)
         axes.set_xlim(low, high)
-        if machine == machines[-1]:
-            axes.set_xlabel(style.wrapped(text("speedup"), 78 // len(titles)))
-    entries = [style.dot(color, text.name(axis, value)) for value, color in colors.items()]
-    style.legend(figure, [*entries, *runs.key(rows, text)])
+    style.label(figure, style.wrapped(text("speedup"), 78 // len(titles)))
+    style.legend(figure, style.dots(colors, text, axis) + runs.key(rows, text))

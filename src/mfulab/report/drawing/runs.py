@@ -11,7 +11,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection, PolyCollection
 from matplotlib.colors import to_rgba
-from matplotlib.container import ErrorbarContainer
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from numpy.typing import ArrayLike
@@ -27,7 +26,7 @@ UNSEEN = (0.0, 0.0, 0.0, 0.0)  # not "none", on which no pointer rests
 RIM = (0.46, 0.38)  # of a cell, most of which are wider than high: what is left out reaches so far from its middle
 EDGE, CORE = 1.6, 1.2  # points: the rim of a hollow mark, and the core of a hollow line
 
-Drawn: TypeAlias = PathCollection | Line2D | ErrorbarContainer | Iterable[Rectangle]
+Drawn: TypeAlias = PathCollection | Line2D | Iterable[Rectangle]
 
 
 def judged(rows: pd.DataFrame) -> pd.DataFrame:
@@ -43,18 +42,14 @@ def key(rows: pd.DataFrame, text: Texts) -> list[Line2D]:
 def mark(drawn: Drawn, rows: pd.DataFrame, *values: str) -> None:
     """Titles of points or bars, one a row in its order: run and columns `values`. Those of doubtful rows become hollow.
 
-    One row for a line of many points is the whole line's: its title rests on the line, whose core is left out.
+    A line is that of one row: its title rests on the line, whose core is left out.
     """
     titles, hollow = _titles(rows, values), rows[DOUBTFUL].to_numpy(dtype=bool)
-    if isinstance(drawn, ErrorbarContainer):
-        drawn = drawn.lines[0]
     if isinstance(drawn, PathCollection):
         _leave_rims(drawn, hollow)
         drawn.set_urls(titles if len(rows) <= style.MANY else None)
-    elif isinstance(drawn, Line2D) and len(rows) == 1 < len(drawn.get_xdata()):
-        _mark_line(drawn, titles[0], bool(hollow[0]))
     elif isinstance(drawn, Line2D):
-        _mark_points(drawn, titles, hollow)
+        _mark_line(drawn, titles[0], bool(hollow[0]))
     else:
         for bar, title, doubtful in zip(drawn, titles, hollow, strict=True):
             bar.set_url(title)
@@ -81,9 +76,9 @@ def cells(axes: Axes, rows: pd.DataFrame, x: ArrayLike, y: ArrayLike, *values: s
 
 def _titles(rows: pd.DataFrame, values: Sequence[str]) -> list[str]:
     found = []
-    for _, row in rows.iterrows():
-        told = ", ".join(f"{name} {significant(row[name])}" for name in values if pd.notna(row[name]))
-        found.append(f"{hover.MARK}{short(row['run'])}: {told}")
+    for run, *measured in rows[["run", *values]].itertuples(index=False, name=None):
+        known = [(name, value) for name, value in zip(values, measured, strict=True) if pd.notna(value)]
+        found.append(f"{hover.MARK}{short(run)}: {', '.join(f'{name} {significant(value)}' for name, value in known)}")
     return found
 
 
@@ -92,21 +87,9 @@ def _leave_rims(points: PathCollection, hollow: np.ndarray) -> None:
         return
     faces = np.resize(points.get_facecolor(), (len(hollow), 4))
     edges = np.resize(points.get_edgecolor() if len(points.get_edgecolor()) else faces, (len(hollow), 4))
-    widths = np.resize(points.get_linewidths(), len(hollow))
+    widths = np.resize(points.get_linewidths(), len(hollow)).astype(float)
     edges[hollow], faces[hollow], widths[hollow] = faces[hollow], to_rgba(style.PAPER), EDGE
     points.set(facecolor=faces, edgecolor=edges, linewidth=widths)
-
-
-def _mark_points(line: Line2D, titles: Sequence[str], hollow: np.ndarray) -> None:
-    axes, (x, y) = line.axes, (np.asarray(values) for values in line.get_data(orig=False))
-    assert axes is not None  # it was drawn
-    if hollow.any():
-        look = {"marker": line.get_marker(), "markersize": line.get_markersize(), "color": line.get_color()}
-        axes.plot(x[hollow], y[hollow], linestyle="", markerfacecolor=style.PAPER, markeredgewidth=EDGE,
-                  zorder=line.get_zorder() + 1, clip_on=line.get_clip_on(), **look)  # fmt: skip
-    if len(titles) <= style.MANY:
-        unseen = axes.scatter(x, y, s=120, color=UNSEEN, linewidth=0, zorder=5)
-        unseen.set_urls(titles)
 
 
 def _mark_line(line: Line2D, title: str, hollow: bool) -> None:

@@ -1,15 +1,14 @@
 """The look that all figures share: sizes for a projector, colours that everyone can tell apart, who measured when."""
 
 import textwrap
-from collections.abc import Iterable, Sequence
-from typing import Any, get_args
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, get_args
 from unicodedata import east_asian_width
 
 import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib import rc_context
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
@@ -30,6 +29,9 @@ LEAST = 6.0  # points: a legend in smaller letters cannot be read
 LETTERS = 128  # of the provenance: what fits the width of a figure
 MANY = 1500  # points beyond which an SVG holds them as one picture
 PALE = 0.35  # opacity of differences within the intervals
+Look: TypeAlias = dict[str, Any]  # how something is drawn: options of `kinds`, seaborn and matplotlib
+LIMIT: Look = {"color": MUTED, "linewidth": 1, "linestyle": (0, (4, 3))}  # what values are held against
+Dash: TypeAlias = str | tuple[float, ...]
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
@@ -76,6 +78,11 @@ def theme() -> rc_context:
 def machines(rows: pd.DataFrame, most: int = 3) -> list[str]:
     """The machines that get a panel: those measured here before recorded ones, then by name."""
     return list(dict.fromkeys(rows.sort_values(["recorded", "machine"])["machine"]))[:most]
+
+
+def one_machine(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the first machine that would get a panel."""
+    return rows[rows["machine"].isin(machines(rows, 1))]
 
 
 def modes(rows: pd.DataFrame, text: Texts) -> dict[str, str]:
@@ -126,15 +133,9 @@ def colors(values: Iterable[str]) -> dict[str, str]:
     return {value: PALETTE[index % len(PALETTE)] for index, value in enumerate(dict.fromkeys(values))}
 
 
-def dashes(values: Iterable[str]) -> dict[str, str | tuple[int, tuple[float, ...]]]:
-    """A line style for each distinct value, in the order given."""
-    patterns: tuple[str | tuple[int, tuple[float, ...]], ...] = (
-        "-",
-        (0, (5, 2)),
-        (0, (1, 1.5)),
-        (0, (6, 2, 1, 2)),
-        (0, (3, 1, 1, 1, 1, 1)),
-    )
+def dashes(values: Iterable[str]) -> dict[str, Dash]:
+    """A line style for each distinct value, in the order given, as seaborn takes it."""
+    patterns: tuple[Dash, ...] = ("", (5, 2), (1, 1.5), (6, 2, 1, 2), (3, 1, 1, 1, 1, 1))
     return {value: patterns[index % len(patterns)] for index, value in enumerate(dict.fromkeys(values))}
 
 
@@ -177,6 +178,26 @@ def panels(figure: Figure, rows: Sequence[str], columns: Sequence[str], **shared
     return named
 
 
+def by_machine(
+    figure: Figure, rows: pd.DataFrame, titled: Callable[[pd.DataFrame], str] = lambda rows: "", **shared: Any
+) -> list[tuple[Axes, pd.DataFrame]]:
+    """A panel a machine, from left to right, with its rows; `titled` is what stands behind the machine's name."""
+    parts = {name: rows[rows["machine"] == name] for name in machines(rows)}
+    titles = [" · ".join(filter(None, [name, titled(here)])) for name, here in parts.items()]
+    grid = panels(figure, [""], titles, **shared)
+    return [(grid["", title], here) for title, here in zip(titles, parts.values(), strict=True)]
+
+
+def label(figure: Figure, x: str = "", y: str = "") -> None:
+    """Names the x axes of the lowest panels and the y axes of the leftmost ones."""
+    for axes in figure.axes:
+        place = axes.get_subplotspec()
+        if x and place is not None and place.is_last_row():
+            axes.set_xlabel(x)
+        if y and place is not None and place.is_first_col():
+            axes.set_ylabel(y)
+
+
 def letters(text: str) -> int:
     """Width of a text in Latin letters; Hangul is nearly twice as wide."""
     return sum(2 if east_asian_width(letter) in "WF" else 1 for letter in text)
@@ -187,10 +208,15 @@ def wrapped(text: str, width: int) -> str:
     return textwrap.fill(text, max(8, width * len(text) // letters(text)))
 
 
+def resize(figure: Figure, height: float) -> None:
+    """Makes a figure so many inches high."""
+    figure.set_figheight(height)
+    arrange(figure)
+
+
 def fit(figure: Figure, lines: int) -> None:
     """Makes a figure of few lines (bars, models) as low as they need; call it after `panels` or before `subplots`."""
-    figure.set_figheight(min(figure.get_figheight(), 2.2 + 0.55 * max(3, lines)))
-    arrange(figure)
+    resize(figure, min(figure.get_figheight(), 2.2 + 0.55 * max(3, lines)))
 
 
 def batch_area(batch_size: pd.Series) -> pd.Series:
@@ -203,16 +229,14 @@ def dot(color: str, label: str, marker: str = "o", fill: str = "full") -> Line2D
     return Line2D([], [], color=color, label=label, marker=marker, linestyle="", fillstyle=fill, markeredgewidth=2)
 
 
-def line(color: str, label: str, linestyle: str | tuple[int, tuple[float, ...]] = "-") -> Line2D:
+def dots(colors: Mapping[Any, str], text: Texts, kind: str = "", marker: str = "o") -> list[Line2D]:
+    """A legend's entry for each value: its name of that kind, or its own text."""
+    return [dot(color, text.name(kind, name) if kind else text(name), marker) for name, color in colors.items()]
+
+
+def line(color: str, label: str, dash: Dash = "") -> Line2D:
     """A legend's entry for lines."""
-    return Line2D([], [], color=color, label=label, linestyle=linestyle)
-
-
-def pale(bars: Iterable[Artist], within: pd.Series) -> None:
-    """Makes marks pale where `within` is true, one a mark: a difference within the intervals."""
-    for bar, is_within in zip(bars, within, strict=True):
-        if is_within:
-            bar.set_alpha(PALE)
+    return Line2D([], [], color=color, label=label, linestyle=(0, dash) if dash else "-")
 
 
 def within(differences: pd.Series, text: Texts) -> list[Line2D]:

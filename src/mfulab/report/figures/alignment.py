@@ -4,15 +4,16 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent, quantity
+from mfulab.core.language.quantities import percent
 from mfulab.report import trust
-from mfulab.report.drawing import matmuls, runs, style
+from mfulab.report.drawing import kinds, matmuls, runs, style
 from mfulab.report.frames import Tables, ok, own, with_machine
 
 TABLES = ("matmul", "environment")
 TOPIC = "kernels"
 ORDER = 6
 TILES = (128, 64, 32, 16, 8, 1)
+CHANGES = {"time": "time_s", "flops": "flops"}
 FEWEST = 4  # sizes that are one more than a multiple of eight, each beside that multiple
 
 
@@ -47,52 +48,36 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     steps = rows[rows["n"] % 8 == 1].merge(rows.assign(n=rows["n"] + 1), on=["precision", "n"], suffixes=("", "_below"))
     longer = steps["time_s"] / steps["time_s_below"]
     if not longer.notna().any():
-        return text(
-            "no_step", kernel=rows.iloc[0]["kernel"], machine=rows.iloc[0]["machine"], count=rows["n"].nunique()
-        )
+        return text("no_step", row=rows.iloc[0], count=rows["n"].nunique())
     beyond = trust.apart(steps, suffix="_below")
     risen = beyond & (longer > 1)
     row = steps.loc[(longer[risen] if risen.any() else longer).idxmax()]
     here = (steps["precision"] == row["precision"]) & longer.notna()
-    names = {"kernel": row["kernel"], "machine": row["machine"], "precision": text.name("precision", row["precision"])}
-    falls = (here & beyond & (longer < 1)).sum()
-    said = [
-        text("finding", **names, median=_signed(100 * (longer[here].median() - 1))),
-        text("directions", rises=int((here & risen).sum()), falls=int(falls), count=int(here.sum())),
-    ]
+    counts = {"rises": (here & risen).sum(), "falls": (here & beyond & (longer < 1)).sum(), "count": here.sum()}
+    said = [text("finding", row=row, median=_signed(longer[here].median())), text("directions", **counts)]
     if risen.any():
-        most = text(
-            "most",
-            n=int(row["n"]),
-            below=int(row["n"]) - 1,
-            time=_signed(100 * (row["time_s"] / row["time_s_below"] - 1)),
-            flops=_signed(100 * (row["flops"] / row["flops_below"] - 1)),
-            speed=quantity(row["tflop_s"] * 1e12, "FLOP/s"),
-            before=quantity(row["tflop_s_below"] * 1e12, "FLOP/s"),
-        )
-        said.append(most)
+        changes = {name: _signed(row[column] / row[f"{column}_below"]) for name, column in CHANGES.items()}
+        said.append(text("most", row=row, below=row["n"] - 1, **changes))
     return " ".join(said)
 
 
-def _signed(value: float) -> str:
-    return ("−" if value < 0 else "+") + percent(abs(value))
+def _signed(ratio: float) -> str:
+    return ("−" if ratio < 1 else "+") + percent(abs(100 * (ratio - 1)))
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a precision: speed over size, each size coloured by the largest tile that it fills."""
     names = {precision: text.name("precision", precision) for precision in dict.fromkeys(rows["precision"])}
     grid = style.panels(figure, [""], list(names.values()))
-    colors = dict(zip(TILES, style.PALETTE, strict=False))
+    colors = {each: color for each, color in zip(TILES, style.PALETTE, strict=False) if (rows["tile"] == each).any()}
     for precision, name in names.items():
         axes, here = grid["", name], rows[rows["precision"] == precision]
-        axes.plot(range(len(here)), here["tflop_s"] * 1e3, color=style.GRID, linewidth=1.5, zorder=1)
-        drawn = axes.scatter(range(len(here)), here["tflop_s"] * 1e3, color=here["tile"].map(colors), s=60, zorder=2)
-        runs.mark(drawn, here, "n", "tflop_s")
-        axes.set_xticks(range(len(here)), [f"{n:g}" for n in here["n"]], rotation=90, fontsize=9)
-        axes.set_xlabel(text("size"))
-        axes.set_ylim(0, 1.1e3 * here["tflop_s"].max())
+        here = here.assign(place=range(len(here)), gflop_s=1e3 * here["tflop_s"])
+        axes.plot(here["place"], here["gflop_s"], color=style.GRID, linewidth=1.5, zorder=1)
+        kinds.points(axes, here, "place", "gflop_s", "n", "tflop_s", hue="tile", colors=colors, s=60)
+        axes.set_xticks(here["place"], [f"{n:g}" for n in here["n"]], rotation=90, fontsize=9)
+        axes.set_ylim(0, 1.1 * here["gflop_s"].max())
         axes.set_title(" · ".join([here["machine"].iloc[0], here["kernel"].iloc[0], name]))
-    grid["", next(iter(names.values()))].set_ylabel("GFLOP/s")
-    present = [each for each in TILES if (rows["tile"] == each).any()]
-    words = {each: text("multiple", tile=each) if each > 1 else text("no_multiple") for each in present}
-    style.legend(figure, [*(style.dot(colors[each], words[each]) for each in present), *runs.key(rows, text)])
+    style.label(figure, text("size"), "GFLOP/s")
+    words = {each: text("multiple", tile=each) if each > 1 else text("no_multiple") for each in colors}
+    style.legend(figure, [*(style.dot(colors[each], words[each]) for each in colors), *runs.key(rows, text)])

@@ -1,12 +1,10 @@
 """Longer sequences: attention's share of the FLOPs, and memory and MFU with each of its backends."""
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent, quantity, significant
-from mfulab.report.drawing import labels, runs, style, ticks
+from mfulab.report.drawing import kinds, runs, style, ticks
 from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
 
 TABLES = ("profile", "flops", "environment")
@@ -42,28 +40,18 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     longest = measured.loc[measured["sequence_length"].idxmax()]
     here = measured[(measured[ALIKE] == longest[ALIKE]).all(axis=1)]
     lengths = here["sequence_length"]
-    values = {"model": longest["model"], "short": int(lengths.min()), "long": int(lengths.max())}
-    said = []
-    if here["share"].notna().all():
-        low, high = (percent(here.loc[place, "share"]) for place in (lengths.idxmin(), lengths.idxmax()))
-        said.append(text("finding", **values, low=low, high=high))
-    else:
-        said.append(text("finding_without", **values))
+    ends = {"short": here.loc[lengths.idxmin()], "long": here.loc[lengths.idxmax()]}
+    said = [text("finding" if here["share"].notna().all() else "finding_without", **ends)]
     last = here[lengths == lengths.max()].set_index("attention")
     if {"math", "flash"} <= set(last.index):
         math, flash = last.loc["math"], last.loc["flash"]
-        shares = {"flash": percent(flash["mfu_percent"]), "math": percent(math["mfu_percent"])}
         times = math["time_s"] / flash["time_s"]
         key = "equal" if abs(times - 1) < ALIKE_WITHIN else "slower" if times > 1 else "faster"
-        factor = significant(max(times, 1 / times))
-        said.append(text(key, long=values["long"], times=factor, **shares))
+        said.append(text(key, times=max(times, 1 / times), math=math, flash=flash))
         if pd.notna(math["memory_bytes"]) and pd.notna(flash["memory_bytes"]):
-            peaks = {"math": quantity(math["memory_bytes"], "B"), "flash": quantity(flash["memory_bytes"], "B")}
-            said.append(text("peaks", **peaks))
+            said.append(text("peaks", math=math, flash=flash))
     failed = int((rows["status"] == FAILED).sum())
-    if failed:
-        said.append(text("failed", count=failed))
-    return " ".join(said)
+    return " ".join([*said, *([text("failed", count=failed)] if failed else [])])
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
@@ -71,38 +59,28 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     machines = style.machines(rows, 2)
     columns = [text(key) for key in ("shares", "memory", "useful")]
     grid = style.panels(figure, machines, columns)
+    rows = rows.assign(memory_mib=rows["memory_bytes"] / 2**20, failed=(rows["status"] == FAILED).map({True: 0.97}))
+    colors = {backend: color for backend, color in COLORS.items() if (rows["attention"] == backend).any()}
+    look: style.Look = {"by": [*ALIKE, "attention"], "hue": "attention", "colors": colors}
     for machine in machines:
         here = rows[rows["machine"] == machine]
         measured = here[here["status"] == "ok"]
         left, middle, right = (grid[machine, column] for column in columns)
-        for _, line in measured.groupby(ALIKE, sort=False):
-            shares = line.drop_duplicates("sequence_length")
-            [drawn] = left.plot(shares["sequence_length"], shares["share"], color=style.MUTED, marker="o")
-            runs.mark(drawn, shares, "share")
-        for keys, line in measured.groupby([*ALIKE, "attention"], sort=False):
-            color = COLORS[str(keys[-1])]
-            [memory] = middle.plot(line["sequence_length"], line["memory_bytes"] / 2**20, color=color, marker="o")
-            [useful] = right.plot(line["sequence_length"], line["mfu_percent"], color=color, marker="o")
-            runs.mark(memory, line, "memory_bytes")
-            runs.mark(useful, line, "mfu_percent", "time_s")
-        _mark_failures(middle, here)
+        shares = measured.drop_duplicates([*ALIKE, "sequence_length"])
+        kinds.lines(left, shares, "sequence_length", "share", "share", by=ALIKE, colors=style.MUTED)
+        kinds.lines(middle, measured, "sequence_length", "memory_mib", "memory_bytes", **look)
+        kinds.lines(right, measured, "sequence_length", "mfu_percent", "mfu_percent", "time_s", **look)
+        # A cross at the upper edge where a run was out of memory.
+        failed = here[here["status"] == FAILED]
+        middle.scatter(failed["sequence_length"], failed["failed"], color=failed["attention"].map(colors), marker="x",
+                       transform=middle.get_xaxis_transform())  # fmt: skip
         left.set_ylim(0, 100)
         right.set_ylim(bottom=0)
         middle.set_yscale("log")
         ticks.decades(middle.yaxis)
         for axes in (left, middle, right):
             ticks.doublings(axes, rows["sequence_length"])
-            if machine == machines[-1]:
-                axes.set_xlabel(text("tokens"))
-    present = [backend for backend in BACKENDS if (rows["attention"] == backend).any()]
-    entries = [style.line(COLORS[backend], text.name("attention", backend)) for backend in present]
+    style.label(figure, text("tokens"))
+    entries = [style.line(color, text.name("attention", backend)) for backend, color in colors.items()]
     failures = [style.dot(style.INK, text("failure"), "x")] if (rows["status"] == FAILED).any() else []
     style.legend(figure, entries + failures + runs.key(rows, text))
-    labels.settle(figure)
-
-
-def _mark_failures(axes: Axes, here: pd.DataFrame) -> None:
-    """A cross at the upper edge where a run was out of memory."""
-    for _, row in here[here["status"] == FAILED].iterrows():
-        place = (row["sequence_length"], 0.97)
-        axes.plot(*place, "x", color=COLORS[row["attention"]], transform=axes.get_xaxis_transform(), markeredgewidth=2)

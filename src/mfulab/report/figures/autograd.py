@@ -5,9 +5,8 @@ from matplotlib.figure import Figure
 
 from mfulab.core.groups import LEAKED_STEPS
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent, quantity
 from mfulab.report import trust
-from mfulab.report.drawing import labels, runs, style, ticks
+from mfulab.report.drawing import kinds, runs, style, ticks
 from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
 
 TABLES = ("profile", "environment")
@@ -28,81 +27,59 @@ def rows(tables: Tables) -> pd.DataFrame:
     """
     found = with_machine(tables, alone(ok(tables["profile"], "time_s")))
     found = found[(found["mode"] == "inference") & (found["execution"] == "eager") & found["autograd"].isin(WAYS)]
-    found = one_each(found.assign(sequence_length=found["sequence_length"].fillna(0)), [*CASE, "autograd"])
-    plain = found[found["autograd"] == "no_grad"][[*CASE, *trust.INTERVAL]]
-    found = found.merge(plain, on=CASE, suffixes=("", "_no_grad"))
-    found = found[found.groupby(CASE)["autograd"].transform("nunique") >= FEWEST]
+    found = one_each(found, [*CASE, "autograd"])
+    found = trust.against(found, found[found["autograd"] == "no_grad"], CASE, "_no_grad")
+    found = found[found.groupby(CASE, dropna=False)["autograd"].transform("nunique") >= FEWEST]
     once = found[found["autograd"] == "recorded"][[*CASE, "memory_bytes"]]
     found = found.merge(once.rename(columns={"memory_bytes": "once_bytes"}), on=CASE, how="left")
     kept = (found["memory_bytes"] - found["once_bytes"]) / LEAKED_STEPS
     return found.assign(
         relative=100 * found["time_s"] / found["time_s_no_grad"],
-        apart=trust.apart(found, suffix="_no_grad"),
         graph_bytes=kept.where(found["autograd"] == "leaked"),
     )
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The case where recording costs most time, beyond what processes differ by, and the graph that holds most."""
-    recorded = rows[rows["autograd"] == "recorded"]
     said = []
-    if not recorded.empty:
-        slower = recorded[recorded["apart"] & (recorded["relative"] >= 100 + LEAST)]
-        key = "no_slower" if slower.empty else "slower"
-        said.append(text(key, **_most(slower)))
-    freed = rows[rows["autograd"] == "inference_mode"]
-    if not freed.empty:
-        faster = freed[freed["apart"] & (freed["relative"] <= 100 - LEAST)]
-        key = "no_faster" if faster.empty else "faster"
-        said.append(text(key, **_most(faster)))
-    leaked = rows[rows["graph_bytes"] > 0]
-    if not leaked.empty:
-        largest = leaked.loc[leaked["graph_bytes"].idxmax()]
-        held = {"bytes": quantity(largest["graph_bytes"], "B"), "later": quantity(1000 * largest["graph_bytes"], "B")}
-        said.append(text("leaks", **_named(largest), **held))
+    off = (rows["relative"] - 100).where(rows["apart"], 0)
+    recorded, freed = off[rows["autograd"] == "recorded"], -off[rows["autograd"] == "inference_mode"]
+    if len(recorded):
+        key = "slower" if recorded.max() >= LEAST else "no_slower"
+        said.append(text(key, row=rows.loc[recorded.idxmax()], share=recorded.max()))
+    if len(freed):
+        key = "faster" if freed.max() >= LEAST else "no_faster"
+        said.append(text(key, row=rows.loc[freed.idxmax()], share=freed.max()))
+    if (rows["graph_bytes"] > 0).any():
+        largest = rows.loc[rows["graph_bytes"].idxmax()]
+        said.append(text("leaks", row=largest, later=1000 * largest["graph_bytes"]))
     return " ".join(said)
-
-
-def _most(rows: pd.DataFrame) -> dict[str, object]:
-    """The row that differs most from no_grad; nothing if there is none."""
-    if rows.empty:
-        return {}
-    most = rows.loc[(rows["relative"] - 100).abs().idxmax()]
-    return {**_named(most), "share": percent(abs(most["relative"] - 100))}
-
-
-def _named(row: pd.Series) -> dict[str, object]:
-    return {"model": row["model"], "batch": int(row["batch_size"])}
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """For each machine, a line a case: time relative to no_grad on the left, peak memory on the right."""
     machines = style.machines(rows, 2)
     shown = rows[rows["machine"].isin(machines)]
-    shown = shown.assign(case=[text("case", model=row.model, batch=int(row.batch_size)) for row in shown.itertuples()])
+    shown = shown.assign(
+        case=[text("case", model=row.model, batch=int(row.batch_size)) for row in shown.itertuples()],
+        memory_mib=shown["memory_bytes"] / 2**20,
+    )
     order = shown.sort_values(["model", "batch_size"], kind="stable")["case"].drop_duplicates()
     cases = list(order.iloc[:MOST])[::-1]
     columns = [text("times"), text("memory")]
     grid = style.panels(figure, machines, columns, sharey=True)
     if len(machines) == 1:
         style.fit(figure, len(cases))
-    ways = [way for way in WAYS if (shown["autograd"] == way).any()]
+    colors = {way: color for way, color in COLORS.items() if (shown["autograd"] == way).any()}
     for machine in machines:
         left, right = (grid[machine, column] for column in columns)
         here = shown[(shown["machine"] == machine) & shown["case"].isin(cases)]
-        for number, way in enumerate(ways):
-            one = here[here["autograd"] == way]
-            places = one["case"].map(cases.index) + 0.18 * ((len(ways) - 1) / 2 - number)
-            [time] = left.plot(one["relative"], places, "o", color=COLORS[way])
-            [memory] = right.plot(one["memory_bytes"] / 2**20, places, "o", color=COLORS[way])
-            runs.mark(time, one, "relative", "time_s")
-            runs.mark(memory, one, "memory_bytes")
+        heights = kinds.lanes(left, here, "case", cases, hue="autograd", hues=[*colors], apart=0.18)
+        look: style.Look = {"hue": "autograd", "colors": colors}
+        kinds.points(left, here.assign(place=heights), "relative", "place", "relative", "time_s", **look)
+        kinds.points(right, here.assign(place=heights), "memory_mib", "place", "memory_bytes", **look)
         left.axvline(100, color=style.MUTED, linewidth=1)
         left.set_xlim(min(90.0, 0.95 * here["relative"].min()), max(110.0, 1.05 * here["relative"].max()))
-        left.set_yticks(range(len(cases)), cases)
-        left.set_ylim(-0.6, len(cases) - 0.4)
         right.set_xscale("log")
         ticks.decades(right.xaxis, 5)
-    entries = [style.dot(COLORS[way], text.name("autograd", way)) for way in ways]
-    style.legend(figure, entries + runs.key(shown, text))
-    labels.settle(figure)
+    style.legend(figure, style.dots(colors, text, "autograd") + runs.key(shown, text))

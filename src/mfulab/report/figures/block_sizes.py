@@ -3,12 +3,11 @@
 import json
 
 import pandas as pd
-import seaborn as sns
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import quantity, significant
-from mfulab.report.drawing import runs, style
+from mfulab.core.language.quantities import significant
+from mfulab.report.drawing import kinds, runs, style
 from mfulab.report.frames import Tables, ok, own, with_machine
 
 TABLES = ("matmul", "environment")
@@ -43,44 +42,23 @@ def _sides(block: str) -> tuple[float, float] | tuple[None, None]:
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The best and the worst block."""
     best, worst = rows.loc[rows["tflop_s"].idxmax()], rows.loc[rows["tflop_s"].idxmin()]
-    return text(
-        "finding_one" if best["tflop_s"] == worst["tflop_s"] else "finding",
-        kernel=best["kernel"],
-        size=best["size"],
-        machine=best["machine"],
-        best=f"{best['block_x']:g} × {best['block_y']:g}",
-        best_speed=quantity(best["tflop_s"] * 1e12, "FLOP/s"),
-        worst=f"{worst['block_x']:g} × {worst['block_y']:g}",
-        factor=significant(best["tflop_s"] / worst["tflop_s"]),
-    )
+    factor = best["tflop_s"] / worst["tflop_s"]
+    return text("finding_one" if factor == 1 else "finding", best=best, worst=worst, factor=factor)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A heat map of GFLOP/s; first side across, second down."""
-    table = rows.pivot_table(index="block_y", columns="block_x", values="tflop_s", aggfunc="max") * 1e3
-    table.index, table.columns = (axis.map("{:g}".format) for axis in (table.index, table.columns))
-    axes = figure.subplots()
-    words = table.map(lambda speed: "" if speed != speed else significant(speed))
-    sns.heatmap(
-        table,
-        ax=axes,
-        cmap="crest",
-        annot=words,
-        fmt="",
-        linewidths=1,
-        linecolor=style.PAPER,
-        cbar_kws={"label": "GFLOP/s"},
-    )
-    style.keep_words(axes)
     fastest = rows.sort_values("tflop_s", ascending=False).drop_duplicates(["block_x", "block_y"])
-    across = table.columns.get_indexer(fastest["block_x"].map("{:g}".format))
-    down = table.index.get_indexer(fastest["block_y"].map("{:g}".format))
-    runs.cells(axes, fastest, across + 0.5, down + 0.5, "tflop_s", "time_s")
+    table = fastest.pivot_table(index="block_y", columns="block_x", values="tflop_s") * 1e3
+    words = table.map(lambda speed: "" if speed != speed else significant(speed))
+    axes = figure.subplots()
+    bar = {"cbar_kws": {"label": "GFLOP/s"}}
+    kinds.cells(axes, table, words, fastest, "block_x", "block_y", "tflop_s", "time_s", small=12, **bar)
     style.legend(figure, runs.key(rows, text))
     axes.invert_yaxis()
-    axes.grid(visible=False)  # a block that was not run is empty
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_ticklabels([label.get_text().removesuffix(".0") for label in axis.get_ticklabels()])
     first = rows.iloc[0]
     where = (first["kernel"], first["size"], text.name("precision", first["precision"]), first["machine"])
     axes.set_title(" · ".join(where))
     axes.set(xlabel=text("block_x"), ylabel=text("block_y"))
-    axes.tick_params(axis="y", labelrotation=0)

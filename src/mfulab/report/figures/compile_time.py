@@ -7,9 +7,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import quantity, significant
 from mfulab.report import trust
-from mfulab.report.drawing import labels, runs, style, ticks
+from mfulab.report.drawing import kinds, runs, style, ticks
 from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
 
 TABLES = ("profile", "environment")
@@ -27,38 +26,24 @@ def rows(tables: Tables) -> pd.DataFrame:
     beyond the intervals.
     """
     found = with_machine(tables, alone(ok(tables["profile"], "time_s")))
-    found = one_each(found.assign(sequence_length=found["sequence_length"].fillna(0)), [*KEYS, "execution"])
-    eager = found[found["execution"] == BASELINE][[*KEYS, *trust.INTERVAL]]
-    made = found[found["compile_s"].notna()].merge(eager, on=KEYS, suffixes=("", "_eager"))
+    found = one_each(found, [*KEYS, "execution"])
+    eager = found[found["execution"] == BASELINE]
+    made = trust.against(found[found["compile_s"].notna()], eager, KEYS, "_eager")
     saved = made["time_s_eager"] - made["time_s"]
-    paid = np.ceil(made["compile_s"] / saved.where((saved > 0) & trust.apart(made, suffix="_eager")) - 1e-9)
+    paid = np.ceil(made["compile_s"] / saved.where((saved > 0) & made["apart"]) - 1e-9)
     return made.assign(eager_s=made["time_s_eager"], pays_after=paid.fillna(math.inf).clip(lower=1))
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The longest compilation, the run that pays after fewest steps, and those that never pay."""
-    longest = rows.loc[rows["compile_s"].idxmax()]
-    said = [text("finding", **_named(longest, text), time=quantity(longest["compile_s"], "s"))]
-    paying = rows[np.isfinite(rows["pays_after"])]
-    if not paying.empty:
-        first, last = paying.loc[paying["pays_after"].idxmin()], paying.loc[paying["pays_after"].idxmax()]
-        said.append(_pays(first, text))
-        if last["pays_after"] > first["pays_after"]:
-            said.append(_pays(last, text))
+    said = [text("finding", row=rows.loc[rows["compile_s"].idxmax()])]
+    paying = rows[np.isfinite(rows["pays_after"])].sort_values("pays_after", kind="stable")
+    for _, row in paying.iloc[[0, -1]].drop_duplicates("pays_after").iterrows() if len(paying) else ():
+        said.append(text("pays", row=row, saved=row["eager_s"] - row["time_s"]))
     never = len(rows) - len(paying)
     if never:
         said.append(text("never_all" if paying.empty else "never", count=never, total=len(rows)))
     return " ".join(said)
-
-
-def _pays(row: pd.Series, text: Texts) -> str:
-    saved = quantity(row["eager_s"] - row["time_s"], "s")
-    return text("pays", **_named(row, text), steps=significant(row["pays_after"]), saved=saved)
-
-
-def _named(row: pd.Series, text: Texts) -> dict[str, object]:
-    name = text.name("execution", row["execution"])
-    return {"execution": name, "model": row["model"], "batch": int(row["batch_size"])}
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
@@ -72,27 +57,22 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     finite = here["pays_after"][np.isfinite(here["pays_after"])]
     end = 10 ** min(DECADES, math.ceil(math.log10(max(100.0, 3 * finite.max() if len(finite) else 100.0))))
     steps = np.geomspace(1, end, 120)
+    style.label(figure, text("steps"), text("time"))
     for (name, model), axes in grid.items():
         cases = here[(here["model"] == model) & (here["batch_size"] == batches[names.index(name)])]
-        axes.set(xscale="log", yscale="log", xlim=(1, end))
-        for _, row in cases.drop_duplicates("execution").iterrows():
-            color = colors[row["execution"]]
-            [line] = axes.plot(steps, 1e3 * (row["time_s"] + row["compile_s"] / steps), color=color)
+        cases = cases.drop_duplicates("execution").assign(eager_ms=1e3 * cases["eager_s"])
+        axes.set(xscale="log", yscale="log", xlim=(1, end), visible=len(cases) > 0)
+        for _, row in cases.iterrows():
+            times = 1e3 * (row["time_s"] + row["compile_s"] / steps)
+            [line] = axes.plot(steps, times, color=colors[row["execution"]])
             runs.mark(line, row.to_frame().T, "compile_s", "time_s", "eager_s")
-            if row["pays_after"] <= end:
-                [dot] = axes.plot(row["pays_after"], 1e3 * row["eager_s"], "o", color=color)
-                runs.mark(dot, row.to_frame().T, "pays_after", "compile_s")
-        if cases.empty:
-            axes.set_visible(False)
-            continue
-        axes.axhline(1e3 * cases["eager_s"].iloc[0], color=style.MUTED, linewidth=1.5)
+        for eager_ms in cases["eager_ms"].head(1):
+            axes.axhline(eager_ms, color=style.MUTED, linewidth=1.5)
+        paid = cases[cases["pays_after"] <= end]
+        told = ("pays_after", "compile_s")
+        kinds.points(axes, paid, "pays_after", "eager_ms", *told, hue="execution", colors=colors)
         ticks.decades(axes.yaxis, 5)
         ticks.decades(axes.xaxis, 5)
-        if name == names[-1]:
-            axes.set_xlabel(text("steps"))
-        if model == models[0]:
-            axes.set_ylabel(text("time"))
     entries = [style.line(color, text.name("execution", name)) for name, color in colors.items()]
     eager = style.line(style.MUTED, text.name("execution", BASELINE))
     style.legend(figure, [eager, *entries, *runs.key(here, text)])
-    labels.settle(figure)

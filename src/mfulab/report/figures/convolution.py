@@ -4,9 +4,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent, quantity, significant
-from mfulab.report.drawing import runs, style, ticks
-from mfulab.report.frames import Tables, ok, one_each, own, with_machine
+from mfulab.core.language.quantities import percent, significant
+from mfulab.report.drawing import kinds, runs, style, ticks
+from mfulab.report.frames import Tables, ok, one_each, with_machine
 
 TABLES = ("profile", "environment")
 TOPIC = "flops"
@@ -20,10 +20,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     """Eager steps of the three ways on one machine, the first, each beside the library's of the same case."""
     known = with_machine(tables, ok(tables["profile"], "time_s", "flops"))
     known = known[known["model"].isin(THREE_WAYS) & (known["execution"] == "eager")]
-    if known.empty:
-        return known
-    known = own(known)
-    known = one_each(known[known["machine"] == style.machines(known)[0]], [*CASE, "model"])
+    known = one_each(style.one_machine(known), [*CASE, "model"])
     library = known[known["model"] == LIBRARY][[*CASE, "time_s"]]
     beside = known.merge(library, on=CASE, suffixes=("", "_library"))
     beside = beside.assign(factor=beside["time_s"] / beside["time_s_library"])
@@ -32,50 +29,39 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """The largest case: the same FLOPs, each way's time beside the library's; and the largest error of all."""
+    """The largest case: the same FLOPs, each way's time against the library's; and the largest error of all."""
     most = rows.loc[rows["flops"].idxmax()]
     here = rows[(rows[CASE] == most[CASE]).all(axis=1) & (rows["model"] != LIBRARY)].sort_values("factor")
     ways = [text("way", name=text(row.model), factor=significant(row.factor, 2)) for row in here.itertuples()]
-    words = [
-        text(
-            "finding",
-            mode=text.name("mode", most["mode"]),
-            batch=int(most["batch_size"]),
-            flops=quantity(most["flops"], "FLOP"),
-            time=quantity(most["time_s_library"], "s"),
-            ways=", ".join(ways),
-        )
-    ]
+    words = [text("finding", most=most, ways=", ".join(ways))]
     errors = rows["relative_error"].dropna()
-    if len(errors):
-        words.append(text("error", error=significant(errors.max(), 2)))
-    return " ".join(words)
+    return " ".join([*words, *([text("error", error=significant(errors.max(), 2))] if len(errors) else [])])
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a mode, a group of bars a batch size: time relative to the library's, logarithmic; MFU behind it."""
     modes = style.modes(rows, text)
-    grid = style.panels(figure, [""], list(modes.values()), sharey=True)
-    cases = sorted(rows["batch_size"].unique())
+    grid = style.panels(figure, [""], list(modes.values()))
+    cases = {batch: text("batch", count=int(batch)) for batch in sorted(rows["batch_size"].unique(), reverse=True)}
     style.fit(figure, 2 * len(cases))
-    colors = dict(zip(THREE_WAYS, style.PALETTE, strict=False))
+    present = [way for way in THREE_WAYS if (rows["model"] == way).any()]
+    colors = dict(zip(present, style.PALETTE, strict=False))
     longest, lowest = rows["factor"].max(), rows["factor"].min() / 2
+    shares = [f" · {percent(mfu)} %" if mfu == mfu else "" for mfu in rows["mfu_percent"]]
+    behind = [f"{significant(factor, 2)}×{share}" for factor, share in zip(rows["factor"], shares, strict=True)]
+    rows = rows.assign(case=rows["batch_size"].map(cases), behind=behind)
+    look: style.Look = {
+        "hue": "model",
+        "colors": colors,
+        "order": list(cases.values()),
+        "words": "behind",
+        "fontsize": 10,
+    }
     for mode, name in modes.items():
-        axes = grid["", name]
-        here = rows[rows["mode"] == mode]
-        heights = here["batch_size"].map(cases.index) + 0.27 - 0.27 * here["model"].map(THREE_WAYS.index)
-        bars = axes.barh(heights, here["factor"], height=0.24, color=here["model"].map(colors))
-        runs.mark(bars, here, "factor", "time_s", "mfu_percent")
-        for height, row in zip(heights, here.itertuples(), strict=True):
-            words = f" {significant(row.factor, 2)}×"
-            if row.mfu_percent == row.mfu_percent:
-                words += f" · {percent(row.mfu_percent)} %"
-            axes.text(row.factor, height, words, va="center", fontsize=10)
-        axes.set_yticks(range(len(cases)), [text("batch", count=int(each)) for each in cases])
+        axes, here = grid["", name], rows[rows["mode"] == mode]
+        kinds.bars(axes, here, "factor", "case", "factor", "time_s", "mfu_percent", **look)
         axes.set_xscale("log")
         axes.set_xlim(lowest, max(6, longest) * (longest / lowest) ** 0.6)
         ticks.decades(axes.xaxis)
-        axes.set_xlabel(text("relative"))
-        axes.grid(axis="y", visible=False)
-    present = [way for way in THREE_WAYS if (rows["model"] == way).any()]
-    style.legend(figure, [*(style.dot(colors[way], text(way), "s") for way in present), *runs.key(rows, text)])
+    style.label(figure, text("relative"))
+    style.legend(figure, [*style.dots(colors, text, marker="s"), *runs.key(rows, text)])

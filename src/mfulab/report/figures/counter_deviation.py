@@ -4,8 +4,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent
-from mfulab.report.drawing import runs, style
+from mfulab.report.drawing import kinds, style
 from mfulab.report.frames import Tables, ok
 
 TABLES = ("counters",)
@@ -27,17 +26,10 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The largest deviation with what explains it, and how many counts agree."""
-    worst = rows.loc[rows["deviation_percent"].abs().idxmax()]
-    return text(
-        "finding",
-        agreeing=int((rows["deviation_percent"].abs() <= AGREES_WITHIN).sum()),
-        count=len(rows),
-        within=percent(AGREES_WITHIN),
-        counter=worst["counter"],
-        model=worst["model"],
-        deviation=percent(worst["deviation_percent"]),
-        explanation=text.said(worst["explanation"]),
-    )
+    off = rows["deviation_percent"].abs()
+    worst = rows.loc[off.idxmax()]
+    counts = {"agreeing": int((off <= AGREES_WITHIN).sum()), "count": len(rows), "within": AGREES_WITHIN}
+    return text("finding", **counts, worst=worst, explanation=text.said(worst["explanation"]))
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
@@ -46,19 +38,12 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     style.fit(figure, len(models))
     axes = figure.subplots()
     axes.axvline(0, color=style.MUTED, linewidth=1)
-    marks = dict(zip(counters, zip(style.PALETTE, style.MARKERS, strict=False), strict=False))
-    for place, counter in enumerate(counters):
-        color, marker = marks[counter]
-        here = rows[rows["counter"] == counter]
-        # Tools that agree stand beside one another.
-        shift = 0.15 * (place - (len(counters) - 1) / 2)
-        heights = [models.index(model) + shift for model in here["model"]]
-        [drawn] = axes.plot(here["deviation_percent"], heights, marker, color=color, markersize=7)
-        runs.mark(drawn, here.assign(run=f"{counter}, " + here["model"]), "deviation_percent")
-    axes.set_yticks(range(len(models)), models, fontsize=10 if len(models) > 14 else 11)
-    axes.set_ylim(-0.6, len(models) - 0.4)
+    colors, markers = (dict(zip(counters, looks, strict=False)) for looks in (style.PALETTE, style.MARKERS))
+    # Tools that agree stand next to one another.
+    small: style.Look = {"fontsize": 10 if len(models) > 14 else 11}
+    heights = kinds.lanes(axes, rows, "model", models, hue="counter", hues=counters[::-1], apart=0.15, **small)
+    rows = rows.assign(place=heights, run=rows["counter"] + ", " + rows["model"])
+    look: style.Look = {"hue": "counter", "colors": colors, "shape": "counter", "markers": markers}
+    kinds.points(axes, rows, "deviation_percent", "place", "deviation_percent", **look)
     axes.set_xlabel(text("deviation"))
-    low, high = axes.get_xlim()
-    axes.set_xticks([tick for tick in axes.get_xticks() if low <= tick <= high], minor=False)
-    axes.set_xlim(low, high)
-    style.legend(figure, [style.dot(color, counter, marker) for counter, (color, marker) in marks.items()])
+    style.legend(figure, [style.dot(colors[counter], counter, markers[counter]) for counter in counters])

@@ -7,9 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent, quantity, significant
 from mfulab.report import trust
-from mfulab.report.drawing import labels, runs, style
+from mfulab.report.drawing import kinds, runs, style
 from mfulab.report.frames import Tables, ok, one_each, with_machine
 
 TABLES = ("profile", "environment")
@@ -26,7 +25,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     """Jobs of several processes beside the same step in one: `efficiency` is their speed ÷ (processes × its speed)."""
     found = with_machine(tables, ok(tables["profile"], "samples_per_s", "time_s"))
     found = found[(found["mode"] == "training") & (found["execution"] == "eager")]
-    found = one_each(found.assign(sequence_length=found["sequence_length"].fillna(0)), [*ALIKE, *OWN])
+    found = one_each(found, [*ALIKE, *OWN])
     alone = found[found["processes"].fillna(1) == 1].drop_duplicates(ALIKE)
     jobs = found[(found["processes"] > 1) & found["ranks"].ne("")]
     jobs = jobs.merge(alone[[*ALIKE, "samples_per_s"]], on=ALIKE, suffixes=("", "_alone"))
@@ -35,16 +34,8 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 def job(row: pd.Series, text: Texts) -> str:
     """A job's name: its wrapper, processes and batch, its bucket or its slowed rank."""
-    name = text(
-        "job",
-        model=row["model"],
-        wrapper=text.name("wrapper", row["wrapper"]),
-        processes=int(row["processes"]),
-        batch=int(row["batch_size"]),
-    )
-    if row["wrapper"] == "ddp":
-        name += text("bucket", size=f"{row['bucket_mb']:g}")
-    return name if pd.isna(row["slowed_rank"]) else name + text("slowed", rank=int(row["slowed_rank"]))
+    name = text("job", job=row) + (text("bucket", job=row) if row["wrapper"] == "ddp" else "")
+    return name if pd.isna(row["slowed_rank"]) else name + text("slowed", job=row)
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
@@ -52,80 +43,60 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     plain = rows[rows["slowed_rank"].isna()]
     plain = rows if plain.empty else plain
     best, worst = plain.loc[plain["efficiency"].idxmax()], plain.loc[plain["efficiency"].idxmin()]
-    high = percent(best["efficiency"])
     # The time of equal work is the inverse of the efficiency.
     alike = len(plain) > 1 and not trust.apart(worst, best, ratio=best["efficiency"] / worst["efficiency"])
-    if alike:
-        low = percent(worst["efficiency"])
-        said = [text("alike", best=job(best, text), worst=job(worst, text), high=high, low=low)]
-    elif pd.notna(best["mfu_percent"]):
-        said = [text("finding", best=job(best, text), high=high, mfu=percent(best["mfu_percent"]))]
-    else:
-        said = [text("finding_without", best=job(best, text), high=high)]
-    if len(plain) > 1 and not alike:
-        said.append(text("worst", worst=job(worst, text), low=percent(worst["efficiency"])))
+    key = "alike" if alike else "finding" if pd.notna(best["mfu_percent"]) else "finding_without"
+    values = {"best": best, "worst": worst, "best_job": job(best, text), "worst_job": job(worst, text)}
+    said = [text(each, **values) for each in [key, *(["worst"] if len(plain) > 1 and not alike else [])]]
     if pd.notna(worst["exposed_communication_ms"]):
-        exposed, step = worst["exposed_communication_ms"], 1e3 * worst["time_s"]
-        said.append(text("exposed", exposed=significant(exposed), step=significant(step)))
+        said.append(text("exposed", worst=worst, step=1e3 * worst["time_s"]))
     counted = rows[rows["sent_bytes"].notna() & (rows["predicted_sent_bytes"] > 0)]
     if not counted.empty:
-        off = 100 * (counted["sent_bytes"] / counted["predicted_sent_bytes"] - 1)
-        one = counted.loc[off.abs().idxmax()]
-        sent, deviation = quantity(one["sent_bytes"], "B"), percent(off.abs().max())
-        said.append(text("sent", job=job(one, text), sent=sent, deviation=deviation))
-    for _, one in rows[rows["slowed_rank"].notna() & rows["slowest_rank"].notna()].head(1).iterrows():
-        said.append(text("named", slowed=int(one["slowed_rank"]), rank=int(one["slowest_rank"])))
-    return " ".join(said)
+        off = (100 * (counted["sent_bytes"] / counted["predicted_sent_bytes"] - 1)).abs()
+        one = counted.loc[off.idxmax()]
+        said.append(text("sent", job=job(one, text), sent=one["sent_bytes"], deviation=off.max()))
+    slowed = rows[rows["slowed_rank"].notna() & rows["slowest_rank"].notna()].head(1)
+    return " ".join([*said, *(text("named", job=one) for _, one in slowed.iterrows())])
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """For each machine efficiency by job, and beside it a bar a rank: its step, less communication not hidden."""
     machines = style.machines(rows, 2)
     columns = [text("efficiency"), text("ranks")]
-    grid = style.panels(figure, machines, columns, sharey="row")
-    shown = {
-        machine: rows[rows["machine"] == machine].sort_values(["efficiency"]).tail(MOST).reset_index(drop=True)
-        for machine in machines
-    }
-    most = max(map(len, shown.values()))
-    figure.set_figheight(len(machines) * (1.2 + 0.42 * max(3, most)) + 0.8)
-    style.arrange(figure)
+    grid = style.panels(figure, machines, columns)
+    shown = {name: rows[rows["machine"] == name].nlargest(MOST, "efficiency") for name in machines}
+    style.resize(figure, len(machines) * (1.2 + 0.42 * max(3, *map(len, shown.values()))) + 0.8)
     for machine, here in shown.items():
         left, right = (grid[machine, column] for column in columns)
-        bars = left.barh(here.index, here["efficiency"], color=style.MUTED, height=0.6)
-        runs.mark(bars, here, "efficiency", "samples_per_s", "exposed_communication_ms")
-        for place, row in here.iterrows():
-            share = "" if pd.isna(row["mfu_percent"]) else f", MFU {text('share_of', share=row['mfu_percent'])}"
-            said, behind = (
-                f"{text('share_of', share=row['efficiency'])}{share}",
-                {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1},
-            )
-            left.text(row["efficiency"] + 2, place, said, va="center", fontsize=8, bbox=behind)
-            _ranks(right, place, here.loc[[place]])
-        left.axvline(100, color=style.MUTED, linewidth=1, linestyle="--")
-        left.set_xlim(0, 1.7 * max(100, here["efficiency"].max()))
-        left.set_xticks([0, 50, 100])
-        left.set_yticks(here.index, [job(row, text) for _, row in here.iterrows()], fontsize=8)
-        left.set_ylim(-0.6, len(here) - 0.4)
-        for axes in (left, right):
-            axes.grid(axis="y", visible=False)
-        if machine == machines[-1]:
-            left.set_xlabel(text("percent"))
-            right.set_xlabel(text("milliseconds"))
+        here = here.assign(
+            job=[job(row, text) for _, row in here.iterrows()],
+            words=[
+                text("share_of", share=row.efficiency)
+                + ("" if pd.isna(row.mfu_percent) else f", MFU {text('share_of', share=row.mfu_percent)}")
+                for row in here.itertuples()
+            ],
+        )
+        left.axvline(100, **style.LIMIT)
+        told = ("efficiency", "samples_per_s", "exposed_communication_ms")
+        kinds.bars(left, here, told[0], "job", *told, words="words", fontsize=8, colors=style.MUTED, width=0.6)
+        left.tick_params(axis="y", labelsize=8)
+        left.set(xlim=(0, 1.7 * max(100, here["efficiency"].max())), xticks=[0, 50, 100])
+        for place, (_, row) in enumerate(here.iterrows()):
+            _ranks(right, place, row)
+        right.set(ylim=left.get_ylim(), yticks=[])
+    grid[machines[-1], columns[0]].set_xlabel(text("percent"))
+    grid[machines[-1], columns[1]].set_xlabel(text("milliseconds"))
     parts = [style.dot(COMPUTE, text("computes"), "s"), style.dot(EXPOSED, text("not_hidden"), "s")]
     style.legend(figure, parts + runs.key(rows, text))
-    labels.settle(figure)
 
 
-def _ranks(axes: Axes, place: int, job: pd.DataFrame) -> None:
+def _ranks(axes: Axes, place: int, row: pd.Series) -> None:
     """Thin bars of one job, rank 0 above; without a trace the whole step in one colour."""
-    ranks: list[dict[str, float]] = json.loads(job["ranks"].iloc[0])
-    height = 0.7 / len(ranks)
-    for number, rank in enumerate(ranks):
-        exposed = min(rank.get("exposed_ms", 0.0), rank["time_ms"])
-        middle = place + 0.35 - height * (number + 0.5)
-        computes = axes.barh(middle, rank["time_ms"] - exposed, height=0.9 * height, color=COMPUTE)
-        waits = axes.barh(middle, exposed, left=rank["time_ms"] - exposed, height=0.9 * height, color=EXPOSED)
-        told = job.assign(rank=number, time_ms=rank["time_ms"], exposed_ms=exposed)
-        for bars in (computes, waits):
-            runs.mark(bars, told, "rank", "time_ms", "exposed_ms")
+    ranks = pd.DataFrame(json.loads(row["ranks"])).reindex(columns=["time_ms", "exposed_ms"])
+    ranks = ranks.assign(rank=range(len(ranks)), run=row["run"], doubtful=row[runs.DOUBTFUL])
+    ranks["exposed_ms"] = ranks[["exposed_ms", "time_ms"]].fillna({"exposed_ms": 0}).min(axis=1)
+    computes, height = ranks["time_ms"] - ranks["exposed_ms"], 0.7 / len(ranks)
+    middles = place - 0.35 + height * (ranks["rank"] + 0.5)
+    for width, left, color in ((computes, 0, COMPUTE), (ranks["exposed_ms"], computes, EXPOSED)):
+        bars = axes.barh(middles, width, left=left, height=0.9 * height, color=color)
+        runs.mark(bars, ranks, "rank", "time_ms", "exposed_ms")

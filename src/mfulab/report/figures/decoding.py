@@ -1,18 +1,20 @@
 """Decoding, a token at a time: the share of the memory's bandwidth beside that of the arithmetic, by batch size."""
 
+from collections.abc import Mapping
+
 import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent, significant
-from mfulab.report.drawing import curves, labels, runs, style, ticks
+from mfulab.core.language.quantities import significant
+from mfulab.report.drawing import curves, kinds, labels, runs, style, ticks
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("profile", "environment")
 TOPIC = "batch_size"
 ORDER = 2
 WORDS = ("mbu_percent", "mfu_percent")
-DASHES = dict(zip(WORDS, ("-", "--"), strict=True))
+DASHES: Mapping[str, style.Dash] = dict(zip(WORDS, ("", (4, 2)), strict=True))
 
 
 def rows(tables: Tables) -> pd.DataFrame:
@@ -25,17 +27,9 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The series nearest to the memory's limit at its smallest batch, and at its largest; then the experts."""
     first, last = curves.ends(rows)
     best = first["mbu_percent"].idxmax()
-    said = text(
-        "finding_one" if first.loc[best, "batch_size"] == last.loc[best, "batch_size"] else "finding",
-        model=first.loc[best, "model"],
-        precision=text.name("precision", first.loc[best, "precision"]),
-        small=int(first.loc[best, "batch_size"]),
-        large=int(last.loc[best, "batch_size"]),
-        mbu=percent(first.loc[best, "mbu_percent"]),
-        low=percent(first.loc[best, "mfu_percent"]),
-        high=percent(last.loc[best, "mfu_percent"]),
-        slower=significant(last.loc[best, "time_s"] / first.loc[best, "time_s"]),
-    )
+    small, large = first.loc[best], last.loc[best]
+    key = "finding_one" if small["batch_size"] == large["batch_size"] else "finding"
+    said = text(key, small=small, large=large, slower=large["time_s"] / small["time_s"])
     return " ".join([said, *_experts(rows, text)])
 
 
@@ -53,34 +47,26 @@ def _experts(rows: pd.DataFrame, text: Texts) -> list[str]:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine, both axes logarithmic; MBU solid, MFU dashed, colour is the precision."""
-    machines = style.machines(rows)
-    grid = style.panels(figure, machines, [""], sharex=True)
+    grid = style.panels(figure, style.machines(rows), [""], sharex=True)
     colors = style.precision_colors(rows["precision"])
-    ends: dict[str, list[tuple[float, float, str, str]]] = {machine: [] for machine in machines}
-    for keys, line in rows.groupby(curves.KEYS, sort=False, dropna=False):
-        series = dict(zip(curves.KEYS, keys, strict=True))
-        if series["machine"] not in machines:
-            continue
-        for column, dash in DASHES.items():
-            [drawn] = grid[series["machine"], ""].plot(
-                line["batch_size"], line[column], color=colors[series["precision"]], linestyle=dash, marker="o"
-            )
-            runs.mark(drawn, line, "batch_size", column)
-        last = line.iloc[-1]
-        ends[series["machine"]].append((last["batch_size"], last["mbu_percent"], series["model"], style.INK))
+    each = rows.melt([*rows.columns.drop([*DASHES])], [*DASHES], "share_of", "share")
+    look: style.Look = {"by": [*curves.KEYS, "share_of"], "hue": "precision", "colors": colors, "dash": "share_of"}
     for (machine, _), axes in grid.items():
+        here = each[each["machine"] == machine].sort_values("batch_size")
+        kinds.lines(axes, here, "batch_size", "share", dashes=DASHES, **look)
         ticks.doublings(axes, rows["batch_size"])
         axes.set_yscale("log")
         axes.axhline(100, color=style.MUTED, linewidth=1)
         axes.margins(y=0.1)
         ticks.decades(axes.yaxis)
         axes.set_ylabel(text("share"))
-        if machine == machines[-1]:
-            axes.set_xlabel(text("batch_size"))
+    style.label(figure, text("batch_size"))
     entries = [style.line(color, text.name("precision", name)) for name, color in colors.items()]
     entries += [style.line(style.MUTED, text(column), dash) for column, dash in DASHES.items()]
     style.legend(figure, entries + runs.key(rows, text))
     labels.settle(figure)
-    for machine, named in ends.items():
-        highest = {name: (x, y, name, color) for x, y, name, color in sorted(named, key=lambda end: end[1])}
-        labels.at_line_ends(grid[machine, ""], list(highest.values()))
+    for (machine, _), axes in grid.items():
+        ends = rows[rows["machine"] == machine].groupby(curves.KEYS, sort=False, dropna=False).tail(1)
+        highest = ends.sort_values("mbu_percent").drop_duplicates("model", keep="last")
+        named = highest[["batch_size", "mbu_percent", "model"]].itertuples(index=False, name=None)
+        labels.at_line_ends(axes, [(*end, style.INK) for end in named])

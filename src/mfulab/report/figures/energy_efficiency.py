@@ -1,11 +1,11 @@
 """Energy: FLOPs per joule against MFU."""
 
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import quantity, significant
-from mfulab.report.drawing import labels, points, runs, style, ticks
+from mfulab.report.drawing import points, ticks
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("profile", "environment")
@@ -22,34 +22,17 @@ def rows(tables: Tables) -> pd.DataFrame:
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The most and the least efficient run."""
     best, worst = rows.loc[rows["flops_per_j"].idxmax()], rows.loc[rows["flops_per_j"].idxmin()]
-    return text(
-        "finding_one" if best["flops_per_j"] == worst["flops_per_j"] else "finding",
-        best=best["model"],
-        best_precision=text.name("precision", best["precision"]),
-        best_batch=int(best["batch_size"]),
-        best_efficiency=quantity(best["flops_per_j"], "FLOP/J"),
-        sample=quantity(1 / best["samples_per_j"], "J"),
-        worst=worst["model"],
-        worst_precision=text.name("precision", worst["precision"]),
-        worst_batch=int(worst["batch_size"]),
-        factor=significant(best["flops_per_j"] / worst["flops_per_j"]),
-    )
+    factor = best["flops_per_j"] / worst["flops_per_j"]
+    key = "finding_one" if factor == 1 else "finding"
+    return text(key, best=best, worst=worst, factor=factor, sample_j=1 / best["samples_per_j"])
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine; colour is the precision, size the batch."""
-    machines = style.machines(rows)
-    grid = style.panels(figure, [""], machines, sharey=True)
-    colors = style.precision_colors(rows["precision"])
-    for machine in machines:
-        axes, here = grid["", machine], rows[rows["machine"] == machine]
-        points.scatter(axes, here, *PLACE, colors)
-        axes.set(yscale="log", xlabel=text("mfu"))
-        axes.set_xlim(0, 1.3 * here["mfu_percent"].max())
+
+    def finish(axes: Axes, here: pd.DataFrame) -> list[tuple[float, float]]:
+        axes.set(yscale="log", xlim=(0, 1.3 * here["mfu_percent"].max()))
         ticks.decades(axes.yaxis)
-    grid["", machines[0]].set_ylabel("GFLOP/J")
-    entries = [style.dot(color, text.name("precision", name)) for name, color in colors.items()]
-    style.legend(figure, entries + runs.key(rows, text) + style.dot_size(rows["batch_size"], text))
-    labels.settle(figure)
-    for machine in machines:
-        points.name_highest(grid["", machine], rows[rows["machine"] == machine], *PLACE)
+        return []
+
+    points.draw(rows, figure, text, PLACE, (text("mfu"), "GFLOP/J"), finish, sharey=True)

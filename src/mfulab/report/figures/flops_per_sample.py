@@ -4,8 +4,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import quantity, significant
-from mfulab.report.drawing import runs, style
+from mfulab.core.language.quantities import significant
+from mfulab.report.drawing import kinds, style
 from mfulab.report.frames import Tables, ok
 
 TABLES = ("flops",)
@@ -27,13 +27,8 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The range between models, and of the ratio of backward to forward."""
     least, most = rows.loc[rows["forward_per_sample"].idxmin()], rows.loc[rows["forward_per_sample"].idxmax()]
     ratio = (rows["backward_flops"] / rows["forward_flops"]).dropna()
-    words = text(
-        "finding_one" if least["forward_per_sample"] == most["forward_per_sample"] else "finding",
-        least=least["model"],
-        least_flops=quantity(least["forward_per_sample"], "FLOP"),
-        most=most["model"],
-        most_flops=quantity(most["forward_per_sample"], "FLOP"),
-    )
+    key = "finding_one" if least["forward_per_sample"] == most["forward_per_sample"] else "finding"
+    words = text(key, least=least, most=most)
     if ratio.empty:
         return words
     low, high = significant(ratio.min()), significant(ratio.max())
@@ -44,27 +39,18 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """Dots on a logarithmic scale: forward, and forward with backward."""
     style.fit(figure, len(rows))
     axes = figure.subplots()
-    heights = range(len(rows))
-    whole = rows["forward_per_sample"] + rows["backward_per_sample"]
-    axes.hlines(heights, rows["forward_per_sample"], whole, color=style.GRID, linewidth=4)
-    [forward] = axes.plot(rows["forward_per_sample"], heights, "o", color=style.PALETTE[0], markersize=8)
-    [both] = axes.plot(whole, heights, "o", color=style.PALETTE[1], markersize=8)
-    runs.mark(forward, rows, "forward_per_sample")
-    runs.mark(both, rows, "backward_per_sample", "other_per_sample")
-    far = whole.fillna(rows["forward_per_sample"])
-    for height, (place, flops, parameters) in enumerate(
-        zip(far, rows["forward_per_sample"], rows["parameters"], strict=True)
-    ):
-        words = text("label", forward=flops, parameters=parameters)
-        axes.annotate(
-            words, (place, height), (9, 0), textcoords="offset points", va="center", fontsize=9, color=style.MUTED
-        )
-    names = [
-        f"{model} ({length:.0f})" if length == length else model
-        for model, length in rows[["model", "sequence_length"]].itertuples(index=False)
-    ]
-    axes.set_yticks(heights, names, fontsize=10 if len(rows) > 14 else 11)
-    axes.set_ylim(-0.6, len(rows) - 0.4)
+    lengths = [f" ({length:.0f})" if length == length else "" for length in rows["sequence_length"]]
+    rows = rows.assign(both=rows["forward_per_sample"] + rows["backward_per_sample"], place=range(len(rows)))
+    kinds.lanes(axes, rows, "model", rows["model"] + lengths, fontsize=10 if len(rows) > 14 else 11)
+    axes.hlines(rows["place"], rows["forward_per_sample"], rows["both"], color=style.GRID, linewidth=4)
+    kinds.points(axes, rows, "forward_per_sample", "place", "forward_per_sample", s=64)
+    both = ("both", "place", "backward_per_sample", "other_per_sample")
+    kinds.points(axes, rows, *both, colors=style.PALETTE[1], s=64)
+    far = rows["both"].fillna(rows["forward_per_sample"])
+    for row, end in zip(rows.itertuples(), far, strict=True):
+        words = text("label", forward=row.forward_per_sample, parameters=row.parameters)
+        beside = {"textcoords": "offset points", "va": "center", "fontsize": 9, "color": style.MUTED}
+        axes.annotate(words, (end, row.place), (9, 0), **beside)
     axes.grid(axis="y", visible=False)
     axes.set_xscale("log")
     axes.set_xlim(right=far.max() * 30)

@@ -6,7 +6,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import significant
 from mfulab.report.drawing import labels, points, runs, style, ticks
 from mfulab.report.frames import Tables, alone, ok, with_machine
 
@@ -40,21 +39,12 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     widest = (groups.transform("max") / groups.transform("min")).idxmax()
     alike = rows[(rows[ALIKE] == rows.loc[widest, ALIKE]).all(axis=1)]
     if alike["speed"].min() == alike["speed"].max():  # of equal speeds any two models tell it
-        alike = alike.drop_duplicates("model").sort_values("flops_per_sample").iloc[[0, -1]]
-        ends = alike
+        ends = alike.drop_duplicates("model").sort_values("flops_per_sample").iloc[[0, -1]]
     else:
         ends = alike.loc[[alike["speed"].idxmin(), alike["speed"].idxmax()]]
     small, large = (row for _, row in ends.sort_values("flops_per_sample").iterrows())
-    return text(
-        "finding",
-        large=large["model"],
-        small=small["model"],
-        mode=text.name("mode", small["mode"]),
-        precision=text.name("precision", small["precision"]),
-        batch=int(small["batch_size"]),
-        flops=significant(large["flops_per_sample"] / small["flops_per_sample"]),
-        time=significant(large["time_per_sample"] / small["time_per_sample"]),
-    )
+    ratios = {name: large[f"{name}_per_sample"] / small[f"{name}_per_sample"] for name in ("flops", "time")}
+    return text("finding", large=large, small=small, **ratios)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
@@ -62,30 +52,19 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     machines, titles = style.machines(rows), style.modes(rows, text)
     grid = style.panels(figure, machines, list(titles.values()), sharex=True)
     colors = style.precision_colors(rows["precision"])
-    for machine, mode in ((machine, mode) for machine in machines for mode in titles):
-        axes = grid[machine, titles[mode]]
-        here = rows[(rows["machine"] == machine) & (rows["mode"] == mode)]
+    panels = {}
+    for (machine, mode), here in rows[rows["machine"].isin(machines)].groupby(["machine", "mode"], sort=False):
+        panels[grid[machine, titles[mode]]] = here
+        points.scatter(grid[machine, titles[mode]], here, *PLACE, colors)
+    for axes in figure.axes:
         axes.set(xscale="log", yscale="log")
-        points.scatter(axes, here, *PLACE, colors)
         axes.margins(y=0.1)
         ticks.decades(axes.yaxis)
-        if machine == machines[-1]:
-            axes.set_xlabel(text("flops"))
-    for machine in machines:
-        grid[machine, next(iter(titles.values()))].set_ylabel(text("time"))
-    style.legend(
-        figure,
-        [
-            *(style.dot(color, text.name("precision", name)) for name, color in colors.items()),
-            style.line(style.MUTED, text("speed"), "--"),
-            *runs.key(rows, text),
-        ],
-    )
+    style.label(figure, text("flops"), text("time"))
+    speed = style.line(style.MUTED, text("speed"), (4, 2))
+    style.legend(figure, [*style.dots(colors, text, "precision"), speed, *runs.key(rows, text)])
     labels.settle(figure)
-    for (machine, title), axes in grid.items():
-        here = rows[(rows["machine"] == machine) & (rows["mode"].map(titles) == title)]
-        if here.empty:
-            continue
+    for axes, here in panels.items():
         _draw_speeds(axes, here["speed"])
         lines = [place for line in axes.lines for place in line.get_xydata().tolist()]
         points.name_highest(axes, here, *PLACE, lines)

@@ -4,15 +4,15 @@ import itertools
 import json
 
 import pandas as pd
-from matplotlib.axes import Axes
+import seaborn as sns
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent, quantity, significant
 from mfulab.report import trust
-from mfulab.report.drawing import runs, style, ticks
-from mfulab.report.frames import Tables, alone, ok, one_each, own, with_machine
+from mfulab.report.drawing import kinds, runs, style, ticks
+from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
 
 TABLES = ("profile", "environment")
 TOPIC = "execution"
@@ -32,10 +32,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     known = known[known["execution"].isin(EXECUTIONS) & (known["precision"] == "fp32")]
     known = known.assign(other=known["execution"].isin(ELSEWHERE))
     known = known[known.groupby(["machine", *CASE])["other"].transform("any")]
-    if known.empty:
-        return known
-    known = own(known)
-    known = one_each(known[known["machine"] == style.machines(known)[0]], [*CASE, "execution"])
+    known = one_each(style.one_machine(known), [*CASE, "execution"])
     order = known["execution"].map({name: place for place, name in enumerate(EXECUTIONS)})
     return known.assign(order=order).sort_values([*CASE, "order"])
 
@@ -83,9 +80,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     ranked = [case for case in cases if len(case) > 1 and trust.apart(case.iloc[-1], case.iloc[0])]
     here = max(ranked or cases, key=lambda case: case["time_s"].iloc[-1] / case["time_s"].iloc[0])
     fast, slow = here.iloc[0], here.iloc[-1]
-    values = {"model": text.name("model", fast["model"]), "mode": text.name("mode", fast["mode"])}
-    values |= {"fast": text(fast.execution), "slow": text(slow.execution)}
-    values |= {"time": quantity(fast["time_s"], "s"), "longer": quantity(slow["time_s"], "s")}
+    values = {"row": fast, "fast": text(fast.execution), "slow": text(slow.execution), "longer": slow["time_s"]}
     words = [text("finding" if ranked else "finding_alike" if len(here) > 1 else "finding_one", **values)]
     beside = here.iloc[1:][~trust.apart(here.iloc[1:], fast)] if ranked else here.head(0)
     if len(beside):
@@ -118,19 +113,27 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     grid = list(figure.subplots(lines, min(2, panels), squeeze=False).flat)
     colors = dict(zip(EXECUTIONS, style.PALETTE, strict=False))
     for axes, ((model, mode, batch), here) in zip(grid, cases, strict=False):
-        _bars(axes, here, colors, text)
+        here = here.assign(
+            name=[text(name) for name in here["execution"]],
+            time_ms=1e3 * here["time_s"],
+            behind=[_behind(row, text) for _, row in here.iterrows()],
+        )
+        told = ("time_s", "time_ci_low_s", "time_ci_high_s", "mfu_percent")
+        look: style.Look = {"hue": "execution", "colors": colors, "dodge": False, "words": "behind"}
+        kinds.bars(axes, here, "time_ms", "name", *told, **look)
+        axes.set_xlim(0, 2.4 * here["time_ms"].max())
+        axes.locator_params(axis="x", nbins=5)
         axes.set_title(f"{text.name('model', model)} · {text.name('mode', mode)}")
         axes.set_xlabel(text("time", batch=int(batch)))
     if apart:
         axes = grid[len(cases)]
-        dashes = style.dashes(EXECUTIONS)
-        for name, values in apart.items():
-            heights = [value or None for value in values]  # a logarithmic axis has no place for what agrees exactly
-            axes.plot(
-                range(1, len(values) + 1), heights, color=colors[name], linestyle=dashes[name], marker=".", markersize=5
-            )
-        axes.axhline(TOLERANCE_PERCENT, color=style.MUTED, linewidth=1, linestyle=(0, (4, 3)))
-        axes.set_yscale("log")
+        # A logarithmic axis has no place for what agrees exactly.
+        steps = [(name, step, off or None) for name, values in apart.items() for step, off in enumerate(values, 1)]
+        off = pd.DataFrame(steps, columns=["execution", "step", "off"]).astype({"off": float})
+        sns.lineplot(off, x="step", y="off", hue="execution", palette=colors, style="execution", legend=False, ax=axes,
+                     dashes=style.dashes(EXECUTIONS), estimator=None, marker=".", markersize=5)  # fmt: skip
+        axes.axhline(TOLERANCE_PERCENT, **style.LIMIT)
+        axes.set(yscale="log", xlim=(0.5, off["step"].max() + 0.5))
         ticks.decades(axes.yaxis, most=6)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_title(text("loss_title"))
@@ -141,15 +144,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     style.legend(figure, runs.key(rows, text))
 
 
-def _bars(axes: Axes, here: pd.DataFrame, colors: dict[str, str], text: Texts) -> None:
-    heights = range(len(here))[::-1]
-    bars = axes.barh(list(heights), here["time_s"] * 1e3, color=here["execution"].map(colors), height=0.7)
-    runs.mark(bars, here, "time_s", "time_ci_low_s", "time_ci_high_s", "mfu_percent")
-    for height, row in zip(heights, here.itertuples(), strict=True):
-        parts = [f"{percent(row.mfu_percent)} %"] if row.mfu_percent == row.mfu_percent else []
-        parts += [text("after", time=quantity(row.compile_s, "s"))] if row.compile_s == row.compile_s else []
-        axes.text(row.time_s * 1e3, height, " " + " · ".join(parts), va="center", fontsize=9)
-    axes.set_yticks(list(heights), [text(name) for name in here["execution"]], fontsize=10)
-    axes.set_xlim(0, 2.4e3 * here["time_s"].max())
-    axes.locator_params(axis="x", nbins=5)
-    axes.grid(axis="y", visible=False)
+def _behind(row: pd.Series, text: Texts) -> str:
+    parts = [f"{percent(row['mfu_percent'])} %"] if pd.notna(row["mfu_percent"]) else []
+    parts += [text("after", time=quantity(row["compile_s"], "s"))] if pd.notna(row["compile_s"]) else []
+    return " · ".join(parts)

@@ -1,14 +1,13 @@
 """Operators without a matmul: the time that their bytes predict against the measured one, fused and not."""
 
-import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.formats import BY_DTYPE
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import quantity, significant
+from mfulab.core.language.quantities import significant
 from mfulab.report import trust
-from mfulab.report.drawing import labels, runs, style, ticks
+from mfulab.report.drawing import kinds, runs, style, ticks
 from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
 from mfulab.tables.join import BYTES_COUNTED_PER_ELEMENT
 
@@ -52,11 +51,9 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
         spared = pairs["predicted_ms"] / pairs["predicted_ms_fused"]
         pair = pairs.loc[spared.idxmax()]
         times = pair["time_s"] / pair["time_s_fused"]
-        values = {"model": pair["model"], "batch": int(pair["batch_size"]), "slow": quantity(pair["time_s"], "s")}
-        values |= {"fast": quantity(pair["time_s_fused"], "s"), "times": significant(times)}
         key = "finding" if trust.apart(pair, suffix="_fused") else "within_both"
         key = "equal" if abs(times - 1) < ALIKE_WITHIN else key
-        said.append(text(key, **values, expected=significant(spared.max())))
+        said.append(text(key, pair=pair, times=times, expected=spared.max()))
     ratio = significant((large["measured_ms"] / large["predicted_ms"]).median())
     said.append(text("deviation", count=len(large), batch=int(large["batch_size"].iloc[0]), ratio=ratio))
     return " ".join([*said, *_by_pages(large, text)])
@@ -77,23 +74,17 @@ def _by_pages(rows: pd.DataFrame, text: Texts) -> list[str]:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine: colour is the model, the mark how it was issued; on the dashed line bytes explain the time."""
-    machines = style.machines(rows)
-    grid = style.panels(figure, [""], machines)
     colors = style.colors(sorted(rows["model"].unique()))
     low, high = rows[list(PLACE)].min(axis=None) / 2, rows[list(PLACE)].max(axis=None) * 2
-    for machine in machines:
-        axes = grid["", machine]
-        axes.plot(*[np.array([low, high])] * 2, color=style.MUTED, linewidth=1, linestyle=(0, (4, 3)))
-        for _, row in rows[rows["machine"] == machine].iterrows():
-            look = {"color": colors[row["model"]], "alpha": 0.8}
-            [drawn] = axes.plot(*row[list(PLACE)], MARKERS[row["execution"]], **look)
-            runs.mark(drawn, row.to_frame().T, *PLACE)
+    look: style.Look = {"hue": "model", "colors": colors, "shape": "execution", "markers": MARKERS, "alpha": 0.8}
+    for axes, here in style.by_machine(figure, rows):
+        axes.axline((1, 1), (10, 10), **style.LIMIT)
+        kinds.points(axes, here, *PLACE, **look)
         axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), xlabel=text("predicted"))
         ticks.decades(axes.xaxis)
         ticks.decades(axes.yaxis)
-    grid["", machines[0]].set_ylabel(text("time"))
+    style.label(figure, y=text("time"))
     entries = [style.dot(color, name) for name, color in colors.items()]
     present = [name for name in MARKERS if (rows["execution"] == name).any()]
     marks = [style.dot(style.MUTED, text.name("execution", name), MARKERS[name]) for name in present]
     style.legend_rows(figure, [*entries, *marks, *runs.key(rows, text)], columns=4)
-    labels.settle(figure)

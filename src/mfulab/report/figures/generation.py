@@ -1,7 +1,6 @@
 """Generating text: prefill beside decoding under their ceilings, and what batching makes of their times under load."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -9,8 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent, quantity, significant
-from mfulab.report.drawing import labels, runs, style, ticks
+from mfulab.report.drawing import kinds, runs, style, ticks
 from mfulab.report.frames import Tables, ok, one_each, with_machine
 from mfulab.timing.serving import Policy, Server, latencies, requests
 from mfulab.timing.statistics import Stats
@@ -21,7 +19,8 @@ ORDER = 3
 ALIKE = ["machine", "model", "precision", "execution", "sequence_length"]
 PLACE = ("arithmetic_intensity", "tflop_s")
 MARKERS = {"prefill": "o", "decoding": "s"}
-LINES = {"prefill": ("mfu_percent", "-"), "decoding": ("mbu_percent", "--")}
+DASHES: Mapping[str, style.Dash] = {"prefill": "", "decoding": (4, 2)}
+WORDS = ("prefill_mfu", "decoding_mbu")
 POLICIES: Mapping[Policy, str] = {"static": style.PALETTE[3], "continuous": style.PALETTE[2]}
 TOKENS, COUNT = 32, 200  # of an answer on average, and requests that arrive
 LOADS = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9)  # of the most requests a second
@@ -31,9 +30,9 @@ TOLD = 0.7  # the load that the sentence speaks of
 def rows(tables: Tables) -> pd.DataFrame:
     """Prefill and decoding of the same model and context on the same machine, where both were measured."""
     found = with_machine(tables, ok(tables["profile"], "time_s", "mfu_percent", "mbu_percent", "tokens_per_s"))
-    found = one_each(found[found["mode"].isin(LINES)], [*ALIKE, "mode", "batch_size"])
+    found = one_each(found[found["mode"].isin(DASHES)], [*ALIKE, "mode", "batch_size"])
     halves = found.groupby(ALIKE)["mode"].transform("nunique")
-    return found[halves == len(LINES)].sort_values("batch_size")
+    return found[halves == len(DASHES)].sort_values("batch_size")
 
 
 def server(here: pd.DataFrame) -> Server:
@@ -52,34 +51,18 @@ def load(server: Server, share: float, policy: Policy) -> Stats:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """The longest context of the first model: TTFT, TPOT, cache, MFU beside MBU; then both ways of batching."""
+    """The longest context of the first model: TTFT, TPOT, cache, MFU and MBU; then both ways of batching."""
     here = _longest(rows)
-    by_mode = {mode: here[here["mode"] == mode].iloc[0] for mode in LINES}
-    prefill, decoding = by_mode["prefill"], by_mode["decoding"]
-    said = [
-        text(
-            "finding",
-            model=prefill["model"],
-            tokens=int(prefill["sequence_length"]),
-            first=quantity(prefill["time_s"], "s"),
-            mfu=percent(prefill["mfu_percent"]),
-            each=quantity(decoding["time_s"], "s"),
-            mbu=percent(decoding["mbu_percent"]),
-            low=percent(decoding["mfu_percent"]),
-            batch=int(decoding["batch_size"]),
-        )
-    ]
-    largest = here[here["mode"] == "decoding"].iloc[-1]
+    halves = {mode: here[here["mode"] == mode] for mode in DASHES}
+    said = [text("finding", **{mode: half.iloc[0] for mode, half in halves.items()})]
+    largest = halves["decoding"].iloc[-1]
     if pd.notna(largest["key_value_cache_bytes"]):
-        cache, speed = quantity(largest["key_value_cache_bytes"], "B"), significant(largest["tokens_per_s"])
-        said.append(text("cache", batch=int(largest["batch_size"]), cache=cache, speed=speed))
+        said.append(text("cache", largest=largest))
     one = server(here)
     if one.places > 1:
-        static, continuous = (load(one, TOLD, policy) for policy in POLICIES)
-        values: dict[str, Any] = {"load": percent(100 * TOLD), "places": one.places, "tokens": TOKENS}
-        values |= {"rate": significant(TOLD * one.most_requests_per_s(TOKENS))}
-        values |= {"static": quantity(static.p95, "s"), "continuous": quantity(continuous.p95, "s")}
-        said.append(text("batching", **values))
+        waits = {policy: load(one, TOLD, policy).p95 for policy in POLICIES}
+        rate = TOLD * one.most_requests_per_s(TOKENS)
+        said.append(text("batching", load=100 * TOLD, places=one.places, tokens=TOKENS, rate=rate, **waits))
     return " ".join(said)
 
 
@@ -93,36 +76,40 @@ def _longest(rows: pd.DataFrame) -> pd.DataFrame:
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """For each machine MFU and MBU by batch size, both halves under one roof, and simulated latency by load."""
     machines = style.machines(rows, 2)
+    rows = rows.assign(
+        context=rows["sequence_length"].map("{:.0f}".format),
+        share=rows["mfu_percent"].where(rows["mode"] == "prefill", rows["mbu_percent"]),
+    )
     under = rows.dropna(subset=[*PLACE, "ceiling_tflop_s", "ceiling_gb_s"])
     columns = [text("shares"), *([text("roofline")] if len(under) else []), text("simulated")]
     grid = style.panels(figure, machines, columns)
-    lengths = sorted(rows["sequence_length"].unique())
-    colors = style.colors(f"{length:.0f}" for length in lengths)
+    colors = style.colors(f"{length:.0f}" for length in sorted(rows["sequence_length"].unique()))
+    look: style.Look = {
+        "by": [*ALIKE, "mode"],
+        "dash": "mode",
+        "dashes": DASHES,
+        "hue": "context",
+        "colors": colors,
+    }
     for machine in machines:
         left, right = grid[machine, columns[0]], grid[machine, columns[-1]]
         here = rows[rows["machine"] == machine]
-        for keys, half in here.groupby([*ALIKE, "mode"], sort=False):
-            column, dash = LINES[str(keys[-1])]
-            color = colors[f"{half['sequence_length'].iloc[0]:.0f}"]
-            [drawn] = left.plot(half["batch_size"], half[column], color=color, linestyle=dash, marker="o")
-            runs.mark(drawn, half, "batch_size", column)
+        kinds.lines(left, here, "batch_size", "share", "batch_size", "mfu_percent", "mbu_percent", **look)
         left.axhline(100, color=style.MUTED, linewidth=1)
         left.set_ylim(0, max(105.0, 1.05 * here[["mfu_percent", "mbu_percent"]].max(axis=None)))
-        ticks.doublings(left, rows["batch_size"])
         left.set_ylabel(text("share"))
+        ticks.doublings(left, rows["batch_size"])
         _latencies(right, server(_longest(here)), text)
         if len(columns) == 3:
             _roofline(grid[machine, columns[1]], under[under["machine"] == machine], colors, text)
-        if machine == machines[-1]:
-            left.set_xlabel(text("batch_size"))
-            right.set_xlabel(text("load"))
+    grid[machines[-1], columns[0]].set_xlabel(text("batch_size"))
+    grid[machines[-1], columns[-1]].set_xlabel(text("load"))
     entries = [style.line(color, text("context", tokens=tokens)) for tokens, color in colors.items()]
-    entries += [style.line(style.MUTED, text("prefill_mfu"), "-"), style.line(style.MUTED, text("decoding_mbu"), "--")]
+    entries += [style.line(style.MUTED, text(name), dash) for name, dash in zip(WORDS, DASHES.values(), strict=True)]
     entries += [style.line(color, text.name("batching", policy)) for policy, color in POLICIES.items()]
     marks = [style.dot(style.MUTED, text.name("mode", mode), marker) for mode, marker in MARKERS.items()]
     entries += marks if len(columns) == 3 else []
     style.legend_rows(figure, entries + runs.key(rows, text), columns=4)
-    labels.settle(figure)
 
 
 def _roofline(axes: Axes, here: pd.DataFrame, colors: Mapping[str, str], text: Texts) -> None:
@@ -133,10 +120,7 @@ def _roofline(axes: Axes, here: pd.DataFrame, colors: Mapping[str, str], text: T
     x = np.geomspace(here[PLACE[0]].min() / 2, here[PLACE[0]].max() * 2, 100)
     for ceiling, bandwidth in sorted(set(zip(here["ceiling_tflop_s"], here["ceiling_gb_s"], strict=True))):
         axes.plot(x, np.minimum(ceiling, x * bandwidth / 1e3), color=style.MUTED, linewidth=1.2)
-    for _, row in here.iterrows():
-        color = colors[f"{row['sequence_length']:.0f}"]
-        [drawn] = axes.plot(row[PLACE[0]], row[PLACE[1]], MARKERS[row["mode"]], color=color, alpha=0.8)
-        runs.mark(drawn, row.to_frame().T, *PLACE)
+    kinds.points(axes, here, *PLACE, hue="context", colors=colors, shape="mode", markers=MARKERS, alpha=0.8)
     axes.set(xscale="log", yscale="log", xlabel=text("intensity"))
     ticks.decades(axes.xaxis, 5)
     ticks.speeds(axes)

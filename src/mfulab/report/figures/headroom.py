@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent, significant
 from mfulab.mfu.headroom import PARTS
-from mfulab.report.drawing import runs, style
+from mfulab.report.drawing import kinds, runs, style
 from mfulab.report.frames import Tables, ok, with_machine, with_traces
 
 TABLES = ("profile", "traces", "environment")
@@ -46,16 +46,8 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     lost = rows[[part for part in PARTS if part != "useful"]].astype(float)
     worst = rows.loc[lost.max(axis=1).idxmax()]
     part = str(lost.loc[worst.name].idxmax())
-    return text(
-        "finding",
-        model=worst["model"],
-        machine=worst["machine"],
-        part=text.within("trace")(part),
-        ms=significant(worst[f"{part}_ms"]),
-        step=significant(1e3 * worst["time_s"]),
-        points=percent(worst[part]),
-        mfu=percent(worst["useful"]),
-    )
+    values = {"part": text.within("trace")(part), "ms": worst[f"{part}_ms"], "points": worst[part]}
+    return text("finding", worst=worst, step=1e3 * worst["time_s"], **values)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
@@ -63,68 +55,68 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     words = text.within("trace")
     axes = style.panels(figure, [""], [""])["", ""]
     if len(rows) == 1:
-        _draw_steps(axes, rows.iloc[0], words, text)
+        _draw_steps(axes, rows, words, text)
         style.legend(figure, runs.key(rows, text))
         return
-    present = [part for part in PARTS if (rows[part].abs() >= SHOWN).any()]
-    machines = list(dict.fromkeys(rows["machine"]))
-    style.fit(figure, len(rows) + len(machines))
-    _draw_bars(axes, rows, machines, present, text)
+    present = [part for part in reversed(PARTS) if (rows[part].abs() >= SHOWN).any()]
+    style.fit(figure, len(rows) + rows["machine"].nunique())
+    _draw_bars(axes, rows, present, text)
     axes.set_xlabel(text("points"))
-    parts = [style.dot(COLORS[part], words(part), "s") for part in reversed(present)]
-    style.legend_rows(figure, parts + runs.key(rows, text))
+    style.legend_rows(figure, [style.dot(COLORS[part], words(part), "s") for part in present] + runs.key(rows, text))
 
 
-def _draw_steps(axes: Axes, row: pd.Series, words: Texts, text: Texts) -> None:
-    shown = [part for part in PARTS if abs(row[part]) >= SHOWN and part != "useful"]
-    level, names = 100.0, [text("peak")]
-    axes.barh(0, 100, color=style.GRID)
-    for place, part in enumerate(shown, start=1):
-        bars = axes.barh(
-            place, row[part], left=level - row[part], color=COLORS[part], edgecolor=style.MUTED, linewidth=0.5
-        )
-        runs.mark(bars, row.to_frame().T, f"{part}_ms", part)
-        level -= row[part]
-        inside = level > 12
-        at, side = (level - 1, "right") if inside else (level + row[part] + 1, "left")
-        axes.text(at, place, f"{significant(row[f'{part}_ms'])} ms", ha=side, va="center", fontsize=10)
-        names.append(words(part))
-    runs.mark(axes.barh(len(names), row["useful"], color=COLORS["useful"]), row.to_frame().T, "useful_ms", "useful")
-    axes.text(row["useful"] + 1, len(names), f"{significant(row['useful_ms'])} ms", va="center", fontsize=10)
-    names.append(f"MFU {text('share_of', share=row['useful'])}")
-    axes.set_yticks(range(len(names)), names)
-    axes.invert_yaxis()
+def _draw_steps(axes: Axes, rows: pd.DataFrame, words: Texts, text: Texts) -> None:
+    row = rows.iloc[0]
+    shown = [part for part in PARTS if abs(row[part]) >= SHOWN and part != "useful"] + ["useful"]
+    lost = pd.Series([row[part] for part in shown])
+    steps = pd.DataFrame({"part": shown, "points": lost, "ms": [row[f"{part}_ms"] for part in shown]})
+    steps = steps.assign(left=100 - lost.cumsum(), run=row["run"], doubtful=row[runs.DOUBTFUL])
+    steps["left"] = steps["left"].where(steps["part"] != "useful", 0)
+    first = steps.head(1).assign(part="peak", points=100, left=0, ms=float("nan"), doubtful=False)
+    steps = pd.concat([first, steps], ignore_index=True)
+    steps["name"] = [text("peak"), *map(words, shown[:-1]), f"MFU {text('share_of', share=row['useful'])}"]
+    colors = {"peak": style.GRID} | {part: COLORS[part] for part in shown}
+    look: style.Look = {
+        "order": list(steps["name"]),
+        "dodge": False,
+        "edgecolor": style.MUTED,
+        "linewidth": 0.5,
+        "width": 0.8,
+    }
+    for _, step in steps.iterrows():
+        one, color = step.to_frame().T, colors[step["part"]]
+        kinds.bars(axes, one, "points", "name", "points", "ms", colors=color, start="left", **look)
+    for place, step in steps.iloc[1:].iterrows():
+        inside = step["left"] > 12
+        at, side = (step["left"] - 1, "right") if inside else (step["left"] + step["points"] + 1, "left")
+        axes.text(at, place, f"{significant(step['ms'])} ms", ha=side, va="center", fontsize=10)
     axes.set(xlim=(0, max(100.0, row["useful"]) * 1.02), xlabel=text("points"))
     axes.set_title(text("step", model=row["model"], ms=significant(1e3 * row["time_s"])))
-    axes.grid(axis="y", visible=False)
 
 
-def _draw_bars(axes: Axes, rows: pd.DataFrame, machines: list[str], present: list[str], text: Texts) -> None:
+def _draw_bars(axes: Axes, rows: pd.DataFrame, present: list[str], text: Texts) -> None:
     """A bar a run, the runs of a machine below its name."""
-    labels, places, line = [], {}, 0
-    for machine in machines:
-        axes.text(0, line + 0.1, machine, fontsize=10, fontweight="bold", va="center")
-        labels.append("")
-        for index, row in rows[rows["machine"] == machine].iterrows():
-            line += 1
-            places[index] = line
-            labels.append(f"{row['model']}  {text('share_of', share=row['useful'])}")
-        line += 1
-    left = pd.Series(0.0, index=rows.index)
-    for part in reversed(present):
-        width = rows[part].clip(lower=0).astype(float)
-        bars = axes.barh([*places.values()], width[[*places]], left=left[[*places]], color=COLORS[part],
-                         edgecolor=style.PAPER, linewidth=0.6, height=0.78)  # fmt: skip
-        runs.mark(bars, rows.loc[[*places]], f"{part}_ms", part)
-        for index, value in width[width >= NAMED].items():
+    lines: list[pd.Series] = []
+    for machine, here in rows.groupby("machine", sort=False):
+        axes.text(0, len(lines) + 0.1, machine, fontsize=10, fontweight="bold", va="center")
+        lines += [pd.Series({runs.DOUBTFUL: False, "run": "", "name": ""}), *(row for _, row in here.iterrows())]
+    shown = pd.DataFrame(lines)
+    shares = shown[present].astype(float).clip(lower=0).fillna(0)
+    shown[present] = shares
+    known = shown["model"].notna()
+    shown["name"] = (shown["model"] + "  ").fillna("")
+    shown.loc[known, "name"] += [text("share_of", share=share) for share in shown.loc[known, "useful"]]
+    look = {"edgecolor": style.PAPER, "linewidth": 0.6, "width": 0.78}
+    kinds.stacks(
+        axes, shown, {part: COLORS[part] for part in present}, "name", *(f"{part}_ms" for part in present), **look
+    )
+    starts = shares.cumsum(axis=1) - shares
+    for (place, part), value in shares.reset_index(drop=True).stack().items():
+        if value >= NAMED:
             dark = part in ("matmuls_below_best", "useful", "input_wait", "graph")
             on_bar = "#fefefe" if dark else "#101418"  # whatever the page's theme
-            color = style.INK if rows.loc[index, runs.DOUBTFUL] else on_bar
-            middle = left[index] + value / 2
-            axes.text(middle, places[index], percent(value), ha="center", va="center", fontsize=9, color=color)
-        left = left + width
-    axes.set_yticks(range(line), labels, fontsize=10)
-    axes.set_ylim(line - 0.4, -0.6)
-    axes.set_xlim(0, max(100.0, float(left.max())))
-    axes.grid(axis="y", visible=False)
-    axes.tick_params(axis="y", length=0)
+            color = style.INK if shown.iloc[place][runs.DOUBTFUL] else on_bar
+            middle = starts.iloc[place][part] + value / 2
+            axes.text(middle, place, percent(value), ha="center", va="center", fontsize=9, color=color)
+    axes.tick_params(axis="y", length=0, labelsize=10)
+    axes.set(ylim=(len(shown) - 0.4, -0.6), xlim=(0, max(100.0, float(shares.sum(axis=1).max()))))

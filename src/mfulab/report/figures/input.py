@@ -1,13 +1,12 @@
 """Speed by source and workers of a DataLoader, and MFU against the time that the loop does not wait for it."""
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent, significant
+from mfulab.core.language.quantities import percent
 from mfulab.report import trust
-from mfulab.report.drawing import labels, runs, style
+from mfulab.report.drawing import kinds, runs, style
 from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
 
 TABLES = ("profile", "environment")
@@ -27,11 +26,10 @@ def rows(tables: Tables) -> pd.DataFrame:
     found = with_machine(tables, alone(ok(tables["profile"], "samples_per_s", "time_s")))
     found = found.assign(sequence_length=found["sequence_length"].fillna(0))
     here = one_each(found[found["input"] == "device"], [*ALIKE, "workload"])
-    here = here[here["workload"].isin(["training", "inference"])].drop_duplicates(ALIKE)
+    here = here[here["workload"].isin(["training", "inference"])]
     fed = found[(found["input"] == "host") & found["input_wait_percent"].notna() & (found["loader_source"] != "")]
     fed = one_each(fed, [*ALIKE, *LOADER])
-    wanted = [*ALIKE, "samples_per_s", "mfu_percent", *trust.INTERVAL]
-    fed = fed.merge(here[wanted], on=ALIKE, suffixes=("", "_device"))
+    fed = trust.against(fed, here, ALIKE, "_device", "samples_per_s", "mfu_percent")
     return fed.assign(
         kept=100 * fed["samples_per_s"] / fed["samples_per_s_device"],
         not_waiting=100 - fed["input_wait_percent"],
@@ -45,25 +43,19 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     usual = rows if usual.empty else usual
     itself = usual[usual["loader_workers"] == usual["loader_workers"].min()]
     worst = itself.loc[itself["input_wait_percent"].idxmax()]
-    values = {"model": worst["model"], "batch": int(worst["batch_size"])}
-    values |= {
-        "source": text.name("loader_source", worst["loader_source"]),
-        "wait": percent(100 - worst["not_waiting"]),
-    }
-    said = [text("finding", **values, mfu=_share(worst["mfu_percent"]), base=_share(worst["mfu_percent_device"]))]
+    shares = {name: _share(worst[f"mfu_percent{end}"]) for name, end in (("mfu", ""), ("base", "_device"))}
+    said = [text("finding", worst=worst, **shares)]
     if not trust.apart(worst, suffix="_device"):
         said.append(text("overlap"))
     alike = usual[(usual[[*ALIKE, "loader_source"]] == worst[[*ALIKE, "loader_source"]]).all(axis=1)]
-    if len(alike) > 1:
-        better = alike[(alike["kept"] > worst["kept"]) & trust.apart(alike, worst)]
-        if better.empty:
-            said.append(text("no_better"))
-        else:
-            best, most = better.loc[better["kept"].idxmax()], alike.loc[alike["loader_workers"].idxmax()]
-            said.append(text("best", workers=int(best["loader_workers"]), kept=percent(best["kept"])))
-            if most["kept"] < best["kept"]:
-                key = "beyond" if trust.apart(most, best) else "beyond_alike"
-                said.append(text(key, workers=int(most["loader_workers"]), kept=percent(most["kept"])))
+    better = alike[(alike["kept"] > worst["kept"]) & trust.apart(alike, worst)]
+    if len(alike) > 1 and better.empty:
+        said.append(text("no_better"))
+    elif len(alike) > 1:
+        best, most = better.loc[better["kept"].idxmax()], alike.loc[alike["loader_workers"].idxmax()]
+        said.append(text("best", row=best))
+        if most["kept"] < best["kept"]:
+            said.append(text("beyond" if trust.apart(most, best) else "beyond_alike", row=most))
     off = (rows["kept"] - rows["not_waiting"]).abs().median()
     said.append(text("tracks", deviation=percent(off), count=len(rows)))
     return " ".join([*said, *_epochs(rows, text)])
@@ -74,19 +66,14 @@ def _share(value: float) -> str:
 
 
 def _epochs(rows: pd.DataFrame, text: Texts) -> list[str]:
-    """Workers that start anew with each epoch beside those that are kept, if both were measured."""
+    """Workers that start anew with each epoch against those that are kept, if both were measured."""
     ended = rows[rows["loader_epoch"].notna() & (rows["loader_workers"] > 0)]
     persistent = ended["loader_persistent"].fillna(False).astype(bool)
     same = [*ALIKE, "loader_source", "loader_workers", "loader_epoch"]
     columns = [*same, "samples_per_s", *trust.INTERVAL]
     pairs = ended[~persistent][columns].merge(ended[persistent][columns], on=same, suffixes=("", "_kept"))
-    if pairs.empty:
-        return []
-    one = pairs.iloc[0]
-    values = {"epoch": int(one["loader_epoch"]), "workers": int(one["loader_workers"])}
-    speeds = {"slow": significant(one["samples_per_s"]), "fast": significant(one["samples_per_s_kept"])}
-    overlap = [] if trust.apart(one, suffix="_kept") else [text("overlap")]
-    return [text("epochs", **values, **speeds), *overlap]
+    overlap = [text("overlap")] if len(pairs) and not trust.apart(pairs.iloc[0], suffix="_kept") else []
+    return [*(text("epochs", row=row) for _, row in pairs.head(1).iterrows()), *overlap]
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
@@ -96,44 +83,27 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     grid = style.panels(figure, machines, columns)
     sources = style.colors(sorted(set(rows["loader_source"])))
     counts = sorted(set(rows["loader_workers"]))
+    rows = rows.assign(place=rows["loader_workers"].map(counts.index)).sort_values("loader_workers", kind="stable")
+    look: style.Look = {"hue": "loader_source", "colors": sources}
+    marked: style.Look = look | {"shape": "usual", "markers": {True: "o", False: VARIED_MARK}}
     for machine in machines:
         here = rows[rows["machine"] == machine]
         left, right = (grid[machine, column] for column in columns)
         case = here[ALIKE].value_counts().index[0]  # one model's speeds on one axis
-        _speeds(left, here[(here[ALIKE] == list(case)).all(axis=1)], sources, counts)
-        _explained(right, here, sources)
-        if machine == machines[-1]:
-            left.set_xlabel(text("workers"))
-            right.set_xlabel(text("not_waiting"))
+        one = here[(here[ALIKE] == list(case)).all(axis=1)]
+        told = ("samples_per_s", "input_wait_percent")
+        kinds.lines(left, one[one["usual"]], "place", "samples_per_s", *told, **look)
+        kinds.points(left, one[~one["usual"]], "place", "samples_per_s", *told, marker=VARIED_MARK, **look)
+        left.axhline(one["samples_per_s_device"].iloc[0], **style.LIMIT)
+        left.set_xticks(range(len(counts)), [f"{each:g}" for each in counts])
+        left.set_xlim(-0.3, len(counts) - 0.7)
+        left.set_ylim(bottom=0)
+        kinds.points(right, here, "not_waiting", "kept", "not_waiting", "kept", "mfu_percent", **marked)
+        right.axline((0, 0), (100, 100), **style.LIMIT)
+        right.set(xlim=(0, 105), ylim=(0, max(105, 1.05 * here["kept"].max())), ylabel=text("kept"))
         left.set_ylabel(text("samples"))
-        right.set_ylabel(text("kept"))
-    entries = [style.dot(color, text.name("loader_source", source)) for source, color in sources.items()]
+    grid[machines[-1], columns[0]].set_xlabel(text("workers"))
+    grid[machines[-1], columns[1]].set_xlabel(text("not_waiting"))
+    entries = style.dots(sources, text, "loader_source")
     entries += [] if rows["usual"].all() else [style.dot(style.MUTED, text("varied"), VARIED_MARK)]
     style.legend(figure, entries + runs.key(rows, text))
-    labels.settle(figure)
-
-
-def _speeds(axes: Axes, here: pd.DataFrame, sources: dict[str, str], counts: list[float]) -> None:
-    for source, color in sources.items():
-        line = here[(here["loader_source"] == source) & here["usual"]].sort_values("loader_workers")
-        places = [counts.index(each) for each in line["loader_workers"]]
-        [drawn] = axes.plot(places, line["samples_per_s"], color=color, marker="o")
-        runs.mark(drawn, line, "samples_per_s", "input_wait_percent")
-        varied = here[(here["loader_source"] == source) & ~here["usual"]]
-        places = [counts.index(each) for each in varied["loader_workers"]]
-        [drawn] = axes.plot(places, varied["samples_per_s"], VARIED_MARK, color=color)
-        runs.mark(drawn, varied, "samples_per_s", "input_wait_percent")
-    axes.axhline(here["samples_per_s_device"].iloc[0], color=style.MUTED, linewidth=1, linestyle="--")
-    axes.set_xticks(range(len(counts)), [f"{each:g}" for each in counts])
-    axes.set_xlim(-0.3, len(counts) - 0.7)
-    axes.set_ylim(bottom=0)
-
-
-def _explained(axes: Axes, here: pd.DataFrame, sources: dict[str, str]) -> None:
-    for (source, usual), some in here.groupby(["loader_source", "usual"], sort=False):
-        marker = "o" if usual else VARIED_MARK
-        [drawn] = axes.plot(some["not_waiting"], some["kept"], marker, color=sources[str(source)])
-        runs.mark(drawn, some, "not_waiting", "kept", "mfu_percent")
-    axes.axline((0, 0), (100, 100), color=style.MUTED, linewidth=1, linestyle="--")
-    axes.set_xlim(0, 105)
-    axes.set_ylim(0, max(105, 1.05 * here["kept"].max()))

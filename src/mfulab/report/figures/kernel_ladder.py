@@ -5,11 +5,10 @@ import textwrap
 
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
 
 from mfulab.core.language import Texts, verdicts
-from mfulab.core.language.quantities import percent, significant
-from mfulab.report.drawing import matmuls, runs, style
+from mfulab.core.language.quantities import percent
+from mfulab.report.drawing import kinds, matmuls, runs, style, ticks
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("matmul", "environment")
@@ -40,25 +39,15 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """From the lowest rung to the highest on the machine with the most rungs."""
+    share = "share_of_reference_percent"
     all_sizes = rows[rows["machine"] == rows["machine"].value_counts().idxmax()]
-    size = all_sizes["n"].max()
-    here = all_sizes[all_sizes["n"] == size].sort_values("share_of_reference_percent")
+    here = all_sizes[all_sizes["n"] == all_sizes["n"].max()].sort_values(share)
     low, high = here.iloc[0], here.iloc[-1]
-    told = text(
-        "finding" if len(here) > 1 else "finding_one",
-        machine=high["machine"],
-        size=int(high["n"]),
-        precision=text.name("precision", high["precision"]),
-        low=low["kernel"],
-        low_share=percent(low["share_of_reference_percent"]),
-        high=high["kernel"],
-        high_share=percent(high["share_of_reference_percent"]),
-        factor=significant(high["share_of_reference_percent"] / low["share_of_reference_percent"]),
-        reference=high["reference_name"] or text("library"),
-    )
-    if slow := list(all_sizes.loc[all_sizes["n"] < size, "kernel"]):
-        told += " " + text("finding_smaller", kernels=", ".join(slow))
-    return " ".join([told, *(_explained(rung, below, text) for below, rung in out_of_order(here))])
+    values = {"factor": high[share] / low[share], "reference": high["reference_name"] or text("library")}
+    said = [text("finding" if len(here) > 1 else "finding_one", low=low, high=high, **values)]
+    if slow := list(all_sizes.loc[all_sizes["n"] < high["n"], "kernel"]):
+        said.append(text("finding_smaller", kernels=", ".join(slow)))
+    return " ".join([*said, *(_explained(rung, below, text) for below, rung in out_of_order(here))])
 
 
 def out_of_order(here: pd.DataFrame) -> list[tuple[pd.Series, pd.Series]]:
@@ -88,51 +77,31 @@ def _explained(rung: pd.Series, below: pd.Series, text: Texts) -> str:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """Bars on a logarithmic scale, slowest below, each with its share; of one machine also what each rung adds."""
-    machines = style.machines(rows)
-    titles = {}
-    for machine in machines:
-        first = rows[rows["machine"] == machine].iloc[0]
-        titles[machine] = f"{machine} · {int(first['n'])}³ · {text.name('precision', first['precision'])}"
-    grid = style.panels(figure, [""], list(titles.values()))
+    panels = style.by_machine(
+        figure, rows, lambda here: f"{here['n'].max():.0f}³ · {text.name('precision', here['precision'].iloc[0])}"
+    )
     style.fit(figure, int(rows.groupby("machine").size().max()))
     colors = style.family_colors(rows["family"])
-    for machine in machines:
-        axes = grid["", titles[machine]]
-        here = rows[rows["machine"] == machine].sort_values("share_of_reference_percent").tail(24)
+    for axes, here in panels:
+        here = here.sort_values("share_of_reference_percent", ascending=False).head(24)
         shares = here["share_of_reference_percent"]
-        bars = axes.barh(here["kernel"], shares, color=here["family"].map(colors), height=0.7)
-        runs.mark(bars, here, "share_of_reference_percent", "tflop_s", "time_s")
-        axes.axvline(100, color=style.MUTED, linewidth=1.2)
-        label = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1}  # the line at 100 % would cross it
+        here = here.assign(words=[text("share_of", share=share) for share in shares])
         small = 8 if len(here) > 14 else 10
-        for height, share in enumerate(shares):
-            beside = {"textcoords": "offset points", "va": "center", "fontsize": small, "bbox": label}
-            axes.annotate(text("share_of", share=share), (share, height), (5, 0), **beside)
-        if len(machines) == 1:
-            for height, adds in enumerate(text.said(each) for each in here["adds"]):
-                fewer = len(adds) / max(1, style.letters(adds))
-                short = textwrap.shorten(adds, int(72 * fewer), placeholder=" …")
-                words = style.wrapped(adds, 44) if len(here) <= 14 and adds else short
-                axes.text(
-                    1.01,
-                    height,
-                    words,
-                    transform=axes.get_yaxis_transform(),
-                    va="center",
-                    fontsize=small,
-                    color=style.MUTED,
-                )
+        axes.axvline(100, color=style.MUTED, linewidth=1.2)
+        told = ("share_of_reference_percent", "tflop_s", "time_s")
+        look: style.Look = {"hue": "family", "colors": colors, "dodge": False, "words": "words", "fontsize": small}
+        kinds.bars(axes, here, told[0], "kernel", *told, **look)
+        for height, adds in enumerate(map(text.said, here["adds"]) if len(panels) == 1 else ()):
+            fewer = len(adds) / max(1, style.letters(adds))
+            short = textwrap.shorten(adds, int(72 * fewer), placeholder=" …")
+            beside = {"transform": axes.get_yaxis_transform(), "va": "center", "fontsize": small, "color": style.MUTED}
+            axes.text(1.01, height, style.wrapped(adds, 44) if len(here) <= 14 and adds else short, **beside)
         axes.set_xscale("log")
         axes.set_xlim(shares.min() / 2, max(150.0, shares.max()) * 8)
-        decades = [10.0**power for power in range(-4, 3) if 10.0**power >= shares.min() / 2]
-        near = [share for share in (20, 50, 100) if share >= shares.min() / 2]
-        axes.set_xticks(decades[::-2][::-1] if len(decades) > 4 else decades if len(decades) > 1 else near)
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_major_formatter(lambda share, _: f"{share:g}")
+        ticks.decades(axes.xaxis, 5)
         axes.tick_params(axis="y", labelsize=small + 1)
-        axes.grid(axis="y", visible=False)
         references = {name for name in here["reference_name"] if name}
         reference = references.pop() if len(references) == 1 else text("library")
         axes.set_xlabel(text("share", reference=reference))
-    families = [style.dot(color, text.name("family", name), "s") for name, color in colors.items() if name]
-    style.legend(figure, families + runs.key(rows, text))
+    families = {name: color for name, color in colors.items() if name}
+    style.legend(figure, style.dots(families, text, "family", "s") + runs.key(rows, text))

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent
-from mfulab.report.drawing import runs, style
+from mfulab.report.drawing import kinds, runs, style
 from mfulab.report.frames import Tables, ok, one_each, own, with_machine
 
 TABLES = ("readings", "environment")
@@ -49,21 +49,13 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     off = errors(rows)
     load, worst = off.abs().stack().idxmax()
     row = rows.set_index("load").loc[load]
-    most = off.abs().max()
-    words = text(
-        "finding",
-        counter=text(worst),
-        load=text(load),
-        reading=percent(row[worst]),
-        truth=percent(row["truth_percent"]),
-    )
-    said = [words]
-    others = rows["other_processes_percent"].median()
-    if len(off.columns) > 1 and not others > DISTURBED:  # else a counter may be right of a load that was disturbed
-        best = most.idxmin()
-        said.append(text("best", counter=text(best), points=percent(most[best]), count=len(off)))
-    if others > DISTURBED:
+    values = {"reading": row[worst], "truth": row["truth_percent"]}
+    said = [text("finding", counter=text(worst), load=text(load), **values)]
+    most, others = off.abs().max(), rows["other_processes_percent"].median()
+    if others > DISTURBED:  # a counter may be right of a load that was disturbed
         said.append(text("disturbed", share=percent(others)))
+    elif len(most) > 1:
+        said.append(text("best", counter=text(most.idxmin()), points=percent(most.min()), count=len(off)))
     return " ".join(said)
 
 
@@ -71,24 +63,24 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A table: loads down, counters across; each cell the reading and its error, by which it is coloured."""
     off = errors(rows)
     readings = rows.set_index("load")[list(off.columns)]
-    figure.set_figheight(min(figure.get_figheight(), 2.2 + 0.42 * max(3, len(rows))))
-    style.arrange(figure)
+    style.resize(figure, min(figure.get_figheight(), 2.2 + 0.42 * max(3, len(rows))))
     axes = figure.subplots()
+    said = [
+        ["–" if pd.isna(value) else f"{percent(value)} ({round(error):+d})".replace("-", "−") for value, error in pairs]
+        for pairs in (zip(*both, strict=True) for both in zip(readings.to_numpy(), off.to_numpy(), strict=True))
+    ]
+    words = pd.DataFrame(said, off.index, off.columns)
     colors = LinearSegmentedColormap.from_list("error", [style.PAPER, style.PALETTE[3]])
-    axes.imshow(off.abs().clip(upper=WORST).fillna(0), cmap=colors, vmin=0, vmax=1.6 * WORST, aspect="auto")
-    for down, load in enumerate(off.index):
-        for across, (value, error) in enumerate(zip(readings.loc[load], off.loc[load], strict=True)):
-            words = "–" if pd.isna(value) else f"{percent(value)} ({round(error):+d})".replace("-", "−")
-            axes.text(across, down, words, ha="center", va="center", fontsize=10, color=style.ON_PALE)
-    for across, name in enumerate(off.columns):
-        runs.cells(axes, rows, [across] * len(rows), range(len(rows)), "truth_percent", name)
-    truths = rows.set_index("load")["truth_percent"]
-    names = [f"{text(load)}: {text('share_of', share=truths[load])}" for load in off.index]
-    axes.set_yticks(range(len(names)), names)
-    axes.set_xticks(range(len(off.columns)), [text(name).replace(" ", "\n", 1) for name in off.columns], fontsize=10)
+    each = rows.melt([*rows.columns.drop([*off.columns])], [*off.columns], "counter", "reading_percent")
+    look = {"cmap": colors, "vmin": 0, "vmax": 1.6 * WORST, "cbar": False}
+    told = ("truth_percent", "reading_percent")
+    kinds.cells(axes, off.abs().clip(upper=WORST).fillna(0), words, each, "counter", "load", *told, **look)
+    for said in axes.texts:
+        said.set_color(style.ON_PALE)
+    names = [f"{text(row.load)}: {text('share_of', share=row.truth_percent)}" for row in rows.itertuples()]
+    axes.set_yticklabels(names)
+    axes.set_xticklabels([text(name).replace(" ", "\n", 1) for name in off.columns], fontsize=10)
     axes.xaxis.tick_top()
-    axes.grid(visible=False)
     axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
     axes.set_xlabel(text("cell"))
     style.legend(figure, runs.key(rows, text))

@@ -4,8 +4,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import quantity
-from mfulab.report.drawing import labels, matmuls, runs, style, ticks
+from mfulab.report.drawing import kinds, labels, matmuls, runs, style, ticks
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("matmul", "environment")
@@ -30,45 +29,23 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The fastest format against the most exact one."""
     here = rows[rows["machine"] == rows["machine"].iloc[0]]
     fast, exact = here.loc[here["tflop_s"].idxmax()], here.loc[here["relative_error"].idxmin()]
-    key = "finding_same" if fast.name == exact.name else "finding"
-    return text(
-        key,
-        machine=fast["machine"],
-        size=int(fast["n"]),
-        fast=text.name("precision", fast["precision"]),
-        fast_speed=quantity(fast["tflop_s"] * 1e12, "FLOP/s"),
-        fast_error=_error(fast),
-        exact=text.name("precision", exact["precision"]),
-        exact_speed=quantity(exact["tflop_s"] * 1e12, "FLOP/s"),
-        exact_error=_error(exact),
-    )
-
-
-def _error(row: pd.Series) -> str:
-    return f"{row['relative_error']:.1e}" if row["relative_error"] else "0"
+    errors = {f"{name}_error": f"{row['relative_error']:.1e}" if row["relative_error"] else "0"
+              for name, row in (("fast", fast), ("exact", exact))}  # fmt: skip
+    return text("finding_same" if fast.name == exact.name else "finding", fast=fast, exact=exact, **errors)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A point a format; left is exact, up is fast; an exact zero is drawn at the left edge."""
-    machines = style.machines(rows)
-    grid = style.panels(figure, [""], machines, sharex=True)
-    for machine in machines:
-        axes = grid["", machine]
+    panels = []
+    for axes, here in style.by_machine(figure, rows, sharex=True):
         edge = ticks.zero_at_left(axes, rows["relative_error"])
-        here = rows[rows["machine"] == machine].assign(error=rows["relative_error"].clip(lower=edge))
-        drawn = axes.scatter(here["error"], here["tflop_s"], s=90, color=style.PALETTE[0], zorder=3, clip_on=False)
-        runs.mark(drawn, here, "relative_error", "tflop_s")
-        axes.set(yscale="log", xlabel=text("error"))
-        axes.set_ylim(here["tflop_s"].min() / 3, here["tflop_s"].max() * 3)
+        here = here.assign(error=here["relative_error"].clip(lower=edge))
+        kinds.points(axes, here, "error", "tflop_s", "relative_error", "tflop_s", s=90, clip_on=False)
+        axes.set(yscale="log", xlabel=text("error"), ylim=(here["tflop_s"].min() / 3, here["tflop_s"].max() * 3))
         ticks.speeds(axes)
+        panels.append((axes, here))
     style.legend(figure, runs.key(rows, text))
     labels.settle(figure)
-    for machine in machines:
-        here = rows[rows["machine"] == machine].assign(error=rows["relative_error"].clip(lower=edge))
-        points = [
-            (error, speed, f"{text.name('precision', precision)}  {kernel}")
-            for error, speed, precision, kernel in here[["error", "tflop_s", "precision", "kernel"]].itertuples(
-                index=False
-            )
-        ]
-        labels.beside_points(grid["", machine], points)
+    for axes, here in panels:
+        names = [f"{text.name('precision', row.precision)}  {row.kernel}" for row in here.itertuples()]
+        labels.beside_points(axes, list(zip(here["error"], here["tflop_s"], names, strict=True)))

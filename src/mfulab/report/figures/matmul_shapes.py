@@ -1,12 +1,11 @@
 """Shapes that do not fit: share of the measured ceiling where matmuls are no cubes or no multiples of a tile."""
 
 import pandas as pd
-import seaborn as sns
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent
-from mfulab.report.drawing import matmuls, runs, style
+from mfulab.report.drawing import kinds, matmuls, runs, style
 from mfulab.report.frames import Tables, ok, own, with_machine
 
 TABLES = ("matmul", "environment")
@@ -55,18 +54,10 @@ def shape(row: pd.Series) -> str:
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The shape that costs most against the best shape, for the implementation that is fastest overall."""
-    kernel = rows.groupby("kernel")["share_of_measured_percent"].max().idxmax()
-    here = rows[rows["kernel"] == kernel]
-    best, worst = (here.loc[here["share_of_measured_percent"].agg(which)] for which in ("idxmax", "idxmin"))
-    return text(
-        "finding_one" if best["share_of_measured_percent"] == worst["share_of_measured_percent"] else "finding",
-        kernel=kernel,
-        machine=best["machine"],
-        best=best["size"],
-        best_share=percent(best["share_of_measured_percent"]),
-        worst=worst["size"],
-        worst_share=percent(worst["share_of_measured_percent"]),
-    )
+    share = "share_of_measured_percent"
+    here = rows[rows["kernel"] == rows.groupby("kernel")[share].max().idxmax()]
+    best, worst = (here.loc[here[share].agg(which)] for which in ("idxmax", "idxmin"))
+    return text("finding_one" if best[share] == worst[share] else "finding", best=best, worst=worst)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
@@ -74,33 +65,17 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     rows = rows.assign(shape=rows.apply(shape, axis=1), batched=rows["batch"] > 1, flat=~cube(rows))
     largest = rows.drop_duplicates("shape").nlargest(MOST_SHAPES, "flops")
     shapes = list(largest.sort_values(["batched", "flat", "flops"])["shape"])
-    kernels = list(rows.groupby("kernel")["share_of_measured_percent"].median().nlargest(MOST_KERNELS).index)
-    table = rows.pivot_table(index="shape", columns="kernel", values="share_of_measured_percent").reindex(
-        shapes, columns=kernels
-    )
-    axes = figure.subplots()
+    share = "share_of_measured_percent"
+    kernels = list(rows.groupby("kernel")[share].median().nlargest(MOST_KERNELS).index)
+    table = rows.pivot_table(index="shape", columns="kernel", values=share).reindex(shapes, columns=kernels)
     words = table.map(lambda share: "" if share != share else percent(share))
-    small = 8 if len(kernels) > 8 else 10
-    sns.heatmap(
-        table,
-        ax=axes,
-        cmap="crest",
-        vmin=0,
-        annot=words,
-        fmt="",
-        annot_kws={"fontsize": small},
-        linewidths=1,
-        linecolor=style.PAPER,
-        cbar_kws={"label": text("share")},
-    )
-    style.keep_words(axes)
     shown = rows[rows["shape"].isin(shapes) & rows["kernel"].isin(kernels)].drop_duplicates(["shape", "kernel"])
-    across, down = table.columns.get_indexer(shown["kernel"]), table.index.get_indexer(shown["shape"])
-    runs.cells(axes, shown, across + 0.5, down + 0.5, "share_of_measured_percent", "tflop_s")
+    axes, small = figure.subplots(), 8 if len(kernels) > 8 else 10
+    bar = {"vmin": 0, "cbar_kws": {"label": text("share")}}
+    kinds.cells(axes, table, words, shown, "kernel", "shape", share, "tflop_s", small=small, **bar)
     style.legend(figure, runs.key(shown, text))
-    axes.set(xlabel="", ylabel=text("shape"))
-    axes.grid(False)
-    axes.tick_params(axis="x", labelrotation=35 if len(kernels) > FLAT_NAMES else 0, labelsize=small + 1)
-    axes.tick_params(axis="y", labelrotation=0, labelsize=small + 1)
+    axes.set_ylabel(text("shape"))
+    axes.tick_params(labelsize=small + 1)
+    axes.tick_params(axis="x", labelrotation=35 if len(kernels) > FLAT_NAMES else 0)
     for label in axes.get_xticklabels() if len(kernels) > FLAT_NAMES else ():
         label.set(ha="right", rotation_mode="anchor")

@@ -4,8 +4,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import quantity, significant
-from mfulab.report.drawing import labels, matmuls, runs, style, ticks
+from mfulab.report.drawing import kinds, labels, matmuls, runs, style, ticks
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("matmul", "environment")
@@ -30,21 +29,10 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The fastest and the slowest implementation of the largest size that several have."""
     here = rows[rows["machine"] == rows["machine"].iloc[0]]
     shared = here.groupby("n")["kernel"].nunique()
-    largest = shared[shared == shared.max()].index.max()
-    here = here[here["n"] == largest]
+    here = here[here["n"] == shared[shared == shared.max()].index.max()]
     best, worst = here.loc[here["tflop_s"].idxmax()], here.loc[here["tflop_s"].idxmin()]
-    return text(
-        "finding_one" if best["tflop_s"] == worst["tflop_s"] else "finding",
-        size=int(largest),
-        precision=text.name("precision", best["precision"]),
-        machine=best["machine"],
-        best=best["kernel"],
-        best_speed=quantity(best["tflop_s"] * 1e12, "FLOP/s"),
-        worst=worst["kernel"],
-        worst_speed=quantity(worst["tflop_s"] * 1e12, "FLOP/s"),
-        factor=significant(best["tflop_s"] / worst["tflop_s"]),
-        error=f"{here['relative_error'].max():.1e}",
-    )
+    values = {"factor": best["tflop_s"] / worst["tflop_s"], "error": here["relative_error"].max()}
+    return text("finding_one" if values["factor"] == 1 else "finding", best=best, worst=worst, **values)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
@@ -63,36 +51,31 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     for machine in machines:
         here = rows[rows["machine"] == machine]
         speed, error = (grid[title, ""] for title in pairs[machine])
-        for kernel, line in here.groupby("kernel", sort=False):
-            look = {"color": colors[kernel], "marker": "o", "markersize": 5, "gid": kernel}
-            [speeds] = speed.plot(line["n"], line["tflop_s"], **look)
-            [errors] = error.plot(line["n"], line["relative_error"], **look)
-            runs.mark(speeds, line, "n", "tflop_s")
-            runs.mark(errors, line, "n", "relative_error")
-        ceiling = here["ceiling_tflop_s"].max()
-        if ceiling == ceiling:
-            speed.axhline(ceiling, color=style.MUTED, linewidth=1, linestyle=(0, (4, 3)))
-            speed.text(0.01, ceiling, text("ceiling"), transform=speed.get_yaxis_transform(), va="bottom", fontsize=9)
-        if here["tolerance"].notna().any():
-            bound = here.groupby("n")["tolerance"].max()
-            error.plot(bound.index, bound, color=style.MUTED, linewidth=1, linestyle=(0, (4, 3)))
-            where = {"textcoords": "offset points", "ha": "right", "va": "bottom", "fontsize": 9}
-            error.annotate(text("tolerance"), (bound.index[-1], bound.iloc[-1]), (0, 3), **where)
-        for axes in (speed, error):
+        for axes, value in ((speed, "tflop_s"), (error, "relative_error")):
+            kinds.lines(axes, here, "n", value, hue="kernel", colors=colors, s=25)
             ticks.doublings(axes, rows["n"])
             axes.set_yscale("log")
             axes.margins(y=0.1)
+        ceiling = here["ceiling_tflop_s"].max()
+        if ceiling == ceiling:
+            speed.axhline(ceiling, **style.LIMIT)
+            speed.text(0.01, ceiling, text("ceiling"), transform=speed.get_yaxis_transform(), va="bottom", fontsize=9)
+        if here["tolerance"].notna().any():
+            bound = here.groupby("n")["tolerance"].max()
+            error.plot(bound.index, bound, **style.LIMIT)
+            where = {"textcoords": "offset points", "ha": "right", "va": "bottom", "fontsize": 9}
+            error.annotate(text("tolerance"), (bound.index[-1], bound.iloc[-1]), (0, 3), **where)
         ticks.speeds(speed)
         ticks.decades(error.yaxis)
         error.set_ylabel("‖C − R‖ / ‖R‖")
-    grid[titles[-1], ""].set_xlabel(text("size"))
-    entries = [style.dot(color, text.name("family", name), "s") for name, color in families.items() if name]
-    style.legend(figure, entries + runs.key(rows, text))
+    style.label(figure, text("size"))
+    named = {name: color for name, color in families.items() if name}
+    style.legend(figure, style.dots(named, text, "family", "s") + runs.key(rows, text))
     labels.settle(figure)
     for machine in machines:
         last = rows[rows["machine"] == machine].groupby("kernel").last().reset_index()
         most = (len(last), MOST_ERRORS)
-        for title, value, named in zip(pairs[machine], ("tflop_s", "relative_error"), most, strict=True):
-            known = last[last[value] > 0].nlargest(named, value)
+        for title, value, count in zip(pairs[machine], ("tflop_s", "relative_error"), most, strict=True):
+            known = last[last[value] > 0].nlargest(count, value)
             ends = zip(known["n"], known[value], known["kernel"], known["kernel"].map(colors), strict=True)
             labels.at_line_ends(grid[title, ""], list(ends))

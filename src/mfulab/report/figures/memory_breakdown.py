@@ -13,7 +13,7 @@ from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent, quantity
 from mfulab.device.datasheets import find
 from mfulab.flops.memory import StepMemory, training_memory
-from mfulab.report.drawing import labels, runs, style
+from mfulab.report.drawing import kinds, runs, style
 from mfulab.report.frames import Tables, alone, ok, with_machine
 
 TABLES = ("profile", "flops", "environment")
@@ -148,60 +148,43 @@ def _fits(needed: float, text: Texts) -> str:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a model, a stacked bar a way; lines are capacities of cards, diamonds measured peaks."""
-    models = list(dict.fromkeys(rows["model"]))
-    present = [way for way in (*WAYS, INFERENCE) if (rows["way"] == way).any()][::-1]
-    sizes = {model: rows[rows["model"] == model].iloc[0] for model in models}
-    titles = {model: _title(row, text) for model, row in sizes.items()}
+    present = [way for way in (*WAYS, INFERENCE) if (rows["way"] == way).any()]
+    rows = rows.assign(name=[text.name("memory_way", way) for way in rows["way"]])
+    order = [text.name("memory_way", way) for way in present]
+    sizes = rows.drop_duplicates("model")
+    titles = {row["model"]: _title(row, text) for _, row in sizes.iterrows()}
     grid = style.panels(figure, [""], list(titles.values()), sharey=True)
-    for model in models:
-        axes, here = grid["", titles[model]], rows[rows["model"] == model]
-        unit, letter = next((u, x) for u, x in ((1e9, "GB"), (1e6, "MB")) if here["total"].max() >= u or u == 1e6)
-        start = pd.Series(0.0, here.index)
-        places = here["way"].map(present.index)
-        for part in PARTS:
-            bars = axes.barh(places, here[part] / unit, left=start, color=style.PALETTE[COLORS[part]])
-            runs.mark(bars, here.assign(doubtful=False), part, "total")  # by a formula
-            start = start + here[part] / unit
-        peaks = axes.plot(here["measured_bytes"].astype(float) / unit, places, "D", color=style.INK, markersize=5)
-        runs.mark(peaks[0], here, "measured_bytes", "total")
-        axes.set_xlim(0, 1.1 * max(here["total"].max(), here["measured_bytes"].astype(float).max()) / unit)
-        axes.grid(axis="y", visible=False)
-        axes.set_yticks(range(len(present)), [text.name("memory_way", way) for way in present], fontsize=9)
-        axes.set_xlabel(letter)
+    colors = {part: style.PALETTE[color] for part, color in COLORS.items() if rows[part].any()}
+    for model, here in rows.groupby("model", sort=False):
+        axes, most = grid["", titles[model]], here[["total", "measured_bytes"]].astype(float).max(axis=None)
+        unit, letter = (1e9, "GB") if here["total"].max() >= 1e9 else (1e6, "MB")
+        formulas = here.assign(doubtful=False, **{f"{part} ": here[part] / unit for part in colors})
+        parts = {f"{part} ": color for part, color in colors.items()}
+        kinds.stacks(axes, formulas, parts, "name", *colors, "total", order=order, width=0.8)
+        here = here.assign(place=here["way"].map(present.index), peak=here["measured_bytes"].astype(float) / unit)
+        peaks = ("peak", "place", "measured_bytes", "total")
+        kinds.points(axes, here, *peaks, colors=style.INK, marker="D", s=25)
+        axes.set(xlim=(0, 1.1 * most / unit), xlabel=letter)
+        axes.tick_params(axis="y", labelsize=9)
         _capacities(axes, unit)
-    entries = [
-        style.dot(style.PALETTE[COLORS[part]], text.name("memory_part", part), "s")
-        for part in PARTS
-        if rows[part].any()
-    ]
+    entries = style.dots(colors, text, "memory_part", "s")
     marks = [style.dot(style.INK, text("peak"), "D")] if rows["measured_bytes"].notna().any() else []
     style.legend(figure, entries + marks + runs.key(rows, text))
-    labels.settle(figure)
 
 
 def _title(row: pd.Series, text: Texts) -> str:
-    if row["sequence_length"] == row["sequence_length"]:
-        return text("tokens", model=row["model"], batch=int(row["batch_size"]), tokens=int(row["sequence_length"]))
-    return text("samples", model=row["model"], batch=int(row["batch_size"]))
+    known = {"model": row["model"], "batch": int(row["batch_size"])}
+    length = row["sequence_length"]
+    return text("tokens", **known, tokens=int(length)) if length == length else text("samples", **known)
 
 
 def _capacities(axes: Axes, unit: float) -> None:
     """A line at the memory of each card that lies in view, named along it, none closer to another than is read."""
     end, last = axes.get_xlim()[1], 0.0
+    words = {"rotation": 90, "fontsize": 7, "ha": "right", "va": "bottom", "color": style.MUTED}
     for capacity, card in sorted((find(card).memory_gb or 0.0, card) for card in CARDS):
         place = capacity * 1e9 / unit
-        if not last + 0.06 * end < place < end:
-            continue
-        axes.axvline(place, color=style.MUTED, linewidth=1, linestyle=(0, (4, 3)))
-        axes.text(
-            place,
-            0.02,
-            card,
-            rotation=90,
-            fontsize=7,
-            ha="right",
-            va="bottom",
-            color=style.MUTED,
-            transform=axes.get_xaxis_transform(),
-        )
-        last = place
+        if last + 0.06 * end < place < end:
+            axes.axvline(place, **style.LIMIT)
+            axes.text(place, 0.02, card, transform=axes.get_xaxis_transform(), **words)
+            last = place

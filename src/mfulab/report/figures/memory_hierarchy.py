@@ -6,8 +6,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import quantity, significant
-from mfulab.report.drawing import runs, style, ticks
+from mfulab.core.language.quantities import significant
+from mfulab.report.drawing import kinds, runs, style, ticks
 from mfulab.report.frames import Tables, ok, one_each, own, with_machine
 
 TABLES = ("memory", "environment")
@@ -32,21 +32,12 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """A chase's step in the smallest and the largest working set; columns against rows; whose clock the cycles are."""
-    chased = rows[rows["pattern"] == "random"]
-    pattern = "random" if len(chased) else rows["pattern"].iloc[0]
+    pattern = "random" if (rows["pattern"] == "random").any() else rows["pattern"].iloc[0]
     walked = rows[rows["pattern"] == pattern].sort_values("working_set_bytes")
     first, last = walked.iloc[0], walked.iloc[-1]
-    words = [
-        text(
-            "finding",
-            pattern=text(pattern),
-            small=size_of(first["working_set_bytes"]),
-            large=size_of(last["working_set_bytes"]),
-            low=quantity(first["time_per_access_s"], "s"),
-            high=quantity(last["time_per_access_s"], "s"),
-            factor=significant(last["time_per_access_s"] / first["time_per_access_s"]),
-        )
-    ]
+    sizes = {"small": size_of(first["working_set_bytes"]), "large": size_of(last["working_set_bytes"])}
+    factor = last["time_per_access_s"] / first["time_per_access_s"]
+    words = [text("finding", pattern=text(pattern), **sizes, first=first, last=last, factor=factor)]
     table = rows.pivot_table(index="working_set_bytes", columns="pattern", values="time_per_access_s")
     if {"rows", "columns"} <= set(table) and len(both := table.dropna(subset=["rows", "columns"])):
         ratio = both["columns"] / both["rows"]
@@ -67,13 +58,17 @@ def size_of(size: float) -> str:
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """Lines of time over working set on logarithmic axes; a line where each cache ends."""
     axes = figure.subplots()
-    colors = dict(zip(ORDERS, style.PALETTE, strict=False))
-    for place, pattern in enumerate(ORDERS):
-        walked = rows[rows["pattern"] == pattern]
-        if len(walked):
-            marked = {"marker": style.MARKERS[place], "color": colors[pattern], "linewidth": 1.6}
-            [drawn] = axes.plot(walked["working_set_bytes"], walked["time_per_access_s"] * 1e9, **marked)
-            runs.mark(drawn, walked, "working_set_bytes", "time_per_access_s")
+    present = [pattern for pattern in ORDERS if (rows["pattern"] == pattern).any()]
+    colors, markers = (dict(zip(ORDERS, looks, strict=False)) for looks in (style.PALETTE, style.MARKERS))
+    rows = rows.assign(time_ns=1e9 * rows["time_per_access_s"])
+    look: style.Look = {
+        "hue": "pattern",
+        "colors": colors,
+        "shape": "pattern",
+        "markers": markers,
+        "linewidth": 1.6,
+    }
+    kinds.lines(axes, rows, "working_set_bytes", "time_ns", "working_set_bytes", "time_per_access_s", **look)
     sizes = sorted(rows["working_set_bytes"].unique())
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
@@ -82,14 +77,13 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     axes.margins(y=0.16)
     for name, held in _caches(rows).items():
         if sizes[0] < held < sizes[-1]:
-            axes.axvline(held, color=style.MUTED, linewidth=1, linestyle=(0, (4, 3)))
+            axes.axvline(held, **style.LIMIT)
             words = f"{name}\n{size_of(held)}"
             axes.annotate(words, (held, 1), xycoords=("data", "axes fraction"), va="top", ha="right", fontsize=9)
     ticks.decades(axes.yaxis)
     axes.set_title(rows["machine"].iloc[0])
     axes.set(xlabel=text("working_set"), ylabel=text("time"))
-    present = [pattern for pattern in ORDERS if (rows["pattern"] == pattern).any()]
-    entries = [style.dot(colors[name], text(name), style.MARKERS[ORDERS.index(name)]) for name in present]
+    entries = [style.dot(colors[name], text(name), markers[name]) for name in present]
     style.legend(figure, entries + runs.key(rows, text))
 
 

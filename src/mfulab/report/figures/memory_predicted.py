@@ -2,11 +2,11 @@
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent, quantity
-from mfulab.report.drawing import labels, points, runs, style, ticks
+from mfulab.report.drawing import points, style, ticks
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("profile", "environment")
@@ -24,38 +24,19 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The median deviation and the largest."""
-    deviation = 100 * (rows["predicted_memory_bytes"] / rows["memory_bytes"] - 1)
-    worst = rows.loc[deviation.abs().idxmax()]
-    return text(
-        "finding",
-        count=len(rows),
-        median=percent(deviation.abs().median()),
-        model=worst["model"],
-        batch_size=int(worst["batch_size"]),
-        predicted=quantity(worst["predicted_memory_bytes"], "B"),
-        measured=quantity(worst["memory_bytes"], "B"),
-    )
+    deviation = (100 * (rows["predicted_memory_bytes"] / rows["memory_bytes"] - 1)).abs()
+    return text("finding", count=len(rows), median=deviation.median(), worst=rows.loc[deviation.idxmax()])
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine; on the dashed line prediction and measurement agree."""
-    machines = style.machines(rows)
-    grid = style.panels(figure, [""], machines)
-    colors = style.precision_colors(rows["precision"])
-    for machine in machines:
-        axes, here = grid["", machine], rows[rows["machine"] == machine]
-        axes.axline((1, 1), (10, 10), color=style.MUTED, linewidth=1, linestyle=(0, (4, 3)))
-        points.scatter(axes, here, *PLACE, colors)
+
+    def finish(axes: Axes, here: pd.DataFrame) -> list[tuple[float, float]]:
         low, high = here[list(PLACE)].min(axis=None) / 2, here[list(PLACE)].max(axis=None) * 3
-        axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), xlabel=text("predicted"))
+        axes.axline((1, 1), (10, 10), **style.LIMIT)
+        axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high))
         ticks.decades(axes.xaxis)
         ticks.decades(axes.yaxis)
-    grid["", machines[0]].set_ylabel(text("measured_peak"))
-    entries = [style.dot(color, text.name("precision", name)) for name, color in colors.items()]
-    style.legend(figure, entries + runs.key(rows, text) + style.dot_size(rows["batch_size"], text))
-    labels.settle(figure)
-    for machine in machines:
-        axes, here = grid["", machine], rows[rows["machine"] == machine]
-        low, high = axes.get_xlim()
-        diagonal = np.geomspace(low, high, 80)
-        points.name_highest(axes, here, *PLACE, list(zip(diagonal, diagonal, strict=True)))
+        return [(each, each) for each in np.geomspace(low, high, 80)]
+
+    points.draw(rows, figure, text, PLACE, (text("predicted"), text("measured_peak")), finish)

@@ -4,7 +4,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent
 from mfulab.report.drawing import curves
 from mfulab.report.frames import Tables, ok, with_machine
 
@@ -22,16 +21,9 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The series whose MFU rises most from its smallest to its largest batch."""
     first, last = curves.ends(rows)
     best = (last["mfu_percent"] - first["mfu_percent"]).abs().idxmax()
-    same = first.loc[best, "mfu_percent"] == last.loc[best, "mfu_percent"]
-    return text(
-        "finding_same" if same else "finding",
-        run=curves.named(last.loc[best], text),
-        count=len(last),
-        low=percent(first.loc[best, "mfu_percent"]),
-        high=percent(last.loc[best, "mfu_percent"]),
-        small=int(first.loc[best, "batch_size"]),
-        large=int(last.loc[best, "batch_size"]),
-    )
+    small, large = first.loc[best], last.loc[best]
+    key = "finding_same" if small["mfu_percent"] == large["mfu_percent"] else "finding"
+    return text(key, run=curves.named(large, text), small=small, large=large, count=len(last))
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

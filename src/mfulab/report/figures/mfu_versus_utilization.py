@@ -2,12 +2,13 @@
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent
 from mfulab.report import frames, trust
-from mfulab.report.drawing import labels, points, runs, style, ticks
+from mfulab.report.drawing import points, style, ticks
 from mfulab.report.frames import Tables, ok, own, with_machine, with_traces
 from mfulab.tables import remedies
 from mfulab.tables.beside_ceiling import ABOVE_PEAK
@@ -30,28 +31,17 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     above = int((rows["mfu_percent"] > ABOVE_PEAK).sum())
     rows = _sound(rows)
     busy = rows[rows["utilization_percent"] >= BUSY]
-    best = rows.loc[rows["mfu_percent"].idxmax()]
-    if busy.empty:
-        return text(
-            "finding_none",
-            busiest=percent(rows["utilization_percent"].max()),
-            high=percent(best["mfu_percent"]),
-            high_run=_named(best, text),
-        )
-    worst, best = (busy.loc[busy["mfu_percent"].agg(which)] for which in ("idxmin", "idxmax"))
+    here = rows if busy.empty else busy
+    worst, best = (here.loc[here["mfu_percent"].agg(which)] for which in ("idxmin", "idxmax"))
     low, high = percent(worst["mfu_percent"]), percent(best["mfu_percent"])
-    words = text(
-        "finding_one" if len(busy) == 1 else "finding_same" if low == high else "finding",
-        count=len(busy),
-        total=len(rows),
-        low=low,
-        low_run=_named(worst, text),
-        high=high,
-        high_run=_named(best, text),
-    )
+    values = {"low": low, "low_run": _named(worst, text), "high": high, "high_run": _named(best, text)}
+    if busy.empty:
+        return text("finding_none", busiest=rows["utilization_percent"].max(), **values)
+    key = "finding_one" if len(busy) == 1 else "finding_same" if low == high else "finding"
+    words = [text(key, count=len(busy), total=len(rows), **values)]
     if because := _because(worst, text):
-        words += " " + text("because" if low != high else "because_one", because=because)
-    return f"{words} {text('doubtful', count=above)}" if above else words
+        words.append(text("because" if low != high else "because_one", because=because))
+    return " ".join([*words, *([text("doubtful", count=above)] if above else [])])
 
 
 def _sound(rows: pd.DataFrame) -> pd.DataFrame:
@@ -72,48 +62,32 @@ def _because(row: pd.Series, text: Texts) -> str:
 
 
 def _named(row: pd.Series, text: Texts) -> str:
-    mode = text.name("mode", row["mode"])
-    if row["batch_size"] != row["batch_size"]:  # a trace does not tell it
-        return text("run_of_trace", model=row["model"], mode=mode)
-    precision = text.name("precision", row["precision"])
-    return text("run", model=row["model"], mode=mode, precision=precision, batch_size=int(row["batch_size"]))
+    return text("run" if row["batch_size"] == row["batch_size"] else "run_of_trace", row=row)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """One panel a machine; colour is the precision, shape the mode, size the batch."""
-    machines = style.machines(rows)
-    grid = style.panels(figure, [""], machines, sharex=True, sharey=True)
-    colors = style.precision_colors(rows["precision"])
     modes = style.modes(rows, text)
     shapes = dict(zip(modes, style.MARKERS, strict=False))
     top = max(105.0, 1.05 * rows["mfu_percent"].max())
     # Most runs read nearly 100 % busy: a logarithmic axis tells their MFU apart, and the other begins where they do.
     low, left = rows["mfu_percent"].min(), max(0.0, 10 * (rows["utilization_percent"].min() // 10) - 10)
-    is_wide = 0 < low < top / WIDE
-    named = _named_rows(rows)
-    for machine in machines:
-        axes, here = grid["", machine], rows[rows["machine"] == machine]
+
+    def finish(axes: Axes, here: pd.DataFrame) -> list[tuple[float, float]]:
         same = np.linspace(max(left, 0.1), 108, 60)
-        axes.plot(same, same, color=style.MUTED, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
-        points.scatter(axes, here, *PLACE, colors, shapes)
-        axes.set(xlim=(left, 108), xlabel=text("utilization"))
-        if not is_wide:
-            axes.set_ylim(0, top)
-        else:
-            axes.set(yscale="log", ylim=(low / 2, 1.6 * top))
+        axes.plot(same, same, zorder=1, **style.LIMIT)
+        if 0 < low < top / WIDE:
+            axes.set(yscale="log", ylim=(low / 2, 1.6 * top), xlim=(left, 108))
             ticks.decades(axes.yaxis)
-    grid["", machines[0]].set_ylabel(text("mfu"))
-    entries = [style.dot(colors[name], text.name("precision", name)) for name in colors]
-    entries += [style.dot(style.MUTED, word, shapes[mode]) for mode, word in modes.items()]
-    entries += [style.line(style.MUTED, text("diagonal"), (0, (4, 3)))]
-    entries += runs.key(rows, text)
-    style.legend(figure, entries + style.dot_size(rows["batch_size"], text))
-    labels.settle(figure)
-    for machine in machines:
-        here = rows[rows["machine"] == machine]
+        else:
+            axes.set(ylim=(0, top), xlim=(left, 108))
         # Of the diagonal and of what stands above it.
-        lines = [(share, share * above) for share in np.arange(max(left, 1), 108, 2) for above in (1, 1.06)]
-        points.name_highest(grid["", machine], here, *PLACE, lines, named)
+        return [(share, share * above) for share in np.arange(max(left, 1), 108, 2) for above in (1, 1.06)]
+
+    entries = [style.dot(style.MUTED, word, shapes[mode]) for mode, word in modes.items()]
+    entries += [style.line(style.MUTED, text("diagonal"), (4, 3))]
+    words = (text("utilization"), text("mfu"))
+    points.draw(rows, figure, text, PLACE, words, finish, shapes, entries, _named_rows(rows), sharex=True, sharey=True)
 
 
 def _named_rows(rows: pd.DataFrame) -> list[object]:

@@ -1,18 +1,22 @@
 """Number formats: how their bits are spent, and what sums lose in them by the way they are added."""
 
+from collections.abc import Sequence
+
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import significant
-from mfulab.report.drawing import runs, style, ticks
+from mfulab.report.drawing import kinds, style, ticks
 from mfulab.report.frames import Tables, ok
 
 TABLES = ("formats",)
 TOPIC = "precision"
 ORDER = 3
 PARTS = ("sign", "exponent_bits", "mantissa_bits")
+BITS = dict(zip(PARTS, (style.PALETTE[7], style.PALETTE[6], style.PALETTE[5]), strict=True))
 RUNGS = ("naive_sum_error", "pairwise_sum_error", "kahan_sum_error")
 
 
@@ -26,52 +30,35 @@ def rows(tables: Tables) -> pd.DataFrame:
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """Gain of Kahan's sum in the format in which the plain one loses most."""
     summed = rows.dropna(subset=["naive_sum_error", "kahan_sum_error"])
-    widest, narrowest = rows.iloc[-1], rows.iloc[0]
-    if summed.empty:
-        return text(
-            "finding_bits" if narrowest["bits"] < widest["bits"] else "finding_one",
-            low=narrowest["precision"],
-            few=int(narrowest["bits"]),
-            high=widest["precision"],
-            many=int(widest["bits"]),
-        )
-    worst = summed.loc[summed["naive_sum_error"].idxmax()]
-    return text(
-        "finding",
-        precision=text.name("precision", worst["precision"]),
-        count=int(worst["sum_length"]),
-        naive=significant(worst["naive_sum_error"], 2),
-        kahan=significant(worst["kahan_sum_error"], 2),
-    )
+    if len(summed):
+        return text("finding", worst=summed.loc[summed["naive_sum_error"].idxmax()])
+    low, high = rows.iloc[0], rows.iloc[-1]
+    return text("finding_bits" if low["bits"] < high["bits"] else "finding_one", low=low, high=high)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """Left the bits as stacked bars; right relative errors of three ways to add, exact sums at the left edge."""
-    bits, errors = figure.subplots(1, 2, sharey=True, width_ratios=[1, 1.4])
-    names = [text.name("precision", precision) for precision in rows["precision"]]
-    base = pd.Series(0.0, index=rows.index)
-    for part, color in zip(PARTS, (style.PALETTE[7], style.PALETTE[6], style.PALETTE[5]), strict=True):
-        runs.mark(bits.barh(names, rows[part], left=base, color=color, height=0.6), rows, part)
-        base += rows[part]
-    bits.set_xlabel(text("bits"))
-    bits.set_xlim(0, base.max() * 1.05)
-    edge = ticks.zero_at_left(errors, rows[list(RUNGS)].to_numpy(dtype=float).ravel())
-    for rung, color, marker in zip(RUNGS, style.PALETTE, style.MARKERS, strict=False):
-        known = rows[rows[rung].notna()]
-        heights = [names.index(text.name("precision", precision)) for precision in known["precision"]]
-        places = known[rung].clip(lower=edge)
-        look = {"markersize": 9, "alpha": 0.85, "clip_on": False, "zorder": 3}
-        runs.mark(errors.plot(places, heights, marker, color=color, **look)[0], known, rung)
-    errors.xaxis.set_minor_formatter(NullFormatter())
-    errors.set_xlabel(text("error"))
-    for axes in (bits, errors):
-        axes.grid(axis="y", visible=False)
-    entries = [
-        style.dot(color, text(part), "s")
-        for part, color in zip(PARTS, (style.PALETTE[7], style.PALETTE[6], style.PALETTE[5]), strict=True)
-    ]
-    entries += [
-        style.dot(color, text(rung), marker)
-        for rung, color, marker in zip(RUNGS, style.PALETTE, style.MARKERS, strict=False)
-    ]
-    style.legend(figure, entries)
+    bits, errors = figure.subplots(1, 2, width_ratios=[1, 1.4])
+    rows = rows.iloc[::-1].assign(name=[text.name("precision", precision) for precision in rows["precision"][::-1]])
+    kinds.stacks(bits, rows, BITS, "name", width=0.6)
+    bits.set(xlabel=text("bits"), xlim=(0, 1.05 * rows[list(PARTS)].sum(axis=1).max()))
+    marks = sums(errors, rows.iloc[::-1], RUNGS, 0.0, text)
+    errors.set_yticklabels([])
+    style.legend(figure, style.dots(BITS, text, marker="s") + marks)
+
+
+def sums(axes: Axes, rows: pd.DataFrame, ways: Sequence[str], apart: float, text: Texts) -> list[Line2D]:
+    """Relative errors of sums, a line a format and a mark a way to add, exact ones at the left edge; the legend."""
+    names = {precision: text.name("precision", precision) for precision in rows["precision"]}
+    edge = ticks.zero_at_left(axes, rows[list(ways)].to_numpy(dtype=float).ravel())
+    colors, markers = (dict(zip(ways, looks, strict=False)) for looks in (style.PALETTE, style.MARKERS))
+    each = rows.melt([*rows.columns.drop([*ways])], [*ways], "way", "error")
+    look: style.Look = {"hue": "way", "hues": ways, "apart": apart}
+    each["place"] = kinds.lanes(axes, each, "precision", list(names), list(names.values()), **look)
+    each = each.assign(shown=each["error"].clip(lower=edge))
+    look = {"hue": "way", "colors": colors, "shape": "way", "markers": markers, "s": 81, "alpha": 0.85}
+    kinds.points(axes, each, "shown", "place", "error", clip_on=False, **look)
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.grid(axis="y", visible=False)
+    axes.set_xlabel(text("error"))
+    return [style.dot(colors[way], text(way), markers[way]) for way in ways]

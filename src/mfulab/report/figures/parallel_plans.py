@@ -6,9 +6,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent, quantity
+from mfulab.core.language.quantities import quantity
 from mfulab.flops.parallel import MICRO_BATCHES
-from mfulab.report.drawing import labels, runs, style
+from mfulab.report.drawing import kinds, style
 from mfulab.report.frames import Tables, ok
 
 TABLES = ("flops",)
@@ -36,15 +36,11 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     most = planned[planned["devices"] == planned["devices"].max()]
     best = most.sort_values(["memory_bytes", "sent_bytes"]).iloc[0]
     whole = rows[rows["method"] == WHOLE]
-    values = {"model": best["model"], "devices": int(best["devices"]), "method": text.name("method", best["method"])}
-    sizes = {name: quantity(best[f"{name}_bytes"], "B") for name in ("memory", "sent")}
     flops = "? FLOP" if pd.isna(best["flops"]) else quantity(best["flops"], "FLOP")
-    said = [text("finding", **values, **sizes, whole=quantity(whole["memory_bytes"].max(), "B"), flops=flops)]
+    said = [text("finding", best=best, whole=whole["memory_bytes"].max(), flops=flops)]
     said += [text("fits", sent=quantity(each, "B")) for each in most.loc[most["method"] == WHOLE, "sent_bytes"]]
     waiting = planned[planned["bubble_percent"].notna()].sort_values("devices")
-    for _, one in waiting.tail(1).iterrows():
-        share = percent(one["bubble_percent"])
-        said.append(text("bubble", devices=int(one["devices"]), bubble=share, micro=MICRO_BATCHES))
+    said += [text("bubble", row=row, micro=MICRO_BATCHES) for _, row in waiting.tail(1).iterrows()]
     for method, parts in zip(SPLIT, PARTS, strict=True):
         without = rows[(rows["method"] == method) & rows["memory_bytes"].isna()]
         if len(without):
@@ -59,20 +55,15 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """Two panels over the number of devices, a line a way, as far as there is such a plan."""
     columns = {"memory_bytes": text("memory"), "sent_bytes": text("sent")}
     grid = style.panels(figure, [""], list(columns.values()))
-    rows = rows.dropna(subset=["memory_bytes"])
-    colors, dashes = style.colors(rows["method"]), style.dashes(rows["method"].unique())
+    rows = rows.dropna(subset=["memory_bytes"]).sort_values("devices", kind="stable")
+    colors, dashes = style.colors(rows["method"]), style.dashes(rows["method"])
     counts = sorted(set(rows["devices"]))
+    rows = rows.assign(place=rows["devices"].map(counts.index), run=rows["method"])
+    look: style.Look = {"hue": "method", "colors": colors, "dash": "method", "dashes": dashes, "s": 25}
     for column, title in columns.items():
         axes = grid["", title]
-        for method, here in rows.groupby("method", sort=False):
-            places = [counts.index(each) for each in here["devices"]]
-            line = dashes[method]
-            under = 2 if line == "-" else 3  # equal lines show through one another's gaps
-            look = {"color": colors[method], "linestyle": line, "marker": "o", "markersize": 5, "zorder": under}
-            runs.mark(axes.plot(places, here[column], **look)[0], here.assign(run=method), "devices", column)
+        kinds.lines(axes, rows, "place", column, "devices", column, **look)
         axes.set_yscale("log")
         axes.set_xticks(range(len(counts)), [str(each) for each in counts])
-        axes.set_xlabel(text("devices"))
-    grid["", columns["memory_bytes"]].set_ylabel(text("bytes"))
+    style.label(figure, text("devices"), text("bytes"))
     style.legend(figure, [style.line(colors[each], text.name("method", each), dashes[each]) for each in colors])
-    labels.settle(figure)

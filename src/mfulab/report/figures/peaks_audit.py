@@ -4,7 +4,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.report.drawing import runs, style
+from mfulab.report.drawing import kinds, style
 from mfulab.report.frames import Tables, ok
 
 TABLES = ("peaks",)
@@ -32,41 +32,21 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     given = rows[rows["theirs"].notna()]
     if given.empty:
         return text("none", count=len(rows))
-    words = text(
-        "finding",
-        agreed=int((given["verdict"] == "agreed").sum()),
-        count=len(given),
-        libraries=given["library"].nunique(),
-        missing=int((rows["precision"].fillna("") == "").sum()),
-    )
+    counts = {"agreed": int((given["verdict"] == "agreed").sum()), "libraries": given["library"].nunique()}
+    missing = int((rows["precision"].fillna("") == "").sum())
+    words = text("finding", **counts, count=len(given), missing=missing)
     wrong = given[(given["verdict"] != "agreed") & (given["ratio"] > 1) & (given["precision"].isin(["bf16", "fp16"]))]
-    if wrong.empty:
-        return words
-    worst = wrong.loc[wrong["ratio"].idxmax()]
-    return f"{words} " + text(
-        "worst",
-        library=worst["library"],
-        device=worst["device"],
-        precision=text.name("precision", worst["precision"]),
-        theirs=worst["theirs"],
-        ours=worst["ours"],
-    )
+    return words if wrong.empty else f"{words} {text('worst', worst=wrong.loc[wrong['ratio'].idxmax()])}"
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """Stacked bars of counts; a device that a library does not know counts once."""
-    libraries = list(dict.fromkeys(rows["library"]))[::-1]
-    style.fit(figure, len(libraries))
+    counts = rows.groupby(["library", "verdict"], sort=False).size().unstack(fill_value=0)
+    style.fit(figure, len(counts))
     axes = figure.subplots()
-    counts = rows.groupby(["library", "verdict"]).size().unstack(fill_value=0).reindex(libraries)
-    shown = [verdict for verdict in VERDICTS if verdict in counts]
-    left = pd.Series(0.0, index=libraries)
-    looks = dict(zip(VERDICTS, (style.PALETTE[2], *style.PALETTE[:2], *style.PALETTE[3:7], style.GRID), strict=True))
-    for verdict in shown:
-        bars = axes.barh(libraries, counts[verdict], left=left, color=looks[verdict], height=0.6)
-        runs.mark(bars, counts.assign(run=libraries, doubtful=False), verdict)
-        left += counts[verdict]
-    axes.set_xlabel(text("answers"))
-    axes.grid(axis="y", visible=False)
-    axes.set_xlim(0, 1.03 * left.max())
-    style.legend(figure, [style.dot(looks[verdict], text.name("peak_verdict", verdict), "s") for verdict in shown])
+    looks = (style.PALETTE[2], *style.PALETTE[:2], *style.PALETTE[3:7], style.GRID)
+    colors = {verdict: color for verdict, color in zip(VERDICTS, looks, strict=True) if verdict in counts}
+    counts = counts.assign(library=counts.index, run=counts.index, doubtful=False)
+    kinds.stacks(axes, counts, colors, "library", width=0.6)
+    axes.set(xlabel=text("answers"), xlim=(0, 1.03 * counts[[*colors]].sum(axis=1).max()))
+    style.legend(figure, style.dots(colors, text, "peak_verdict", "s"))

@@ -4,9 +4,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent
 from mfulab.report import trust
-from mfulab.report.drawing import labels, runs, style
+from mfulab.report.drawing import kinds, runs, style
 from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
 
 TABLES = ("profile", "environment")
@@ -25,62 +24,45 @@ def rows(tables: Tables) -> pd.DataFrame:
     the times do not meet.
     """
     found = with_machine(tables, alone(ok(tables["profile"], "time_s")))
-    whole = one_each(found[found["pruning"] == "none"], ALIKE)[[*ALIKE, "executed_flops", *trust.INTERVAL]]
+    whole = one_each(found[found["pruning"] == "none"], ALIKE)
     pruned = one_each(found[found["pruning"].isin(WAYS)], [*ALIKE, "pruning", "pruned_share"])
-    pruned = pruned.merge(whole, on=ALIKE, suffixes=("", "_whole"))
+    pruned = trust.against(pruned, whole, ALIKE, "_whole", "executed_flops")
     left, executed = 100 * (1 - pruned["pruned_share"]), pruned["executed_flops"] / pruned["executed_flops_whole"]
     return pruned.assign(
         relative=100 * pruned["time_s"] / pruned["time_s_whole"],
         left=left,
         executed=100 * executed,
         nominal=left.where(pruned["pruning"] != "structured", 100 * executed),  # a smaller model is counted as it is
-        apart=trust.apart(pruned, suffix="_whole"),
     )
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """For each way, its most pruned and then fastest case: time, weights that are left, and FLOPs by both counts."""
+    order = rows.sort_values(["pruned_share", "apart", "relative"], ascending=[False, False, True])
+    order = order.drop_duplicates("pruning").sort_values("pruning", key=lambda way: way.map(WAYS.index))
     said = []
-    for way in WAYS:
-        one = rows[rows["pruning"] == way]
-        if one.empty:
-            continue
-        order = ["pruned_share", "apart", "relative"]
-        best = one.sort_values(order, ascending=[False, False, True]).iloc[0]
-        values = {"model": best["model"], "batch": int(best["batch_size"]), "pruned": percent(100 - best["left"])}
-        times = {"time": percent(best["relative"]), "left": percent(best["left"])}
-        key = "finding" if best["apart"] else "finding_alike"
-        said.append(text(key, way=text.name("pruning", way), **values, **times))
-        if pd.notna(best["executed"]):
-            said.append(text("executed", nominal=percent(best["nominal"]), executed=percent(best["executed"])))
+    for _, best in order.iterrows():
+        said.append(text("finding" if best["apart"] else "finding_alike", best=best, pruned=100 - best["left"]))
+        said += [text("executed", best=best)] if pd.notna(best["executed"]) else []
     return " ".join(said)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine and batch size: time over the pruned share, and the line on which weights left decide it."""
     machines = style.machines(rows, 2)
-    shown = rows[rows["machine"].isin(machines)]
-    batches = sorted(shown["batch_size"].unique())[:MOST]
-    names = {batch: text("batch", batch=int(batch)) for batch in batches}
-    grid = style.panels(figure, machines, list(names.values()), sharey=True)
-    ways = [way for way in WAYS if (shown["pruning"] == way).any()]
-    for machine in machines:
-        for batch, name in names.items():
-            axes = grid[machine, name]
-            here = shown[(shown["machine"] == machine) & (shown["batch_size"] == batch)]
-            axes.plot([0, 100], [100, 0], linestyle="--", color=style.MUTED, linewidth=1)
-            for way in ways:
-                one = here[here["pruning"] == way].sort_values("pruned_share")
-                axes.plot(100 - one["left"], one["relative"], color=COLORS[way])
-                for apart, some in one.groupby("apart"):
-                    look = {"color": COLORS[way], "alpha": None if apart else style.PALE}
-                    [drawn] = axes.plot(100 - some["left"], some["relative"], "o", **look)
-                    runs.mark(drawn, some, "pruned_share", "relative", "time_s")
-            axes.set_xlim(0, 100)
-            axes.set_ylim(0, 1.1 * max(100, shown["relative"].max()))
-            axes.set_xlabel(text("pruned"))
-        grid[machine, names[batches[0]]].set_ylabel(text("time"))
-    keys = [style.dot(COLORS[way], text.name("pruning", way)) for way in ways]
-    keys += style.within(~shown["apart"], text) + runs.key(shown, text)
-    style.legend(figure, [*keys, style.line(style.MUTED, text("left"), linestyle="--")])
-    labels.settle(figure)
+    shown = rows[rows["machine"].isin(machines)].sort_values("pruned_share")
+    shown = shown.assign(pruned_percent=100 - shown["left"])
+    batches = {batch: text("batch", batch=int(batch)) for batch in sorted(shown["batch_size"].unique())[:MOST]}
+    grid = style.panels(figure, machines, list(batches.values()), sharey=True)
+    colors = {way: color for way, color in COLORS.items() if (shown["pruning"] == way).any()}
+    for (machine, name), axes in grid.items():
+        here = shown[(shown["machine"] == machine) & (shown["batch_size"].map(batches) == name)]
+        axes.plot([0, 100], [100, 0], linestyle="--", color=style.MUTED, linewidth=1)
+        told = ("pruned_share", "relative", "time_s")
+        pale = here["apart"].map({True: 1.0, False: style.PALE}).tolist()
+        kinds.lines(axes, here, "pruned_percent", "relative", *told, hue="pruning", colors=colors, alpha=pale)
+        axes.set(xlim=(0, 100), ylim=(0, 1.1 * max(100, shown["relative"].max())))
+        axes.set_xlabel(text("pruned"))
+    style.label(figure, y=text("time"))
+    keys = style.dots(colors, text, "pruning") + style.within(~shown["apart"], text) + runs.key(shown, text)
+    style.legend(figure, [*keys, style.line(style.MUTED, text("left"), (4, 2))])

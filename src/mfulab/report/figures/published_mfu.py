@@ -5,8 +5,7 @@ from matplotlib.figure import Figure
 
 from mfulab.core.formats import FORMATS
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent
-from mfulab.report.drawing import runs, style
+from mfulab.report.drawing import kinds, runs, style
 from mfulab.report.frames import Tables, ok
 
 TABLES = ("published", "profile")
@@ -65,65 +64,39 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The widest fall from few to many devices of one kind, and how many runs exceed the 16-bit peak."""
     public = rows[rows["family"] != OWN]
     above = int((public["mfu_bf16_percent"] > FULL).sum())
-    falls = []
-    for (model, accelerator), group in public.groupby(["model", "accelerator"], sort=False):
-        best = group.groupby("accelerators")["mfu_bf16_percent"].max()
-        if len(best) > 1:
-            falls.append((best.index[-1] / best.index[0], model, accelerator, best.index[0], best.index[-1], best))
     words = text("above" if above else "none_above", above=above, count=len(public))
-    if not falls:
+    best = public.groupby(["model", "accelerator", "accelerators"])["mfu_bf16_percent"].max().reset_index()
+    ends = [best.groupby(["model", "accelerator"], as_index=False).nth(place) for place in (0, -1)]
+    falls = ends[0].merge(ends[1], on=["model", "accelerator"], suffixes=("_few", "_many"))
+    falls = falls[falls["accelerators_few"] < falls["accelerators_many"]]
+    if falls.empty:
         return words
-    _, model, accelerator, few, many, best = max(falls, key=lambda fall: (fall[0], str(fall[1:3])))
-    return (
-        text(
-            "finding",
-            model=model,
-            accelerator=accelerator,
-            few=int(few),
-            many=int(many),
-            high=percent(best.iloc[0]),
-            low=percent(best.iloc[-1]),
-        )
-        + " "
-        + words
-    )
+    falls = falls.assign(ratio=falls["mfu_bf16_percent_many"] / falls["mfu_bf16_percent_few"])
+    return f"{text('finding', **falls.sort_values(['ratio', 'model', 'accelerator']).iloc[-1])} {words}"
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A point a run; the dashed line is the 16-bit peak, above which matmuls ran in a faster format."""
-    models = list(dict.fromkeys(rows["model"]))
-    families = [
-        family for family in dict.fromkeys([*FAMILIES.values(), *rows["family"]]) if family in set(rows["family"])
-    ]
-    public = [family for family in families if family != OWN]
-    looks = {
-        family: (style.PALETTE[place % len(style.PALETTE)], style.MARKERS[place % len(style.MARKERS)])
-        for place, family in enumerate(public)
-    }
+    models, present = list(dict.fromkeys(rows["model"])), set(rows["family"])
+    public = [name for name in dict.fromkeys([*FAMILIES.values(), *rows["family"]]) if name in present - {OWN}]
+    colors = {name: style.PALETTE[place % len(style.PALETTE)] for place, name in enumerate(public)} | {OWN: style.INK}
+    markers = {name: style.MARKERS[place % 7] for place, name in enumerate(public)} | {OWN: "*"}
     top = 1.06 * max(FULL, rows["mfu_bf16_percent"].max())
+    look: style.Look = {"hue": "family", "colors": colors, "shape": "family", "markers": markers, "alpha": 0.75}
     for (_, model), axes in style.panels(figure, [""], models, sharey=True).items():
         here = rows[rows["model"] == model]
-        axes.axhline(FULL, color=style.MUTED, linewidth=1, linestyle=(0, (4, 3)))
-        for family, (color, marker) in looks.items():
-            of = here[here["family"] == family]
-            place = of["accelerators"], of["mfu_bf16_percent"]
-            drawn = axes.scatter(*place, s=46, color=color, marker=marker, alpha=0.75, lw=0)
-            runs.mark(drawn, of, "accelerators", "mfu_bf16_percent")
-        mine = here[here["family"] == OWN]
-        place = mine["accelerators"], mine["mfu_bf16_percent"]
-        drawn = axes.scatter(*place, s=190, marker="*", color=style.INK, zorder=4, linewidth=0)
-        runs.mark(drawn, mine, "accelerators", "mfu_bf16_percent")
+        axes.axhline(FULL, **style.LIMIT)
+        sizes = here["family"].eq(OWN).map({True: 190, False: 46})
+        kinds.points(axes, here, "accelerators", "mfu_bf16_percent", s=sizes, **look)
         axes.set_xscale("log", base=2)
         counts = sorted(set(here["accelerators"].astype(int)))
         shown = counts if len(counts) <= 4 else [counts[0], counts[len(counts) // 2], counts[-1]]
         axes.set_xticks(shown, [f"{count:,}" for count in shown])
         axes.minorticks_off()
-        axes.set_xlabel(text("accelerators"))
         axes.set_ylim(0, top)
-    figure.axes[0].set_ylabel(text("mfu_of_16_bits"))
-    entries = [style.dot(color, family, marker) for family, (color, marker) in looks.items()]
-    if OWN in families:
-        entries.append(style.dot(style.INK, text("you_are_here"), "*"))
+    style.label(figure, text("accelerators"), text("mfu_of_16_bits"))
+    entries = [style.dot(colors[family], family, markers[family]) for family in public]
+    entries += [style.dot(style.INK, text("you_are_here"), "*")] if OWN in present else []
     style.legend(figure, entries + runs.key(rows, text))
     disclaim(figure, text)
 

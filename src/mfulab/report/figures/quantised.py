@@ -1,13 +1,12 @@
 """Speed of quantised models against the same step before, with the bytes of their weights and their error."""
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent, quantity, significant
+from mfulab.core.language.quantities import quantity, significant
 from mfulab.report import trust
-from mfulab.report.drawing import labels, runs, style
+from mfulab.report.drawing import kinds, runs, style
 from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
 
 TABLES = ("profile", "environment")
@@ -23,93 +22,79 @@ def rows(tables: Tables) -> pd.DataFrame:
     `apart` is true where their intervals do not meet.
     """
     found = with_machine(tables, alone(ok(tables["profile"], "samples_per_s", "time_s")))
-    found = found.assign(sequence_length=found["sequence_length"].fillna(0))
     before = one_each(found[found["execution"] == "eager"], ALIKE)
     fewer = found[~found["quantisation"].isin(["", "none"]) & found["weight_bytes"].notna()]
     fewer = one_each(fewer, [*ALIKE, "quantisation"])
-    base = before[[*ALIKE, "samples_per_s", "mbu_percent", *trust.INTERVAL]]
-    fewer = fewer.merge(base, on=ALIKE, suffixes=("", "_before"))
+    fewer = trust.against(fewer, before, ALIKE, "_before", "samples_per_s", "mbu_percent")
     # MBU is bytes ÷ time: with the ratio of both its bytes before follow, without a count of their own.
     moved = fewer["mbu_percent_before"] * fewer["time_s_before"] / (fewer["mbu_percent"] * fewer["time_s"])
     return fewer.assign(
         relative=100 * fewer["samples_per_s"] / fewer["samples_per_s_before"],
         size=(1 / moved).where(fewer["mode"] != "decoding"),  # a decoding step reads its cache beside them
         error=100 * fewer["output_error"],
-        apart=trust.apart(fewer, suffix="_before"),
     ).assign(size=lambda each: each.groupby(["machine", "model", "precision", "quantisation"])["size"].transform("max"))
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The fastest and the slowest scheme beyond the intervals, the bandwidth of decoding, and the largest error."""
+
     beyond = rows[rows["apart"]]
     faster, slower = beyond[beyond["relative"] > 100], beyond[beyond["relative"] < 100]
     best = rows.loc[(rows if faster.empty else faster)["relative"].idxmax()]
-    values = {"model": best["model"], **_case(best, text), "error": percent(best["error"])}
-    size = "?" if pd.isna(best["size"]) else significant(best["size"])
-    key = "finding_slower" if faster.empty else "finding"
-    said = [text(key, **values, size=size, factor=significant(best["relative"] / 100))]
+    said = [text("finding_slower" if faster.empty else "finding", **_case(best, text))]
     if not slower.empty and slower["relative"].min() < best["relative"]:
-        worst = slower.loc[slower["relative"].idxmin()]
-        said.append(text("slowest", **_case(worst, text), factor=significant(worst["relative"] / 100)))
+        said.append(text("slowest", **_case(slower.loc[slower["relative"].idxmin()], text)))
     if len(beyond) < len(rows):
         said.append(text("overlaps", count=len(rows) - len(beyond), total=len(rows)))
     ratio = rows["mbu_percent_before"] / rows["mbu_percent"]
     decoded = rows[(rows["mode"] == "decoding") & ratio.notna() & trust.apart(rows, suffix="_before", ratio=ratio)]
     if not decoded.empty:
-        one = decoded.loc[decoded["relative"].idxmax()]
-        shares = {"before": percent(one["mbu_percent_before"]), "after": percent(one["mbu_percent"])}
-        said.append(text("bandwidth", scheme=_case(one, text)["scheme"], **shares))
+        said.append(text("bandwidth", **_case(decoded.loc[decoded["relative"].idxmax()], text)))
     if rows["quantisation"].nunique() > 1:
-        off = rows.loc[rows["error"].idxmax()]
-        said.append(text("error", scheme=_case(off, text)["scheme"], error=percent(off["error"])))
+        said.append(text("error", **_case(rows.loc[rows["error"].idxmax()], text)))
     return " ".join(said)
 
 
 def _case(row: pd.Series, text: Texts) -> dict[str, object]:
+    """Values of a row for sentences and titles."""
     names = {kind: text.name(kind, row[kind]) for kind in ("quantisation", "precision")}
-    return {"scheme": text("of", **names), "mode": text.name("mode", row["mode"]), "batch": int(row["batch_size"])}
+    size = "?" if pd.isna(row["size"]) else significant(row["size"])
+    values = {"scheme": text("of", **names), "mode": text.name("mode", row["mode"]), "batch": int(row["batch_size"])}
+    return {**values, "row": row, "factor": row["relative"] / 100, "size": size}
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine and case, a bar a scheme."""
     machines = style.machines(rows, 2)
     shown = rows[rows["machine"].isin(machines)]
+    schemes = [name for name in ORDER_OF_SCHEMES if (shown["quantisation"] == name).any()]
+    shares = shown[["relative", "mbu_percent"]].to_numpy()
     shown = shown.assign(
-        case=[text("case", model=row["model"], **_case(row, text)) for _, row in shown.iterrows()],
-        place=shown["quantisation"].map(lambda name: -ORDER_OF_SCHEMES.index(name)),
+        case=[text("case", **_case(row, text)) for _, row in shown.iterrows()],
+        words=[", ".join(text("share_of", share=each) for each in both if each == each) for both in shares],
+        named=shown["quantisation"].map({name: _name(name, shown, text) for name in schemes}),
     )
+    order = list(dict.fromkeys(shown.sort_values("quantisation", key=lambda c: c.map(schemes.index))["named"]))
     cases = list(dict.fromkeys(shown["case"]))[:MOST]
     grid = style.panels(figure, machines, cases, sharey=True, sharex=True)
-    figure.set_figheight(1.8 + 2.6 * len(machines))
-    style.arrange(figure)
-    names = shown.drop_duplicates("quantisation").set_index("place")
+    style.resize(figure, 1.8 + 2.6 * len(machines))
     for (machine, case), axes in grid.items():
-        _bars(axes, shown[(shown["machine"] == machine) & (shown["case"] == case)], text)
-        axes.set_yticks(list(names.index), [_name(row, shown, text) for _, row in names.iterrows()], fontsize=9)
+        here = shown[(shown["machine"] == machine) & (shown["case"] == case)]
+        axes.axvline(100, **style.LIMIT)
+        told = ("relative", "time_s", "mbu_percent")
+        look: style.Look = {"order": order, "words": "words", "fontsize": 8, "width": 0.6}
+        kinds.bars(axes, here, "relative", "named", *told, pale="apart", **look)
+        axes.tick_params(axis="y", labelsize=9)
         axes.set_xlim(0, 1.9 * max(100, shown["relative"].max()))
         if machine == machines[-1] and case == cases[len(cases) // 2]:
             axes.set_xlabel(text("relative"))
     entries = [style.dot("none", text("behind")), *style.within(~shown["apart"], text)]
     style.legend(figure, entries + runs.key(shown, text))
-    labels.settle(figure)
 
 
-def _name(row: pd.Series, shown: pd.DataFrame, text: Texts) -> str:
-    """A scheme with its weights' bytes, its largest error, and the formats that it is held against."""
-    own = shown[shown["quantisation"] == row["quantisation"]]
+def _name(scheme: str, shown: pd.DataFrame, text: Texts) -> str:
+    """A scheme with its weights' bytes, its largest error, and the formats that it is compared with."""
+    own = shown[shown["quantisation"] == scheme]
     values = {"size": quantity(own["weight_bytes"].max(), "B"), "error": text("share_of", share=own["error"].max())}
     formats = "/".join(text.name("precision", each) for each in dict.fromkeys(own["precision"]))
-    return text("scheme", scheme=text.name("quantisation", row["quantisation"]), precision=formats, **values)
-
-
-def _bars(axes: Axes, here: pd.DataFrame, text: Texts) -> None:
-    bars = axes.barh(here["place"], here["relative"], color=style.PALETTE[0], height=0.6)
-    runs.mark(bars, here, "relative", "time_s", "mbu_percent")
-    style.pale(bars, ~here["apart"])
-    behind = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1}  # over the line at 100 %
-    for _, row in here.iterrows():
-        shares = [row["relative"], *([] if pd.isna(row["mbu_percent"]) else [row["mbu_percent"]])]
-        said = ", ".join(text("share_of", share=each) for each in shares)
-        axes.text(row["relative"] + 12, row["place"], said, va="center", fontsize=8, bbox=behind)
-    axes.axvline(100, color=style.MUTED, linewidth=1, linestyle="--")
-    axes.grid(axis="y", visible=False)
+    return text("scheme", scheme=text.name("quantisation", scheme), precision=formats, **values)

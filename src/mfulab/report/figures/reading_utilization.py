@@ -9,13 +9,12 @@ from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent
-from mfulab.report.drawing import runs, style
+from mfulab.report.drawing import kinds, runs, style
 from mfulab.report.frames import Tables, ok, own, with_machine
 
 TABLES = ("readings", "series", "environment")
 TOPIC = "series"
 SHOWN = ("steady", "bursty")  # loads that are polled at several periods
-MOMENTS = ("before", "during", "after")
 
 
 def rows(tables: Tables) -> pd.DataFrame:
@@ -44,31 +43,18 @@ def reason(row: Mapping[Hashable, Any], column: str) -> str:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """One reading after the loop beside the loop's mean and MFU; how far polls spread; memory; periods left out."""
+    """One reading after the loop, the loop's mean and MFU; how far polls spread; memory; periods left out."""
     runs = rows.drop_duplicates("run")
     late = runs.dropna(subset=["after_percent"])
     chosen = late if len(late) else runs
     row = chosen.loc[(chosen["mfulab_percent"] - chosen["after_percent"].fillna(0)).idxmax()]
-    load = row["load"]
-    values = {"load": text(load), "mean": percent(row["mfulab_percent"])}
-    key = "finding" if len(late) else "finding_without"
-    words = [text(key, after=percent(row["after_percent"]) if len(late) else "", **values)]
+    words = [text("finding" if len(late) else "finding_without", row=row, load=text(row["load"]))]
     if row["mfu_percent"] == row["mfu_percent"]:
-        words.append(text("mfu", mfu=percent(row["mfu_percent"])))
+        words.append(text("mfu", row=row))
     spread = runs["polled_high_percent"] - runs["polled_low_percent"]
     if spread.notna().any() and (runs.loc[spread.idxmax(), "polls"] or 0) > 1:
         wide = runs.loc[spread.idxmax()]
-        load = wide["load"]
-        words.append(
-            text(
-                "spread",
-                load=text(load),
-                period=f"{wide['polling_period_s']:g}",
-                low=percent(wide["polled_low_percent"]),
-                high=percent(wide["polled_high_percent"]),
-                mean=percent(wide["mfulab_percent"]),
-            )
-        )
+        words.append(text("spread", row=wide, load=text(wide["load"])))
     words += _memory(row, text)
     if left_out := row.get("left_out"):
         words.append(text("left_out", reason=text.said(left_out)))
@@ -88,44 +74,30 @@ def _memory(row: pd.Series, text: Texts) -> list[str]:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a load and period; the loop is shaded, its mean and MFU are lines, single readings are marked."""
-    loads, periods = list(dict.fromkeys(rows["load"])), sorted(rows["polling_period_s"].unique())[:4]
-    columns = {period: text("each", period=f"{period:g}") for period in periods}
-    names = {load: text(load) for load in loads}
-    grid = style.panels(figure, list(names.values()), list(columns.values()), sharex=True, sharey=True)
-    top = max(100.0, rows["utilization_percent"].max(), rows["mfu_percent"].max())
-    for (load, period), here in rows.groupby(["load", "polling_period_s"], sort=False):
-        if period not in columns:
-            continue
-        axes, first = grid[names[load], columns[period]], here.iloc[0]
-        axes.axvspan(0, first["window_s"], color=style.GRID, alpha=0.6, linewidth=0)
-        look = {"color": style.PALETTE[0], "marker": ".", "linewidth": 1.2}
-        [polls] = axes.plot(here["time_s"], here["utilization_percent"], **look)
+    periods = {period: text("each", period=f"{period:g}") for period in sorted(rows["polling_period_s"].unique())[:4]}
+    names = {load: text(load) for load in dict.fromkeys(rows["load"])}
+    grid = style.panels(figure, list(names.values()), list(periods.values()), sharex=True, sharey=True)
+    polled, single, mean, mfu = style.PALETTE[:4]
+    shown = rows[rows["polling_period_s"].isin(periods)]
+    for (load, period), here in shown.groupby(["load", "polling_period_s"], sort=False):
+        axes, first = grid[names[load], periods[period]], here.iloc[0]
+        loop_s = first["window_s"]
+        axes.axvspan(0, loop_s, color=style.GRID, alpha=0.6, linewidth=0)
         told = ("polls", "polled_low_percent", "polled_high_percent", "mfulab_percent", "mfu_percent")
-        runs.mark(polls, here.head(1), *told)
-        mean, mfu = first["mfulab_percent"], first["mfu_percent"]
-        axes.hlines(mean, 0, first["window_s"], color=style.PALETTE[2], linewidth=2)
-        if mfu == mfu:
-            axes.hlines(mfu, 0, first["window_s"], color=style.PALETTE[3], linewidth=2, linestyle=(0, (4, 3)))
+        look = {"colors": polled, "linewidth": 1.2, "s": 12}
+        kinds.lines(axes, here, "time_s", "utilization_percent", *told, **look)
+        axes.hlines(first["mfulab_percent"], 0, loop_s, color=mean, linewidth=2)
+        axes.hlines(first["mfu_percent"], 0, loop_s, color=mfu, linewidth=2, linestyle=(0, (4, 3)))
         moments = {
             "before": here.loc[here["time_s"] <= 0, "time_s"].max(),
-            "during": here.loc[(here["time_s"] - first["window_s"] / 2).abs().idxmin(), "time_s"],
-            "after": here.loc[here["time_s"] - period >= first["window_s"], "time_s"].min(),
+            "during": here.loc[(here["time_s"] - loop_s / 2).abs().idxmin(), "time_s"],
+            "after": here.loc[here["time_s"] - period >= loop_s, "time_s"].min(),
         }
-        for moment in MOMENTS:
-            axes.plot(
-                moments[moment], first[f"{moment}_percent"], "o", color=style.PALETTE[1], fillstyle="none", markersize=9
-            )
-        axes.set_ylim(0, 1.12 * top)
-    for load in names.values():
-        grid[load, columns[periods[0]]].set_ylabel(text("utilization"), fontsize=10)
-    for column in columns.values():
-        grid[names[loads[-1]], column].set_xlabel(text("time"))
-    entries = [
-        style.line(style.PALETTE[0], text("poll")),
-        style.dot(style.PALETTE[1], text("single"), fill="none"),
-        style.line(style.PALETTE[2], text("mean")),
-        style.line(style.PALETTE[3], "MFU", (0, (4, 3))),
-        style.dot(style.GRID, text("loop"), "s"),
-        *runs.key(rows, text),
-    ]
-    style.legend(figure, entries)
+        readings = [first[f"{moment}_percent"] for moment in moments]
+        axes.plot([*moments.values()], readings, "o", color=single, fillstyle="none", markersize=9)
+        axes.set_ylim(0, 1.12 * max(100.0, rows["utilization_percent"].max(), rows["mfu_percent"].max()))
+        axes.yaxis.label.set_fontsize(10)
+    style.label(figure, text("time"), text("utilization"))
+    marks = [style.line(polled, text("poll")), style.dot(single, text("single"), fill="none")]
+    marks += [style.line(mean, text("mean")), style.line(mfu, "MFU", (4, 3)), style.dot(style.GRID, text("loop"), "s")]
+    style.legend(figure, marks + runs.key(rows, text))

@@ -7,8 +7,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent
-from mfulab.report.drawing import runs, style, ticks
+from mfulab.report.drawing import kinds, runs, style, ticks
 from mfulab.report.frames import Tables, ok, own, with_machine
 from mfulab.tables import repeatability, replicates
 
@@ -43,59 +42,29 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     first = rows[rows["machine"] == rows["machine"].iloc[0]]
     found = repeatability.trust(list(first["times"]))
     spread = found.spread_percent if found.spread_percent is not None else first["spread_percent"].median()
-    words = text(
-        "spread",
-        count=found.runs,
-        machine=first["machine"].iloc[0],
-        spread=percent(spread),
-        worst=percent(first["spread_percent"].max()),
-        worst_run=first.loc[first["spread_percent"].idxmax(), "what"],
-    )
-    if found.false_percent is None or found.covered_percent is None:
-        return f"{words} {text('not_repeated')}"
-    return (
-        words
-        + " "
-        + text(
-            "repeated",
-            verdicts=found.verdicts,
-            false=percent(found.false_percent),
-            covered=percent(found.covered_percent),
-            size=found.size,
-            measurements=found.measurements,
-        )
-    )
+    words = text("spread", found=found, spread=spread, worst=first.loc[first["spread_percent"].idxmax()])
+    known = found.false_percent is not None and found.covered_percent is not None
+    return f"{words} {text('repeated', found=found) if known else text('not_repeated')}"
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine, a line of dots a model or kernel, one dot a run."""
-    machines = style.machines(rows)
-    grid = style.panels(figure, [""], machines, sharex=True, sharey=True)
+    panels = style.by_machine(figure, rows, sharex=True, sharey=True)
     order = rows.groupby("what")["spread_percent"].median().nsmallest(MOST).sort_values(ascending=False).index
-    heights = {what: height for height, what in enumerate(order)}
     style.fit(figure, len(order))
     most = max(2.6, 1.4 * rows["spread_percent"].max())
     least = max(FINEST, min(rows["spread_percent"].min(), most / 8))  # three doublings at least
-    for machine in machines:
-        axes = grid["", machine]
-        here = rows[(rows["machine"] == machine) & rows["what"].isin(order)]
-        drawn = axes.scatter(
-            here["spread_percent"].clip(lower=FINEST),
-            here["what"].map(heights),
-            color=style.PALETTE[0],
-            alpha=0.75,
-            s=36,
-            edgecolor=style.PAPER,
-            linewidth=0.5,
-            rasterized=len(here) > style.MANY,
-        )
-        runs.mark(drawn, here, "spread_percent", "time_s")
-        usual = repeatability.trust(list(rows.loc[rows["machine"] == machine, "times"])).spread_percent
+    for axes, here in panels:
+        usual = repeatability.trust(list(here["times"])).spread_percent
         if usual:
-            axes.axvline(usual, color=style.MUTED, linewidth=1, linestyle=(0, (4, 3)))
+            axes.axvline(usual, **style.LIMIT)
+        here = here[here["what"].isin(order)]
+        here = here.assign(
+            place=kinds.lanes(axes, here, "what", order), shown=here["spread_percent"].clip(lower=FINEST)
+        )
+        look: style.Look = {"alpha": 0.75, "s": 36, "edgecolor": style.PAPER, "linewidth": 0.5}
+        kinds.points(axes, here, "shown", "place", "spread_percent", "time_s", **look)
         ticks.doublings(axes, DOUBLINGS)
         axes.set_xlim(least / 1.3, most)
-        axes.set_yticks(range(len(order)), order)
-        axes.set_ylim(-0.6, len(order) - 0.4)
         axes.set_xlabel(text("axis"))
-    style.legend(figure, [style.line(style.MUTED, text("usual"), (0, (4, 3))), *runs.key(rows, text)])
+    style.legend(figure, [style.line(style.MUTED, text("usual"), (4, 3)), *runs.key(rows, text)])

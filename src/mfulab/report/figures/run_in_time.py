@@ -4,8 +4,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent
-from mfulab.report.drawing import runs, style
+from mfulab.report.drawing import kinds, runs, style
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("series", "profile", "environment")
@@ -24,45 +23,27 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """Mean utilization inside the window beside the MFU of the same window."""
-    inside = rows[rows["in_window"]]
-    first = rows.iloc[0]
-    busy = inside["utilization_percent"].mean()
-    return text(
-        "finding" if busy == busy else "finding_none",
-        model=first["model"],
-        batch_size=int(first["batch_size"]),
-        machine=first["machine"],
-        busy=percent(busy) if busy == busy else "",
-        mfu=percent(first["mfu_percent"]),
-        count=int(inside["utilization_percent"].notna().sum()),
-    )
+    """Mean utilization inside the window, and the MFU of the same window."""
+    inside = rows.loc[rows["in_window"], "utilization_percent"]
+    key = "finding_none" if inside.isna().all() else "finding"
+    return text(key, row=rows.iloc[0], busy=inside.mean(), count=int(inside.notna().sum()))
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A strip a quantity over time; the window is shaded, its MFU a line across the first strip."""
     values = [name for name in VALUES if name in rows and rows[name].notna().any()]
     strips = figure.subplots(len(values), 1, sharex=True, squeeze=False)[:, 0]
-    inside = rows.loc[rows["in_window"], "time_s"]
-    for index, (axes, name) in enumerate(zip(strips, values, strict=True)):
+    inside, mfu = rows.loc[rows["in_window"], "time_s"], rows["mfu_percent"].iloc[0]
+    for axes, name, color in zip(strips, values, style.PALETTE, strict=False):
         if len(inside):
             axes.axvspan(min(0.0, inside.min()), inside.max(), color=style.GRID, alpha=0.6, linewidth=0)
-        look = {"color": style.PALETTE[index], "marker": ".", "markersize": 5, "linewidth": 1.5}
-        runs.mark(axes.plot(rows["time_s"], rows[name], **look)[0], rows.head(1), "mfu_percent")
+        kinds.lines(axes, rows, "time_s", name, name, "mfu_percent", colors=color, linewidth=1.5, s=12)
         axes.set_title(text(f"series_{name}"), fontsize=11)
         axes.set_ylim(0, 1.15 * max(rows[name].max(), 100 if name.endswith("percent") else 0))
-    mfu = rows["mfu_percent"].iloc[0]
     strips[0].set_ylim(top=max(strips[0].get_ylim()[1], 1.15 * mfu))
     strips[0].axhline(mfu, color=style.PALETTE[3], linewidth=1.5, linestyle=(0, (4, 3)))
     named = f"MFU\n{text('share_of', share=mfu)}"
     strips[0].text(1.01, mfu, named, transform=strips[0].get_yaxis_transform(), va="center", fontsize=10)
     strips[-1].set_xlabel(text("time"))
-    first = rows.iloc[0]
-    window = text(
-        "window",
-        model=first["model"],
-        mode=text.name("mode", first["mode"]),
-        precision=text.name("precision", first["precision"]),
-        batch_size=int(first["batch_size"]),
-    )
-    style.legend(figure, [*([style.dot(style.GRID, window, "s")] if len(inside) else []), *runs.key(rows, text)])
+    window = [style.dot(style.GRID, text("window", row=rows.iloc[0]), "s")] if len(inside) else []
+    style.legend(figure, window + runs.key(rows, text))

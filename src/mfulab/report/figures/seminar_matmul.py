@@ -4,8 +4,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent, quantity, significant
-from mfulab.report.drawing import matmuls, runs, style, ticks
+from mfulab.core.language.quantities import quantity
+from mfulab.report.drawing import kinds, matmuls, runs, style, ticks
 from mfulab.report.frames import Tables, own, with_machine
 
 TABLES = ("matmul", "environment")
@@ -38,37 +38,26 @@ def rows(tables: Tables) -> pd.DataFrame:
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The mean of the seminar's kernel that the first call spoils most, its errors, and what is wrong altogether."""
     timed = rows[rows["time_s"].notna()]
-    timed = timed.assign(factor=timed["first_calls_mean_s"] / timed["time_s"])
+    timed = timed.assign(
+        factor=timed["first_calls_mean_s"] / timed["time_s"],
+        share=100 * timed["first_call_s"] / (timed["first_calls"] * timed["first_calls_mean_s"]),
+    )
     among = timed[timed["kernel"].isin(CORRECTED)]  # the largest of the seminar's own kernels, where one was timed
     among = timed if among.empty else among
     worst = among.loc[among.loc[among["n"] == among["n"].max(), "factor"].idxmax()]
-    calls, first_s = worst["first_calls"], worst["first_call_s"]
-    share = 100 * first_s / (calls * worst["first_calls_mean_s"])
-    words = [
-        text(
-            "finding",
-            kernel=worst["kernel"],
-            size=int(worst["n"]),
-            calls=int(calls),
-            mean=quantity(worst["first_calls_mean_s"], "s"),
-            hot=quantity(worst["time_s"], "s"),
-            factor=significant(worst["factor"], 2),
-            share=percent(share),
-        )
-    ]
-    if calls > 1 and share < DOMINATES:
-        without_s = (calls * worst["first_calls_mean_s"] - first_s) / (calls - 1)
+    words, calls = [text("finding", worst=worst)], worst["first_calls"]
+    if calls > 1 and worst["share"] < DOMINATES:
+        without_s = (calls * worst["first_calls_mean_s"] - worst["first_call_s"]) / (calls - 1)
         words.append(text("not_dominated", without=quantity(without_s, "s")))
     errors = timed.set_index(["n", "kernel"])["max_absolute_error"].dropna()
     pairs = [(n, kernel) for n, kernel in errors.index if (n, CORRECTED.get(kernel)) in errors.index]
     if pairs:
         n, kernel = max(pairs)
         other = CORRECTED[kernel]
-        values = {"own": significant(errors[n, kernel], 2), "other_error": significant(errors[n, other], 2)}
+        values = {"own": errors[n, kernel], "other_error": errors[n, other]}
         words.append(text("errors", kernel=kernel, other=other, size=int(n), **values))
     wrong = rows[rows["status"] == "incorrect"]
-    words += [text("wrong_at", kernel=row["kernel"], size=int(row["n"])) for _, row in wrong.iterrows()]
-    return " ".join(words)
+    return " ".join([*words, *(text("wrong_at", row=row) for _, row in wrong.iterrows())])
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
@@ -77,34 +66,32 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     columns = {"times": text("times"), "errors": text("errors_axis")}
     grid = style.panels(figure, [f"{n:g}³" for n in sizes], ["times", "errors"], sharey="row", sharex="col")
     lines = int(rows.groupby("n")["kernel"].nunique().max())
-    figure.set_figheight(2.4 + 0.36 * len(sizes) * max(lines, 4))
-    style.arrange(figure)
+    style.resize(figure, 2.4 + 0.36 * len(sizes) * max(lines, 4))
+    colors, markers = (dict(zip(TIMES, looks, strict=False)) for looks in (style.PALETTE, style.MARKERS))
+    authors = {True: style.PALETTE[3], False: style.PALETTE[7]}
     for n in sizes:
         here = rows[rows["n"] == n].drop_duplicates("kernel").iloc[::-1]
-        name, heights = f"{n:g}³", range(len(here))
-        times, errors = grid[name, "times"], grid[name, "errors"]
-        times.hlines(heights, here["time_s"], here["first_call_s"], color=style.GRID, linewidth=3)
-        for place, column in enumerate(TIMES):
-            look = {"color": style.PALETTE[place], "alpha": 0.9}
-            runs.mark(times.plot(here[column], heights, style.MARKERS[place], **look)[0], here, column)
-        for height, status in zip(heights, here["status"], strict=True):
-            if status == "incorrect":
-                times.annotate(text("wrong"), (0.02, height), xycoords=("axes fraction", "data"), va="center")
-        seminar = here["kernel"].str.contains("seminar")
-        colors = seminar.map({True: style.PALETTE[3], False: style.PALETTE[7]})
-        drawn = errors.scatter(here["max_absolute_error"], list(heights), color=colors, marker="D", zorder=3)
-        runs.mark(drawn, here, "max_absolute_error")
-        times.set_yticks(list(heights), here["kernel"])
+        here = here.assign(place=range(len(here)), as_written=here["kernel"].str.contains("seminar"))
+        times, errors = grid[f"{n:g}³", "times"], grid[f"{n:g}³", "errors"]
+        times.hlines(here["place"], here["time_s"], here["first_call_s"], color=style.GRID, linewidth=3)
+        each = here.melt([*here.columns.drop([*TIMES])], [*TIMES], "time", "seconds")
+        look: style.Look = {"hue": "time", "colors": colors, "shape": "time", "markers": markers, "alpha": 0.9}
+        kinds.points(times, each, "seconds", "place", "seconds", **look)
+        for height in here.loc[here["status"] == "incorrect", "place"]:
+            times.annotate(text("wrong"), (0.02, height), xycoords=("axes fraction", "data"), va="center")
+        error = ("max_absolute_error", "place", "max_absolute_error")
+        kinds.points(errors, here, *error, hue="as_written", colors=authors, marker="D")
+        times.set_yticks(here["place"], here["kernel"])
         for axes in (times, errors):
             axes.margins(x=0.08, y=0.12)
             axes.grid(axis="y", visible=False)
             if axes.dataLim.x1 > 0:
                 axes.set_xscale("log")
                 ticks.decades(axes.xaxis, 5)
-        times.set_title(name)
+        times.set_title(f"{n:g}³")
         errors.set_title("")
     for column, words in columns.items():
         grid[f"{sizes[-1]:g}³", column].set_xlabel(words)
-    entries = [style.dot(style.PALETTE[at], text(name), style.MARKERS[at]) for at, name in enumerate(TIMES)]
-    entries += [style.dot(style.PALETTE[3], text("as_written"), "D"), style.dot(style.PALETTE[7], text("others"), "D")]
+    entries = [style.dot(colors[name], text(name), markers[name]) for name in TIMES]
+    entries += [style.dot(authors[True], text("as_written"), "D"), style.dot(authors[False], text("others"), "D")]
     style.legend(figure, entries + runs.key(rows, text))

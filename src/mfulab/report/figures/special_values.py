@@ -2,12 +2,14 @@
 
 import json
 
+import numpy as np
 import pandas as pd
+import seaborn as sns
+from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent, significant
+from mfulab.core.language.quantities import significant
 from mfulab.report.drawing import style
 from mfulab.report.figures import number_formats
 from mfulab.report.frames import Tables
@@ -33,47 +35,35 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     """Patterns that the drawn format spends on NaN; digits that numbers need; where a plain sigmoid fails in it."""
     row = rows.iloc[0]
     patterns = 2.0 ** row["bits"]
-    words = [
-        text(
-            "finding",
-            precision=text.name("precision", row["precision"]),
-            nan=f"{row['nan_patterns']:,.0f}",
-            patterns=f"{patterns:,.0f}" if patterns < 1e9 else significant(patterns),
-            share=percent(100 * row["nan_patterns"] / patterns),
-        )
-    ]
+    many = f"{patterns:,.0f}" if patterns < 1e9 else significant(patterns)
+    words = [text("finding", row=row, patterns=many, share=100 * row["nan_patterns"] / patterns)]
     digits = rows.dropna(subset=["round_trip_digits"])
     if len(digits):
-        widest = digits.loc[digits["bits"].idxmax()]
-        name = text.name("precision", widest["precision"])
-        words.append(text("digits", precision=name, digits=int(widest["round_trip_digits"])))
+        words.append(text("digits", widest=digits.loc[digits["bits"].idxmax()]))
     if row["sigmoid_fails_at"] == row["sigmoid_fails_at"]:
-        name = text.name("precision", row["precision"])
-        words.append(text("sigmoid", precision=name, at=int(row["sigmoid_fails_at"])))
+        words.append(text("sigmoid", row=row))
     return " ".join(words)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
-    """A line a value, a cell a bit."""
+    """A line a value, a cell a bit; sign, exponent and mantissa in their colours, bits of zero pale."""
     row = rows.iloc[0]
-    values: dict[str, str] = json.loads(row["special_values"])
+    values = {text(f"value {name}"): bits.split() for name, bits in json.loads(row["special_values"]).items()}
     axes = figure.subplots()
-    for down, bits in enumerate(values.values()):
-        across = 0
-        for part, color in zip(bits.split(), COLORS, strict=True):
-            for bit in part:
-                axes.add_patch(
-                    Rectangle((across, down - 0.4), 0.94, 0.8, color=color, alpha=1.0 if bit == "1" else 0.3)
-                )
-                axes.text(across + 0.47, down, bit, ha="center", va="center", fontsize=10)
-                across += 1
-            across += 0.4  # type: ignore[assignment]
-    axes.set_xlim(-0.2, row["bits"] + 1.4)
-    axes.set_ylim(len(values) - 0.4, -0.6)
-    axes.set_yticks(range(len(values)), [text(f"value {name}") for name in values])
+    across = 0.0
+    for place, color in enumerate(COLORS):
+        bits = pd.DataFrame({name: list(parts[place]) for name, parts in values.items()}).T
+        extent = np.arange(bits.shape[1] + 1) + across
+        pale = sns.blend_palette([style.PAPER, color], 10)[3]
+        axes.pcolormesh(extent, np.arange(len(values) + 1), bits.astype(int), cmap=ListedColormap([pale, color]),
+                        vmin=0, vmax=1, edgecolor=style.PAPER, linewidth=2)  # fmt: skip
+        for (down, bit), said in bits.stack().items():
+            axes.text(across + bit + 0.5, [*values].index(down) + 0.5, said, ha="center", va="center", fontsize=10)
+        across += bits.shape[1] + 0.4
+    axes.set_yticks(np.arange(len(values)) + 0.5, [*values])
     axes.set_xticks([])
     axes.set_xlabel(text("bits", precision=text.name("precision", row["precision"])))
     axes.grid(visible=False)
+    axes.invert_yaxis()
     axes.spines[:].set_visible(False)
-    axes.tick_params(length=0)
     style.legend(figure, [style.dot(color, text(name), "s") for name, color in zip(PARTS, COLORS, strict=True)])

@@ -4,9 +4,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import quantity, significant
-from mfulab.report.drawing import runs, style
-from mfulab.report.frames import Tables, ok, one_each, own, with_machine
+from mfulab.core.language.quantities import significant
+from mfulab.report.drawing import kinds, runs, style
+from mfulab.report.frames import Tables, ok, one_each, with_machine
 
 TABLES = ("profile", "environment")
 TOPIC = "precision"
@@ -22,10 +22,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     parts = known["model"].str.split("_", n=1).str
     known = known.assign(numbers=parts[0], operation=parts[1])
     known = known[known["numbers"].isin(KINDS) & known["operation"].isin(OPERATIONS)]
-    if known.empty:
-        return known
-    known = own(known)
-    known = one_each(known[known["machine"] == style.machines(known)[0]], [*CASE, "numbers"])
+    known = one_each(style.one_machine(known), [*CASE, "numbers"])
     normal = known[known["numbers"] == "normal"][[*CASE, "time_s"]]
     both = known.merge(normal, on=CASE, suffixes=("", "_normal"))
     slow = both.loc[both["numbers"] == "subnormal", CASE]
@@ -37,36 +34,38 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The operation and precision that subnormal numbers slow down most, what zero makes of it, and the least."""
     slow = rows[rows["numbers"] == "subnormal"].sort_values("factor")
     row, least = slow.iloc[-1], slow.iloc[0]
-    precision, operation = text.name("precision", row["precision"]), text(row.operation)
-    values = {"precision": precision, "machine": row["machine"], "operation": operation}
-    words = [text("finding", **values, factor=significant(row["factor"], 2), time=quantity(row["time_s"], "s"))]
-    same = rows[(rows[CASE] == row[CASE]).all(axis=1)].set_index("numbers")
-    if "flushed" in same.index:
-        words.append(text("zero", factor=significant(same.loc["flushed", "factor"], 2)))
+    words = [text("finding", row=row, operation=text(row.operation))]
+    same = rows[(rows[CASE] == row[CASE]).all(axis=1)]
+    words += [text("zero", row=each) for _, each in same[same["numbers"] == "flushed"].iterrows()]
     if least["operation"] != row["operation"]:
-        precision, operation = text.name("precision", least["precision"]), text(least.operation)
-        words.append(text("least", precision=precision, operation=operation, factor=significant(least["factor"], 2)))
+        words.append(text("least", row=least, operation=text(least.operation)))
     return " ".join(words)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel an operation, a bar a precision and kind of numbers: the step's time, with its factor behind it."""
     operations = {name: text(name) for name in OPERATIONS if (rows["operation"] == name).any()}
-    precisions = list(dict.fromkeys(rows["precision"]))[::-1]
+    precisions = {name: text.name("precision", name) for name in dict.fromkeys(rows["precision"])}
     grid = style.panels(figure, [""], list(operations.values()))
     style.fit(figure, len(precisions) * 2)
     colors = dict(zip(KINDS, (style.PALETTE[0], style.PALETTE[3], style.PALETTE[2]), strict=True))
+    colors = {name: color for name, color in colors.items() if (rows["numbers"] == name).any()}
+    rows = rows.assign(
+        named=rows["precision"].map(precisions),
+        time_us=1e6 * rows["time_s"],
+        behind=[f"{significant(factor, 2)}×" for factor in rows["factor"]],
+    )
+    look: style.Look = {
+        "hue": "numbers",
+        "colors": colors,
+        "order": list(precisions.values()),
+        "words": "behind",
+        "fontsize": 11,
+    }
     for name, words in operations.items():
         axes, here = grid["", words], rows[rows["operation"] == name]
-        heights = here["precision"].map(precisions.index) + 0.27 - 0.27 * here["numbers"].map(KINDS.index)
-        bars = axes.barh(heights, here["time_s"] * 1e6, height=0.24, color=here["numbers"].map(colors))
-        runs.mark(bars, here, "time_s", "factor")
-        for height, row in zip(heights, here.itertuples(), strict=True):
-            axes.text(row.time_s * 1e6, height, f" {significant(row.factor, 2)}×", va="center", fontsize=11)
-        axes.set_yticks(range(len(precisions)), [text.name("precision", each) for each in precisions])
-        axes.set_xlim(0, 1.25e6 * here["time_s"].max())
+        kinds.bars(axes, here, "time_us", "named", "time_s", "factor", **look)
+        axes.set_xlim(0, 1.3 * here["time_us"].max())
         axes.locator_params(axis="x", nbins=4)
-        axes.set_xlabel(text("time"))
-        axes.grid(axis="y", visible=False)
-    present = [name for name in KINDS if (rows["numbers"] == name).any()]
-    style.legend(figure, [*(style.dot(colors[name], text(name), "s") for name in present), *runs.key(rows, text)])
+    style.label(figure, text("time"))
+    style.legend(figure, [*style.dots(colors, text, marker="s"), *runs.key(rows, text)])

@@ -4,7 +4,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import significant
 from mfulab.report import trust
 from mfulab.report.drawing import curves
 from mfulab.report.frames import Tables, ok, with_machine
@@ -23,26 +22,17 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The series whose samples per second gain most from a larger batch, and the one that gains least or loses."""
     first, last = curves.ends(rows)
     gain = last["samples_per_s"] / first["samples_per_s"]
-    best, least = gain.idxmax(), gain.idxmin()
-    said = text(
-        "finding" if gain.max() > 1 else "finding_none",
-        run=curves.named(last.loc[best], text),
-        small=int(first.loc[best, "batch_size"]),
-        large=int(last.loc[best, "batch_size"]),
-        gain=significant(gain[best]),
-        count=len(gain),
+    best, least = (
+        {"run": curves.named(last.loc[at], text), "small": first.loc[at], "large": last.loc[at], "gain": gain[at]}
+        for at in (gain.idxmax(), gain.idxmin())
     )
-    if gain[best] > gain[least]:
-        key = "least_gains" if gain[least] > 1 else "least_same" if gain[least] == 1 else "least_loses"
-        said += " " + text(
-            key,
-            run=curves.named(last.loc[least], text),
-            small=int(first.loc[least, "batch_size"]),
-            large=int(last.loc[least, "batch_size"]),
-            least=significant(gain[least]),
-        )
-    falling = int((trust.falling(rows)).sum())
-    return f"{said} {text('falling', count=falling)}" if falling else said
+    said = [text("finding" if gain.max() > 1 else "finding_none", **best, count=len(gain))]
+    if gain.max() > gain.min():
+        key = "least_gains" if gain.min() > 1 else "least_same" if gain.min() == 1 else "least_loses"
+        said.append(text(key, **least))
+    if falling := int(trust.falling(rows).sum()):
+        said.append(text("falling", count=falling))
+    return " ".join(said)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

@@ -5,17 +5,16 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent, significant
-from mfulab.report.drawing import runs, style
+from mfulab.core.language.quantities import percent
+from mfulab.report.drawing import kinds, style
 from mfulab.report.figures import number_formats
 from mfulab.report.frames import Tables
 
 TABLES = ("formats",)
 TOPIC = "precision"
 ORDER = 6
-BARS = ("absolute_refuses_percent", "absolute_accepts_percent")
-MARKS = ("relative_tolerance", "gradient_difference_error")
-COLORS = (style.PALETTE[0], style.PALETTE[1])
+BARS = {"absolute_refuses_percent": style.PALETTE[0], "absolute_accepts_percent": style.PALETTE[1]}
+MARKS = {"relative_tolerance": style.PALETTE[2], "gradient_difference_error": style.PALETTE[3]}
 
 
 def rows(tables: Tables) -> pd.DataFrame:
@@ -25,17 +24,8 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """The format in which an absolute tolerance errs most, the relative one beside it, and where gradcheck fails."""
-    row = rows.loc[rows[list(BARS)].sum(axis=1).idxmax()]
-    words = [
-        text(
-            "finding",
-            precision=text.name("precision", row["precision"]),
-            refused=percent(row["absolute_refuses_percent"]),
-            accepted=percent(row["absolute_accepts_percent"]),
-            relative=significant(row["relative_tolerance"], 2),
-        )
-    ]
+    """The format in which an absolute tolerance errs most, the relative one there, and where gradcheck fails."""
+    words = [text("finding", worst=rows.loc[rows[list(BARS)].sum(axis=1).idxmax()])]
     checked = rows[rows["gradcheck_passes"].notna()].iloc[::-1]
     passed = checked["gradcheck_passes"].astype(bool)
     names = checked["precision"].map(lambda precision: text.name("precision", precision))
@@ -49,26 +39,19 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """Left shares of right results refused and wrong ones accepted; right two relative errors."""
     style.fit(figure, len(rows) + 2)
-    shares, errors = figure.subplots(1, 2, sharey=True)
-    names = [text.name("precision", precision) for precision in rows["precision"]]
-    for place, (name, color) in enumerate(zip(BARS, COLORS, strict=True)):
-        heights = [height + 0.19 - 0.38 * place for height in range(len(rows))]
-        runs.mark(shares.barh(heights, rows[name], height=0.34, color=color), rows, name)
-        for height, share in zip(heights, rows[name], strict=True):
-            shares.text(share + 1, height, f"{percent(share)} %", va="center", fontsize=9)
-    shares.set_xlim(0, 118)
-    shares.set_xlabel(text("share"))
-    for place, name in enumerate(MARKS, start=2):
-        look = {"color": style.PALETTE[place], "markersize": 9}
-        runs.mark(errors.plot(rows[name], range(len(rows)), style.MARKERS[place], **look)[0], rows, name)
-    errors.set_xscale("log")
+    shares, errors = figure.subplots(1, 2)
+    rows = rows.assign(name=[text.name("precision", precision) for precision in rows["precision"]])
+    each = rows.melt([*rows.columns.drop([*BARS])], [*BARS], "what", "share").iloc[::-1]
+    each = each.assign(words=[f"{percent(share)} %" for share in each["share"]])
+    order = list(rows["name"])[::-1]
+    kinds.bars(shares, each, "share", "name", hue="what", colors=BARS, order=order, words="words")
+    shares.set(xlim=(0, 118), xlabel=text("share"))
+    each = rows.melt([*rows.columns.drop([*MARKS])], [*MARKS], "what", "error")
+    each["place"] = kinds.lanes(errors, each, "name", order[::-1])
+    markers = dict(zip(MARKS, "^D", strict=True))
+    kinds.points(errors, each, "error", "place", "error", hue="what", colors=MARKS, shape="what", markers=markers, s=81)
+    errors.set(xscale="log", xlabel=text("error"), yticklabels=[])
     errors.xaxis.set_minor_formatter(NullFormatter())
-    errors.set_xlabel(text("error"))
-    shares.set_yticks(range(len(names)), names)
-    for axes in (shares, errors):
-        axes.grid(axis="y", visible=False)
-    entries = [style.dot(color, text(name), "s") for name, color in zip(BARS, COLORS, strict=True)]
-    entries += [
-        style.dot(style.PALETTE[place], text(name), style.MARKERS[place]) for place, name in enumerate(MARKS, start=2)
-    ]
-    style.legend(figure, entries)
+    errors.grid(axis="y", visible=False)
+    marks = [style.dot(color, text(name), markers[name]) for name, color in MARKS.items()]
+    style.legend(figure, style.dots(BARS, text, marker="s") + marks)

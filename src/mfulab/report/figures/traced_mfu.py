@@ -1,11 +1,11 @@
 """Steps read from traces beside the public runs on devices of their kind: MFU, or why there is none."""
 
 import pandas as pd
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts, verdicts
-from mfulab.core.language.quantities import percent
-from mfulab.report.drawing import runs, style, ticks
+from mfulab.report.drawing import kinds, runs, style, ticks
 from mfulab.report.figures import published_mfu
 from mfulab.report.frames import UNNAMED, Tables, ok, short_name
 
@@ -45,22 +45,11 @@ def _alike(public: pd.DataFrame, device: str, capability: str) -> pd.Series:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """The highest MFU of a trace beside the public runs of its family, and how many traces have none."""
-    known = rows.dropna(subset=["mfu_percent"])
-    words = []
+    """The highest MFU of a trace and the public runs of its family, and how many traces have none."""
+    known, words = rows.dropna(subset=["mfu_percent"]), []
     if len(known):
         best = known.loc[known["mfu_percent"].idxmax()]
-        words.append(
-            text(
-                "finding" if best["public_most"] == best["public_most"] else "finding_alone",
-                model=best["model"],
-                machine=text.name("machine", best["named"]),
-                mfu=percent(best["mfu_percent"]),
-                mode=text.name("mode", best["mode"]),
-                low=percent(best["public_least"]),
-                high=percent(best["public_most"]),
-            )
-        )
+        words.append(text("finding" if best["public_most"] == best["public_most"] else "finding_alone", best=best))
     missing = len(rows) - len(known)
     words.append(text("missing" if missing else "all_known", missing=missing, count=len(rows)))
     return " ".join(words)
@@ -68,41 +57,35 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A line a trace: its MFU or the reason for none, its busy time, and the range of public runs as a bar."""
-    figure.set_figheight(max(figure.get_figheight(), 1.8 + 0.34 * len(rows)))
-    style.arrange(figure)
+    style.resize(figure, max(figure.get_figheight(), 1.8 + 0.34 * len(rows)))
     axes = figure.subplots()
-    heights = pd.Series(range(len(rows)), index=rows.index)
-    public = rows.dropna(subset=["public_most"])
+    measures = {name: rows[name].clip(lower=FAINTEST) for name in ("utilization_percent", "mfu_percent")}
+    shown = rows.assign(place=range(len(rows)), busy=measures["utilization_percent"], useful=measures["mfu_percent"])
+    public = shown.dropna(subset=["public_most"])
     least = public["public_least"].clip(lower=FAINTEST)
-    axes.barh(heights[public.index], public["public_most"] - least, left=least, color=style.GRID, height=0.62)
-    busy = rows.dropna(subset=["utilization_percent"])
-    place = busy["utilization_percent"].clip(lower=FAINTEST)
-    look = {"color": style.PALETTE[1], "fillstyle": "none", "markersize": 8}
-    runs.mark(axes.plot(place, heights[busy.index], "o", **look)[0], busy, "utilization_percent")
-    known = rows.dropna(subset=["mfu_percent"])
-    place = known["mfu_percent"].clip(lower=FAINTEST)
-    look = {"color": style.PALETTE[0], "markersize": 8, "zorder": 4}
-    runs.mark(axes.plot(place, heights[known.index], "D", **look)[0], known, "mfu_percent")
+    axes.barh(public["place"], public["public_most"] - least, left=least, color=style.GRID, height=0.62)
+    ring = {"edgecolor": style.PALETTE[1], "linewidth": 1.5, "s": 64}
+    kinds.points(
+        axes, shown, "busy", "place", "utilization_percent", colors=to_hex(runs.UNSEEN, keep_alpha=True), **ring
+    )
+    kinds.points(axes, shown, "useful", "place", "mfu_percent", marker="D", s=64, zorder=4)
     names = []
-    for index, row in rows.iterrows():
-        names.append(f"{row['model']}\n{text.name('machine', row['named'])} · {text.name('mode', row['mode'])}")
-        if row["mfu_percent"] != row["mfu_percent"]:
-            reason = verdicts.flags(row["mfu_reason"], text.language) or text("no_reason")
-            start = 1.5 * row["utilization_percent"] if row["utilization_percent"] < IDLE else FAINTEST
-            words = style.wrapped(reason, LETTERS)
-            axes.text(max(1.1 * FAINTEST, start), heights[index], words, va="center", fontsize=8, color=style.MUTED)
-    axes.set_yticks(list(heights), names, fontsize=8)
+    for row in shown.itertuples():
+        names.append(f"{row.model}\n{text.name('machine', row.named)} · {text.name('mode', row.mode)}")
+        if row.mfu_percent != row.mfu_percent:
+            reason = verdicts.flags(row.mfu_reason, text.language) or text("no_reason")
+            start = 1.5 * row.utilization_percent if row.utilization_percent < IDLE else FAINTEST
+            words = {"va": "center", "fontsize": 8, "color": style.MUTED}
+            axes.text(max(1.1 * FAINTEST, start), row.place, style.wrapped(reason, LETTERS), **words)
+    axes.set_yticks(range(len(names)), names, fontsize=8)
     axes.invert_yaxis()
     axes.set_xscale("log")
     axes.set_xlim(FAINTEST, max(150.0, 1.2 * public["public_most"].max() if len(public) else 0))
     ticks.decades(axes.xaxis)
-    axes.axvline(published_mfu.FULL, color=style.MUTED, linewidth=1, linestyle=(0, (4, 3)))
+    axes.axvline(published_mfu.FULL, **style.LIMIT)
     axes.grid(axis="y", visible=False)
     axes.set_xlabel(text("percent"))
-    entries = [
-        style.dot(style.PALETTE[0], text("traced"), "D"),
-        style.dot(style.PALETTE[1], text("busy"), fill="none"),
-        style.dot(style.GRID, text("public"), "s"),
-    ]
+    entries = [style.dot(style.PALETTE[0], text("traced"), "D")]
+    entries += [style.dot(style.PALETTE[1], text("busy"), fill="none"), style.dot(style.GRID, text("public"), "s")]
     style.legend(figure, entries + runs.key(rows, text))
     published_mfu.disclaim(figure, text.within("published_mfu"))

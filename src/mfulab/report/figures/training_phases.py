@@ -1,5 +1,6 @@
 """Time of a training step, technique by technique: forward, backward, optimiser, other."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -7,9 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent, quantity, significant
+from mfulab.core.language.quantities import percent
 from mfulab.report import trust
-from mfulab.report.drawing import labels, runs, style
+from mfulab.report.drawing import kinds, labels, runs, style
 from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
 
 TABLES = ("profile", "environment")
@@ -63,25 +64,21 @@ def technique(row: pd.Series, text: Texts) -> str:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """The plain step whose optimiser weighs most, what is fastest beside it, accumulation, and MFU and HFU apart."""
+    """The plain step whose optimiser weighs most, what is fastest there, accumulation, and MFU and HFU apart."""
     plain = rows[rows["is_plain"]]
     worst = plain.loc[plain["share"].idxmax()]
-    values = {"model": worst["model"], "batch": int(worst["batch_size"])}
-    said = [text("finding", **values, share=percent(worst["share"]), mfu=percent(worst["mfu_percent"]))]
-    if pd.notna(worst["utilization_percent"]):
-        said.append(text("busy", busy=percent(worst["utilization_percent"])))
+    said = [text("finding", row=worst)] + ([text("busy", row=worst)] if pd.notna(worst["utilization_percent"]) else [])
     others = rows[(rows[CASE] == worst[CASE]).all(axis=1) & ~rows["is_plain"] & rows["mfu_percent"].notna()]
     if not others.empty:
         faster = others[others["apart"] & (others["relative"] < 100)]
         best = others.loc[(others if faster.empty else faster)["relative"].idxmin()]
         key = "no_faster" if faster.empty else "faster"
-        factor, mfu = significant(100 / best["relative"]), percent(best["mfu_percent"])
-        said.append(text(key, technique=technique(best, text), factor=factor, mfu=mfu))
+        said.append(text(key, technique=technique(best, text), factor=100 / best["relative"], row=best))
         if not others["apart"].all():
             said.append(text("overlaps", count=int((~others["apart"]).sum()), total=len(others)))
     said += [*_accumulated(rows, text), *_taught(rows, text), *_checkpointed(rows, text)]
     if rows["deviation"].notna().any():
-        said.append(text("sum", deviation=percent(rows["deviation"].median())))
+        said.append(text("sum", deviation=rows["deviation"].median()))
     return " ".join(said)
 
 
@@ -91,14 +88,12 @@ def _taught(rows: pd.DataFrame, text: Texts) -> list[str]:
     if online.empty:
         return []
     one = online.loc[(online["hfu_percent"] / online["mfu_percent"]).idxmax()]
-    shares = {"hfu": percent(one["hfu_percent"]), "mfu": percent(one["mfu_percent"])}
-    said = [text("taught", model=one["model"], batch=int(one["batch_size"]), **shares)]
     same = [*CASE, "sequence_length", "precision"]
     kept = rows[(rows["teacher"] == "cached") & (rows[same].fillna(0) == one[same].fillna(0)).all(axis=1)]
-    if not kept.empty:
-        factor = kept["samples_per_s"].iloc[0] / one["samples_per_s"]
-        key = "cached" if trust.apart(kept.iloc[0], one, ratio=1 / factor) else "cached_alike"
-        said.append(text(key, factor=significant(factor)))
+    said = [text("taught", row=one)]
+    for _, each in kept.head(1).iterrows():
+        factor = each["samples_per_s"] / one["samples_per_s"]
+        said.append(text("cached" if trust.apart(each, one, ratio=1 / factor) else "cached_alike", factor=factor))
     return said
 
 
@@ -107,15 +102,11 @@ def _checkpointed(rows: pd.DataFrame, text: Texts) -> list[str]:
     again, said = rows[rows["checkpointing"].fillna(False).astype(bool)], []
     known = again[again["hfu_percent"].notna()]
     if not known.empty:
-        one = known.loc[(known["hfu_percent"] / known["mfu_percent"]).idxmax()]
-        shares = {"hfu": percent(one["hfu_percent"]), "mfu": percent(one["mfu_percent"])}
-        said.append(text("checkpointed", model=one["model"], batch=int(one["batch_size"]), **shares))
+        said.append(text("checkpointed", row=known.loc[(known["hfu_percent"] / known["mfu_percent"]).idxmax()]))
     left = again["memory_bytes"] / again["memory_bytes_plain"].where(~again["precision_differs"])
     if left.notna().any():
         one = again.loc[left.idxmin()]
-        memory = {"before": quantity(one["memory_bytes_plain"], "B"), "after": quantity(one["memory_bytes"], "B")}
-        times = {"fast": quantity(1 / one["samples_per_s_plain"], "s"), "slow": quantity(1 / one["samples_per_s"], "s")}
-        said.append(text("traded", model=one["model"], batch=int(one["batch_size"]), **memory, **times))
+        said.append(text("traded", row=one, fast=1 / one["samples_per_s_plain"], slow=1 / one["samples_per_s"]))
         said += [] if one["apart"] else [text("overlap")]
     return said
 
@@ -127,11 +118,9 @@ def _accumulated(rows: pd.DataFrame, text: Texts) -> list[str]:
         return []
     among = several[several["apart"]] if several["apart"].any() else several
     one = among.loc[(among["mfu_percent"] / among["mfu_percent_plain"]).idxmax()]
-    values = {"count": int(one["gradient_accumulation"]), "model": one["model"], "batch": int(one["batch_size"])}
-    shares = {"low": percent(one["mfu_percent_plain"]), "high": percent(one["mfu_percent"])}
-    said = [text("accumulated" if one["apart"] else "accumulated_alike", **values, **shares)]
+    said = [text("accumulated" if one["apart"] else "accumulated_alike", row=one)]
     more = one["memory_bytes"] / one["memory_bytes_plain"]
-    return said if pd.isna(more) else [*said, text("accumulated_memory", memory=significant(more))]
+    return said if pd.isna(more) else [*said, text("accumulated_memory", memory=more)]
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
@@ -147,20 +136,19 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     if not cases:
         shown, cases = shown.assign(name=shown["case"], case=""), [""]
     shown = shown[shown["case"].isin(cases)]
+    shown = shown.assign(differs=shown["apart"] | shown["is_plain"])
     order = shown.groupby("name", sort=False).agg({"is_plain": "max", "relative": "median"})
-    names = list(order.sort_values(["is_plain", "relative"], ascending=[False, True]).index[:MOST_BARS])[::-1]
+    names = list(order.sort_values(["is_plain", "relative"], ascending=[False, True]).index[:MOST_BARS])
     grid = style.panels(figure, machines, cases, sharey=True)
-    figure.set_figheight(len(machines) * (0.9 + 0.26 * max(5, len(names))) + 1.2)
-    style.arrange(figure)
+    style.resize(figure, len(machines) * (0.9 + 0.26 * max(5, len(names))) + 1.2)
     for (machine, case), axes in grid.items():
         here = shown[(shown["machine"] == machine) & (shown["case"] == case) & shown["name"].isin(names)]
-        _bars(axes, here.assign(place=here["name"].map(names.index)), text)
-        axes.set_yticks(range(len(names)), names, fontsize=9)
-        axes.set_ylim(-0.6, len(names) - 0.4)
+        _bars(axes, here, names, text)
+        axes.tick_params(axis="y", labelsize=9)
         if machine == machines[-1]:
             axes.set_xlabel(text("relative"))
     entries = [style.dot(color, text(phase), "s") for phase, color in COLORS.items()]
-    entries += [style.dot("none", text("behind")), *style.within(_within(shown), text)]
+    entries += [style.dot("none", text("behind")), *style.within(~shown["differs"], text)]
     style.legend(figure, entries + runs.key(shown, text))
     labels.settle(figure)
 
@@ -170,28 +158,19 @@ def _case(row: Any, text: Texts) -> str:
     return "\N{NO-BREAK SPACE}".join(text("case", model=row.model, batch=int(row.batch_size)).rsplit(" ", 1))
 
 
-def _within(rows: pd.DataFrame) -> pd.Series:
-    """True for what does not differ from the plain step beyond the intervals."""
-    return ~rows["apart"] & ~rows["is_plain"]
-
-
-def _bars(axes: Axes, here: pd.DataFrame, text: Texts) -> None:
+def _bars(axes: Axes, here: pd.DataFrame, names: Sequence[str], text: Texts) -> None:
     longest = min(WIDEST, max(100.0, here["relative"].max())) if len(here) else 100.0
-    start = pd.Series(0.0, here.index)
-    total = here[list(WORDS)].sum(axis=1)
-    for phase, color in COLORS.items():
-        end = start + here["relative"] * here[phase] / total
-        shown = end.clip(upper=longest) - start.clip(upper=longest)
-        bars = axes.barh(here["place"], shown, left=start, color=color)
-        runs.mark(bars, here, phase, "relative", "mfu_percent")
-        style.pale(bars, _within(here))
-        start = end
-    axes.set_xlim(0, 1.55 * longest)
-    axes.set_xticks([tick for tick in (0, 100, 200) if tick <= longest])
-    axes.grid(axis="y", visible=False)
+    # What is longer is cut off at the end.
+    ends = here[list(WORDS)].cumsum(axis=1).mul(here["relative"] / here[list(WORDS)].sum(axis=1), axis=0)
+    shown = ends.clip(upper=longest)
+    shown = shown.sub(shown.shift(axis=1).fillna(0)).rename(columns="{} %".format)
+    here = pd.concat([here, shown], axis=1)
+    parts = {f"{phase} %": color for phase, color in COLORS.items()}
+    kinds.stacks(axes, here, parts, "name", *WORDS, "relative", "mfu_percent", order=names, pale="differs", width=0.8)
+    axes.set(xlim=(0, 1.55 * longest), xticks=[tick for tick in (0, 100, 200) if tick <= longest])
     for _, row in here.iterrows():
         end = min(row["relative"], 1.02 * longest) + 0.02 * longest
-        axes.text(end, row["place"], _label(row, text), va="center", fontsize=8)
+        axes.text(end, names.index(row["name"]), _label(row, text), va="center", fontsize=8)
 
 
 def _label(row: pd.Series, text: Texts) -> str:

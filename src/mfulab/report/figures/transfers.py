@@ -4,8 +4,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent
-from mfulab.report.drawing import matmuls, runs, style
+from mfulab.report.drawing import kinds, matmuls, runs, style
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("matmul", "environment")
@@ -36,21 +35,15 @@ def rows(tables: Tables) -> pd.DataFrame:
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """All that is not the kernel at both ends of the sizes, on one machine: a GPU if any, the one with the most sizes.
 
-    Of a GPU beside a CPU that was measured, also the size from which on it is faster.
+    Of a GPU and a CPU that was measured, also the size from which on the GPU is faster.
     """
     gpu = rows[rows["host_to_device_s"].notna()]
     rows = gpu if len(gpu) else rows
     here = rows[rows["machine"] == rows["machine"].value_counts().idxmax()].sort_values("n")
     total = here[list(PARTS)].sum(axis=1)
-    share = 100 * (1 - here["time_s"] / total)
-    words = text(
-        "finding_one" if here["n"].nunique() == 1 else "finding",
-        machine=here["machine"].iloc[0],
-        small=int(here["n"].iloc[0]),
-        small_share=percent(share.iloc[0]),
-        large=int(here["n"].iloc[-1]),
-        large_share=percent(share.iloc[-1]),
-    )
+    here = here.assign(share=100 * (1 - here["time_s"] / total))
+    key = "finding_one" if here["n"].nunique() == 1 else "finding"
+    words = text(key, small=here.iloc[0], large=here.iloc[-1])
     compared, faster = here["host_s"].notna(), total < here["host_s"]
     lost = here.loc[compared & ~faster, "n"].max()
     won = here.loc[faster & ~(here["n"] <= lost), "n"]
@@ -61,29 +54,21 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine; bars are shares of each part, stacked to 100 %, the total time above each."""
-    machines = style.machines(rows)
     precision = text.name("precision", rows["precision"].iloc[0])
-    titles = {machine: f"{machine} · {precision}" for machine in machines}
-    grid = style.panels(figure, [""], list(titles.values()), sharey=True)
-    turned = 90 if rows.groupby("machine").size().max() * len(machines) > MOST_LEVEL else 0
-    for machine in machines:
-        axes, here = grid["", titles[machine]], rows[rows["machine"] == machine]
+    panels = style.by_machine(figure, rows, lambda here: precision, sharey=True)
+    turned = 90 if rows.groupby("machine").size().max() * len(panels) > MOST_LEVEL else 0
+    colors = dict(zip(PARTS, (style.PALETTE[index] for index in COLORS), strict=True))
+    for axes, here in panels:
         total = here[list(PARTS)].sum(axis=1)
-        base = pd.Series(0.0, index=here.index)
-        names = [f"{n:g}" for n in here["n"]]
-        for index, part in enumerate(PARTS):
-            share = (100 * here[part] / total).fillna(0)
-            bars = axes.bar(names, share, bottom=base, color=style.PALETTE[COLORS[index]], width=0.7)
-            runs.mark(bars, here, part)
-            base += share
+        here = here.assign(
+            size=here["n"].map("{:g}".format), **{f"{part} %": 100 * here[part] / total for part in PARTS}
+        )
+        kinds.stacks(axes, here, {f"{part} %": color for part, color in colors.items()}, "size", *PARTS, upright=True)
         for place, seconds in enumerate(total):
-            axes.text(
-                place, 102, text("total", time=seconds), ha="center", rotation=turned, fontsize=8 if turned else 9
-            )
+            words = {"ha": "center", "rotation": turned, "fontsize": 8 if turned else 9}
+            axes.text(place, 102, text("total", time=seconds), **words)
         axes.set(xlabel=text("size"), ylim=(0, 125 if turned else 110), yticks=range(0, 101, 20))
         axes.tick_params(axis="x", labelrotation=turned)
-        axes.grid(axis="x", visible=False)
-    grid["", titles[machines[0]]].set_ylabel(text("share_of_time"))
-    present = [(color, part) for color, part in zip(COLORS, PARTS, strict=True) if rows[part].notna().any()]
-    entries = [style.dot(style.PALETTE[color], text(part), "s") for color, part in present]
-    style.legend(figure, entries + runs.key(rows, text))
+    style.label(figure, y=text("share_of_time"))
+    present = {part: color for part, color in colors.items() if rows[part].notna().any()}
+    style.legend(figure, style.dots(present, text, marker="s") + runs.key(rows, text))

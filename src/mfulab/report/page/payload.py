@@ -14,7 +14,7 @@ import pandas as pd
 from mfulab.core.files import UnreadableError, read_json
 from mfulab.measurements.registry import TABLES
 from mfulab.report import frames
-from mfulab.tables.columns import fields, kinds
+from mfulab.tables.columns import description, fields
 
 DRAWN = 500  # rows of a figure's CSV; the table's export has all
 LONG = (
@@ -45,25 +45,22 @@ def compact(tables: frames.Tables) -> dict[str, Any]:
     """Tables by column, texts that repeat as numbers into a dictionary; empty tables and columns are left out."""
     compacted = {}
     for name, measurement in TABLES.items():
-        table, types, declared = tables[name], kinds(name), fields(name)
+        table, kinds = tables[name], dict(frames.kinds(name))
         if table.empty:
             continue
-        main = measurement.shown.split()
+        declared, main = fields(name), measurement.shown.split()
         columns, values = [], []
         for column in [*main, *(column for column in table.columns if column not in main)]:
-            if _is_empty(table[column], types[column]) and column not in main:
+            if _is_empty(table[column], kinds[column]) and column not in main:
                 continue
-            entry: dict[str, Any] = {
-                "name": column,
-                "main": column in main,
-                "description": declared[column].description if column in declared else "",
-            }
-            if types[column] is str:
+            meaning = description(measurement, declared[column]) if column in declared else ""
+            entry: dict[str, Any] = {"name": column, "main": column in main, "description": meaning}
+            if kinds[column] is str:
                 codes, distinct = pd.factorize(table[column])
                 entry["dictionary"] = list(distinct)
                 values.append(codes.tolist())
             else:
-                entry["number"] = types[column] is float
+                entry["number"] = kinds[column] is float
                 values.append([plain(value) for value in table[column].tolist()])
             columns.append(entry)
         compacted[name] = {"columns": columns, "values": values, "length": len(table)}

@@ -1,0 +1,8 @@
+"""Measures one run of any step: `python scripts/run.py profile_step --config results/…/config.json`."""
+
+import sys
+
+from mfulab.cli.step import main
+
+if __name__ == "__main__":
+    main(sys.argv.pop(1))

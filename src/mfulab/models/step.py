@@ -1,0 +1,294 @@
+"""One step of a model, ready to be called: of training, inference or generating text, by torch or another framework."""
+
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from mfulab.core.errors import UnsupportedError
+from mfulab.core.groups import LEAKED_STEPS, PrecisionConfig, WorkloadConfig
+from mfulab.measurements.profile_step import ProfileStepConfig
+from mfulab.models import decoding, execution, frameworks, parallel
+from mfulab.models.build import Batch, build, enable_checkpointing, first_tensor, loss, make_batch, require_positions
+from mfulab.models.feeding import beyond_cores, feeder
+from mfulab.models.pruning import compress
+from mfulab.models.quantised import quantise, weight_bytes
+from mfulab.timing.phases import Mark, Phase
+
+TEMPERATURE = 2.0  # that softens a teacher's classes
+SCHEDULE_STEPS = 1000  # of a cosine's half; which part of it is measured does not change what a step costs
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a model.
+
+    Attributes:
+        call: does the step; of training it returns the loss, else the model's output.
+        loss: gives the loss of what `call` returned.
+        phases: does the step and calls a `Mark` at the end of each phase; if it has no phases, the reason.
+        facts: columns of the row that are known once the step is made, such as the error of a quantised model.
+    """
+
+    call: Callable[[], Any]
+    loss: Callable[[Any], float]
+    phases: Callable[[Mark], object] | str
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def make(config: ProfileStepConfig, device: torch.device) -> Step:
+    """Makes the step of `config` on `device`; from the same seed of torch it has the same weights and batch.
+
+    Raises:
+        ModelError: the model cannot be built.
+        UnsupportedError: the device, the model or the mode of execution cannot have such a step.
+    """
+    if config.execution.mode in frameworks.PACKAGES:
+        return _in_framework(config, device)
+    step = _MAKERS[config.workload.mode](config, device)
+    if config.execution.mode != "cuda_graph":
+        return step
+    phases = step.phases if isinstance(step.phases, str) else "a CUDA graph is launched as a whole"
+    return replace(step, call=execution.capture(step.call, device), phases=phases)
+
+
+def make_model(config: ProfileStepConfig, device: torch.device) -> tuple[torch.nn.Module, Batch]:
+    """The model and its batch in the precision asked for; the same for the same seed of torch."""
+    dtype = parameter_dtype(config.precision)
+    with device:
+        model = build(config.model)
+    model = model.to(device=device, dtype=dtype)
+    if config.model.pruning == "two_of_four":
+        compress(model)
+    batch = make_batch(config.model, config.batch_size, config.sequence_length, device=device, dtype=dtype)
+    require_positions(model, batch)
+    return model, batch
+
+
+def parameter_dtype(precision: PrecisionConfig) -> torch.dtype:
+    """The dtype of parameters and float inputs; float32 under autocast."""
+    if precision.dtype in ("float8_e4m3fn", "int8"):
+        raise UnsupportedError(
+            f"precision={precision.name}: whole models run in floats of 16 bits or more; use a matmul"
+        )
+    return torch.float32 if precision.autocast else getattr(torch, precision.dtype)
+
+
+def nothing(phase: Phase | None = None) -> None:
+    """Ignores the mark of a phase; fetches no batch where one lies on the device."""
+
+
+def autocast(precision: PrecisionConfig, device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """The context in which forward and loss run: torch.autocast where the precision asks for it."""
+    if not precision.autocast:
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, dtype=getattr(torch, precision.dtype))
+
+
+def _prepared(config: ProfileStepConfig, device: torch.device) -> tuple[torch.nn.Module, Batch, dict[str, Any]]:
+    """The model in its mode, checkpointed or quantised as the config says, its batch, and the step's first facts."""
+    model, batch = execution.arrange(*make_model(config, device), config.execution)
+    trains, facts = config.workload.mode == "training", beyond_cores(config.workload)
+    if trains and config.workload.checkpointing:
+        if config.execution.attention != "default":
+            raise UnsupportedError("checkpointing: attention computed again takes torch's own backend; use the default")
+        enable_checkpointing(model)
+    model.train(trains)
+    if config.execution.quantisation != "none":
+        model, measured = quantise(model, batch, config.execution, config.precision)
+        facts |= measured
+    elif config.model.pruning == "two_of_four":  # packed: half of the values, and where they stood
+        facts["weight_bytes"] = weight_bytes(model)
+    return model, batch, facts
+
+
+def _fetching(config: ProfileStepConfig, batch: Batch) -> Callable[[], None]:
+    """A function that fetches the next batch, where batches come from the host."""
+    if config.workload.input != "host":
+        return nothing
+    if config.execution.mode == "cuda_graph":
+        raise UnsupportedError("workload.input=host: a replayed CUDA graph asks the host for nothing")
+    return feeder(batch, config.model, config.workload, config.sequence_length)
+
+
+def _in_framework(config: ProfileStepConfig, device: torch.device) -> Step:
+    model, batch, facts = _prepared(config, device)
+    call = frameworks.make_step(model, batch, config, device)
+    if config.workload.mode == "training":
+        return Step(call, float, f"execution={config.execution.name}: the step is one call", facts)
+    return Step(call, _loss_against(batch.targets, config), _ONE_PHASE, facts)
+
+
+def _inference(config: ProfileStepConfig, device: torch.device) -> Step:
+    """Forward, recorded by autograd as the workload says.
+
+    `leaked` keeps the outputs of `LEAKED_STEPS` steps, and so their graphs, as summing up losses without `item()` does.
+    """
+    model, batch, facts = _prepared(config, device)
+    if config.execution.mode == "cuda_graph" and config.workload.autograd != "no_grad":
+        raise UnsupportedError("workload.autograd: a replayed CUDA graph records nothing; use no_grad")
+    call, fetch = execution.issue(model, batch, config.execution), _fetching(config, batch)
+    kept: deque[Any] = deque(maxlen=LEAKED_STEPS if config.workload.autograd == "leaked" else 0)
+
+    def compute() -> Any:
+        fetch()
+        output = call(batch.inputs)
+        kept.append(output)
+        return output
+
+    return _without_training(config, compute, batch.targets, device, facts)
+
+
+def _generating(config: ProfileStepConfig, device: torch.device) -> Step:
+    """The whole prompt (prefill), or its last token with all before it in a cache (decoding)."""
+    model, batch, facts = _prepared(config, device)
+    if config.execution.mode not in ("eager", "compile"):
+        raise UnsupportedError(f"execution={config.execution.name}: a growing cache needs eager or compiled execution")
+    call = execution.issue(model, batch, config.execution)
+    generator = decoding.prefiller if config.workload.mode == "prefill" else decoding.decoder
+    with torch.no_grad(), autocast(config.precision, device):
+        generate = generator(model, batch.inputs, call)
+    return _without_training(config, generate, batch.targets[:, -1:], device, facts)
+
+
+def _without_training(
+    config: ProfileStepConfig,
+    compute: Callable[[], Any],
+    targets: torch.Tensor,
+    device: torch.device,
+    facts: dict[str, Any],
+) -> Step:
+    contexts = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
+    record = contexts.get(config.workload.autograd, contextlib.nullcontext)
+
+    def step() -> Any:
+        with record(), autocast(config.precision, device):
+            return compute()
+
+    return Step(step, _loss_against(targets, config), _ONE_PHASE, facts)
+
+
+def _loss_against(targets: torch.Tensor, config: ProfileStepConfig) -> Callable[[Any], float]:
+    return lambda output: float(loss(output, targets, config.model.task))
+
+
+def _training(config: ProfileStepConfig, device: torch.device) -> Step:
+    model, batch, facts = _prepared(config, device)
+    model = parallel.wrap(model, config.parallel, device)
+    call = execution.issue(model, batch, config.execution)
+    fetch = parallel.slowed(_fetching(config, batch), config.parallel)
+    teacher = None
+    if config.workload.teacher != "none":
+        frozen, _ = make_model(config, device)
+        teacher = teaching(frozen, batch, config.workload, config.precision, device)
+    step = training_step(config, call, list(model.parameters()), batch, device, fetch=fetch, teacher=teacher)
+    return Step(step, float, step, facts)
+
+
+_ONE_PHASE = "the step is one phase, forward"
+_MAKERS = {"training": _training, "inference": _inference, "prefill": _generating, "decoding": _generating}
+
+
+def training_step(
+    config: ProfileStepConfig,
+    model: Callable[[Any], Any],
+    parameters: list[torch.nn.Parameter],
+    batch: Batch,
+    device: torch.device,
+    fetch: Callable[[], None] = nothing,
+    teacher: Callable[[], torch.Tensor] | None = None,
+) -> Callable[..., torch.Tensor]:
+    """Forward, loss and backward for each micro-batch, then clipping, optimiser step and zero_grad; returns the loss.
+
+    For a CUDA graph the optimiser's counters stay on the device. Under fp16 autocast the loss is scaled, as
+    mixed-precision training has it (Micikevicius et al. 2018, arXiv:1710.03740). The step takes a `Mark`; `other` is
+    fetching, a teacher, unscaling, clipping, the schedule, zero_grad.
+    """
+    workload, precision, task = config.workload, config.precision, config.model.task
+    capturable = config.execution.mode == "cuda_graph"
+    optimizer = _optimizer(parameters, workload, capturable)
+    schedule = _schedule(optimizer, workload, capturable)
+    scaled = precision.autocast and precision.dtype == "float16"
+    if scaled and capturable:
+        raise UnsupportedError("execution=cuda_graph: fp16 loss scaling reads from the device in each step; use bf16")
+    scaler = torch.amp.GradScaler(device.type, enabled=scaled)
+
+    def step(mark: Mark = nothing) -> torch.Tensor:
+        for _ in range(workload.gradient_accumulation):
+            fetch()
+            taught = teacher() if teacher else None
+            mark("other")
+            with autocast(precision, device):
+                output = model(batch.inputs)
+                value = loss(output, batch.targets, task)
+                if taught is not None:
+                    value = (value + distillation_loss(output, taught)) / 2
+            mark("forward")
+            share = value if workload.gradient_accumulation == 1 else value / workload.gradient_accumulation
+            scaler.scale(share).backward()
+            mark("backward")
+        scaler.unscale_(optimizer)
+        if workload.gradient_clipping is not None:
+            torch.nn.utils.clip_grad_norm_(parameters, workload.gradient_clipping)
+        mark("other")
+        scaler.step(optimizer)
+        mark("optimiser")
+        scaler.update()
+        schedule()
+        optimizer.zero_grad(set_to_none=not capturable)
+        mark("other")
+        return value.detach()
+
+    return step
+
+
+def teaching(
+    model: torch.nn.Module, batch: Batch, workload: WorkloadConfig, precision: PrecisionConfig, device: torch.device
+) -> Callable[[], torch.Tensor]:
+    """Gives the logits of a teacher, frozen: computed anew each time, or kept from the first (`teacher=cached`)."""
+    model.eval().requires_grad_(requires_grad=False)
+
+    def taught() -> torch.Tensor:
+        with torch.no_grad(), autocast(precision, device):
+            return first_tensor(model(batch.inputs))
+
+    if workload.teacher == "online":
+        return taught
+    kept = taught()
+    return lambda: kept
+
+
+def distillation_loss(output: Any, taught: torch.Tensor) -> torch.Tensor:
+    """Kullback-Leibler divergence from the teacher's softened classes, × T² (Hinton et al. 2015, arXiv:1503.02531)."""
+    own, other = (each.flatten(0, -2) / TEMPERATURE for each in (first_tensor(output), taught))
+    divergence = torch.nn.functional.kl_div(own.log_softmax(-1), other.softmax(-1), reduction="batchmean")
+    return TEMPERATURE**2 * divergence
+
+
+def _optimizer(
+    parameters: list[torch.nn.Parameter], workload: WorkloadConfig, capturable: bool
+) -> torch.optim.Optimizer:
+    kinds: dict[str, Callable[..., torch.optim.Optimizer]] = {
+        "sgd": torch.optim.SGD,
+        "adam": torch.optim.Adam,
+        "adamw": torch.optim.AdamW,
+    }
+    options: dict[str, Any] = {} if workload.optimizer == "sgd" else {"capturable": capturable}
+    if workload.optimizer_implementation != "default":  # torch's own choice: a loop on a CPU, foreach on a GPU
+        options |= {name: workload.optimizer_implementation == name for name in ("foreach", "fused")}
+    try:
+        return kinds[workload.optimizer](parameters, lr=workload.learning_rate, **options)
+    except RuntimeError as error:
+        asked = f"workload.optimizer_implementation={workload.optimizer_implementation}"
+        raise UnsupportedError(f"{asked}: {error}") from error
+
+
+def _schedule(optimizer: torch.optim.Optimizer, workload: WorkloadConfig, capturable: bool) -> Callable[[], None]:
+    if workload.learning_rate_schedule == "constant":
+        return nothing
+    if capturable:
+        raise UnsupportedError("execution=cuda_graph: a captured step keeps its learning rate; use a constant one")
+    return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, SCHEDULE_STEPS).step

@@ -1,0 +1,147 @@
+"""Keys of an experiment, their defaults, and the choices of its groups: what config/ leaves out is derived here.
+
+A choice is a file `config/GROUP/NAME.yaml`, a line of `config/GROUP.yaml`, or a kernel, found by its module.
+"""
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import yaml
+from pydantic import BaseModel, Field, create_model
+
+import mfulab
+from mfulab.core.errors import ConfigurationError
+from mfulab.core.files import read_text
+from mfulab.core.groups import SLUG, Closed
+from mfulab.core.language import LANGUAGES
+from mfulab.core.replicates import MOST_REPLICATES
+from mfulab.measurements.registry import MEASUREMENTS
+
+KERNELS = Path(mfulab.__file__).parent / "kernels"
+# Fields of configs that are no keys: planning sets them.
+SET_BY_PLANNING = {"name", "target", "digest", "installed", "replicate", "path", "trace_peaks"}
+
+
+class Report(Closed):
+    """Options of the report: no part of a run, so a change measures nothing."""
+
+    language: Literal[*LANGUAGES] = Field("en", description="Of page and figures.")  # type: ignore[valid-type]
+    rows: Literal["planned", "all"] = Field(
+        "planned", description="Those of the requested experiments and recorded machines, or every row measured here."
+    )
+
+
+class Asked(Closed):
+    """Options of planning itself."""
+
+    steps: list[str] = Field(
+        ["profile_step", "bench_matmul"], description="What the experiment measures; steps that these need are added."
+    )
+    replicates: Annotated[int, Field(ge=1, le=MOST_REPLICATES)] | None = Field(
+        None, description="Processes that measure each run, apart in time; empty: 3 on a CPU, 2 on a GPU."
+    )
+    ceiling_replicates: Annotated[int, Field(ge=1, le=MOST_REPLICATES)] | None = Field(
+        None, description="Processes that measure each ceiling; empty: 4 on a CPU, 2 on a GPU."
+    )
+    budget_min: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+        None, description="Minutes of wall time of a sweep; what does not fit is not measured; empty: no end."
+    )
+    hardware: Annotated[str, Field(pattern=f"^{SLUG}$")] | None = Field(
+        None,
+        description="The slug of the device to measure, as its folder in results/ is called (letters a to z, digits and"
+        " hyphens), if planning runs on another machine; empty: this one.",
+    )
+    trace: str | None = Field(
+        None, description="Of the step read_trace: a file of torch.profiler, a folder of them or a glob."
+    )
+    report: Report = Report()
+    exclude: list[dict[str, Any]] = Field(
+        [],
+        description="Combinations left out, each with its reason: `{model: gpt2, batch_size: [64, 128], because: …}`.",
+    )
+
+
+# Every key of a composed experiment, whether one of its steps reads the key or not.
+Experiment = create_model(
+    "Experiment",
+    __base__=Asked,
+    **{
+        name: (field.annotation, field)
+        for each in MEASUREMENTS.values()
+        for name, field in each.config.model_fields.items()
+        if name not in ("ceiling", "trace")
+    },
+)  # type: ignore[call-overload]
+
+
+def group_model(annotation: Any) -> type[BaseModel] | None:
+    """The model of a key that holds keys, also of one that may be left out; None for a plain value."""
+    kinds = (annotation, *get_args(annotation))
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+
+
+def defaults(model: type[BaseModel] = Experiment) -> dict[str, Any]:
+    """Every key that has a default, nested as in the config; a key without one comes from a group's choice."""
+    found: dict[str, Any] = {}
+    for name, field in model.model_fields.items():
+        inner = group_model(field.annotation)
+        if inner is not None:
+            found[name] = defaults(inner)
+        elif not field.is_required() and name not in SET_BY_PLANNING:
+            found[name] = field.get_default()
+    return found
+
+
+def groups(folder: Path) -> set[str]:
+    """Names of the groups of the config tree `folder`."""
+    return {path.stem for path in folder.iterdir() if path.is_dir() or path.suffix == ".yaml"} - {"config"}
+
+
+def choices(folder: Path, group: str) -> list[str]:
+    """Names of a group's choices."""
+    return sorted({*derived(folder, group), *(path.stem for path in (folder / group).glob("*.yaml"))})
+
+
+def derived(folder: Path, group: str) -> dict[str, dict[str, Any]]:
+    """Content of those choices of a group that have no file of their own."""
+    table = folder / f"{group}.yaml"
+    found = _kernels() if group == "kernel" else {}
+    if table.exists():
+        found = found | _lines(table, table.stat().st_mtime_ns)
+    return {name: content for name, content in found.items() if not (folder / group / f"{name}.yaml").exists()}
+
+
+@cache
+def _lines(table: Path, changed_ns: int) -> dict[str, dict[str, Any]]:
+    """Choices of a table, a line for each."""
+    lines = yaml.safe_load(read_text(table)) or {}
+    if not isinstance(lines, Mapping) or not all(isinstance(content, Mapping) for content in lines.values()):
+        raise ConfigurationError(f"{table}: give a line for each choice: NAME: {{KEY: VALUE, …}}.")
+    return {name: {"name": name, **content} for name, content in lines.items()}
+
+
+@cache
+def _kernels() -> dict[str, dict[str, Any]]:
+    """Each module of kernels/ with a class of its name that says what it `adds`; read, as importing takes libraries."""
+    found = {}
+    for path in KERNELS.glob("[!_]*.py"):
+        text = path.read_text(encoding="utf-8")
+        for name in re.findall(r"^class (\w+)\(", text, re.MULTILINE):
+            if name.lower() == path.stem.replace("_", "") and re.search(r"^    .*\badds\b.* = ", text, re.MULTILINE):
+                found[path.stem] = {"name": path.stem, "_target_": f"mfulab.kernels.{path.stem}.{name}"}
+    return found
+
+
+def register(folder: Path) -> None:
+    """Gives Hydra's ConfigStore the defaults, as `keys`, and the choices without a file."""
+    from hydra.core.config_store import ConfigStore
+
+    store = ConfigStore.instance()
+    store.store("keys", defaults())
+    for group in groups(folder):
+        store.repo.pop(group, None)
+        for name, content in derived(folder, group).items():
+            store.store(name, content, group=group)

@@ -1,0 +1,126 @@
+"""Measurements after a step's timing: errors against float64, first losses, recompilations."""
+
+import json
+import types
+
+import pytest
+import torch
+
+from mfulab.core.errors import UnsupportedError
+from mfulab.measurements.profile_step import ProfileRow, ProfileStepConfig, extra_passes
+from mfulab.measurements.profile_step import measure as profile_step
+from mfulab.models.step import Step
+
+CPU = torch.device("cpu")
+BRANCHING = {"name": "branching", "_target_": "mfulab.models.control_flow.Branching", "input_shape": [8]}
+
+
+def config(**changes) -> ProfileStepConfig:
+    values = {
+        "model": {**BRANCHING, "arguments": {"width": 8}},
+        "batch_size": 2,
+        "workload": {"name": "inference", "mode": "inference"},
+        "precision": {"name": "fp32", "dtype": "float32"},
+        "execution": {"name": "eager"},
+        "device": {"type": "cpu", "threads": 1},
+    }
+    return ProfileStepConfig.model_validate({**values, **changes})
+
+
+def filled(**changes) -> ProfileRow:
+    row = ProfileRow(time_s=1.0)
+    extra_passes.fill(row, config(**changes), CPU)
+    return row
+
+
+def test_nothing_is_filled_that_nobody_asked_for():
+    assert filled() == ProfileRow(time_s=1.0)
+
+
+def test_an_output_is_held_against_the_same_weights_in_float64():
+    row = filled(profile={"exact": True})
+    assert 1e-9 < row.relative_error < 1e-6
+    assert (row.status, row.time_s) == ("ok", 1.0)
+
+
+@pytest.mark.parametrize("other", [torch.randn(2, 8), torch.full((2, 8), float("nan"))], ids=["random", "nan"])
+def test_an_output_of_other_weights_is_incorrect_and_has_no_time(other, monkeypatch):
+    monkeypatch.setattr(extra_passes.steps, "make", lambda *_: Step(lambda: other, float, ""))
+    row = filled(profile={"exact": True})
+    assert (row.status, row.time_s) == ("incorrect", None)
+    assert "is accepted" in row.message
+
+
+def test_losses_begin_with_the_seed_s_weights_and_fall():
+    losses = json.loads(filled(workload={"name": "training"}, profile={"losses": 5}).losses)
+    assert losses == sorted(losses, reverse=True)
+    again = json.loads(filled(workload={"name": "training"}, profile={"losses": 5}).losses)
+    assert losses == again
+    assert len(set(losses)) == 5
+
+
+def test_losses_are_held_against_the_same_weights_in_float64():
+    row = filled(workload={"name": "training"}, profile={"losses": 5, "exact": True})
+    losses, exact = json.loads(row.losses), json.loads(row.exact_losses)
+    assert losses == pytest.approx(exact, rel=1e-5)
+    assert losses != exact
+    assert filled(workload={"name": "training"}, profile={"losses": 5}).exact_losses is None
+
+
+def without_a_backend(monkeypatch):
+    """Compiles with a fake backend: graphs are decided before a backend sees them, and the true one takes seconds."""
+    compiled = torch.compile
+    monkeypatch.setattr(
+        torch, "compile", lambda model, mode, dynamic: compiled(model, backend="eager", dynamic=dynamic)
+    )
+
+
+@pytest.mark.parametrize(
+    ("branch", "dynamic", "graphs", "recompilations"),
+    [
+        ("nothing", None, 2, 1),  # any shape, once one has changed
+        ("nothing", False, 4, 3),
+        ("nothing", True, 1, 0),
+        ("cond", True, 1, 0),
+    ],
+)
+def test_recompilations_are_counted(branch, dynamic, graphs, recompilations, monkeypatch):
+    without_a_backend(monkeypatch)
+    row = filled(
+        model={**BRANCHING, "arguments": {"width": 8, "branch": branch}},
+        execution={"name": "compile", "mode": "compile", "dynamic": dynamic},
+        profile={"varied_batches": 4},
+        seed=1,
+    )
+    assert (row.varied_calls, row.recompilations) == (4, recompilations)
+    assert (row.graphs, row.graph_breaks) == (graphs, 0)
+    assert row.varied_s > 0
+
+
+def test_a_branch_on_data_breaks_the_graph(monkeypatch):
+    without_a_backend(monkeypatch)
+    row = filled(
+        model={**BRANCHING, "arguments": {"width": 8, "branch": "data"}},
+        execution={"name": "compile", "mode": "compile"},
+        profile={"varied_batches": 4},
+    )
+    assert row.graph_breaks >= 1
+    assert row.graphs >= 2
+
+
+def test_eager_compiles_nothing():
+    row = filled(profile={"varied_batches": 3})
+    assert (row.varied_calls, row.graphs, row.recompilations) == (3, None, None)
+    with pytest.raises(UnsupportedError, match="neither eager nor compile"):
+        extra_passes.require(config(execution={"name": "trace", "mode": "trace"}, profile={"varied_batches": 3}))
+
+
+def test_a_missing_framework_is_unsupported_with_the_command_that_installs_it(tmp_path, monkeypatch):
+    from mfulab.models import frameworks
+
+    def missing(name: str) -> types.ModuleType:
+        raise ModuleNotFoundError(name=name)
+
+    monkeypatch.setattr(frameworks.importlib, "import_module", missing)
+    with pytest.raises(UnsupportedError, match=r"execution=jax needs the package jax, .*EXTRAS=frameworks"):
+        profile_step.measure(config(execution={"name": "jax", "mode": "jax"}), tmp_path)

@@ -1,0 +1,13 @@
+"""Parameters of a test of which `make test` takes a few, and `make test ALL=1` all."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+
+def few(values: Iterable[Any], kept: int = 1) -> list[Any]:
+    """`values` with all but the first `kept` marked slow; a tuple stands for several parameters."""
+    values = list(values)
+    rest = (value if isinstance(value, tuple) else (value,) for value in values[kept:])
+    return [*values[:kept], *(pytest.param(*value, marks=pytest.mark.slow) for value in rest)]
