@@ -105,7 +105,7 @@ def explain(words: tuple[str, ...]) -> int:
 
 @cli.command()
 @click.argument("step", required=False)
-@click.option("--row", is_flag=True, help="The schema of the step's row instead of its config.")
+@click.option("--row", is_flag=True, help="The schema of the step's row, and its table's columns.")
 @click.option("--check", is_flag=True, help="Show what is out of date in config/ and the README; status 1 if anything.")
 @click.option("--fix", is_flag=True, help="Write it: config.yaml's defaults, KEYS.md, schema.json, the experiments.")
 def schema(step: str | None, row: bool, check: bool, fix: bool) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from mfulab.device.samplers.reading import Readings
-from mfulab.mfu.utilization import of_peak, tflop_s
+from mfulab.mfu.utilization import of_peak, product, ratio, tflop_s, total
 
 # Totals of a lap; everything else is a mean over it, and the peak of memory the largest.
 _SUMMED, _LARGEST = frozenset({"window_energy_j"}), frozenset({"memory_bytes", "other_processes"})
@@ -57,21 +57,13 @@ def as_job(ranks: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
     slowest = max(range(len(ranks)), key=lambda place: seconds[place] or 0.0)
     longest = seconds[slowest]
 
-    def total(name: str) -> float | None:
-        values = [rank[name] for rank in ranks]
-        return None if None in values else sum(value for value in values if value is not None)
-
-    peaks = [
-        100 * rank["tflop_s"] / rank["mfu_percent"] if rank["tflop_s"] and rank["mfu_percent"] else None
-        for rank in ranks
-    ]
-    peak = None if None in peaks else sum(value for value in peaks if value is not None)
-
+    flops, executed = (total(*(rank[name] for rank in ranks)) for name in ("flops", "executed_flops"))
+    peak = total(*(ratio(product(100, rank["tflop_s"]), rank["mfu_percent"]) or None for rank in ranks))
     return {
         "ranks": len(ranks),
-        "tflop_s": tflop_s(total("flops"), longest),
-        "mfu_percent": of_peak(total("flops"), longest, peak),
-        "hfu_percent": of_peak(total("executed_flops"), longest, peak),
+        "tflop_s": tflop_s(flops, longest),
+        "mfu_percent": of_peak(flops, longest, peak),
+        "hfu_percent": of_peak(executed, longest, peak),
         "slowest_rank": slowest,
         "rank_mfu_percent": [rank["mfu_percent"] for rank in ranks],
         "rank_step_s": seconds,
