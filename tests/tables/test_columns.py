@@ -9,7 +9,8 @@ from mfulab.core.columns import Headroom
 from mfulab.measurements.registry import TABLES
 from mfulab.mfu import headroom, job
 from mfulab.report import frames
-from mfulab.tables import build, columns, join, trace_join
+from mfulab.tables import build, columns, compare, join, trace_join
+from mfulab.tables.seminar import Recomputed
 
 GIVEN = {
     "profile": {*join.profile_columns({}, {}, {}, {}, None)},
@@ -34,9 +35,10 @@ def test_every_column_of_every_table_is_described(written):
     assert len(described) == len(lines)
     assert not [name for name, line in described.items() if len(line["description"]) < 3]
     for path in written.glob("*.csv"):
-        if path.stem != "series":  # whatever a device answers
-            header = next(csv.reader(path.open(newline="", encoding="utf-8")))
-            assert [(path.stem, name) for name in header if (path.stem, name) not in described] == []
+        header = next(csv.reader(path.open(newline="", encoding="utf-8")))
+        assert [(path.stem, name) for name in header if (path.stem, name) not in described] == []
+    for table, header in {"comparison": compare.COLUMNS, "seminar": [*Recomputed.__dataclass_fields__]}.items():
+        assert header == [name for of, name in described if of == table]
     assert described["profile", "loader_persistent"] == {
         "table": "profile",
         "column": "loader_persistent",

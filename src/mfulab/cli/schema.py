@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from mfulab.core.files import write_text
 from mfulab.measurements.registry import MEASUREMENTS
 from mfulab.planning.keys import SET_BY_PLANNING, Asked, Experiment, defaults, group_model
+from mfulab.tables.columns import dictionary
 
 CONFIG, README = Path("config"), Path("README.md")
 KEYS = "# Every key with its default, written by `mfulab schema --fix`:\n"  # in config.yaml, up to Hydra's own
@@ -19,14 +20,20 @@ TABLE = "| experiment | what it shows |\n|---|---|\n"  # in the README, up to th
 
 
 def show(step: str | None, row: bool) -> int:
-    """Prints the JSON Schema of the config of `step` (its row, with `row`); without a step the table of keys."""
+    """Prints the JSON Schema of the config of `step`; without a step the table of keys.
+
+    With `row` that of its row, and under `table` the lines of columns.csv for its table.
+    """
     if step is None:
         click.echo(table_of_keys())
         return 0
     if step not in MEASUREMENTS:
         raise click.BadParameter(f"{step}. Choices: {', '.join(MEASUREMENTS)}", param_hint="STEP")
     measurement = MEASUREMENTS[step]
-    click.echo(json.dumps((measurement.row if row else measurement.config).model_json_schema(), indent=2))
+    schema = (measurement.row if row else measurement.config).model_json_schema()
+    if row:  # beside what a run writes, all columns of the table that it ends in
+        schema["table"] = [each.model_dump() for each in dictionary() if each.table == measurement.table]
+    click.echo(json.dumps(schema, indent=2))
     return 0
 
 

@@ -13,7 +13,7 @@ from mfulab.device.samplers.selection import restriction_of, sources_answered
 from mfulab.interactive.costs import Cost, Format
 from mfulab.interactive.peaks import WeightedPeaks
 from mfulab.interactive.phases import Phase, Phases
-from mfulab.mfu.utilization import of_peak, product, ratio, tflop_s, utilization
+from mfulab.mfu.utilization import of_peak, product, ratio, tflop_s, total, utilization
 from mfulab.timing.statistics import Stats, median_interval
 
 # Steps are cut into as many stretches for the confidence interval.
@@ -239,16 +239,8 @@ def as_job(ranks: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
     seconds = [rank["seconds"] for rank in ranks]
     slowest = max(range(len(ranks)), key=lambda place: seconds[place] or 0.0)
     longest = seconds[slowest]
-
-    def total(values: Iterable[float | None]) -> float | None:
-        found = list(values)
-        return None if None in found else sum(value or 0.0 for value in found)
-
-    flops, executed = (total(rank[name] for rank in ranks) for name in ("flops", "executed_flops"))
-    peak = total(
-        100 * rank["tflop_s"] / rank["mfu_percent"] if rank["tflop_s"] and rank["mfu_percent"] else None
-        for rank in ranks
-    )
+    flops, executed = (total(*(rank[name] for rank in ranks)) for name in ("flops", "executed_flops"))
+    peak = total(*(ratio(product(100, rank["tflop_s"]), rank["mfu_percent"]) or None for rank in ranks))
     return {
         "ranks": len(ranks),
         "tflop_s": tflop_s(flops, longest),

@@ -14,7 +14,7 @@ from mfulab.measurements.registry import NO_MACHINE, TABLES
 from mfulab.mfu import headroom
 from mfulab.mfu import job as jobs
 from mfulab.tables import details, join, replicates, series, trace_join
-from mfulab.tables.columns import LEADING, OTHERS, Record, Records, columns, dictionary
+from mfulab.tables.columns import LEADING, Column, Record, Records, columns, dictionary
 from mfulab.tables.records import (
     AGAIN,
     PROGRESS,
@@ -204,7 +204,7 @@ def _fill(rows: Iterable[Record], columns: Callable[[Record], Record]) -> None:
     for row in rows:
         try:
             row |= columns(row)
-        except Exception as error:
+        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
             row |= {"status": "failed", "message": f"cannot be joined: {first_line(error)}. {AGAIN}"[:LONGEST_MESSAGE]}
 
 
@@ -234,11 +234,9 @@ def write(collected: Collected, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for table, rows in collected.records.items():
         write_csv(folder / f"{table}.csv", rows, columns(table))
-    write_csv(folder / "excluded.csv", collected.excluded, list(OTHERS["excluded"].model_fields))
+    write_csv(folder / "excluded.csv", collected.excluded, ["experiment", "step", "run", "because"])
     write_csv(folder / "progress.csv", [dict(Counter(collected.progress.values()))], PROGRESS)
-    write_csv(
-        folder / "columns.csv", [each.model_dump() for each in dictionary()], list(OTHERS["columns"].model_fields)
-    )
+    write_csv(folder / "columns.csv", [each.model_dump() for each in dictionary()], list(Column.model_fields))
     jobs_of_ranks = [row for row in collected.records.get("profile", []) if row.get("ranks") and row["status"] == "ok"]
     found = {identity("profile", row): row for row in jobs_of_ranks}
     ranks = {name: jobs.rank_rows(row) for name, row in found.items()}

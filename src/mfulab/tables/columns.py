@@ -1,6 +1,7 @@
 """Columns of the tables: their step's row, then what the measurement's `Joined` adds. Each is declared there, once."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from types import NoneType
 from typing import Any, get_args
 
@@ -8,6 +9,7 @@ from pydantic import BaseModel, Field
 from pydantic.fields import FieldInfo
 
 from mfulab.core.columns import Rank
+from mfulab.core.files import read_csv
 from mfulab.core.measurement import Measurement
 from mfulab.measurements.registry import TABLES
 
@@ -35,29 +37,6 @@ Record = dict[str, Any]
 Records = dict[str, list[Record]]
 
 
-class Excluded(BaseModel):
-    """A combination that was left out on purpose."""
-
-    experiment: str = Field("", description="The experiment that asked for it.")
-    step: str = Field("", description="The measurement.")
-    run: str = Field("", description="Name of the run.")
-    because: str = Field("", description="The reason that its rule gives.")
-
-
-class Progress(BaseModel):
-    """Planned runs of all experiments shown, by how far they are; best first."""
-
-    measured: int = Field(0, description="Runs with a row.")
-    not_measured: int = Field(0, description="Runs left out for the time budget.")
-    to_come: int = Field(0, description="Runs still to be measured.")
-
-
-class Problem(BaseModel):
-    """A file that could not be read."""
-
-    problem: str = Field("", description="The file, what is wrong with it, and what to do.")
-
-
 class Column(BaseModel):
     """A line of columns.csv, the data dictionary of the tables."""
 
@@ -69,14 +48,6 @@ class Column(BaseModel):
         description="`row`: measured; `config GROUP.KEY`: asked for; `joined`: computed of several rows."
     )
     description: str = Field(description="What it means.")
-
-
-OTHERS: dict[str, type[BaseModel]] = {
-    "excluded": Excluded,
-    "progress": Progress,
-    "problems": Problem,
-    "columns": Column,
-}
 
 
 def fields(table: str) -> dict[str, FieldInfo]:
@@ -137,15 +108,19 @@ def dictionary() -> Iterator[Column]:
             source = f"config {path}" if path else "row" if name in measurement.row.model_fields else "joined"
             yield _column(table, name, field, source, description(measurement, field))
     who = {name: field for name, field in fields("profile").items() if name in LEADING}
-    for table, found in {
-        "ranks": {**who, **Rank.model_fields},
-        **{n: m.model_fields for n, m in OTHERS.items()},
-    }.items():
+    for table, found in {"ranks": {**who, **Rank.model_fields}, "columns": Column.model_fields}.items():
         for name, field in found.items():
             yield _column(table, name, field, "joined", field.description or "")
+    for line in read_csv(Path(__file__).with_name("other_columns.csv")):
+        yield Column(
+            **line, unit=_unit(line["column"]) if line["type"] in ("integer", "number") else "", source="joined"
+        )
 
 
 def _column(table: str, name: str, field: FieldInfo, source: str, meaning: str) -> Column:
-    unit = next((unit for end, unit in UNITS.items() if name.endswith(end) and kind(field) is not str), "")
-    unit = unit or ("FLOP" if name == "flops" else "")
+    unit = "" if kind(field) is str else _unit(name)
     return Column(table=table, column=name, type=TYPES[kind(field)], unit=unit, source=source, description=meaning)
+
+
+def _unit(name: str) -> str:
+    return next((unit for end, unit in UNITS.items() if name.endswith(end)), "FLOP" if name == "flops" else "")
