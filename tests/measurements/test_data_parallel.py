@@ -113,7 +113,7 @@ def test_without_slurm_several_nodes_are_refused(tmp_path, monkeypatch):
 
 def rank(time_s: float, collectives: list[int], **more) -> dict:
     """A rank's report of one traced step."""
-    told = {"steps": 1, "length": 100, "communication": 40, "exposed": 10, "samples": []}
+    told = {"meter": "here", "steps": 1, "length": 100, "communication": 40, "exposed": 10, "samples": []}
     return {"row": {"time_s": time_s, "memory_bytes": more.pop("memory_bytes", 5)}, **told, **more} | {
         "collectives": {"gloo:all_reduce": collectives}
     }
@@ -127,7 +127,7 @@ def test_the_row_of_a_job_is_the_slowest_rank_s_time_and_the_largest_memory():
 
 
 def test_ranks_without_a_trace_tell_their_times_alone():
-    untraced = {"row": {"time_s": 1.0}, "samples": [], **ranks._communication(None)}
+    untraced = {"row": {"time_s": 1.0}, "meter": 0, "samples": [], **ranks._communication(None)}
     row = ranks._row([untraced, untraced], devices=1, nodes=1)
     assert (row.slowest_rank, row.exposed_communication_ms, row.waiting_percent) == (None, None, None)
     assert [set(each) for each in json.loads(row.ranks)] == [{"rank", "time_ms", "memory_bytes"}] * 2
@@ -155,3 +155,25 @@ def test_ranks_are_no_other_processes_to_their_job(seen, expected):
     row = MEASUREMENTS["profile_step"].row
     rows = [row(system_utilization_percent=system, other_processes_percent=others) for system, others in seen]
     assert ranks.others_of_job(rows) == expected
+
+
+def metered(meter, energy_j, power_w=100.0):
+    reasons = {"reasons": json.dumps({"energy_j": "refused by the driver"})} if energy_j is None else {}
+    sources = json.dumps({"energy_j": "NVML ÷ 2 steps", "power_w": "NVML"})
+    row = {"time_s": 1.0, "energy_j": energy_j, "power_w": power_w, "sources": sources, **reasons}
+    return {"row": row, "meter": meter, **ranks._communication(None)}
+
+
+def test_a_jobs_energy_and_power_are_those_of_all_its_devices():
+    of_two = ranks._row([metered(0, 3.0, 100.0), metered(1, 5.0, 150.0)], 2, 1)
+    assert (of_two.energy_j, of_two.power_w) == (8.0, 250.0)
+    assert json.loads(of_two.sources)["energy_j"] == "NVML ÷ 2 steps, the sum of 2"
+    same_machine = ranks._row([metered("here", 3.0), metered("here", 3.0), metered("there", 4.0)], 3, 2)
+    assert same_machine.energy_j == 7.0
+
+
+def test_a_device_whose_energy_is_unknown_leaves_the_jobs_empty_with_its_reason():
+    row = ranks._row([metered(0, 3.0), metered(1, None)], 2, 1)
+    assert (row.energy_j, row.power_w) == (None, 200.0)
+    assert json.loads(row.reasons)["energy_j"] == "refused by the driver"
+    assert "energy_j" not in json.loads(row.sources)

@@ -115,8 +115,8 @@ class ProfileRow(TimedRow):
     utilization_source: str | None = column("The counter that gave it.")
     memory_bytes: int | None = column("Peak: CUDA allocator, or peak RSS above the baseline on a CPU.")
     memory_source: str | None = column("The counter that gave it.")
-    energy_j: float | None = column("Per step.")
-    power_w: float | None = column("Mean over the windows.")
+    energy_j: float | None = column("Per step; of a job that of all its devices.")
+    power_w: float | None = column("Mean over the windows; of a job that of all its devices.")
     clock_mhz: float | None = column("Mean SM clock over the windows; a CPU reports none.")
     loss: float | None = column("After the last step; finite in a row that is ok.")
     relative_error: float | None = column(

@@ -6,7 +6,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,8 @@ CONFIG, REPORT = "job.json", "report.json"
 def measure(config: ProfileStepConfig, folder: Path) -> Measured:
     """The row of a whole job: each of its processes measures the step as one alone does, all in step.
 
-    Its time is that of the slowest rank, its memory that of the largest, its files those of rank 0.
+    Its time is that of the slowest rank, its memory that of the largest, its energy and power those of all, its files
+    those of rank 0.
 
     Raises:
         UnsupportedError: there are fewer devices than processes, or a rank cannot run the step.
@@ -117,6 +118,7 @@ def _rank(rank: int, meeting: str, place: Path, local: int | None = None) -> Non
     parallel.join(rank, config.parallel, store, device)
     measured, analysis = process.measure_step(config, own)
     report = {"row": measured.row.model_dump(), "samples": measured.samples, **_communication(analysis)}
+    report["meter"] = rank if device.type == "cuda" else socket.gethostname()  # a CPU's counts the whole machine
     write_json(own / REPORT, report)
     dist.barrier()
     dist.destroy_process_group()
@@ -150,6 +152,26 @@ def others_of_job(rows: Sequence[ProfileRow]) -> float | None:
     return max(0.0, sum(system for system, _ in pairs) / len(pairs) - own)
 
 
+def energy_of_job(job: ProfileRow, metered: Iterable[ProfileRow]) -> None:
+    """Writes the sums of energy and power over a job's meters into its row, as its samples are all ranks' too.
+
+    One meter that did not answer leaves the sum empty, with that one's reason.
+    """
+    meters = list(metered)
+    sources, reasons = (json.loads(each or "{}") for each in (job.sources, job.reasons))
+    for name in ("energy_j", "power_w"):
+        values = [getattr(row, name) for row in meters]
+        if None in values:
+            setattr(job, name, None)
+            sources.pop(name, None)
+            reasons[name] = json.loads(meters[values.index(None)].reasons or "{}").get(name, "one rank measured none")
+        else:
+            setattr(job, name, sum(values))
+            sources[name] = f"{sources[name]}, the sum of {len(values)}" if len(values) > 1 else sources[name]
+    job.sources = json.dumps(sources, ensure_ascii=False)
+    job.reasons = json.dumps(reasons, ensure_ascii=False) if reasons else None
+
+
 def _row(ranks: list[dict[str, Any]], devices: float, nodes: int) -> ProfileRow:
     """Rank 0's row, with the time of the slowest rank, the memory of the largest, and what each waited for."""
     rows = [ProfileRow.model_validate(each["row"]) for each in ranks]
@@ -161,6 +183,7 @@ def _row(ranks: list[dict[str, Any]], devices: float, nodes: int) -> ProfileRow:
     if nodes == 1:
         job.other_processes_percent = others_of_job(rows)
     job.memory_bytes = max((row.memory_bytes for row in rows if row.memory_bytes is not None), default=None)
+    energy_of_job(job, {each["meter"]: row for each, row in zip(ranks, rows, strict=True)}.values())
     waited = waits({rank: each["collectives"] for rank, each in enumerate(ranks)}) if ranks[0]["steps"] else {}
     each_rank = []
     for rank, (each, row) in enumerate(zip(ranks, rows, strict=True)):
