@@ -23,10 +23,11 @@ import torch
 from mfulab.core.groups import DeviceConfig
 from mfulab.device import cpu, gpu, nvml
 from mfulab.device.compute import allow_tf32, prepare
+from mfulab.device.gpu import clock_reader
 from mfulab.device.identity import NoDeviceError, hardware_slug
 from mfulab.device.local_peak import peak_of
 from mfulab.device.samplers.reading import Readings
-from mfulab.device.samplers.selection import clock_reader, samplers_for
+from mfulab.device.samplers.selection import samplers_for
 from mfulab.device.samplers.series import Series
 from mfulab.measurements.environment import measure as environment
 from mfulab.mfu.utilization import utilization

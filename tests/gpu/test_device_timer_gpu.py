@@ -16,11 +16,12 @@ from mfulab.timing.repetitions import Budget, interleave, summarise
 from mfulab.timing.windows import observe
 
 pytestmark = pytest.mark.gpu
+DEVICE = torch.device("cuda")
 
 
 @pytest.mark.parametrize("cycles", [2_000_000, 8_000_000])
 def test_the_device_timer_sees_a_known_delay(cycles):
-    timer = DeviceTimer()
+    timer = DeviceTimer(DEVICE)
     expected = cycles / timer._spin_per_s
 
     def spin():
@@ -31,7 +32,7 @@ def test_the_device_timer_sees_a_known_delay(cycles):
 
 
 def test_the_host_keeps_ahead_of_calls_that_its_queue_cannot_hold():
-    timer, cycles = DeviceTimer(), 100_000
+    timer, cycles = DeviceTimer(DEVICE), 100_000
     expected = cycles / timer._spin_per_s
     found = timer.time(lambda: torch.cuda._sleep(cycles), 2000)
     assert (found.calls, found.held) == (2000, True)
@@ -43,7 +44,7 @@ def test_a_cold_product_takes_no_less_than_a_hot_one():
     operands = random_operands(shape, FORMATS["fp32"], "cuda", seed=1)
     prepared = kernel.prepare(operands.a, operands.b, operands.c)
     call = lambda: kernel.run(*prepared, launch=kernel.launch(shape))  # noqa: E731
-    repetitions = interleave({"torch": call}, DeviceTimer(), Budget(0.2, 0.5, 5)).repetitions
+    repetitions = interleave({"torch": call}, DeviceTimer(DEVICE), Budget(0.2, 0.5, 5)).repetitions
     assert summarise(repetitions, "torch", "cold").median_s > 0.9 * summarise(repetitions, "torch", "hot").median_s
 
 
@@ -54,7 +55,7 @@ def test_a_group_takes_as_long_a_call_as_a_model_s_window():
     prepared = kernel.prepare(operands.a, operands.b, operands.c)
     call = lambda: kernel.run(*prepared, launch=kernel.launch(shape))  # noqa: E731
     group_s = summarise(
-        interleave({"torch": call}, DeviceTimer(), Budget(0.3, 1.0, 10)).repetitions, "torch", "hot"
+        interleave({"torch": call}, DeviceTimer(DEVICE), Budget(0.3, 1.0, 10)).repetitions, "torch", "hot"
     ).median_s
     window_s = observe(call, CudaClock(torch.device("cuda", 0)), Pace(3, 1.1, 2.0, 0.02)).time_s
     assert group_s == pytest.approx(window_s, rel=0.02)

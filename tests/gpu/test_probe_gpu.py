@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from mfulab.device.samplers.selection import clock_reader
+from mfulab.device.gpu import clock_reader
 from mfulab.timing.probe import DISTURBED, Probe, best_of, packed
 
 pytestmark = pytest.mark.gpu

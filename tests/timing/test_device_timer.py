@@ -1,12 +1,15 @@
 """The GPU timer's rules, with events and a spinning kernel that obey a clock of the test's own."""
 
 from collections import deque
+from types import SimpleNamespace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.nvml_stand_in import Gpu, StandIn
 
+from mfulab.device import gpu, nvml
 from mfulab.timing import device_timer
 from mfulab.timing.device_timer import DeviceTimer
 
@@ -65,7 +68,8 @@ def device(monkeypatch):
 def installed(monkeypatch):
     fake = FakeDevice()
     monkeypatch.setattr(torch.cuda, "Event", fake.event)
-    monkeypatch.setattr(torch.cuda, "clock_rate", lambda: 1755)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(L2_cache_size=0))
+    monkeypatch.setattr(device_timer, "clock_reader", lambda device: lambda: 1755)
     monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: fake.enqueue(cycles / fake.cycles_per_s), raising=False)
     monkeypatch.setattr(device_timer.time, "perf_counter", lambda: fake.host_s)
     return fake
@@ -77,11 +81,7 @@ def timer(device):
 
 
 def made():
-    timer = DeviceTimer.__new__(DeviceTimer)
-    timer._scratch = torch.zeros(8)
-    timer._spin_per_s = DeviceTimer._calibrate()
-    timer._hold_s, timer._voids = {}, {}
-    return timer
+    return DeviceTimer(torch.device("cpu"))  # where its scratch lies
 
 
 def test_the_spinning_kernel_s_speed_is_measured(timer):
@@ -160,7 +160,7 @@ def test_a_hold_that_a_risen_clock_shortened_is_calibrated_anew_and_doubled(time
     assert calibrated == [held_s]
 
 
-def test_a_group_follows_sustained_work_and_reads_the_clock_during_it(timer, device, monkeypatch):
+def test_a_group_follows_sustained_work_and_reads_the_clock_during_it(timer, device):
     """The clock falls under load: before and after the group it is another."""
     began_s, calls = device.host_s, []
 
@@ -171,10 +171,20 @@ def test_a_group_follows_sustained_work_and_reads_the_clock_during_it(timer, dev
     timer.settle(call, 100, best_s=1e-3)
     assert device.free_at_s - began_s >= device_timer.SUSTAINED_S
     assert device.free_at_s > device.host_s, "the group follows without a gap"
-    monkeypatch.setattr(torch.cuda, "clock_rate", lambda: 1500 if device.host_s < device.free_at_s else 1980)
+    timer._clock_mhz = lambda: 1500 if device.host_s < device.free_at_s else 1980
     assert timer.time(call, 100).clock_mhz == 1500
-    monkeypatch.setattr(torch.cuda, "clock_rate", lambda: device.launch(1.0, 0.0) or 1980)
+    timer._clock_mhz = lambda: device.launch(1.0, 0.0) or 1980
     assert timer.time(call, 100).clock_mhz is None, "the work was over before the clock was read"
+
+
+def test_a_clock_that_the_driver_refuses_costs_its_own_field_alone(device, monkeypatch):
+    made_by = Gpu(refused={"nvmlDeviceGetClockInfo"})
+    StandIn(made_by).install(monkeypatch)
+    monkeypatch.setattr(gpu, "uuid_of", lambda asked: made_by.uuid)
+    monkeypatch.setattr(device_timer, "clock_reader", lambda asked: gpu.clock_reader(SimpleNamespace(type="cuda")))
+    found = made().time(lambda: device.launch(host_s=1e-6, device_s=1e-4), 20)
+    assert found == (pytest.approx(1e-4), 20, None, True)
+    nvml.why_absent.cache_clear()
 
 
 def test_a_call_longer_than_that_is_not_repeated_before_it_is_timed(timer):

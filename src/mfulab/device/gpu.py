@@ -1,5 +1,6 @@
 """The GPU that torch computes on, matched to NVML's by UUID, and its properties."""
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -34,16 +35,32 @@ def handle_of(device: Any) -> Any:
     return nvml.handle_by_uuid(uuid_of(device))
 
 
+def clock_reader(device: Any) -> Callable[[], float | None]:
+    """A function that reads the SM clock in MHz now; None if it is not reported, as on a CPU."""
+    handle = _handle(device)
+    if handle is None:
+        return lambda: None
+    return lambda: nvml.optional(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM)
+
+
+def restriction_of(device: Any) -> str:
+    """`MIG instance`, `vGPU` or nothing, for a torch.device."""
+    handle = _handle(device)
+    return "" if handle is None else nvml.restriction(handle)
+
+
+def _handle(device: Any) -> Any:
+    """NVML's handle of a GPU that it knows, otherwise None."""
+    with contextlib.suppress(nvml.RefusedError):
+        return handle_of(device) if device.type == "cuda" else None
+
+
 def properties_of(device: Any) -> GpuProperties:
     """Properties that decide a torch CUDA device's peaks; clocks and bus width are None if NVML hides them."""
     import torch
 
     facts = torch.cuda.get_device_properties(device)
-    try:
-        handle = handle_of(device)
-    except nvml.RefusedError:
-        handle = None
-    return _properties(handle, facts.name, facts.multi_processor_count)
+    return _properties(_handle(device), facts.name, facts.multi_processor_count)
 
 
 def properties_by_nvml(device: CudaDevice) -> GpuProperties:

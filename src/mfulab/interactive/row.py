@@ -8,8 +8,9 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from mfulab.device.compute import allowed_precision
+from mfulab.device.gpu import restriction_of
 from mfulab.device.samplers.reading import Reading, Readings
-from mfulab.device.samplers.selection import restriction_of, sources_answered
+from mfulab.device.samplers.selection import sources_answered
 from mfulab.interactive.costs import Cost, Format
 from mfulab.interactive.peaks import WeightedPeaks
 from mfulab.interactive.phases import Phase, Phases

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import torch
 
+from mfulab.device.gpu import clock_reader
 from mfulab.timing.repetitions import Call, Timed
 
 LONGEST_HOLD_S = 0.2
@@ -30,9 +31,10 @@ class DeviceTimer:
     resolution_s = 0.1
     most_calls = 100_000  # as many as a kernel of 1 µs needs
 
-    def __init__(self) -> None:
-        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-        self._scratch = torch.zeros(2 * max(properties.L2_cache_size, 32 << 20), dtype=torch.uint8, device="cuda")
+    def __init__(self, device: torch.device) -> None:
+        cache_bytes = torch.cuda.get_device_properties(device).L2_cache_size
+        self._scratch = torch.zeros(2 * max(cache_bytes, 32 << 20), dtype=torch.uint8, device=device)
+        self._clock_mhz = clock_reader(device)
         self._spin_per_s = self._calibrate()
         self._hold_s: dict[tuple[Call, int], float] = {}
         self._voids: dict[tuple[Call, int], int] = {}
@@ -112,10 +114,3 @@ class DeviceTimer:
             self._spin_per_s = self._calibrate()
         self._hold_s[key] = min(max(1.5 * queued_s, 2e-4), LONGEST_HOLD_S)
         return Timed(start.elapsed_time(end) / 1e3 / made, made, clock_mhz if during else None, ahead)
-
-    @staticmethod
-    def _clock_mhz() -> float | None:
-        try:
-            return float(torch.cuda.clock_rate())
-        except (RuntimeError, ModuleNotFoundError, OSError):
-            return None

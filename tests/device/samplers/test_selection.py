@@ -85,13 +85,13 @@ def test_a_gpu_that_nvml_does_not_know_is_unwatched(monkeypatch):
     row = row_of(sampler.stop())
     assert row.sources_answered == "counted only"
     assert json.loads(row.reasons)["utilization_percent"] == "no NVIDIA driver answers"
-    assert selection.restriction_of(CUDA) == ""
-    assert selection.clock_reader(CUDA)() is None
+    assert gpu.restriction_of(CUDA) == ""
+    assert gpu.clock_reader(CUDA)() is None
 
 
 def test_the_clock_is_read_for_the_warm_up(device):
-    assert selection.clock_reader(device(Gpu(clock_mhz=1410)))() == 1410
-    assert selection.clock_reader(torch.device("cpu"))() is None
+    assert gpu.clock_reader(device(Gpu(clock_mhz=1410)))() == 1410
+    assert gpu.clock_reader(torch.device("cpu"))() is None
 
 
 def test_a_cpu_has_its_own_samplers():

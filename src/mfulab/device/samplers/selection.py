@@ -1,12 +1,9 @@
 """The rungs from busy to useful: which samplers a device gets, in order of preference, and how they fill a row."""
 
-import contextlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
-
-import pynvml
 
 from mfulab.device import nvml
 from mfulab.device.gpu import handle_of
@@ -54,26 +51,6 @@ def samplers_for(device: Any, series: Sequence[Sampler] = ()) -> list[Sampler]:
     except nvml.RefusedError as refusal:
         return [Absent(str(refusal)), InputSampler()]
     return [GpmSampler(handle), NvmlSampler(handle), InputSampler(), *series, NvmlAtEnd(handle)]
-
-
-def clock_reader(device: Any) -> Callable[[], float | None]:
-    """A function that reads the SM clock in MHz now; None if it is not reported, as on a CPU."""
-    handle = _handle(device)
-    if handle is None:
-        return lambda: None
-    return lambda: nvml.optional(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM)
-
-
-def restriction_of(device: Any) -> str:
-    """`MIG instance`, `vGPU` or nothing, for a torch.device."""
-    handle = _handle(device)
-    return "" if handle is None else nvml.restriction(handle)
-
-
-def _handle(device: Any) -> Any:
-    """NVML's handle of a GPU that it knows, otherwise None."""
-    with contextlib.suppress(nvml.RefusedError):
-        return handle_of(device) if device.type == "cuda" else None
 
 
 def set_readings(row: ProfileRow, readings: Readings, steps: int) -> None:

@@ -184,7 +184,7 @@ def _time(
     Fills the row's columns of the machine's states, which `watch` reported and whose `best` may be known.
     """
     device = operands.a.device.type
-    timer: Timer = DeviceTimer() if device == "cuda" else HostTimer(cpu().last_level_cache_bytes)
+    timer: Timer = DeviceTimer(operands.a.device) if device == "cuda" else HostTimer(cpu().last_level_cache_bytes)
     contestants = {config.kernel.name: call}
     found = reference_for(call.kernel.precision, device, call.shape)
     name = None

@@ -76,7 +76,7 @@ def _times(walk: Walk, device: torch.device) -> tuple[list[float], float | None]
     if device.type == "cuda":
         from mfulab.timing.device_timer import DeviceTimer
 
-        timer = DeviceTimer()
+        timer = DeviceTimer(device)
         taken = [timer.time(walk.call, 3) for _ in range(REPETITIONS)]
         clocks = [timed.clock_mhz for timed in taken if timed.clock_mhz is not None]
         return [timed.time_s for timed in taken], statistics.fmean(clocks) if clocks else None

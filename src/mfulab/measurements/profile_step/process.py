@@ -14,9 +14,10 @@ from mfulab.core.files import write_csv
 from mfulab.core.measurement import Measured
 from mfulab.device import allocator, identity
 from mfulab.device.compute import agreed, allow_tf32, effective_precision, is_first_rank, prepare
+from mfulab.device.gpu import clock_reader, restriction_of
 from mfulab.device.samplers.memory import PeakMemory
 from mfulab.device.samplers.network import sent_bytes
-from mfulab.device.samplers.selection import clock_reader, restriction_of, samplers_for, set_readings
+from mfulab.device.samplers.selection import samplers_for, set_readings
 from mfulab.device.samplers.series import Series
 from mfulab.flops.experts import RoutedTokens
 from mfulab.measurements.profile_step import ProfileRow, ProfileStepConfig, extra_passes
