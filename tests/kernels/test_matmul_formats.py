@@ -1,11 +1,20 @@
+import itertools
+import sys
+from types import SimpleNamespace
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mfulab.core.groups import PrecisionConfig
+from mfulab.kernels import cublas, cublaslt
 from mfulab.kernels.base import Shape
+from mfulab.kernels.cublaslt import CublasLt
+from mfulab.kernels.cuda_hopper_fp8 import CudaHopperFp8
 from mfulab.kernels.formats import FORMATS, Format, effective_precision, format_of
+from mfulab.kernels.reference import reference_for
+from mfulab.kernels.triton_plain import TritonPlain
 from mfulab.kernels.verification import check, exact_product, random_operands
 
 
@@ -110,3 +119,31 @@ def test_refreshed_operands_are_others_and_their_product_is_known(name):
     assert 0.2 < (exact != before).double().mean() < 0.8
     assert torch.equal(exact.abs(), before.abs())
     assert not check(operands.c, exact, FORMATS[name], 33).correct, "an unwritten C is poisoned"
+
+
+@pytest.mark.parametrize(("measured", "peer"), [(CudaHopperFp8, True), (TritonPlain, True), (CublasLt, False)])
+def test_an_fp8_kernel_stands_beside_the_library_that_accumulates_as_it_does(measured, peer, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+    name, reference = reference_for(measured("fp8"), "cuda", Shape(1, 64, 64, 64))
+    assert ("fast accumulation" in name) == peer
+    asked = []
+    monkeypatch.setattr(torch, "_scaled_mm", lambda *operands, **options: asked.append(options["use_fast_accum"]))
+    operands = torch.zeros(1, 64, 64)
+    reference.run(*reference.prepare(operands, operands, operands), launch=None)
+    assert asked == [peer]
+
+
+def test_each_device_has_a_library_context_and_a_workspace_of_its_own(monkeypatch):
+    made = itertools.count(1)
+    library = SimpleNamespace(create=lambda: next(made), set_stream=lambda *_: None, set_workspace=lambda *_: None)
+    monkeypatch.setitem(sys.modules, "nvmath", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "nvmath.bindings", SimpleNamespace(cublas=library, cublasLt=library))
+    first, second = torch.device("cpu"), torch.device("meta")
+    try:
+        handles = [cublas._handle(device, 0) for device in (first, second, first)]
+        assert handles[0] == handles[2] != handles[1]
+        assert cublaslt._handle(first) == cublaslt._handle(first) != cublaslt._handle(second)
+        assert cublas.workspace(second).device == second
+    finally:
+        for cached in (cublas._handle, cublaslt._handle, cublas.workspace):
+            cached.cache_clear()

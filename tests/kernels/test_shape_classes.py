@@ -16,6 +16,7 @@ REFUSED = {
     **{("cute_dsl", precision): SHAPES.keys() - {"square"} for precision in ("fp16", "bf16")},  # whole tiles alone
     ("torch", "int8"): ONE_OFF | {"one_row", "sixteen_rows"},
     ("torch_scaled", "fp8"): ONE_OFF | {"batched"},
+    ("torch_scaled_fast", "fp8"): ONE_OFF | {"batched"},
     ("cublas", "int8"): ONE_OFF,
     ("cublaslt", "fp8"): ONE_OFF,
     ("cublaslt_bias", "fp8"): ONE_OFF,
@@ -90,4 +91,6 @@ def test_every_implementation_is_checked_somewhere_without_a_gpu_but_for_nvidia_
         *("triton_plain", "triton_autotuned", "triton_persistent"),
     }
     left = {stem for stem, kind in kernel_classes().items() if kind not in checked} - elsewhere
-    assert left == {"cublas", "cublaslt", "cublaslt_bias", "torch_scaled", "cutile", "helion", "cute_dsl"}
+    assert left == {"cublas", "cublaslt", "cublaslt_bias", "torch_scaled", "torch_scaled_fast"} | {
+        *("cutile", "helion", "cute_dsl")
+    }

@@ -4,10 +4,28 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from mfulab.planning.workflow import Workflow
+from mfulab.runtime import server
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the worker is for Linux: elsewhere there is none")
+
+
+@pytest.mark.parametrize(
+    ("measures", "rules", "work"),
+    [(True, ["bench_matmul", "rows"], "rows"), (True, ["bench_matmul", "tables"], "both"), (False, ["page"], "report")],
+)
+def test_the_worker_imports_what_the_workflow_is_to_do(measures, rules, work):
+    jobs = [SimpleNamespace(rule=SimpleNamespace(name=name)) for name in rules]
+    assert Workflow.work(SimpleNamespace(measures=measures), jobs) == work
+    modules = server.modules_for(work)
+    assert set(server.REPORT) <= set(modules) or work == "rows"
+    assert not {*server.REPORT, "mfulab.tables.seminar"} & set(modules) or work != "rows"
+    assert {"triton", "transformers.modeling_utils"} <= set(modules) or work == "report"
+
 
 FAKE_DRIVER = """
 #include <stdio.h>
@@ -39,7 +57,9 @@ def test_what_the_worker_imports_wakes_no_gpu(tmp_path: Path) -> None:
         "MFULAB_TEST_TOLD": str(told),
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
     }
-    preload = "import sys; from mfulab.runtime import server; server.preload(server.everything()); sys.modules['torch']"
+    preload = (
+        "import sys; from mfulab.runtime import server as s; s.preload(s.modules_for('both'));sys.modules['torch']"
+    )
     subprocess.run([sys.executable, "-c", preload], env=environment, check=True)
     assert not told.exists(), told.read_text()
     # The library does tell: this is what must not happen.

@@ -21,7 +21,7 @@ onstart:
     snakemake_workarounds.keep_no_default_rate(workflow.scheduler)
     snakemake_workarounds.end_in_order(workflow.scheduler)
     lab.say_estimate(workflow.dag.needrun_jobs(), workflow.scheduler.global_resources.get("gpu", 1))
-    lifetime.start(workflow.local_exec, measures=lab.measures)
+    lifetime.start(workflow.local_exec, lab.work(workflow.dag.needrun_jobs()))
 
 
 onsuccess:

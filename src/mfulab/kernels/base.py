@@ -76,6 +76,7 @@ class MatmulKernel(ABC):
     devices: ClassVar[tuple[str, ...]]
     precisions: ClassVar[tuple[str, ...]]
     least_capability: ClassVar[tuple[int, int]] = (0, 0)  # of a GPU
+    accumulates_fast: ClassVar[bool] = False  # in fp8: sums over all of k stay in the tensor cores, which round them
     block_sides: ClassVar[int] = 0  # how many numbers `block` has; 0: it cannot be chosen
     tile: ClassVar[tuple[int, ...]] = ()  # the block where none is chosen
 

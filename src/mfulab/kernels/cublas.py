@@ -48,7 +48,7 @@ class Cublas(MatmulKernel):
         kind, kind_c = CudaDataType[operand], CudaDataType[output]
         plain = cublas.Operation.N
         cublas.gemm_strided_batched_ex(
-            _handle(current_stream()),
+            _handle(a.device, current_stream()),
             *(plain, plain, n, m, k),
             one.ctypes.data,
             *(b.data_ptr(), kind, n, k * n),
@@ -65,18 +65,19 @@ def _scalars(kind: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 @functools.cache
-def workspace() -> Any:
-    """Scratch memory on the device for cuBLAS and cuBLASLt, allocated once."""
+def workspace(device: Any) -> Any:
+    """Scratch memory on a torch.device for cuBLAS and cuBLASLt, allocated once."""
     import torch
 
-    return torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device="cuda")
+    return torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
 
 
 @functools.cache
-def _handle(stream: int) -> int:
+def _handle(device: Any, stream: int) -> int:
+    """The library's context for a torch.device, which is to be the current one: handles belong to their device."""
     from nvmath.bindings import cublas
 
     handle = cublas.create()
     cublas.set_stream(handle, stream)
-    cublas.set_workspace(handle, workspace().data_ptr(), WORKSPACE_BYTES)
+    cublas.set_workspace(handle, workspace(device).data_ptr(), WORKSPACE_BYTES)
     return handle

@@ -65,7 +65,7 @@ class _Plan:
         operand, output, compute, _ = TYPES[precision]
         batch, m, k = a.shape
         n = c.shape[2]
-        self._lt, self._handle = lt, _handle()
+        self._lt, self._handle = lt, _handle(a.device)
         self._descriptor = lt.matmul_desc_create(cublas.ComputeType[compute], CudaDataType.CUDA_R_32F)
         attribute = lt.MatmulDescAttribute
         turned = cublas.Operation.T if transposed else cublas.Operation.N
@@ -91,7 +91,7 @@ class _Plan:
             *(b.data_ptr(), self._b, a.data_ptr(), self._a),
             _ZERO.ctypes.data,
             *(c.data_ptr(), self._c, c.data_ptr(), self._c),
-            *(self._algorithm.ctypes.data, workspace().data_ptr(), WORKSPACE_BYTES, stream),
+            *(self._algorithm.ctypes.data, workspace(a.device).data_ptr(), WORKSPACE_BYTES, stream),
         )
 
     def _set(self, kind: str, described: int, values: dict[Any, Any]) -> None:
@@ -124,7 +124,8 @@ class _Plan:
 
 
 @functools.cache
-def _handle() -> int:
+def _handle(device: Any) -> int:
+    """The library's context for a torch.device, which is to be the current one."""
     from nvmath.bindings import cublasLt
 
     return cublasLt.create()

@@ -13,6 +13,7 @@ class CudaHopperFp8(CudaHopperHilbert):
 
     after, adds = "cuda_hopper_hilbert", "fp8: twice the products a clock, half the bytes; B transposed beforehand"
     precisions = ("fp8",)
+    accumulates_fast = True
     item_bytes = 1
 
     def defines(self) -> dict[str, str]:

@@ -30,4 +30,15 @@ class TorchScaled(MatmulKernel):
 
     def run(self, *operands: Any, launch: Launch) -> None:
         a, b, c, one = operands
-        torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=c.dtype, out=c)
+        fast = self.accumulates_fast
+        torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=c.dtype, out=c, use_fast_accum=fast)
+
+
+class TorchScaledFast(TorchScaled):
+    """The same with fast accumulation: sums stay in the tensor cores, which keep fewer of their bits.
+
+    The peer of kernels whose `wgmma` adds up all of k in its own accumulators.
+    """
+
+    after, adds = "torch_scaled", "sums that stay in the tensor cores, with fewer bits"
+    accumulates_fast = True

@@ -84,6 +84,7 @@ class TritonKernel(MatmulKernel):
     In Triton's interpreter (TRITON_INTERPRET=1) the same kernels run on CPU tensors.
     """
 
+    accumulates_fast = True  # Triton's default for fp8 on Hopper
     family = "Triton"
     devices = ("cuda",)
     precisions: ClassVar[tuple[str, ...]] = ("fp32", "tf32", "fp16", "bf16", "fp8", "int8")

@@ -226,6 +226,12 @@ class Workflow:
         """True if anything is to be measured: recorded machines alone need a report."""
         return bool(self._runs)
 
+    def work(self, jobs: Iterable[Any]) -> str:
+        """What Snakemake's `jobs` are: `rows` alone, the `report` alone where nothing is measured, or `both`."""
+        if not self.measures:
+            return "report"
+        return "both" if any(job.rule.name == "tables" for job in jobs) else "rows"
+
     @property
     def unplanned(self) -> list[str]:
         """The option that also shows folders copied from machines without a plan; none where nothing is measured."""

@@ -35,10 +35,10 @@ class Worker:
         shutil.rmtree(Path(self.socket).parent, ignore_errors=True)
 
 
-def start(is_local: bool = True, measures: bool = True) -> None:
+def start(is_local: bool = True, work: str = "both") -> None:
     """Starts a worker that ends with this process, and announces both to later child processes; returns at once.
 
-    It imports what measuring needs, or where nothing is to be measured (`measures` is false) what the report needs.
+    It imports what `work` needs: measuring alone (`rows`), the `report`, or `both`.
 
     Runs that are sent to other machines (`is_local` is false) run directly, and so do all with MFULAB_WORKER= (empty).
     """
@@ -47,16 +47,15 @@ def start(is_local: bool = True, measures: bool = True) -> None:
         return
     os.environ[WORKFLOW] = str(os.getpid())
     _tell_gpus()
-    _worker = start_worker(measures)
+    _worker = start_worker(work)
     if _worker is not None:
         os.environ[SOCKET] = _worker.socket
 
 
-def start_worker(measures: bool = True) -> Worker | None:
+def start_worker(work: str = "both") -> Worker | None:
     """Starts a worker with the modules that this process's environment finds; None where runs go without one."""
     if not system.can_fork_after_imports() or os.environ.get(SOCKET) == "":
         return None
-    what = "measures" if measures else "reports"
     folder = Path(tempfile.mkdtemp(prefix="mfulab-", dir="/tmp"))  # short: a socket's path may have 107 bytes
     environment = {key: value for key, value in os.environ.items() if key not in THREADS}
     environment["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # asked while it imports, torch must not wake CUDA up
@@ -65,7 +64,7 @@ def start_worker(measures: bool = True) -> Worker | None:
         listener.bind(str(folder / "socket"))
         listener.listen(1024)
         process = subprocess.Popen(
-            [sys.executable, "-m", "mfulab.runtime.server", str(listener.fileno()), str(folder), what],
+            [sys.executable, "-m", "mfulab.runtime.server", str(listener.fileno()), str(folder), work],
             stdin=subprocess.PIPE,  # its end is the worker's: only this process holds it, and even SIGKILL lets it go
             pass_fds=[listener.fileno()],
             start_new_session=True,

@@ -30,18 +30,19 @@ from mfulab.runtime.client import STARTED, WORKFLOW_ENDED
 from mfulab.runtime.run import commit
 
 # What runs spend their start on, the measurements' first: a run that is already there waits for all of it.
-PRELOADED = ("numpy", "numba", "torch", "torch._dynamo", "mfulab.cli.step", "mfulab.runtime.run")
+PRELOADED = ("numpy", "numba", "torch", "torch._dynamo", "triton", "mfulab.cli.step", "mfulab.runtime.run")
 FOLDERS = ("measurements/**/[!_]*.py", "models/[!_]*.py")  # every module of these, for all that they import
 REPORT = ("mfulab.tables.build", "mfulab.report.figures", "mfulab.report.page.document")
+TRANSFORMERS = "transformers.modeling_utils"
 # What the seminar's numbers need, in portions: a run that comes meanwhile waits for one.
-SEMINAR = ("torch", "torch._dynamo", "transformers.modeling_utils", "mfulab.tables.seminar")
+SEMINAR = ("torch", "torch._dynamo", TRANSFORMERS, "mfulab.tables.seminar")
 LIFELINE = 0
 
 
-def serve(listener: socket.socket, measures: bool) -> None:
-    """Answers requests until standard input ends."""
-    preload(everything() if measures else REPORT)
-    later = [] if measures else list(SEMINAR)  # imported while runs work: where nothing is measured nobody minds
+def serve(listener: socket.socket, work: str) -> None:
+    """Answers requests until standard input ends; `work` is what the workflow does, as in `modules_for`."""
+    preload(modules_for(work))
+    later = list(SEMINAR) if work == "report" else []  # while runs work, where none measures
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers are not waited for
     while True:
         ready, _, _ = select.select([listener.fileno(), LIFELINE], [], [], 0 if later else None)
@@ -62,12 +63,14 @@ def serve(listener: socket.socket, measures: bool) -> None:
         connection.close()
 
 
-def everything() -> list[str]:
-    """The modules that a workflow which measures needs, the measurements' first."""
+def modules_for(work: str) -> list[str]:
+    """The modules that a workflow needs at once which only measures (`rows`), makes the `report`, or does `both`."""
+    if work == "report":
+        return list(REPORT)
     root = Path(__file__).parents[1]
     paths = [path.relative_to(root).with_suffix("") for folder in FOLDERS for path in sorted(root.glob(folder))]
     modules = [".".join(("mfulab", *path.parts)) for path in paths]
-    return [*PRELOADED, *modules, *REPORT, *SEMINAR]
+    return [*PRELOADED, *modules, TRANSFORMERS, *((*REPORT, *SEMINAR) if work == "both" else ())]
 
 
 def preload(modules: Iterable[str]) -> None:
@@ -162,6 +165,6 @@ def _run(request: dict[str, Any], outputs: list[int]) -> NoReturn:
 
 if __name__ == "__main__":
     try:
-        serve(socket.socket(fileno=int(sys.argv[1])), measures=sys.argv[3] == "measures")
+        serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[3])
     finally:
         shutil.rmtree(sys.argv[2], ignore_errors=True)
