@@ -16,6 +16,7 @@ from support.workflow_copy import ROOT
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.cutile import CuTile
+from mfulab.kernels.hopper import TILE_M, TILE_N
 from mfulab.planning import load
 from mfulab.planning.keys import choices
 
@@ -220,6 +221,48 @@ def test_where_nothing_can_be_tested_no_rung_is_dropped(tmp_path):
     fails = calls(tmp_path, COMMANDS[:1], f"{TOLD}exit 1\n")
     assert sum("-k" in words for words in fails) == 5, "the families, which say so"
     assert (tmp_path / "recorded" / "dropped.txt").read_text() == f"{DROPPED}\n"
+
+
+def endings(tree, status):
+    """How often a first look tries a rung whose tests end with `status`, and what it drops."""
+    told = f"{TOLD}case \"$*\" in *'[cuda_hopper-'*) exit {status};; esac\n"
+    words = [word for line in calls(tree, COMMANDS[:1], told) for word in line if "[cuda_hopper-" in word]
+    return len(words), (tree / "recorded" / "dropped.txt").read_text().split()
+
+
+@pytest.mark.parametrize(
+    ("status", "tries", "is_dropped"), [(0, 1, False), (1, 1, True), (5, 1, False), (134, 1, True), (124, 2, True)]
+)
+def test_a_rung_is_dropped_that_is_wrong_or_crashes_and_one_that_takes_too_long_is_tried_again(
+    tmp_path, status, tries, is_dropped
+):
+    tried, dropped = endings(tmp_path, status)
+    assert (tried, "cuda_hopper" in dropped) == (tries, is_dropped)
+
+
+def test_cuda_that_refuses_a_forked_process_leaves_the_worker_out(tmp_path):
+    told = f'{TOLD}case "$*" in *os.fork*) exit 9;; *experiment=*) printenv MFULAB_WORKER > worker;; esac\n'
+    calls(tmp_path, COMMANDS[:1], told)
+    assert (tmp_path / "recorded" / "no_worker.txt").exists()
+    assert (tmp_path / "worker").read_text() == "\n", "told by an empty name to do without"
+
+
+def test_the_toolkit_is_where_its_compiler_lies(tmp_path, monkeypatch):
+    compiler = tmp_path / "toolkits" / "13" / "bin" / "nvcc"
+    compiler.parent.mkdir(parents=True)
+    compiler.write_text("#!/bin/sh\n")
+    compiler.chmod(0o755)
+    (tmp_path / "site" / "bin").mkdir(parents=True)
+    (tmp_path / "site" / "bin" / "nvcc").symlink_to(compiler)
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    assert f"\n{compiler.parents[1]}\n" in run(tmp_path, "part home 9 printenv CUDA_HOME")
+
+
+def test_kernels_are_checked_where_each_block_takes_more_than_one_tile(started):
+    sides = {word for words in started if words[0] == "compute-sanitizer" for word in words if re.match(r"\d+x", word)}
+    assert sides
+    for m, n, _ in (map(int, each.split("x")) for each in sides):
+        assert -(-m // TILE_M) * -(-n // TILE_N) > 132, "the SMs of an H100 and an H200"
 
 
 def test_every_file_with_a_test_for_a_gpu_is_run(started):

@@ -25,6 +25,7 @@ class Gpu:
     capability: tuple[int, int] = (9, 0)
     brand: int = pynvml.NVML_BRAND_NVIDIA
     power_w: float = 600.0
+    instant_power_w: float = 650.0
     clock_mhz: int = 1755
     sample_period_s: float = 1 / 6
     busy: Callable[[float], int] = lambda now: 100
@@ -205,6 +206,8 @@ class StandIn:
             value.valueType = gpu.field_type
             share = gpu.capped_share if value.fieldId == pynvml.NVML_FI_DEV_PERF_POLICY_POWER else 0.0
             total = gpu.field_start + round(share * self.now * 1e9)
+            if value.fieldId == pynvml.NVML_FI_DEV_POWER_INSTANT:
+                total = round(gpu.instant_power_w * 1e3)
             if gpu.field_type == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT:
                 value.value.uiVal = total % (1 << 32)
             else:

@@ -26,7 +26,9 @@ if [ -d wheelhouse ] && [ ! -e "$SITE/complete" ]; then
     touch "$SITE/complete"
 fi
 export PYTHONPATH=$PWD/src:$SITE PATH=$SITE/bin:$PATH:/usr/local/cuda/bin PYTHONUNBUFFERED=1 GIT_PYTHON_REFRESH=quiet MPLBACKEND=agg
-[ -d /usr/local/cuda ] && export CUDA_HOME=${CUDA_HOME:-/usr/local/cuda}
+nvcc=$(readlink -f "$(command -v nvcc)") # a link where several toolkits lie side by side
+export CUDA_HOME=${CUDA_HOME:-${nvcc:+${nvcc%/bin/nvcc}}}
+[ -n "$CUDA_HOME" ] || unset CUDA_HOME
 
 # Kernels that hung or were wrong stay out of every later command; so does the worker where CUDA refuses to fork.
 dropped() { cat recorded/dropped.txt "$OUT/dropped.txt" 2> /dev/null | sort -u; }

@@ -58,7 +58,7 @@ def test_a_poll_of_a_gpu_leaves_what_is_refused_empty(monkeypatch):
     StandIn(Gpu(uuid="GPU-1", refused={"nvmlDeviceGetPowerUsage"}, processes=[1, 2])).install(monkeypatch)
     line = poller.cuda_probe("GPU-1", 1)()
     nvml.why_absent.cache_clear()
-    assert line["power_w"] is None
+    assert (line["power_w"], line["instant_power_w"]) == (None, 650)
     assert (line["clock_mhz"], line["utilization_percent"], line["other_processes"]) == (1755, 100, 1)
 
 

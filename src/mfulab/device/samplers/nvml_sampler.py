@@ -213,6 +213,12 @@ def _asked(call: Callable[..., Any], *arguments: Any) -> tuple[Any, str]:
         return None, str(refusal)
 
 
+def field(handle: Any, number: int) -> int | None:
+    """The value of NVML's field `number` now; None if the driver does not give it."""
+    answer, _ = _asked(pynvml.nvmlDeviceGetFieldValues, handle, [number])
+    return None if answer is None else _counter(answer[0]).value
+
+
 def _counter(field: Any) -> Counter:
     if field.nvmlReturn != pynvml.NVML_SUCCESS:
         return Counter(None, reason=f"NVML field {field.fieldId}: {pynvml.NVMLError(field.nvmlReturn)}")

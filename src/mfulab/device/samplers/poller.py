@@ -56,7 +56,7 @@ def cuda_probe(uuid: str, own: int | None) -> Probe:
     import pynvml
 
     from mfulab.device import nvml
-    from mfulab.device.samplers.nvml_sampler import other_processes
+    from mfulab.device.samplers.nvml_sampler import field, other_processes
 
     handle = nvml.handle_by_uuid(uuid)
 
@@ -65,13 +65,14 @@ def cuda_probe(uuid: str, own: int | None) -> Probe:
 
     def probe() -> Line:
         rates, memory = asked(pynvml.nvmlDeviceGetUtilizationRates), asked(pynvml.nvmlDeviceGetMemoryInfo)
-        power = asked(pynvml.nvmlDeviceGetPowerUsage)
+        power, instant = asked(pynvml.nvmlDeviceGetPowerUsage), field(handle, pynvml.NVML_FI_DEV_POWER_INSTANT)
         return {
             "utilization_percent": None if rates is None else rates.gpu,
             "memory_utilization_percent": None if rates is None else rates.memory,
             "clock_mhz": asked(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
             "memory_clock_mhz": asked(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_MEM),
             "power_w": None if power is None else power / 1e3,
+            "instant_power_w": None if instant is None else instant / 1e3,  # the other is a mean, on Hopper over 1 s
             "temperature_c": asked(pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
             "device_memory_bytes": None if memory is None else memory.used,
             "other_processes": other_processes(handle, own)[0],
