@@ -1,8 +1,10 @@
 import pytest
+import torch
 from support.ladders import CPU_CLASSES, KINDS, LADDER, SEMINAR
 from support.shape_classes import kernel_classes, shape_classes
 
 from mfulab.core.errors import UnsupportedError
+from mfulab.device.compute import emulated
 from mfulab.kernels.base import Shape
 
 SHAPES = shape_classes(128, 64)
@@ -72,6 +74,17 @@ def test_an_older_gpu_is_told_what_it_lacks(monkeypatch):
     assert {stem for stem, precision, _ in refused if precision == "fp8"} == {
         stem for stem, _, precision in ON_A_GPU if precision == "fp8"
     }
+
+
+def test_an_amd_gpu_whose_numbers_look_like_hoppers_keeps_torch_and_triton_alone(monkeypatch):
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    refused = list(refusing(Shape(1, 256, 256, 256), (9, 4), monkeypatch))
+    assert all("runs on NVIDIA GPUs" in reason for *_, reason in refused)
+    lost = {(stem, precision) for stem, precision, _ in refused}
+    kept = {stem for stem, _, precision in ON_A_GPU if (stem, precision) not in lost}
+    assert kept == {"torch", "torch_compiled", "triton_plain", "triton_autotuned", "triton_persistent"}
+    assert "NVIDIA" in emulated("tf32", torch.device("cuda"))
+    assert not emulated("bf16", torch.device("cuda"))
 
 
 def test_more_blocks_than_a_gpu_launches_are_refused(monkeypatch):

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from mfulab.core.formats import BY_DTYPE, format_name
 from mfulab.core.groups import DeviceConfig, PrecisionConfig
-from mfulab.device import cpu, identity
+from mfulab.device import cpu, gpu, identity
 from mfulab.device.allocator import settle
 from mfulab.device.emulation import emulated_by_cpu, emulated_by_gpu
 
@@ -56,7 +56,9 @@ def allowed_precision(dtype: torch.dtype, device: torch.device, convolutions: bo
 def emulated(precision: str, device: torch.device) -> str:
     """Says why `device` emulates a format, converting its operands; empty where it computes it."""
     if device.type == "cuda":
-        return emulated_by_gpu(precision, torch.cuda.get_device_capability(device))
+        if torch.version.hip and precision == "tf32":
+            return "TF32 is a format of NVIDIA's GPUs"
+        return emulated_by_gpu(precision, gpu.capability_of(device))
     return emulated_by_cpu(precision)
 
 

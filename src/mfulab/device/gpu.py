@@ -35,6 +35,16 @@ def handle_of(device: Any) -> Any:
     return nvml.handle_by_uuid(uuid_of(device))
 
 
+def capability_of(device: Any = None) -> tuple[int, int] | None:
+    """Compute capability of a torch CUDA device, of the current one where none is given.
+
+    None of an AMD GPU: torch gives it the numbers of its architecture (MI300: 9.4), none of NVIDIA's.
+    """
+    import torch
+
+    return None if torch.version.hip else torch.cuda.get_device_capability(device)
+
+
 def clock_reader(device: Any) -> Callable[[], float | None]:
     """A function that reads the SM clock in MHz now; None if it is not reported, as on a CPU."""
     handle = _handle(device)

@@ -28,7 +28,7 @@ class Cublas(MatmulKernel):
 
     family, after = "library", "torch"
     adds = "cuBLAS called directly, without the framework"
-    devices = ("cuda",)
+    devices, least_capability = ("cuda",), (5, 0)  # below, neither the library nor Numba runs
     precisions = ("fp64", "fp32", "tf32", "fp16", "bf16", "int8")
 
     def require(self, device: str, shape: Shape) -> None:

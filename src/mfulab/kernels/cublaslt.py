@@ -20,7 +20,7 @@ class CublasLt(MatmulKernel):
 
     family, after = "library", "cublas"
     adds = "cuBLASLt: the algorithm chosen by its heuristic; fp8"
-    devices = ("cuda",)
+    devices, least_capability = ("cuda",), (5, 0)  # below, neither the library nor Numba runs
     precisions: ClassVar[tuple[str, ...]] = ("fp32", "tf32", "fp16", "bf16", "fp8")
     epilogue = "DEFAULT"
 

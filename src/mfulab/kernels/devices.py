@@ -4,6 +4,7 @@ import functools
 import math
 
 from mfulab.core.errors import UnsupportedError
+from mfulab.device import gpu
 
 WARP = 32
 # CUDA C++ programming guide, "Technical specifications per compute capability"
@@ -40,10 +41,13 @@ def current_stream() -> int:
 
 
 def require_capability(name: str, least: tuple[int, int]) -> None:
-    """Raises UnsupportedError on a GPU of a lower compute capability."""
-    import torch
-
-    if least > (0, 0) and (have := torch.cuda.get_device_capability()) < least:
+    """Raises UnsupportedError on a GPU of a lower compute capability, or of none: not NVIDIA's."""
+    if least == (0, 0):
+        return
+    have = gpu.capability_of()
+    if have is None:
+        raise UnsupportedError(f"{name} runs on NVIDIA GPUs, and torch is built for AMD's")
+    if have < least:
         need, has = (".".join(map(str, pair)) for pair in (least, have))
         raise UnsupportedError(f"{name} needs compute capability {need}, this GPU has {has}")
 

@@ -4,6 +4,7 @@ import ctypes
 from typing import Any, ClassVar, NamedTuple
 
 from mfulab.core.errors import UnsupportedError
+from mfulab.device import gpu
 from mfulab.kernels.base import Launch, Shape, ceil_div
 from mfulab.kernels.cuda_c import CudaC, LaunchError, check, handle_of
 from mfulab.kernels.devices import current_stream
@@ -43,11 +44,8 @@ class Hopper(CudaC):
 
     def require(self, device: str, shape: Shape) -> None:
         super().require(device, shape)
-        if device == "cuda":
-            import torch
-
-            if torch.cuda.get_device_capability()[0] != 9:
-                raise UnsupportedError(f"{self}: wgmma exists on compute capability 9.0 only")
+        if device == "cuda" and gpu.capability_of() != (9, 0):
+            raise UnsupportedError(f"{self}: wgmma exists on compute capability 9.0 only")
         step = 16 // self.item_bytes
         if shape.n % 8 or shape.k % step:
             sides = "n and k to be multiples of 8" if step == 8 else f"n to be a multiple of 8 and k of {step}"

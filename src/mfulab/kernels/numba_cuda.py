@@ -13,7 +13,7 @@ class NumbaCuda(MatmulKernel):
     """
 
     family = "Numba CUDA"
-    devices = ("cuda",)
+    devices, least_capability = ("cuda",), (5, 0)
     precisions: ClassVar[tuple[str, ...]] = ("fp32",)
     function: ClassVar[Any]
     side: ClassVar[int]  # rows and columns of C that a block of `threads` computes, where no thread is an element's

@@ -8,6 +8,7 @@ from torch import nn
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import ModelConfig
+from mfulab.device import gpu
 
 
 def perceptron(width: int, hidden: int, depth: int) -> nn.Sequential:
@@ -62,7 +63,7 @@ def compress(model: nn.Module) -> None:
     """
     for layer in (each for each in model.modules() if isinstance(each, nn.Linear)):
         weight = layer.weight.detach()
-        if not weight.is_cuda or torch.cuda.get_device_capability(weight.device) < (8, 0):
+        if not weight.is_cuda or (gpu.capability_of(weight.device) or (0, 0)) < (8, 0):
             raise UnsupportedError("model.pruning=two_of_four: needs an NVIDIA GPU of compute capability 8.0 or later")
         if weight.dtype not in (torch.float16, torch.bfloat16):
             raise UnsupportedError(f"model.pruning=two_of_four: multiplies fp16 and bf16, not {weight.dtype}")
