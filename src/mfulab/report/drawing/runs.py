@@ -75,10 +75,12 @@ def cells(axes: Axes, rows: pd.DataFrame, x: ArrayLike, y: ArrayLike, *values: s
 
 
 def _titles(rows: pd.DataFrame, values: Sequence[str]) -> list[str]:
-    found = []
-    for run, *measured in rows[["run", *values]].itertuples(index=False, name=None):
+    found, names = [], ["recorded", "hardware", "run"]
+    rows = rows if set(names) <= set(rows) else rows.assign(recorded=False, hardware="")  # of no machine
+    for recorded, hardware, run, *measured in rows[[*names, *values]].itertuples(index=False, name=None):
         known = [(name, value) for name, value in zip(values, measured, strict=True) if pd.notna(value)]
-        found.append(f"{hover.MARK}{short(run)}: {', '.join(f'{name} {significant(value)}' for name, value in known)}")
+        says = f"{short(run)}: {', '.join(f'{name} {significant(value)}' for name, value in known)}"
+        found.append(hover.link((recorded, hardware, run), says))
     return found
 
 

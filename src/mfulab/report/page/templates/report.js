@@ -1,7 +1,7 @@
 // The page's behaviour: theme, copying commands, and a table that sorts, filters, exports and opens runs. No library, no network.
 "use strict";
 const byId = (id) => document.getElementById(id);
-const words = JSON.parse(byId("words").textContent);
+const { words, groups } = JSON.parse(byId("words").textContent);
 const ROW_HEIGHT = 32;
 
 function element(tag, properties = {}, ...children) {
@@ -50,19 +50,12 @@ function csv(lines) {
   return lines.map((line) => line.map((value) => (value === null || value === undefined ? "" : quote(text(value)))).join(",")).join("\n") + "\n";
 }
 
-// ---- figures: whole on a narrow screen, and legible at a touch
-
-for (const drawing of document.querySelectorAll(".drawing")) {
-  const enlarge = (share) => {
-    drawing.classList.toggle("large");
-    drawing.scrollLeft = share * drawing.scrollWidth - drawing.clientWidth / 2; // what was touched stays in view
-  };
-  drawing.addEventListener("click", (event) => enlarge((event.clientX - drawing.getBoundingClientRect().left) / drawing.clientWidth));
-  drawing.addEventListener("keydown", (event) => { if (event.key === "Enter") enlarge(0.5); });
-}
+// ---- figures saved from the page
 
 function standalone(figure) {
   const svg = figure.querySelector(".drawing svg").cloneNode(true);
+  const letters = new Set([...svg.querySelectorAll("use")].map((use) => (use.getAttribute("href") ?? "").slice(1)));
+  svg.prepend(...[...document.querySelectorAll(".glyphs path")].filter((path) => letters.has(path.id)).map((path) => { const defs = document.createElementNS(svg.namespaceURI, "defs"); defs.append(path.cloneNode(true)); return defs; }));
   const root = document.documentElement;
   const theme = root.dataset.theme;
   root.dataset.theme = "light"; // a picture lies on paper
@@ -100,6 +93,7 @@ for (const button of document.querySelectorAll("[data-download]")) {
   button.addEventListener("click", () => downloads[button.dataset.download](figure, figure.id.replace("figure-", "")));
 }
 
+/* figures */
 // ---- data: gzip in base64, because a sweep's rows repeat themselves
 
 async function unpack(text) {
@@ -139,16 +133,90 @@ class Grid {
     });
     byId("export").addEventListener("click", () => save(`${this.name}.csv`, [csv(this.lines())], "text/csv"));
     byId("copy-rows").addEventListener("click", () => copy(byId("copy-rows"), this.lines().map((line) => line.map((value) => value ?? "").join("\t")).join("\n")));
+    byId("only").addEventListener("change", () => this.select());
+    byId("beside").addEventListener("click", () => this.beside());
+    this.ids = {};
+    watchers.push((seen) => this.reveal(seen));
     this.scroll.addEventListener("scroll", () => requestAnimationFrame(() => this.scrolled()));
-    this.body.addEventListener("click", (event) => this.open(event.target.closest("tr[data-row]")));
+    this.body.addEventListener("click", (event) => {
+      const line = event.target.closest("tr[data-row]");
+      if (event.target.tagName === "INPUT") choose([this.id(Number(line.dataset.row))], true, null);
+      else this.open(line);
+    });
+    byId("run").addEventListener("close", () => this.keep());
     this.body.addEventListener("keydown", (event) => {
-      if (event.key !== "Enter") return;
+      if (event.key === " ") {
+        event.preventDefault();
+        const { row } = event.target.closest("tr[data-row]").dataset;
+        choose([this.id(Number(row))], true, null);
+        this.body.querySelector(`[data-row="${row}"]`)?.focus();
+      }
+      if (event.key !== "Enter" || event.target.tagName === "INPUT") return;
       event.preventDefault(); // or the same key press would close the dialog again
       this.open(event.target.closest("tr[data-row]"));
     });
     addEventListener("beforeprint", () => this.paint(Math.min(this.order.length, 500)));
     addEventListener("afterprint", () => this.paint());
-    this.choose(Object.keys(tables)[0]);
+    this.restore(new URLSearchParams(location.hash.includes("=") ? location.hash.slice(1) : ""));
+  }
+
+  // ---- the view in the address: table, filter, order and selection
+
+  restore(view) {
+    const [name] = [view.get("table"), ...Object.keys(this.tables)].filter((each) => each in this.tables);
+    byId("table").value = name;
+    byId("filter").value = view.get("filter") ?? "";
+    byId("only").checked = view.has("only");
+    const [, down, sorted] = (view.get("sort") ?? "").match(/^(-?)(\w+)$/) ?? [];
+    const index = this.tables[name].columns.findIndex((each) => each.name === sorted);
+    if (index >= 0) this.sorted = { name: sorted, index, ascending: !down };
+    const ids = (view.get("select") ?? "").split(",").filter((id) => /^[0-9a-f]{8}$/.test(id));
+    for (const id of ids) chosen.add(id);
+    this.choose(name);
+    this.ready = true;
+    if (ids.length) choose([], true, ids[0]);
+    if (view.has("beside")) this.beside();
+  }
+
+  keep(more = {}) {
+    if (!this.ready) return;
+    const sort = this.sorted && `${this.sorted.ascending ? "" : "-"}${this.sorted.name}`;
+    const first = Object.keys(this.tables)[0];
+    const view = { table: this.name === first ? "" : this.name, filter: byId("filter").value, sort, only: byId("only").checked && "1", select: [...chosen].join(","), ...more };
+    const said = new URLSearchParams(Object.entries(view).filter(([, value]) => value)).toString();
+    history.replaceState(null, "", said ? `#${said}` : location.hash.includes("=") ? location.pathname + location.search : location.hash || location.pathname);
+  }
+
+  id(row, name = this.name) {
+    const known = (this.ids[name] ??= []);
+    return (known[row] ??= checksum(this.key(row, name)));
+  }
+
+  key(row, name) {
+    const at = (column) => {
+      const place = this.tables[name].columns.findIndex((each) => each.name === column);
+      const cell = place < 0 ? "" : this.tables[name].values[place][row];
+      return this.tables[name].columns[place]?.dictionary ? this.tables[name].columns[place].dictionary[cell] : cell;
+    };
+    return `${at("recorded") ? "recorded/" : ""}${at("hardware")}/${at("run")}`;
+  }
+
+  rowOf(id, name) {
+    for (let row = 0; row < this.tables[name].length; row++) if (this.id(row, name) === id) return row;
+    return -1;
+  }
+
+  // What was chosen in a figure comes into view, in whichever table has it.
+  reveal(seen) {
+    const name = seen && [this.name, ...Object.keys(this.tables)].find((each) => this.rowOf(seen, each) >= 0);
+    if (name && name !== this.name) {
+      byId("table").value = name;
+      this.choose(name);
+    } else if (byId("only").checked) this.select();
+    const place = name ? this.order.indexOf(this.rowOf(seen, name)) : -1;
+    if (place >= 0) this.scroll.scrollTop = place * ROW_HEIGHT;
+    this.paint();
+    this.keep();
   }
 
   choose(name) {
@@ -160,6 +228,7 @@ class Grid {
     byId("column-list").replaceChildren(...this.table.columns.map((column) => this.chooser(column, wanted)));
     if (!this.shown.some((column) => this.sorted && column.name === this.sorted.name)) this.sorted = null;
     this.head.replaceChildren(element("tr", {}, ...this.shown.map((column) => this.heading(column))));
+    if (this.sorted) this.head.rows[0].cells[this.shown.findIndex((column) => column.name === this.sorted.name)].setAttribute("aria-sort", this.sorted.ascending ? "ascending" : "descending");
     this.select();
   }
 
@@ -197,7 +266,7 @@ class Grid {
     const spaced = byId("filter").value.trim().replace(/\s*(>=|<=|!=|[=<>])\s*/g, "$1");
     const terms = spaced.split(/\s+/).filter(Boolean).map((term) => this.test(term, wrong));
     const order = [];
-    for (let row = 0; row < this.table.length; row++) if (terms.every((test) => test(row))) order.push(row);
+    for (let row = 0; row < this.table.length; row++) if (terms.every((test) => test(row)) && (!byId("only").checked || chosen.has(this.id(row)))) order.push(row);
     if (this.sorted) {
       const { index, ascending } = this.sorted;
       const empty = (value) => value === null || value === "";
@@ -213,6 +282,7 @@ class Grid {
     byId("wrong").textContent = wrong.join(" ");
     this.scroll.scrollTop = 0;
     this.paint();
+    this.keep();
   }
 
   // A column by its name, by its name without the unit, or by the only beginning that fits.
@@ -266,6 +336,9 @@ class Grid {
     const spacer = (rows) => element("tr", { ariaHidden: "true" }, Object.assign(element("td", { colSpan: this.shown.length }), { style: `height:${rows * ROW_HEIGHT}px;padding:0;border:0` }));
     const rows = this.order.slice(first, last).map((row) => {
       const line = element("tr", { tabIndex: 0 }, ...this.shown.map((column) => this.cell(column, row)));
+      const on = chosen.has(this.id(row));
+      line.classList.toggle("on", on);
+      line.cells[0]?.prepend(element("input", { type: "checkbox", checked: on, tabIndex: -1, ariaLabel: `${words.select} ${this.key(row, this.name)}` }));
       line.dataset.row = row;
       return line;
     });
@@ -283,15 +356,29 @@ class Grid {
     return [this.shown.map((column) => column.name), ...this.order.map((row) => this.shown.map((column) => this.value(column.index, row)))];
   }
 
+  record(row) {
+    return Object.fromEntries(this.table.columns.map((column, index) => [column.name, this.value(index, row)]));
+  }
+
+  // Two runs of one table, line by line.
+  beside() {
+    const rows = [...chosen].map((id) => this.rowOf(id, this.name)).filter((row) => row >= 0);
+    if (rows.length !== 2) return;
+    byId("run-title").replaceChildren(words.side_by_side);
+    byId("run-body").replaceChildren(...besides(...rows.map((row) => this.record(row))));
+    byId("run").showModal();
+    this.keep({ beside: "1" });
+  }
+
   open(line) {
     if (!line) return;
     const row = Number(line.dataset.row);
-    const record = Object.fromEntries(this.table.columns.map((column, index) => [column.name, this.value(index, row)]));
+    const record = this.record(row);
     const facts = element("dl", { className: "facts" });
     for (const [name, value] of Object.entries(record)) if (value !== null && value !== "") facts.append(element("dt", { textContent: name }), element("dd", { textContent: shown(value) }));
     const detail = this.details[`${record.recorded ? "recorded/" : ""}${record.hardware}/${this.name}/${record.run}`];
     byId("run-title").replaceChildren(...record.run.split(/(?<=,)/).flatMap((part) => [part, element("wbr")]));
-    byId("run-body").replaceChildren(...(record.verdict ? [element("p", {}, element("strong", { textContent: record.verdict }), `: ${record.verdict_reason}`)] : []), ...(detail ? describe(detail) : []), element("h3", { textContent: words.row }), facts);
+    byId("run-body").replaceChildren(...(record.verdict ? [element("p", {}, element("strong", { textContent: record.verdict }), `: ${record.verdict_reason}`)] : []), ...icicle(record, detail), ...(detail ? describe(detail) : []), element("h3", { textContent: words.row }), facts);
     byId("run").showModal();
   }
 }
@@ -316,6 +403,59 @@ function describe(detail) {
   if (detail.config) parts.push(element("h3", { textContent: words.config }), element("pre", { textContent: JSON.stringify(detail.config, null, 1) }));
   if (detail.log) parts.push(element("h3", { textContent: words.log }), element("pre", { textContent: detail.log }));
   return parts;
+}
+
+// ---- a run's time, part by part: each line divides the step anew
+
+function icicle(record, detail) {
+  const whole = 1e3 * Number(record.time_s);
+  if (!(whole > 0)) return [];
+  const named = (columns) => Object.entries(columns).map(([column, name]) => ({ name, ms: Number(record[column]) })).filter(({ ms }) => ms > 0);
+  const shares = (text) => Object.entries(text ? JSON.parse(text) : {}).map(([name, percent]) => ({ name, ms: (whole * percent) / 100 }));
+  const levels = [
+    [words.budget, named(groups.budget)],
+    [words.phases, named(groups.phases)],
+    [words.operators, detail?.operators ? detail.operators.map((each) => ({ name: each.operator, ms: (whole * Number(each.share_percent)) / 100 })) : shares(record.top_other_operators)],
+    [words.kernels, shares(record.top_kernels)],
+  ].filter(([, parts]) => parts.length);
+  if (!levels.length) return [];
+  const line = (parts) => {
+    const left = whole - parts.reduce((sum, { ms }) => sum + ms, 0);
+    const all = left > whole / 1e3 ? [...parts, { name: words.rest, ms: left, rest: true }] : parts;
+    const says = all.map(({ name, ms }) => `${name} ${shown(ms)} ms, ${shown((100 * ms) / whole)} %`);
+    return element("div", { className: "icicle", role: "img", ariaLabel: says.join("; ") }, ...all.map(({ name, ms, rest }, index) => {
+      const part = element("span", { title: says[index], textContent: ms > whole / 20 ? `${name} ${shown(ms)}` : "", className: rest ? "rest" : "" });
+      part.style.flexGrow = ms;
+      if (!rest) Object.assign(part.style, { background: `color-mix(in srgb, var(--c${index % 8}) 35%, var(--paper))` });
+      return part;
+    }));
+  };
+  return [
+    element("h3", { textContent: words.drill }), element("p", { className: "provenance", textContent: words.drill_help }),
+    line([{ name: words.step, ms: whole }]),
+    ...levels.flatMap(([title, parts]) => [element("p", { className: "provenance", textContent: title }), line(parts)]),
+  ];
+}
+
+// ---- two runs: what differs in their names, which hold every key, then times, budget, ladder and verdict
+
+function besides(one, two) {
+  const config = (record) => Object.fromEntries([["hardware", record.hardware], ...record.run.split(/,(?=[\w.]+=)/).map((part) => part.split(/=(.*)/s).slice(0, 2))]);
+  const [a, b] = [config(one), config(two)];
+  const keys = Object.keys({ ...a, ...b }).filter((key) => a[key] !== b[key]);
+  const change = (x, y) => (x > 0 && y > 0 ? `${shown(y - x)} (×${shown(y / x)})` : x === null || y === null || x === undefined || y === undefined ? "" : shown(y - x));
+  const between = (record) => (record.time_ci_low_s ? `${shown(record.time_s)} (${shown(record.time_ci_low_s)} … ${shown(record.time_ci_high_s)})` : shown(record.time_s));
+  const meet = one.time_ci_low_s && two.time_ci_low_s && (one.time_ci_low_s <= two.time_ci_high_s && two.time_ci_low_s <= one.time_ci_high_s ? words.meet : words.apart);
+  const numbers = (names) => Object.entries(names).filter(([column]) => [one, two].some((record) => typeof record[column] === "number")).map(([column, name]) => [name, shown(one[column]), shown(two[column]), change(one[column], two[column])]);
+  const part = (title, lines) => (lines.length ? [element("tr", {}, element("th", { colSpan: 4, scope: "colgroup", textContent: title })), ...lines.map((cells) => element("tr", {}, ...cells.map((textContent, index) => element(index ? "td" : "th", { textContent: textContent ?? "", className: index ? "number" : "" }))))] : []);
+  const head = element("tr", {}, ...["", one.run, two.run, words.difference].map((textContent) => element(textContent ? "th" : "td", { textContent })));
+  return [element("div", { className: "wide", tabIndex: 0, role: "region", ariaLabel: words.side_by_side }, element("table", { className: "beside" }, head,
+    ...(keys.length ? part(words.settings, keys.map((key) => [key, a[key], b[key], ""])) : part(words.same_settings, [["", "", "", ""]])),
+    ...part(words.times, [["time_s", between(one), between(two), [change(one.time_s, two.time_s), meet].filter(Boolean).join(", ")]]),
+    ...part(words.ladder, numbers(groups.ladder)),
+    ...part(words.budget, numbers(groups.budget)),
+    ...part(words.phases, numbers(groups.phases)),
+    ...(one.verdict || two.verdict ? part(words.verdict, [["", one.verdict, two.verdict, ""]]) : [])))];
 }
 
 // A rank a line, under the names of their values.
