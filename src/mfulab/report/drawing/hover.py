@@ -26,7 +26,7 @@ def link(row: Sequence[object], says: str) -> str:
 
 
 def panel(axes: Axes) -> str:
-    """The id of a panel for the page's script: its column, and scale and limits of x and y, where they can be zoomed."""
+    """The id of a panel for the page's script: its column, then scale and limits of x and y (`names`: not zoomed)."""
     place = axes.get_subplotspec()
     said = ["" if place is None else place.colspan.start]
     for axis, ends in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):

@@ -15,10 +15,8 @@ ELEMENT = re.compile(
 )
 # Nothing before the element that could hold another.
 BEGINNING = re.compile(r"\s*(<\?xml[^>]*\?>)?\s*(<!DOCTYPE[^>\[]*>)?\s*(?=<svg[\s>])")
-GLYPH = re.compile(
-    r'<path id="([A-Za-z]+-[0-9a-f]+)"[^>]*/>'
-)  # Matplotlib's definition of a letter, by font and number
-LETTER = re.compile(r'<use xlink:href="#([A-Za-z]+-[0-9a-f]+)"(?: transform="translate\(([-\d.]+) 0\)")?/>')
+GLYPH = re.compile(r'<path id="([\w-]+-[0-9a-f]+)"([^>]*)/>')  # a letter of Matplotlib, by font and number
+LETTER = re.compile(r'<use xlink:href="#([\w-]+-[0-9a-f]+)"(?: transform="translate\(([-\d.]+) 0\)")?/>')
 REFERENCE = re.compile(r'(href="#|url\(#)([^")]+)')
 CURVE = r"C(?: [-\d.e]+){6} "
 CIRCLE = re.compile(rf'<path d="M ([\d.]+) ([\d.]+) (?:{CURVE}){{3}}C(?: [-\d.e]+){{5}} ([\d.]+) (?:{CURVE}){{4}}z ?"')
@@ -35,16 +33,20 @@ def svg_of(drawn: Drawn) -> str:
 def inline(svg: str, name: str, glyphs: dict[str, str]) -> str:
     """The element of an SVG file, made part of a page. `name` sets its ids apart from those of other figures.
 
-    Its letters are put into `glyphs`, by their ids: the page holds each once. What the page's script reads of the
-    drawing (panels, axes, legend, title) are classes.
+    Outlines of its letters are put into `glyphs`, by their ids in the page, which holds each once. Classes are what
+    the page's script reads of the drawing: panels, axes, legend and title.
     """
     svg = svg[svg.index("<svg") :]
     head, body = svg.split(">", 1)
     head = re.sub(r' (width|height)="[^"]*"', "", head).replace("<svg", f'<svg id="svg-{name}"', 1)
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
     body = re.sub(r"\s*\n\s*", " ", re.sub(r">\s+<", "><", body))
-    body = GLYPH.sub(lambda found: glyphs.setdefault(found[1], found[0]) and "", body).replace("<defs></defs>", "")
-    body = LETTER.sub(lambda found: f'<use href="#{found[1]}"' + (f' x="{found[2]}"/>' if found[2] else "/>"), body)
+    names = {}  # of the drawing's letters in the page
+    for glyph, outline in GLYPH.findall(body):
+        names[glyph] = next((known for known, drawn in glyphs.items() if drawn == outline), f"L{len(glyphs)}")
+        glyphs[names[glyph]] = outline
+    body = GLYPH.sub("", body).replace("<defs></defs>", "")
+    body = LETTER.sub(lambda found: f'<use href="#{names[found[1]]}" x="{found[2] or 0}"/>', body)
     body = CIRCLE.sub(_circle, body)
     body = re.sub(r' id="panel:([^"]*)"', r' class="panel" data-panel="\1"', body)
     body = re.sub(r' id="(axis|legend|title|provenance)(?:_\d+)?"', r' class="\1"', body.replace("matplotlib.", ""))

@@ -79,7 +79,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         seminar=seminar.to_dict("records"),
         wrong_in_seminar=int((seminar["agrees"] != "True").sum()),
         sections=sections,
-        glyphs=Markup("".join(glyphs.values())),
+        glyphs=Markup("".join(f'<path id="{name}"{outline}/>' for name, outline in glyphs.items())),
         first=why.first(tables, names, language),
         why=why.section(tables, names, language),
         doubts={"says": doubts, "lines": doubt_lines, "again": again},

@@ -64,7 +64,12 @@ class Panel {
   // What moves: data, which is clipped by the frame, and names beside it. The clip stays where it is.
   moved() {
     if (this.movable) return this.movable;
-    const marks = [...this.group.querySelectorAll("[clip-path]")].filter((each) => !each.closest(".axis"));
+    const names = [...this.group.querySelectorAll(":scope > g:not(.axis)")].filter((each) => {
+      const box = each.getBBox();
+      const lettered = each.querySelector("use[href^='#L']") || !each.querySelector("[clip-path]");
+      return lettered && box.width && box.height && box.height < 40 && !each.querySelector("[data-run]") && inside(box, this.frame);
+    });
+    const marks = [...this.group.querySelectorAll("[clip-path]")].filter((each) => !each.closest(".axis") && !names.some((name) => name.contains(each)));
     const nodes = new Set(marks.map((each) => {
       const node = each.closest("[data-run]") ?? each;
       const clip = shape("g", { "clip-path": each.getAttribute("clip-path") });
@@ -72,8 +77,7 @@ class Panel {
       if (each !== node || each.tagName !== "g") each.removeAttribute("clip-path");
       return node;
     }));
-    const names = [...this.group.querySelectorAll(":scope > g:not(.axis)")].filter((each) => each.querySelector("use") && !each.querySelector("[clip-path], [data-run]"));
-    for (const each of names) if (inside(each.getBBox(), this.frame)) nodes.add(each);
+    for (const each of names) nodes.add(each);
     this.movable = [...nodes].map((node) => ({ node, box: node.getBBox(), isName: names.includes(node) }));
     return this.movable;
   }
@@ -89,7 +93,8 @@ class Panel {
       const small = isName || (old.width < 30 && old.height < 30);
       node.setAttribute("transform", small ? `translate(${tx - cx} ${ty - cy})` : `matrix(${k} 0 0 ${m} ${x - left * k} ${y - top * m})`);
       for (const line of small ? [] : node.matches("path") ? [node] : node.querySelectorAll("path")) line.setAttribute("vector-effect", "non-scaling-stroke");
-      if (isName) node.style.display = tx < x || tx > x + width || ty < y || ty > y + height ? "none" : "";
+      const leads = isName && node.querySelector("path[style*='fill: none']"); // to a point that has moved away
+      if (isName) node.style.display = leads || tx < x || tx > x + width || ty < y || ty > y + height ? "none" : "";
     }
     this.scale({ x: left, y: top, width: width / k, height: height / m });
   }
@@ -252,16 +257,16 @@ class Drawing {
   whole(group, stacked) {
     const [panel] = group;
     panel.labels.forEach((axis, index) => {
-      if (!axis || axis.querySelector("use")) return;
+      if (!axis || axis.querySelector("use[href^='#L']")) return;
       const side = index ? "y" : "x"; // panels of a row share y, those of a column share x
-      const other = stacked.map(([each]) => each).find((each) => Math.abs(each.frame[index ? "y" : "x"] - panel.frame[side]) < 1 && each.labels[index]?.querySelector("use"));
+      const other = stacked.map(([each]) => each).find((each) => Math.abs(each.frame[index ? "y" : "x"] - panel.frame[side]) < 1 && each.labels[index]?.querySelector("use[href^='#L']"));
       if (!other) return;
       const copy = other.labels[index].cloneNode(true);
       copy.setAttribute("transform", `translate(${panel.frame.x - other.frame.x} ${panel.frame.y - other.frame.y})`);
       copy.classList.add("copy");
       panel.group.append(copy);
     });
-    const parts = group.flatMap((each) => [each.frame, ...[...each.group.children].filter((node) => node.querySelector("use") && !node.querySelector("[clip-path] [data-run], [data-run]")).map((node) => {
+    const parts = group.flatMap((each) => [each.frame, ...[...each.group.children].filter((node) => node.querySelector("use[href^='#L']") && !node.querySelector("[data-run]")).map((node) => {
       const box = node.getBBox();
       const moved = node.classList.contains("copy") ? node.transform.baseVal[0].matrix : { e: 0, f: 0 };
       return { x: box.x + moved.e, y: box.y + moved.f, width: box.width, height: box.height };
@@ -274,7 +279,7 @@ class Drawing {
     let [x, y, entry] = [4, 4, []];
     const entries = [...this.svg.querySelectorAll(".legend > g")].flatMap((node) => {
       entry.push(node);
-      return node.querySelector("use[href^='#']:not([*|href*='-m'])") && node.querySelector("[transform*=scale]") ? [entry.splice(0)] : [];
+      return node.querySelector("use[href^='#L']") ? [entry.splice(0)] : [];
     });
     for (const nodes of entries) {
       const boxes = nodes.map((node) => node.getBBox());
@@ -314,3 +319,13 @@ let opened = [];
 addEventListener("beforeprint", () => { opened = [...document.querySelectorAll("details.topic:not([open])")]; for (const each of opened) each.open = true; });
 addEventListener("afterprint", () => { for (const each of opened) each.open = false; });
 byId("refresh")?.addEventListener("click", () => location.reload());
+
+// Previews beside the closed topics, drawn when there is time and they come into view.
+const seen = new IntersectionObserver((all) => {
+  for (const { isIntersecting, target } of all) {
+    if (!isIntersecting) continue;
+    seen.unobserve(target);
+    requestIdleCallback(() => target.append(shape("use", { href: `#${target.dataset.of}`, width: "100%", height: "100%" })));
+  }
+});
+for (const each of document.querySelectorAll(".preview")) seen.observe(each);
