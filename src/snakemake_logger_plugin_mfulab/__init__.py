@@ -54,6 +54,7 @@ def _take_dotted_keys() -> None:
     parse = cli.parse_config
 
     def parse_dotted(entries: Any) -> Any:
+        snakemake_workarounds.catch_signals(snakemake_workarounds.leave_at_once)  # called before all else of ours
         dotted = [entry for entry in entries or () if "." in entry.partition("=")[0]]
         config = parse([entry for entry in entries or () if entry not in dotted])
         if dotted:
@@ -75,7 +76,6 @@ def _need_no_home() -> None:
         os.environ["XDG_CACHE_HOME"] = str(Path(".snakemake/cache").absolute())
 
 
-snakemake_workarounds.catch_signals(snakemake_workarounds.leave_at_once)
 _take_dotted_keys()
 _need_no_home()
 
