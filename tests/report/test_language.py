@@ -58,10 +58,19 @@ def asked_in(path: Path, asking: tuple[str, ...] = ASKING, constants: tuple[str,
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         keys: ast.AST | None = None
-        if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) in asking:
+        if (
+            isinstance(node, ast.Call)
+            and node.args
+            and getattr(node.func, "id", getattr(node.func, "attr", "")) in asking
+        ):
             keys = None if isinstance(node.args[0], ast.JoinedStr) else node.args[0]
         elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in constants:
             keys = node.value
+        elif isinstance(node, ast.Dict):  # the arguments of such a call
+            named = [
+                value for key, value in zip(node.keys, node.values, strict=True) if getattr(key, "value", "") == "key"
+            ]
+            keys = named[0] if named else None
         found |= set(strings(keys)) if keys else set()
     return found
 

@@ -58,7 +58,7 @@ def _sound(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def because(row: pd.Series, text: Texts) -> str:
-    """Why the lowest run is that low, with what it costs; empty where nothing that was measured explains it."""
+    """Sentence on why the lowest run is that low, and what it costs; empty where nothing measured explains it."""
     clauses = text.within("because")
     if not clauses.has(row["verdict"]):
         return ""

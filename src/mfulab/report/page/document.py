@@ -159,7 +159,7 @@ def _rows_shown(tables: frames.Tables, text: Texts) -> str:
 
 
 def _progress(folder: Path, text: Texts) -> dict[str, Any]:
-    """How far the sweep is; empty where every planned run is measured."""
+    """Counts of how far the sweep is, and their sentence; empty where every planned run is measured."""
     found = frames.progress(folder)
     measured, left_out, to_come = found.values() if found else (0, 0, 0)
     if not left_out + to_come:
@@ -180,7 +180,7 @@ def _duty_cycle(tables: frames.Tables, text: Texts) -> str:
 
 
 def _precision(tables: frames.Tables, text: Texts) -> str:
-    """How narrow the intervals of the times are: a width is no doubt; empty without an interval."""
+    """Sentence on the width of the times' intervals, which is precision and no doubt; empty without an interval."""
     known = pd.concat([frames.ok(frames.own(tables[name]), "precision_percent") for name in trust.STEPS])
     if known.empty:
         return ""

@@ -42,7 +42,7 @@ def section(tables: frames.Tables, figures: set[str], language: str) -> dict[str
 
 
 def first(tables: frames.Tables, figures: set[str], language: str) -> dict[str, Any]:
-    """Why the lowest run of the page's first figure is that low, and what to try; empty where it draws nothing."""
+    """Case of the lowest run of the page's first figure, with its sentence `because`; empty where it draws nothing."""
     text = Texts(language, "mfu_versus_utilization")
     rows = mfu_versus_utilization.rows(tables)
     if rows.empty:
