@@ -120,7 +120,7 @@ def test_every_text_that_is_asked_for_exists(language):
 
 def test_no_text_is_unused():
     built = {f"topic_{topic}" for topic in figures.TOPICS} | {"finding", "title", "diagonal", "reading"}
-    prefixes = ("series_", "topic_", "value ")
+    prefixes = ("series_", "topic_", "value ", "progress_")
     for section, key in keys("en"):
         if not key.startswith(prefixes):
             assert key in used() | built, (section, key)

@@ -137,6 +137,19 @@ def test_a_comparison_becomes_a_section(measured, content, tmp_path):
     assert "+90 % … ×2.1" in section
 
 
+def test_a_sweep_that_is_not_at_its_end_says_how_far_it_is_and_what_is_missing(tmp_path):
+    states = {"model=a,batch_size=1": "measured", "model=b,batch_size=2": "not_measured", "model=c": "to_come"}
+    lines = [f'profile_step,"{run}",{state}' for run, state in states.items()]
+    (tmp_path / "progress.csv").write_text("\n".join(["step,run,state", *lines, ""]))
+    content = document.build(tmp_path)
+    assert '<progress max="3" value="1"' in content
+    assert "1 run measured, 1 not measured for lack of time (budget_min), 1 still to come." in content
+    missing = content.partition('id="missing"')[2].partition("</details>")[0]
+    assert re.findall("<li>(.*?)</li>", missing) == ["profile_step b 2", "profile_step c"]
+    (tmp_path / "progress.csv").write_text("\n".join(["step,run,state", lines[0], ""]))
+    assert 'id="progress"' not in document.build(tmp_path)
+
+
 def test_without_any_table_there_is_a_page_that_says_so(tmp_path):
     content = document.build(tmp_path)
     assert Sections(content).ids == ["problems", "definitions"]

@@ -21,9 +21,11 @@ from mfulab.report.duty_cycle import duty_cycle
 from mfulab.report.page import payload, why
 from mfulab.report.summary import short
 from mfulab.tables import compare
+from mfulab.tables.records import PROGRESS
 
 FONTS = "/* fonts */"  # in the style sheet, where the letters that the page needs are put once they are known
 FIGURES = "/* figures */"  # in the script, where that of the figures goes
+MISSING = 12  # runs still to come that are named
 COMPARED = 200  # lines of a comparison; the file has all
 SAID = ("window_source", "notes")  # keys and numbers of traces, beside the verdict's
 SENTENCES = ("explanation", "flops_source", "adds")  # texts of rows that have words in other languages
@@ -159,15 +161,17 @@ def _rows_shown(tables: frames.Tables, text: Texts) -> str:
 
 
 def _progress(folder: Path, text: Texts) -> dict[str, Any]:
-    """Counts of how far the sweep is, and their sentence; empty where every planned run is measured."""
+    """Counts of a sweep before its end, their sentence, and the first runs that are missing; empty at its end."""
     found = frames.progress(folder)
-    measured, left_out, to_come = found.values() if found else (0, 0, 0)
-    if not left_out + to_come:
+    missing = found[found["state"] != PROGRESS[0]]
+    if missing.empty:
         return {}
-    parts = [text("progress_measured", count=measured)]
-    parts += [text("progress_not_measured", count=left_out)] if left_out else []
-    parts += [text("progress_to_come", count=to_come)] if to_come else []
-    return {"measured": measured, "total": measured + left_out + to_come, "says": ", ".join(parts) + "."}
+    counts = {state: int((found["state"] == state).sum()) for state in PROGRESS}
+    parts = [text(f"progress_{state}", count=count) for state, count in counts.items() if count or state == PROGRESS[0]]
+    listed = [f"{row['step']} {short(row['run'])}" for _, row in missing.head(MISSING).iterrows()]
+    more = [text("progress_more", count=len(missing) - MISSING)] if len(missing) > MISSING else []
+    says = ", ".join(parts) + "."
+    return {"measured": counts[PROGRESS[0]], "total": len(found), "says": says, "missing": [*listed, *more]}
 
 
 def _duty_cycle(tables: frames.Tables, text: Texts) -> str:
