@@ -238,12 +238,14 @@ class Drawing {
       const key = [panel.frame.x, panel.frame.y].map(Math.round).join();
       places.set(key, [...(places.get(key) ?? []), panel]);
     }
-    if (places.size < 2) return;
+    if (places.size < 2 || this.wide) return;
     if (!narrow.matches) return this.unstack();
     if (this.reset && !this.reset.hidden) this.restore();
     const stacked = [...places.values()];
     const boxes = stacked.map((group) => this.whole(group, stacked));
     const width = Math.max(...boxes.map((box) => box.width), 240) + 8;
+    this.wide = width > 520; // panels that are wide themselves are read sideways
+    if (this.wide) return this.unstack();
     let top = this.legend(width);
     stacked.forEach((group, index) => {
       for (const { group: node } of group) node.setAttribute("transform", `translate(${4 - boxes[index].x} ${top - boxes[index].y})`);
