@@ -225,6 +225,7 @@ def test_every_data_file_of_the_package_decides_something():
         "cli.main",
         "report.page.document",
         "tables.build",
+        "tables.seminar",
         *(f"measurements.{step}.measure" for step in MEASUREMENTS),
         *kernels,
     ]
