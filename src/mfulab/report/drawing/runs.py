@@ -44,11 +44,13 @@ def mark(drawn: Drawn, rows: pd.DataFrame, *values: str) -> None:
 
     A line is that of one row: its title rests on the line, whose core is left out.
     """
-    titles, hollow = _titles(rows, values), rows[DOUBTFUL].to_numpy(dtype=bool)
+    hollow = rows[DOUBTFUL].to_numpy(dtype=bool)
     if isinstance(drawn, PathCollection):
         _leave_rims(drawn, hollow)
-        drawn.set_urls(titles if len(rows) <= style.MANY else None)
-    elif isinstance(drawn, Line2D):
+        drawn.set_urls(_titles(rows, values) if len(rows) <= style.MANY else None)
+        return
+    titles = _titles(rows, values)
+    if isinstance(drawn, Line2D):
         _mark_line(drawn, titles[0], bool(hollow[0]))
     else:
         for bar, title, doubtful in zip(drawn, titles, hollow, strict=True):
