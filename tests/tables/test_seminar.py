@@ -48,6 +48,9 @@ TRUE = {
     "its four projections, beside which it stands": 8 * 1024 * 768**2,
     "training a model that is in .eval()": 0,
     "the profiler's times in seconds": 1e6,
+    "machine epsilon of binary128": 2.0**-112,
+    "decimal32, decimal64, decimal128: 0.1 + 0.2 − 0.3": 0,
+    "unit in the last place of 1 and of 2²⁴ in fp32": 2,
 }
 # Which part of the material prints the number; the rest is said in it somewhere, or is ours.
 SOURCES = {

@@ -8,9 +8,12 @@ import struct
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from decimal import Context, Decimal
 from pathlib import Path
 from typing import Any
 
+import mpmath
+import numpy as np
 import torch
 import yaml
 from torch import nn
@@ -173,6 +176,16 @@ def _numbers() -> Values:
     yield "bits_of_one", struct.unpack(">I", struct.pack(">f", 1.0))[0]
     yield from (("epsilon_fp32", torch.finfo(torch.float32).eps), ("epsilon_fp64", torch.finfo(torch.float64).eps))
     yield from (("sum_of_tenths", 0.1 + 0.2), ("microsecond", round(1 / 1e-6)))
+    with mpmath.workprec(113):
+        yield "epsilon_binary128", float(mpmath.eps)
+        yield "tenths_binary128", float(mpmath.mpf(1) / 10 + mpmath.mpf(2) / 10 - mpmath.mpf(3) / 10)
+    yield "epsilon_longdouble", float(np.finfo(np.longdouble).eps)
+    tenths = {Context(prec=digits).add(Decimal("0.1"), Decimal("0.2")) - Decimal("0.3") for digits in (7, 16, 34)}
+    yield "tenths_decimal", float(*tenths)  # one and the same in all three
+    seven = Context(prec=7)
+    yield "thirds_decimal", seven.multiply(seven.divide(Decimal(1), Decimal(3)), Decimal(3))
+    yield from (("ulp_one", float(np.spacing(np.float32(1)))), ("ulp_fp32", float(np.spacing(np.float32(2**24)))))
+    yield "counted", float(np.float32(2**24) + np.float32(1))
     a100 = peak("NVIDIA A100-SXM4-80GB", "bf16")
     yield "a100_peak", a100.datasheet if a100 else None
 
