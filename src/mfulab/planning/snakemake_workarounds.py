@@ -74,8 +74,8 @@ def leave_at_once(number: int, frame: Any) -> None:
 
     Runs that were started end with it: their clients see that it is gone.
     """
-    says = "until here" if lifetime.interrupted else "before anything was measured"
-    sys.stderr.write(f"\nmfulab: interrupted {says}; finished rows are kept, the same command goes on.\n")
+    says = "left at once" if lifetime.interrupted else "interrupted before anything was measured"
+    sys.stderr.write(f"\nmfulab: {says}; finished rows are kept, the same command goes on.\n")
     sys.stderr.flush()
     os._exit(128 + number)
 
