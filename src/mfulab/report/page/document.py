@@ -24,7 +24,7 @@ from mfulab.tables import compare
 from mfulab.tables.records import PROGRESS
 
 FONTS = "/* fonts */"  # in the style sheet, where the letters that the page needs are put once they are known
-FIGURES = "/* figures */"  # in the script, where that of the figures goes
+SCRIPTS = ("report.js", "figures.js", "table.js", "run.js")  # one script of the page, in this order
 MISSING = 12  # runs still to come that are named
 COMPARED = 200  # lines of a comparison; the file has all
 SAID = ("window_source", "notes")  # keys and numbers of traces, beside the verdict's
@@ -92,7 +92,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         words={"words": {key: text(key) for key in WORDS}, "groups": _groups(text)},
         data=payload.packed(data),
         css=Markup(_file("report.css")),
-        javascript=Markup(_file("report.js").replace(FIGURES, _file("figures.js"))),
+        javascript=Markup("\n".join(map(_file, SCRIPTS))),
     )
     return content.replace(FONTS, fonts.faces(content + json.dumps(data, ensure_ascii=False)), 1)
 
