@@ -31,7 +31,7 @@ SAYING = [
 ]
 TRACING = PACKAGE.parent / "tracing"
 SHOW = PACKAGE.parent / "interactive/show.py"
-TRACE_TEXT = PACKAGE.parent / "cli/trace_text.py"
+CLI, GOODPUT = PACKAGE.parent / "cli", PACKAGE.parent / "goodput"
 HEADROOM = PACKAGE.parent / "mfu/headroom.py"
 ASKING = ("text", "words")
 CONSTANTS = (
@@ -40,6 +40,7 @@ CONSTANTS = (
     *("BARS", "MARKS", "KINDS", "OPERATIONS", "THREE_WAYS", "IN_TORCH", "ELSEWHERE"),
 )
 REASONS = {"no_clock", "no_bytes", "no_device_name", "no_cpu_name", "one_of_several"}
+JOB = {"torn", "clock", "ranks"}
 NOTES = {"update", "uncounted", "uncounted_because", "untimed", "no_peak", "over_peak"}
 
 
@@ -58,7 +59,7 @@ def asked_in(path: Path, asking: tuple[str, ...] = ASKING, constants: tuple[str,
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         keys: ast.AST | None = None
-        if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) in asking:
+        if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) in asking and node.args:
             keys = None if isinstance(node.args[0], ast.JoinedStr) else node.args[0]
         elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in constants:
             keys = node.value
@@ -85,8 +86,9 @@ def used() -> frozenset[str]:
         *(rung.column for rung in ladder.RUNGS),
     }
     said = (asked_in(path, ("Said",), ()) for path in (*SAYING, *TRACING.glob("*.py")))
-    modules = (asked_in(path) for path in (*PACKAGE.rglob("*.py"), SHOW, TRACE_TEXT, HEADROOM))
-    return frozenset(asked.union(*modules, *said, REASONS))
+    ladders = (asked_in(path) for path in (*GOODPUT.glob("*.py"), *CLI.glob("*.py")))
+    modules = (asked_in(path) for path in (*PACKAGE.rglob("*.py"), SHOW, HEADROOM))
+    return frozenset(asked.union(*modules, *ladders, *said, REASONS, JOB))
 
 
 def test_all_languages_have_the_same_texts():

@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import psutil
@@ -26,12 +26,13 @@ from mfulab.mfu.ladder import Facts
 from mfulab.mfu.utilization import utilization
 from mfulab.tables.verdict import expected_mfu
 
-Frame = tuple[Readings, str]
+Frame = tuple[Mapping[str, Any], Any]
+"""A sample, for JSON and Prometheus, and what is drawn of it."""
 
 
 def frames(
     device: str, uuid: str, pid: int | None, wait: Callable[[], None], now: Callable[[], float] = time.perf_counter
-) -> Iterator[Frame]:
+) -> Iterator[tuple[Readings, str]]:
     """The readings over each `wait`, and a line of further facts, for ever."""
     if device == "cuda":
         probe, gpm = cuda_probe(uuid, None), GpmSampler(nvml.handle_by_uuid(uuid), now)
@@ -133,34 +134,51 @@ def run(
         prometheus: port of a page for Prometheus on this machine's loopback.
         console: where the ladder is drawn.
     """
-    console = console or Console()
+    kind = _checked(device, pid, interval_s)
+    gpu = identity.cuda_devices()[0] if kind == "cuda" else None
+    name, uuid = (gpu.name, gpu.uuid) if gpu else (cpu.cpu().name, "")
+
+    def source() -> Iterator[Frame]:
+        for readings, facts in frames(kind, uuid, pid, lambda: time.sleep(interval_s)):
+            shown = [rate for rate in rates() if pid in (None, rate.pid)]
+            sample = sample_of(name, uuid, readings, shown, time.time())
+            yield sample, picture(sample, readings, facts)
+
+    try:
+        return follow(source(), 0, count, as_json, prometheus, console)
+    except psutil.NoSuchProcess:
+        print(f"process {pid} has ended", file=sys.stderr)
+        return 0
+
+
+def follow(
+    source: Iterator[Frame],
+    interval_s: float,
+    count: int | None,
+    as_json: bool,
+    prometheus: int | None,
+    console: Console | None = None,
+) -> int:
+    """Shows what `source` gives, every `interval_s` seconds, until interrupted or for `count` times; returns 0."""
     with ExitStack() as stack:
-        kind = _checked(device, pid, interval_s)
         page = None
         if prometheus is not None:
             from mfulab.cli.export import prometheus_page
 
             page = stack.enter_context(prometheus_page(prometheus))
-        gpu = identity.cuda_devices()[0] if kind == "cuda" else None
-        name, uuid = (gpu.name, gpu.uuid) if gpu else (cpu.cpu().name, "")
-        source = frames(kind, uuid, pid, lambda: time.sleep(interval_s))
-        live = None if as_json else stack.enter_context(Live(console=console, auto_refresh=False))
-        try:
-            for number, (readings, facts) in enumerate(source, start=1):
-                shown = [rate for rate in rates() if pid in (None, rate.pid)]
-                sample = sample_of(name, uuid, readings, shown, time.time())
+        live = None
+        with suppress(KeyboardInterrupt):
+            for number, (sample, shown) in enumerate(source, start=1):
                 if page:
                     page.sample = sample
-                if live:
-                    live.update(picture(sample, readings, facts), refresh=True)
-                else:
+                if as_json:
                     print(json.dumps(sample, ensure_ascii=False), flush=True)
+                else:
+                    live = live or stack.enter_context(Live(console=console or Console(), auto_refresh=False))
+                    live.update(shown, refresh=True)
                 if number == count:
                     break
-        except KeyboardInterrupt:
-            pass
-        except psutil.NoSuchProcess:
-            print(f"process {pid} has ended", file=sys.stderr)
+                time.sleep(interval_s)
     return 0
 
 
