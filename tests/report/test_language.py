@@ -63,6 +63,8 @@ def asked_in(path: Path, asking: tuple[str, ...] = ASKING, constants: tuple[str,
             keys = None if isinstance(node.args[0], ast.JoinedStr) else node.args[0]
         elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in constants:
             keys = node.value
+        elif isinstance(node, ast.Dict):  # arguments made elsewhere: {"key": "power", …}
+            keys = next((v for k, v in zip(node.keys, node.values, strict=True) if ast.unparse(k or v) == "'key'"), None)
         found |= set(strings(keys)) if keys else set()
     return found
 
