@@ -27,11 +27,19 @@ def port() -> str:
 
 
 def start(kind, folder):
-    common = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port(), "OMP_NUM_THREADS": "1"}
+    common = {
+        **os.environ,
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port(),
+        "OMP_NUM_THREADS": "1",
+    }
     common |= {"PYTHONPATH": str(SUPPORT), "GLOO_SOCKET_IFNAME": "lo", "NODE_RANK": "0"}
     command = [sys.executable, "-m", "support.killed_job", kind, str(folder)]
     return [
-        subprocess.Popen(command, env={**common, "RANK": rank, "LOCAL_RANK": rank}, stderr=(folder / f"{rank}.log").open("a"))
+        subprocess.Popen(
+            command, env={**common, "RANK": rank, "LOCAL_RANK": rank}, stderr=(folder / f"{rank}.log").open("a")
+        )
         for rank in ("0", "1")
     ]
 

@@ -59,12 +59,13 @@ def asked_in(path: Path, asking: tuple[str, ...] = ASKING, constants: tuple[str,
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         keys: ast.AST | None = None
-        if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) in asking and node.args:
-            keys = None if isinstance(node.args[0], ast.JoinedStr) else node.args[0]
+        if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) in asking:
+            keys = None if not node.args or isinstance(node.args[0], ast.JoinedStr) else node.args[0]
         elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in constants:
             keys = node.value
         elif isinstance(node, ast.Dict):  # arguments made elsewhere: {"key": "power", …}
-            keys = next((v for k, v in zip(node.keys, node.values, strict=True) if ast.unparse(k or v) == "'key'"), None)
+            named = {ast.unparse(name or value): value for name, value in zip(node.keys, node.values, strict=True)}
+            keys = named.get("'key'")
         found |= set(strings(keys)) if keys else set()
     return found
 

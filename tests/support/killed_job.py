@@ -70,12 +70,23 @@ def huggingface(folder: Path, watch: Stopwatch) -> None:
     options = {"save_strategy": "steps", "save_steps": EVERY, "save_total_limit": 2, "ddp_backend": "gloo"}
     options |= {"eval_strategy": "steps", "eval_steps": 2 * EVERY, "logging_strategy": "no", "report_to": "none"}
     arguments = transformers.TrainingArguments(
-        str(folder / "checkpoints"), max_steps=STEPS, per_device_train_batch_size=ROWS, use_cpu=True, disable_tqdm=True, **options
+        str(folder / "checkpoints"),
+        max_steps=STEPS,
+        per_device_train_batch_size=ROWS,
+        use_cpu=True,
+        disable_tqdm=True,
+        **options,
     )
     data = [{"x": torch.randn(WIDTH)} for _ in range(2 * ROWS * 8)]
-    trainer = transformers.Trainer(Model(), arguments, train_dataset=data, eval_dataset=data[: 2 * ROWS], callbacks=[Watch])
+    trainer = transformers.Trainer(
+        Model(), arguments, train_dataset=data, eval_dataset=data[: 2 * ROWS], callbacks=[Watch]
+    )
     trainer.add_callback(mfulab.TrainerCallback(trainer, every=40, quiet=True, ceiling_s=0.2, job=folder / "job"))
-    last = transformers.trainer_utils.get_last_checkpoint(folder / "checkpoints") if (folder / "checkpoints").is_dir() else None
+    last = (
+        transformers.trainer_utils.get_last_checkpoint(folder / "checkpoints")
+        if (folder / "checkpoints").is_dir()
+        else None
+    )
     trainer.train(resume_from_checkpoint=last)
 
 
@@ -100,11 +111,19 @@ def lightning(folder: Path, watch: Stopwatch) -> None:
         def on_train_batch_end(self, *_: object) -> None:
             watch.note("end step")
 
-    saved = pytorch_lightning.callbacks.ModelCheckpoint(folder / "checkpoints", every_n_train_steps=EVERY, save_last=True)
+    saved = pytorch_lightning.callbacks.ModelCheckpoint(
+        folder / "checkpoints", every_n_train_steps=EVERY, save_last=True
+    )
     callback = mfulab.LightningCallback(every=40, quiet=True, ceiling_s=0.2, job=folder / "job")
     trainer = pytorch_lightning.Trainer(
-        max_steps=STEPS, accelerator="cpu", devices=2, strategy="ddp", logger=False, enable_progress_bar=False,
-        enable_model_summary=False, callbacks=[Watch(), callback, saved],
+        max_steps=STEPS,
+        accelerator="cpu",
+        devices=2,
+        strategy="ddp",
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[Watch(), callback, saved],
     )
     loader = torch.utils.data.DataLoader(torch.randn(2 * ROWS * 8, WIDTH), batch_size=ROWS)
     last = folder / "checkpoints/last.ckpt"

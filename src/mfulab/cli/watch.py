@@ -166,15 +166,17 @@ def follow(
             from mfulab.cli.export import prometheus_page
 
             page = stack.enter_context(prometheus_page(prometheus))
-        live = None
+        console, live = console or Console(), None
         with suppress(KeyboardInterrupt):
             for number, (sample, shown) in enumerate(source, start=1):
                 if page:
                     page.sample = sample
                 if as_json:
                     print(json.dumps(sample, ensure_ascii=False), flush=True)
+                elif count == 1:
+                    console.print(shown)
                 else:
-                    live = live or stack.enter_context(Live(console=console or Console(), auto_refresh=False))
+                    live = live or stack.enter_context(Live(console=console, auto_refresh=False))
                     live.update(shown, refresh=True)
                 if number == count:
                     break
