@@ -146,7 +146,7 @@ def test_a_line_in_the_middle_costs_its_time_alone(tmp_path):
     file = tmp_path / "a.jsonl"
     lines = file.read_text().splitlines()
     file.write_text("\n".join([lines[0], lines[1], lines[2][:20], lines[3], ""]))
-    assert dict(job_of(tmp_path).spans) == {"import": 2 * SECOND, "step": 5 * SECOND, "unknown": 3 * SECOND}
+    assert dict(+job_of(tmp_path).spans) == {"import": 2 * SECOND, "step": 5 * SECOND, "unknown": 3 * SECOND}
 
 
 @pytest.mark.parametrize("text", [None, "", "no journal\n"])
@@ -219,7 +219,7 @@ def test_a_full_disk_stops_nothing_and_loses_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(journals.os, "write", limited)
     with pytest.warns(UserWarning, match="the journal waits: No space left on device"):
         journal.mark("setup")
-        journal.step()
+    journal.step()
     full[0] = False
     journal.mark("evaluation")
     journal.close()

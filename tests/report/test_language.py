@@ -16,6 +16,7 @@ import mfulab.report
 from mfulab.core.groups import WorkloadConfig
 from mfulab.core.language import LANGUAGES, Texts, catalogue, verdicts
 from mfulab.core.rows import Status
+from mfulab.goodput import engines
 from mfulab.mfu import ladder
 from mfulab.report import figures
 from mfulab.report.drawing import fonts
@@ -87,6 +88,8 @@ def used() -> frozenset[str]:
         *NOTES,
         *verdict.CAUSES,
         *(rung.column for rung in ladder.RUNGS),
+        *engines.COLUMNS,
+        *asked_in(GOODPUT / "engines.py", (), ("rules",)),
     }
     said = (asked_in(path, ("Said",), ()) for path in (*SAYING, *TRACING.glob("*.py")))
     ladders = (asked_in(path) for path in (*GOODPUT.glob("*.py"), *CLI.glob("*.py")))

@@ -47,7 +47,7 @@ def _picture(job: Job, row: dict[str, Any], language: str) -> Group:
     whole = sum(job.spans.values()) or 1
     for name, part in job.spans.most_common():
         if part:
-            seconds = f"{part / 1e9 / len(job.ranks):.1f} s"
+            seconds = f"{part / 1e9 / len(job.timed):.1f} s"
             losses.add_row(text.name("span", name), seconds, f"{100 * part / whole:5.1f} %")
     lines: list[Any] = [Text(text("summary", **row), style="bold"), rungs, Text(text("where")), losses]
     lines += [

@@ -121,6 +121,11 @@ def run(
     count: int | None = None,
     as_json: bool = False,
     prometheus: int | None = None,
+    engines: Sequence[str] = (),
+    model: str | None = None,
+    precision: str = "bf16",
+    gpu: str | None = None,
+    devices: int = 1,
     console: Console | None = None,
 ) -> int:
     """Runs until interrupted, or for `count` refreshes; returns the exit status.
@@ -132,20 +137,32 @@ def run(
         count: refreshes, or for ever.
         as_json: print a line of JSON each time instead of the ladder.
         prometheus: port of a page for Prometheus on this machine's loopback.
+        engines: addresses of pages for Prometheus to watch instead: of vLLM, SGLang, or another `mfulab watch`.
+        model: what the engines serve, as `mfulab flops` takes it.
+        precision: the format of its weights and matmuls.
+        gpu: the device whose peaks to divide by, by name; without it this machine's.
+        devices: how many of them share the model.
         console: where the ladder is drawn.
     """
-    kind = _checked(device, pid, interval_s)
-    gpu = identity.cuda_devices()[0] if kind == "cuda" else None
-    name, uuid = (gpu.name, gpu.uuid) if gpu else (cpu.cpu().name, "")
+    if interval_s <= 0:
+        raise ConfigurationError(f"--interval {interval_s:g}: give seconds above 0")
+    if engines:
+        from mfulab.cli.engines import frames as of_engines
 
-    def source() -> Iterator[Frame]:
+        source = of_engines(engines, interval_s, model, precision, gpu, devices)
+        return follow(source, 0, count, as_json, prometheus, console)
+    kind = _checked(device, pid)
+    local = identity.cuda_devices()[0] if kind == "cuda" else None
+    name, uuid = (local.name, local.uuid) if local else (cpu.cpu().name, "")
+
+    def of_device() -> Iterator[Frame]:
         for readings, facts in frames(kind, uuid, pid, lambda: time.sleep(interval_s)):
             shown = [rate for rate in rates() if pid in (None, rate.pid)]
             sample = sample_of(name, uuid, readings, shown, time.time())
             yield sample, picture(sample, readings, facts)
 
     try:
-        return follow(source(), 0, count, as_json, prometheus, console)
+        return follow(of_device(), 0, count, as_json, prometheus, console)
     except psutil.NoSuchProcess:
         print(f"process {pid} has ended", file=sys.stderr)
         return 0
@@ -184,10 +201,8 @@ def follow(
     return 0
 
 
-def _checked(device: Any, pid: int | None, interval_s: float) -> str:
+def _checked(device: Any, pid: int | None) -> str:
     """Gives `cpu` or `cuda`. Raises ConfigurationError for what cannot be watched."""
-    if interval_s <= 0:
-        raise ConfigurationError(f"--interval {interval_s:g}: give seconds above 0")
     if pid is not None and not psutil.pid_exists(pid):
         raise ConfigurationError(f"--pid {pid}: there is no such process")
     try:

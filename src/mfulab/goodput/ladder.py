@@ -5,54 +5,84 @@ All times are whole nanoseconds, so that shares add up to the wall time exactly.
 
 import bisect
 import itertools
-import json
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel, NonNegativeInt, ValidationError
 
 from mfulab.core.errors import ConfigurationError
 from mfulab.mfu.utilization import percent, product, ratio, total
 
 RUNGS = ("held", "in_steps", "kept", "mfu", "useful_mfu")
-"""Shares of the wall time in percent, each part of the one before: of devices × wall time, and then of their peak."""
+"""Shares in percent, each part of the one before: of ranks × wall time, and from `mfu` on of what their peaks offer."""
 
-Line = Mapping[str, Any]
+
+class Head(BaseModel):
+    """The first line of a process's journal; `unix_ns` and `boot_ns` are when it began, on two clocks."""
+
+    rank: NonNegativeInt
+    world: int = 1
+    host: str
+    unix_ns: int
+    boot: str | None = None
+    boot_ns: int | None = None
+
+
+class Line(BaseModel):
+    """Any other line: what the time since the one before went to, up to `ns` after the process began."""
+
+    ns: NonNegativeInt
+    spans: dict[str, NonNegativeInt] = {}
+    step: NonNegativeInt | None = None
+    beside: dict[str, NonNegativeInt] = {}
+    rank: NonNegativeInt | None = None
+    world: int | None = None
+    flops: float | None = None
+    peak_tflop_s: float | None = None
+    useful: float | None = None
+    steps: NonNegativeInt = 1
+
+    @property
+    def trains(self) -> bool:
+        """Says whether steps ended in it."""
+        return not {"first_step", "step"}.isdisjoint(self.spans)
 
 
 @dataclass
 class Attempt:
-    """One process of the job: its rank, when it began on the clock of its machine, and its lines.
+    """One process of the job: whose clock, when it began on it, and its lines, the first of them empty.
 
-    `clock` names that clock: a boot of a machine, within which no setting of the time moves `began`. Lines that could
-    not be read are counted in `torn`.
+    `boot_ns` is None where the clock may be set meanwhile. `torn` counts lines that cannot be read.
     """
 
-    file: Path
+    name: str
     rank: int
     world: int
     clock: str
     began: int
+    boot_ns: int | None
     lines: list[Line]
     torn: int = 0
 
     @property
     def ended(self) -> int:
         """Its last sign of life."""
-        return self.began + (self.lines[-1]["ns"] if self.lines else 0)
+        return self.began + self.lines[-1].ns
 
     @property
     def first(self) -> int | None:
         """Steps of the job that were done before its own; None if it came to no step."""
-        stepped = [bool({"first_step", "step"} & line["spans"].keys()) for line in self.lines]
-        return self.lines[stepped.index(True) - 1]["step"] if True in stepped else None
+        trained = [place for place, line in enumerate(self.lines) if line.trains]
+        return self.lines[trained[0] - 1].step if trained else None
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Time of a rank from `began`, by what it went to; `down` is where no process of the rank was alive."""
+    """Nanoseconds of a rank from `began`, by what they went to; `down` is where no process of the rank was alive."""
 
     rank: int
     began: int
@@ -61,21 +91,19 @@ class Stretch:
 
 @dataclass
 class Job:
-    """A job's wall time in nanoseconds, and where it went: `spans` over all ranks sum to ranks × wall.
+    """Where a job's wall time went, in nanoseconds: the spans of its stretches sum to ranks × wall.
 
     `lost` is the time of steps that were run again, `step` that of those that were kept; `unknown` what no line says.
-    `timed` holds each rank's kept steps and their nanoseconds, without the first of a process.
+    `timed` holds each rank's kept steps and their time, without the first of a process.
     """
 
     folder: str
     wall: int
-    ranks: list[int]
-    world: int
     attempts: int
-    stretches: list[Stretch]
-    kept_steps: int
-    lost_steps: int
-    timed: dict[int, list[int]] = field(default_factory=dict)
+    timed: dict[int, list[int]]
+    stretches: list[Stretch] = field(default_factory=list)
+    kept_steps: int = 0
+    lost_steps: int = 0
     beside: Counter[str] = field(default_factory=Counter)
     notes: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     mfu: Mapping[str, float | None] = field(default_factory=dict)
@@ -89,25 +117,24 @@ class Job:
         return found
 
     def row(self) -> dict[str, Any]:
-        """What is known as columns: seconds are means over the ranks, `*_percent` are shares of wall time and peak."""
-        spans, whole = self.spans, self.wall * len(self.ranks)
-        held, kept = whole - spans["down"], spans["step"]
-        shares = {"held": held, "in_steps": kept + spans["lost"], "kept": kept}
-        found = {f"{name}_percent": percent(part, whole) for name, part in shares.items()}
-        of_wall = ratio(kept, whole)
+        """What is known as columns: seconds and steps are means over the ranks, `*_percent` shares as in RUNGS."""
+        spans, ranks = self.spans, len(self.timed)
+        kept = spans["step"]
+        shares = {"held": self.wall * ranks - spans["down"], "in_steps": kept + spans["lost"], "kept": kept}
+        mfu = product(ratio(kept, self.wall * ranks), self.mfu["steps"])
         return {
             "job": self.folder,
-            "ranks": len(self.ranks),
+            "ranks": ranks,
             "attempts": self.attempts,
             "wall_s": self.wall / 1e9,
-            **found,
-            "mfu_percent": product(of_wall, self.mfu.get("steps")),
-            "useful_mfu_percent": product(of_wall, self.mfu.get("steps"), self.mfu.get("useful")),
-            "mfu_of_steps_percent": self.mfu.get("steps"),
-            "kept_steps": self.kept_steps / len(self.ranks),
-            "lost_steps": self.lost_steps / len(self.ranks),
-            **{f"{name}_s": part / 1e9 / len(self.ranks) for name, part in spans.most_common()},
-            **{f"beside_{name}_s": part / 1e9 / len(self.ranks) for name, part in self.beside.items()},
+            **{f"{name}_percent": percent(part, self.wall * ranks) for name, part in shares.items()},
+            "mfu_percent": mfu,
+            "useful_mfu_percent": product(mfu, self.mfu["useful"]),
+            "mfu_of_steps_percent": self.mfu["steps"],
+            "kept_steps": self.kept_steps / ranks,
+            "lost_steps": self.lost_steps / ranks,
+            **{f"{name}_s": part / 1e9 / ranks for name, part in spans.most_common()},
+            **{f"beside_{name}_s": part / 1e9 / ranks for name, part in self.beside.items()},
         }
 
 
@@ -120,134 +147,131 @@ def job_of(folder: Path) -> Job:
     if not attempts:
         raise ConfigurationError(f"{folder}: holds no journal; give mfulab.measure or a callback job={folder}")
     _one_clock(attempts)
-    ranks = sorted({each.rank for each in attempts})
-    job = Job(folder.name, 0, ranks, max(each.world for each in attempts), 0, [], 0, 0)
-    for rank in ranks:
-        own = sorted((each for each in attempts if each.rank == rank), key=lambda each: each.began)
-        job.attempts = max(job.attempts, len(own))
+    attempts.sort(key=lambda each: each.began)
+    ranks = {rank: [each for each in attempts if each.rank == rank] for rank in sorted({e.rank for e in attempts})}
+    job = Job(folder.name, 0, max(map(len, ranks.values())), {rank: [0, 0] for rank in ranks})
+    for rank, own in ranks.items():
         for before, after in itertools.pairwise(own):
             if after.began < before.ended:
-                if after.clock == before.clock:
+                if after.clock == before.clock and after.boot_ns is not None:
                     raise ConfigurationError(
-                        f"{folder}: rank {rank} ran twice at once, in {before.file.name} and {after.file.name}:"
-                        " two jobs wrote here; give each a folder of its own"
+                        f"{folder}: rank {rank} ran twice at once, in {before.name} and {after.name}: two jobs wrote"
+                        " here; give each a folder of its own"
                     )
                 job.notes.append(("clock", {"rank": rank, "seconds": (before.ended - after.began) / 1e9}))
                 after.began = before.ended
     began, ended = min(each.began for each in attempts), max(each.ended for each in attempts)
     job.wall = ended - began
-    for rank in ranks:
-        _account(job, sorted((each for each in attempts if each.rank == rank), key=lambda e: e.began), began, ended)
-    job.mfu = _mfu(attempts, job)
+    for own in ranks.values():
+        _account(job, own, began, ended)
+    job.mfu = _mfu(job, ranks)
     if torn := sum(each.torn for each in attempts):
         job.notes.append(("torn", {"count": torn}))
-    if job.world > len(ranks):
-        job.notes.append(("ranks", {"count": len(ranks), "world": job.world}))
+    if (world := max(each.world for each in attempts)) > len(ranks):
+        job.notes.append(("ranks", {"count": len(ranks), "world": world}))
     return job
 
 
 def read(file: Path) -> Attempt | None:
     """A process's journal; None if its first line cannot be read, so that nothing says whose it is."""
-    lines = file.read_bytes().split(b"\n")
+    first, *rest = file.read_bytes().split(b"\n")
     try:
-        head = dict(json.loads(lines[0]))
-        rank, world, began = int(head["rank"]), int(head["world"]), int(head["unix_ns"])
-        boot = head.get("boot")
-        clock = f"{head['host']} {boot}" if boot else str(head["host"])
-        found = Attempt(file, rank, world, clock, began, [])
-        # Kept apart until all attempts are known: within a boot its own clock is exact, and the wall clock may be set.
-        found.lines.append({"ns": 0, "spans": {}, "step": 0, "boot_ns": int(head["boot_ns"]) if boot else None})
-    except (ValueError, KeyError, TypeError):
+        head = Head.model_validate_json(first)
+    except ValidationError:
         return None
-    for text in filter(None, lines[1:]):
+    clock = f"{head.host} {head.boot}"
+    boot_ns = head.boot_ns if head.boot else None
+    found = Attempt(file.name, head.rank, head.world, clock, head.unix_ns, boot_ns, [Line(ns=0, step=0)])
+    for text in filter(None, rest):
+        last = found.lines[-1]
         try:
-            line = dict(json.loads(text))
-            passed = int(line["ns"]) - found.lines[-1]["ns"]
-            spans = {str(name): int(part) for name, part in dict(line.setdefault("spans", {})).items()}
-            if "beside" not in line and (passed < sum(spans.values()) or min(spans.values(), default=0) < 0):
-                raise ValueError
-            line["step"] = int(line.get("step", found.lines[-1]["step"]))
-            {str(name): int(part) for name, part in dict(line.get("beside", {})).items()}
-        except (ValueError, KeyError, TypeError):
+            line = Line.model_validate_json(text)
+        except ValidationError:
             found.torn += 1
             continue
-        found.rank, found.world = line.get("rank", found.rank), line.get("world", found.world)
-        found.lines.append({**line, "spans": spans, "ns": found.lines[-1]["ns"] if "beside" in line else line["ns"]})
+        if line.beside:  # another thread's: no end of a span
+            line.ns, line.spans = last.ns, {}
+        if line.ns - last.ns < sum(line.spans.values()):
+            found.torn += 1
+            continue
+        line.step = last.step if line.step is None else line.step
+        found.rank = found.rank if line.rank is None else line.rank
+        found.world = line.world or found.world
+        found.lines.append(line)
     return found
 
 
 def _one_clock(attempts: Sequence[Attempt]) -> None:
-    """Sets all attempts to one clock: the boot's where there is one, and machines together by the steps that they share.
+    """Sets all attempts to one clock: the boot's where there is one, machines together by the steps that they share.
 
     Ranks of a job end a step together, so that a clock is off by the median difference of steps' ends. Of several
     attempts those count whose difference is least.
     """
     clocks: dict[str, list[Attempt]] = {}
-    for each in attempts:
+    for each in sorted(attempts, key=lambda each: (each.rank, each.boot_ns or 0)):
         clocks.setdefault(each.clock, []).append(each)
-    for own in clocks.values():
-        anchor = min(own, key=lambda each: each.lines[0]["boot_ns"] or each.began)
+    reference, *others = clocks.values()
+    for own in (reference, *others):
+        anchor, start = own[0].boot_ns, own[0].began
         for each in own:
-            if each.lines[0]["boot_ns"] is not None:
-                each.began = anchor.began + each.lines[0]["boot_ns"] - anchor.lines[0]["boot_ns"]
-    reference, *others = sorted(clocks.values(), key=lambda own: min(each.rank for each in own))
+            if each.boot_ns is not None and anchor is not None:
+                each.began = start + each.boot_ns - anchor
     for own in others:
-        pairs = itertools.product(own, reference)
-        apart = [gap for one, other in pairs if one.rank != other.rank and (gap := _apart(one, other)) is not None]
+        apart = (_apart(one, other) for one in own for other in reference if one.rank != other.rank)
+        ahead = min((gap for gap in apart if gap is not None), key=abs, default=0)
         for each in own:
-            each.began -= min(apart, key=abs, default=0)
+            each.began -= ahead
 
 
 def _apart(one: Attempt, other: Attempt) -> int | None:
     """Nanoseconds by which the clock of `one` is ahead of the other's, by steps that both ended; None without any."""
-    points = {line["step"]: other.began + line["ns"] for line in other.lines if "step" in line["spans"]}
-    steps = sorted(points)
-    gaps = []
-    for line in one.lines:
-        place = bisect.bisect_left(steps, line["step"])
-        if "step" in line["spans"] and place < len(steps) and (place or steps[0] == line["step"]):
-            below, above = steps[max(0, place - (steps[place] != line["step"]))], steps[place]
-            along = (line["step"] - below) / ((above - below) or 1)
-            there = points[below] + along * (points[above] - points[below])
-            gaps.append(round(one.began + line["ns"] - there))
+    points = {line.step or 0: other.began + line.ns for line in other.lines if line.trains}
+    steps, gaps = sorted(points), []
+    for step, moment in ((line.step or 0, one.began + line.ns) for line in one.lines if line.trains):
+        if steps and steps[0] <= step <= steps[-1]:
+            above = steps[bisect.bisect_left(steps, step)]
+            below = steps[bisect.bisect_right(steps, step) - 1]
+            along = (step - below) / ((above - below) or 1)
+            gaps.append(moment - points[below] - along * (points[above] - points[below]))
     return round(statistics.median(gaps)) if gaps else None
 
 
 def _account(job: Job, attempts: Sequence[Attempt], began: int, ended: int) -> None:
     """Adds where a rank's wall time went: its attempts, in order, and the gaps between them."""
-    now, timed = began, job.timed.setdefault(attempts[0].rank, [0, 0])
+    now, rank = began, attempts[0].rank
     for place, attempt in enumerate(attempts):
-        if attempt.began > now:
-            job.stretches.append(Stretch(attempt.rank, now, {"down": attempt.began - now}))
+        job.stretches.append(Stretch(rank, now, {"down": attempt.began - now}))
         # A step that a later attempt began again is lost, whoever ran it.
         limit = min((each.first for each in attempts[place + 1 :] if each.first is not None), default=None)
         for before, line in itertools.pairwise(attempt.lines):
-            spans = Counter(line["spans"])
-            spans["unknown"] = line["ns"] - before["ns"] - sum(spans.values())
-            job.beside.update(line.get("beside", {}))
-            if spans["step"] or spans["first_step"]:
-                steps = max(0, line["step"] - before["step"])
-                lost = 0 if limit is None else min(steps, max(0, line["step"] - limit))
+            spans = Counter(line.spans)
+            spans["unknown"] = line.ns - before.ns - sum(spans.values())
+            job.beside.update(line.beside)
+            if line.trains:
+                end = line.step or 0
+                steps = max(0, end - (before.step or 0))
+                lost = 0 if limit is None else min(steps, max(0, end - limit))
                 spans["lost"] = spans["step"] * lost // steps if steps else 0
                 spans["step"] -= spans["lost"]
                 job.lost_steps, job.kept_steps = job.lost_steps + lost, job.kept_steps + steps - lost
                 if not spans["first_step"]:
-                    timed[0], timed[1] = timed[0] + steps - lost, timed[1] + spans["step"]
-            job.stretches.append(Stretch(attempt.rank, attempt.began + before["ns"], +spans))
+                    job.timed[rank][0] += steps - lost
+                    job.timed[rank][1] += spans["step"]
+            job.stretches.append(Stretch(rank, attempt.began + before.ns, +spans))
         now = attempt.ended
-    if ended > now:
-        job.stretches.append(Stretch(attempts[0].rank, now, {"down": ended - now}))
+    job.stretches.append(Stretch(rank, now, {"down": ended - now}))
 
 
-def _mfu(attempts: Iterable[Attempt], job: Job) -> dict[str, float | None]:
+def _mfu(job: Job, ranks: Mapping[int, Sequence[Attempt]]) -> dict[str, float | None]:
     """MFU of the steps that were kept, over all ranks, and the share of useful tokens; None if a rank's is unknown."""
     sums: dict[str, list[float | None]] = {"flops": [], "peak_tflop_s": [], "useful": []}
-    for rank in job.ranks:
-        facts = [line for each in attempts if each.rank == rank for line in each.lines if line.get("flops")]
-        weights = [line.get("steps") or 1 for line in facts]
-        times = {"flops": job.timed[rank][0], "peak_tflop_s": job.timed[rank][1] / 1e9, "useful": 1 / len(job.ranks)}
+    for rank, own in ranks.items():
+        facts = [line for each in own for line in each.lines if line.flops]
+        times = {"flops": job.timed[rank][0], "peak_tflop_s": job.timed[rank][1] / 1e9, "useful": 1 / len(ranks)}
         for name, factor in times.items():
-            parts = (product(line.get(name), weight) for line, weight in zip(facts, weights, strict=True))
-            sums[name].append(product(ratio(total(*parts), sum(weights)), factor))
+            mean = ratio(
+                total(*(product(getattr(line, name), line.steps) for line in facts)), sum(f.steps for f in facts)
+            )
+            sums[name].append(product(mean, factor))
     needed, offered, useful = (total(*each) for each in sums.values())
     return {"steps": percent(needed, product(offered, 1e12)), "useful": useful}
