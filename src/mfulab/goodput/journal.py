@@ -9,8 +9,7 @@ import os
 import socket
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +66,9 @@ class Journal:
     def __init__(self, folder: str | Path, rank: int | None = None, world: int | None = None) -> None:
         self.folder = Path(folder)
         if rank is None:
-            own = {name: os.environ.get(name) for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID")}
-            rank = next((int(each) for each in own.values() if each and each.isdigit()), 0)
-        named = os.environ.get("WORLD_SIZE", "1")
-        self._world = world or (int(named) if named.isdigit() else 1)
+            named = (os.environ.get(name) for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"))
+            rank = next((int(each) for each in named if each), 0)
+        world = world or int(os.environ.get("WORLD_SIZE") or 1)
         now, self._pid = now_ns(), os.getpid()
         self._began = self._last = self._written = now - _age_ns()
         self._pending: dict[str, int] = {}
@@ -83,7 +81,7 @@ class Journal:
         except OSError as error:
             raise cannot_be_written(file, error) from error
         unix_ns = time.time_ns() - (now - self._began)
-        head = {"format": 1, "rank": rank, "world": self._world, "host": host, "pid": self._pid, "unix_ns": unix_ns}
+        head = {"format": 1, "rank": rank, "world": world, "host": host, "pid": self._pid, "unix_ns": unix_ns}
         self._write({**head, "boot": _boot(), "boot_ns": self._began})
         self.mark("import")
         atexit.register(self.close)
@@ -94,7 +92,7 @@ class Journal:
         Args:
             span: the word.
             step: how many steps of the job are done, where that is not what was counted here: after a restore.
-            facts: further keys of the line, such as `flops` of a step and `peak_tflop_s`.
+            facts: further keys of the line, such as `flops` of a step and `peak_tflop_s`, or a `rank` known by now.
         """
         if step is not None:
             self._done = step
@@ -111,22 +109,9 @@ class Journal:
             self._flush()
         self._first = False
 
-    @contextmanager
-    def span(self, name: str) -> Iterator[None]:
-        """Marks what runs inside as `name`, and what ran before it as `other`."""
-        self.mark("other")
-        try:
-            yield
-        finally:
-            self.mark(name)
-
     def beside(self, name: str, seconds: float) -> None:
         """Notes what another thread did while steps went on, such as an asynchronous checkpoint."""
         self._write({"ns": now_ns() - self._began, "beside": {name: int(1e9 * seconds)}})
-
-    def joined(self, rank: int, world: int) -> None:
-        """Gives the rank that the launcher's environment did not say."""
-        self._flush(rank=rank, world=world)
 
     def close(self) -> None:
         """Writes what is pending, and the end; also called as the interpreter ends."""

@@ -44,10 +44,9 @@ class TrainingWindow:
 
     def _restored(self, step: int) -> None:
         """Notes that the training begins, after so many steps of the job."""
-        if self.journal:
-            if dist.is_available() and dist.is_initialized():
-                self.journal.joined(dist.get_rank(), dist.get_world_size())
-            self._mark("restore" if step else "setup", step)
+        is_joined = dist.is_available() and dist.is_initialized()
+        place = {"rank": dist.get_rank(), "world": dist.get_world_size()} if is_joined else {}
+        self._mark("restore" if step else "setup", step, **place)
         self._begin()
 
     def _step(self, models: Callable[[], Models], log: Log, done: int) -> None:
