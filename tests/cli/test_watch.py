@@ -79,7 +79,7 @@ def test_a_gpu_without_gpm_says_why(gpu):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--interval", "0"], "seconds above 0"),
+        (["--interval", "0"], "0.0 is not in the range x>0"),
         (["--pid", "999999999"], "no such process"),
         (["--device", "gpu"], "is not one of"),
     ],

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mfulab
+from mfulab.cli.export import Latest
 from mfulab.cli.main import main
 from mfulab.core.errors import ConfigurationError
 from mfulab.goodput import journal as journals
@@ -266,6 +267,10 @@ def test_the_ladder_as_text_json_figure_and_page(tmp_path, capsys):
     sample = json.loads(capsys.readouterr().out)
     assert sample["goodput_useful_mfu_percent"] == pytest.approx(8.0)
     assert "1 of 4 ranks" in sample["notes"][0]
+    latest = Latest()
+    latest.sample = sample
+    [kept] = [gauge.samples[0] for gauge in latest.collect() if gauge.name == "mfulab_goodput_kept_percent"]
+    assert (kept.labels, kept.value) == ({"name": "job"}, pytest.approx(80.0))
     assert "steps kept" in (tmp_path / "a/b.svg").read_text()
     assert main(["goodput", str(tmp_path / "job"), "--figure", "a.gif"]) == 2
     assert "--figure a.gif: ends in none of .svg" in capsys.readouterr().err

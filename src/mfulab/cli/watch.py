@@ -144,8 +144,6 @@ def run(
         devices: how many of them share the model.
         console: where the ladder is drawn.
     """
-    if interval_s <= 0:
-        raise ConfigurationError(f"--interval {interval_s:g}: give seconds above 0")
     if engines:
         from mfulab.cli.engines import frames as of_engines
 

@@ -91,7 +91,7 @@ class Stretch:
 
 @dataclass
 class Job:
-    """Where a job's wall time went, in nanoseconds: the spans of its stretches sum to ranks × wall.
+    """A job's wall time in nanoseconds, and its stretches, whose spans sum to ranks × wall.
 
     `lost` is the time of steps that were run again, `step` that of those that were kept; `unknown` what no line says.
     `timed` holds each rank's kept steps and their time, without the first of a process.
@@ -117,7 +117,7 @@ class Job:
         return found
 
     def row(self) -> dict[str, Any]:
-        """What is known as columns: seconds and steps are means over the ranks, `*_percent` shares as in RUNGS."""
+        """Gives what is known as columns: seconds and steps are means over the ranks, `*_percent` shares as in RUNGS."""
         spans, ranks = self.spans, len(self.timed)
         kept = spans["step"]
         shares = {"held": self.wall * ranks - spans["down"], "in_steps": kept + spans["lost"], "kept": kept}
