@@ -117,7 +117,7 @@ class Job:
         return found
 
     def row(self) -> dict[str, Any]:
-        """Gives what is known as columns: seconds and steps are means over the ranks, `*_percent` shares as in RUNGS."""
+        """Gives what is known as columns: seconds and steps are means over the ranks, percents shares as in RUNGS."""
         spans, ranks = self.spans, len(self.timed)
         kept = spans["step"]
         shares = {"held": self.wall * ranks - spans["down"], "in_steps": kept + spans["lost"], "kept": kept}

@@ -358,7 +358,7 @@ class Measurement:
 
 
 def facts_of(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Gives what the journal keeps of a window or lap: a step's FLOPs, the peak under MFU, the share of useful tokens."""
+    """Gives what the journal keeps of a lap: a step's FLOPs, the peak under MFU, the share of useful tokens."""
     mfu, useful = row.get("mfu_percent"), row.get("useful_mfu_percent")
     peak = ratio(product(100, row.get("tflop_s")), mfu)
     found = {"flops": row.get("flops"), "peak_tflop_s": peak, "useful": ratio(useful, mfu), "steps": row.get("steps")}
