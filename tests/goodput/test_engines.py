@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -57,6 +58,18 @@ def test_the_model_counted_here_is_what_the_engine_counts(tiny):
     assert halves == pytest.approx(row["mfu_percent"], rel=0.01)
     assert row["missing"] == []
     assert vllm(tiny, devices=2)["counted_tflop_s"] == pytest.approx(row["counted_tflop_s"] / 2)
+
+
+def test_counters_that_stay_0_are_none(tiny):
+    """As engines show them that were started without --enable-mfu-metrics."""
+    pages = [re.sub(r"(_per_gpu_total\{.*\}) .*", r"\1 0.0", text(f"vllm_0_32_{when}")) for when in ("before", "after")]
+    before, after = (parse(page, "a", at) for page, at in zip(pages, (0.0, SECONDS), strict=True))
+    row = sample_of("a", before, after, None, "bf16", PEAK)
+    assert (row["tflop_s"], row["read_gb_s"], row["missing"]) == (None, None, ["no_flops", "no_bytes"])
+    row = sample_of("a", before, after, tiny, "bf16", PEAK)
+    assert row["tflop_s"] == pytest.approx(vllm()["tflop_s"], rel=0.01)
+    assert row["read_gb_s"] == pytest.approx(vllm()["read_gb_s"], rel=0.6), "weights and cache alone"
+    assert row["missing"] == []
 
 
 def test_one_request_is_counted_exactly_as_the_engine_does(tiny):

@@ -106,7 +106,9 @@ def sample_of(
     anew = any(now[each] < before.values.get(each, 0) for each in METRICS["counters"] if each in now)
 
     def grown(name: str) -> float | None:
-        return None if anew or name not in now or name not in before.values else now[name] - before.values[name]
+        # Without --enable-mfu-metrics an engine may export FLOPs and bytes that stay 0.
+        lacks = name not in now or name not in before.values or (name in METRICS["of_one_gpu"] and not now[name])
+        return None if anew or lacks else now[name] - before.values[name]
 
     def speed(amount: float | None) -> float | None:
         return ratio(amount, passed)
@@ -117,9 +119,9 @@ def sample_of(
         halves = _work(config, now, given, grown("cached_tokens") or 0.0, generated, first)
     prefill, decode = (ratio(flops, devices) for flops in halves)
     counted, exported = total(prefill, decode), grown("flops")
-    flops = exported or counted if exported or "flops" not in now else exported
+    flops = counted if exported is None else exported
     moved = total(grown("read_bytes"), grown("written_bytes"))
-    if not moved and config is not None and (steps := grown("steps")) is not None and generated is not None:
+    if moved is None and config is not None and (steps := grown("steps")) is not None and generated is not None:
         moved = ratio(_bytes(config, now, precision, steps, max(0.0, generated - (first or 0))), devices)
     share = partial(of_peak, seconds=passed, peak_tflop_s=peak.spec)
     found: dict[str, Any] = {
