@@ -2,10 +2,10 @@
 
     python benchmarks/batching.py [--layers 12] [--places 8] [--prompt 64] [--tokens 16] [--requests 60]
 
-GPT-2 with random weights answers requests that arrive by chance, whether or not it keeps up (open loop), in static
-and in continuous batches. The same requests go through the simulation of `mfulab.timing.serving`, with the step times of
-that very run, so that other work on the machine hits both alike. Goodput is the requests a second that were answered
-within `--target` times the latency of a request alone.
+GPT-2 with random weights answers requests that arrive by chance, whether or not it keeps up (open loop), in
+static and in continuous batches. The same requests go through the simulation of `mfulab.timing.serving`, with the
+step times of that very run, so that other work on the machine hits both alike. Goodput is the requests a second that
+were answered within `--target` times the latency of a request alone.
 """
 
 import argparse

@@ -20,7 +20,7 @@ from mfulab.device.peaks import Peak
 from mfulab.interactive import published
 from mfulab.interactive.published import Rate
 
-RATE = Rate(42, "train.py", "GPU-1", {"bf16": 0.4 * 989.4e12}, 0.4 * 989.4e12, 0.02, 5.0)
+RATE = Rate(42, "train.py", "GPU-1", {"bf16": 0.4 * 989.4e12}, 0.02, 5.0)
 
 
 def console() -> Console:

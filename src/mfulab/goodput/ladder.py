@@ -3,7 +3,6 @@
 All times are whole nanoseconds, so that shares add up to the wall time exactly.
 """
 
-import bisect
 import itertools
 import statistics
 from collections import Counter
@@ -224,15 +223,12 @@ def _one_clock(attempts: Sequence[Attempt]) -> None:
 
 
 def _apart(one: Attempt, other: Attempt) -> int | None:
-    """Nanoseconds by which the clock of `one` is ahead of the other's, by steps that both ended; None without any."""
-    points = {line.step or 0: other.began + line.ns for line in other.lines if line.trains}
-    steps, gaps = sorted(points), []
-    for step, moment in ((line.step or 0, one.began + line.ns) for line in one.lines if line.trains):
-        if steps and steps[0] <= step <= steps[-1]:
-            above = steps[bisect.bisect_left(steps, step)]
-            below = steps[bisect.bisect_right(steps, step) - 1]
-            along = (step - below) / ((above - below) or 1)
-            gaps.append(moment - points[below] - along * (points[above] - points[below]))
+    """Nanoseconds by which the clock of `one` is ahead of the other's, by steps that both noted; None without any.
+
+    The first step of a process is always noted.
+    """
+    ends, others = ({line.step: each.began + line.ns for line in each.lines if line.trains} for each in (one, other))
+    gaps = [ends[step] - others[step] for step in ends.keys() & others.keys()]
     return round(statistics.median(gaps)) if gaps else None
 
 

@@ -36,7 +36,7 @@ class TrainerCallback(TrainingWindow, transformers.TrainerCallback):
         trainer.train = trained  # type: ignore[method-assign]  # no event tells a callback of an error
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._restored(state.global_step)
+        self._begin(state.global_step)
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
         self._mark("loader")

@@ -34,7 +34,7 @@ class LightningCallback(TrainingWindow, Callback):
         trainer.save_checkpoint = saved  # no event tells a callback that a checkpoint is written
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        self._restored(trainer.global_step)
+        self._begin(trainer.global_step)
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         self._mark("loader")

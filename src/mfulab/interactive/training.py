@@ -32,22 +32,18 @@ class TrainingWindow:
         self.window: Measurement | None = None
         self.journal = journal_of(job)
 
-    def _begin(self) -> None:
-        """Begins a training, after the end of one before it that nobody noticed."""
-        self._close(RuntimeError("the training ended without a word"))
-        self._steps = 0
-
     def _mark(self, span: str, step: int | None = None, **facts: Any) -> None:
         """Says in the journal what ran since the last mark."""
         if self.journal:
             self.journal.mark(span, step, **facts)
 
-    def _restored(self, step: int) -> None:
-        """Notes that the training begins, after so many steps of the job."""
+    def _begin(self, step: int) -> None:
+        """Begins a training after so many steps of the job, and after the end of one before it that nobody noticed."""
         is_joined = dist.is_available() and dist.is_initialized()
         place = {"rank": dist.get_rank(), "world": dist.get_world_size()} if is_joined else {}
         self._mark("restore" if step else "setup", step, **place)
-        self._begin()
+        self._close(RuntimeError("the training ended without a word"))
+        self._steps = 0
 
     def _step(self, models: Callable[[], Models], log: Log, done: int) -> None:
         """Notes the end of a step; `done` steps of the training are then over."""
