@@ -20,7 +20,7 @@ from mfulab.mfu import decoders
 from mfulab.mfu.utilization import of_peak, percent, product, ratio, tflop_s, total
 
 METRICS: Mapping[str, Mapping[str, list[str]]] = yaml.safe_load(
-    Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
+    Path(__file__).with_name("engines.yaml").read_text(encoding="utf-8")
 )
 MEANS = frozenset({"cache", "utilization_percent", "mfu_percent", "held_percent", "kept_percent"})
 SHARDS = ("tp_rank", "pp_rank", "moe_ep_rank")  # all ranks of an engine report the same requests
