@@ -17,7 +17,7 @@ from mfulab.cli.export import Latest
 from mfulab.cli.main import main
 from mfulab.core.errors import ConfigurationError
 from mfulab.goodput import journal as journals
-from mfulab.goodput.ladder import job_of
+from mfulab.goodput.ladder import job_of, read
 
 SECOND = 10**9
 SPANS = ("import", "setup", "restore", "first_step", "step", "loader", "evaluation", "checkpoint", "other")
@@ -234,6 +234,23 @@ def test_a_folder_that_cannot_be_written_is_said_before_the_loop(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigurationError, match="cannot be written"):
         mfulab.measure(job=tmp_path / "file" / "job")
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [({}, (0, 1)), ({"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "8"}, (3, 8)), ({"LOCAL_RANK": "1"}, (1, 1))],
+)
+def test_the_launcher_says_the_rank_until_the_job_does(given, found, tmp_path, monkeypatch):
+    for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    journal = journals.Journal(tmp_path)
+    [file] = tmp_path.iterdir()
+    assert (read(file).rank, read(file).world) == found
+    journal.mark("setup", rank=5, world=9)
+    assert (read(file).rank, read(file).world) == (5, 9)
+    journal.close()
 
 
 def test_a_measured_loop_writes_its_journal(tmp_path, capsys):
