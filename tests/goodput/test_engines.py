@@ -128,6 +128,7 @@ def test_ranks_of_one_engine_report_the_same_requests():
     assert parse(page, "a", 0.0).values == {"running": 3.0}
     engines = 'vllm:num_requests_running{engine="0"} 3\nvllm:num_requests_running{engine="1"} 4\n'
     assert parse(engines, "a", 0.0).values == {"running": 7.0}
+    assert parse(f"{engines}vllm:kv_cache_usage_perc NaN\n", "a", 0.0).values == {"running": 7.0}
 
 
 def test_an_engine_that_was_started_anew_has_no_rates():

@@ -1,6 +1,7 @@
 """A serving engine by its own page for Prometheus: throughput and latency, and MFU and MBU of the devices behind it."""
 
 import http.client
+import math
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -64,7 +65,7 @@ def parse(text: str, url: str, seconds: float) -> Page:
     try:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
-                if all(sample.labels.get(rank, "0") == "0" for rank in SHARDS):
+                if all(sample.labels.get(rank, "0") == "0" for rank in SHARDS) and math.isfinite(sample.value):
                     series.setdefault(sample.name.replace(":", "_"), []).append(sample.value)
                     model = model or sample.labels.get("model_name", "")
     except (ValueError, KeyError, IndexError) as error:
