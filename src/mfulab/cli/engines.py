@@ -20,7 +20,18 @@ from mfulab.goodput.engines import COLUMNS, Page, read, sample_of
 def frames(
     urls: Sequence[str], interval_s: float, model: str | None, precision: str, gpu: str | None, devices: int
 ) -> Iterator[tuple[dict[str, Any], Group]]:
-    """Samples of engines over each interval, for ever. Raises ConfigurationError if a page cannot be read at first."""
+    """Samples of engines over each interval, for ever.
+
+    Args:
+        urls: of their pages.
+        interval_s: seconds between two readings.
+        model: what they serve, as `mfulab flops` takes it.
+        precision: the format of its weights and matmuls.
+        gpu: the device whose peaks to divide by, by name; without it this machine's.
+        devices: how many of them share the model.
+
+    Raises ConfigurationError if a page cannot be read at first.
+    """
     one = peak(gpu, precision) if gpu else local_peak(precision)
     config = config_of(model, {}, None) if model else None
     pages = {url: read(url) for url in urls}

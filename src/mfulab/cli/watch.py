@@ -122,11 +122,8 @@ def run(
     as_json: bool = False,
     prometheus: int | None = None,
     engines: Sequence[str] = (),
-    model: str | None = None,
-    precision: str = "bf16",
-    gpu: str | None = None,
-    devices: int = 1,
     console: Console | None = None,
+    **of_engines: Any,
 ) -> int:
     """Runs until interrupted, or for `count` refreshes; returns the exit status.
 
@@ -138,17 +135,13 @@ def run(
         as_json: print a line of JSON each time instead of the ladder.
         prometheus: port of a page for Prometheus on this machine's loopback.
         engines: addresses of pages for Prometheus to watch instead: of vLLM, SGLang, or another `mfulab watch`.
-        model: what the engines serve, as `mfulab flops` takes it.
-        precision: the format of its weights and matmuls.
-        gpu: the device whose peaks to divide by, by name; without it this machine's.
-        devices: how many of them share the model.
         console: where the ladder is drawn.
+        of_engines: further arguments of `mfulab.cli.engines.frames`.
     """
     if engines:
-        from mfulab.cli.engines import frames as of_engines
+        from mfulab.cli import engines as serving
 
-        source = of_engines(engines, interval_s, model, precision, gpu, devices)
-        return follow(source, 0, count, as_json, prometheus, console)
+        return follow(serving.frames(engines, interval_s, **of_engines), 0, count, as_json, prometheus, console)
     kind = _checked(device, pid)
     local = identity.cuda_devices()[0] if kind == "cuda" else None
     name, uuid = (local.name, local.uuid) if local else (cpu.cpu().name, "")
