@@ -11,7 +11,7 @@ EXTRAS = {
     "prometheus_client": "prometheus",
     "transformers": "pipeline",
     "pandas": "pipeline",
-    "matplotlib": "pipeline",
+    "seaborn": "pipeline",
 }
 
 

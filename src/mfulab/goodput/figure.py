@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import seaborn as sns
-from matplotlib.patches import Patch
 
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.language import Texts
@@ -38,7 +37,7 @@ def draw(job: Job, file: Path, language: str) -> None:
         right.bar_label(bars, fmt="%.1f %%", padding=3)
         right.set(xlabel=text("of_wall"), xlim=(0, 130))
         right.invert_yaxis()
-        handles = [Patch(color=colors[name], label=text.name("span", name)) for name in (*FIRST, *others)]
+        handles = [style.dot(colors[name], text.name("span", name), "s") for name in (*FIRST, *others)]
         style.legend_rows(figure, handles, columns=6)
         file.parent.mkdir(parents=True, exist_ok=True)
         write(figure, file)
