@@ -226,6 +226,7 @@ def test_every_data_file_of_the_package_decides_something():
         "goodput.engines",
         "report.page.document",
         "tables.build",
+        "tables.seminar",
         *(f"measurements.{step}.measure" for step in MEASUREMENTS),
         *kernels,
     ]
