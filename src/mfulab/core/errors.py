@@ -11,6 +11,7 @@ EXTRAS = {
     "prometheus_client": "prometheus",
     "transformers": "pipeline",
     "pandas": "pipeline",
+    "seaborn": "pipeline",
 }
 
 
