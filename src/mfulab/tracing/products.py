@@ -22,7 +22,7 @@ UNTOLD = Recorded(None, reason=NO_SHAPES)
 class Product:
     """Calls of one product with one shape and format: `time_ns` of its kernels (on a CPU, of its calls).
 
-    `shortest_ns` is the time of its fastest call, `elements` what one call reads and writes, None where not told.
+    `shortest_ns` is the time of its fastest call, `elements` or `bytes_moved` what one call reads and writes, None where not told.
     """
 
     name: str
@@ -33,6 +33,7 @@ class Product:
     time_ns: int = 0
     shortest_ns: int | None = None
     elements: int | None = None
+    bytes_moved: int | None = None
     flops: int = 0
     causal_flops: int = 0
     executed_flops: int = 0
@@ -88,7 +89,7 @@ def products_of(
             shapes = str([shape for shape in call.shapes if shape]) if call and any(call.shapes) else ""
             product = found[key] = Product(
                 name, shapes, product_format, again, kernel=kernel, reason=recorded.reason, matmul=recorded.matmul,
-                elements=recorded.elements,
+                elements=recorded.elements, bytes_moved=recorded.bytes_moved,
             )  # fmt: skip
             if kernel and recorded.matmul and (tile := tile_of(kernel)):
                 batch, m, n, _ = recorded.matmul

@@ -8,12 +8,12 @@ from mfulab.core.files import found_files
 from mfulab.measurements.read_trace import TraceRow
 from mfulab.tracing.analysis import Analysis, analyse, devices
 from mfulab.tracing.attribution import attribute
-from mfulab.tracing.events import read
+from mfulab.tracing.formats import read
 from mfulab.tracing.recording import TraceError
 from mfulab.tracing.rows import trace_row
 from mfulab.tracing.window import windows
 
-ENDINGS = (".json", ".json.gz")
+ENDINGS = (".json", ".json.gz", ".sqlite", ".xplane.pb")
 
 
 @dataclass

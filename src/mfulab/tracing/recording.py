@@ -4,6 +4,7 @@ Times are whole nanoseconds of the trace's clock. A reader of a format gives its
 computed of them starts from the `Recording` that this makes.
 """
 
+import re
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,6 +22,19 @@ Indices = npt.NDArray[np.int64]
 CLOCKS_APART_NS = 1_000_000  # a kernel that begins so long before its launch was timed by another clock
 COMPUTE, COMMUNICATION, COPY = range(3)
 KINDS = ("compute", "communication", "copy")
+_COMMUNICATION = ("nccl", "rccl", "mscclpp", "nvshmem", "deep_ep", "void deep_ep")
+_STEP = re.compile(r"(?:profilerstep|(?:train(?:ing)?|forward)?[ _]?(?:step|iter(?:ation)?))[ _#:=]*(\d+)", re.IGNORECASE)
+
+
+def kind_of(kernel: str) -> int:
+    """`COMMUNICATION` or `COMPUTE`, by a kernel's name."""
+    return COMMUNICATION if kernel.lower().startswith(_COMMUNICATION) else COMPUTE
+
+
+def step_mark(name: str) -> str | None:
+    """The mark of one step as torch.profiler writes it, for a range that a user called step 12, iteration_12, ….."""
+    found = _STEP.fullmatch(name)
+    return f"ProfilerStep#{int(found[1])}" if found else None
 
 
 class TraceError(UnsupportedError):
@@ -76,13 +90,13 @@ class HostCalls:
 
 @dataclass
 class Launches:
-    """Calls of the runtime that have a correlation with what the device executed."""
+    """Calls of the runtime, with a correlation to what the device executed; `name` indexes `Recording.names`."""
 
     begin: Times
     end: Times
     thread: Indices
     correlation: Indices
-    graph: npt.NDArray[np.bool_]
+    name: Indices
 
 
 @dataclass
@@ -131,20 +145,21 @@ class Recorder:
         self.path = path
         self._names: dict[str, int] = {}
         self._threads: dict[Any, int] = {}
-        self._activities, self._host, self._launches = array("q"), array("q"), array("q")
+        self.activities, self._host, self._launches = array("q"), array("q"), array("q")
         self._occupancy = array("d")
         self._calls: dict[int, Call] = {}
         self._shared: dict[str, Call] = {}
+        self._external = 1 << 40
 
     def __len__(self) -> int:
-        return len(self._activities) + len(self._host)
+        return len(self.activities) + len(self._host)
 
     def activity(
         self, span: tuple[int, int], kind: int, name: str, device: int, stream: int, correlation: int, external: int,
         blocks: int, occupancy: float,
     ) -> None:  # fmt: skip
         """Adds what a device executed: `kind` of `KINDS`, blocks of its grid, estimated occupancy in %, else NaN."""
-        self._activities.extend((*span, kind, self._name(name), device, stream, correlation, external, blocks))
+        self.activities.extend((*span, kind, self._name(name), device, stream, correlation, external, blocks))
         self._occupancy.append(occupancy)
 
     def host_call(
@@ -156,9 +171,14 @@ class Recorder:
             self._calls[len(self._host) // 7] = self._shared.setdefault(str(call), call)
         self._host.extend((*span, self._name(name), self._thread(thread), external, forward, annotation))
 
-    def launch(self, span: tuple[int, int], thread: Any, correlation: int, graph: bool) -> None:
+    def launch(self, span: tuple[int, int], thread: Any, correlation: int, name: str) -> None:
         """Adds a call of the runtime."""
-        self._launches.extend((*span, self._thread(thread), correlation, graph))
+        self._launches.extend((*span, self._thread(thread), correlation, self._name(name)))
+
+    def new_external(self) -> int:
+        """A number by which an activity names its operator, where the format has none."""
+        self._external += 1
+        return self._external
 
     def _name(self, name: str) -> int:
         return self._names.setdefault(name, len(self._names))
@@ -173,13 +193,12 @@ class Recorder:
             TraceError: kernels begin before they were launched, so device and host were timed by different clocks.
         """
         *host, forward, annotation = _columns(self._host, 7)
-        *launches, graph = _columns(self._launches, 5)
         recording = Recording(
             self.path,
             list(self._names),
-            Activities(*[*_columns(self._activities, 9), np.array(self._occupancy)]),
+            Activities(*[*_columns(self.activities, 9), np.array(self._occupancy)]),
             HostCalls(*[*host, forward.astype(bool), annotation.astype(bool), self._calls]),
-            Launches(*[*launches, graph.astype(bool)]),
+            Launches(*_columns(self._launches, 5)),
             metadata,
             events,
         )

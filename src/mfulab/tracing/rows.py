@@ -108,6 +108,8 @@ def _by_format(flops: Mapping[str, int], steps: int) -> str:
 
 def _bytes(product: Product) -> float | None:
     """Bytes that the calls read and write, each operand and result once; None where their record does not tell it."""
+    if product.bytes_moved is not None:
+        return product.calls * product.bytes_moved
     if product.elements is None or product.format not in ELEMENT_BYTES:
         return None
     return product.calls * product.elements * ELEMENT_BYTES[product.format]
