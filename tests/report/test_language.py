@@ -36,7 +36,7 @@ HEADROOM = PACKAGE.parent / "mfu/headroom.py"
 ASKING = ("text", "words")
 CONSTANTS = (
     *("key", "PARTS", "RUNGS", "WORDS", "COUNTERS", "TIMES", "ORDERS"),
-    *("NEAREST", "DIRECTED", "MODES", "COMPENSATED", "PRODUCTS", "OTHERS", "KERNELS", "OVERVIEW", "RANKS"),
+    *("NEAREST", "DIRECTED", "MODES", "COMPENSATED", "PRODUCTS", "OTHERS", "KERNELS", "OVERVIEW", "RANKS", "GAPS", "CAUSES"),
     *("BARS", "MARKS", "KINDS", "OPERATIONS", "THREE_WAYS", "IN_TORCH", "ELSEWHERE"),
 )
 REASONS = {"no_clock", "no_bytes", "no_device_name", "no_cpu_name", "one_of_several"}
@@ -85,7 +85,7 @@ def used() -> frozenset[str]:
         *(rung.column for rung in ladder.RUNGS),
     }
     said = (asked_in(path, ("Said",), ()) for path in (*SAYING, *TRACING.glob("*.py")))
-    modules = (asked_in(path) for path in (*PACKAGE.rglob("*.py"), SHOW, TRACE_TEXT, HEADROOM))
+    modules = (asked_in(path) for path in (*PACKAGE.rglob("*.py"), SHOW, TRACE_TEXT, HEADROOM, TRACING / "device_time.py"))
     return frozenset(asked.union(*modules, *said, REASONS))
 
 

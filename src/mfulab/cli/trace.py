@@ -16,7 +16,15 @@ from mfulab.tracing.reader import Read, failed, files, read_file
 
 # Columns that hold JSON in a table and are plain objects here.
 _NESTED = (
-    *("flops_by_format", "executed_by_format", "padding_by_format", "uncounted_operators", "spent", "top_kernels"),
+    *(
+        "flops_by_format",
+        "executed_by_format",
+        "padding_by_format",
+        "uncounted_operators",
+        "spent",
+        "idle_causes",
+        "top_kernels",
+    ),
     *("top_other_operators", "given_peaks", "reasons", "peak_weights", "products", "notes", "window_source"),
     *("mfu_reason", "verdict_numbers"),
 )

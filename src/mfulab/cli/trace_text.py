@@ -20,10 +20,11 @@ from mfulab.tracing.reader import Read
 PRODUCTS = ("operator", "shapes", "calls", "share", "speed_column", "padding")
 OTHERS = ("operator", "share")
 KERNELS = ("kernel", "calls", "share")
+GAPS = ("ended_by", "cause", "ms")
 OVERVIEW = ("file", "device", "step_time", "kernel_busy_percent", "mfu_percent", "verdict")
 RANKS = ("rank", "step_time", "kernel_busy_percent", "exposed", "transfer", "waiting")
 # The titles of these tables, and of the best that matmuls are compared with, as the catalogues name them.
-WORDS = ("products", "others", "kernels", "ranks", "best_trace", "best_matmul_runs", "best_both")
+WORDS = ("products", "others", "kernels", "gaps", "ranks", "best_trace", "best_matmul_runs", "best_both")
 LONGEST = 5
 NAME = 64  # characters of a kernel's name
 
@@ -120,6 +121,13 @@ def _budget(text: Texts, row: dict[str, Any]) -> Table:
         if value:
             style = "green" if part == "useful" else ""
             table.add_row(text(part), f"{value:,.3f}", f"{100 * value / step:.2f}", style=style)
+            if part == "idle":
+                for cause, time in json.loads(row["idle_causes"] or "{}").items():
+                    if time:
+                        share = 100 * time / 1e6 / row["steps"] / step
+                        table.add_row(
+                            f"  {text(cause)}", f"{time / 1e6 / row['steps']:,.3f}", f"({share:.2f})", style="dim"
+                        )
     table.add_row(text("step"), f"{step:,.3f}", "100", style="bold")
     return table
 
@@ -159,6 +167,8 @@ def _longest(console: Console, text: Texts, analysis: Analysis, row: dict[str, A
         for one in analysis.kernels[:LONGEST]
     ]
     _table(console, text, "kernels", KERNELS, kernels)
+    held = [(_short(name, NAME), text(cause), f"{time / 1e6:,.3f}") for cause, time, name in analysis.gaps if time]
+    _table(console, text, "gaps", GAPS, held)
     for name, (time, reason) in sorted(analysis.uncounted.items(), key=lambda item: -item[1][0])[:LONGEST]:
         share = percent(100 * time / wall)
         why = verdicts.sentence(reason.key, reason.numbers, language)
@@ -172,7 +182,7 @@ def _table(console: Console, text: Texts, title: str, names: Sequence[str], rows
     if not rows:
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=text(title), title_justify="left", title_style="bold")
-    words = sum(name in ("operator", "shapes", "kernel") for name in names)
+    words = sum(name in ("operator", "shapes", "kernel", "ended_by", "cause") for name in names)
     for place, name in enumerate(names):
         table.add_column(_label(text, name), justify="left" if place < words else "right", no_wrap=place >= words)
     for row in rows:

@@ -85,6 +85,14 @@ class HostTime:
         """None: a CPU has no kernels."""
         return []
 
+    def idle_causes(self) -> dict[str, int]:
+        """None: nothing waits for a launch."""
+        return {}
+
+    def longest_gaps(self) -> list[tuple[str, int, str]]:
+        """None: nothing waits for a launch."""
+        return []
+
     def collectives(self) -> dict[str, list[int]]:
         """Collectives of gloo by name, in order of their begin: ns of each, from its queue to its end."""
         return lengths_by_name(self.recording.names, self.recording.host, self.sent)

@@ -19,7 +19,8 @@ from mfulab.tracing.recording import COMPUTE, COPY, Call, Recorder, Recording, T
 EXPORT = "nsys export --type sqlite"
 # What torch.autograd.profiler.emit_nvtx writes, with sizes where record_shapes is on.
 _RANGE = re.compile(
-    r"(?P<name>.*?)(?:, seq = (?P<seq>-?\d+))?(?:, op_id = \d+)?(?:, sizes = (?P<sizes>\[.*?\]))?(?:, input_op_ids = .*)?",
+    r"(?P<name>.*?)(?:, seq = (?P<seq>-?\d+))?(?:, op_id = \d+)?(?:, sizes = (?P<sizes>\[.*?\]))?"
+    r"(?:, input_op_ids = .*)?",
     re.DOTALL,
 )
 _COPIES = {"CUPTI_ACTIVITY_KIND_MEMCPY": "Memcpy", "CUPTI_ACTIVITY_KIND_MEMSET": "Memset"}

@@ -7,7 +7,7 @@ computed of them starts from the `Recording` that this makes.
 import re
 from array import array
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,9 @@ CLOCKS_APART_NS = 1_000_000  # a kernel that begins so long before its launch wa
 COMPUTE, COMMUNICATION, COPY = range(3)
 KINDS = ("compute", "communication", "copy")
 _COMMUNICATION = ("nccl", "rccl", "mscclpp", "nvshmem", "deep_ep", "void deep_ep")
-_STEP = re.compile(r"(?:profilerstep|(?:train(?:ing)?|forward)?[ _]?(?:step|iter(?:ation)?))[ _#:=]*(\d+)", re.IGNORECASE)
+_STEP = re.compile(
+    r"(?:profilerstep|(?:train(?:ing)?|forward)?[ _]?(?:step|iter(?:ation)?))[ _#:=]*(\d+)", re.IGNORECASE
+)
 
 
 def kind_of(kernel: str) -> int:
@@ -101,7 +103,10 @@ class Launches:
 
 @dataclass
 class Recording:
-    """One trace file. `properties` are its `deviceProperties`, `distributed` its `distributedInfo`."""
+    """One trace file. `properties` are its `deviceProperties`, `distributed` its `distributedInfo`.
+
+    `trimmed` holds of each device whose activities overlapped on one stream how many, and how many ns were cut.
+    """
 
     path: Path
     names: list[str]
@@ -110,6 +115,7 @@ class Recording:
     launches: Launches
     metadata: dict[str, Any]
     events: int
+    trimmed: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def named(self, test: Callable[[str], Any]) -> npt.NDArray[np.bool_]:
         """Marks the names that pass a test, one place each."""
@@ -202,14 +208,34 @@ class Recorder:
             metadata,
             events,
         )
-        for device in np.unique(recording.activities.device):
+        for device in np.unique(recording.activities.device).tolist():
             delays = launch_delays(recording, device)
             if len(delays) and (apart := -float(np.median(delays))) > CLOCKS_APART_NS:
                 raise TraceError(
                     f"{self.path}: overlapping clocks: kernels of device {device} begin {apart / 1e6:,.1f} ms before "
                     f"they are launched (median), so device and host times cannot be joined"
                 )
+            if cut := _trim(recording.activities, device):
+                recording.trimmed[device] = cut
         return recording
+
+
+def _trim(activities: Activities, device: int) -> tuple[int, int] | None:
+    """Lets each activity begin where those before it on its stream have ended: a stream executes one at a time.
+
+    Their union stays as it is. Returns how many were cut and by how many ns in all; None without overlap.
+    """
+    count = lost = 0
+    mine = np.flatnonzero((activities.device == device) & (activities.stream >= 0))
+    for stream in np.unique(activities.stream[mine]):
+        chosen = mine[activities.stream[mine] == stream]
+        chosen = chosen[np.lexsort((activities.end[chosen], activities.begin[chosen]))]
+        begin, end = activities.begin[chosen], activities.end[chosen]
+        before = np.concatenate((begin[:1], np.maximum.accumulate(end)[:-1]))
+        cut = np.maximum(np.minimum(before, end) - begin, 0)
+        activities.begin[chosen] = begin + cut
+        count, lost = count + int((cut > 0).sum()), lost + int(cut.sum())
+    return (count, lost) if count else None
 
 
 def _columns(flat: "array[int]", count: int) -> Iterator[Any]:

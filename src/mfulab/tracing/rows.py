@@ -41,6 +41,7 @@ def trace_row(
         time_s=window.length / 1e9 / window.steps,
         events=recording.events,
         spent=json.dumps(analysis.spent),
+        idle_causes=json.dumps(analysis.idle_causes) if analysis.idle_causes else None,
         top_kernels=analysis.top_kernels(),
         top_other_operators=analysis.top_other_operators(),
         job=job,

@@ -138,7 +138,7 @@ class _Plane:
                 math.prod(map(int, grid.groups())) if grid else 0, float("nan"),
             )  # fmt: skip
             if about.get("hlo_op") and len(kept) == 1:
-                cost = modules.get(about.get("program_id"), {}).get(about["hlo_op"])
+                cost = modules.get(about.get("program_id", -1), {}).get(about["hlo_op"])
                 recorder.host_call(span, *_operator(about["hlo_op"], cost, thread, external))
 
     def _operators(self, recorder: Recorder, line: Any, number: int) -> None:
@@ -173,10 +173,7 @@ class _Plane:
 
 
 def _operator(name: str, cost: tuple[int, Any, list[str]] | None, thread: Any, external: int) -> tuple[Any, ...]:
-    """Arguments of `Recorder.host_call` after the span: an operator without its number, and its FLOPs if it multiplies.
-
-    Its bytes are held as elements of its format, as those of all matmuls are.
-    """
+    """Arguments of `Recorder.host_call` after the span; the name without its number, FLOPs where it multiplies."""
     short = re.sub(r"[.\d]+$", "", name)
     if cost is None:
         return f"xla::{short}", thread, external, False, False, None
@@ -218,7 +215,7 @@ def module_costs(module: Any) -> dict[str, tuple[int, int, list[str]]]:
     known = {one.id: one for computation in module.computations for one in computation.instructions}
 
     def flops(one: Any) -> int:
-        output = one.shape.tuple_shapes[0] if one.shape.tuple_shapes else one.shape
+        output = _result(one.shape)
         operands = [known[number] for number in one.operand_ids if number in known]
         opcode, target = _text(one.opcode), _text(one.custom_call_target)
         if opcode == "fusion":
@@ -246,15 +243,20 @@ def module_costs(module: Any) -> dict[str, tuple[int, int, list[str]]]:
         for one in computation.instructions:
             if count := flops(one):
                 operands = [known[number].shape for number in one.operand_ids if number in known]
-                moved = sum(map(_bytes, [*operands, one.shape]))
-                types = [XLA_ELEMENTS[shape.element_type][0] for shape in operands if shape.element_type in XLA_ELEMENTS]
+                moved = sum(map(_bytes, [*operands, _result(one.shape)]))
+                types = [
+                    XLA_ELEMENTS[shape.element_type][0] for shape in operands if shape.element_type in XLA_ELEMENTS
+                ]
                 found[_text(one.name)] = count, moved, types
     return found
 
 
+def _result(shape: Any) -> Any:
+    """The first of a tuple: a library's call returns its workspace after it."""
+    return shape.tuple_shapes[0] if shape.tuple_shapes else shape
+
+
 def _bytes(shape: Any) -> int:
-    if shape.tuple_shapes:
-        return sum(map(_bytes, shape.tuple_shapes))
     return math.prod(shape.dimensions) * XLA_ELEMENTS.get(shape.element_type, ("", 0))[1]
 
 

@@ -4,6 +4,8 @@ import functools
 import re
 from typing import Any
 
+from mfulab.core.errors import lacks
+
 
 class MissingProtobufError(Exception):
     """protobuf is not installed; the message says how to get it."""
@@ -18,7 +20,8 @@ _MESSAGES = {
     "Name": "key=1i value=2XStatMetadata",
     "XLine": "id=1i name=2b timestamp_ns=3i events=4*XEvent",
     "XEvent": "metadata_id=1i offset_ps=2i duration_ps=3i stats=4*XStat",
-    "XStat": "metadata_id=1i double_value=2|d uint64_value=3|u int64_value=4|i str_value=5|b bytes_value=6|b ref_value=7|u",
+    "XStat": "metadata_id=1i double_value=2|d uint64_value=3|u int64_value=4|i str_value=5|b bytes_value=6|b"
+    " ref_value=7|u",
     "XEventMetadata": "name=2b display_name=4b stats=5*XStat",
     "XStatMetadata": "name=2b",
     "HloProto": "hlo_module=1Module",
@@ -48,7 +51,7 @@ def _classes() -> dict[str, Any]:
     try:
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
     except ImportError:
-        raise MissingProtobufError("a profile of JAX needs protobuf: pip install 'mfulab[jax-traces]'") from None
+        raise MissingProtobufError(lacks("a profile of JAX", "google.protobuf")) from None
     field = descriptor_pb2.FieldDescriptorProto
     types = {"i": field.TYPE_INT64, "u": field.TYPE_UINT64, "d": field.TYPE_DOUBLE, "b": field.TYPE_BYTES}
     file = descriptor_pb2.FileDescriptorProto(name="xplane", package="xplane", syntax="proto2")
@@ -67,4 +70,6 @@ def _classes() -> dict[str, Any]:
                 one.oneof_index = 0
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
-    return {owner: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"xplane.{owner}")) for owner in _MESSAGES}
+    return {
+        owner: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"xplane.{owner}")) for owner in _MESSAGES
+    }
