@@ -256,16 +256,17 @@ def rocprof(**changes):
             for number, kernel, begin, end in ((1, 5, 1000, 2000), (2, 6, 1900, 2500), (4, 6, 4000, 5000))
         ],
         "memory_copy": [
-            {"kind": 1, "operation": 2, "correlation_id": {"internal": 3}, "start_timestamp": 2400, "end_timestamp": 2800,
-             "src_agent_id": {"handle": 1}, "dst_agent_id": {"handle": 90}}
+            {"kind": 1, "operation": 2, "correlation_id": {"internal": 3}, "start_timestamp": 2400,
+             "end_timestamp": 2800, "src_agent_id": {"handle": 1}, "dst_agent_id": {"handle": 90}}
         ],
         "hip_api": [{"kind": 0, "operation": 0, "correlation_id": {"internal": 4}, "start_timestamp": 3000,
                      "end_timestamp": 3100, "thread_id": 3}],
     }  # fmt: skip
     process = {
         "metadata": {"pid": 8},
-        "agents": [{"id": {"handle": 1}, "type": 1}, {"id": {"handle": 90}, "type": 2, "product_name": "AMD Instinct MI300X",
-                                                      "cu_count": 304, "logical_node_type_id": 0}],
+        "agents": [{"id": {"handle": 1}, "type": 1},
+                   {"id": {"handle": 90}, "type": 2, "product_name": "AMD Instinct MI300X", "cu_count": 304,
+                    "logical_node_type_id": 0}],
         "kernel_symbols": [{"kernel_id": 5, "formatted_kernel_name": "Cijk_Ailk"},
                            {"kernel_id": 6, "formatted_kernel_name": "ncclDevKernel_Generic_1"}],
         "strings": {"buffer_records": [{"kind": "HIP", "operations": ["hipLaunchKernel"]},

@@ -39,6 +39,7 @@ def run(
     html: Path | None,
     peaks: Sequence[str],
     steps: int | None,
+    capture: Path | None,
     model: str | None,
     batch_size: int | None,
     sequence_length: int | None,
@@ -52,7 +53,7 @@ def run(
     found: list[Read] = []
     for path in paths:
         try:
-            found += read_file(path, steps=steps, peaks=stated)
+            found += read_file(path, steps=steps, peaks=stated, capture=capture)
         except TraceError as error:
             print(f"mfulab trace: {error}", file=sys.stderr)
             found.append(failed(path, error))

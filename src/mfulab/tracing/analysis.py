@@ -100,7 +100,9 @@ def analyse(
 
 
 def _notes(recording: Recording, several: list[int], device: int | None) -> list[Said]:
-    found = [] if device is None else [Said("several_devices", {"count": len(several), "device": device})]
+    found = list(recording.notes)
+    if device is not None:
+        found.append(Said("several_devices", {"count": len(several), "device": device}))
     number = several[0] if device is None and several else device
     if (trimmed := recording.trimmed.get(-1 if number is None else number)) is not None:
         found.append(Said("trimmed_overlap", {"count": trimmed[0], "ms": trimmed[1] / 1e6}))

@@ -124,6 +124,9 @@ def _launched(recording: Recording, parent: Indices, order: Indices) -> tuple[In
         named = by_id[places]
         matches = (host.external[named] == activities.external[lonely]) & (activities.external[lonely] > 0)
         of_activity[lonely] = np.where(matches, named, -1)
+    if recording.owned:
+        replayed = list(recording.owned)
+        of_activity[replayed], by_graph[replayed] = list(recording.owned.values()), False
     return of_activity, by_graph
 
 

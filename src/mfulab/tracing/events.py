@@ -90,9 +90,10 @@ class _Reader:
         self.recorder.host_call(span, name, _thread(event), _external(args), forward, annotation, call)
 
     def _launch(self, event: dict[str, Any]) -> None:
-        correlation = (event.get("args") or {}).get("correlation")
-        if correlation is not None and (span := _span(event)) is not None:
-            self.recorder.launch(span, _thread(event), _integer(correlation), str(event.get("name", "")))
+        args = event.get("args") or {}
+        if args.get("correlation") is not None and (span := _span(event)) is not None:
+            name, kernel = str(event.get("name", "")), str(args.get("kernel", ""))
+            self.recorder.launch(span, _thread(event), _integer(args["correlation"]), name, kernel)
 
 
 def _span(event: dict[str, Any]) -> tuple[int, int] | None:

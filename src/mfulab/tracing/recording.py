@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mfulab.core.errors import UnsupportedError
+from mfulab.core.said import Said
 
 Times = npt.NDArray[np.int64]
 Indices = npt.NDArray[np.int64]
@@ -92,20 +93,25 @@ class HostCalls:
 
 @dataclass
 class Launches:
-    """Calls of the runtime, with a correlation to what the device executed; `name` indexes `Recording.names`."""
+    """Calls of the runtime, with a correlation to what the device executed; `name` indexes `Recording.names`.
+
+    `kernel` is the name of what was launched, -1 where the trace does not say.
+    """
 
     begin: Times
     end: Times
     thread: Indices
     correlation: Indices
     name: Indices
+    kernel: Indices
 
 
 @dataclass
 class Recording:
     """One trace file. `properties` are its `deviceProperties`, `distributed` its `distributedInfo`.
 
-    `trimmed` holds of each device whose activities overlapped on one stream how many, and how many ns were cut.
+    `trimmed` holds of each device whose activities overlapped on one stream how many, and how many ns were cut;
+    `owned` of kernels of replayed graphs the host call that another trace gives them.
     """
 
     path: Path
@@ -116,6 +122,8 @@ class Recording:
     metadata: dict[str, Any]
     events: int
     trimmed: dict[int, tuple[int, int]] = field(default_factory=dict)
+    owned: dict[int, int] = field(default_factory=dict)
+    notes: list[Said] = field(default_factory=list)
 
     def named(self, test: Callable[[str], Any]) -> npt.NDArray[np.bool_]:
         """Marks the names that pass a test, one place each."""
@@ -177,9 +185,10 @@ class Recorder:
             self._calls[len(self._host) // 7] = self._shared.setdefault(str(call), call)
         self._host.extend((*span, self._name(name), self._thread(thread), external, forward, annotation))
 
-    def launch(self, span: tuple[int, int], thread: Any, correlation: int, name: str) -> None:
-        """Adds a call of the runtime."""
-        self._launches.extend((*span, self._thread(thread), correlation, self._name(name)))
+    def launch(self, span: tuple[int, int], thread: Any, correlation: int, name: str, kernel: str = "") -> None:
+        """Adds a call of the runtime, with the name of the kernel that it launches where that is known."""
+        launched = self._name(kernel) if kernel else -1
+        self._launches.extend((*span, self._thread(thread), correlation, self._name(name), launched))
 
     def new_external(self) -> int:
         """A number by which an activity names its operator, where the format has none."""
@@ -204,7 +213,7 @@ class Recorder:
             list(self._names),
             Activities(*[*_columns(self.activities, 9), np.array(self._occupancy)]),
             HostCalls(*[*host, forward.astype(bool), annotation.astype(bool), self._calls]),
-            Launches(*_columns(self._launches, 5)),
+            Launches(*_columns(self._launches, 6)),
             metadata,
             events,
         )
