@@ -31,12 +31,14 @@ SAYING = [
 ]
 TRACING = PACKAGE.parent / "tracing"
 SHOW = PACKAGE.parent / "interactive/show.py"
+COMPARED = PACKAGE.parent / "cli/trace_compare.py"
 TRACE_TEXT = PACKAGE.parent / "cli/trace_text.py"
 HEADROOM = PACKAGE.parent / "mfu/headroom.py"
 ASKING = ("text", "words")
 CONSTANTS = (
     *("key", "PARTS", "RUNGS", "WORDS", "COUNTERS", "TIMES", "ORDERS"),
-    *("NEAREST", "DIRECTED", "MODES", "COMPENSATED", "PRODUCTS", "OTHERS", "KERNELS", "OVERVIEW", "RANKS", "GAPS", "CAUSES"),
+    *("NEAREST", "DIRECTED", "MODES", "COMPENSATED", "PRODUCTS", "OTHERS", "KERNELS", "OVERVIEW", "RANKS"),
+    *("GAPS", "CAUSES", "COMPARED"),
     *("BARS", "MARKS", "KINDS", "OPERATIONS", "THREE_WAYS", "IN_TORCH", "ELSEWHERE"),
 )
 REASONS = {"no_clock", "no_bytes", "no_device_name", "no_cpu_name", "one_of_several"}
@@ -58,7 +60,8 @@ def asked_in(path: Path, asking: tuple[str, ...] = ASKING, constants: tuple[str,
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         keys: ast.AST | None = None
-        if isinstance(node, ast.Call) and node.args and getattr(node.func, "id", getattr(node.func, "attr", "")) in asking:
+        called = isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", ""))
+        if called in asking and node.args:
             keys = None if isinstance(node.args[0], ast.JoinedStr) else node.args[0]
         elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in constants:
             keys = node.value
@@ -85,7 +88,8 @@ def used() -> frozenset[str]:
         *(rung.column for rung in ladder.RUNGS),
     }
     said = (asked_in(path, ("Said",), ()) for path in (*SAYING, *TRACING.glob("*.py")))
-    modules = (asked_in(path) for path in (*PACKAGE.rglob("*.py"), SHOW, TRACE_TEXT, HEADROOM, TRACING / "device_time.py"))
+    shown = (SHOW, TRACE_TEXT, COMPARED, HEADROOM, TRACING / "device_time.py")
+    modules = (asked_in(path) for path in (*PACKAGE.rglob("*.py"), *shown))
     return frozenset(asked.union(*modules, *said, REASONS))
 
 

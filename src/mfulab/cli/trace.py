@@ -40,14 +40,21 @@ def run(
     peaks: Sequence[str],
     steps: int | None,
     capture: Path | None,
+    compare: bool,
+    gate: str | None,
     model: str | None,
     batch_size: int | None,
     sequence_length: int | None,
     precision: str | None,
     language: str,
 ) -> int:
-    """Reads, joins and shows; the status is 1 where a file could not be read."""
+    """Reads, joins and shows; the status is 1 where a file could not be read, or a gate was not passed."""
     stated = dict(map(_peak, peaks))
+    if compare or gate:
+        from mfulab.cli.trace_compare import compare as compared
+
+        paths = [path for word in given for path in files([word])]
+        return compared(paths, gate, as_json, language, steps=steps, capture=capture)
     paths = files(given)
     counted = _counted(model, batch_size, sequence_length, precision)
     found: list[Read] = []

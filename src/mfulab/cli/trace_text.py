@@ -148,9 +148,9 @@ def _longest(console: Console, text: Texts, analysis: Analysis, row: dict[str, A
     wall = analysis.window.length
     products = [
         (
-            _short(product.name.removeprefix("aten::").lstrip("_"), 24)
+            short(product.name.removeprefix("aten::").lstrip("_"), 24)
             + (f" ({text('recomputation')})" if product.recomputed else ""),
-            _short(f"{_shapes(product)} {product.format or ''}".strip() or product.kernel, 40),
+            short(f"{_shapes(product)} {product.format or ''}".strip() or product.kernel, 40),
             f"{product.calls}",
             percent(100 * product.time_ns / wall),
             _rate(product),
@@ -158,36 +158,36 @@ def _longest(console: Console, text: Texts, analysis: Analysis, row: dict[str, A
         )
         for product in analysis.products[:LONGEST]
     ]
-    _table(console, text, "products", PRODUCTS, products)
+    table(console, text, "products", PRODUCTS, products)
     others = sorted(analysis.others.items(), key=lambda item: -item[1])[:LONGEST]
-    lines = [(_short(name, NAME), percent(100 * time / wall)) for name, time in others]
-    _table(console, text, "others", OTHERS, lines)
+    lines = [(short(name, NAME), percent(100 * time / wall)) for name, time in others]
+    table(console, text, "others", OTHERS, lines)
     kernels = [
-        (_short(str(one["kernel"]), NAME), f"{one['calls']}", percent(1e11 * float(str(one["time_s"])) / wall))
+        (short(str(one["kernel"]), NAME), f"{one['calls']}", percent(1e11 * float(str(one["time_s"])) / wall))
         for one in analysis.kernels[:LONGEST]
     ]
-    _table(console, text, "kernels", KERNELS, kernels)
-    held = [(_short(name, NAME), text(cause), f"{time / 1e6:,.3f}") for cause, time, name in analysis.gaps if time]
-    _table(console, text, "gaps", GAPS, held)
+    table(console, text, "kernels", KERNELS, kernels)
+    held = [(short(name, NAME), text(cause), f"{time / 1e6:,.3f}") for cause, time, name in analysis.gaps if time]
+    table(console, text, "gaps", GAPS, held)
     for name, (time, reason) in sorted(analysis.uncounted.items(), key=lambda item: -item[1][0])[:LONGEST]:
         share = percent(100 * time / wall)
         why = verdicts.sentence(reason.key, reason.numbers, language)
-        console.print(Text(text("uncounted_line", name=_short(name, 44), share=share, reason=why), style="dim"))
+        console.print(Text(text("uncounted_line", name=short(name, 44), share=share, reason=why), style="dim"))
     if row["notes"]:
         console.print(Text(verdicts.flags(row["notes"], language), style="dim"))
 
 
-def _table(console: Console, text: Texts, title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def table(console: Console, text: Texts, title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Prints a table in which only texts give way to a narrow terminal: numbers are shown whole."""
     if not rows:
         return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=text(title), title_justify="left", title_style="bold")
-    words = sum(name in ("operator", "shapes", "kernel", "ended_by", "cause") for name in names)
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=text(title), title_justify="left", title_style="bold")
+    words = sum(name in ("operator", "shapes", "kernel", "ended_by", "cause", "kind") for name in names)
     for place, name in enumerate(names):
-        table.add_column(_label(text, name), justify="left" if place < words else "right", no_wrap=place >= words)
+        drawn.add_column(_label(text, name), justify="left" if place < words else "right", no_wrap=place >= words)
     for row in rows:
-        table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in row))
-    console.print(table)
+        drawn.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in row))
+    console.print(drawn)
 
 
 def _label(text: Texts, name: str) -> str:
@@ -206,7 +206,8 @@ def _rate(product: Product) -> str:
     return quantity(1e9 * product.flops / product.time_ns, "FLOP/s") if product.flops and product.time_ns else ""
 
 
-def _short(name: str, most: int) -> str:
+def short(name: str, most: int) -> str:
+    """A name without what all have, cut to `most` characters."""
     name = name.removeprefix("void ").replace("at::native::", "").replace("(anonymous namespace)::", "")
     return name if len(name) <= most else name[: most - 1] + "…"
 
@@ -239,6 +240,6 @@ def _job(console: Console, text: Texts, job: dict[str, Any], ranks: Sequence[dic
         )
         for row in sorted(ranks, key=lambda row: row["rank"])
     ]
-    _table(console, text, "ranks", RANKS, lines)
+    table(console, text, "ranks", RANKS, lines)
     if any(row["transfer_percent"] is None for row in ranks):
         console.print(Text(text("unmatched"), style="dim"))

@@ -35,6 +35,7 @@ class Analysis:
         collectives: communication kernels by name → ns of each, in order.
         idle_causes: why the device was idle → ns; they sum to `spent["idle"]`, and are none on a CPU.
         gaps: the longest idle gaps: cause, ns, and what ended each.
+        parts: ns by kind of time, operator and shapes; they sum to the window.
     """
 
     window: Window
@@ -50,6 +51,7 @@ class Analysis:
     collectives: dict[str, list[int]] = field(default_factory=dict)
     idle_causes: dict[str, int] = field(default_factory=dict)
     gaps: list[tuple[str, int, str]] = field(default_factory=list)
+    parts: dict[tuple[str, str, str], int] = field(default_factory=dict)
     notes: list[Said] = field(default_factory=list)
 
     @property
@@ -94,7 +96,8 @@ def analyse(
     return Analysis(
         window=window, readings=told.readings(), spent=told.spent, products=products, kernels=told.kernels(),
         others=told.others(), uncounted=uncounted, on_gpu=on_gpu, collectives=told.collectives(), device=device,
-        idle_causes=told.idle_causes(), gaps=told.longest_gaps(), notes=_notes(recording, several, device),
+        idle_causes=told.idle_causes(), gaps=told.longest_gaps(), parts=told.parts(),
+        notes=_notes(recording, several, device),
         backward=bool(attribution.backward[window.called(recording.host.begin)].any()),
     )  # fmt: skip
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from mfulab.device.samplers.reading import Reading, Readings, missing
 from mfulab.tracing.attribution import COMPILED, Attribution
-from mfulab.tracing.intervals import Intervals, clip, exclusive, gaps, length, overlapped, union
+from mfulab.tracing.intervals import NONE, Intervals, clip, exclusive, gaps, join, length, overlapped, union, within
 from mfulab.tracing.recording import COMMUNICATION, COMPUTE, COPY, KINDS, Recording, launch_of
 from mfulab.tracing.shares import (
     ALL_UNITS,
@@ -30,6 +30,7 @@ LONGEST_GAPS = 5
 # Why the device was idle, by what ended it: its launch was not made yet, after the host had waited for the device or
 # without; it was launched and waited itself; or the trace does not link it.
 CAUSES = ("synchronisation", "starved", "queued", "unlinked")
+Part = tuple[str, str, str]  # kind of time, operator, kernel or cause, and shapes
 _SYNCHRONISES = re.compile(r"Synchronize|Memcpy(?!.*Async)")
 
 
@@ -62,20 +63,17 @@ class DeviceTime:
         self.multiplied = compute & ~self.graph & ((self.product >= 0) | named)
         known = np.isin(self.product, np.fromiter(counted, np.int64, len(counted))) & (self.product >= 0)
         again = known & attribution.recomputed[self.product] if len(attribution.recomputed) else known
-        parts = exclusive(
-            [
-                self._where(self.multiplied & known & ~again),
-                self._where(self.multiplied & again),
-                self._where(self.multiplied),
-                self._where(compute & ~self.graph),
-                self._where(compute),
-                self._where(self.kind == COMMUNICATION),
-                self._where(self.kind == COPY),
-                waits(recording),
-            ],
-            window.begin,
-            window.end,
-        )
+        self.layers = [
+            self.multiplied & known & ~again,
+            self.multiplied & again,
+            self.multiplied,
+            compute & ~self.graph,
+            compute,
+            self.kind == COMMUNICATION,
+            self.kind == COPY,
+        ]
+        spans = [*map(self._where, self.layers), waits(recording)]
+        parts = exclusive(spans, window.begin, window.end)
         self.spent = dict(zip(SPENT, parts, strict=True))
         self.busy = union(clip(Intervals(self.begin, self.end), window.begin, window.end))
         self.idle = gaps(self.busy, window.begin, window.end)
@@ -192,6 +190,36 @@ class DeviceTime:
         if not known.any() or not weights.sum():
             return missing({name: "%"}, SOURCE, "the trace estimates none")
         return {name: self._reading(name, float(np.average(shares[known], weights=weights)), "launch arithmetic")}
+
+    def parts(self) -> dict[Part, int]:
+        """Nanoseconds of the window by kind of time, operator and shapes, each once: they sum to the window.
+
+        Idle time stands by its cause. Of what overlaps, the first kind of `SPENT` counts, then what began first.
+        """
+        names, host, found = self.recording.names, self.recording.host, Counter[Part]()
+        covered, left = NONE, np.ones(len(self.begin), bool)
+        for kind, chosen in zip(SPENT, self.layers, strict=False):
+            mine = np.flatnonzero(chosen & left)
+            mine = mine[np.argsort(self.begin[mine], kind="stable")]
+            left[mine] = False
+            end = np.clip(self.end[mine], self.window.begin, self.window.end)
+            reached = np.concatenate(([self.window.begin], np.maximum.accumulate(end)[:-1]))[: len(mine)]
+            begin = np.minimum(np.maximum(self.begin[mine], reached), end)
+            times = end - begin - within(covered, begin, end)
+            owner = self.product[mine] if multiplying(dict.fromkeys(SPENT, 0) | {kind: 1}) else self.operator[mine]
+            keys = np.stack((owner, self.recording.activities.name[self.inside[mine]] * (owner < 0)))
+            unique, places = np.unique(keys, axis=1, return_inverse=True)
+            sums = np.zeros(unique.shape[1], np.int64)
+            np.add.at(sums, places.ravel(), times)
+            for (call, name), time in zip(unique.T.tolist(), sums.tolist(), strict=True):
+                known = host.calls.get(call)
+                shapes = "·".join("×".join(map(str, one)) for one in known.shapes if one) if known else ""
+                found[kind, called(names[name if call < 0 else host.name[call]]), shapes] += time
+            covered = union(join([covered, clip(self._where(chosen), self.window.begin, self.window.end)]))
+        found["input_wait", "", ""] = self.spent["input_wait"]
+        for cause, time in self.idle_causes().items():
+            found["idle", cause, ""] = time
+        return {part: time for part, time in found.items() if time}
 
     def kernels(self) -> list[dict[str, object]]:
         """A row for each kernel and copy, the longest first: calls, summed seconds, share of all device time."""

@@ -65,11 +65,16 @@ def joined(recording: Recording, capture: Recording) -> Recording:
     host = recording.host
     columns = (host.begin, host.end, host.name, host.thread, host.external, host.forward, host.annotation)
     extended = [np.concatenate((old, new.astype(old.dtype))) for old, new in zip(columns, added, strict=True)]
-    told = {"matched": len(owned), "count": len(kernels), "replays": len(replays), "file": capture.path.name}
+    told: dict[str, float | str | None] = {
+        "matched": len(owned),
+        "count": len(kernels),
+        "replays": len(replays),
+        "file": capture.path.name,
+    }
     return replace(
         recording,
         names=list(names),
-        host=HostCalls(*[*extended, calls]),
+        host=HostCalls(*[*extended, calls]),  # type: ignore[arg-type]
         owned=owned,
         notes=[*recording.notes, Said("graph_joined", told)],
     )

@@ -85,6 +85,10 @@ class HostTime:
         """None: a CPU has no kernels."""
         return []
 
+    def parts(self) -> dict[tuple[str, str, str], int]:
+        """Nanoseconds of the window by kind of time alone."""
+        return {(kind, "", ""): time for kind, time in self.spent.items() if time}
+
     def idle_causes(self) -> dict[str, int]:
         """None: nothing waits for a launch."""
         return {}
