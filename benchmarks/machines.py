@@ -202,10 +202,10 @@ def found(folder: Path, machine: Machine) -> tuple[list[str], list[str]]:
         wrongs.append(f"the page does not begin with MFU: {sentence!r}")
     if machine.flag and not _flagged(profile, machine.flag).any():
         wrongs.append(f"no row is flagged {machine.flag}")
-    doubtful, measured = trust.count(tables)
+    timed = trust.judged(tables)
     rows = len(profile) + len(matmul)
     highest = profile["mfu_percent"].max(), matmul["share_of_measured_percent"].max()
-    counts = (rows, doubtful, rows - measured)
+    counts = (rows, int(timed.sum()), rows - len(timed))
     return [*map(str, counts), *(f"{each:.0f} %" for each in highest), str(len(wrongs)), sentence], wrongs
 
 

@@ -10,25 +10,25 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-import yaml
 
 from mfulab.kernels.base import Shape
 from mfulab.kernels.formats import FORMATS
 from mfulab.kernels.verification import check, exact_product, random_operands
+from mfulab.planning import keys
 
-KERNELS = Path(__file__).parents[1] / "config" / "kernel"
+CONFIG = Path(__file__).parents[1] / "config"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints how far the result is from the float64 matmul; 1 where it is too far."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kernel", choices=sorted(path.stem for path in KERNELS.glob("*.yaml")))
+    parser.add_argument("kernel", choices=keys.choices(CONFIG, "kernel"))
     parser.add_argument("precision", choices=sorted(FORMATS))
     parser.add_argument("size", help="N, MxNxK or BATCHxMxNxK")
     options = parser.parse_args(arguments)
     sides = [int(side) for side in options.size.split("x")]
     shape = Shape(*{1: [1, *sides * 3], 3: [1, *sides], 4: sides}[len(sides)])
-    module, _, name = yaml.safe_load((KERNELS / f"{options.kernel}.yaml").read_text())["_target_"].rpartition(".")
+    module, _, name = keys.content(CONFIG, "kernel", options.kernel)["_target_"].rpartition(".")
     kernel, form = getattr(importlib.import_module(module), name)(options.precision), FORMATS[options.precision]
     device = "cuda" if "cuda" in kernel.devices and torch.cuda.is_available() else "cpu"
     kernel.require(device, shape)

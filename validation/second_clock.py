@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 from mfulab.kernels.base import Shape
 from mfulab.kernels.formats import FORMATS
 from mfulab.kernels.verification import random_operands
+from mfulab.planning import keys
 from mfulab.timing.clocks import clock_for
 from mfulab.timing.pace import Pace
 from mfulab.timing.windows import observe
 
-KERNELS = Path(__file__).parents[1] / "config" / "kernel"
+CONFIG = Path(__file__).parents[1] / "config"
 RUNGS = (
     ("triton_plain", "bf16"),
     ("triton_persistent", "bf16"),
@@ -65,7 +65,7 @@ def compare(name: str, precision: str, size: int) -> dict[str, Any]:
     """Seconds of one product by both clocks, or the reason for there being none."""
     case = {"case": f"{name} {precision} {size}³", "events_s": None, "proton_s": None, "reason": ""}
     try:
-        module, _, kind = yaml.safe_load((KERNELS / f"{name}.yaml").read_text())["_target_"].rpartition(".")
+        module, _, kind = keys.content(CONFIG, "kernel", name)["_target_"].rpartition(".")
         kernel, shape = getattr(importlib.import_module(module), kind)(precision), Shape(1, size, size, size)
         kernel.require("cuda", shape)
         operands = random_operands(shape, FORMATS[precision], "cuda", seed=1)

@@ -1,9 +1,9 @@
 """MFU is formed in one function: where that is broken, every MFU of the project is."""
 
 import pytest
-from mfulab.interactive.laps import as_job
 
 from mfu.test_roofline import made
+from mfulab.interactive.row import as_job
 from mfulab.measurements.published import PublishedRow
 from mfulab.measurements.published.measure import _add_mfu
 from mfulab.mfu import job

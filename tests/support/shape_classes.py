@@ -2,14 +2,13 @@
 
 import importlib
 
-import yaml
 from support.workflow_copy import ROOT
 
 from mfulab.kernels.base import MatmulKernel, Shape
 from mfulab.planning import keys
 
-FILES = sorted((ROOT / "config/kernel").glob("*.yaml"))
-KERNELS = {**keys.derived(ROOT / "config", "kernel"), **{path.stem: yaml.safe_load(path.read_text()) for path in FILES}}
+CONFIG = ROOT / "config"
+KERNELS = {name: keys.content(CONFIG, "kernel", name) for name in keys.choices(CONFIG, "kernel")}
 
 
 def kernel_class(name: str) -> type[MatmulKernel]:

@@ -68,18 +68,14 @@ def facts_line(values: Mapping[str, Any], language: str = "en") -> str:
         )
         if abs(mean - values["time_s"]) > MEAN_APART * values["time_s"]:
             parts.append(text("mean", ms=f"{1e3 * mean:.3f}"))
-    rest: dict[str, Callable[[float], dict[str, Any]]] = {
-        "samples_per_s": lambda rate: {"key": "samples", "rate": f"{rate:.1f}"},
-        "tflop_s": lambda rate: {
-            "key": "rate",
-            "tflops": f"{rate:.3g}",
-            "precision": values.get("effective_precision"),
-        },
-        "power_w": lambda watts: {"key": "power", "watts": watts},
-        "energy_j": lambda joules: {"key": "energy", "joules": f"{joules:.3g}"},
-        "memory_bytes": lambda size: {"key": "memory", "gigabytes": f"{size / 1e9:.2f}"},
+    rest: dict[str, Callable[[float], str]] = {
+        "samples_per_s": lambda rate: text("samples", rate=f"{rate:.1f}"),
+        "tflop_s": lambda rate: text("rate", tflops=f"{rate:.3g}", precision=values.get("effective_precision")),
+        "power_w": lambda watts: text("power", watts=watts),
+        "energy_j": lambda joules: text("energy", joules=f"{joules:.3g}"),
+        "memory_bytes": lambda size: text("memory", gigabytes=f"{size / 1e9:.2f}"),
     }
-    parts += [text(**told(value)) for name, told in rest.items() if (value := values.get(name)) is not None]
+    parts += [shown(value) for name, shown in rest.items() if (value := values.get(name)) is not None]
     if values.get("counted_steps") and not values.get("only_counted"):
         parts.append(text("counted", count=values["counted_steps"]))
     return " · ".join(parts)

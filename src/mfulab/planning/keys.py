@@ -114,6 +114,11 @@ def derived(folder: Path, group: str) -> dict[str, dict[str, Any]]:
     return {name: content for name, content in found.items() if not (folder / group / f"{name}.yaml").exists()}
 
 
+def content(folder: Path, group: str, name: str) -> dict[str, Any]:
+    """Content of a choice, from its line, module or file; Hydra's interpolations as they stand."""
+    return derived(folder, group).get(name) or dict(yaml.safe_load(read_text(folder / group / f"{name}.yaml")))
+
+
 @cache
 def _lines(table: Path, changed_ns: int) -> dict[str, dict[str, Any]]:
     """Choices of a table, a line for each."""

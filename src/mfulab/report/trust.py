@@ -118,12 +118,17 @@ def _low_ceilings(tables: frames.Tables) -> Iterator[Doubt]:
             yield Doubt(row["ceiling"], "ceilings", (row["raised_by"],), share)
 
 
+def judged(tables: frames.Tables) -> pd.Series:
+    """`doubtful` of all timed steps and matmuls that were measured here."""
+    return pd.concat([doubtful(frames.own(frames.ok(tables[table], "time_s"))) for table in STEPS])
+
+
 def summary(tables: frames.Tables, language: str = "en") -> tuple[str, list[str], str]:
     """(headline, a line a reason, command that measures again); empty texts where nothing is doubtful."""
     text, found, broken = Texts(language, "trust"), doubts(tables), failed(tables, language)
     if not found and not broken:
         return "", [], ""
-    timed = pd.concat([doubtful(frames.own(frames.ok(tables[table], "time_s"))) for table in STEPS])
+    timed = judged(tables)
     together: dict[str, list[Doubt]] = {}  # steps and matmuls that are doubtful for one reason are one line
     for doubt in found:
         together.setdefault(doubt.key if doubt.table in STEPS else f"ceiling {doubt.key}", []).append(doubt)
