@@ -21,7 +21,7 @@ class Part:
 
     @property
     def difference(self) -> Fraction:
-        """What it takes more, ns a step; negative where it takes less."""
+        """Nanoseconds a step that it takes more; negative where it takes less."""
         return self.after - self.before
 
 

@@ -90,7 +90,7 @@ class _Plane:
         return {key: module_costs(proto.hlo_module) for key, proto in found.items()}
 
     def properties(self, number: int) -> dict[str, Any]:
-        """What the plane says of its device, by the names of torch.profiler's `deviceProperties`."""
+        """Facts about the device, named as in torch.profiler's `deviceProperties`."""
         about = self.stats(self._plane)
         return {
             "id": number,
