@@ -230,7 +230,9 @@ def _overview(text: Texts, rows: Sequence[dict[str, Any]], language: str) -> Tab
 
 def _job(console: Console, text: Texts, job: dict[str, Any], ranks: Sequence[dict[str, Any]]) -> None:
     mfu = "—" if job["job_mfu_percent"] is None else f"{percent(job['job_mfu_percent'])} %"
-    console.print(Text(text("job", ranks=job["job_ranks"], world=job["world_size"] or job["job_ranks"], mfu=mfu), style="bold"))
+    console.print(
+        Text(text("job", ranks=job["job_ranks"], world=job["world_size"] or job["job_ranks"], mfu=mfu), style="bold")
+    )
     cells = ("kernel_busy_percent", "communication_percent", "transfer_percent", "waiting_percent")
     lines = [
         (

@@ -96,7 +96,7 @@ def analyse(
     return Analysis(
         window=window, readings=told.readings(), spent=told.spent, products=products, kernels=told.kernels(),
         others=told.others(), uncounted=uncounted, on_gpu=on_gpu, collectives=told.collectives(), device=device,
-        idle_causes=told.idle_causes(), gaps=told.longest_gaps(), parts=told.parts(),
+        idle_causes=told.idle_causes, gaps=told.longest_gaps(), parts=told.parts,
         notes=_notes(recording, several, device),
         backward=bool(attribution.backward[window.called(recording.host.begin)].any()),
     )  # fmt: skip

@@ -8,12 +8,13 @@ import numpy as np
 
 from mfulab.device.samplers.reading import Reading, Readings, missing
 from mfulab.tracing.attribution import COMPILED, Attribution
-from mfulab.tracing.intervals import NONE, Intervals, clip, exclusive, gaps, join, length, overlapped, union, within
+from mfulab.tracing.intervals import NONE, Intervals, clip, gaps, join, length, overlapped, union, within
 from mfulab.tracing.recording import COMMUNICATION, COMPUTE, COPY, KINDS, Recording, launch_of
 from mfulab.tracing.shares import (
     ALL_UNITS,
     LAUNCH_UNITS,
     LEAST_ATTRIBUTED,
+    MULTIPLYING,
     OPERATOR_UNITS,
     SOURCE,
     SPENT,
@@ -72,12 +73,14 @@ class DeviceTime:
             self.kind == COMMUNICATION,
             self.kind == COPY,
         ]
-        spans = [*map(self._where, self.layers), waits(recording)]
-        parts = exclusive(spans, window.begin, window.end)
-        self.spent = dict(zip(SPENT, parts, strict=True))
         self.busy = union(clip(Intervals(self.begin, self.end), window.begin, window.end))
         self.idle = gaps(self.busy, window.begin, window.end)
         self.ended, self.cause = self._ends()
+        self.idle_causes = self._causes()
+        self.parts = self._parts()
+        self.spent = dict.fromkeys(SPENT, 0)
+        for (kind, *_), time in self.parts.items():
+            self.spent[kind] += time
 
     def _where(self, chosen: Any) -> Intervals:
         return Intervals(self.begin[chosen], self.end[chosen])
@@ -106,14 +109,11 @@ class DeviceTime:
             cause[asked[open_then]] = CAUSES.index("synchronisation")
         return ended, cause
 
-    def idle_causes(self) -> dict[str, int]:
-        """Nanoseconds idle by `CAUSES`; without the waits for a DataLoader they sum to `spent["idle"]`."""
-        loader, found = waits(self.recording), {}
-        for place, name in enumerate(CAUSES):
-            chosen = self.cause == place
-            own = Intervals(self.idle.begin[chosen], self.idle.end[chosen])
-            found[name] = exclusive([loader, own], self.window.begin, self.window.end)[1]
-        return found
+    def _causes(self) -> dict[str, int]:
+        """Nanoseconds idle by `CAUSES`, without the waits for a DataLoader."""
+        loader = union(waits(self.recording))
+        idle = self.idle.end - self.idle.begin - within(loader, *self.idle)
+        return {name: int(idle[self.cause == place].sum()) for place, name in enumerate(CAUSES)}
 
     def longest_gaps(self) -> list[tuple[str, int, str]]:
         """Cause and ns of the longest idle gaps, and the operator or kernel that ended each."""
@@ -191,7 +191,7 @@ class DeviceTime:
             return missing({name: "%"}, SOURCE, "the trace estimates none")
         return {name: self._reading(name, float(np.average(shares[known], weights=weights)), "launch arithmetic")}
 
-    def parts(self) -> dict[Part, int]:
+    def _parts(self) -> dict[Part, int]:
         """Nanoseconds of the window by kind of time, operator and shapes, each once: they sum to the window.
 
         Idle time stands by its cause. Of what overlaps, the first kind of `SPENT` counts, then what began first.
@@ -206,7 +206,7 @@ class DeviceTime:
             reached = np.concatenate(([self.window.begin], np.maximum.accumulate(end)[:-1]))[: len(mine)]
             begin = np.minimum(np.maximum(self.begin[mine], reached), end)
             times = end - begin - within(covered, begin, end)
-            owner = self.product[mine] if multiplying(dict.fromkeys(SPENT, 0) | {kind: 1}) else self.operator[mine]
+            owner = self.product[mine] if kind in MULTIPLYING else self.operator[mine]
             keys = np.stack((owner, self.recording.activities.name[self.inside[mine]] * (owner < 0)))
             unique, places = np.unique(keys, axis=1, return_inverse=True)
             sums = np.zeros(unique.shape[1], np.int64)
@@ -216,9 +216,8 @@ class DeviceTime:
                 shapes = "·".join("×".join(map(str, one)) for one in known.shapes if one) if known else ""
                 found[kind, called(names[name if call < 0 else host.name[call]]), shapes] += time
             covered = union(join([covered, clip(self._where(chosen), self.window.begin, self.window.end)]))
-        found["input_wait", "", ""] = self.spent["input_wait"]
-        for cause, time in self.idle_causes().items():
-            found["idle", cause, ""] = time
+        found |= Counter({("idle", cause, ""): time for cause, time in self.idle_causes.items()})
+        found["input_wait", "", ""] = length(self.idle) - sum(self.idle_causes.values())
         return {part: time for part, time in found.items() if time}
 
     def kernels(self) -> list[dict[str, object]]:

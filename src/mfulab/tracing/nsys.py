@@ -8,13 +8,13 @@ import json
 import math
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from mfulab.flops.recorded import is_recorded_matmul
-from mfulab.tracing.recording import COMPUTE, COPY, Call, Recorder, Recording, TraceError, kind_of, step_mark
+from mfulab.tracing.recording import COPY, Call, Recorder, Recording, TraceError, kind_of, step_mark
 
 EXPORT = "nsys export --type sqlite"
 # What torch.autograd.profiler.emit_nvtx writes, with sizes where record_shapes is on.
@@ -23,7 +23,14 @@ _RANGE = re.compile(
     r"(?:, input_op_ids = .*)?",
     re.DOTALL,
 )
-_COPIES = {"CUPTI_ACTIVITY_KIND_MEMCPY": "Memcpy", "CUPTI_ACTIVITY_KIND_MEMSET": "Memset"}
+_PLACE = (*("globalPid", "deviceId", "contextId", "streamId", "correlationId"), *("gridX", "gridY", "gridZ"))
+# Columns of their own, and the name that these make; whole graphs are recorded with --cuda-graph-trace=graph.
+_ACTIVITIES: dict[str, tuple[tuple[str, ...], Callable[[list[str]], str]]] = {
+    "CUPTI_ACTIVITY_KIND_KERNEL": (("demangledName", "shortName"), lambda names: names[0] or names[1]),
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": ((), lambda _: "CUDA graph"),
+    "CUPTI_ACTIVITY_KIND_MEMCPY": (("copyKind",), lambda kind: f"Memcpy {kind[0]}".strip()),
+    "CUPTI_ACTIVITY_KIND_MEMSET": ((), lambda _: "Memset"),
+}
 _RANGES = (59, 60)  # NVTX's push/pop and start/end
 
 
@@ -57,7 +64,7 @@ class _Export:
             what = "without CUDA activities: record with nsys profile --trace=cuda,nvtx"
             known = self._columns("StringIds") or self._columns("META_DATA_EXPORT")
             raise TraceError(f"{self.path}: {f'an export {what}' if known else 'a database of another program'}")
-        count = sum((self._kernels(), self._copies(), self._launches(), self._ranges()))
+        count = self._activities() + self._launches() + self._ranges()
         if not len(self.recorder.activities):
             raise TraceError(f"{self.path}: no CUDA kernel or copy lies in this export")
         properties = [
@@ -97,44 +104,27 @@ class _Export:
     def _name(self, key: Any) -> str:
         return self.names.get(key, "") if isinstance(key, int) else key or ""
 
-    def _activity(
-        self, span: tuple[int, int], kind: int, name: str, owner: int | None, device: int | None, *rest: Any
-    ) -> None:
-        context, stream, correlation, blocks = rest
-        place = (context or 0) << 32 | (stream or 0)
-        linked = self._correlation(owner, correlation)
-        self.recorder.activity(span, kind, name, self._device(owner, device), place, linked, -1, blocks, math.nan)
-
-    def _kernels(self) -> int:
-        common = ("globalPid", "deviceId", "contextId", "streamId", "correlationId")
+    def _activities(self) -> int:
+        copied = dict(self._rows("ENUM_CUDA_MEMCPY_OPER", "id", "label"))
         count = 0
-        wanted = (*common, "demangledName", "shortName", "gridX", "gridY", "gridZ")
-        for span, (*place, long, short, x, y, z) in self._spans("CUPTI_ACTIVITY_KIND_KERNEL", *wanted):
-            name = self._name(long) or self._name(short)
-            self._activity(span, kind_of(name), name, *place, (x or 0) * (y or 0) * (z or 0))
-            count += 1
-        # Recorded as wholes with --cuda-graph-trace=graph.
-        for span, (*place, graph) in self._spans("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", *common, "graphId"):
-            self._activity(span, COMPUTE, f"CUDA graph {graph}", *place, 0)
-            count += 1
-        return count
-
-    def _copies(self) -> int:
-        common = ("globalPid", "deviceId", "contextId", "streamId", "correlationId")
-        kinds = dict(self._rows("ENUM_CUDA_MEMCPY_OPER", "id", "label"))
-        count = 0
-        for table, name in _COPIES.items():
-            for span, (*place, kind) in self._spans(table, *common, "copyKind"):
-                self._activity(span, COPY, f"{name} {kinds.get(kind, '')}".strip(), *place, 0)
+        for table, (own, name_of) in _ACTIVITIES.items():
+            held = {} if "MEM" not in table else copied
+            for span, (owner, device, context, stream, number, x, y, z, *about) in self._spans(table, *_PLACE, *own):
+                name = name_of([held.get(one) or self._name(one) for one in about])
+                self.recorder.activity(
+                    span, COPY if "MEM" in table else kind_of(name), name, self._device(owner, device),
+                    (context or 0) << 32 | (stream or 0), self._correlation(owner, number), -1,
+                    (x or 0) * (y or 0) * (z or 0), math.nan,
+                )  # fmt: skip
                 count += 1
         return count
 
     def _launches(self) -> int:
         count = 0
         rows = self._spans("CUPTI_ACTIVITY_KIND_RUNTIME", "globalTid", "correlationId", "nameId")
-        for count, (span, (thread, number, name)) in enumerate(rows, 1):  # noqa: B007
-            called = self._name(name).partition("_v")[0]
-            self.recorder.launch(span, thread, self._correlation(thread, number), called)
+        for span, (thread, number, name) in rows:
+            self.recorder.launch(span, thread, self._correlation(thread, number), self._name(name).partition("_v")[0])
+            count += 1
         return count
 
     def _ranges(self) -> int:
