@@ -18,8 +18,8 @@ from mfulab.core.files import UnreadableError, opened
 from mfulab.device.cpu import memory_limit_bytes
 from mfulab.tracing.recording import TraceError
 
-BATCH_BYTES = 16 << 20
-MOST_BATCHES = 4  # without an end of an event
+BATCH_BYTES = 8 << 20
+MOST_BATCHES = 8  # without an end of an event
 HEAD_BYTES = 64 << 20  # of metadata before the first event
 MOST_BYTES = 64 << 30  # unpacked
 MEMORY_PER_BYTE, BASE_BYTES = 0.7, 300 << 20  # peak memory ÷ size of the JSON, and what any trace takes: docs/traces.md
