@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from mfulab.cli.main import main
 from mfulab.tracing.formats import read
 from mfulab.tracing.reader import read_file
 from mfulab.tracing.recording import Recorder, TraceError, step_mark
@@ -197,6 +198,7 @@ def test_a_tpu_by_hand(tmp_path):
     assert told["bytes_moved"] * 2 == 640
     assert told["effective_precision"] == "bf16"
     assert json.loads(told["notes"]) == {"own_peak": {"peak": 275.0, "bandwidth": 1228.0}}
+    assert [one.shapes for one in found.analysis.products] == ["[[8, 16], [16, 8]]"]
     assert found.analysis.others == {"xla::while": 300, "xla::add": 300}, "a loop has what its body leaves"
 
 
@@ -290,6 +292,17 @@ def test_rocprofv3_by_hand(tmp_path):
     }  # fmt: skip
     assert json.loads(told["idle_causes"]) == {"synchronisation": 0, "starved": 1200, "queued": 0, "unlinked": 0}
     assert json.loads(told["reasons"])["flops"] == {"of_no_operator": {}}
+
+
+@pytest.mark.parametrize("kind", ["nsys", "xplane", "rocprof"])
+def test_the_terminal_shows_each_format(tmp_path, capsys, kind):
+    (tmp_path / "any").write_bytes(whole(kind, tmp_path))
+    assert main(["trace", str(tmp_path / "any")]) == 0
+    told = capsys.readouterr().out
+    assert "Where the milliseconds of a step go" in told
+    assert "Longest idle gaps" in told
+    if kind == "xplane":
+        assert "8×16 · 16×8" in told
 
 
 # Files that are none of them.

@@ -148,7 +148,7 @@ def _longest(console: Console, text: Texts, analysis: Analysis, row: dict[str, A
     wall = analysis.window.length
     products = [
         (
-            short(product.name.removeprefix("aten::").lstrip("_"), 24)
+            short(product.name.removeprefix("aten::").removeprefix("xla::matmul ").lstrip("_"), 24)
             + (f" ({text('recomputation')})" if product.recomputed else ""),
             short(f"{_shapes(product)} {product.format or ''}".strip() or product.kernel, 40),
             f"{product.calls}",

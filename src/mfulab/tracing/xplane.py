@@ -20,7 +20,8 @@ _DEVICE = re.compile(r"/device:(\w+):(\d+)")
 _COPY = re.compile(r"[Mm]emcpy|[Mm]emset")
 _MULTIPLIES = re.compile(r"conv(?!ert)|dot|gemm|matmul|attention|fmha", re.IGNORECASE)
 _COLLECTIVE = re.compile(r"all-(?:reduce|gather|to-all)|reduce-scatter|collective-|send|recv")
-_OPERAND = re.compile(r"\b([a-z]\w*)\[[\d,]*\]")
+_TENSOR = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
+Cost = tuple[int, Any, list[tuple[str, list[int]]]]  # FLOPs, bytes, and type and sides of each operand
 _GRID = re.compile(r"grid:(\d+),(\d+),(\d+)")
 
 
@@ -154,7 +155,9 @@ class _Plane:
             )  # fmt: skip
             cost = None
             if (flops := about.get("flops")) and _MULTIPLIES.search(category or name):
-                cost = int(flops), about.get("bytes_accessed"), _OPERAND.findall(text)[1:] or _OPERAND.findall(text)
+                operands = _TENSOR.findall(text)[1:]  # its result comes first
+                tensors = [(one, [int(side) for side in sides.split(",") if side]) for one, sides in operands]
+                cost = int(flops), about.get("bytes_accessed"), tensors
             recorder.host_call(span, *_operator(name.lstrip("%"), cost, ("xla", number), external))
 
     def host(self, recorder: Recorder) -> None:
@@ -172,14 +175,14 @@ class _Plane:
                     recorder.host_call(_span(line, event), mark, line.id, -1, False, True)
 
 
-def _operator(name: str, cost: tuple[int, Any, list[str]] | None, thread: Any, external: int) -> tuple[Any, ...]:
+def _operator(name: str, cost: Cost | None, thread: Any, external: int) -> tuple[Any, ...]:
     """Arguments of `Recorder.host_call` after the span; the name without its number, FLOPs where it multiplies."""
     short = re.sub(r"[.\d]+$", "", name)
     if cost is None:
         return f"xla::{short}", thread, external, False, False, None
-    flops, moved, types = cost
-    known = [XLA_TYPES[one] for one in types if one in XLA_TYPES]
-    call = Call(f"xla::matmul {short}", (name,), tuple(known), (flops, moved))
+    flops, moved, tensors = cost
+    types = tuple(XLA_TYPES[one] for one, _ in tensors if one in XLA_TYPES)
+    call = Call(f"xla::matmul {short}", tuple(sides for _, sides in tensors), types, (flops, moved))
     return call.name, thread, external, False, False, call
 
 
@@ -206,8 +209,8 @@ def _own_spans(line: Any) -> Iterator[tuple[Any, tuple[int, int]]]:
     yield from give(1 << 62)
 
 
-def module_costs(module: Any) -> dict[str, tuple[int, int, list[str]]]:
-    """FLOPs, bytes and operand types of each top-level operator of an HLO module that multiplies.
+def module_costs(module: Any) -> dict[str, Cost]:
+    """FLOPs, bytes and operands of each top-level operator of an HLO module that multiplies.
 
     A fusion has those of the dots and convolutions in it; a library's call those of its own dimensions.
     """
@@ -244,10 +247,9 @@ def module_costs(module: Any) -> dict[str, tuple[int, int, list[str]]]:
             if count := flops(one):
                 operands = [known[number].shape for number in one.operand_ids if number in known]
                 moved = sum(map(_bytes, [*operands, _result(one.shape)]))
-                types = [
-                    XLA_ELEMENTS[shape.element_type][0] for shape in operands if shape.element_type in XLA_ELEMENTS
-                ]
-                found[_text(one.name)] = count, moved, types
+                kinds = [XLA_ELEMENTS.get(shape.element_type, ("", 0))[0] for shape in operands]
+                sides = [list(shape.dimensions) for shape in operands]
+                found[_text(one.name)] = count, moved, list(zip(kinds, sides, strict=True))
     return found
 
 
