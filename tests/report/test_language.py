@@ -38,6 +38,7 @@ ASKING = ("text", "words")
 CONSTANTS = (
     *("key", "PARTS", "RUNGS", "WORDS", "COUNTERS", "TIMES", "ORDERS"),
     *("NEAREST", "DIRECTED", "MODES", "COMPENSATED", "PRODUCTS", "OTHERS", "KERNELS", "OVERVIEW", "RANKS"),
+    *("GAPS", "CAUSES", "COMPARED"),
     *("BARS", "MARKS", "KINDS", "OPERATIONS", "THREE_WAYS", "IN_TORCH", "ELSEWHERE"),
 )
 REASONS = {"no_clock", "no_bytes", "no_device_name", "no_cpu_name", "one_of_several"}
@@ -93,7 +94,7 @@ def used() -> frozenset[str]:
     }
     said = (asked_in(path, ("Said",), ()) for path in (*SAYING, *TRACING.glob("*.py")))
     ladders = (asked_in(path) for path in (*GOODPUT.glob("*.py"), *CLI.glob("*.py")))
-    modules = (asked_in(path) for path in (*PACKAGE.rglob("*.py"), SHOW, HEADROOM))
+    modules = (asked_in(path) for path in (*PACKAGE.rglob("*.py"), SHOW, HEADROOM, TRACING / "device_time.py"))
     return frozenset(asked.union(*modules, *ladders, *said, REASONS, JOB))
 
 

@@ -8,6 +8,7 @@ EXTRAS = {
     "numpy": "trace",
     "torch": "torch",
     "threadpoolctl": "torch",
+    "google.protobuf": "jax-traces",
     "prometheus_client": "prometheus",
     "transformers": "pipeline",
     "pandas": "pipeline",

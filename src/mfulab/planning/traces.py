@@ -9,7 +9,7 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, digest, found_files
 
 STEP = "read_trace"
-ENDINGS = (".json", ".json.gz")
+ENDINGS = (".json", ".json.gz", ".sqlite", ".xplane.pb")  # as mfulab.tracing.reader, without numpy
 
 
 def expanded(given: str | None) -> Iterator[dict[str, str]]:
