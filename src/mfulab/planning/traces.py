@@ -10,8 +10,8 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, digest, found_files
 
 STEP = "read_trace"
-ENDINGS = (".json", ".json.gz")
 EXAMPLE = "examples/small_cnn.pt.trace.json.gz"  # shipped, and read where no trace is given
+ENDINGS = (".json", ".json.gz", ".sqlite", ".xplane.pb")  # as mfulab.tracing.reader, without numpy
 
 
 def expanded(given: str | None) -> Iterator[dict[str, str]]:
