@@ -1,4 +1,4 @@
-"""What cannot be among the columns of a row, or between rows of one machine, though each reads well alone."""
+"""Checks of what cannot be among the columns of a row, or between rows of a machine, though each reads well alone."""
 
 from itertools import pairwise
 
