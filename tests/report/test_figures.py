@@ -268,6 +268,7 @@ def test_the_headline_names_one_busy_run_and_doubts_what_exceeds_the_peak(few):
     first, above = sound(profile)[lambda each: each["mode"] == "inference"].index[:2]
     profile.loc[first, ["model", "utilization_percent", "mfu_percent"]] = "resnet18", 95.0, 23.0
     profile.loc[above, ["utilization_percent", "mfu_percent"]] = 95.0, 123.0
+    profile.loc[[first, above], ["hfu_percent", "useful_mfu_percent"]] = float("nan")  # those of other steps
     drawn = figures.render("mfu_versus_utilization", {**few, "profile": profile})
     batch_size, precision = int(profile.loc[first, "batch_size"]), profile.loc[first, "precision"]
     assert f"kept the device at least 90 % busy (resnet18 inference, {precision}, batch {batch_size})" in drawn.finding

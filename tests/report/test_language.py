@@ -16,6 +16,7 @@ import mfulab.report
 from mfulab.core.groups import WorkloadConfig
 from mfulab.core.language import LANGUAGES, Texts, catalogue, verdicts
 from mfulab.core.rows import Status
+from mfulab.goodput import engines
 from mfulab.mfu import ladder
 from mfulab.report import figures
 from mfulab.report.drawing import fonts
@@ -31,8 +32,7 @@ SAYING = [
 ]
 TRACING = PACKAGE.parent / "tracing"
 SHOW = PACKAGE.parent / "interactive/show.py"
-COMPARED = PACKAGE.parent / "cli/trace_compare.py"
-TRACE_TEXT = PACKAGE.parent / "cli/trace_text.py"
+CLI, GOODPUT = PACKAGE.parent / "cli", PACKAGE.parent / "goodput"
 HEADROOM = PACKAGE.parent / "mfu/headroom.py"
 ASKING = ("text", "words")
 CONSTANTS = (
@@ -42,6 +42,7 @@ CONSTANTS = (
     *("BARS", "MARKS", "KINDS", "OPERATIONS", "THREE_WAYS", "IN_TORCH", "ELSEWHERE"),
 )
 REASONS = {"no_clock", "no_bytes", "no_device_name", "no_cpu_name", "one_of_several"}
+JOB = {"torn", "clock", "ranks"}
 NOTES = {"update", "uncounted", "uncounted_because", "untimed", "no_peak", "over_peak"}
 
 
@@ -60,11 +61,13 @@ def asked_in(path: Path, asking: tuple[str, ...] = ASKING, constants: tuple[str,
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         keys: ast.AST | None = None
-        called = isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", ""))
-        if called in asking and node.args:
-            keys = None if isinstance(node.args[0], ast.JoinedStr) else node.args[0]
+        if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) in asking:
+            keys = None if not node.args or isinstance(node.args[0], ast.JoinedStr) else node.args[0]
         elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in constants:
             keys = node.value
+        elif isinstance(node, ast.Dict):  # arguments made elsewhere: {"key": "power", …}
+            named = {ast.unparse(name or value): value for name, value in zip(node.keys, node.values, strict=True)}
+            keys = named.get("'key'")
         found |= set(strings(keys)) if keys else set()
     return found
 
@@ -86,11 +89,13 @@ def used() -> frozenset[str]:
         *NOTES,
         *verdict.CAUSES,
         *(rung.column for rung in ladder.RUNGS),
+        *engines.COLUMNS,
+        *asked_in(GOODPUT / "engines.py", (), ("rules",)),
     }
     said = (asked_in(path, ("Said",), ()) for path in (*SAYING, *TRACING.glob("*.py")))
-    shown = (SHOW, TRACE_TEXT, COMPARED, HEADROOM, TRACING / "device_time.py")
-    modules = (asked_in(path) for path in (*PACKAGE.rglob("*.py"), *shown))
-    return frozenset(asked.union(*modules, *said, REASONS))
+    ladders = (asked_in(path) for path in (*GOODPUT.glob("*.py"), *CLI.glob("*.py")))
+    modules = (asked_in(path) for path in (*PACKAGE.rglob("*.py"), SHOW, HEADROOM, TRACING / "device_time.py"))
+    return frozenset(asked.union(*modules, *ladders, *said, REASONS, JOB))
 
 
 def test_all_languages_have_the_same_texts():

@@ -65,6 +65,10 @@ def test_sound_rows_raise_no_doubt():
         ({"time_ci_high_s": 0.9}, "wide"),
         ({"time_ci_low_s": float("nan")}, "no_interval"),
         ({"mfu_percent": 120.0}, "above_peak"),
+        ({"phases_percent": 403.0}, "phases"),
+        ({"forward_ms": 2.6, "backward_ms": 9.2, "optimiser_ms": 154.9}, "part"),
+        ({"utilization_percent": 60.0, "sm_active_percent": 80.0, "tensor_active_percent": 10.0}, "rungs"),
+        ({"hfu_percent": 4.0, "useful_mfu_percent": 9.0}, "rungs"),
     ],
 )
 def test_each_reason_is_found_and_told(more, key):

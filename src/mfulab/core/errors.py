@@ -12,6 +12,7 @@ EXTRAS = {
     "prometheus_client": "prometheus",
     "transformers": "pipeline",
     "pandas": "pipeline",
+    "seaborn": "pipeline",
 }
 
 

@@ -26,6 +26,7 @@ from mfulab.core.files import write_text
 from mfulab.core.language import Texts
 from mfulab.report import frames
 from mfulab.report.drawing import hover, runs, style
+from mfulab.tables import consistency
 
 TOPICS = (
     "headline",
@@ -117,8 +118,13 @@ def has_data(name: str, tables: frames.Tables) -> bool:
 
 
 def finding(module: ModuleType, rows: pd.DataFrame, text: Texts) -> str:
-    """A figure's sentence: about what was measured here, and about recorded machines only where nothing was."""
-    return module.finding(frames.own(rows), text)
+    """A figure's sentence: about what was measured here, and about recorded machines only where nothing was.
+
+    A row that cannot be right carries no sentence while another can.
+    """
+    own = frames.own(rows)
+    sound = own[~consistency.any_failed(own)]
+    return module.finding(own if sound.empty else sound, text)
 
 
 def save(drawn: Drawn, path: Path) -> None:
