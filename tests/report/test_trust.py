@@ -8,7 +8,7 @@ import pytest
 
 from mfulab.core.language import Texts
 from mfulab.mfu.headroom import PARTS
-from mfulab.report import answers, figures, trust
+from mfulab.report import answers, figures, summary, trust
 from mfulab.report.page import document, why
 from mfulab.tables import remedies
 from mfulab.tables.verdict import CAUSES
@@ -65,6 +65,10 @@ def test_sound_rows_raise_no_doubt():
         ({"time_ci_high_s": 0.9}, "wide"),
         ({"time_ci_low_s": float("nan")}, "no_interval"),
         ({"mfu_percent": 120.0}, "above_peak"),
+        ({"phases_percent": 403.0}, "phases"),
+        ({"forward_ms": 2.6, "backward_ms": 9.2, "optimiser_ms": 154.9}, "part"),
+        ({"utilization_percent": 60.0, "sm_active_percent": 80.0, "tensor_active_percent": 10.0}, "rungs"),
+        ({"hfu_percent": 4.0, "useful_mfu_percent": 9.0}, "rungs"),
     ],
 )
 def test_each_reason_is_found_and_told(more, key):
@@ -260,3 +264,14 @@ def test_the_table_of_remedies_is_that_of_the_code():
     assert dict(rows) == {cause: remedy.config for cause, remedy in remedies.REMEDIES.items()}
     for remedy in remedies.REMEDIES.values():
         assert remedy.figure in figures.modules()
+
+
+@pytest.mark.parametrize("width", [20, 34, 41, 80])
+def test_a_number_stays_with_its_unit_in_the_terminal(width):
+    says = (
+        "3 runs beside other load, which took 15 % of the CPU time or more in 250 ms, such as gpt2 training 1 512 fp32."
+    )
+    lines = summary.wrapped(says, width).splitlines()
+    assert " ".join(lines) == says
+    assert all(len(line) <= width for line in lines)
+    assert not any(line[-1].isdigit() for line in lines[:-1])

@@ -63,6 +63,7 @@ class Overrides(click.ParamType):
 TYPES: Mapping[str, Any] = {
     "path": click.Path(path_type=Path),
     "number": float,
+    "seconds": click.FloatRange(0, min_open=True),
     "whole": int,
     "count": click.IntRange(min=1),
     "depth": click.IntRange(min=0),

@@ -11,6 +11,7 @@ from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent
 from mfulab.planning.naming import short
 from mfulab.report import frames
+from mfulab.tables import consistency
 from mfulab.tables.beside_ceiling import ABOVE_PEAK
 
 WIDE = 0.4  # relative half width of an interval whose processes did not agree; two that agree reach 0.3
@@ -24,6 +25,7 @@ STEPS = {"profile": "profile_step", "matmul": "bench_matmul"}
 WORDS = (
     *("other_processes", "beside", "held_back", "stolen", "disturbed"),
     *("unsteady", "wide", "no_interval", "above_peak", "falling"),
+    *("phases", "part", "update", "end_to_end", "rungs", "levels"),  # of tables/consistency
 )
 DISTURBING = WORDS[:5]  # flags of a verdict: the device did something else meanwhile, or not what it can
 
@@ -60,7 +62,7 @@ def _masks(rows: pd.DataFrame) -> dict[str, pd.Series]:
         masks["above_peak"] = ok & (rows["mfu_percent"] > ABOVE_PEAK)
     if {"mfu_percent", "time_s", "batch_size"} <= set(rows):
         masks["falling"] = ok & falling(rows)
-    return masks
+    return masks | {key: ok & mask for key, mask in consistency.failed(rows).items()}
 
 
 def apart(rows: Any, others: Any = None, suffix: str = "", ratio: Any = None) -> Any:
