@@ -227,7 +227,7 @@ class Workflow:
         return bool(self._runs)
 
     def work(self, jobs: Iterable[Any]) -> str:
-        """What Snakemake's `jobs` are: `rows` alone, the `report` alone where nothing is measured, or `both`."""
+        """Names what Snakemake's `jobs` do: `rows` alone, the `report` alone where nothing is measured, or `both`."""
         if not self.measures:
             return "report"
         return "both" if any(job.rule.name == "tables" for job in jobs) else "rows"
