@@ -55,12 +55,16 @@ class Row(BaseModel):
 class TimedRow(Row):
     """A row of what is timed by several processes, apart in time, which the tables make one."""
 
+    median_time_s: float | None = column("As met: the median over all processes of their median, slow states included.")
+    machine_cost_percent: float | None = column(
+        "What neighbours and the machine's states added on a CPU: `median_time_s` ÷ `time_s` − 1."
+    )
     replicates: int | None = column("Processes whose measurements count.")
     left_out_replicates: int | None = column(
         "Processes left out: they met a slow state of the machine, and two or more did not."
     )
-    between_spread_percent: float | None = column("Standard deviation of the processes' medians, relative.")
-    process_times_s: str | None = column("JSON: the median of each process, in their order.")
+    between_spread_percent: float | None = column("Standard deviation of the processes' times, relative.")
+    process_times_s: str | None = column("JSON: the time of each process that counts, in their order.")
     precision_percent: float | None = column(
         "Half the 95 % confidence interval, relative: the precision that was reached."
     )

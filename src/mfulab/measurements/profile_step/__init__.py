@@ -69,7 +69,9 @@ class ProfileRow(TimedRow):
     precision: str = Field("", description="Name of its config: the format that was asked for.")
     execution: str = Field("", description="Name of its config.")
     effective_precision: str | None = column("The format that matmuls really used.")
-    time_s: float | None = column("Median step.")
+    time_s: float | None = column(
+        "The undisturbed step: on a CPU the 10th percentile over processes of their fastest windows, else the median."
+    )
     time_p5_s: float | None = column("5th percentile of the steps.")
     time_p95_s: float | None = column("95th percentile of the steps.")
     time_ci_low_s: float | None = TIME_CI_LOW
