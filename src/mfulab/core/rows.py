@@ -18,6 +18,8 @@ def column(description: str) -> Any:
     return Field(None, description=description)
 
 
+MEDIAN_TIME = column("As met: the median over all processes of their median, slow states included.")
+MACHINE_COST = column("What neighbours and the machine's states added on a CPU: `median_time_s` ÷ `time_s` − 1.")
 TIME_CI_LOW = column("95 % confidence interval of `time_s`, from the spread between processes.")
 Status = Literal["ok", "out_of_memory", "unsupported", "incorrect", "failed", "not_measured"]
 NOT_MEASURED: Status = "not_measured"  # for the budget, which the message names
@@ -55,10 +57,6 @@ class Row(BaseModel):
 class TimedRow(Row):
     """A row of what is timed by several processes, apart in time, which the tables make one."""
 
-    median_time_s: float | None = column("As met: the median over all processes of their median, slow states included.")
-    machine_cost_percent: float | None = column(
-        "What neighbours and the machine's states added on a CPU: `median_time_s` ÷ `time_s` − 1."
-    )
     replicates: int | None = column("Processes whose measurements count.")
     left_out_replicates: int | None = column(
         "Processes left out: they met a slow state of the machine, and two or more did not."

@@ -13,7 +13,6 @@ from mfulab.planning.naming import short
 from mfulab.report import frames
 from mfulab.tables.beside_ceiling import ABOVE_PEAK
 
-WIDE = 0.4  # relative half width of an interval whose processes did not agree; two that agree reach 0.3
 ABOVE = 105.0  # % of a measured ceiling: more than it may differ by between two measurements of it
 FALLING = 0.9  # of a smaller batch's step time: no noise that intervals allow
 INTERVAL = ["time_s", "time_ci_low_s", "time_ci_high_s"]
@@ -23,7 +22,7 @@ STEPS = {"profile": "profile_step", "matmul": "bench_matmul"}
 # Reasons, by their keys in section `trust`.
 WORDS = (
     *("other_processes", "beside", "held_back", "stolen", "disturbed"),
-    *("unsteady", "wide", "no_interval", "above_peak", "falling"),
+    *("unsteady", "above_peak", "falling"),
 )
 DISTURBING = WORDS[:5]  # flags of a verdict: the device did something else meanwhile, or not what it can
 
@@ -39,7 +38,10 @@ class Doubt:
 
 
 def doubtful(rows: pd.DataFrame) -> pd.Series:
-    """True for each row that was measured on a disturbed machine, or not to an end; such points are drawn hollow."""
+    """True for each row that was measured on a disturbed machine, or not to an end; such points are drawn hollow.
+
+    A wide interval is no doubt: it is the row's precision, and shown as that.
+    """
     return pd.DataFrame(_masks(rows), index=rows.index).any(axis=1)
 
 
@@ -52,10 +54,6 @@ def _masks(rows: pd.DataFrame) -> dict[str, pd.Series]:
     masks = {key: ok & flags.str.contains(f'"{key}"', regex=False) for key in DISTURBING}
     if "steady" in rows:
         masks["unsteady"] = timed & (rows["steady"] == False).fillna(False).astype(bool)  # noqa: E712 (may be missing)
-    if set(INTERVAL) <= set(rows):
-        width = (rows["time_ci_high_s"] - rows["time_ci_low_s"]) / 2 / rows["time_s"]
-        masks["wide"] = ok & (width > WIDE)
-        masks["no_interval"] = timed & rows["time_s"].notna() & width.isna()
     if "mfu_percent" in rows:
         masks["above_peak"] = ok & (rows["mfu_percent"] > ABOVE_PEAK)
     if {"mfu_percent", "time_s", "batch_size"} <= set(rows):
@@ -143,6 +141,21 @@ def summary(tables: frames.Tables, language: str = "en") -> tuple[str, list[str]
     says = text("ceilings_only") if found else ""
     says = text("headline", count=int(timed.sum()), total=len(timed)) if timed.any() else says
     return says or lines.pop(0), lines, command
+
+
+def precision(tables: frames.Tables, language: str = "en") -> str:
+    """Sentences on how precise the times are, and on what the machine cost; empty where nothing was measured twice."""
+    text, words = Texts(language, "trust"), []
+    rows = pd.concat([frames.own(frames.ok(tables[table], "time_s")) for table in STEPS])
+    for key, column in (("precision", "precision_percent"), ("machine_cost", "machine_cost_percent")):
+        found = rows.dropna(subset=[column]) if column in rows else rows.head(0)
+        if len(found):
+            worst = found.loc[found[column] == found[column].max()].iloc[0]
+            middle, most = percent(found[column].median()), percent(worst[column])
+            words.append(
+                text(key, count=len(found), total=len(rows), middle=middle, most=most, run=short(worst["run"]))
+            )
+    return " ".join(words)
 
 
 def failed(tables: frames.Tables, language: str = "en") -> str:

@@ -7,7 +7,7 @@ from pydantic import Field
 from mfulab.core.configs import REPLICATE, SEED, StepConfig
 from mfulab.core.groups import SIZE, DeviceConfig, KernelConfig, PrecisionConfig, Size, TimingConfig
 from mfulab.core.measurement import Measurement
-from mfulab.core.rows import TIME_CI_LOW, Percent, TimedRow, column
+from mfulab.core.rows import MACHINE_COST, MEDIAN_TIME, TIME_CI_LOW, Percent, TimedRow, column
 
 
 class BenchMatmulConfig(StepConfig):
@@ -57,6 +57,8 @@ class MatmulRow(TimedRow):
         "Undisturbed launches back to back: on a CPU the 10th percentile, over repetitions and then over processes; "
         "else the median."
     )
+    median_time_s: float | None = MEDIAN_TIME
+    machine_cost_percent: float | None = MACHINE_COST
     time_ci_low_s: float | None = TIME_CI_LOW
     time_ci_high_s: float | None = column("Upper end of that interval.")
     hot_time_s: float | None = column("Median of repetitions back to back, caches warm.")

@@ -17,7 +17,7 @@ from mfulab.core.groups import (
     WorkloadConfig,
 )
 from mfulab.core.measurement import Measurement
-from mfulab.core.rows import TIME_CI_LOW, Percent, TimedRow, column
+from mfulab.core.rows import MACHINE_COST, MEDIAN_TIME, TIME_CI_LOW, Percent, TimedRow, column
 from mfulab.measurements.count_flops import CountFlopsConfig
 
 
@@ -74,6 +74,8 @@ class ProfileRow(TimedRow):
     )
     time_p5_s: float | None = column("5th percentile of the steps.")
     time_p95_s: float | None = column("95th percentile of the steps.")
+    median_time_s: float | None = MEDIAN_TIME
+    machine_cost_percent: float | None = MACHINE_COST
     time_ci_low_s: float | None = TIME_CI_LOW
     time_ci_high_s: float | None = column("Upper end of that interval.")
     within_spread_percent: float | None = column(

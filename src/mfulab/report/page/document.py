@@ -64,6 +64,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         headline=_headline(sections, tables, text),
         provenance=style.provenance(frames.in_words(_runs(tables), text)),
         duty_cycle=_duty_cycle(tables, text),
+        precision=trust.precision(tables, language),
         rows_shown=_rows_shown(tables, text),
         progress=_progress(folder, text),
         unmeasured=_unmeasured(told, text),
