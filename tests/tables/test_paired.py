@@ -67,6 +67,8 @@ def test_no_pair_is_begun_that_would_end_after_the_budget():
     verdicts, spent_s = in_rounds(1.0, 0, pair_s=11.0, minutes=2.0)
     assert 100 < spent_s <= 120
     assert len(verdicts) == 8
+    verdicts, spent_s = in_rounds(1.0, 0, pair_s=11.0, minutes=0.5)
+    assert (verdicts.count("ambiguous"), verdicts.count("not comparable")) == (3, 5)
 
 
 def test_one_pair_has_no_interval_and_none_is_not_comparable():

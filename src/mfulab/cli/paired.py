@@ -29,6 +29,7 @@ from mfulab.runtime import client, lifetime
 from mfulab.tables import compare, paired
 
 PLACE = Path("results/paired").absolute()
+NO_TIME = "the minutes were over before its first pair"
 # What each side runs in its own tree: writes the configs of its runs below a folder, one process each.
 PLAN = """
 import sys
@@ -131,7 +132,8 @@ def in_rounds(
             pairs[run].append(measure(run, bool(number % 2)))
             took_s[run] = max(took_s[run], now() - start)
             fitting += 1
-        found = paired.judge(pairs, reasons, noticeable, rounds)
+        late = {run: NO_TIME for run, several in pairs.items() if not several}
+        found = paired.judge(pairs, {**reasons, **late}, noticeable, rounds)
         # A run that cannot be measured stays so.
         left = [
             (each.step, each.run)
