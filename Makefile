@@ -19,9 +19,9 @@ report: $(VENV)/installed ## Measure this machine and write reports/report.html 
 figures: $(VENV)/installed ## Draw the figures alone, into reports/figures/
 	$(BIN)/python -m snakemake --cores 1 figures $(if $(CONFIG),--config $(CONFIG))
 
-compare: $(VENV)/installed ## Measure this checkout and another commit in turn (BASE=main CONFIG="experiment=kernels" ROUNDS=4)
+compare: $(VENV)/installed ## Measure this checkout and another commit in turn (BASE=main CONFIG="experiment=kernels" MINUTES=5 GATE=5%)
 	$(if $(BASE),,$(error BASE is missing: make compare BASE=main, a commit or the folder of a checkout))
-	$(BIN)/mfulab paired --base $(BASE) $(if $(CONFIG),--config $(CONFIG)) $(if $(ROUNDS),--rounds $(ROUNDS))
+	$(BIN)/mfulab paired --base $(BASE) $(if $(CONFIG),--config $(CONFIG)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(GATE),--gate $(GATE))
 
 # One thread a test process: more would wait for those of the others. Tests of the workflow wait half of their time, and
 # `make test` spreads them among the others.

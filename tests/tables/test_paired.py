@@ -42,22 +42,34 @@ def test_a_change_of_a_tenth_is_found_on_a_machine_that_drifts():
     assert faster.count("faster") >= 0.9 * len(faster)
 
 
-def in_rounds(change: float, seed: int, pair_s: float = 2.0, minutes: float = 5.0):
-    """Eight runs, each pair of two processes that vary by 4 % and of `pair_s`: (verdicts, seconds spent)."""
+def in_rounds(change: float, seed: int, pair_s: float = 2.0, minutes: float = 5.0, between: float = 0.04):
+    """Eight runs, each pair of two processes that vary by `between` and of `pair_s`: (verdicts, seconds spent)."""
     drawn, spent = random.Random(seed), [0.0]
     runs = [("profile_step", f"size={number}") for number in range(8)]
 
     def measure(run, swapped):
         spent[0] += pair_s
-        return tuple(factor * math.exp(drawn.gauss(0, 0.04)) for factor in (1.0, change))
+        return tuple(factor * math.exp(drawn.gauss(0, between)) for factor in (1.0, change))
 
     found = command.in_rounds(runs, measure, {}, 10, minutes, 0.02, now=lambda: spent[0])
     return [each.verdict for each in found], spent[0]
 
 
-def test_stopping_early_calls_no_more_unchanged_runs_different_and_finds_a_change_sooner():
-    same = [verdict for seed in range(60) for verdict in in_rounds(1.0, seed)[0]]
+@pytest.mark.parametrize("between", [0.01, 0.04, 0.15])
+def test_stopping_early_calls_few_unchanged_runs_different(between):
+    same = [verdict for seed in range(60) for verdict in in_rounds(1.0, seed, between=between)[0]]
     assert sum(verdict in ("faster", "slower") for verdict in same) <= 0.05 * len(same)
+
+
+@pytest.mark.parametrize(("between", "change"), [(0.02, 1.05), (0.04, 1.10)])
+def test_small_changes_are_found_within_the_budget(between, change):
+    found = [in_rounds(change, seed, 4.4, between=between) for seed in range(20)]
+    verdicts = [verdict for each, _ in found for verdict in each]
+    assert verdicts.count("slower") >= {1.05: 0.6, 1.10: 0.9}[change] * len(verdicts)
+    assert max(spent for _, spent in found) <= 300
+
+
+def test_a_change_that_is_plain_ends_a_comparison_sooner():
     changed = [in_rounds(1.25, seed) for seed in range(20)]
     assert [verdict for verdicts, _ in changed for verdict in verdicts].count("slower") >= 0.95 * 8 * len(changed)
     assert max(spent for _, spent in changed) <= 160 > 1.5 * sum(spent for _, spent in changed) / len(changed)

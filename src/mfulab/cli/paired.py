@@ -118,7 +118,7 @@ def in_rounds(
     pairs: dict[paired.Run, list[paired.Pair]] = {run: [] for run in runs}
     took_s = dict.fromkeys(runs, 0.0)
     began = now()
-    left, found = list(runs), paired.judge(pairs, reasons, noticeable, rounds)
+    left, found = list(runs), paired.judge(pairs, reasons, noticeable)
     for number in range(rounds):
         print(
             f"round {number + 1} of at most {rounds}: {len(left)} of {len(runs)} runs, "
@@ -133,7 +133,7 @@ def in_rounds(
             took_s[run] = max(took_s[run], now() - start)
             fitting += 1
         late = {run: NO_TIME for run, several in pairs.items() if not several}
-        found = paired.judge(pairs, {**reasons, **late}, noticeable, rounds)
+        found = paired.judge(pairs, {**reasons, **late}, noticeable)
         # A run that cannot be measured stays so.
         left = [
             (each.step, each.run)

@@ -10,15 +10,13 @@ from mfulab.timing.statistics import relative_half_width
 Run = tuple[str, str]  # step, name
 Pair = tuple[float | None, float | None]  # seconds of the old and of the new; None where a process had none
 FEWEST_PAIRS = 2
-POCOCK = 2.555 / 1.96  # ten looks at data that grow, together at 5 %: Pocock (1977), table 1
-MOST_ROUNDS = 10
+MOST_ROUNDS = 10  # after each of which a verdict may end a run: more looks would call more unchanged runs different
 
 
 def judge(
     pairs: Mapping[Run, Sequence[Pair]],
     reasons: Mapping[Run, str] | None = None,
     noticeable: float = compare.NOTICEABLE,
-    looks: int = 1,
 ) -> list[compare.Compared]:
     """A verdict on each run from the 95 % confidence interval of its ratio new ÷ old, the median over its pairs.
 
@@ -29,10 +27,7 @@ def judge(
         pairs: both times of each pair, measured one after the other.
         reasons: why runs have no time, in words.
         noticeable: the relative difference that matters.
-        looks: how often verdicts are taken while pairs are added; more than one widens the intervals, so that stopping
-            at the first verdict calls no more unchanged runs different.
     """
-    wider = POCOCK if looks > 1 else 1.0
     both = {run: [(old, new) for old, new in several if old and new] for run, several in pairs.items()}
     ratios = {run: [new / old for old, new in several] for run, several in both.items()}
     usual = replicates.usual_variance(
@@ -42,7 +37,7 @@ def judge(
             if len(several) > 1
         ]
     )
-    return [_one(run, both[run], ratios[run], usual, (reasons or {}).get(run, ""), noticeable, wider) for run in pairs]
+    return [_one(run, both[run], ratios[run], usual, (reasons or {}).get(run, ""), noticeable) for run in pairs]
 
 
 def _one(
@@ -52,7 +47,6 @@ def _one(
     usual: float | None,
     reason: str,
     noticeable: float,
-    wider: float,
 ) -> compare.Compared:
     if not pairs:
         return compare.Compared(*run, "not comparable", because=reason or "no pair has both times")
@@ -63,5 +57,5 @@ def _one(
         return compare.Compared(*run, "ambiguous", old, new, ratio, because=because)
     half = relative_half_width(ratios, usual, replicates.PRIOR_DEGREES)
     assert half is not None
-    bounds = ratio * math.exp(-wider * half), ratio * math.exp(wider * half)
+    bounds = ratio * math.exp(-half), ratio * math.exp(half)
     return compare.decided(run, old, new, ratio, bounds, noticeable)
