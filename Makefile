@@ -8,7 +8,7 @@ CPU_TORCH ?= https://download.pytorch.org/whl/cpu
 CONFIG ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help report figures compare install test lint format types unit workflow bench machines faults unlock schema lock lock-check audit wheelhouse docs clean
+.PHONY: help report figures picture compare install test lint format types unit workflow bench machines faults unlock schema lock lock-check audit wheelhouse docs clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,6 +18,9 @@ report: $(VENV)/installed ## Measure this machine and write reports/report.html 
 
 figures: $(VENV)/installed ## Draw the figures alone, into reports/figures/
 	$(BIN)/python -m snakemake --cores 1 figures $(if $(CONFIG),--config $(CONFIG))
+
+picture: ## Take the README's picture of reports/report.html (needs Chromium)
+	chromium --headless --no-sandbox --hide-scrollbars --window-size=1280,900 --screenshot=docs/images/first_screen.png reports/report.html
 
 compare: $(VENV)/installed ## Measure this checkout and another commit in turn (BASE=main CONFIG="experiment=kernels" MINUTES=5 GATE=5%)
 	$(if $(BASE),,$(error BASE is missing: make compare BASE=main, a commit or the folder of a checkout))

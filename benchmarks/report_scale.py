@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from support import report_rows
 
-from mfulab.tables import build
+from mfulab.cli.main import main as main_command
 
 
 def main() -> None:
@@ -20,12 +20,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)
         manifest = report_rows.lay_out(root)
-        build.main(["--root", str(root), "--out", str(root / "small"), "--manifest", str(manifest)])
+        main_command(["tables", "--root", str(root), "--out", str(root / "small"), "--manifest", str(manifest)])
         for count in sorted(map(int, sys.argv[1:] or ["1000", "10000", "100000"])):
             folder, page = root / f"rows_{count}", root / f"{count}.html"
             report_rows.multiply(root / "small", folder, count)
             started = time.monotonic()
-            command = [sys.executable, "-c", "from mfulab.report.page.document import main; main()"]
+            command = [sys.executable, "-c", "from mfulab.cli.main import main; main()", "page"]
             subprocess.run([*command, "--tables", str(folder), "--out", str(page)], check=True)
             build_s = time.monotonic() - started
             memory_gb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6

@@ -34,7 +34,9 @@ COMPILERS = ("cuda-toolkit", "triton")
 # What each extra's lock leaves out. Tests compile for GPUs without having one, and upload nothing.
 UPLOAD = ("keyring",)
 WITHOUT: dict[str, tuple[str, ...]] = {"cuda": (), "test": LIBRARIES + UPLOAD, "slurm": LIBRARIES + COMPILERS}
-WITHOUT |= dict.fromkeys(("tiles", "counters", "frameworks", "notebook", "docs", "prometheus"), WITHOUT["slurm"])
+WITHOUT |= dict.fromkeys(
+    ("tiles", "counters", "frameworks", "notebook", "docs", "prometheus", "jax-traces"), WITHOUT["slurm"]
+)
 PYTHONS = ("3.11", "3.12", "3.13")
 PLATFORMS = {
     "Linux": "x86_64-unknown-linux-gnu",

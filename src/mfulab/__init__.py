@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what type checkers and editors see; at run time each is imported when it is first used
     from mfulab.device.peaks import peak as peak
+    from mfulab.goodput.journal import Journal as Journal
     from mfulab.interactive.decorator import measured as measured
     from mfulab.interactive.huggingface import TrainerCallback as TrainerCallback
     from mfulab.interactive.lightning import LightningCallback as LightningCallback
@@ -18,11 +19,12 @@ _LIBRARY = {
     "measured": ("mfulab.interactive.decorator", "measured"),
     "TrainerCallback": ("mfulab.interactive.huggingface", "TrainerCallback"),
     "LightningCallback": ("mfulab.interactive.lightning", "LightningCallback"),
+    "Journal": ("mfulab.goodput.journal", "Journal"),
     "flops_of": ("mfulab.interactive.without_data", "flops_of"),
     "peak": ("mfulab.device.peaks", "peak"),
     "explain": ("mfulab.mfu.explain", "explain"),
 }
-__all__ = ["LightningCallback", "TrainerCallback", "explain", "flops_of", "measure", "measured", "peak"]
+__all__ = ["Journal", "LightningCallback", "TrainerCallback", "explain", "flops_of", "measure", "measured", "peak"]
 
 
 def __getattr__(name: str) -> Any:

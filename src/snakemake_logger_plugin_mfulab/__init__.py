@@ -7,6 +7,7 @@ import csv
 import logging
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 
 from mfulab.core.language.quantities import duration
 from mfulab.core.replicates import base_name
+from mfulab.planning import snakemake_workarounds
 from mfulab.runtime import budget, lifetime
 from snakemake_logger_plugin_mfulab.progress import Progress, Run
 
@@ -47,17 +49,19 @@ RED, GREEN, YELLOW, FAINT = 31, 32, 33, 2
 TAIL = 40  # lines of a failed run's log
 
 
-def _explain_dotted_keys() -> None:
-    """Reports a dotted key of --config in one line; Snakemake alone would end with a traceback."""
+def _take_dotted_keys() -> None:
+    """Lets --config take keys with a dot, which Snakemake refuses: they become part of `overrides`."""
     parse = cli.parse_config
 
-    def parse_or_explain(entries: Any) -> Any:
+    def parse_dotted(entries: Any) -> Any:
+        snakemake_workarounds.catch_signals(snakemake_workarounds.leave_at_once)  # called before all else of ours
         dotted = [entry for entry in entries or () if "." in entry.partition("=")[0]]
+        config = parse([entry for entry in entries or () if entry not in dotted])
         if dotted:
-            sys.exit(f"mfulab: {dotted[0]}: a key with a dot goes into `overrides`: --config overrides='{dotted[0]}'.")
-        return parse(entries)
+            config["overrides"] = " ".join([str(config.get("overrides", "")), *map(shlex.quote, dotted)]).strip()
+        return config
 
-    cli.parse_config = parse_or_explain
+    cli.parse_config = parse_dotted
 
 
 def _need_no_home() -> None:
@@ -72,7 +76,7 @@ def _need_no_home() -> None:
         os.environ["XDG_CACHE_HOME"] = str(Path(".snakemake/cache").absolute())
 
 
-_explain_dotted_keys()
+_take_dotted_keys()
 _need_no_home()
 
 

@@ -20,7 +20,7 @@ from mfulab.device.peaks import Peak
 from mfulab.interactive import published
 from mfulab.interactive.published import Rate
 
-RATE = Rate(42, "train.py", "GPU-1", {"bf16": 0.4 * 989.4e12}, 0.4 * 989.4e12, 0.02, 5.0)
+RATE = Rate(42, "train.py", "GPU-1", {"bf16": 0.4 * 989.4e12}, 0.02, 5.0)
 
 
 def console() -> Console:
@@ -79,7 +79,7 @@ def test_a_gpu_without_gpm_says_why(gpu):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--interval", "0"], "seconds above 0"),
+        (["--interval", "0"], "0.0 is not in the range x>0"),
         (["--pid", "999999999"], "no such process"),
         (["--device", "gpu"], "is not one of"),
     ],

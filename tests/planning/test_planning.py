@@ -22,7 +22,7 @@ from mfulab.core.language import LANGUAGES, catalogue
 from mfulab.core.replicates import base_name
 from mfulab.measurements.bench_matmul import BenchMatmulConfig
 from mfulab.measurements.registry import MEASUREMENTS
-from mfulab.planning import keys, load
+from mfulab.planning import keys, load, traces
 from mfulab.planning.composition import Composition, Value, compose_experiments
 from mfulab.planning.naming import LONGEST, run_name
 from mfulab.planning.overrides import complete, from_snakemake
@@ -166,9 +166,17 @@ def test_each_trace_is_a_run_keyed_by_its_content(tmp_path):
 
 
 def test_traces_that_are_not_there_are_one_message():
-    for words in ("null", "nowhere/"):
-        with pytest.raises(ConfigurationError, match="trace="):
-            planned("experiment=traces", f"trace={words}")
+    with pytest.raises(ConfigurationError, match="trace="):
+        planned("experiment=traces", "trace=nowhere/")
+
+
+def test_without_a_trace_the_shipped_example_is_read_and_named(capsys, monkeypatch):
+    (path,) = [trace["path"] for trace in traces.expanded(None)]
+    assert path == traces.EXAMPLE
+    assert f"the example {traces.EXAMPLE} is read; yours: trace=" in capsys.readouterr().err
+    monkeypatch.setattr(traces, "EXAMPLE", "nowhere.json.gz")
+    with pytest.raises(ConfigurationError, match="give a file, a folder or a glob"):
+        next(traces.expanded(None))
 
 
 def test_a_group_reads_the_same_whatever_is_chosen_in_the_others():

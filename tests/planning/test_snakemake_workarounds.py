@@ -2,6 +2,7 @@
 
 import atexit
 import gc
+import signal
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -63,3 +64,21 @@ job = Job()
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == told
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_a_sweep_ends_it_with_one_line(number):
+    code = f"""
+import os, time
+from mfulab.planning import snakemake_workarounds
+snakemake_workarounds.catch_signals(snakemake_workarounds.leave_at_once)
+os.kill(os.getpid(), {int(number)})
+time.sleep(30)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 128 + number
+    assert ended.stderr.split("\n") == [
+        "",
+        "mfulab: interrupted before anything was measured; finished rows are kept, the same command goes on.",
+        "",
+    ]

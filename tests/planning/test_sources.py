@@ -223,8 +223,10 @@ def test_every_data_file_of_the_package_decides_something():
     kernels = [f"kernels.{path.stem}" for path in (sources.PACKAGE / "kernels").glob("[!_]*.py")]
     modules = [
         "cli.main",
+        "goodput.engines",
         "report.page.document",
         "tables.build",
+        "tables.seminar",
         *(f"measurements.{step}.measure" for step in MEASUREMENTS),
         *kernels,
     ]

@@ -60,7 +60,8 @@ def opened(browser, report):
     tab.wait_for_selector("#grid tbody tr[data-row]")
     yield tab
     assert complaints == []
-    assert [url for url in requests if not url.startswith(("blob:", "data:"))] == [report.as_uri()]
+    asked = {url.partition("#")[0] for url in requests if not url.startswith(("blob:", "data:", "about:"))}
+    assert asked == {report.as_uri()}
     tab.close()
 
 
@@ -122,6 +123,7 @@ def test_a_wrong_condition_is_explained(opened):
 
 
 def test_figures_are_saved_as_picture_and_rows(opened, tmp_path):
+    opened.locator("#figure-mfu_versus_utilization .about summary").click()
     for kind, begins in (("svg", b"<svg"), ("png", b"\x89PNG"), ("csv", b"hardware,")):
         with opened.expect_download() as download:
             opened.locator(f"#figure-mfu_versus_utilization [data-download={kind}]").click()
@@ -268,7 +270,7 @@ def test_the_name_of_a_row_stays_in_view(opened):
 
 
 def test_figures_say_their_finding_to_those_who_do_not_see_them(opened):
-    drawings = opened.locator(".drawing[role=img]")
+    drawings = opened.locator(".drawing")
     assert drawings.count() >= 10
     for label in drawings.evaluate_all("all => all.map((each) => each.ariaLabel)"):
         assert any(character.isdigit() for character in label)
@@ -277,6 +279,149 @@ def test_figures_say_their_finding_to_those_who_do_not_see_them(opened):
 def test_ids_are_unique(opened):
     ids = opened.evaluate("[...document.querySelectorAll('[id]')].map((each) => each.id)")
     assert len(ids) == len(set(ids))
+
+
+HEADLINE = "#figure-mfu_versus_utilization"
+
+
+def marks(tab):
+    return tab.locator(f"{HEADLINE} [data-run]")
+
+
+def chosen_in_view(tab) -> int:
+    return tab.locator("#grid tbody tr.on").count()
+
+
+def test_a_mark_chooses_its_row_and_a_row_its_marks(opened):
+    mark = marks(opened).first
+    mark.dispatch_event("click")
+    sync_api.expect(opened.locator("#selected span")).to_have_text("1 selected")
+    assert chosen_in_view(opened) == 1
+    title = mark.locator("title").text_content()
+    assert all(cell in title for cell in opened.locator("#grid tbody tr.on td").all_text_contents()[:2])
+    opened.locator("#clear").click()
+    assert chosen_in_view(opened) == 0
+    opened.locator("#filter").fill("resnet18 inference batch_size=4 fp32")
+    opened.locator("#grid tbody tr[data-row] input").first.check()
+    assert opened.locator(f"{HEADLINE} [data-run].on").count() == 1
+    assert opened.locator(f"{HEADLINE} [data-run].on title").text_content().startswith("resnet18 inference 4 fp32")
+
+
+def test_the_keyboard_chooses_marks_and_rows(opened):
+    drawing = opened.locator(f"{HEADLINE} .drawing")
+    for key in ("ArrowRight", "ArrowRight", "Enter"):
+        drawing.press(key)
+    assert "mfu_percent" in opened.locator(f"{HEADLINE} .tools [role=status]").text_content()
+    assert opened.locator("#selected span").text_content() == "1 selected"
+    line = opened.locator("#grid tbody tr[data-row]:not(.on)").first
+    line.press(" ")
+    assert opened.locator("#selected span").text_content() == "2 selected"
+
+
+def drag(tab, share: float = 0.6) -> int:
+    """Draws a box from the figure's left edge over so much of it; returns how many marks it chose."""
+    box = tab.locator(f"{HEADLINE} svg").bounding_box()
+    tab.mouse.move(box["x"] + 5, box["y"] + 30)
+    tab.mouse.down()
+    tab.mouse.move(box["x"] + box["width"] - 5, box["y"] + share * box["height"], steps=4)
+    tab.mouse.up()
+    return tab.locator(f"{HEADLINE} [data-run].on").count()
+
+
+def test_a_box_chooses_marks_and_zooms_until_reset(opened):
+    every = marks(opened).count()
+    assert 0 < drag(opened) < every
+    places = "all => all.map((each) => each.getBoundingClientRect().y)"
+    before = marks(opened).evaluate_all(places)
+    opened.get_by_role("button", name="Zoom to the selection").first.click()
+    assert opened.locator(f"{HEADLINE} .zoomed text").count() >= 4
+    assert marks(opened).evaluate_all(places) != before
+    opened.get_by_role("button", name="Reset").first.click()
+    assert marks(opened).evaluate_all(places) == before
+    assert opened.locator(f"{HEADLINE} .zoomed").count() == 0
+
+
+def test_the_address_holds_filter_order_and_selection(opened):
+    opened.locator("#filter").fill("resnet18 mfu>10")
+    opened.get_by_role("button", name="mfu_percent").click()
+    for line in (0, 1):
+        opened.locator("#grid tbody tr[data-row] input").nth(line).check()
+    opened.locator("#only").check()
+    shown = cells(opened, "mfu_percent")
+    assert len(shown) == 2
+    address = opened.url
+    assert "filter=" in address
+    opened.goto("about:blank")
+    opened.goto(address)
+    opened.wait_for_selector("#grid tbody tr.on")
+    assert cells(opened, "mfu_percent") == shown
+    assert opened.locator("#filter").input_value() == "resnet18 mfu>10"
+    assert opened.locator("th[aria-sort=descending]").text_content() == "mfu_percent"
+
+
+def test_two_runs_side_by_side_and_linked(opened):
+    for words in ("resnet18 inference batch_size=4 fp32", "resnet18 inference batch_size=1 fp32"):
+        opened.locator("#filter").fill(words)
+        opened.locator("#grid tbody tr[data-row] input").first.check()
+    opened.locator("#beside").click()
+    lines = {}
+    for line in opened.locator("dialog#run tr").all():
+        name, *values = line.locator("th, td").all_text_contents()
+        lines[name] = values
+    assert lines["batch_size"] == ["4", "1", ""]
+    assert "model" not in lines
+    assert " … " in lines["time_s"][0]
+    one, two = (float(value) for value in lines["mfu_percent"][:2])
+    assert float(lines["mfu_percent"][2].split()[0]) == pytest.approx(two - one, rel=0.01)
+    assert "beside=1" in opened.url
+    address = opened.url
+    opened.goto("about:blank")
+    opened.goto(address)
+    sync_api.expect(opened.locator("dialog#run")).to_be_visible()
+
+
+def test_a_run_shows_where_its_step_goes_with_the_numbers_of_the_table(opened):
+    opened.locator("#filter").fill("gpt2 training batch_size=4 status=ok")
+    time = float(column_of(opened, "time_s").first.text_content())
+    opened.locator("#grid tbody tr[data-row]").first.click()
+    levels = opened.locator("dialog#run .icicle").evaluate_all("all => all.map((each) => each.ariaLabel)")
+    assert len(levels) >= 2
+    for level in levels:
+        parts = [float(found) for found in re.findall(r"([\d.e+-]+) ms", level)]
+        assert sum(parts) == pytest.approx(1e3 * time, rel=0.02)
+
+
+def test_a_phone_stacks_panels_and_wraps_the_legend(opened):
+    opened.locator("#batch_size summary").first.click()
+    drawing = opened.locator("#figure-time_by_batch_size .drawing")
+    panels = "all => all.map((each) => each.querySelector('path').getBoundingClientRect()).map(({x, y}) => [x, y])"
+    wide = drawing.locator(".panel").evaluate_all(panels)
+    assert len({round(y) for _, y in wide}) == 1
+    opened.set_viewport_size({"width": 390, "height": 900})
+    opened.wait_for_selector("#figure-time_by_batch_size svg.stack")
+    stacked = drawing.locator(".panel").evaluate_all(panels)
+    assert len({round(y) for _, y in stacked}) == len(stacked) > 1
+    assert drawing.evaluate("each => each.scrollWidth <= each.clientWidth")
+    named = "all => all.every((each) => each.querySelectorAll('.axis use').length)"
+    assert drawing.locator(".panel").evaluate_all(named)
+    opened.set_viewport_size({"width": 1280, "height": 900})
+    opened.wait_for_selector("#figure-time_by_batch_size svg:not(.stack)")
+    assert drawing.locator(".panel").evaluate_all(panels) == wide
+
+
+def test_a_link_into_a_closed_topic_opens_it(opened, report):
+    opened.goto(f"{report.as_uri()}#figure-roofline")
+    sync_api.expect(opened.locator("#figure-roofline .drawing")).to_be_visible()
+
+
+def test_the_first_screen_has_sentence_figure_because_and_advice(opened):
+    for what in ("h1", f"{HEADLINE} svg", "#headline .because >> nth=1"):
+        box = opened.locator(what).bounding_box()
+        assert box["y"] + box["height"] <= 900, what
+    assert opened.locator("details.topic[open]").count() == 0
+    doubts = opened.locator("#doubts summary").bounding_box()
+    assert doubts["y"] > opened.locator(f"{HEADLINE} svg").bounding_box()["y"]
+    assert doubts["height"] < 40
 
 
 def test_paper_shows_the_rows_without_controls(opened):

@@ -27,7 +27,7 @@ ROWS = pd.DataFrame(
 def test_bars_are_named_and_coloured_by_their_rows_in_the_order_given():
     axes = Figure().subplots()
     kinds.bars(axes, ROWS, "value", "what", hue="kind", colors=COLORS, order=["first", "second"])
-    found = {bar.get_url().removeprefix(hover.MARK): bar for bar in axes.patches}
+    found = {bar.get_url().removeprefix(hover.MARK).partition(":")[2]: bar for bar in axes.patches}
     assert [f"{name}: value {row.value:.1f}" in found for name, row in zip("abcd", ROWS.itertuples(), strict=True)]
     for name, row in zip("abcd", ROWS.itertuples(), strict=True):
         bar = found[f"{name}: value {row.value:.1f}"]

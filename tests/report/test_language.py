@@ -16,6 +16,7 @@ import mfulab.report
 from mfulab.core.groups import WorkloadConfig
 from mfulab.core.language import LANGUAGES, Texts, catalogue, verdicts
 from mfulab.core.rows import Status
+from mfulab.goodput import engines
 from mfulab.mfu import ladder
 from mfulab.report import figures
 from mfulab.report.drawing import fonts
@@ -31,15 +32,17 @@ SAYING = [
 ]
 TRACING = PACKAGE.parent / "tracing"
 SHOW = PACKAGE.parent / "interactive/show.py"
-TRACE_TEXT = PACKAGE.parent / "cli/trace_text.py"
+CLI, GOODPUT = PACKAGE.parent / "cli", PACKAGE.parent / "goodput"
 HEADROOM = PACKAGE.parent / "mfu/headroom.py"
 ASKING = ("text", "words")
 CONSTANTS = (
     *("key", "PARTS", "RUNGS", "WORDS", "COUNTERS", "TIMES", "ORDERS"),
     *("NEAREST", "DIRECTED", "MODES", "COMPENSATED", "PRODUCTS", "OTHERS", "KERNELS", "OVERVIEW", "RANKS"),
+    *("GAPS", "CAUSES", "COMPARED"),
     *("BARS", "MARKS", "KINDS", "OPERATIONS", "THREE_WAYS", "IN_TORCH", "ELSEWHERE"),
 )
 REASONS = {"no_clock", "no_bytes", "no_device_name", "no_cpu_name", "one_of_several"}
+JOB = {"torn", "clock", "ranks"}
 NOTES = {"update", "uncounted", "uncounted_because", "untimed", "no_peak", "over_peak"}
 
 
@@ -59,9 +62,12 @@ def asked_in(path: Path, asking: tuple[str, ...] = ASKING, constants: tuple[str,
     for node in ast.walk(ast.parse(path.read_text())):
         keys: ast.AST | None = None
         if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) in asking:
-            keys = None if isinstance(node.args[0], ast.JoinedStr) else node.args[0]
+            keys = None if not node.args or isinstance(node.args[0], ast.JoinedStr) else node.args[0]
         elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in constants:
             keys = node.value
+        elif isinstance(node, ast.Dict):  # arguments made elsewhere: {"key": "power", …}
+            named = {ast.unparse(name or value): value for name, value in zip(node.keys, node.values, strict=True)}
+            keys = named.get("'key'")
         found |= set(strings(keys)) if keys else set()
     return found
 
@@ -83,10 +89,13 @@ def used() -> frozenset[str]:
         *NOTES,
         *verdict.CAUSES,
         *(rung.column for rung in ladder.RUNGS),
+        *engines.COLUMNS,
+        *asked_in(GOODPUT / "engines.py", (), ("rules",)),
     }
     said = (asked_in(path, ("Said",), ()) for path in (*SAYING, *TRACING.glob("*.py")))
-    modules = (asked_in(path) for path in (*PACKAGE.rglob("*.py"), SHOW, TRACE_TEXT, HEADROOM))
-    return frozenset(asked.union(*modules, *said, REASONS))
+    ladders = (asked_in(path) for path in (*GOODPUT.glob("*.py"), *CLI.glob("*.py")))
+    modules = (asked_in(path) for path in (*PACKAGE.rglob("*.py"), SHOW, HEADROOM, TRACING / "device_time.py"))
+    return frozenset(asked.union(*modules, *ladders, *said, REASONS, JOB))
 
 
 def test_all_languages_have_the_same_texts():
@@ -111,7 +120,7 @@ def test_every_text_that_is_asked_for_exists(language):
 
 def test_no_text_is_unused():
     built = {f"topic_{topic}" for topic in figures.TOPICS} | {"finding", "title", "diagonal", "reading"}
-    prefixes = ("series_", "topic_", "value ")
+    prefixes = ("series_", "topic_", "value ", "progress_")
     for section, key in keys("en"):
         if not key.startswith(prefixes):
             assert key in used() | built, (section, key)

@@ -90,7 +90,8 @@ def test_every_figure_has_its_sentence_and_command(content):
 
 
 def test_runs_without_a_speed_and_those_left_out_are_named(content):
-    assert content.count("out of memory. CUDA out of memory: tried to allocate 2 GiB") == 1
+    told = content.count("out of memory. CUDA out of memory: tried to allocate 2 GiB")
+    assert told == 2  # in the closed topic's line, and in its list
     assert "2 runs, such as model=gpt2,workload=training,batch_size=16" in content
     assert "a day of pure Python" in content
 
@@ -134,6 +135,19 @@ def test_a_comparison_becomes_a_section(measured, content, tmp_path):
     assert ">slower<" not in section
     assert "×2.0" in section
     assert "+90 % … ×2.1" in section
+
+
+def test_a_sweep_that_is_not_at_its_end_says_how_far_it_is_and_what_is_missing(tmp_path):
+    states = {"model=a,batch_size=1": "measured", "model=b,batch_size=2": "not_measured", "model=c": "to_come"}
+    lines = [f'profile_step,"{run}",{state}' for run, state in states.items()]
+    (tmp_path / "progress.csv").write_text("\n".join(["step,run,state", *lines, ""]))
+    content = document.build(tmp_path)
+    assert '<progress max="3" value="1"' in content
+    assert "1 run measured, 1 not measured for lack of time (budget_min), 1 still to come." in content
+    missing = content.partition('id="missing"')[2].partition("</details>")[0]
+    assert re.findall("<li>(.*?)</li>", missing) == ["profile_step b 2", "profile_step c"]
+    (tmp_path / "progress.csv").write_text("\n".join(["step,run,state", lines[0], ""]))
+    assert 'id="progress"' not in document.build(tmp_path)
 
 
 def test_without_any_table_there_is_a_page_that_says_so(tmp_path):

@@ -24,7 +24,7 @@ CAN_BE_DOUBTED = {"profile", "matmul"}  # their rows hold intervals and flags
 def titles(artist: Artist) -> list[str]:
     """The titles that an artist was given, a mark each."""
     urls = artist.get_urls() if isinstance(artist, Collection) else [artist.get_url()]
-    return [url.removeprefix(hover.MARK) for url in urls or () if (url or "").startswith(hover.MARK)]
+    return [url.removeprefix(hover.MARK).partition(":")[2] for url in urls or () if (url or "").startswith(hover.MARK)]
 
 
 def hollow(artist: Artist) -> bool:

@@ -8,7 +8,7 @@ import pytest
 
 from mfulab.core.language import Texts
 from mfulab.mfu.headroom import PARTS
-from mfulab.report import answers, figures, trust
+from mfulab.report import answers, figures, summary, trust
 from mfulab.report.page import document, why
 from mfulab.tables import remedies
 from mfulab.tables.verdict import CAUSES
@@ -63,6 +63,10 @@ def test_sound_rows_raise_no_doubt():
         ({"verdict_flags": '{"beside": {"share": 30.0}}'}, "beside"),
         ({"verdict_flags": '{"held_back": {"share": 30.0}}'}, "held_back"),
         ({"mfu_percent": 120.0}, "above_peak"),
+        ({"phases_percent": 403.0}, "phases"),
+        ({"forward_ms": 2.6, "backward_ms": 9.2, "optimiser_ms": 154.9}, "part"),
+        ({"utilization_percent": 60.0, "sm_active_percent": 80.0, "tensor_active_percent": 10.0}, "rungs"),
+        ({"hfu_percent": 4.0, "useful_mfu_percent": 9.0}, "rungs"),
     ],
 )
 def test_each_reason_is_found_and_told(more, key):
@@ -85,7 +89,7 @@ def test_precision_and_what_the_machine_cost_are_told():
     rows = profile(0.1, 0.2, 0.3).assign(precision_percent=[4.0, 21.0, 8.0], machine_cost_percent=[2.0, 23.0, None])
     for language in ("en", "ko"):
         told = trust.precision(tables(rows), language)
-        assert re.findall(r"[\d.]+ ?%", told.replace(" %", "%")) == ["8.0%", "21%", "12%", "23%"]
+        assert re.findall(r"[\d.]+ ?%", told.replace(" %", "%")) == ["8.0%", "95%", "21%", "12%", "23%"]
         assert told.count("net 2") == 2
 
 
@@ -272,3 +276,14 @@ def test_the_table_of_remedies_is_that_of_the_code():
     assert dict(rows) == {cause: remedy.config for cause, remedy in remedies.REMEDIES.items()}
     for remedy in remedies.REMEDIES.values():
         assert remedy.figure in figures.modules()
+
+
+@pytest.mark.parametrize("width", [20, 34, 41, 80])
+def test_a_number_stays_with_its_unit_in_the_terminal(width):
+    says = (
+        "3 runs beside other load, which took 15 % of the CPU time or more in 250 ms, such as gpt2 training 1 512 fp32."
+    )
+    lines = summary.wrapped(says, width).splitlines()
+    assert " ".join(lines) == says
+    assert all(len(line) <= width for line in lines)
+    assert not any(line[-1].isdigit() for line in lines[:-1])

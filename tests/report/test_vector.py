@@ -1,5 +1,7 @@
 """A figure that lies there as a file comes into the page only if it draws and does nothing else."""
 
+import re
+
 import pandas as pd
 import pytest
 import seaborn as sns
@@ -72,6 +74,20 @@ def test_words_in_a_heat_map_stay_as_they_are_in_a_dark_page():
         axes = figure.subplots()
         sns.heatmap(pd.DataFrame({"a": [0.0, 1.0]}), ax=axes, cmap="crest", annot=True)
         style.keep_words(axes)
-        drawn = vector.inline(hover.svg(figure), "x")
+        drawn = vector.inline(hover.svg(figure), "x", {})
     assert {words.get_color() for words in axes.texts} == {style.ON_PALE, style.ON_DEEP}
     assert style.ON_DEEP in drawn
+
+
+def test_a_letter_stands_once_in_a_page_and_a_circle_is_one():
+    glyphs: dict[str, str] = {}
+    for name, words in (("one", "aba"), ("two", "ab")):
+        with style.theme():
+            figure = style.blank(words, "")
+            axes = figure.subplots()
+            axes.scatter([1, 2], [1, 2], s=[20, 40])
+            svg = vector.inline(hover.svg(figure), name, glyphs)
+        assert svg.count("<circle") == 2
+        assert set(re.findall(r'href="#(L\d+)"', svg)) <= set(glyphs)
+    assert len(set(glyphs.values())) == len(glyphs)
+    assert not re.search(r'id="[^"]*DejaVu', svg)

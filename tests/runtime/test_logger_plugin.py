@@ -186,3 +186,9 @@ def test_logs_and_rows_that_are_not_there_are_no_error(tmp_path: Path) -> None:
     assert shown[1] == "    | … 5 lines before"
     assert len(shown) == TAIL + 2
     assert tail(str(tmp_path / "log"), False) == [f"    log: {tmp_path / 'log'}"]
+
+
+def test_a_key_with_a_dot_becomes_an_override(toy):
+    (toy / "Snakefile").write_text("print(config)")
+    done = snakemake(toy, "--config", "timing.windows=9", "model=resnet18", "model.arguments.name=a b")
+    assert "{'model': 'resnet18', 'overrides': \"timing.windows=9 'model.arguments.name=a b'\"}" in done.stdout

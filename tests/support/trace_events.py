@@ -61,8 +61,8 @@ TRACE = {
         event("gpu_user_annotation", annotation(2), 10, 80),
         event("cpu_op", "aten::mm", 0, 5),
         event("kernel", "gemm", 10, 30),
-        event("kernel", "relu", 35, 15),  # overlaps gemm by 5 on another stream
-        event("gpu_memcpy", "Memcpy HtoD", 45, 15),  # 5 hidden by relu, 10 bare
+        event("kernel", "relu", 35, 15, 8),  # overlaps gemm by 5 on another stream
+        event("gpu_memcpy", "Memcpy HtoD", 45, 15, 9),  # 5 hidden by relu, 10 bare
         event("kernel", "ncclDevKernel_AllReduce", 70, 20),
     ]
 }

@@ -39,6 +39,18 @@ TRUE = {
     "peak of an A100": 312,
     "memory of each of N devices in data parallelism": 56e9,
     "prune.l1_unstructured": 0,
+    "linear 4→3, operation by operation": 9,
+    "the same step, each operation by the peak of its format": 100
+    * (1_387_266_048 / 156e12 + 770_703_360 / 19.5e12)
+    / 0.0231,
+    "sides that a tile of 128 takes without padding": 0,
+    "results of a call of cuda-python": 2,
+    "its four projections, beside which it stands": 8 * 1024 * 768**2,
+    "training a model that is in .eval()": 0,
+    "the profiler's times in seconds": 1e6,
+    "machine epsilon of binary128": 2.0**-112,
+    "decimal32, decimal64, decimal128: 0.1 + 0.2 − 0.3": 0,
+    "unit in the last place of 1 and of 2²⁴ in fp32": 2,
 }
 # Which part of the material prints the number; the rest is said in it somewhere, or is ours.
 SOURCES = {
@@ -73,7 +85,16 @@ WRONG = {
     "GPU utilization",
     "FLOPs",
     "energy efficiency of a language model",
-    "the profiler's times in seconds",
+    "linear 4→3, operation by operation",
+    "the same step, each operation by the peak of its format",
+    "sides that a tile of 128 takes without padding",
+    "elements of a 1024×1024 result written by an index of threadIdx alone, blocks of 16×16",
+    "memory sectors that a warp of the naive kernel reads, its threads in different rows of 1,024 float32",
+    "results of a call of cuda-python",
+    "gradient of distillation at T = 4, with KL alone",
+    "training a model that is in .eval()",
+    "torch.cuda.amp.autocast and GradScaler, torch.quantization.quantize_dynamic, torch.jit.script",
+    "the model with more FLOPs",
 }
 
 
@@ -101,7 +122,9 @@ def test_a_number_of_ours_is_not_said_to_be_printed(table):
 def test_rounded_answers(table):
     answers = {case: row.answer for case, row in table.items()}
     assert answers["SimpleCNN on an A100, a step of 32 images in 0.0231 s"] == "0.48 %"
+    assert answers["the same step, each operation by the peak of its format"] == "0.21 %"
     assert answers["Linear(1024, 1024), batch 16"] == "0.21 %"
+    assert table["gradient of distillation at T = 4, with KL alone"].value == pytest.approx(1 / 16, rel=1e-3)
     assert answers["GPT-2 small at 10 TFLOP/s"] == "35,111 tokens/s"
     assert answers["digit CNN at 1 GFLOP/s"] == "1.06 ms"
     assert answers["ResNet-18, one image, forward"].startswith("3.628 ")

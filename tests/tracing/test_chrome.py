@@ -64,7 +64,6 @@ BAD = {
         "a JAX or TensorFlow profile",
     ),
     "nsight": (json.dumps([{"Type": 80, "CudaEvent": {}}]).encode(), "an Nsight Systems export"),
-    "sqlite": (b"SQLite format 3\x00....", "this is a database"),
     "foreign": (json.dumps(trace(event("blink", "a", 1, 2))).encode(), "another program"),
     "unended": (
         json.dumps(trace({"ph": "X", "cat": "kernel", "name": "k", "ts": 5, "pid": 0, "tid": 0})).encode(),

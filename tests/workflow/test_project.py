@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tomllib
 from graphlib import TopologicalSorter
-from pathlib import Path
 
 import click
 import pytest
@@ -137,7 +136,7 @@ def test_the_table_of_groups_is_that_of_the_folders_and_of_what_steps_read():
 
 
 def test_what_is_generated_is_up_to_date(monkeypatch, capsys):
-    """config.yaml's defaults, KEYS.md, the schema and the README's experiments; `mfulab schema --fix` writes them."""
+    """config.yaml's defaults, KEYS.md, the schema and the tables of experiments; `mfulab schema --fix` writes them."""
     monkeypatch.chdir(ROOT)
     assert schema.check(fix=False) == 0, capsys.readouterr().out
     assert "|  |" not in schema.table_of_keys(), "each key says what it means"
@@ -145,7 +144,7 @@ def test_what_is_generated_is_up_to_date(monkeypatch, capsys):
 
 def test_what_is_out_of_date_is_shown_and_written(tmp_path, monkeypatch, capsys):
     shutil.copytree(ROOT / "config", tmp_path / "config")
-    readme = Path(shutil.copy(ROOT / "README.md", tmp_path))
+    readme = tmp_path / "config/README.md"
     monkeypatch.chdir(tmp_path)
     (tmp_path / "config/experiment/mine.yaml").write_text("# @package _global_\n# Shows mine.\nsteps: []\n")
     config = tmp_path / "config/config.yaml"
@@ -162,7 +161,7 @@ def test_what_is_out_of_date_is_shown_and_written(tmp_path, monkeypatch, capsys)
         assert line in shown
     assert "Shows mine." not in readme.read_text()
     assert (schema.check(fix=True), schema.check(fix=False)) == (0, 0)
-    for path in ("README.md", "config/config.yaml", "config/schema.json"):
+    for path in ("config/README.md", "config/config.yaml", "config/schema.json"):
         ours = (ROOT / path).read_text()
         assert (tmp_path / path).read_text().replace("| `mine` | Shows mine. |\n", "") == ours
 

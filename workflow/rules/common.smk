@@ -26,7 +26,7 @@ onstart:
 
 onsuccess:
     lifetime.stop()
-    shell("warm scripts/summary.py")
+    shell("trap '' INT TERM; warm scripts/summary.py")
 
 
 onerror:

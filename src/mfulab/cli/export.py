@@ -12,11 +12,11 @@ from prometheus_client.registry import Collector
 from mfulab.core.errors import ConfigurationError
 
 Sample = Mapping[str, Any]
-"""Numbers by column name, `name` and `uuid` of the device, and `processes`, each a mapping of its own."""
+"""Numbers by column name, `name` and `uuid` of the device; `processes` and `engines`, each a mapping of its own."""
 
 
 class Latest(Collector):
-    """Every number of `sample` as a gauge `mfulab_<column>`, a process's as `mfulab_process_<column>`."""
+    """Every number of `sample` as a gauge `mfulab_<column>`, of a process or engine `mfulab_process_<column>`."""
 
     sample: Sample = {}  # noqa: RUF012 (replaced as a whole)
 
@@ -24,6 +24,8 @@ class Latest(Collector):
         labelled: list[tuple[str, tuple[str, ...], Sample]] = [("mfulab_", ("name", "uuid"), self.sample)]
         processes = self.sample.get("processes", ())
         labelled += [("mfulab_process_", ("pid", "name", "precision"), each) for each in processes]
+        engines = self.sample.get("engines", ())
+        labelled += [("mfulab_engine_", ("page", "engine", "model", "precision"), each) for each in engines]
         gauges: dict[str, GaugeMetricFamily] = {}
         for prefix, names, sample in labelled:
             labels = {name: str(sample[name]) for name in names if sample.get(name) is not None}

@@ -23,7 +23,7 @@ def show(
 ) -> None:
     """Prints the tree and the totals, or every layer as JSON. Raises ConfigurationError for what cannot be counted."""
     sys.path.insert(0, str(Path.cwd()))  # a user's own model stands in this folder
-    config = _config(model, dict(_change(word) for word in words), sequence_length)
+    config = config_of(model, dict(_change(word) for word in words), sequence_length)
     rows, lines = (_computed if missing(config) else _counted)(config, batch_size, sequence_length)
     if as_json:
         print(json.dumps({"layers": rows, "notes": [line for line in lines if line]}, ensure_ascii=False))
@@ -85,7 +85,8 @@ def _change(word: str) -> tuple[str, Any]:
     return key, read_yaml(text)
 
 
-def _config(model: str, changes: dict[str, Any], sequence_length: int | None) -> ModelConfig:
+def config_of(model: str, changes: dict[str, Any], sequence_length: int | None) -> ModelConfig:
+    """The model that a name, a YAML file, a config.json or a dotted path means. Raises ConfigurationError for none."""
     path = Path(model)
     path = path / "config.json" if path.is_dir() else path
     if path.suffix == ".json":

@@ -79,6 +79,7 @@ TYPES: Mapping[str, Any] = {
     "path": click.Path(path_type=Path),
     "number": float,
     "share": Share(),
+    "seconds": click.FloatRange(0, min_open=True),
     "whole": int,
     "count": click.IntRange(min=1),
     "depth": click.IntRange(min=0),

@@ -1,9 +1,10 @@
-"""`mfulab schema`: JSON Schema of configs and rows, and what config/ and the README say of keys and experiments."""
+"""`mfulab schema`: JSON Schema of configs and rows, and what config/ says of keys and experiments."""
 
 import difflib
 import json
 import re
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 
 import click
@@ -14,9 +15,10 @@ from mfulab.measurements.registry import MEASUREMENTS
 from mfulab.planning.keys import SET_BY_PLANNING, Asked, Experiment, defaults, group_model
 from mfulab.tables.columns import dictionary
 
-CONFIG, README = Path("config"), Path("README.md")
+CONFIG = Path("config")
+README = CONFIG / "README.md"
 KEYS = "# Every key with its default, written by `mfulab schema --fix`:\n"  # in config.yaml, up to Hydra's own
-TABLE = "| experiment | what it shows |\n|---|---|\n"  # in the README, up to the next empty line
+EXPERIMENTS = "## Experiments, by question\n"  # in config/README.md, up to the next heading: tables of experiments
 
 
 def show(step: str | None, row: bool) -> int:
@@ -45,7 +47,7 @@ def run(step: str | None, row: bool, only_check: bool, fix: bool) -> int:
 def check(fix: bool) -> int:
     """Prints how the generated files differ from the models and experiments, and returns 1; writes them with `fix`."""
     if not (CONFIG / "config.yaml").exists() or not README.exists():
-        raise click.UsageError("No config/config.yaml and README.md here: work in the project's folder.")
+        raise click.UsageError("No config/config.yaml and config/README.md here: work in the project's folder.")
     found = 0
     for path, text in generated().items():
         old = path.read_text(encoding="utf-8") if path.exists() else ""
@@ -68,7 +70,7 @@ def generated() -> dict[Path, str]:
         CONFIG / "config.yaml": _put(config, KEYS, "\nhydra:\n", "".join(_yaml(Experiment, defaults()))),
         CONFIG / "KEYS.md": table_of_keys() + "\n",
         CONFIG / "schema.json": json.dumps(_of_experiments(), indent=1) + "\n",
-        README: _put(readme, TABLE, "\n\n", "\n".join(_experiments(readme))),
+        README: _put(readme, EXPERIMENTS, "\n## ", "".join(f"{line}\n" for line in _experiments(readme))),
     }
 
 
@@ -150,14 +152,18 @@ def _of_experiments() -> dict[str, object]:
 
 
 def _experiments(readme: str) -> Iterator[str]:
-    """A row an experiment, in the order that the README has: its name, and what its file says first."""
+    """The section's lines, with a row an experiment: its name, and what its file says first; new ones come last."""
     files = {path.stem: path for path in sorted((CONFIG / "experiment").glob("*.yaml"))}
-    rows = readme.partition(TABLE)[2].partition("\n\n")[0].splitlines()
-    listed = [name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1]) if name in files]
-    for name in dict.fromkeys([*listed, *files]):
-        words = []
-        for line in files[name].read_text(encoding="utf-8").splitlines()[1:]:
-            if not re.match(r"# \S", line):
-                break
-            words.append(line[2:])
-        yield f"| `{name}` | {' '.join(words)} |"
+    for line in readme.partition(EXPERIMENTS)[2].partition("\n## ")[0].splitlines():
+        if row := re.match(r"\| `(\w+)` \|", line):
+            if row[1] in files:
+                yield _row(files.pop(row[1]))
+        else:
+            yield line
+    yield from map(_row, files.values())
+
+
+def _row(experiment: Path) -> str:
+    lines = experiment.read_text(encoding="utf-8").splitlines()[1:]
+    words = " ".join(line[2:] for line in takewhile(re.compile(r"# \S").match, lines))
+    return f"| `{experiment.stem}` | {words.replace('](docs/', '](../docs/')} |"

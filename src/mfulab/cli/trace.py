@@ -16,7 +16,15 @@ from mfulab.tracing.reader import Read, failed, files, read_file
 
 # Columns that hold JSON in a table and are plain objects here.
 _NESTED = (
-    *("flops_by_format", "executed_by_format", "padding_by_format", "uncounted_operators", "spent", "top_kernels"),
+    *(
+        "flops_by_format",
+        "executed_by_format",
+        "padding_by_format",
+        "uncounted_operators",
+        "spent",
+        "idle_causes",
+        "top_kernels",
+    ),
     *("top_other_operators", "given_peaks", "reasons", "peak_weights", "products", "notes", "window_source"),
     *("mfu_reason", "verdict_numbers"),
 )
@@ -31,20 +39,28 @@ def run(
     html: Path | None,
     peaks: Sequence[str],
     steps: int | None,
+    capture: Path | None,
+    compare: bool,
+    gate: str | None,
     model: str | None,
     batch_size: int | None,
     sequence_length: int | None,
     precision: str | None,
     language: str,
 ) -> int:
-    """Reads, joins and shows; the status is 1 where a file could not be read."""
+    """Reads, joins and shows; the status is 1 where a file could not be read, or a gate was not passed."""
     stated = dict(map(_peak, peaks))
+    if compare or gate:
+        from mfulab.cli.trace_compare import compare as compared
+
+        paths = [path for word in given for path in files([word])]
+        return compared(paths, gate, as_json, language, steps=steps, capture=capture)
     paths = files(given)
     counted = _counted(model, batch_size, sequence_length, precision)
     found: list[Read] = []
     for path in paths:
         try:
-            found += read_file(path, steps=steps, peaks=stated)
+            found += read_file(path, steps=steps, peaks=stated, capture=capture)
         except TraceError as error:
             print(f"mfulab trace: {error}", file=sys.stderr)
             found.append(failed(path, error))

@@ -20,10 +20,11 @@ from mfulab.tracing.reader import Read
 PRODUCTS = ("operator", "shapes", "calls", "share", "speed_column", "padding")
 OTHERS = ("operator", "share")
 KERNELS = ("kernel", "calls", "share")
+GAPS = ("ended_by", "cause", "ms")
 OVERVIEW = ("file", "device", "step_time", "kernel_busy_percent", "mfu_percent", "verdict")
 RANKS = ("rank", "step_time", "kernel_busy_percent", "exposed", "transfer", "waiting")
 # The titles of these tables, and of the best that matmuls are compared with, as the catalogues name them.
-WORDS = ("products", "others", "kernels", "ranks", "best_trace", "best_matmul_runs", "best_both")
+WORDS = ("products", "others", "kernels", "gaps", "ranks", "best_trace", "best_matmul_runs", "best_both")
 LONGEST = 5
 NAME = 64  # characters of a kernel's name
 
@@ -120,6 +121,13 @@ def _budget(text: Texts, row: dict[str, Any]) -> Table:
         if value:
             style = "green" if part == "useful" else ""
             table.add_row(text(part), f"{value:,.3f}", f"{100 * value / step:.2f}", style=style)
+            if part == "idle":
+                for cause, time in json.loads(row["idle_causes"] or "{}").items():
+                    if time:
+                        share = 100 * time / 1e6 / row["steps"] / step
+                        table.add_row(
+                            f"  {text(cause)}", f"{time / 1e6 / row['steps']:,.3f}", f"({share:.2f})", style="dim"
+                        )
     table.add_row(text("step"), f"{step:,.3f}", "100", style="bold")
     return table
 
@@ -140,9 +148,9 @@ def _longest(console: Console, text: Texts, analysis: Analysis, row: dict[str, A
     wall = analysis.window.length
     products = [
         (
-            _short(product.name.removeprefix("aten::").lstrip("_"), 24)
+            short(product.name.removeprefix("aten::").removeprefix("xla::matmul ").lstrip("_"), 24)
             + (f" ({text('recomputation')})" if product.recomputed else ""),
-            _short(f"{_shapes(product)} {product.format or ''}".strip() or product.kernel, 40),
+            short(f"{_shapes(product)} {product.format or ''}".strip() or product.kernel, 40),
             f"{product.calls}",
             percent(100 * product.time_ns / wall),
             _rate(product),
@@ -150,34 +158,36 @@ def _longest(console: Console, text: Texts, analysis: Analysis, row: dict[str, A
         )
         for product in analysis.products[:LONGEST]
     ]
-    _table(console, text, "products", PRODUCTS, products)
+    table(console, text, "products", PRODUCTS, products)
     others = sorted(analysis.others.items(), key=lambda item: -item[1])[:LONGEST]
-    lines = [(_short(name, NAME), percent(100 * time / wall)) for name, time in others]
-    _table(console, text, "others", OTHERS, lines)
+    lines = [(short(name, NAME), percent(100 * time / wall)) for name, time in others]
+    table(console, text, "others", OTHERS, lines)
     kernels = [
-        (_short(str(one["kernel"]), NAME), f"{one['calls']}", percent(1e11 * float(str(one["time_s"])) / wall))
+        (short(str(one["kernel"]), NAME), f"{one['calls']}", percent(1e11 * float(str(one["time_s"])) / wall))
         for one in analysis.kernels[:LONGEST]
     ]
-    _table(console, text, "kernels", KERNELS, kernels)
+    table(console, text, "kernels", KERNELS, kernels)
+    held = [(short(name, NAME), text(cause), f"{time / 1e6:,.3f}") for cause, time, name in analysis.gaps if time]
+    table(console, text, "gaps", GAPS, held)
     for name, (time, reason) in sorted(analysis.uncounted.items(), key=lambda item: -item[1][0])[:LONGEST]:
         share = percent(100 * time / wall)
         why = verdicts.sentence(reason.key, reason.numbers, language)
-        console.print(Text(text("uncounted_line", name=_short(name, 44), share=share, reason=why), style="dim"))
+        console.print(Text(text("uncounted_line", name=short(name, 44), share=share, reason=why), style="dim"))
     if row["notes"]:
         console.print(Text(verdicts.flags(row["notes"], language), style="dim"))
 
 
-def _table(console: Console, text: Texts, title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def table(console: Console, text: Texts, title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Prints a table in which only texts give way to a narrow terminal: numbers are shown whole."""
     if not rows:
         return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=text(title), title_justify="left", title_style="bold")
-    words = sum(name in ("operator", "shapes", "kernel") for name in names)
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=text(title), title_justify="left", title_style="bold")
+    words = sum(name in ("operator", "shapes", "kernel", "ended_by", "cause", "kind") for name in names)
     for place, name in enumerate(names):
-        table.add_column(_label(text, name), justify="left" if place < words else "right", no_wrap=place >= words)
+        drawn.add_column(_label(text, name), justify="left" if place < words else "right", no_wrap=place >= words)
     for row in rows:
-        table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in row))
-    console.print(table)
+        drawn.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in row))
+    console.print(drawn)
 
 
 def _label(text: Texts, name: str) -> str:
@@ -196,7 +206,8 @@ def _rate(product: Product) -> str:
     return quantity(1e9 * product.flops / product.time_ns, "FLOP/s") if product.flops and product.time_ns else ""
 
 
-def _short(name: str, most: int) -> str:
+def short(name: str, most: int) -> str:
+    """A name without what all have, cut to `most` characters."""
     name = name.removeprefix("void ").replace("at::native::", "").replace("(anonymous namespace)::", "")
     return name if len(name) <= most else name[: most - 1] + "…"
 
@@ -219,7 +230,9 @@ def _overview(text: Texts, rows: Sequence[dict[str, Any]], language: str) -> Tab
 
 def _job(console: Console, text: Texts, job: dict[str, Any], ranks: Sequence[dict[str, Any]]) -> None:
     mfu = "—" if job["job_mfu_percent"] is None else f"{percent(job['job_mfu_percent'])} %"
-    console.print(Text(text("job", ranks=job["job_ranks"], world=job["world_size"], mfu=mfu), style="bold"))
+    console.print(
+        Text(text("job", ranks=job["job_ranks"], world=job["world_size"] or job["job_ranks"], mfu=mfu), style="bold")
+    )
     cells = ("kernel_busy_percent", "communication_percent", "transfer_percent", "waiting_percent")
     lines = [
         (
@@ -229,6 +242,6 @@ def _job(console: Console, text: Texts, job: dict[str, Any], ranks: Sequence[dic
         )
         for row in sorted(ranks, key=lambda row: row["rank"])
     ]
-    _table(console, text, "ranks", RANKS, lines)
+    table(console, text, "ranks", RANKS, lines)
     if any(row["transfer_percent"] is None for row in ranks):
         console.print(Text(text("unmatched"), style="dim"))

@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import psutil
@@ -26,12 +26,13 @@ from mfulab.mfu.ladder import Facts
 from mfulab.mfu.utilization import utilization
 from mfulab.tables.verdict import expected_mfu
 
-Frame = tuple[Readings, str]
+Frame = tuple[Mapping[str, Any], Any]
+"""A sample, for JSON and Prometheus, and what is drawn of it."""
 
 
 def frames(
     device: str, uuid: str, pid: int | None, wait: Callable[[], None], now: Callable[[], float] = time.perf_counter
-) -> Iterator[Frame]:
+) -> Iterator[tuple[Readings, str]]:
     """The readings over each `wait`, and a line of further facts, for ever."""
     if device == "cuda":
         probe, gpm = cuda_probe(uuid, None), GpmSampler(nvml.handle_by_uuid(uuid), now)
@@ -120,7 +121,9 @@ def run(
     count: int | None = None,
     as_json: bool = False,
     prometheus: int | None = None,
+    engines: Sequence[str] = (),
     console: Console | None = None,
+    **of_engines: Any,
 ) -> int:
     """Runs until interrupted, or for `count` refreshes; returns the exit status.
 
@@ -131,43 +134,66 @@ def run(
         count: refreshes, or for ever.
         as_json: print a line of JSON each time instead of the ladder.
         prometheus: port of a page for Prometheus on this machine's loopback.
+        engines: addresses of pages for Prometheus to watch instead: of vLLM, SGLang, or another `mfulab watch`.
         console: where the ladder is drawn.
+        of_engines: further arguments of `mfulab.cli.engines.frames`.
     """
-    console = console or Console()
+    if engines:
+        from mfulab.cli import engines as serving
+
+        return follow(serving.frames(engines, interval_s, **of_engines), 0, count, as_json, prometheus, console)
+    kind = _checked(device, pid)
+    local = identity.cuda_devices()[0] if kind == "cuda" else None
+    name, uuid = (local.name, local.uuid) if local else (cpu.cpu().name, "")
+
+    def of_device() -> Iterator[Frame]:
+        for readings, facts in frames(kind, uuid, pid, lambda: time.sleep(interval_s)):
+            shown = [rate for rate in rates() if pid in (None, rate.pid)]
+            sample = sample_of(name, uuid, readings, shown, time.time())
+            yield sample, picture(sample, readings, facts)
+
+    try:
+        return follow(of_device(), 0, count, as_json, prometheus, console)
+    except psutil.NoSuchProcess:
+        print(f"process {pid} has ended", file=sys.stderr)
+        return 0
+
+
+def follow(
+    source: Iterator[Frame],
+    interval_s: float,
+    count: int | None,
+    as_json: bool,
+    prometheus: int | None,
+    console: Console | None = None,
+) -> int:
+    """Shows what `source` gives, every `interval_s` seconds, until interrupted or for `count` times; returns 0."""
     with ExitStack() as stack:
-        kind = _checked(device, pid, interval_s)
         page = None
         if prometheus is not None:
             from mfulab.cli.export import prometheus_page
 
             page = stack.enter_context(prometheus_page(prometheus))
-        gpu = identity.cuda_devices()[0] if kind == "cuda" else None
-        name, uuid = (gpu.name, gpu.uuid) if gpu else (cpu.cpu().name, "")
-        source = frames(kind, uuid, pid, lambda: time.sleep(interval_s))
-        live = None if as_json else stack.enter_context(Live(console=console, auto_refresh=False))
-        try:
-            for number, (readings, facts) in enumerate(source, start=1):
-                shown = [rate for rate in rates() if pid in (None, rate.pid)]
-                sample = sample_of(name, uuid, readings, shown, time.time())
+        console, live = console or Console(), None
+        with suppress(KeyboardInterrupt):
+            for number, (sample, shown) in enumerate(source, start=1):
                 if page:
                     page.sample = sample
-                if live:
-                    live.update(picture(sample, readings, facts), refresh=True)
-                else:
+                if as_json:
                     print(json.dumps(sample, ensure_ascii=False), flush=True)
+                elif count == 1:
+                    console.print(shown)
+                else:
+                    live = live or stack.enter_context(Live(console=console, auto_refresh=False))
+                    live.update(shown, refresh=True)
                 if number == count:
                     break
-        except KeyboardInterrupt:
-            pass
-        except psutil.NoSuchProcess:
-            print(f"process {pid} has ended", file=sys.stderr)
+                time.sleep(interval_s)
     return 0
 
 
-def _checked(device: Any, pid: int | None, interval_s: float) -> str:
+def _checked(device: Any, pid: int | None) -> str:
     """Gives `cpu` or `cuda`. Raises ConfigurationError for what cannot be watched."""
-    if interval_s <= 0:
-        raise ConfigurationError(f"--interval {interval_s:g}: give seconds above 0")
     if pid is not None and not psutil.pid_exists(pid):
         raise ConfigurationError(f"--pid {pid}: there is no such process")
     try:

@@ -8,9 +8,11 @@ EXTRAS = {
     "numpy": "trace",
     "torch": "torch",
     "threadpoolctl": "torch",
+    "google.protobuf": "jax-traces",
     "prometheus_client": "prometheus",
     "transformers": "pipeline",
     "pandas": "pipeline",
+    "seaborn": "pipeline",
 }
 
 

@@ -31,13 +31,20 @@ TYPES = {
     "unsigned char": "int8",
     "c10::Float4_e2m1fn_x2": "fp4",
 }
+# The same types as XLA names them.
+XLA_TYPES = {
+    "f64": "double", "f32": "float", "f16": "c10::Half", "bf16": "c10::BFloat16", "f8e4m3fn": "c10::Float8_e4m3fn",
+    "f8e5m2": "c10::Float8_e5m2", "f8e4m3fnuz": "c10::Float8_e4m3fnuz", "f8e5m2fnuz": "c10::Float8_e5m2fnuz",
+    "s8": "signed char", "u8": "unsigned char",
+}  # fmt: skip
 _CONVOLUTIONS = {"aten::convolution", "aten::_convolution", "aten::convolution_overrideable"}
 _PLAIN = {"aten::cudnn_convolution", "aten::mkldnn_convolution", "aten::miopen_convolution", "aten::_conv_depthwise2d"}
 
 
 # What torch.compile makes of matmuls: operators on a CPU, and Inductor's own templates.
 _COMPILED = ("mkldnn::_linear_pointwise", "mkldnn::_convolution_pointwise", "mkl::_mkl_linear")
-_MULTIPLYING = ("triton_tem_", "mkldnn::_linear", "mkldnn::_convolution", "mkl::_mkl_linear")
+_COUNTED = "xla::matmul"  # its FLOPs and bytes come with it
+_MULTIPLYING = ("triton_tem_", "mkldnn::_linear", "mkldnn::_convolution", "mkl::_mkl_linear", _COUNTED)
 
 
 def is_recorded_matmul(name: str) -> bool:
@@ -66,13 +73,14 @@ class Recorded:
     """Cost of one call. `cost` is None if the record does not hold it, and `reason` says why.
 
     `matmul` is (batch, m, n, k) where the call is one matmul; `elements` how many it reads and writes,
-    each operand and result once, where that is told.
+    each operand and result once, where that is told; `bytes_moved` the same where the record says it in bytes.
     """
 
     cost: Cost | None
     matmul: tuple[int, int, int, int] | None = None
     reason: Said | None = None
     elements: int | None = None
+    bytes_moved: int | None = None
 
 
 NO_SHAPES, NO_VALUES = Said("no_shapes"), Said("no_argument_values")
@@ -80,6 +88,9 @@ NO_SHAPES, NO_VALUES = Said("no_shapes"), Said("no_argument_values")
 
 def recorded_cost(name: str, shapes: Sequence[Any], values: Sequence[Any]) -> Recorded:
     """Cost of a call of operator `name` with inputs of these shapes (`Input Dims`) and values (`Concrete Inputs`)."""
+    if name.startswith(_COUNTED):
+        flops, moved = values
+        return Recorded(Cost.of(flops), bytes_moved=moved)
     if not any(shapes):
         return Recorded(None, reason=NO_SHAPES)
     arguments = [_argument(shape, values[place] if place < len(values) else "") for place, shape in enumerate(shapes)]

@@ -26,6 +26,7 @@ class TrainerCallback(TrainingWindow, transformers.TrainerCallback):
 
         @functools.wraps(train)
         def trained(*args: Any, **kwargs: Any) -> Any:
+            self._mark("setup")
             try:
                 return train(*args, **kwargs)
             except BaseException as error:
@@ -34,20 +35,23 @@ class TrainerCallback(TrainingWindow, transformers.TrainerCallback):
 
         trainer.train = trained  # type: ignore[method-assign]  # no event tells a callback of an error
 
-    def on_train_begin(self, *_: Any, **__: Any) -> None:
-        self._begin()
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._begin(state.global_step)
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        self._mark("loader")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._step(lambda: self._trainer.model_wrapped, self._trainer.log)
+        self._step(lambda: self._trainer.model_wrapped, self._trainer.log, state.global_step)
         # Loggers' own callbacks close them as training ends, before this one is called.
         if state.global_step >= state.max_steps or control.should_training_stop:
             self._close(log=self._trainer.log)
 
     def on_evaluate(self, *_: Any, **__: Any) -> None:
-        self._skip()
+        self._skip("evaluation")
 
     def on_save(self, *_: Any, **__: Any) -> None:
-        self._skip()
+        self._skip("checkpoint")
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
         self._close(log=self._trainer.log)

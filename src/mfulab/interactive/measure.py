@@ -20,6 +20,7 @@ from mfulab.device.samplers.memory import PeakMemory
 from mfulab.device.samplers.reading import Reading, Readings, first_available, sampling
 from mfulab.device.samplers.selection import per_step, samplers_for
 from mfulab.device.samplers.series import Series
+from mfulab.goodput.journal import Journal, journal_of
 from mfulab.interactive import row
 from mfulab.interactive.costs import Cost, describe
 from mfulab.interactive.peaks import peaks_of
@@ -28,6 +29,7 @@ from mfulab.interactive.published import Published
 from mfulab.interactive.row import Mark, Step, What, Work
 from mfulab.interactive.show import show
 from mfulab.mfu import headroom
+from mfulab.mfu.utilization import product, ratio
 from mfulab.tables.verdict import Verdict, judge
 from mfulab.timing.clocks import clock_for
 from mfulab.tracing.operators import BlockTrace
@@ -89,6 +91,8 @@ class Measurement:
         series: where to keep the time series as CSV; dropped where empty.
         trace: where to keep a Chrome trace of the block (`trace.json.gz`). It adds kernel-busy and the wait for a
             DataLoader to the ladder, and slows the steps down: measure times without it.
+        job: a folder in which the journal of this process is kept, or a `mfulab.Journal`; `mfulab goodput` reads it.
+            A step is then what `window.step()` ends.
         quiet: print nothing.
         language: what to print in, `en` or `ko`.
 
@@ -98,6 +102,7 @@ class Measurement:
         row: every value by its column's name, in the units of the profile table; None if it was not measured.
         readings: the measured ones with source, window and reason.
         verdict: the likely cause, with numbers; None if no step was seen.
+        journal: of the job; None without one.
     """
 
     _running: "Measurement | None" = None
@@ -113,6 +118,7 @@ class Measurement:
         device: torch.device | str | None = None,
         series: str | Path | None = None,
         trace: str | Path | None = None,
+        job: str | Path | Journal | None = None,
         quiet: bool = False,
         language: str = "en",
     ) -> None:
@@ -138,6 +144,7 @@ class Measurement:
             lambda: self._mark("optimizer"),
             counting=flops_per_step is None and batch is None,
         )
+        self.journal = journal_of(job)
         self._marks: list[Mark] = []
         self._steps: list[Step] = []
         self._laps: list[tuple[float, Readings]] = []
@@ -162,7 +169,12 @@ class Measurement:
                 _warn(f"nothing is measured here: {type(error).__name__}: {error}")
                 return self
             self._open = undo.pop_all()
+        self._note("setup")
         return self
+
+    def _note(self, span: str, **facts: Any) -> None:
+        if self.journal:
+            self.journal.mark(span, **facts)
 
     def _begin(self, undo: ExitStack) -> None:
         self._steps, self._laps = [], []
@@ -203,6 +215,8 @@ class Measurement:
     @_while_open
     def step(self) -> None:
         """Marks the end of a step; then steps are counted by these calls alone."""
+        if self.journal:
+            self.journal.step()
         self._phases.begin()
         self._mark("step")
         self._published.note_step(self._phases, self._dtype)
@@ -214,8 +228,9 @@ class Measurement:
         self._phases.begin(kind._replace(words=("forward", *kind.words)), leading)
 
     @_while_open
-    def skip(self) -> None:
-        """Leaves out what ran since the last step: a checkpoint written, an evaluation."""
+    def skip(self, span: str = "other") -> None:
+        """Leaves out what ran since the last step: `span` names it in the journal, `checkpoint` or `evaluation`."""
+        self._note(span)
         self._phases.begin()
         self._mark("skip")
 
@@ -236,6 +251,7 @@ class Measurement:
             except Exception as failure:
                 if error is None:
                     _warn(f"the block was not measured: {type(failure).__name__}: {failure}")
+        self._note("measuring", **facts_of(self.row))
         if error is None and self.row and not self._quiet and is_first_rank():
             try:
                 show(self, language=self._language)
@@ -256,6 +272,7 @@ class Measurement:
         steps = self._cut()
         if steps:
             self._fill(self._laps[-1][1], steps, last=False)
+            self._note("measuring", **facts_of(self.row))
         self._watch()
         self._mark("begin")
         return self.metrics() if steps else {}
@@ -338,6 +355,14 @@ class Measurement:
     def _dtype(self) -> torch.dtype:
         parameters = (parameter.dtype for model in self.models for parameter in model.parameters())
         return next(parameters, torch.get_default_dtype())
+
+
+def facts_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Gives what the journal keeps of a lap: a step's FLOPs, the peak under MFU, the share of useful tokens."""
+    mfu, useful = row.get("mfu_percent"), row.get("useful_mfu_percent")
+    peak = ratio(product(100, row.get("tflop_s")), mfu)
+    found = {"flops": row.get("flops"), "peak_tflop_s": peak, "useful": ratio(useful, mfu), "steps": row.get("steps")}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _listed(model: Models | None) -> list[torch.nn.Module]:

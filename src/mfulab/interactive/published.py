@@ -27,7 +27,6 @@ class Rate:
     name: str
     device: str
     formats: dict[str, float]
-    executed_flops_per_s: float
     step_s: float
     unix_s: float
 
@@ -93,7 +92,6 @@ class Published:
             Path(sys.argv[0]).name,
             _identity(self._device),
             {name: flops / passed for name, flops in formats.items()},
-            cost.executed / passed,
             passed / steps,
             time.time(),
         )

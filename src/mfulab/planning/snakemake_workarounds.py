@@ -2,7 +2,9 @@
 
 import atexit
 import gc
+import os
 import signal
+import sys
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -67,22 +69,37 @@ def keep_no_default_rate(scheduler: Any) -> None:
         scheduler.job_rate_limiter = None
 
 
+def leave_at_once(number: int, frame: Any) -> None:
+    """Ends the process for SIGINT or SIGTERM with one line: before a sweep, or while its end was asked for already.
+
+    Runs that were started end with it: their clients see that it is gone.
+    """
+    says = "left at once" if lifetime.interrupted else "interrupted before anything was measured"
+    sys.stderr.write(f"\nmfulab: {says}; finished rows are kept, the same command goes on.\n")
+    sys.stderr.flush()
+    os._exit(128 + number)
+
+
+def catch_signals(handler: Any) -> None:
+    """Lets SIGINT and SIGTERM call `handler`; nothing in a thread other than the main one."""
+    if threading.current_thread() is threading.main_thread():
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, handler)
+
+
 def end_in_order(scheduler: Any) -> None:
     """Lets the first SIGINT or SIGTERM end a sweep as Snakemake's scheduler ends it for SIGTERM: between two jobs.
 
     Raised anywhere, a KeyboardInterrupt in the middle of its event loop ends with a traceback and without `onerror`. A
-    run that the terminal interrupts as well has ended by then; one that was not comes to its end. A second signal is
-    raised.
+    run that the terminal interrupts as well has ended by then; one that was not comes to its end.
     """
 
     def end(number: int, frame: Any) -> None:
         lifetime.interrupted = True
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, signal.default_int_handler)
+        catch_signals(leave_at_once)
         threading.Thread(target=scheduler.exit_gracefully, daemon=True).start()  # it takes locks, held here perhaps
 
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, end)
+    catch_signals(end)
 
 
 def look_for_garbage_rarely() -> None:

@@ -1,6 +1,7 @@
 """Traces as a sweep: paths, folders and globs become one run a file, named by the file and keyed by its content."""
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,13 +10,17 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, digest, found_files
 
 STEP = "read_trace"
-ENDINGS = (".json", ".json.gz")
+EXAMPLE = "examples/small_cnn.pt.trace.json.gz"  # shipped, and read where no trace is given
+ENDINGS = (".json", ".json.gz", ".sqlite", ".xplane.pb")  # as mfulab.tracing.reader, without numpy
 
 
 def expanded(given: str | None) -> Iterator[dict[str, str]]:
     """Name, path and digest of each file that `trace` means. Raises ConfigurationError if no file matches."""
     if not given:
-        raise ConfigurationError(f"trace={given}: give a file, a folder or a glob, such as trace='runs/*.json.gz'.")
+        if not Path(EXAMPLE).exists():
+            raise ConfigurationError(f"trace={given}: give a file, a folder or a glob, such as trace='runs/*.json.gz'.")
+        print(f"trace: none is given, so the example {EXAMPLE} is read; yours: trace='runs/*.json.gz'", file=sys.stderr)
+        given = EXAMPLE
     paths = found_files(str(given), ENDINGS)
     if not paths:
         raise ConfigurationError(f"trace={given}: no file is there ({' or '.join(ENDINGS)}).")

@@ -10,7 +10,6 @@ from mfulab.core.files import unquoted
 from mfulab.core.language import Texts
 from mfulab.measurements.registry import TABLES
 from mfulab.tables import columns, series
-from mfulab.tables.records import PROGRESS
 
 Tables = dict[str, pd.DataFrame]
 ABSENT = {str: "", bool: False, float: float("nan")}
@@ -34,13 +33,12 @@ def excluded(folder: Path) -> pd.DataFrame:
         return pd.DataFrame(columns=["experiment", "step", "run", "because"], dtype=str)
 
 
-def progress(folder: Path) -> dict[str, int]:
-    """Planned runs by how far they are: measured, not_measured for the budget, to_come; empty if it is not known."""
+def progress(folder: Path) -> pd.DataFrame:
+    """Planned runs and their state, one of PROGRESS: step, run, state; empty if it is not known."""
     try:
-        counts = _strings(folder / "progress.csv").iloc[0]
-        return {name: int(counts[name] or 0) for name in PROGRESS}
-    except (OSError, ValueError, IndexError, KeyError):
-        return {}
+        return _strings(folder / "progress.csv")[["step", "run", "state"]]
+    except (OSError, ValueError, KeyError):
+        return pd.DataFrame(columns=["step", "run", "state"], dtype=str)
 
 
 def seminar(folder: Path) -> pd.DataFrame:

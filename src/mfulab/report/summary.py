@@ -1,5 +1,7 @@
 """Summary for the terminal: run, time, MFU, utilization, and the path of the page."""
 
+import re
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -51,6 +53,13 @@ def _names(runs: Sequence[str]) -> tuple[list[str], str]:
     return [" ".join(word for word in words if word not in shared) for words in names], said
 
 
+def wrapped(words: str, width: int) -> str:
+    """The words in lines of `width` characters, none of which ends between a number and its unit."""
+    bound = re.sub(r"(?<=\d) (?=\S)", "\N{NO-BREAK SPACE}", words)
+    lines = textwrap.fill(bound, width, break_long_words=False, break_on_hyphens=False)
+    return lines.replace("\N{NO-BREAK SPACE}", " ")
+
+
 def left_out(tables: Path) -> int:
     """Number of measured runs that the tables do not show, as after `snakemake rows`, which writes none."""
     written = tables / "profile.csv"
@@ -68,7 +77,7 @@ def show(tables: Path, page: Path) -> None:
     measured = table(found["profile"], found["matmul"], console.width)
     says, lines, again = trust.summary(found)
     for line in filter(None, [says, *lines]):
-        console.print(Text(line, style="yellow"), soft_wrap=True)
+        console.print(Text(wrapped(line, console.width), style="yellow"), soft_wrap=True)
     if says:
         console.print(Text(f"Quiet the machine and measure again: {again}\n", style="yellow"), soft_wrap=True)
     if measured.row_count:

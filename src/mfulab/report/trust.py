@@ -11,6 +11,7 @@ from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent
 from mfulab.planning.naming import short
 from mfulab.report import frames
+from mfulab.tables import consistency
 from mfulab.tables.beside_ceiling import ABOVE_PEAK
 
 ABOVE = 105.0  # % of a measured ceiling: more than it may differ by between two measurements of it
@@ -23,6 +24,7 @@ STEPS = {"profile": "profile_step", "matmul": "bench_matmul"}
 WORDS = (
     *("other_processes", "beside", "held_back", "stolen", "disturbed"),
     *("unsteady", "above_peak", "falling"),
+    *("phases", "part", "update", "end_to_end", "rungs", "levels"),  # of tables/consistency
 )
 DISTURBING = WORDS[:5]  # flags of a verdict: the device did something else meanwhile, or not what it can
 
@@ -58,7 +60,7 @@ def _masks(rows: pd.DataFrame) -> dict[str, pd.Series]:
         masks["above_peak"] = ok & (rows["mfu_percent"] > ABOVE_PEAK)
     if {"mfu_percent", "time_s", "batch_size"} <= set(rows):
         masks["falling"] = ok & falling(rows)
-    return masks
+    return masks | {key: ok & mask for key, mask in consistency.failed(rows).items()}
 
 
 def apart(rows: Any, others: Any = None, suffix: str = "", ratio: Any = None) -> Any:
@@ -145,17 +147,20 @@ def summary(tables: frames.Tables, language: str = "en") -> tuple[str, list[str]
 
 def precision(tables: frames.Tables, language: str = "en") -> str:
     """Sentences on how precise the times are, and on what the machine cost; empty where nothing was measured twice."""
-    text, words = Texts(language, "trust"), []
+    text = Texts(language, "trust")
     rows = pd.concat([frames.own(frames.ok(tables[table], "time_s")) for table in STEPS])
-    for key, column in (("precision", "precision_percent"), ("machine_cost", "machine_cost_percent")):
-        found = rows.dropna(subset=[column]) if column in rows else rows.head(0)
-        if len(found):
-            worst = found.loc[found[column] == found[column].max()].iloc[0]
-            middle, most = percent(found[column].median()), percent(worst[column])
-            words.append(
-                text(key, count=len(found), total=len(rows), middle=middle, most=most, run=short(worst["run"]))
-            )
-    return " ".join(words)
+    known = [_typical(rows, column) for column in ("precision_percent", "machine_cost_percent")]
+    words = text("precision", **known[0]) if known[0] else "", text("machine_cost", **known[1]) if known[1] else ""
+    return " ".join(filter(None, words))
+
+
+def _typical(rows: pd.DataFrame, column: str) -> dict[str, Any]:
+    """The median of a column, its largest value and that run's name; empty without a value."""
+    found = rows.dropna(subset=[column]) if column in rows else rows.head(0)
+    if found.empty:
+        return {}
+    worst = found.loc[found[column] == found[column].max()].iloc[0]
+    return {"half": found[column].median(), "worst": worst[column], "run": short(worst["run"])}
 
 
 def failed(tables: frames.Tables, language: str = "en") -> str:

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from mfulab.tables import details, join, replicates, series, trace_join
 from mfulab.tables.columns import LEADING, Column, Record, Records, columns, dictionary
 from mfulab.tables.records import (
     AGAIN,
-    PROGRESS,
     Collected,
     ceiling_name,
     first_line,
@@ -235,7 +233,8 @@ def write(collected: Collected, folder: Path) -> None:
     for table, rows in collected.records.items():
         write_csv(folder / f"{table}.csv", rows, columns(table))
     write_csv(folder / "excluded.csv", collected.excluded, ["experiment", "step", "run", "because"])
-    write_csv(folder / "progress.csv", [dict(Counter(collected.progress.values()))], PROGRESS)
+    states = [{"step": step, "run": run, "state": state} for (step, run), state in collected.progress.items()]
+    write_csv(folder / "progress.csv", states, ["step", "run", "state"])
     write_csv(folder / "columns.csv", [each.model_dump() for each in dictionary()], list(Column.model_fields))
     jobs_of_ranks = [row for row in collected.records.get("profile", []) if row.get("ranks") and row["status"] == "ok"]
     found = {identity("profile", row): row for row in jobs_of_ranks}

@@ -37,7 +37,7 @@ REMEDIES = {
     "shape": Remedy("experiment=matmul_shapes", "matmul_shapes"),
     "low_occupancy": Remedy("experiment=block_sizes", "block_sizes"),
     "shared": Remedy("experiment=quickstart", "run_in_time"),
-    "under_used": Remedy("model=resnet18 batch_size=1,2,4,8,16", "mfu_by_batch_size"),
+    "under_used": Remedy("model=resnet18 batch_size=1,2,4,8,16", "time_by_batch_size"),
     "page_faults": Remedy("model=norm_gelu_by_hand workload=inference batch_size=8,64", "fusion"),
     "other_operators": Remedy("model=resnet18 execution=eager,compile", "execution_speed"),
     "overhead": Remedy("model=simple_cnn execution=eager,compile", "execution_speed"),

@@ -24,8 +24,10 @@ def read(paths: Sequence[str], source: str) -> list[Record]:
     """Joined rows of these files. Raises TraceError for one that cannot be read."""
     rows = []
     for path in files(paths):
-        for one in read_file(path):
-            row = one.row.model_dump() | {"source": source, "commit": commit(), "run": f"trace={one.row.model}"}
+        found = read_file(path)
+        for place, one in enumerate(found):
+            run = f"trace={one.row.model}" + (f",trace_range={place}" if len(found) > 1 else "")
+            row = one.row.model_dump() | {"source": source, "commit": commit(), "run": run}
             rows.append({**row, "experiment": "traces", "recorded": True})
     return rows
 

@@ -33,6 +33,9 @@ class Analysis:
         backward: whether a backward pass was recorded in it.
         device: the number of the device that it is of, where the trace holds several.
         collectives: communication kernels by name → ns of each, in order.
+        idle_causes: why the device was idle → ns; they sum to `spent["idle"]`, and are none on a CPU.
+        gaps: the longest idle gaps: cause, ns, and what ended each.
+        parts: ns by kind of time, operator and shapes; they sum to the window.
     """
 
     window: Window
@@ -46,6 +49,9 @@ class Analysis:
     backward: bool = False
     device: int | None = None
     collectives: dict[str, list[int]] = field(default_factory=dict)
+    idle_causes: dict[str, int] = field(default_factory=dict)
+    gaps: list[tuple[str, int, str]] = field(default_factory=list)
+    parts: dict[tuple[str, str, str], int] = field(default_factory=dict)
     notes: list[Said] = field(default_factory=list)
 
     @property
@@ -90,9 +96,23 @@ def analyse(
     return Analysis(
         window=window, readings=told.readings(), spent=told.spent, products=products, kernels=told.kernels(),
         others=told.others(), uncounted=uncounted, on_gpu=on_gpu, collectives=told.collectives(), device=device,
-        notes=[Said("several_devices", {"count": len(several), "device": device})] if device is not None else [],
+        idle_causes=told.idle_causes, gaps=told.longest_gaps(), parts=told.parts,
+        notes=_notes(recording, several, device),
         backward=bool(attribution.backward[window.called(recording.host.begin)].any()),
     )  # fmt: skip
+
+
+def _notes(recording: Recording, several: list[int], device: int | None) -> list[Said]:
+    found = list(recording.notes)
+    if device is not None:
+        found.append(Said("several_devices", {"count": len(several), "device": device}))
+    number = several[0] if device is None and several else device
+    if (trimmed := recording.trimmed.get(-1 if number is None else number)) is not None:
+        found.append(Said("trimmed_overlap", {"count": trimmed[0], "ms": trimmed[1] / 1e6}))
+    about = recording.device_properties(device)
+    if about.get("peak_tflop_s"):
+        found.append(Said("own_peak", {"peak": about["peak_tflop_s"], "bandwidth": about.get("peak_gb_s") or 0.0}))
+    return found
 
 
 def devices(recording: Recording, window: Window) -> list[int]:

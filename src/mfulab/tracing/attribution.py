@@ -112,7 +112,8 @@ def _is_operator(name: str) -> bool:
 def _launched(recording: Recording, parent: Indices, order: Indices) -> tuple[Indices, npt.NDArray[np.bool_]]:
     activities, launches, host = recording.activities, recording.launches, recording.host
     found = launch_of(recording)
-    by_graph = (found >= 0) & launches.graph[found] if len(launches.graph) else np.zeros(len(activities), bool)
+    graph = recording.named(lambda name: "GraphLaunch" in name)[launches.name]
+    by_graph = (found >= 0) & graph[found] if len(graph) else np.zeros(len(activities), bool)
     around = _around(host.begin, host.end, host.thread, parent, order, launches.begin, launches.thread)
     of_activity = np.where(found >= 0, around[found], -1) if len(around) else np.full(len(activities), -1)
     # A correlation that serves as an external id, as in older traces, names a launch and no operator.
@@ -123,6 +124,9 @@ def _launched(recording: Recording, parent: Indices, order: Indices) -> tuple[In
         named = by_id[places]
         matches = (host.external[named] == activities.external[lonely]) & (activities.external[lonely] > 0)
         of_activity[lonely] = np.where(matches, named, -1)
+    if recording.owned:
+        replayed = list(recording.owned)
+        of_activity[replayed], by_graph[replayed] = list(recording.owned.values()), False
     return of_activity, by_graph
 
 

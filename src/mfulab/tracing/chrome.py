@@ -18,8 +18,8 @@ from mfulab.core.files import UnreadableError, opened
 from mfulab.device.cpu import memory_limit_bytes
 from mfulab.tracing.recording import TraceError
 
-BATCH_BYTES = 16 << 20
-MOST_BATCHES = 4  # without an end of an event
+BATCH_BYTES = 8 << 20
+MOST_BATCHES = 8  # without an end of an event
 HEAD_BYTES = 64 << 20  # of metadata before the first event
 MOST_BYTES = 64 << 30  # unpacked
 MEMORY_PER_BYTE, BASE_BYTES = 0.7, 300 << 20  # peak memory ÷ size of the JSON, and what any trace takes: docs/traces.md
@@ -27,16 +27,17 @@ RATIO = 400  # unpacked ÷ packed bytes: traces pack to a tenth or a thirtieth, 
 SMALL_BYTES = 256 << 20  # below it no ratio is suspicious
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|id|s|bp|args)"\s*:)')
-_GZIP, _ZSTD, _ZIP, _SQLITE = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04", b"SQLite format 3"
+_GZIP, _ZSTD, _ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04"
 _FOREIGN = {
-    ".nsys-rep": "an Nsight Systems report",
-    ".qdrep": "an Nsight Systems report",
-    ".sqlite": "an Nsight Systems export",
+    ".nsys-rep": "an Nsight Systems report: export it with `nsys export --type sqlite FILE`",
+    ".qdrep": "an Nsight Systems report: export it with `nsys export --type sqlite FILE`",
     ".ncu-rep": "an Nsight Compute report",
-    ".pb": "a JAX or TensorFlow profile",
     ".pickle": "a snapshot of CUDA's memory",
 }
-WANTED = "mfulab reads what torch.profiler's export_chrome_trace writes (*.json, *.json.gz)"
+WANTED = (
+    "mfulab reads what torch.profiler's export_chrome_trace writes (*.json, *.json.gz), exports of Nsight Systems "
+    "(*.sqlite), profiles of JAX (*.xplane.pb) and rocprofv3's JSON"
+)
 
 
 class Stream:
@@ -72,8 +73,8 @@ class Stream:
             raise TraceError(str(error)) from None
         if not begin:
             raise TraceError(f"{self.path}: the file is empty")
-        if begin.startswith(_SQLITE) or self.path.suffix in _FOREIGN:
-            raise TraceError(f"{self.path}: this is {_FOREIGN.get(self.path.suffix, 'a database')}; {WANTED}")
+        if self.path.suffix in _FOREIGN:
+            raise TraceError(f"{self.path}: this is {_FOREIGN[self.path.suffix]}; {WANTED}")
         if begin.startswith((_ZSTD, _ZIP)):
             raise TraceError(f"{self.path}: packed as zip or zstd; unpack it first: {WANTED}")
         return gzip.open(self.path) if begin.startswith(_GZIP) else self.path.open("rb")  # type: ignore[return-value]

@@ -1,5 +1,6 @@
 """A window's time by what a device executed in it."""
 
+import re
 from collections import Counter
 from typing import Any
 
@@ -7,12 +8,13 @@ import numpy as np
 
 from mfulab.device.samplers.reading import Reading, Readings, missing
 from mfulab.tracing.attribution import COMPILED, Attribution
-from mfulab.tracing.intervals import Intervals, clip, exclusive, gaps, length, overlapped, union
+from mfulab.tracing.intervals import NONE, Intervals, clip, gaps, join, length, overlapped, union, within
 from mfulab.tracing.recording import COMMUNICATION, COMPUTE, COPY, KINDS, Recording, launch_of
 from mfulab.tracing.shares import (
     ALL_UNITS,
     LAUNCH_UNITS,
     LEAST_ATTRIBUTED,
+    MULTIPLYING,
     OPERATOR_UNITS,
     SOURCE,
     SPENT,
@@ -25,6 +27,12 @@ from mfulab.tracing.tiles import multiplies
 from mfulab.tracing.window import Window
 
 LONG_NS = 1_000_000  # of a gap: no launch takes a millisecond, so the host did something else
+LONGEST_GAPS = 5
+# Why the device was idle, by what ended it: its launch was not made yet, after the host had waited for the device or
+# without; it was launched and waited itself; or the trace does not link it.
+CAUSES = ("synchronisation", "starved", "queued", "unlinked")
+Part = tuple[str, str, str]  # kind of time, operator, kernel or cause, and shapes
+_SYNCHRONISES = re.compile(r"Synchronize|Memcpy(?!.*Async)")
 
 
 class DeviceTime:
@@ -56,31 +64,74 @@ class DeviceTime:
         self.multiplied = compute & ~self.graph & ((self.product >= 0) | named)
         known = np.isin(self.product, np.fromiter(counted, np.int64, len(counted))) & (self.product >= 0)
         again = known & attribution.recomputed[self.product] if len(attribution.recomputed) else known
-        parts = exclusive(
-            [
-                self._where(self.multiplied & known & ~again),
-                self._where(self.multiplied & again),
-                self._where(self.multiplied),
-                self._where(compute & ~self.graph),
-                self._where(compute),
-                self._where(self.kind == COMMUNICATION),
-                self._where(self.kind == COPY),
-                waits(recording),
-            ],
-            window.begin,
-            window.end,
-        )
-        self.spent = dict(zip(SPENT, parts, strict=True))
+        self.layers = [
+            self.multiplied & known & ~again,
+            self.multiplied & again,
+            self.multiplied,
+            compute & ~self.graph,
+            compute,
+            self.kind == COMMUNICATION,
+            self.kind == COPY,
+        ]
         self.busy = union(clip(Intervals(self.begin, self.end), window.begin, window.end))
+        self.idle = gaps(self.busy, window.begin, window.end)
+        self.ended, self.cause = self._ends()
+        self.idle_causes = self._causes()
+        self.parts = self._parts()
+        self.spent = dict.fromkeys(SPENT, 0)
+        for (kind, *_), time in self.parts.items():
+            self.spent[kind] += time
 
     def _where(self, chosen: Any) -> Intervals:
         return Intervals(self.begin[chosen], self.end[chosen])
 
+    def _ends(self) -> tuple[Any, Any]:
+        """Of each idle gap what ended it, an index into `inside` or -1, and the index of its cause."""
+        order = np.argsort(self.begin, kind="stable")
+        after = np.searchsorted(self.begin[order], self.idle.end, side="left")
+        held = after < len(order)
+        ended = np.where(held, order[after.clip(max=len(order) - 1)], -1) if len(order) else np.full(len(after), -1)
+        launches, launch = self.recording.launches, np.where(ended >= 0, self.launched[ended], -1)
+        cause = np.full(len(ended), CAUSES.index("unlinked"))
+        if not (launch >= 0).any():
+            return ended, cause
+        cause[launch >= 0] = CAUSES.index("queued")
+        late = (launch >= 0) & (launches.begin[launch] >= self.idle.begin)
+        cause[late] = CAUSES.index("starved")
+        waited = self.recording.named(_SYNCHRONISES.search)[launches.name]
+        for thread in np.unique(launches.thread[launch[late]]):
+            mine = np.flatnonzero(waited & (launches.thread == thread))
+            mine = mine[np.argsort(launches.begin[mine], kind="stable")]
+            asked = np.flatnonzero(late & (launches.thread[launch] == thread))
+            place = np.searchsorted(launches.begin[mine], self.idle.begin[asked], side="right") - 1
+            until = np.maximum.accumulate(launches.end[mine]) if len(mine) else np.zeros(1, np.int64)
+            open_then = (place >= 0) & (until[place] >= self.idle.begin[asked])
+            cause[asked[open_then]] = CAUSES.index("synchronisation")
+        return ended, cause
+
+    def _causes(self) -> dict[str, int]:
+        """Nanoseconds idle by `CAUSES`, without the waits for a DataLoader."""
+        loader = union(waits(self.recording))
+        idle = self.idle.end - self.idle.begin - within(loader, *self.idle)
+        return {name: int(idle[self.cause == place].sum()) for place, name in enumerate(CAUSES)}
+
+    def longest_gaps(self) -> list[tuple[str, int, str]]:
+        """Cause and ns of the longest idle gaps, and the operator or kernel that ended each."""
+        lengths = self.idle.end - self.idle.begin
+        found = []
+        for gap in np.argsort(-lengths, kind="stable")[:LONGEST_GAPS].tolist():
+            name, last = "", int(self.ended[gap])
+            if last >= 0:
+                owner = int(self.operator[last])
+                kernel = self.recording.activities.name[self.inside[last]]
+                name = self.recording.names[kernel if owner < 0 else self.recording.host.name[owner]]
+            found.append((CAUSES[self.cause[gap]], int(lengths[gap]), name))
+        return found
+
     def readings(self) -> Readings:
         spent, window = self.spent, (self.window.begin, self.window.end)
         compute = sum(spent[name] for name in ("products", "recomputed", "uncounted", "others", "graph"))
-        idle = gaps(self.busy, *window)
-        lengths = idle.end - idle.begin
+        lengths = self.idle.end - self.idle.begin
         times = {
             "kernel_busy_percent": compute + spent["communication"],
             "compute_busy_percent": compute,
@@ -97,7 +148,7 @@ class DeviceTime:
             "launch_gap_s": float(np.median(lengths)) / 1e9 if len(lengths) else 0.0,
         }
         found = {name: self._reading(name, value) for name, value in values.items()}
-        return {**found, **self._launches(idle), **self._occupancy(), **self._operators(compute)}
+        return {**found, **self._launches(), **self._occupancy(), **self._operators(compute)}
 
     def _reading(self, name: str, value: float | None, source: str = SOURCE) -> Reading:
         return Reading(value, ALL_UNITS[name], source, self.window.length / 1e9)
@@ -118,20 +169,14 @@ class DeviceTime:
             "other_operators_percent": self._reading("other_operators_percent", 100 * spent["others"] / wall),
         }
 
-    def _launches(self, idle: Intervals) -> Readings:
+    def _launches(self) -> Readings:
         linked = self.launched >= 0
         if not linked.any():
             return missing(LAUNCH_UNITS, SOURCE, "the trace links no kernel to its launch")
-        asked = self.recording.launches.begin[self.launched[linked]]
-        began = self.begin[linked]
-        delay = np.maximum(began - asked, 0)
-        order = np.argsort(began, kind="stable")
+        delay = np.maximum(self.begin[linked] - self.recording.launches.begin[self.launched[linked]], 0)
         # A gap waits for the host where what ends it had not been launched when it began.
-        after = np.searchsorted(began[order], idle.end, side="left")
-        held = after < len(order)
-        late = np.zeros(len(idle.end), bool)
-        late[held] = asked[order[after[held]]] >= idle.begin[held]
-        lengths = idle.end - idle.begin
+        lengths = self.idle.end - self.idle.begin
+        late = self.cause <= CAUSES.index("starved")
         bound = int(lengths[late & (lengths < LONG_NS)].sum())
         wall = self.window.length
         values = 100 * bound / wall, float(np.median(delay)) / 1e9, float(delay.sum()) / wall
@@ -145,6 +190,35 @@ class DeviceTime:
         if not known.any() or not weights.sum():
             return missing({name: "%"}, SOURCE, "the trace estimates none")
         return {name: self._reading(name, float(np.average(shares[known], weights=weights)), "launch arithmetic")}
+
+    def _parts(self) -> dict[Part, int]:
+        """Nanoseconds of the window by kind of time, operator and shapes, each once: they sum to the window.
+
+        Idle time stands by its cause. Of what overlaps, the first kind of `SPENT` counts, then what began first.
+        """
+        names, host, found = self.recording.names, self.recording.host, Counter[Part]()
+        covered, left = NONE, np.ones(len(self.begin), bool)
+        for kind, chosen in zip(SPENT, self.layers, strict=False):
+            mine = np.flatnonzero(chosen & left)
+            mine = mine[np.argsort(self.begin[mine], kind="stable")]
+            left[mine] = False
+            end = np.clip(self.end[mine], self.window.begin, self.window.end)
+            reached = np.concatenate(([self.window.begin], np.maximum.accumulate(end)[:-1]))[: len(mine)]
+            begin = np.minimum(np.maximum(self.begin[mine], reached), end)
+            times = end - begin - within(covered, begin, end)
+            owner = self.product[mine] if kind in MULTIPLYING else self.operator[mine]
+            keys = np.stack((owner, self.recording.activities.name[self.inside[mine]] * (owner < 0)))
+            unique, places = np.unique(keys, axis=1, return_inverse=True)
+            sums = np.zeros(unique.shape[1], np.int64)
+            np.add.at(sums, places.ravel(), times)
+            for (call, name), time in zip(unique.T.tolist(), sums.tolist(), strict=True):
+                known = host.calls.get(call)
+                shapes = "·".join("×".join(map(str, one)) for one in known.shapes if one) if known else ""
+                found[kind, called(names[name if call < 0 else host.name[call]]), shapes] += time
+            covered = union(join([covered, clip(self._where(chosen), self.window.begin, self.window.end)]))
+        found |= Counter({("idle", cause, ""): time for cause, time in self.idle_causes.items()})
+        found["input_wait", "", ""] = length(self.idle) - sum(self.idle_causes.values())
+        return {part: time for part, time in found.items() if time}
 
     def kernels(self) -> list[dict[str, object]]:
         """A row for each kernel and copy, the longest first: calls, summed seconds, share of all device time."""

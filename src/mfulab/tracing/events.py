@@ -9,9 +9,8 @@ from typing import Any
 
 from mfulab.flops.recorded import is_recorded_matmul
 from mfulab.tracing.chrome import WANTED, Stream, foreign, nanoseconds
-from mfulab.tracing.recording import COMMUNICATION, COMPUTE, COPY, Call, Recorder, Recording, TraceError
+from mfulab.tracing.recording import COPY, Call, Recorder, Recording, TraceError, kind_of
 
-_COMMUNICATION = ("nccl", "rccl", "mscclpp", "nvshmem", "deep_ep", "void deep_ep")
 _DEVICE = {"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset", "concurrent_kernel"}
 _KERNEL = {"kernel", "Kernel", "concurrent_kernel"}
 _HOST = {"cpu_op", "Operator", "user_annotation"}
@@ -71,9 +70,7 @@ class _Reader:
             self.without_duration += event.get("ph") == "X"
             return
         name, args = str(event.get("name", "")), event.get("args") or {}
-        kind = COPY
-        if category in _KERNEL:
-            kind = COMMUNICATION if name.lower().startswith(_COMMUNICATION) else COMPUTE
+        kind = kind_of(name) if category in _KERNEL else COPY
         grid, occupancy = args.get("grid"), args.get("est. achieved occupancy %")
         self.recorder.activity(
             span, kind, name, _integer(args.get("device", event.get("pid"))),
@@ -93,10 +90,10 @@ class _Reader:
         self.recorder.host_call(span, name, _thread(event), _external(args), forward, annotation, call)
 
     def _launch(self, event: dict[str, Any]) -> None:
-        correlation = (event.get("args") or {}).get("correlation")
-        if correlation is not None and (span := _span(event)) is not None:
-            graph = "GraphLaunch" in str(event.get("name", ""))
-            self.recorder.launch(span, _thread(event), _integer(correlation), graph)
+        args = event.get("args") or {}
+        if args.get("correlation") is not None and (span := _span(event)) is not None:
+            name, kernel = str(event.get("name", "")), str(args.get("kernel", ""))
+            self.recorder.launch(span, _thread(event), _integer(args["correlation"]), name, kernel)
 
 
 def _span(event: dict[str, Any]) -> tuple[int, int] | None:

@@ -51,6 +51,8 @@ class HostTime:
         names = ("products", "recomputed", "uncounted", "input_wait", "others", "communication", "idle")
         self.spent = dict.fromkeys(SPENT, 0) | dict(zip(names, parts, strict=True))
         self.outer = outer
+        self.parts = {(kind, "", ""): time for kind, time in self.spent.items() if time}
+        self.idle_causes: dict[str, int] = {}  # nothing waits for a launch
 
     def _begins(self, words: str) -> Any:
         """Calls on the host whose names begin so, one truth value each."""
@@ -83,6 +85,10 @@ class HostTime:
 
     def kernels(self) -> list[dict[str, object]]:
         """None: a CPU has no kernels."""
+        return []
+
+    def longest_gaps(self) -> list[tuple[str, int, str]]:
+        """None: nothing waits for a launch."""
         return []
 
     def collectives(self) -> dict[str, list[int]]:

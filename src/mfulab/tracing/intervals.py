@@ -51,6 +51,18 @@ def length(intervals: Intervals) -> int:
     return int((intervals.end - intervals.begin).sum())
 
 
+def within(merged: Intervals, begin: Times, end: Times) -> Times:
+    """Nanoseconds of each [begin, end) that `merged`, a union, covers."""
+    before = np.concatenate(([0], np.cumsum(merged.end - merged.begin)))
+
+    def until(times: Times) -> Times:
+        place = np.searchsorted(merged.begin, times, side="right")
+        beyond = np.maximum(merged.end[place - 1] - times, 0) if len(merged.end) else 0
+        return before[place] - np.where(place > 0, beyond, 0)
+
+    return until(end) - until(begin)
+
+
 def gaps(merged: Intervals, begin: int, end: int) -> Intervals:
     """The stretches of [begin, end) outside of `merged` (a union inside it), the edges included."""
     return clip(Intervals(np.concatenate(([begin], merged.end)), np.concatenate((merged.begin, [end]))), begin, end)

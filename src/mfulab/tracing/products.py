@@ -12,7 +12,7 @@ from mfulab.flops.recorded import NO_SHAPES, Recorded, recorded_format
 from mfulab.tracing.attribution import Attribution
 from mfulab.tracing.recording import COMPUTE, Recording
 from mfulab.tracing.shares import called
-from mfulab.tracing.tiles import multiplies, padding, rounds_to_tf32, tile_of
+from mfulab.tracing.tiles import format_of, multiplies, padding, rounds_to_tf32, tile_of
 from mfulab.tracing.window import Window
 
 UNTOLD = Recorded(None, reason=NO_SHAPES)
@@ -22,7 +22,8 @@ UNTOLD = Recorded(None, reason=NO_SHAPES)
 class Product:
     """Calls of one product with one shape and format: `time_ns` of its kernels (on a CPU, of its calls).
 
-    `shortest_ns` is the time of its fastest call, `elements` what one call reads and writes, None where not told.
+    `shortest_ns` is the time of its fastest call; `elements` or `bytes_moved` is what one call reads and writes, where
+    that is known.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Product:
     time_ns: int = 0
     shortest_ns: int | None = None
     elements: int | None = None
+    bytes_moved: int | None = None
     flops: int = 0
     causal_flops: int = 0
     executed_flops: int = 0
@@ -81,6 +83,7 @@ def products_of(
         again = bool(attribution.recomputed[root])
         main = max((one for one, kernel in launched.items() if multiplies(kernel)), key=spans.__getitem__, default=-1)
         name, kernel = recording.names[host.name[root]], launched.get(main, "")
+        product_format = product_format or format_of(kernel)
         recorded = attribution.costs.get(id(call), UNTOLD)
         key = (id(call) if call else name, product_format, again, kernel)
         product = found.get(key)
@@ -88,7 +91,7 @@ def products_of(
             shapes = str([shape for shape in call.shapes if shape]) if call and any(call.shapes) else ""
             product = found[key] = Product(
                 name, shapes, product_format, again, kernel=kernel, reason=recorded.reason, matmul=recorded.matmul,
-                elements=recorded.elements,
+                elements=recorded.elements, bytes_moved=recorded.bytes_moved,
             )  # fmt: skip
             if kernel and recorded.matmul and (tile := tile_of(kernel)):
                 batch, m, n, _ = recorded.matmul

@@ -6,14 +6,15 @@ from pathlib import Path
 
 from mfulab.core.files import found_files
 from mfulab.measurements.read_trace import TraceRow
+from mfulab.tracing import graphs
 from mfulab.tracing.analysis import Analysis, analyse, devices
 from mfulab.tracing.attribution import attribute
-from mfulab.tracing.events import read
+from mfulab.tracing.formats import read
 from mfulab.tracing.recording import TraceError
 from mfulab.tracing.rows import trace_row
 from mfulab.tracing.window import windows
 
-ENDINGS = (".json", ".json.gz")
+ENDINGS = (".json", ".json.gz", ".sqlite", ".xplane.pb")
 
 
 @dataclass
@@ -26,7 +27,12 @@ class Read:
 
 
 def read_file(
-    path: Path, *, steps: int | None = None, peaks: Mapping[str, float] | None = None, label: str = ""
+    path: Path,
+    *,
+    steps: int | None = None,
+    peaks: Mapping[str, float] | None = None,
+    label: str = "",
+    capture: Path | None = None,
 ) -> list[Read]:
     """A row for each run of consecutive steps in the file, and of several devices for each.
 
@@ -35,6 +41,7 @@ def read_file(
         steps: how many steps it holds, where it does not tell.
         peaks: dense peaks by format in TFLOP/s that the user states.
         label: what to call it; the file's name where empty.
+        capture: the trace of the capture of graphs that this one replays; where None, one beside it if there is any.
 
     Raises:
         TraceError: it cannot be read; the message says why.
@@ -42,6 +49,8 @@ def read_file(
     if steps is not None and steps < 1:
         raise TraceError(f"{path}: steps={steps}: a trace holds one step or more")
     recording = read(path)
+    if captured := capture or graphs.beside(path):
+        recording = graphs.joined(recording, read(captured))
     attribution = attribute(recording)
     found = []
     for window in windows(recording, steps):

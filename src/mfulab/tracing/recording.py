@@ -4,9 +4,10 @@ Times are whole nanoseconds of the trace's clock. A reader of a format gives its
 computed of them starts from the `Recording` that this makes.
 """
 
+import re
 from array import array
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mfulab.core.errors import UnsupportedError
+from mfulab.core.said import Said
 
 Times = npt.NDArray[np.int64]
 Indices = npt.NDArray[np.int64]
@@ -21,6 +23,21 @@ Indices = npt.NDArray[np.int64]
 CLOCKS_APART_NS = 1_000_000  # a kernel that begins so long before its launch was timed by another clock
 COMPUTE, COMMUNICATION, COPY = range(3)
 KINDS = ("compute", "communication", "copy")
+_COMMUNICATION = ("nccl", "rccl", "mscclpp", "nvshmem", "deep_ep", "void deep_ep")
+_STEP = re.compile(
+    r"(?:profilerstep|(?:train(?:ing)?|forward)?[ _]?(?:step|iter(?:ation)?))[ _#:=]*(\d+)", re.IGNORECASE
+)
+
+
+def kind_of(kernel: str) -> int:
+    """`COMMUNICATION` or `COMPUTE`, by a kernel's name."""
+    return COMMUNICATION if kernel.lower().startswith(_COMMUNICATION) else COMPUTE
+
+
+def step_mark(name: str) -> str | None:
+    """The mark of one step as torch.profiler writes it, for a range that a user called step 12, iteration_12, ….."""
+    found = _STEP.fullmatch(name)
+    return f"ProfilerStep#{int(found[1])}" if found else None
 
 
 class TraceError(UnsupportedError):
@@ -76,18 +93,26 @@ class HostCalls:
 
 @dataclass
 class Launches:
-    """Calls of the runtime that have a correlation with what the device executed."""
+    """Calls of the runtime, with a correlation to what the device executed; `name` indexes `Recording.names`.
+
+    `kernel` is the name of what was launched, -1 where the trace does not say.
+    """
 
     begin: Times
     end: Times
     thread: Indices
     correlation: Indices
-    graph: npt.NDArray[np.bool_]
+    name: Indices
+    kernel: Indices
 
 
 @dataclass
 class Recording:
-    """One trace file. `properties` are its `deviceProperties`, `distributed` its `distributedInfo`."""
+    """One trace file. `properties` are its `deviceProperties`, `distributed` its `distributedInfo`.
+
+    `trimmed` holds of each device whose activities overlapped on one stream how many, and how many ns were cut;
+    `owned` of kernels of replayed graphs the host call that another trace gives them.
+    """
 
     path: Path
     names: list[str]
@@ -96,6 +121,9 @@ class Recording:
     launches: Launches
     metadata: dict[str, Any]
     events: int
+    trimmed: dict[int, tuple[int, int]] = field(default_factory=dict)
+    owned: dict[int, int] = field(default_factory=dict)
+    notes: list[Said] = field(default_factory=list)
 
     def named(self, test: Callable[[str], Any]) -> npt.NDArray[np.bool_]:
         """Marks the names that pass a test, one place each."""
@@ -131,20 +159,21 @@ class Recorder:
         self.path = path
         self._names: dict[str, int] = {}
         self._threads: dict[Any, int] = {}
-        self._activities, self._host, self._launches = array("q"), array("q"), array("q")
+        self.activities, self._host, self._launches = array("q"), array("q"), array("q")
         self._occupancy = array("d")
         self._calls: dict[int, Call] = {}
         self._shared: dict[str, Call] = {}
+        self._external = 1 << 40
 
     def __len__(self) -> int:
-        return len(self._activities) + len(self._host)
+        return len(self.activities) + len(self._host)
 
     def activity(
         self, span: tuple[int, int], kind: int, name: str, device: int, stream: int, correlation: int, external: int,
         blocks: int, occupancy: float,
     ) -> None:  # fmt: skip
         """Adds what a device executed: `kind` of `KINDS`, blocks of its grid, estimated occupancy in %, else NaN."""
-        self._activities.extend((*span, kind, self._name(name), device, stream, correlation, external, blocks))
+        self.activities.extend((*span, kind, self._name(name), device, stream, correlation, external, blocks))
         self._occupancy.append(occupancy)
 
     def host_call(
@@ -156,9 +185,15 @@ class Recorder:
             self._calls[len(self._host) // 7] = self._shared.setdefault(str(call), call)
         self._host.extend((*span, self._name(name), self._thread(thread), external, forward, annotation))
 
-    def launch(self, span: tuple[int, int], thread: Any, correlation: int, graph: bool) -> None:
-        """Adds a call of the runtime."""
-        self._launches.extend((*span, self._thread(thread), correlation, graph))
+    def launch(self, span: tuple[int, int], thread: Any, correlation: int, name: str, kernel: str = "") -> None:
+        """Adds a call of the runtime, with the name of the kernel that it launches where that is known."""
+        launched = self._name(kernel) if kernel else -1
+        self._launches.extend((*span, self._thread(thread), correlation, self._name(name), launched))
+
+    def new_external(self) -> int:
+        """A number by which an activity names its operator, where the format has none."""
+        self._external += 1
+        return self._external
 
     def _name(self, name: str) -> int:
         return self._names.setdefault(name, len(self._names))
@@ -173,24 +208,43 @@ class Recorder:
             TraceError: kernels begin before they were launched, so device and host were timed by different clocks.
         """
         *host, forward, annotation = _columns(self._host, 7)
-        *launches, graph = _columns(self._launches, 5)
         recording = Recording(
             self.path,
             list(self._names),
-            Activities(*[*_columns(self._activities, 9), np.array(self._occupancy)]),
+            Activities(*[*_columns(self.activities, 9), np.array(self._occupancy)]),
             HostCalls(*[*host, forward.astype(bool), annotation.astype(bool), self._calls]),
-            Launches(*[*launches, graph.astype(bool)]),
+            Launches(*_columns(self._launches, 6)),
             metadata,
             events,
         )
-        for device in np.unique(recording.activities.device):
+        for device in np.unique(recording.activities.device).tolist():
             delays = launch_delays(recording, device)
             if len(delays) and (apart := -float(np.median(delays))) > CLOCKS_APART_NS:
                 raise TraceError(
                     f"{self.path}: overlapping clocks: kernels of device {device} begin {apart / 1e6:,.1f} ms before "
                     f"they are launched (median), so device and host times cannot be joined"
                 )
+            if cut := _trim(recording.activities, device):
+                recording.trimmed[device] = cut
         return recording
+
+
+def _trim(activities: Activities, device: int) -> tuple[int, int] | None:
+    """Lets each activity begin where those before it on its stream have ended: a stream executes one at a time.
+
+    Their union stays as it is. Returns how many were cut and by how many ns in all; None without overlap.
+    """
+    count = lost = 0
+    mine = np.flatnonzero((activities.device == device) & (activities.stream >= 0))
+    for stream in np.unique(activities.stream[mine]):
+        chosen = mine[activities.stream[mine] == stream]
+        chosen = chosen[np.lexsort((activities.end[chosen], activities.begin[chosen]))]
+        begin, end = activities.begin[chosen], activities.end[chosen]
+        before = np.concatenate((begin[:1], np.maximum.accumulate(end)[:-1]))
+        cut = np.maximum(np.minimum(before, end) - begin, 0)
+        activities.begin[chosen] = begin + cut
+        count, lost = count + int((cut > 0).sum()), lost + int(cut.sum())
+    return (count, lost) if count else None
 
 
 def _columns(flat: "array[int]", count: int) -> Iterator[Any]:

@@ -41,6 +41,7 @@ def trace_row(
         time_s=window.length / 1e9 / window.steps,
         events=recording.events,
         spent=json.dumps(analysis.spent),
+        idle_causes=json.dumps(analysis.idle_causes) if analysis.idle_causes else None,
         top_kernels=analysis.top_kernels(),
         top_other_operators=analysis.top_other_operators(),
         job=job,
@@ -108,6 +109,8 @@ def _by_format(flops: Mapping[str, int], steps: int) -> str:
 
 def _bytes(product: Product) -> float | None:
     """Bytes that the calls read and write, each operand and result once; None where their record does not tell it."""
+    if product.bytes_moved is not None:
+        return product.calls * product.bytes_moved
     if product.elements is None or product.format not in ELEMENT_BYTES:
         return None
     return product.calls * product.elements * ELEMENT_BYTES[product.format]

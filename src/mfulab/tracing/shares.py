@@ -34,9 +34,12 @@ NO_KERNELS = "a CPU runs operators, not kernels"
 SPENT = (*("products", "recomputed", "uncounted", "others", "graph", "communication", "copies", "input_wait", "idle"),)
 
 
+MULTIPLYING = SPENT[:3]
+
+
 def multiplying(spent: dict[str, int]) -> int:
     """Nanoseconds in products of all kinds."""
-    return spent["products"] + spent["recomputed"] + spent["uncounted"]
+    return sum(spent[kind] for kind in MULTIPLYING)
 
 
 def called(name: str) -> str:

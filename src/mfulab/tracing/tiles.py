@@ -35,6 +35,23 @@ def multiplies(kernel: str) -> bool:
     return bool(_PRODUCT.search(kernel))
 
 
+# The operands' format in the names of cuBLAS, CUTLASS, nvjet and hipBLASLt, the first that fits.
+_FORMATS = {
+    "tf32": re.compile(r"tf32|s1688gemm"),
+    "fp8": re.compile(r"e4m3|e5m2|nvjet_qq|_F8"),
+    "bf16": re.compile(r"bf16|bfloat16|nvjet_t|_BB[SH]_"),
+    "fp16": re.compile(r"(?<!b)f16f16|(?<!b)f16_|h\d*gemm|half|h884|h1688|h16816|nvjet_h|_HH[SH]_"),
+    "fp64": re.compile(r"f64f64|dgemm|d884|_DB_"),
+    "fp32": re.compile(r"f32f32|sgemm|_SS?B_|ffma"),
+}
+
+
+@functools.cache
+def format_of(kernel: str) -> str | None:
+    """The format that a matmul kernel multiplies, by its name; None where that does not tell."""
+    return next((name for name, pattern in _FORMATS.items() if pattern.search(kernel)), None)
+
+
 @functools.cache
 def rounds_to_tf32(kernel: str) -> bool:
     """Recognises a kernel that multiplies float32 on tensor cores by its name."""

@@ -21,6 +21,7 @@ class Window:
     """[begin, end) in ns of the trace's clock, with `steps` steps in it; `source` says how it was found.
 
     The host calls operators of these steps from `host_begin` to `host_end`; where None, all of the trace are theirs.
+    `lengths` are the steps' own on the host, ns, where they are marked one by one.
     """
 
     begin: int
@@ -31,6 +32,7 @@ class Window:
     last_step: int | None = None
     host_begin: int | None = None
     host_end: int | None = None
+    lengths: tuple[int, ...] = ()
 
     def called(self, begin: Times) -> npt.NDArray[np.bool_]:
         """Marks the host calls of these steps by when they begin."""
@@ -109,7 +111,8 @@ def _stretch(recording: Recording, run: list[tuple[int, int, int]]) -> Window:
         source.append(Said("launched_later", {"ms": (last - end) / 1e6}))
     if left_out:
         source.append(Said("warm_up_left_out", {"count": left_out}))
-    return Window(first, max(end, last), len(run), tuple(source), run[0][0], run[-1][0], begin, end)
+    lengths = tuple(until - since for _, since, until in run)
+    return Window(first, max(end, last), len(run), tuple(source), run[0][0], run[-1][0], begin, end, lengths)
 
 
 def _on_device(recording: Recording, begin: int, end: int) -> tuple[int, int]:

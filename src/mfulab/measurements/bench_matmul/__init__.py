@@ -108,8 +108,8 @@ MEASUREMENT = Measurement(
     BenchMatmulConfig,
     MatmulRow,
     "Multiplying {wildcards.run}",
-    "kernel size precision hardware status time_s tflop_s share_of_measured_percent share_of_reference_percent"
-    " relative_error end_to_end_s",
+    "kernel size precision hardware status time_s precision_percent tflop_s share_of_measured_percent"
+    " share_of_reference_percent relative_error end_to_end_s",
     runtime_min=20,
     position=20,
 )

@@ -218,7 +218,7 @@ MEASUREMENT = Measurement(
     ProfileStepConfig,
     ProfileRow,
     "Profiling {wildcards.run}",
-    "model mode batch_size precision execution hardware status time_s mfu_percent utilization_percent"
+    "model mode batch_size precision execution hardware status time_s precision_percent mfu_percent utilization_percent"
     " hfu_percent samples_per_s tokens_per_s memory_bytes energy_j verdict",
     runtime_min=20,
     position=10,

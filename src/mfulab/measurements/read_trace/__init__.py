@@ -11,7 +11,7 @@ from mfulab.core.rows import Percent, Row, column
 
 
 class ReadTraceConfig(StepConfig):
-    """One trace that torch.profiler wrote somewhere, read."""
+    """One trace that a profiler wrote somewhere, read."""
 
     axes: ClassVar[tuple[str, ...]] = ("trace", "trace_range")
     on_device: ClassVar[bool] = False
@@ -27,7 +27,7 @@ class ReadTraceConfig(StepConfig):
 
 
 class TraceRow(Row):
-    """One profiled range of steps of one rank, read from a trace that torch.profiler wrote; FLOPs and times a step."""
+    """One profiled range of steps of one rank, read from a profiler's trace; FLOPs and times a step."""
 
     trace: str = Field("", description="The file's name.")
     model: str = Field("", description="What the steps are called: the file's name, or `label`.")
@@ -63,6 +63,7 @@ class TraceRow(Row):
         "JSON: of each shape its format, (batch, m, n, k), FLOPs, ns of a window, ns at its fastest call."
     )
     spent: str | None = column("JSON: kind of time → ns a window, exclusive.")
+    idle_causes: str | None = column("JSON: why the device was idle → ns a window; together the idle part.")
     utilization_percent: Percent | None = column("Time with a kernel running: kernel-busy.")
     utilization_source: str | None = column("The counter that gave it.")
     kernel_busy_percent: Percent | None = column("Union of kernel intervals ÷ window.")

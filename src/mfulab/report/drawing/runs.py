@@ -44,11 +44,13 @@ def mark(drawn: Drawn, rows: pd.DataFrame, *values: str) -> None:
 
     A line is that of one row: its title rests on the line, whose core is left out.
     """
-    titles, hollow = _titles(rows, values), rows[DOUBTFUL].to_numpy(dtype=bool)
+    hollow = rows[DOUBTFUL].to_numpy(dtype=bool)
     if isinstance(drawn, PathCollection):
         _leave_rims(drawn, hollow)
-        drawn.set_urls(titles if len(rows) <= style.MANY else None)
-    elif isinstance(drawn, Line2D):
+        drawn.set_urls(_titles(rows, values) if len(rows) <= style.MANY else None)
+        return
+    titles = _titles(rows, values)
+    if isinstance(drawn, Line2D):
         _mark_line(drawn, titles[0], bool(hollow[0]))
     else:
         for bar, title, doubtful in zip(drawn, titles, hollow, strict=True):
@@ -75,10 +77,12 @@ def cells(axes: Axes, rows: pd.DataFrame, x: ArrayLike, y: ArrayLike, *values: s
 
 
 def _titles(rows: pd.DataFrame, values: Sequence[str]) -> list[str]:
-    found = []
-    for run, *measured in rows[["run", *values]].itertuples(index=False, name=None):
+    found, names = [], ["recorded", "hardware", "run"]
+    rows = rows if set(names) <= set(rows) else rows.assign(recorded=False, hardware="")  # of no machine
+    for recorded, hardware, run, *measured in rows[[*names, *values]].itertuples(index=False, name=None):
         known = [(name, value) for name, value in zip(values, measured, strict=True) if pd.notna(value)]
-        found.append(f"{hover.MARK}{short(run)}: {', '.join(f'{name} {significant(value)}' for name, value in known)}")
+        says = f"{short(run)}: {', '.join(f'{name} {significant(value)}' for name, value in known)}"
+        found.append(hover.link((recorded, hardware, run), says))
     return found
 
 

@@ -15,6 +15,11 @@ ELEMENT = re.compile(
 )
 # Nothing before the element that could hold another.
 BEGINNING = re.compile(r"\s*(<\?xml[^>]*\?>)?\s*(<!DOCTYPE[^>\[]*>)?\s*(?=<svg[\s>])")
+GLYPH = re.compile(r'<path id="([\w-]+-[0-9a-f]+)"([^>]*)/>')  # a letter of Matplotlib, by font and number
+LETTER = re.compile(r'<use xlink:href="#([\w-]+-[0-9a-f]+)"(?: transform="translate\(([-\d.]+) 0\)")?/>')
+REFERENCE = re.compile(r'(href="#|url\(#)([^")]+)')
+CURVE = r"C(?: [-\d.e]+){6} "
+CIRCLE = re.compile(rf'<path d="M ([\d.]+) ([\d.]+) (?:{CURVE}){{3}}C(?: [-\d.e]+){{5}} ([\d.]+) (?:{CURVE}){{4}}z ?"')
 LOADS = re.compile(r"url\((?!['\"]?#)|@import|javascript:|expression\(", re.IGNORECASE)
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 
@@ -25,20 +30,39 @@ def svg_of(drawn: Drawn) -> str:
         return hover.svg(drawn.figure)
 
 
-def inline(svg: str, name: str) -> str:
-    """The element of an SVG file, made part of a page. `name` sets its ids apart from those of other figures."""
+def inline(svg: str, name: str, glyphs: dict[str, str]) -> str:
+    """The element of an SVG file, made part of a page. `name` sets its ids apart from those of other figures.
+
+    Outlines of its letters are put into `glyphs`, by their ids in the page, which holds each once. Classes are what
+    the page's script reads of the drawing: panels, axes, legend and title.
+    """
     svg = svg[svg.index("<svg") :]
     head, body = svg.split(">", 1)
-    head = re.sub(r' (width|height)="[^"]*"', "", head)
+    head = re.sub(r' (width|height)="[^"]*"', "", head).replace("<svg", f'<svg id="svg-{name}"', 1)
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
-    used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', body))
+    body = re.sub(r"\s*\n\s*", " ", re.sub(r">\s+<", "><", body))
+    names = {}  # of the drawing's letters in the page
+    for glyph, outline in GLYPH.findall(body):
+        names[glyph] = next((known for known, drawn in glyphs.items() if drawn == outline), f"L{len(glyphs)}")
+        glyphs[names[glyph]] = outline
+    body = GLYPH.sub("", body).replace("<defs></defs>", "")
+    body = LETTER.sub(lambda found: f'<use href="#{names[found[1]]}" x="{found[2] or 0}"/>', body)
+    body = CIRCLE.sub(_circle, body)
+    body = re.sub(r' id="panel:([^"]*)"', r' class="panel" data-panel="\1"', body)
+    body = re.sub(r' id="(axis|legend|title|provenance)(?:_\d+)?"', r' class="\1"', body.replace("matplotlib.", ""))
+    used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', body)) - set(glyphs)
     body = re.sub(r' id="([^"]+)"', lambda found: f' id="{name}-{found[1]}"' if found[1] in used else "", body)
-    body = re.sub(r'(href="#|url\(#)', rf"\g<1>{name}-", body)
+    body = REFERENCE.sub(lambda found: found[0] if found[2] in glyphs else f"{found[1]}{name}-{found[2]}", body)
     # Coordinates need no more than a hundredth of a point; factors below one, such as a glyph's scale, keep theirs.
     body = re.sub(r"(?<![\d.])[1-9]\d*\.\d{3,}", lambda number: f"{float(number.group()):.2f}", body)
     for color, variable in _theme().items():
         body = body.replace(color, f"var(--{variable})")
     return f"{head}>{body}"
+
+
+def _circle(found: re.Match[str]) -> str:
+    x, bottom, top = (float(found[group]) for group in (1, 2, 3))
+    return f'<circle cx="{x:.2f}" cy="{(bottom + top) / 2:.2f}" r="{(bottom - top) / 2:.2f}"'
 
 
 def saved(folder: Path | None, name: str) -> str | None:

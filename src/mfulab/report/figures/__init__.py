@@ -26,6 +26,7 @@ from mfulab.core.files import write_text
 from mfulab.core.language import Texts
 from mfulab.report import frames
 from mfulab.report.drawing import hover, runs, style
+from mfulab.tables import consistency
 
 TOPICS = (
     "headline",
@@ -87,6 +88,7 @@ def render(name: str, tables: frames.Tables, language: str = "en", rows: pd.Data
         for axes in figure.axes:  # the layout's solver is not exact: the same data would give other last digits
             if axes.get_axes_locator() is None:
                 axes.set_position(Bbox(axes.get_position().get_points().round(6)))
+            axes.set_gid(hover.panel(axes))
     return Drawn(name, module.TOPIC, text("title"), finding(module, rows, text), figure)
 
 
@@ -117,8 +119,13 @@ def has_data(name: str, tables: frames.Tables) -> bool:
 
 
 def finding(module: ModuleType, rows: pd.DataFrame, text: Texts) -> str:
-    """A figure's sentence: about what was measured here, and about recorded machines only where nothing was."""
-    return module.finding(frames.own(rows), text)
+    """A figure's sentence: about what was measured here, and about recorded machines only where nothing was.
+
+    A row that cannot be right carries no sentence while another can.
+    """
+    own = frames.own(rows)
+    sound = own[~consistency.any_failed(own)]
+    return module.finding(own if sound.empty else sound, text)
 
 
 def save(drawn: Drawn, path: Path) -> None:

@@ -9,6 +9,7 @@ from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("profile", "environment")
 TOPIC = "execution"
+ORDER = 0
 BASELINE = "eager"
 
 

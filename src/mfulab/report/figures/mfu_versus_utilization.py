@@ -34,14 +34,19 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     here = rows if busy.empty else busy
     worst, best = (here.loc[here["mfu_percent"].agg(which)] for which in ("idxmin", "idxmax"))
     low, high = percent(worst["mfu_percent"]), percent(best["mfu_percent"])
-    values = {"low": low, "low_run": _named(worst, text), "high": high, "high_run": _named(best, text)}
+    values = {"low": low, "low_run": worst["model"], "high": high, "high_run": best["model"]}
     if busy.empty:
         return text("finding_none", busiest=rows["utilization_percent"].max(), **values)
     key = "finding_one" if len(busy) == 1 else "finding_same" if low == high else "finding"
     words = [text(key, count=len(busy), total=len(rows), **values)]
-    if because := _because(worst, text):
-        words.append(text("because" if low != high else "because_one", because=because))
     return " ".join([*words, *([text("doubtful", count=above)] if above else [])])
+
+
+def lowest(rows: pd.DataFrame) -> pd.Series:
+    """The run of lowest MFU that the sentence is about."""
+    rows = _sound(own(rows))
+    busy = rows[rows["utilization_percent"] >= BUSY]
+    return rows.loc[(rows if busy.empty else busy)["mfu_percent"].idxmin()]
 
 
 def _sound(rows: pd.DataFrame) -> pd.DataFrame:
@@ -52,17 +57,15 @@ def _sound(rows: pd.DataFrame) -> pd.DataFrame:
     return sound if len(sound) else rows
 
 
-def _because(row: pd.Series, text: Texts) -> str:
-    """The verdict on a run as a clause, with what it costs; empty where nothing that was measured explains it."""
+def because(row: pd.Series, text: Texts) -> str:
+    """Sentence on why the lowest run is that low, and what it costs; empty where nothing measured explains it."""
     clauses = text.within("because")
     if not clauses.has(row["verdict"]):
         return ""
     clause, cost = clauses(row["verdict"]), remedies.cost(row.to_dict(), row["verdict"])
-    return clauses("points", clause=clause, points=percent(cost.points)) if cost else clause
-
-
-def _named(row: pd.Series, text: Texts) -> str:
-    return text("run" if row["batch_size"] == row["batch_size"] else "run_of_trace", row=row)
+    said = clauses("points", clause=clause, points=percent(cost.points)) if cost else clause
+    run = text("run" if row["batch_size"] == row["batch_size"] else "run_of_trace", row=row)
+    return text("because", run=run, because=said)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

@@ -9,6 +9,7 @@ from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("series", "profile", "environment")
 TOPIC = "series"
+ORDER = 0
 VALUES = ("utilization_percent", "system_utilization_percent", "clock_mhz", "power_w", "temperature_c")
 
 

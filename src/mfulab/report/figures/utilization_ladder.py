@@ -15,6 +15,7 @@ from mfulab.report.frames import Tables, ok, with_machine, with_traces
 
 TABLES = ("profile", "traces", "environment")
 TOPIC = "ladder"
+ORDER = 0
 RUNGS = [rung.column for rung in ladder.RUNGS]
 WRAPPED = 11  # letters of a rung's name in one line
 MOST = 20  # runs a panel

@@ -14,14 +14,18 @@ from mfulab.core.files import write_text
 from mfulab.core.language import Texts, catalogue, verdicts
 from mfulab.core.language.quantities import duration, percent, quantity, significant
 from mfulab.measurements.registry import TABLES
+from mfulab.mfu import headroom, ladder
 from mfulab.report import figures, frames, trust
 from mfulab.report.drawing import fonts, style, vector
 from mfulab.report.duty_cycle import duty_cycle
 from mfulab.report.page import payload, why
 from mfulab.report.summary import short
 from mfulab.tables import compare
+from mfulab.tables.records import PROGRESS
 
 FONTS = "/* fonts */"  # in the style sheet, where the letters that the page needs are put once they are known
+SCRIPTS = ("report.js", "figures.js", "table.js", "run.js")  # one script of the page, in this order
+MISSING = 12  # runs still to come that are named
 COMPARED = 200  # lines of a comparison; the file has all
 SAID = ("window_source", "notes")  # keys and numbers of traces, beside the verdict's
 SENTENCES = ("explanation", "flops_source", "adds")  # texts of rows that have words in other languages
@@ -40,6 +44,8 @@ WORDS = (
     "ranks",
     "samples",
     "series",
+    *("selected", "select", "zoom", "reset", "difference", "apart", "meet", "budget", "ladder", "times", "settings"),
+    *("same_settings", "phases", "kernels", "drill", "drill_help", "step", "rest", "side_by_side", "verdict"),
 )
 
 
@@ -54,7 +60,9 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     text = Texts(language, "page")
     seminar = frames.seminar(folder)
     seminar = seminar.assign(**{column: seminar[column].map(text.said) for column in CLAIMED})
-    sections = _sections(tables, drawn, text, problems)
+    glyphs: dict[str, str] = {}
+    sections = _sections(tables, drawn, text, problems, glyphs)
+    names = {figure["name"] for figure in _all(sections)}
     doubts, doubt_lines, again = trust.summary(tables, language)
     template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(_file("report.html"))
     told = _in_words(tables, language)
@@ -74,17 +82,29 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         seminar=seminar.to_dict("records"),
         wrong_in_seminar=int((seminar["agrees"] != "True").sum()),
         sections=sections,
-        why=why.section(tables, {figure["name"] for section in sections for figure in section["figures"]}, language),
+        glyphs=Markup("".join(f'<path id="{name}"{outline}/>' for name, outline in glyphs.items())),
+        first=why.first(tables, names, language),
+        why=why.section(tables, names, language),
         doubts={"says": doubts, "lines": doubt_lines, "again": again},
         has_rows=any(len(tables[name]) for name in TABLES),
         environment=_environment(tables, text),
         definitions=catalogue(language)["definitions"].items(),
-        words={key: text(key) for key in WORDS},
+        words={"words": {key: text(key) for key in WORDS}, "groups": _groups(text)},
         data=payload.packed(data),
         css=Markup(_file("report.css")),
-        javascript=Markup(_file("report.js")),
+        javascript=Markup("\n".join(map(_file, SCRIPTS))),
     )
     return content.replace(FONTS, fonts.faces(content + json.dumps(data, ensure_ascii=False)), 1)
+
+
+def _groups(text: Texts) -> dict[str, dict[str, str]]:
+    """Columns of a step's time and ladder that the script shows together, each with its name."""
+    parts, phases = text.within("trace"), text.within("why")
+    return {
+        "budget": {f"{part}_ms": parts(part) for part in headroom.PARTS},
+        "phases": {f"{name}_ms": phases(name) for name in why.PHASES},
+        "ladder": {rung.column: rung.column for rung in ladder.RUNGS},
+    }
 
 
 def _in_words(tables: frames.Tables, language: str) -> frames.Tables:
@@ -140,16 +160,18 @@ def _rows_shown(tables: frames.Tables, text: Texts) -> str:
     return " ".join([*says, text("shown_all")]) if measured else " ".join(says)
 
 
-def _progress(folder: Path, text: Texts) -> str:
-    """Counts of how far the sweep is; empty where every planned run is measured."""
+def _progress(folder: Path, text: Texts) -> dict[str, Any]:
+    """Counts of a sweep before its end, their sentence, and the first runs that are missing; empty at its end."""
     found = frames.progress(folder)
-    measured, left_out, to_come = found.values() if found else (0, 0, 0)
-    if not left_out + to_come:
-        return ""
-    parts = [text("progress_measured", count=measured)]
-    parts += [text("progress_not_measured", count=left_out)] if left_out else []
-    parts += [text("progress_to_come", count=to_come)] if to_come else []
-    return ", ".join(parts) + "."
+    missing = found[found["state"] != PROGRESS[0]]
+    if missing.empty:
+        return {}
+    counts = {state: int((found["state"] == state).sum()) for state in PROGRESS}
+    parts = [text(f"progress_{state}", count=count) for state, count in counts.items() if count or state == PROGRESS[0]]
+    listed = [f"{row['step']} {short(row['run'])}" for _, row in missing.head(MISSING).iterrows()]
+    more = [text("progress_more", count=len(missing) - MISSING)] if len(missing) > MISSING else []
+    says = ", ".join(parts) + "."
+    return {"measured": counts[PROGRESS[0]], "total": len(found), "says": says, "missing": [*listed, *more]}
 
 
 def _duty_cycle(tables: frames.Tables, text: Texts) -> str:
@@ -185,8 +207,13 @@ def _of_runs(runs: pd.Series, note: str, text: Texts) -> str:
     return f"{example}: {note}" if len(runs) == 1 else text("note", count=len(runs), example=example, note=note)
 
 
-def _sections(tables: frames.Tables, drawn: Path | None, text: Texts, problems: list[str]) -> list[dict[str, Any]]:
-    """The topics that have figures, in the page's order; a figure that cannot be made is added to `problems`."""
+def _sections(
+    tables: frames.Tables, drawn: Path | None, text: Texts, problems: list[str], glyphs: dict[str, str]
+) -> list[dict[str, Any]]:
+    """The topics that have figures, in the page's order; a figure that cannot be made is added to `problems`.
+
+    Letters of the figures are put into `glyphs`.
+    """
     runs = _runs(tables)
     measured = runs[~runs["recorded"]]
     # A recorded machine's experiments are not to be measured here: its figures come from experiment=recorded.
@@ -194,7 +221,7 @@ def _sections(tables: frames.Tables, drawn: Path | None, text: Texts, problems: 
     sections: dict[str, list[dict[str, Any]]] = {}
     for name, module in figures.modules().items():
         try:
-            shown = _figure(name, tables, drawn, text.within(name), experiments)
+            shown = _figure(name, tables, drawn, text.within(name), experiments, glyphs)
         except Exception as error:  # one figure never costs the page
             problems.append(figures.unmade(name, error, text.language))
             continue
@@ -209,7 +236,12 @@ def _sections(tables: frames.Tables, drawn: Path | None, text: Texts, problems: 
 
 
 def _figure(
-    name: str, tables: frames.Tables, drawn: Path | None, text: Texts, experiments: Sequence[str]
+    name: str,
+    tables: frames.Tables,
+    drawn: Path | None,
+    text: Texts,
+    experiments: Sequence[str],
+    glyphs: dict[str, str],
 ) -> dict[str, Any]:
     """A figure with its sentence, rows and command; empty where the tables hold nothing for it."""
     module = figures.modules()[name]
@@ -226,7 +258,7 @@ def _figure(
         "title": text("title"),
         "finding": _unbroken(finding or figures.finding(module, rows, text)),
         "reading": _unbroken(text("reading")),
-        "svg": Markup(vector.inline(svg, name)),
+        "svg": Markup(vector.inline(svg, name, glyphs)),
         "rows": payload.drawn(rows),
         "command": figures.command(name, experiments, text.language),
     }

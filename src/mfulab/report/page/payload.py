@@ -5,6 +5,7 @@ import gzip
 import json
 import math
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +15,11 @@ import pandas as pd
 from mfulab.core.files import UnreadableError, read_json
 from mfulab.measurements.registry import TABLES
 from mfulab.report import frames
+from mfulab.tables import columns as declared_columns
 from mfulab.tables.columns import description, fields
 
 DRAWN = 500  # rows of a figure's CSV; the table's export has all
-LONG = (
-    "plans",
-    "spent",
-    "sources",
-    "reasons",
-    "probes",
-    "verdict_numbers",
-    "sources_answered",
-    "top_kernels",
-    "message",
-)
+KEPT = {"hardware", "run", "recorded", "experiment", "commit", "time_ci_low_s", "time_ci_high_s"}
 
 
 def read(tables: frames.Tables, folder: Path) -> dict[str, Any]:
@@ -68,18 +60,24 @@ def compact(tables: frames.Tables) -> dict[str, Any]:
 
 
 def drawn(rows: pd.DataFrame) -> dict[str, Any]:
-    """The rows of a figure for its CSV, at most DRAWN of `all`; columns that are empty or hold lists are left out."""
-    known = (
-        rows.head(DRAWN)
-        .drop(columns=[name for name in rows if name in LONG], errors="ignore")
-        .dropna(axis=1, how="all")
-    )
+    """The rows of a figure for its CSV, at most DRAWN of `all`, with the columns of a table's first view and its own.
+
+    The tables have all columns of a run. Empty columns are left out.
+    """
+    known = rows.head(DRAWN).drop(columns=[name for name in rows if name in _behind()]).dropna(axis=1, how="all")
     known = known[[name for name in known if not (known[name].astype(str) == "").all()]]
     return {
         "columns": list(known),
         "rows": [[plain(value) for value in row] for row in known.astype(object).to_numpy()],
         "all": len(rows),
     }
+
+
+@cache
+def _behind() -> set[str]:
+    """Columns of tables that are not shown at first, without those that name a run and its time's interval."""
+    main = {name for each in TABLES.values() for name in each.shown.split()}
+    return {name for table in TABLES for name in declared_columns.columns(table)} - main - KEPT
 
 
 def plain(value: object) -> object:

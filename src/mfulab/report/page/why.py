@@ -10,7 +10,7 @@ from mfulab.core.language.quantities import percent, quantity, significant
 from mfulab.mfu.ladder import number
 from mfulab.report import answers, frames
 from mfulab.report.drawing import curves
-from mfulab.report.figures import headroom
+from mfulab.report.figures import headroom, mfu_versus_utilization
 from mfulab.tables import remedies
 from mfulab.tables.verdict import COLUMNS as VERDICT
 
@@ -36,7 +36,19 @@ def section(tables: frames.Tables, figures: set[str], language: str) -> dict[str
     if measured.empty:
         return {}
     cases = [_case(row, figures, text) for row in chosen(measured).to_dict("records")]
-    return {"cases": cases[:SHOWN], "rest": cases[SHOWN:], "answers": _answers(rows, text)}
+    verdicts_here = pd.Series([case["verdict"] for case in cases]).value_counts()
+    says = text("says", verdict=verdicts_here.index[0], count=int(verdicts_here.iloc[0]), total=len(cases))
+    return {"says": says, "cases": cases[:SHOWN], "rest": cases[SHOWN:], "answers": _answers(rows, text)}
+
+
+def first(tables: frames.Tables, figures: set[str], language: str) -> dict[str, Any]:
+    """Case of the lowest run of the page's first figure, with its sentence `because`; empty where it draws nothing."""
+    text = Texts(language, "mfu_versus_utilization")
+    rows = mfu_versus_utilization.rows(tables)
+    if rows.empty:
+        return {}
+    row = mfu_versus_utilization.lowest(frames.in_words(rows, text))
+    return _case(row.to_dict(), figures, text.within("why")) | {"because": mfu_versus_utilization.because(row, text)}
 
 
 def chosen(rows: pd.DataFrame) -> pd.DataFrame:

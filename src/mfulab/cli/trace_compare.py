@@ -1,0 +1,109 @@
+"""`mfulab trace --compare A B`: where a step of B takes more or less than one of A."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from mfulab.cli.trace_text import NAME, short, table
+from mfulab.core.errors import ConfigurationError
+from mfulab.core.language import Texts
+from mfulab.core.language.quantities import percent
+from mfulab.tracing.device_time import CAUSES
+from mfulab.tracing.difference import Difference, Part, difference
+from mfulab.tracing.reader import read_file
+
+# Titles and verdicts as the catalogues name them.
+WORDS = ("differences", "slower", "faster", "same", "kind", "matmuls")
+_LABELS = {"products": "matmuls", "recomputed": "recomputation", "others": "other_operators"}
+COMPARED = ("operator", "shapes", "before", "after", "change")
+LONGEST = 15
+
+
+def compare(paths: Sequence[Path], gate: str | None, as_json: bool, language: str, **options: Any) -> int:
+    """Shows the difference of the first rows of two files; 1 where the second is slower by more than the gate.
+
+    Raises:
+        ConfigurationError: there are not two files, or the gate is no percentage.
+        TraceError: a file cannot be read.
+    """
+    if len(paths) != 2:
+        raise ConfigurationError(f"--compare: give two traces, the old one and the new one; here are {len(paths)}")
+    limit = _limit(gate)
+    analyses = [read_file(path, **options)[0].analysis for path in paths]
+    found = difference(*(one for one in analyses if one is not None))
+    failed = limit is not None and found.verdict == "slower" and found.change > limit
+    if as_json:
+        print(json.dumps(_plain(found, failed), ensure_ascii=False))
+    else:
+        _show(Console(highlight=False), Texts(language, "trace"), found, limit)
+    return int(failed)
+
+
+def _limit(gate: str | None) -> float | None:
+    if gate is None:
+        return None
+    try:
+        value = float(gate.removesuffix("%"))
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e6:
+        raise ConfigurationError(f"--gate {gate}: give the percentage by which a step may become slower, as in 5%")
+    return value / 100
+
+
+def _show(console: Console, text: Texts, found: Difference, limit: float | None) -> None:
+    before, after = (f"{float(span) / 1e6:,.3f}" for span in (found.before, found.after))
+    noise = text("no_noise") if found.noise is None else text("noise", share=percent(100 * found.noise))
+    change = f"{100 * found.change:+.2f}"
+    console.print(Text(text("compared", before=before, after=after, change=change), style="bold"))
+    console.print(f"{text(found.verdict)}; {noise}")
+    if limit is not None:
+        console.print(text("gate", share=percent(100 * limit)))
+    whole = Part("step", "", "", found.before, found.after)
+    table(
+        console,
+        text,
+        "budget",
+        ("kind", *COMPARED[2:]),
+        [_cells(text, one)[:1] + _cells(text, one)[3:] for one in (*found.kinds(), whole)],
+    )
+    rows = [_cells(text, one)[1:] for one in found.parts[:LONGEST] if one.difference]
+    table(console, text, "differences", COMPARED, rows)
+
+
+def _cells(text: Texts, part: Part) -> tuple[str, ...]:
+    operator = (
+        text(part.operator) if part.operator in CAUSES else part.operator or text(_LABELS.get(part.kind, part.kind))
+    )
+    change = f"{float(part.difference) / 1e6:+,.3f}"
+    if not part.before or not part.after:
+        change = f"{change} ({text('appears') if part.after else text('vanishes')})"
+    spans = (f"{float(span) / 1e6:,.3f}" for span in (part.before, part.after))
+    return text(_LABELS.get(part.kind, part.kind)), short(operator, NAME), short(part.shapes, 40), *spans, change
+
+
+def _plain(found: Difference, failed: bool) -> dict[str, Any]:
+    rows = [
+        {
+            "kind": part.kind,
+            "operator": part.operator,
+            "shapes": part.shapes,
+            "before_ms": float(part.before) / 1e6,
+            "after_ms": float(part.after) / 1e6,
+            "difference_ms": float(part.difference) / 1e6,
+        }
+        for part in found.parts
+    ]
+    return {
+        "before_ms": float(found.before) / 1e6,
+        "after_ms": float(found.after) / 1e6,
+        "change_percent": 100 * found.change,
+        "noise_percent": None if found.noise is None else 100 * found.noise,
+        "verdict": found.verdict,
+        "gate_failed": failed,
+        "parts": rows,
+    }

@@ -1,0 +1,164 @@
+"""The journal of a training process: what its time went to, in lines of JSON that survive its end by SIGKILL.
+
+docs/goodput.md describes the format, for other programs that write it.
+"""
+
+import atexit
+import json
+import os
+import socket
+import time
+import warnings
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from mfulab.core.files import cannot_be_written
+
+# A line is written once this share of the process's life has passed since the last one, or after so many seconds: what
+# a kill can hide is as small a share, and a week has some thousand lines.
+SHARE, LONGEST_NS = 0.002, 60 * 10**9
+KEPT = frozenset({"checkpoint", "restore", "end"})  # a crash of the machine must not lose these
+_BOOTTIME = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+def now_ns() -> int:
+    """Nanoseconds of a clock that nobody sets: since the machine's boot, on Linux with its sleep."""
+    return time.monotonic_ns() if _BOOTTIME is None else time.clock_gettime_ns(_BOOTTIME)
+
+
+def _age_ns() -> int:
+    """Nanoseconds since this process began: exact to a tick of 10 ms on Linux, elsewhere to what psutil knows."""
+    with suppress(OSError, ValueError, IndexError):
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        return now_ns() - ticks * 10**9 // os.sysconf("SC_CLK_TCK")
+    import psutil
+
+    return int(1e9 * (time.time() - psutil.Process().create_time()))
+
+
+def _boot() -> str | None:
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return None
+
+
+class Journal:
+    """Appends what this process spends its time on to a file of its own in the job's folder.
+
+        journal = mfulab.Journal("runs/llama")
+        journal.mark("restore", step=1200)  # what ran since the last mark, or since the process began
+        for batch in loader:
+            journal.mark("loader")
+            train(batch)
+            journal.step()
+
+    Each line is one write. Marks of steps and of the loader are written together after 0.2 % of the process's life, any
+    other at once. A disk that is full stops no training: what could not be written is part of the next line.
+
+    Args:
+        folder: of the job; every process and every attempt of one job is given the same.
+        rank: of this process among `world`; without it what the launcher's environment says.
+
+    Raises ConfigurationError if nothing can be written there.
+    """
+
+    def __init__(self, folder: str | Path, rank: int | None = None, world: int | None = None) -> None:
+        self.folder = Path(folder)
+        if rank is None:
+            named = (os.environ.get(name) for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"))
+            rank = next((int(each) for each in named if each), 0)
+        world = world or int(os.environ.get("WORLD_SIZE") or 1)
+        now, self._pid = now_ns(), os.getpid()
+        self._began = self._last = self._written = now - _age_ns()
+        self._pending: dict[str, int] = {}
+        self._done, self._first, self._torn = 0, True, False
+        host = socket.gethostname()
+        file = self.folder / f"{host}-{self._pid}-{self._began}.jsonl"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise cannot_be_written(file, error) from error
+        unix_ns = time.time_ns() - (now - self._began)
+        head = {"format": 1, "rank": rank, "world": world, "host": host, "pid": self._pid, "unix_ns": unix_ns}
+        self._write({**head, "boot": _boot(), "boot_ns": self._began})
+        self.mark("import")
+        atexit.register(self.close)
+
+    def mark(self, span: str, step: int | None = None, **facts: Any) -> None:
+        """Says what ran since the last mark: `setup`, `evaluation`, `checkpoint`, or any other word.
+
+        Args:
+            span: the word.
+            step: how many steps of the job are done, where that is not what was counted here: after a restore.
+            facts: further keys of the line, such as `flops` of a step and `peak_tflop_s`, or a `rank` known by now.
+        """
+        if step is not None:
+            self._done = step
+        self._add(span)
+        if span != "loader":
+            self._flush(span in KEPT, **facts)
+
+    def step(self, done: int | None = None) -> None:
+        """Marks the end of a step; `done` steps of the job are then over, by default one more."""
+        self._done = self._done + 1 if done is None else done
+        now = self._add("first_step" if self._first else "step")
+        # The first step of a process compiles and allocates: it has a line of its own.
+        if self._first or now - self._written >= min(LONGEST_NS, SHARE * (now - self._began)):
+            self._flush()
+        self._first = False
+
+    def beside(self, name: str, seconds: float) -> None:
+        """Notes what another thread did while steps went on, such as an asynchronous checkpoint."""
+        self._write({"ns": now_ns() - self._began, "beside": {name: int(1e9 * seconds)}})
+
+    def close(self) -> None:
+        """Writes what is pending, and the end; also called as the interpreter ends."""
+        if self._file >= 0 and self._pid == os.getpid():
+            self.mark("end")
+            os.close(self._file)
+            self._file = -1
+            atexit.unregister(self.close)
+
+    def _add(self, span: str) -> int:
+        now = now_ns()
+        self._pending[span] = self._pending.get(span, 0) + now - self._last
+        self._last = now
+        return now
+
+    def _flush(self, durable: bool = False, **facts: Any) -> None:
+        line = {"ns": self._last - self._began, "spans": self._pending, "step": self._done, **facts}
+        if self._write(line, durable):
+            self._pending, self._written = {}, self._last
+
+    def _write(self, line: dict[str, Any], durable: bool = False) -> bool:
+        """Appends a line by one write; after half a line, on one of its own."""
+        if self._file < 0 or self._pid != os.getpid():
+            return False
+        data = b"\n" * self._torn + json.dumps(line).encode() + b"\n"
+        try:
+            whole = os.write(self._file, data) == len(data)
+        except OSError as error:
+            whole = False
+            if not self._torn:
+                warnings.warn(f"mfulab: {self.folder}: the journal waits: {error.strerror or error}", stacklevel=2)
+        self._torn = not whole
+        if durable and whole:
+            with suppress(OSError):  # a pipe, or a folder on a network
+                os.fsync(self._file)
+        return whole
+
+
+_open: dict[Path, Journal] = {}
+
+
+def journal_of(job: "str | Path | Journal | None") -> Journal | None:
+    """The journal of a job's folder, one a process; a journal itself; None without a job."""
+    if job is None or isinstance(job, Journal):
+        return job
+    path = Path(job).resolve()
+    found = _open.get(path)
+    if found is None or found._file < 0 or found._pid != os.getpid():
+        found = _open[path] = Journal(path)
+    return found

@@ -1,0 +1,273 @@
+"""The ladder of a job from its processes' journals: wall time, devices held, in steps, steps kept, MFU, useful tokens.
+
+All times are whole nanoseconds, so that shares add up to the wall time exactly.
+"""
+
+import itertools
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, NonNegativeInt, ValidationError
+
+from mfulab.core.errors import ConfigurationError
+from mfulab.mfu.utilization import percent, product, ratio, total
+
+RUNGS = ("held", "in_steps", "kept", "mfu", "useful_mfu")
+"""Shares in percent, each part of the one before: of ranks × wall time, and from `mfu` on of what their peaks offer."""
+
+
+class Head(BaseModel):
+    """The first line of a process's journal; `unix_ns` and `boot_ns` are when it began, on two clocks."""
+
+    rank: NonNegativeInt
+    world: int = 1
+    host: str
+    unix_ns: int
+    boot: str | None = None
+    boot_ns: int | None = None
+
+
+class Line(BaseModel):
+    """Any other line: what the time since the one before went to, up to `ns` after the process began."""
+
+    ns: NonNegativeInt
+    spans: dict[str, NonNegativeInt] = {}
+    step: NonNegativeInt | None = None
+    beside: dict[str, NonNegativeInt] = {}
+    rank: NonNegativeInt | None = None
+    world: int | None = None
+    flops: float | None = None
+    peak_tflop_s: float | None = None
+    useful: float | None = None
+    steps: NonNegativeInt = 1
+
+    @property
+    def trains(self) -> bool:
+        """Says whether steps ended in it."""
+        return not {"first_step", "step"}.isdisjoint(self.spans)
+
+
+@dataclass
+class Attempt:
+    """One process of the job: whose clock, when it began on it, and its lines, the first of them empty.
+
+    `boot_ns` is None where the clock may be set meanwhile. `torn` counts lines that cannot be read.
+    """
+
+    name: str
+    rank: int
+    world: int
+    clock: str
+    began: int
+    boot_ns: int | None
+    lines: list[Line]
+    torn: int = 0
+
+    @property
+    def ended(self) -> int:
+        """Its last sign of life."""
+        return self.began + self.lines[-1].ns
+
+    @property
+    def first(self) -> int | None:
+        """Steps of the job that were done before its own; None if it came to no step."""
+        trained = [place for place, line in enumerate(self.lines) if line.trains]
+        return self.lines[trained[0] - 1].step if trained else None
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Nanoseconds of a rank from `began`, by what they went to; `down` is where no process of the rank was alive."""
+
+    rank: int
+    began: int
+    spans: Mapping[str, int]
+
+
+@dataclass
+class Job:
+    """A job's wall time in nanoseconds, and its stretches, whose spans sum to ranks × wall.
+
+    `lost` is the time of steps that were run again, `step` that of those that were kept; `unknown` what no line says.
+    `timed` holds each rank's kept steps and their time, without the first of a process.
+    """
+
+    folder: str
+    wall: int
+    attempts: int
+    timed: dict[int, list[int]]
+    stretches: list[Stretch] = field(default_factory=list)
+    kept_steps: int = 0
+    lost_steps: int = 0
+    beside: Counter[str] = field(default_factory=Counter)
+    notes: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    mfu: Mapping[str, float | None] = field(default_factory=dict)
+
+    @property
+    def spans(self) -> Counter[str]:
+        """Nanoseconds of all ranks together by what they went to."""
+        found: Counter[str] = Counter()
+        for stretch in self.stretches:
+            found.update(stretch.spans)
+        return found
+
+    def row(self) -> dict[str, Any]:
+        """Gives what is known as columns: seconds and steps are means over the ranks, percents shares as in RUNGS."""
+        spans, ranks = self.spans, len(self.timed)
+        kept = spans["step"]
+        shares = {"held": self.wall * ranks - spans["down"], "in_steps": kept + spans["lost"], "kept": kept}
+        mfu = product(ratio(kept, self.wall * ranks), self.mfu["steps"])
+        return {
+            "job": self.folder,
+            "ranks": ranks,
+            "attempts": self.attempts,
+            "wall_s": self.wall / 1e9,
+            **{f"{name}_percent": percent(part, self.wall * ranks) for name, part in shares.items()},
+            "mfu_percent": mfu,
+            "useful_mfu_percent": product(mfu, self.mfu["useful"]),
+            "mfu_of_steps_percent": self.mfu["steps"],
+            "kept_steps": self.kept_steps / ranks,
+            "lost_steps": self.lost_steps / ranks,
+            **{f"{name}_s": part / 1e9 / ranks for name, part in spans.most_common()},
+            **{f"beside_{name}_s": part / 1e9 / ranks for name, part in self.beside.items()},
+        }
+
+
+def job_of(folder: Path) -> Job:
+    """The ladder of the job whose processes wrote into `folder`.
+
+    Raises ConfigurationError if there is no journal, or if two processes were the same rank at the same time.
+    """
+    attempts = [found for file in sorted(folder.glob("*.jsonl")) if (found := read(file))]
+    if not attempts:
+        raise ConfigurationError(f"{folder}: holds no journal; give mfulab.measure or a callback job={folder}")
+    _one_clock(attempts)
+    attempts.sort(key=lambda each: each.began)
+    ranks = {rank: [each for each in attempts if each.rank == rank] for rank in sorted({e.rank for e in attempts})}
+    job = Job(folder.name, 0, max(map(len, ranks.values())), {rank: [0, 0] for rank in ranks})
+    for rank, own in ranks.items():
+        for before, after in itertools.pairwise(own):
+            if after.began < before.ended:
+                if after.clock == before.clock and after.boot_ns is not None:
+                    raise ConfigurationError(
+                        f"{folder}: rank {rank} ran twice at once, in {before.name} and {after.name}: two jobs wrote"
+                        " here; give each a folder of its own"
+                    )
+                job.notes.append(("clock", {"rank": rank, "seconds": (before.ended - after.began) / 1e9}))
+                after.began = before.ended
+    began, ended = min(each.began for each in attempts), max(each.ended for each in attempts)
+    job.wall = ended - began
+    for own in ranks.values():
+        _account(job, own, began, ended)
+    job.mfu = _mfu(job, ranks)
+    if torn := sum(each.torn for each in attempts):
+        job.notes.append(("torn", {"count": torn}))
+    if (world := max(each.world for each in attempts)) > len(ranks):
+        job.notes.append(("ranks", {"count": len(ranks), "world": world}))
+    return job
+
+
+def read(file: Path) -> Attempt | None:
+    """A process's journal; None if its first line cannot be read, so that nothing says whose it is."""
+    first, *rest = file.read_bytes().split(b"\n")
+    try:
+        head = Head.model_validate_json(first)
+    except ValidationError:
+        return None
+    clock = f"{head.host} {head.boot}"
+    boot_ns = head.boot_ns if head.boot else None
+    found = Attempt(file.name, head.rank, head.world, clock, head.unix_ns, boot_ns, [Line(ns=0, step=0)])
+    for text in filter(None, rest):
+        last = found.lines[-1]
+        try:
+            line = Line.model_validate_json(text)
+        except ValidationError:
+            found.torn += 1
+            continue
+        if line.beside:  # another thread's: no end of a span
+            line.ns, line.spans = last.ns, {}
+        if line.ns - last.ns < sum(line.spans.values()):
+            found.torn += 1
+            continue
+        line.step = last.step if line.step is None else line.step
+        found.rank = found.rank if line.rank is None else line.rank
+        found.world = line.world or found.world
+        found.lines.append(line)
+    return found
+
+
+def _one_clock(attempts: Sequence[Attempt]) -> None:
+    """Sets all attempts to one clock: the boot's where there is one, machines together by the steps that they share.
+
+    Ranks of a job end a step together, so that a clock is off by the median difference of steps' ends. Of several
+    attempts those count whose difference is least.
+    """
+    clocks: dict[str, list[Attempt]] = {}
+    for each in sorted(attempts, key=lambda each: (each.rank, each.boot_ns or 0)):
+        clocks.setdefault(each.clock, []).append(each)
+    reference, *others = clocks.values()
+    for own in (reference, *others):
+        anchor, start = own[0].boot_ns, own[0].began
+        for each in own:
+            if each.boot_ns is not None and anchor is not None:
+                each.began = start + each.boot_ns - anchor
+    for own in others:
+        apart = (_apart(one, other) for one in own for other in reference if one.rank != other.rank)
+        ahead = min((gap for gap in apart if gap is not None), key=abs, default=0)
+        for each in own:
+            each.began -= ahead
+
+
+def _apart(one: Attempt, other: Attempt) -> int | None:
+    """Nanoseconds by which the clock of `one` is ahead of the other's, by steps that both noted; None without any.
+
+    The first step of a process is always noted.
+    """
+    ends, others = ({line.step: each.began + line.ns for line in each.lines if line.trains} for each in (one, other))
+    gaps = [ends[step] - others[step] for step in ends.keys() & others.keys()]
+    return round(statistics.median(gaps)) if gaps else None
+
+
+def _account(job: Job, attempts: Sequence[Attempt], began: int, ended: int) -> None:
+    """Adds where a rank's wall time went: its attempts, in order, and the gaps between them."""
+    now, rank = began, attempts[0].rank
+    for place, attempt in enumerate(attempts):
+        job.stretches.append(Stretch(rank, now, {"down": attempt.began - now}))
+        # A step that a later attempt began again is lost, whoever ran it.
+        limit = min((each.first for each in attempts[place + 1 :] if each.first is not None), default=None)
+        for before, line in itertools.pairwise(attempt.lines):
+            spans = Counter(line.spans)
+            spans["unknown"] = line.ns - before.ns - sum(spans.values())
+            job.beside.update(line.beside)
+            if line.trains:
+                end = line.step or 0
+                steps = max(0, end - (before.step or 0))
+                lost = 0 if limit is None else min(steps, max(0, end - limit))
+                spans["lost"] = spans["step"] * lost // steps if steps else 0
+                spans["step"] -= spans["lost"]
+                job.lost_steps, job.kept_steps = job.lost_steps + lost, job.kept_steps + steps - lost
+                if not spans["first_step"]:
+                    job.timed[rank][0] += steps - lost
+                    job.timed[rank][1] += spans["step"]
+            job.stretches.append(Stretch(rank, attempt.began + before.ns, +spans))
+        now = attempt.ended
+    job.stretches.append(Stretch(rank, now, {"down": ended - now}))
+
+
+def _mfu(job: Job, ranks: Mapping[int, Sequence[Attempt]]) -> dict[str, float | None]:
+    """MFU of the steps that were kept, over all ranks, and the share of useful tokens; None if a rank's is unknown."""
+    sums: dict[str, list[float | None]] = {"flops": [], "peak_tflop_s": [], "useful": []}
+    for rank, own in ranks.items():
+        facts = [line for each in own for line in each.lines if line.flops]
+        times = {"flops": job.timed[rank][0], "peak_tflop_s": job.timed[rank][1] / 1e9, "useful": 1 / len(ranks)}
+        for name, factor in times.items():
+            mean = ratio(
+                total(*(product(getattr(line, name), line.steps) for line in facts)), sum(f.steps for f in facts)
+            )
+            sums[name].append(product(mean, factor))
+    needed, offered, useful = (total(*each) for each in sums.values())
+    return {"steps": percent(needed, product(offered, 1e12)), "useful": useful}

@@ -1,0 +1,59 @@
+"""Checks of what cannot be among the columns of a row, or between rows of a machine, though each reads well alone."""
+
+from itertools import pairwise
+
+import pandas as pd
+
+PHASES = 15.0  # % that the phases of a step, timed in steps with marks, may sum to above or below the step
+WHOLE = 1.15  # a part ÷ its whole: both are medians of windows that met different moments
+UPDATE = 2.0  # an optimiser's time ÷ that of the same update after a smaller or larger batch
+POINTS = 5.0  # by which a rung of the ladder may lie above the one before it: two counters, two clocks
+LEVELS = ("L1", "L2", "L3", "memory")
+BATCH = r"(?<=batch_size=)\d+"  # in a run's name: what remains without it is the same step
+# Each counts a part of what the one before counts, in the same windows.
+RUNGS = ("utilization_percent", "sm_active_percent", "tensor_active_percent")
+MODEL = ("hfu_percent", "mfu_percent", "useful_mfu_percent")
+
+
+def failed(rows: pd.DataFrame) -> dict[str, pd.Series]:
+    """For each check that the columns of `rows` allow, by its key in section `trust`, True for a row that fails it."""
+    has = set(rows).issuperset
+    found = {}
+    if has({"phases_percent"}):
+        found["phases"] = (rows["phases_percent"] - 100).abs() > PHASES
+    if has({"time_s", "forward_ms", "backward_ms", "optimiser_ms"}):
+        parts = rows[["forward_ms", "backward_ms", "optimiser_ms"]].max(axis=1) / 1e3
+        whole = rows["median_time_s"].fillna(rows["time_s"]) if has({"median_time_s"}) else rows["time_s"]
+        found["part"] = parts > WHOLE * whole  # parts are as met, too
+    if has({"run", "hardware", "recorded", "optimiser_ms"}):
+        found["update"] = _updates(rows)
+    if has({"end_to_end_s", "time_s"}):
+        found["end_to_end"] = rows["end_to_end_s"] * WHOLE < rows["time_s"]
+    for rungs in (RUNGS, MODEL):
+        present = [rung for rung in rungs if rung in rows]
+        for upper, lower in pairwise(present):
+            found["rungs"] = found.get("rungs", False) | (rows[lower] > rows[upper] + POINTS)
+    if has({"level", "pattern", "hardware", "recorded", "time_per_access_s"}):
+        found["levels"] = _levels(rows)
+    return {key: mask.fillna(False).astype(bool) for key, mask in found.items()}
+
+
+def any_failed(rows: pd.DataFrame) -> pd.Series:
+    """True for each row that fails a check."""
+    return pd.DataFrame(failed(rows), index=rows.index).any(axis=1)
+
+
+def _updates(rows: pd.DataFrame) -> pd.Series:
+    """An update is of every weight, whatever the batch: True where it takes far longer than with another batch."""
+    step = [rows["hardware"], rows["recorded"], rows["run"].str.replace(BATCH, "", regex=True)]
+    return rows["optimiser_ms"] > UPDATE * rows["optimiser_ms"].groupby(step).transform("min")
+
+
+def _levels(rows: pd.DataFrame) -> pd.Series:
+    """True for a walk within a cache that is slower than the same walk through a larger one, or through memory."""
+    keys = ["hardware", "recorded", "pattern"]
+    placed = rows.assign(place=rows["level"].map({level: place for place, level in enumerate(LEVELS)}))
+    fastest = placed.groupby([*keys, "place"])["time_per_access_s"].min()
+    behind = fastest[::-1].groupby(keys).cummin().groupby(keys).shift()
+    limits = WHOLE * behind.reindex(pd.MultiIndex.from_frame(placed[[*keys, "place"]])).to_numpy()
+    return rows["time_per_access_s"] > limits

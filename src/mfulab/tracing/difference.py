@@ -1,0 +1,81 @@
+"""Two traces held against each other: a step's difference by kind of time, operator and shapes, exactly."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from statistics import variance
+
+from mfulab.tracing.analysis import Analysis
+
+NOISE = 2.0  # standard errors of the difference that are taken for noise
+
+
+@dataclass(frozen=True)
+class Part:
+    """Nanoseconds a step, before and after, of one kind of time, one operator and its shapes."""
+
+    kind: str
+    operator: str
+    shapes: str
+    before: Fraction
+    after: Fraction
+
+    @property
+    def difference(self) -> Fraction:
+        """Nanoseconds a step that it takes more; negative where it takes less."""
+        return self.after - self.before
+
+
+@dataclass(frozen=True)
+class Difference:
+    """All parts, the largest difference first: together they are the difference of the steps.
+
+    `noise` is the share of the step that two standard errors of its difference take; None where a trace marks fewer
+    than two steps, so that their spread is not known.
+    """
+
+    parts: list[Part]
+    before: Fraction
+    after: Fraction
+    noise: float | None
+
+    @property
+    def change(self) -> float:
+        """(after − before) ÷ before."""
+        return float((self.after - self.before) / self.before)
+
+    @property
+    def verdict(self) -> str:
+        """`slower`, `faster` or `same`: `same` within the noise, or equal where that is not known."""
+        if abs(self.change) <= (self.noise or 0.0):
+            return "same"
+        return "slower" if self.change > 0 else "faster"
+
+    def kinds(self) -> list[Part]:
+        """The parts summed by kind of time."""
+        kinds = dict.fromkeys(part.kind for part in self.parts)
+        chosen = {kind: [part for part in self.parts if part.kind == kind] for kind in kinds}
+        found = [
+            Part(
+                kind,
+                "",
+                "",
+                sum((one.before for one in held), Fraction()),
+                sum((one.after for one in held), Fraction()),
+            )
+            for kind, held in chosen.items()
+        ]
+        return sorted(found, key=lambda part: -abs(part.difference))
+
+
+def difference(before: Analysis, after: Analysis) -> Difference:
+    """The difference of one step of `after` to one of `before`."""
+    old, new = (Fraction(one.window.length, one.window.steps) for one in (before, after))
+    keys = dict.fromkeys((*before.parts, *after.parts))
+    parts = [
+        Part(*key, *(Fraction(one.parts.get(key, 0), one.window.steps) for one in (before, after))) for key in keys
+    ]
+    lengths = [one.window.lengths for one in (before, after)]
+    known = all(len(one) > 1 for one in lengths)
+    error = sum(variance(one) / len(one) for one in lengths) ** 0.5 if known else 0.0
+    ordered = sorted(parts, key=lambda part: -abs(part.difference))
+    return Difference(ordered, old, new, NOISE * error / float(old) if known else None)

@@ -1,0 +1,115 @@
+"""Gives the kernels of replayed CUDA and HIP graphs the operators that the trace of their capture holds.
+
+A graph's kernels belong to no operator: the operators were called once, when the graph was captured. Each replay's
+kernels are joined with the launches of a capture, in order: by their kernels' names where the trace of the capture has
+them (ROCm), else only where their numbers are equal and matmul kernels meet matmuls.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from difflib import SequenceMatcher
+from pathlib import Path
+
+import numpy as np
+
+from mfulab.core.said import Said
+from mfulab.tracing.attribution import attribute
+from mfulab.tracing.recording import COPY, Activities, Call, HostCalls, Indices, Recording, launch_of
+from mfulab.tracing.tiles import multiplies
+
+
+def beside(path: Path) -> Path | None:
+    """The trace of the capture beside that of the replays: …execution… as …capture…, or …_capture; None without."""
+    stem, dot, ending = path.name.partition(".")
+    names = (f"{stem}_capture", stem.replace("execution", "capture").replace("replay", "capture"))
+    found = (path.with_name(f"{name}{dot}{ending}") for name in names if name != stem)
+    return next((one for one in found if one.is_file()), None)
+
+
+def joined(recording: Recording, capture: Recording) -> Recording:
+    """The recording with an operator for each kernel of a graph that a launch of `capture` matches.
+
+    How many matched, of how many, stands in its notes.
+    """
+    activities, found = recording.activities, launch_of(recording)
+    graph = recording.named(lambda name: "GraphLaunch" in name)[recording.launches.name]
+    if not graph.any():
+        return recording
+    kernels = np.flatnonzero((found >= 0) & graph[found] & (activities.kind != COPY))
+    replays = [kernels[found[kernels] == launch] for launch in np.unique(found[kernels])]
+    captured, groups = _captured(capture)
+    owners = attribute(captured)
+    product, operator = owners.product_of_activity(), owners.operator_of_activity()
+    rows, calls = list[tuple[int, ...]](), dict(recording.host.calls)
+    names, owned = {name: number for number, name in enumerate(recording.names)}, dict(recording.owned)
+    first_thread = int(recording.host.thread.max(initial=0)) + 1
+    for replay in replays:
+        replay = replay[np.argsort(activities.begin[replay], kind="stable")]
+        known: dict[int, int] = {}
+        begin = int(recording.launches.begin[found[replay[0]]])
+        for kernel, launch in _matched([recording.names[one] for one in activities.name[replay]], captured, groups):
+            owner = int(product[launch] if product[launch] >= 0 else operator[launch])
+            multiplied = multiplies(recording.names[activities.name[replay[kernel]]])
+            if owner < 0 or (captured.activities.name[launch] < 0 and multiplied != (product[launch] >= 0)):
+                continue
+            if owner not in known:
+                known[owner] = len(recording.host) + len(rows)
+                name = capture.names[capture.host.name[owner]]
+                if call := capture.host.calls.get(owner):
+                    inner = capture.host.calls.get(owners.innermost.get(owner, owner), call)
+                    calls[known[owner]] = Call(name, call.shapes, inner.types, call.values, call.recorded_flops)
+                thread = first_thread + len(rows)  # of its own: a call lies in no other
+                rows.append((begin, begin, names.setdefault(name, len(names)), thread, -1, 0, 0))
+            owned[int(replay[kernel])] = known[owner]
+    added = np.array(rows, np.int64).reshape(-1, 7).T
+    host = recording.host
+    columns = (host.begin, host.end, host.name, host.thread, host.external, host.forward, host.annotation)
+    extended = [np.concatenate((old, new.astype(old.dtype))) for old, new in zip(columns, added, strict=True)]
+    told: dict[str, float | str | None] = {
+        "matched": len(owned),
+        "count": len(kernels),
+        "replays": len(replays),
+        "file": capture.path.name,
+    }
+    return replace(
+        recording,
+        names=list(names),
+        host=HostCalls(*[*extended, calls]),  # type: ignore[arg-type]
+        owned=owned,
+        notes=[*recording.notes, Said("graph_joined", told)],
+    )
+
+
+def _captured(capture: Recording) -> tuple[Recording, list[Indices]]:
+    """The capture with its kernel launches that executed nothing as activities, and these by graph."""
+    launches = capture.launches
+    linked = np.isin(launches.correlation, capture.activities.correlation)
+    is_launch = capture.named(lambda name: "Launch" in name and "Graph" not in name and "HostFunc" not in name)
+    chosen = np.flatnonzero(is_launch[launches.name] & ~linked)
+    chosen = chosen[np.argsort(launches.begin[chosen], kind="stable")]
+    none = np.full(len(chosen), -1)
+    begin, zero = launches.begin[chosen], np.zeros(len(chosen), np.int64)
+    made = Activities(
+        begin, begin, zero, launches.kernel[chosen], zero, zero, launches.correlation[chosen], none, zero, none * np.nan
+    )
+    ends = launches.begin[capture.named(lambda name: "EndCapture" in name)[launches.name]]
+    place = np.searchsorted(np.sort(ends), begin)
+    return replace(capture, activities=made), [np.flatnonzero(place == one) for one in np.unique(place)]
+
+
+def _matched(kernels: Sequence[str], captured: Recording, groups: Sequence[Indices]) -> list[tuple[int, int]]:
+    """Places of kernels of one replay with those of the launches that captured them, of the graph that fits best."""
+    best: list[tuple[int, int]] = []
+    for group in groups:
+        held = captured.activities.name[group]
+        if (held < 0).any():
+            pairs = [(place, int(one)) for place, one in enumerate(group)] if len(group) == len(kernels) else []
+        else:
+            names = [captured.names[one] for one in held]
+            blocks = SequenceMatcher(None, kernels, names, autojunk=False).get_matching_blocks()
+            pairs = [(block.a + one, int(group[block.b + one])) for block in blocks for one in range(block.size)]
+        if len(pairs) > len(best):
+            best = pairs
+        if len(best) == len(kernels):
+            break
+    return best

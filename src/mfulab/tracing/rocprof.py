@@ -1,0 +1,93 @@
+"""Reads the JSON of rocprofv3 (`rocprofv3 --sys-trace --output-format json`) into a `Recording`.
+
+Schema: ROCm, rocprofiler-sdk, "Using rocprofv3": a list of processes with agents, kernel symbols, strings and
+buffer records. Times are whole nanoseconds.
+"""
+
+import gzip
+import json
+import math
+import zlib
+from pathlib import Path
+from typing import Any
+
+from mfulab.tracing.chrome import RATIO, SMALL_BYTES
+from mfulab.tracing.recording import COPY, Recorder, Recording, TraceError, kind_of, step_mark
+
+TOOL = b'"rocprofiler-sdk-tool"'
+GPU = 2  # an agent's type
+
+
+def read(path: Path) -> Recording:
+    """Reads all processes of one file: kernels, copies, calls of HIP, ranges of ROCTx.
+
+    Raises:
+        TraceError: it is cut, of another schema, or holds no kernel.
+    """
+    try:
+        with path.open("rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+        most = max(SMALL_BYTES, RATIO * path.stat().st_size)
+        with gzip.open(path) if packed else path.open("rb") as file:
+            text = file.read(most + 1)  # type: ignore[union-attr]
+        if len(text) > most:
+            raise TraceError(f"{path}: unpacks to more than {most:,} bytes: no trace packs so well")
+        processes = json.loads(text)["rocprofiler-sdk-tool"]
+    except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
+        raise TraceError(f"{path}: cut or damaged rocprofv3 JSON ({str(error)[:120]}); copy it anew") from None
+    recorder, properties = Recorder(path), list[dict[str, Any]]()
+    try:
+        count = sum(_process(recorder, number, one, properties) for number, one in enumerate(processes))
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+        raise TraceError(
+            f"{path}: a schema of rocprofv3 that is not known here ({type(error).__name__}: {error})"
+        ) from None
+    if not len(recorder.activities):
+        raise TraceError(f"{path}: rocprofv3 recorded no kernel or copy: record with --kernel-trace or --sys-trace")
+    return recorder.done({"deviceProperties": properties}, count)
+
+
+def _process(recorder: Recorder, number: int, process: dict[str, Any], properties: list[dict[str, Any]]) -> int:
+    devices: dict[int, int] = {}
+    for place, agent in enumerate(one for one in process["agents"] if one["type"] == GPU):
+        devices[agent["id"]["handle"]] = known = agent.get("logical_node_type_id", place)
+        properties.append({"id": known, "name": agent.get("product_name"), "numSms": agent.get("cu_count")})
+    symbols = {one["kernel_id"]: one for one in process["kernel_symbols"]}
+    kinds = [one["operations"] for one in process["strings"]["buffer_records"]]
+    said = {one["key"]: one["value"] for one in process["strings"].get("marker_api", ())}
+    records, pid = process["buffer_records"], process.get("metadata", {}).get("pid", number)
+
+    def name_of(record: dict[str, Any]) -> str:
+        return str(kinds[record["kind"]][record["operation"]])
+
+    def linked(record: dict[str, Any]) -> int:
+        return number << 40 | int(record["correlation_id"]["internal"])
+
+    def span(record: dict[str, Any]) -> tuple[int, int]:
+        begin, end = record["start_timestamp"], record["end_timestamp"]
+        if not isinstance(begin, int) or not isinstance(end, int) or end < begin:
+            raise ValueError(f"a record from {begin} to {end}")
+        return begin, end
+
+    for one in records.get("kernel_dispatch", ()):
+        about = one["dispatch_info"]
+        symbol = symbols.get(about["kernel_id"], {})
+        name = next((str(symbol[key]) for key in _NAMES if symbol.get(key)), f"kernel {about['kernel_id']}")
+        blocks = math.prod(about["grid_size"][side] // max(1, about["workgroup_size"][side]) for side in "xyz")
+        stream = one.get("stream_id", about["queue_id"])["handle"]
+        device = devices[about["agent_id"]["handle"]]
+        recorder.activity(span(one), kind_of(name), name, device, stream, linked(one), -1, blocks, math.nan)
+    for one in records.get("memory_copy", ()):
+        agents = [one[side]["handle"] for side in ("dst_agent_id", "src_agent_id")]
+        device = next((devices[agent] for agent in agents if agent in devices), 0)
+        recorder.activity(span(one), COPY, name_of(one), device, -1, linked(one), -1, 0, math.nan)
+    for one in records.get("hip_api", ()):
+        recorder.launch(span(one), (pid, one["thread_id"]), linked(one), name_of(one))
+    for one in records.get("marker_api", ()):
+        if text := said.get(one["correlation_id"]["internal"]):
+            mark = step_mark(text)
+            recorder.host_call(span(one), mark or text, (pid, one["thread_id"]), -1, False, mark is not None)
+    return sum(len(kept) for kept in records.values())
+
+
+_NAMES = ("formatted_kernel_name", "demangled_kernel_name", "truncated_kernel_name", "kernel_name")

@@ -1,0 +1,272 @@
+"""Reads a profile of JAX or TensorFlow (`*.xplane.pb`), on GPUs and TPUs, into a `Recording`.
+
+Messages: tsl/profiler/protobuf/xplane.proto and xla/service/hlo.proto of OpenXLA; only the fields read here are
+declared, and protobuf skips the rest. A TPU names its own FLOPs and bytes of each operator; on a GPU they are counted
+from the module that the profile holds.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from mfulab.flops.recorded import XLA_TYPES
+from mfulab.tracing.recording import COPY, Call, Recorder, Recording, TraceError, kind_of, step_mark
+from mfulab.tracing.xplane_schema import XLA_ELEMENTS, MissingProtobufError, message
+
+_DEVICE = re.compile(r"/device:(\w+):(\d+)")
+_COPY = re.compile(r"[Mm]emcpy|[Mm]emset")
+_MULTIPLIES = re.compile(r"conv(?!ert)|dot|gemm|matmul|attention|fmha", re.IGNORECASE)
+_COLLECTIVE = re.compile(r"all-(?:reduce|gather|to-all)|reduce-scatter|collective-|send|recv")
+_TENSOR = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
+Cost = tuple[int, Any, list[tuple[str, list[int]]]]  # FLOPs, bytes, and type and sides of each operand
+_GRID = re.compile(r"grid:(\d+),(\d+),(\d+)")
+
+
+def read(path: Path) -> Recording:
+    """Reads a profile: what devices executed, HLO operators with their FLOPs, launches and steps.
+
+    Raises:
+        TraceError: protobuf is not installed, the file is damaged, or no device's plane holds an event.
+    """
+    content = path.read_bytes()
+    try:
+        space = message("XSpace")
+        space.ParseFromString(content)
+    except MissingProtobufError as error:
+        raise TraceError(f"{path}: {error}") from None
+    except Exception as error:  # protobuf's own, which has no class of the standard library
+        replaced = content.count(b"\xef\xbf\xbd")
+        why = f"{replaced:,} of its bytes were replaced as not UTF-8" if replaced else str(error)
+        raise TraceError(f"{path}: a damaged profile ({why}); copy it anew, as a binary file") from None
+    recorder, properties = Recorder(path), list[dict[str, Any]]()
+    planes = [_Plane(plane) for plane in space.planes]
+    modules = next((plane.modules() for plane in planes if plane.name == "/host:metadata"), {})
+    events = sum(len(line.events) for plane in planes for line in plane.lines)
+    marked = False
+    for plane in planes:
+        if (found := _DEVICE.fullmatch(plane.name)) and any(line.events for line in plane.lines):
+            number = int(found[2])
+            properties.append(plane.properties(number))
+            marked |= plane.device(recorder, number, modules, marked)
+        elif plane.name == "/host:CPU":
+            plane.host(recorder)
+    if not len(recorder.activities):
+        raise TraceError(f"{path}: no device's plane holds an event: a profile of a CPU, or one that ended too soon")
+    return recorder.done({"deviceProperties": properties}, events)
+
+
+class _Plane:
+    """One plane, with the names that its numbers stand for."""
+
+    def __init__(self, plane: Any) -> None:
+        self.name, self.lines, self._plane = _text(plane.name), plane.lines, plane
+        self._stat = {entry.key: _text(entry.value.name) for entry in plane.stat_metadata}
+        self.kinds = {entry.key: entry.value for entry in plane.event_metadata}
+
+    def stats(self, holder: Any) -> dict[str, Any]:
+        """Statistics of an event, of its kind or of the plane by name."""
+        found = {}
+        for stat in holder.stats:
+            field = stat.WhichOneof("value")
+            value = getattr(stat, field) if field else None
+            if field == "ref_value":
+                value = self._stat.get(value, "")
+            found[self._stat.get(stat.metadata_id, "")] = _text(value) if field == "str_value" else value
+        return found
+
+    @cached_property
+    def _about(self) -> dict[int, dict[str, Any]]:
+        return {key: self.stats(kind) for key, kind in self.kinds.items()}
+
+    def modules(self) -> dict[int, Any]:
+        """HLO modules by the number of their program."""
+        found = {}
+        for key, about in self._about.items():
+            if content := about.get("Hlo Proto") or about.get("hlo_proto"):
+                found[key] = (proto := message("HloProto"))
+                proto.ParseFromString(content)
+        return {key: module_costs(proto.hlo_module) for key, proto in found.items()}
+
+    def properties(self, number: int) -> dict[str, Any]:
+        """Facts about the device, named as in torch.profiler's `deviceProperties`."""
+        about = self.stats(self._plane)
+        return {
+            "id": number,
+            "name": about.get("device_type_string"),
+            "numSms": about.get("core_count"),
+            "computeMajor": about.get("compute_cap_major"),
+            "computeMinor": about.get("compute_cap_minor"),
+            "peak_tflop_s": about.get("peak_teraflops_per_second"),
+            "peak_gb_s": about.get("peak_hbm_bw_gigabytes_per_second"),
+        }
+
+    def device(self, recorder: Recorder, number: int, modules: dict[int, Any], marked: bool) -> bool:
+        """Adds what this device executed; the marks of its steps where no other device's were added."""
+        steps = False
+        for line in self.lines:
+            name = _text(line.name)
+            if name.startswith("Stream #"):
+                self._stream(recorder, line, number, modules)
+            elif name == "XLA Ops":
+                self._operators(recorder, line, number)
+            elif name == "Steps" and not marked:
+                for event in line.events:
+                    if (step := _text(self.kinds[event.metadata_id].name)).isdecimal():
+                        mark = f"ProfilerStep#{step}"
+                        recorder.host_call(_span(line, event), mark, ("steps", number), -1, False, True)
+                        steps = True
+        return steps
+
+    def _stream(self, recorder: Recorder, line: Any, number: int, modules: dict[int, Any]) -> None:
+        """A GPU's kernels; those of one HLO operator in a row are its one call."""
+        copies = bool(_COPY.search(_text(line.name)))
+        operator, kept, thread = None, list[tuple[int, int]](), ("xla", number, line.id)
+        for event in sorted(line.events, key=lambda one: one.offset_ps):
+            about, span = self.stats(event), _span(line, event)
+            name = _text(self.kinds[event.metadata_id].name)
+            owner = about.get("program_id"), about.get("hlo_op")
+            if owner != operator:
+                operator, external = owner, recorder.new_external()
+                kept = []
+            kept.append(span)
+            grid = _GRID.search(str(about.get("kernel_details", "")))
+            kind = COPY if copies or _COPY.match(name) else kind_of(name)
+            recorder.activity(
+                span, kind, name, number, line.id, int(about.get("correlation_id") or -1), external,
+                math.prod(map(int, grid.groups())) if grid else 0, float("nan"),
+            )  # fmt: skip
+            if about.get("hlo_op") and len(kept) == 1:
+                cost = modules.get(about.get("program_id", -1), {}).get(about["hlo_op"])
+                recorder.host_call(span, *_operator(about["hlo_op"], cost, thread, external))
+
+    def _operators(self, recorder: Recorder, line: Any, number: int) -> None:
+        """A TPU's operators: each with the FLOPs and bytes that its compiler names; loops by what is theirs alone."""
+        for event, span in _own_spans(line):
+            kind, about = self.kinds[event.metadata_id], self._about[event.metadata_id] | self.stats(event)
+            name, category = _text(kind.display_name or kind.name), str(about.get("hlo_category", ""))
+            text, external = _text(kind.name), recorder.new_external()
+            collective = _COLLECTIVE.search(category or name)
+            recorder.activity(
+                span, kind_of(f"nccl {name}" if collective else name), name, number, line.id, -1, external, 0,
+                float("nan"),
+            )  # fmt: skip
+            cost = None
+            if (flops := about.get("flops")) and _MULTIPLIES.search(category or name):
+                operands = _TENSOR.findall(text)[1:]  # its result comes first
+                tensors = [(one, [int(side) for side in sides.split(",") if side]) for one, sides in operands]
+                cost = int(flops), about.get("bytes_accessed"), tensors
+            recorder.host_call(span, *_operator(name.lstrip("%"), cost, ("xla", number), external))
+
+    def host(self, recorder: Recorder) -> None:
+        """Adds the runtime's calls and the marks of `jax.profiler.StepTraceAnnotation`."""
+        for line in self.lines:
+            for event in line.events:
+                name = _text(self.kinds[event.metadata_id].name)
+                if name.startswith("$") or not event.stats:  # Python's functions
+                    continue
+                about = self.stats(event)
+                if about.get("correlation_id"):
+                    recorder.launch(_span(line, event), line.id, int(about["correlation_id"]), name)
+                elif "step_num" in about or step_mark(name):
+                    mark = f"ProfilerStep#{about['step_num']}" if "step_num" in about else str(step_mark(name))
+                    recorder.host_call(_span(line, event), mark, line.id, -1, False, True)
+
+
+def _operator(name: str, cost: Cost | None, thread: Any, external: int) -> tuple[Any, ...]:
+    """Arguments of `Recorder.host_call` after the span; the name without its number, FLOPs where it multiplies."""
+    short = re.sub(r"[.\d]+$", "", name)
+    if cost is None:
+        return f"xla::{short}", thread, external, False, False, None
+    flops, moved, tensors = cost
+    types = tuple(XLA_TYPES[one] for one, _ in tensors if one in XLA_TYPES)
+    call = Call(f"xla::matmul {short}", tuple(sides for _, sides in tensors), types, (flops, moved))
+    return call.name, thread, external, False, False, call
+
+
+def _own_spans(line: Any) -> Iterator[tuple[Any, tuple[int, int]]]:
+    """Events in order with the time that is theirs alone: a loop's is what its body leaves, a piece a gap."""
+    stack: list[list[Any]] = []  # event, end, up to where its time is given
+
+    def give(until: int) -> Iterator[tuple[Any, tuple[int, int]]]:
+        while stack and stack[-1][1] <= until:
+            event, end, begin = stack.pop()
+            if begin < end:
+                yield event, (begin, end)
+            if stack:
+                stack[-1][2] = max(stack[-1][2], end)
+
+    for event in sorted(line.events, key=lambda one: (one.offset_ps, -one.duration_ps)):
+        begin, end = _span(line, event)
+        yield from give(begin)
+        if stack:
+            if stack[-1][2] < begin:
+                yield stack[-1][0], (stack[-1][2], begin)
+            stack[-1][2] = begin
+        stack.append([event, min(end, stack[-1][1]) if stack else end, begin])
+    yield from give(1 << 62)
+
+
+def module_costs(module: Any) -> dict[str, Cost]:
+    """FLOPs, bytes and operands of each top-level operator of an HLO module that multiplies.
+
+    A fusion has those of the dots and convolutions in it; a library's call those of its own dimensions.
+    """
+    computations = {one.id: one for one in module.computations}
+    known = {one.id: one for computation in module.computations for one in computation.instructions}
+
+    def flops(one: Any) -> int:
+        output = _result(one.shape)
+        operands = [known[number] for number in one.operand_ids if number in known]
+        opcode, target = _text(one.opcode), _text(one.custom_call_target)
+        if opcode == "fusion":
+            inner = (computations[number] for number in one.called_computation_ids if number in computations)
+            return sum(flops(part) for computation in inner for part in computation.instructions)
+        if opcode == "dot" or "$matmul" in target or "$gemm" in target:
+            sides = one.dot_dimension_numbers.lhs_contracting_dimensions
+            if opcode != "dot":
+                found = re.search(r'"lhs_contracting_dimensions":\[([^\]]*)\]', _text(one.backend_config))
+                sides = [int(side) for side in re.findall(r"\d+", found[1])] if found else ()
+            lengths = [operands[0].shape.dimensions[side] for side in sides] if operands else []
+            return 2 * math.prod(output.dimensions) * math.prod(lengths) if lengths else 0
+        if (opcode == "convolution" or "cudnn$conv" in target) and len(operands) >= 2:
+            numbers = one.convolution_dimension_numbers
+            result, weight = output.dimensions, operands[1].shape.dimensions
+            if "BackwardInput" in target:
+                result = operands[0].shape.dimensions
+            elif "BackwardFilter" in target:
+                result, weight = weight, output.dimensions
+            return 2 * math.prod(result) * math.prod(weight) // weight[numbers.kernel_output_feature_dimension]
+        return 0
+
+    found = {}
+    for computation in module.computations:
+        for one in computation.instructions:
+            if count := flops(one):
+                operands = [known[number].shape for number in one.operand_ids if number in known]
+                moved = sum(map(_bytes, [*operands, _result(one.shape)]))
+                kinds = [XLA_ELEMENTS.get(shape.element_type, ("", 0))[0] for shape in operands]
+                sides = [list(shape.dimensions) for shape in operands]
+                found[_text(one.name)] = count, moved, list(zip(kinds, sides, strict=True))
+    return found
+
+
+def _result(shape: Any) -> Any:
+    """The first of a tuple: a library's call returns its workspace after it."""
+    return shape.tuple_shapes[0] if shape.tuple_shapes else shape
+
+
+def _bytes(shape: Any) -> int:
+    return math.prod(shape.dimensions) * XLA_ELEMENTS.get(shape.element_type, ("", 0))[1]
+
+
+def _span(line: Any, event: Any) -> tuple[int, int]:
+    """Whole nanoseconds of the profile's clock, each end rounded by itself."""
+    begin = 1000 * line.timestamp_ns + event.offset_ps
+    return (begin + 500) // 1000, (begin + event.duration_ps + 500) // 1000
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

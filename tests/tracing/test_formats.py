@@ -1,0 +1,426 @@
+"""Traces of other profilers than torch's: read into the same recording, worked out by hand, and bad files named."""
+
+import gzip
+import json
+import math
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from mfulab.cli.main import main
+from mfulab.tracing.formats import read
+from mfulab.tracing.reader import read_file
+from mfulab.tracing.recording import Recorder, TraceError, step_mark
+from mfulab.tracing.xplane_schema import message
+
+H100 = "NVIDIA H100 80GB HBM3"
+FOLDER = Path(__file__).parents[3] / "shared/traces"
+
+
+def row(found):
+    return found.row.model_dump()
+
+
+# Nsight Systems: two processes of a GPU each; a matmul of known sizes, a copy, a wait of the host.
+
+TABLES = {
+    "StringIds": "id INTEGER, value TEXT",
+    "TARGET_INFO_GPU": "id INTEGER, name TEXT, smCount INTEGER, computeMajor INTEGER, computeMinor INTEGER",
+    "CUPTI_ACTIVITY_KIND_KERNEL": "start INTEGER, end INTEGER, deviceId INTEGER, streamId INTEGER,"
+    " correlationId INTEGER, globalPid INTEGER, demangledName INTEGER, gridX INTEGER, gridY INTEGER, gridZ INTEGER",
+    "CUPTI_ACTIVITY_KIND_MEMCPY": "start INTEGER, end INTEGER, deviceId INTEGER, streamId INTEGER,"
+    " correlationId INTEGER, globalPid INTEGER, copyKind INTEGER",
+    "CUPTI_ACTIVITY_KIND_RUNTIME": "start INTEGER, end INTEGER, globalTid INTEGER, correlationId INTEGER,"
+    " nameId INTEGER",
+    "NVTX_EVENTS": "start INTEGER, end INTEGER, eventType INTEGER, text TEXT, textId INTEGER, globalTid INTEGER",
+}
+NAMES = ["sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64", "cudaLaunchKernel_v7000", "nccl_Reduce"]
+NAMES += ["cudaStreamSynchronize_v3020", "cudaMemcpyAsync_v3020"]
+ONE, TWO = 1 << 24, 2 << 24  # processes
+
+
+def nsys(path, tables=TABLES, ranges=(), **rows):
+    kept = {
+        "StringIds": list(enumerate(NAMES)),
+        "TARGET_INFO_GPU": [(0, H100, 132, 9, 0), (1, H100, 132, 9, 0)],
+        "CUPTI_ACTIVITY_KIND_KERNEL": [
+            (1000, 3000, 0, 7, 5, ONE, 0, 16, 8, 1), (5000, 6000, 0, 7, 6, ONE, 2, 1, 1, 1),
+            (2000, 2500, 1, 7, 5, TWO, 0, 16, 8, 1),
+        ],
+        "CUPTI_ACTIVITY_KIND_MEMCPY": [(3000, 3500, 0, 7, 8, ONE, 1)],
+        "CUPTI_ACTIVITY_KIND_RUNTIME": [
+            (900, 950, ONE + 1, 5, 1), (3200, 3600, ONE + 1, 9, 3), (4500, 4600, ONE + 1, 6, 1),
+            (1900, 1950, TWO + 1, 5, 1), (1000, 1100, ONE + 1, 8, 4),
+        ],
+        "NVTX_EVENTS": [
+            (800, 990, 59, "aten::mm, seq = 3, op_id = 9, sizes = [[2048, 512], [512, 1024]]", None, ONE + 1),
+            (10, 9, 59, "never ended well", None, ONE + 1), (10, None, 59, "open", None, ONE + 1),
+            *ranges,
+        ],
+    } | rows  # fmt: skip
+    with sqlite3.connect(path) as database:
+        for name, columns in tables.items():
+            database.execute(f"CREATE TABLE {name} ({columns})")
+            marks = ", ".join("?" * (columns.count(",") + 1))
+            database.executemany(f"INSERT INTO {name} VALUES ({marks})", kept[name])
+    return path
+
+
+def test_nsight_systems_by_hand(tmp_path):
+    first, second = map(row, read_file(nsys(tmp_path / "any.name")))
+    assert (first["device"], first["units"], first["device_index"], first["window_s"]) == (H100, 132, 0, 5e-6)
+    assert first["kernel_busy_percent"] == pytest.approx(60)
+    assert json.loads(first["spent"]) | {"idle": 0} == {
+        "products": 2000, "recomputed": 0, "uncounted": 0, "others": 0, "graph": 0, "communication": 1000,
+        "copies": 500, "input_wait": 0, "idle": 0,
+    }  # fmt: skip
+    assert first["flops_by_format"] == json.dumps({"bf16": 2.0 * 2048 * 512 * 1024}), "the format is the kernel's"
+    # Idle from 3500, while the host waited (3200 to 3600), until a launch at 4500.
+    assert json.loads(first["idle_causes"]) == {"synchronisation": 1500, "starved": 0, "queued": 0, "unlinked": 0}
+    assert second["kernel_busy_percent"] == pytest.approx(10)
+    assert second["job"] == first["job"] == "any.name"
+    assert json.loads(second["reasons"])["flops"] == {"of_no_operator": {}}
+
+
+def test_launches_of_two_processes_with_one_correlation_are_kept_apart(tmp_path):
+    recording = read(nsys(tmp_path / "t.sqlite"))
+    assert len(set(recording.activities.correlation.tolist())) == 4
+
+
+def test_steps_that_a_user_named_are_steps(tmp_path):
+    ranges = [(990, 3990, 59, "step 7", None, ONE + 1), (3990, 6100, 60, "iteration_8", None, ONE + 1)]
+    first, _ = read_file(nsys(tmp_path / "t.sqlite", ranges=ranges))
+    assert (first.row.steps, first.row.first_step, first.row.last_step) == (2, 7, 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "mark"),
+    [
+        ("Step#3", 3),
+        ("ITERATION 12", 12),
+        ("train_step_4", 4),
+        ("ProfilerStep#9", 9),
+        ("iter: 5", 5),
+        ("step", None),
+    ],
+)
+def test_marks_of_steps(name, mark):
+    assert step_mark(name) == (None if mark is None else f"ProfilerStep#{mark}")
+
+
+def cut_down(name, *without):
+    kept = [column for column in TABLES[name].split(",") if column.strip().partition(" ")[0] not in without]
+    return TABLES | {name: ",".join(kept)}
+
+
+def test_an_export_without_names_or_processes_is_read_as_far_as_it_goes(tmp_path):
+    tables = {name: TABLES[name] for name in ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME")}
+    first, _ = map(row, read_file(nsys(tmp_path / "t.sqlite", tables)))
+    assert first["kernel_busy_percent"] == pytest.approx(60)
+    assert json.loads(first["reasons"])["device"] == {"no_device_name": {}}
+
+
+# JAX: a TPU whose compiler names FLOPs, with a loop around two operators; a GPU whose module holds them.
+
+TPU = "/device:TPU:0"
+
+
+def named(table, key, **fields):
+    entry = table.add()
+    entry.key = key
+    for name, value in fields.items():
+        setattr(entry.value, name, value.encode())
+    return entry.value
+
+
+def stat(holder, number, **value):
+    ((field, content),) = value.items()
+    one = holder.stats.add(metadata_id=number)
+    setattr(one, field, content)
+
+
+def profile(path, name=TPU, lines=(), about=()):
+    """A plane of `lines`: name → events (kind, begin ns, ns), and kinds (name, {stat: value})."""
+    space = message("XSpace")
+    plane = space.planes.add(name=name.encode())
+    stats: dict[str, int] = {}
+
+    def put(holder, held):
+        for key, value in held.items():
+            number = stats.setdefault(key, len(stats) + 1)
+            field = {int: "int64_value", float: "double_value", bytes: "bytes_value", str: "str_value"}[type(value)]
+            stat(holder, number, **{field: value.encode() if isinstance(value, str) else value})
+
+    kinds: dict[str, int] = {}
+    put(plane, dict(about))
+    for title, events in dict(lines).items():
+        line = plane.lines.add(name=title.encode(), timestamp_ns=100, id=len(plane.lines))
+        for kind, begin, length, own, held in events:
+            if kind not in kinds:
+                kinds[kind] = len(kinds) + 1
+                put(named(plane.event_metadata, kinds[kind], name=kind), held)
+            event = line.events.add(metadata_id=kinds[kind], offset_ps=1000 * begin, duration_ps=1000 * length)
+            put(event, own)
+    for key, number in stats.items():
+        named(plane.stat_metadata, number, name=key)
+    path.write_bytes(space.SerializeToString())
+    return path
+
+
+FUSION = "%fusion.1 = bf16[8,8]{1,0} fusion(bf16[8,16]{1,0} %a, bf16[16,8]{1,0} %b), kind=kOutput"
+OPERATORS = {
+    "XLA Ops": [
+        ("%while.1", 0, 1000, {}, {"hlo_category": "while"}),
+        (FUSION, 100, 400, {}, {"hlo_category": "convolution fusion", "flops": 4096, "bytes_accessed": 640}),
+        ("%add.2", 500, 300, {}, {"hlo_category": "loop fusion", "flops": 64}),
+        ("%all-reduce.3", 1200, 200, {}, {"hlo_category": "all-reduce"}),
+    ],
+    "Async XLA Ops": [("%copy-start", 0, 5000, {}, {})],
+    "Steps": [("4", 0, 700, {}, {}), ("5", 700, 900, {}, {})],
+}
+STATED = {
+    "peak_teraflops_per_second": 275.0,
+    "peak_hbm_bw_gigabytes_per_second": 1228.0,
+    "device_type_string": "TPU v4",
+}
+
+
+def test_a_tpu_by_hand(tmp_path):
+    (found,) = read_file(profile(tmp_path / "p", lines=OPERATORS, about=STATED))
+    told = row(found)
+    assert (told["device"], told["steps"], told["window_s"]) == ("TPU v4", 2, 1.6e-6)
+    assert json.loads(told["spent"]) == {
+        "products": 400, "recomputed": 0, "uncounted": 0, "others": 600, "graph": 0, "communication": 200, "copies": 0,
+        "input_wait": 0, "idle": 400,
+    }  # fmt: skip
+    assert told["flops"] * 2 == 4096
+    assert told["bytes_moved"] * 2 == 640
+    assert told["effective_precision"] == "bf16"
+    assert json.loads(told["notes"]) == {"own_peak": {"peak": 275.0, "bandwidth": 1228.0}}
+    assert [one.shapes for one in found.analysis.products] == ["[[8, 16], [16, 8]]"]
+    assert found.analysis.others == {"xla::while": 300, "xla::add": 300}, "a loop has what its body leaves"
+
+
+def module(opcode="dot", **fields):
+    """One program: c[4, 8] = a[4, 16] × b[16, 8] in bf16."""
+    proto = message("HloProto")
+    held = proto.hlo_module.computations.add(id=1).instructions
+    for number, sides in enumerate(((4, 16), (16, 8), (4, 8))):
+        one = held.add(id=number, name=(b"a", b"b", b"gemm.1")[number], opcode=b"parameter")
+        one.shape.element_type = 16
+        one.shape.dimensions.extend(sides)
+    one = held[2]
+    one.opcode, _ = opcode.encode(), one.operand_ids.extend((0, 1))
+    one.dot_dimension_numbers.lhs_contracting_dimensions.append(1)
+    for name, value in fields.items():
+        setattr(one, name, value)
+    return proto.SerializeToString()
+
+
+CUBLAS = {
+    "custom_call_target": b"__cublas$gemm",
+    "backend_config": b'{"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"]}}}',
+}
+
+
+@pytest.mark.parametrize(("opcode", "fields"), [("dot", {}), ("custom-call", CUBLAS)])
+def test_a_gpu_counts_the_module_that_the_profile_holds(tmp_path, opcode, fields):
+    own = {"hlo_op": "gemm.1", "program_id": 1, "correlation_id": 7}
+    # One operator of two kernels in a row, then another call of it, then a copy.
+    stream = [("split", 0, 100, own, {}), ("k", 100, 200, own, {}), ("fill", 300, 50, {}, {}), ("k", 400, 200, own, {})]
+    lines = {"Stream #3(Kernel)": stream, "Stream #4(MemcpyH2D)": [("c", 600, 50, {}, {})], "XLA Ops 2": stream}
+    device = profile(tmp_path / "device", "/device:GPU:0", lines, {"core_count": 132})
+    held = profile(
+        tmp_path / "held", "/host:metadata", {"": [("jit_f", 0, 0, {}, {"Hlo Proto": module(opcode, **fields)})]}
+    )
+    path = tmp_path / "both.xplane.pb"
+    path.write_bytes(held.read_bytes() + device.read_bytes())  # messages that follow one another are merged
+    told = row(read_file(path)[0])
+    assert told["flops"] == 2 * (2 * 4 * 8 * 16)
+    assert told["bytes_moved"] == 2 * 2 * (4 * 16 + 16 * 8 + 4 * 8)
+    assert json.loads(told["spent"])["products"] == 500
+    assert told["copy_percent"] == pytest.approx(100 * 50 / 650)
+
+
+# rocprofv3.
+
+
+def rocprof(**changes):
+    records = {
+        "kernel_dispatch": [
+            {
+                "correlation_id": {"internal": number}, "start_timestamp": begin, "end_timestamp": end, "thread_id": 3,
+                "dispatch_info": {"agent_id": {"handle": 90}, "queue_id": {"handle": 1}, "kernel_id": kernel,
+                                  "workgroup_size": dict.fromkeys("xyz", 1), "grid_size": dict.fromkeys("xyz", 2)},
+                "stream_id": {"handle": 0},
+            }
+            for number, kernel, begin, end in ((1, 5, 1000, 2000), (2, 6, 1900, 2500), (4, 6, 4000, 5000))
+        ],
+        "memory_copy": [
+            {"kind": 1, "operation": 2, "correlation_id": {"internal": 3}, "start_timestamp": 2400,
+             "end_timestamp": 2800, "src_agent_id": {"handle": 1}, "dst_agent_id": {"handle": 90}}
+        ],
+        "hip_api": [{"kind": 0, "operation": 0, "correlation_id": {"internal": 4}, "start_timestamp": 3000,
+                     "end_timestamp": 3100, "thread_id": 3}],
+    }  # fmt: skip
+    process = {
+        "metadata": {"pid": 8},
+        "agents": [{"id": {"handle": 1}, "type": 1},
+                   {"id": {"handle": 90}, "type": 2, "product_name": "AMD Instinct MI300X", "cu_count": 304,
+                    "logical_node_type_id": 0}],
+        "kernel_symbols": [{"kernel_id": 5, "formatted_kernel_name": "Cijk_Ailk"},
+                           {"kernel_id": 6, "formatted_kernel_name": "ncclDevKernel_Generic_1"}],
+        "strings": {"buffer_records": [{"kind": "HIP", "operations": ["hipLaunchKernel"]},
+                                       {"kind": "COPY", "operations": ["", "", "MEMORY_COPY_HOST_TO_DEVICE"]}]},
+        "buffer_records": records,
+    }  # fmt: skip
+    return json.dumps({"rocprofiler-sdk-tool": [process | changes]}).encode()
+
+
+def test_rocprofv3_by_hand(tmp_path):
+    path = tmp_path / "1_results.json.gz"
+    path.write_bytes(gzip.compress(rocprof()))
+    (found,) = read_file(path)
+    told = row(found)
+    assert (told["device"], told["units"], told["window_s"]) == ("AMD Instinct MI300X", 304, 4e-6)
+    # The second kernel begins 100 ns before the first ends, on the same stream.
+    assert json.loads(told["notes"]) == {"trimmed_overlap": {"count": 1, "ms": 1e-4}}
+    assert json.loads(told["spent"]) == {
+        "products": 0, "recomputed": 0, "uncounted": 1000, "others": 0, "graph": 0, "communication": 1500,
+        "copies": 300, "input_wait": 0, "idle": 1200,
+    }  # fmt: skip
+    assert json.loads(told["idle_causes"]) == {"synchronisation": 0, "starved": 1200, "queued": 0, "unlinked": 0}
+    assert json.loads(told["reasons"])["flops"] == {"of_no_operator": {}}
+
+
+@pytest.mark.parametrize("kind", ["nsys", "xplane", "rocprof"])
+def test_the_terminal_shows_each_format(tmp_path, capsys, kind):
+    (tmp_path / "any").write_bytes(whole(kind, tmp_path))
+    assert main(["trace", str(tmp_path / "any")]) == 0
+    told = capsys.readouterr().out
+    assert "Where the milliseconds of a step go" in told
+    assert "Longest idle gaps" in told
+    if kind == "xplane":
+        assert "8×16 · 16×8" in told
+
+
+# Files that are none of them.
+
+
+def whole(kind, tmp_path):
+    path = tmp_path / "whole"
+    if kind == "nsys":
+        return nsys(path).read_bytes()
+    if kind == "xplane":
+        return profile(path, lines=OPERATORS).read_bytes()
+    return rocprof()
+
+
+def replaced(content):
+    return content.decode(errors="replace").encode()
+
+
+@pytest.mark.parametrize("kind", ["nsys", "xplane", "rocprof"])
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda content: content[: len(content) * 2 // 3],
+        lambda content: content[: len(content) // 2] + b"\xff" * 64 + content[len(content) // 2 + 64 :],
+        lambda content: gzip.compress(content)[:-40],
+        lambda content: gzip.compress(content + b"\xff" * 300_000_000, 1) if content[:1] == b"{" else b"",
+        lambda content: content[:60] + bytes(40) + content[100:200],
+        replaced,
+    ],
+    ids=["cut", "overwritten", "cut gzip", "bomb or empty", "zeros", "not UTF-8"],
+)
+def test_one_sentence_says_what_is_wrong(tmp_path, kind, harm):
+    path = tmp_path / "bad.trace"
+    content = whole(kind, tmp_path)
+    path.write_bytes(harm(content))
+    if path.read_bytes() == content:  # ASCII alone is its own replacement
+        return
+    try:
+        read(path)
+    except TraceError as error:
+        said = str(error)
+        assert said.startswith(str(path))
+        assert "\n" not in said
+        assert len(said) < 500
+    else:
+        assert path.read_bytes()[:16] == content[:16], "what still parses is whole enough to read"
+
+
+EMPTY = {name: [] for name in TABLES}
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda path: nsys(path, {"other": "a INTEGER"}, other=[(1,)]), "a database of another program"),
+        (lambda path: nsys(path, {"StringIds": TABLES["StringIds"]}), "record with nsys profile --trace=cuda,nvtx"),
+        (lambda path: nsys(path, **EMPTY), "no CUDA kernel or copy lies in this export"),
+        (
+            lambda path: nsys(path, {"CUPTI_ACTIVITY_KIND_KERNEL": "begin INTEGER"}, CUPTI_ACTIVITY_KIND_KERNEL=[(1,)]),
+            "has no columns start and end",
+        ),
+        (
+            lambda path: nsys(path, CUPTI_ACTIVITY_KIND_KERNEL=[("x", "y", 0, 7, 5, ONE, 0, 1, 1, 1)]),
+            "a damaged export",
+        ),
+        (lambda path: profile(path, "/host:CPU", {"python": [("f", 0, 5, {}, {})]}), "a profile of a CPU"),
+        (lambda path: profile(path, TPU, {"Steps": [("4", 0, 5, {}, {})]}), "no device's plane holds an event"),
+        (lambda path: path.write_bytes(rocprof(buffer_records={})), "recorded no kernel or copy"),
+        (lambda path: path.write_bytes(rocprof(agents=[])), "a schema of rocprofv3 that is not known here"),
+        (lambda path: path.write_bytes(rocprof(kernel_symbols=None)), "a schema of rocprofv3 that is not known here"),
+        (lambda path: path.write_bytes(b'{"rocprofiler-sdk-tool": 5}'), "a schema of rocprofv3"),
+    ],
+)
+def test_a_file_without_what_is_needed_says_what(tmp_path, make, said):
+    make(tmp_path / "bad")
+    with pytest.raises(TraceError, match=said):
+        read(tmp_path / "bad")
+
+
+def test_an_nsight_report_gets_the_command_that_exports_it(tmp_path):
+    (tmp_path / "a.nsys-rep").write_bytes(b"\x00binary")
+    with pytest.raises(TraceError, match="nsys export --type sqlite"):
+        read(tmp_path / "a.nsys-rep")
+
+
+def test_without_protobuf_the_extra_is_named(tmp_path, monkeypatch):
+    path = profile(tmp_path / "p", lines=OPERATORS)
+    monkeypatch.setitem(__import__("sys").modules, "google.protobuf", None)
+    from mfulab.tracing import xplane_schema
+
+    xplane_schema._classes.cache_clear()
+    with pytest.raises(TraceError, match=r'pip install "mfulab\[jax-traces\]"'):
+        read(path)
+    monkeypatch.undo()
+    xplane_schema._classes.cache_clear()
+
+
+@pytest.mark.skipif(not FOLDER.is_dir(), reason=f"no traces in {FOLDER}")
+def test_real_files():
+    """Busy time is what a plain union of kernels gives; a convolution's FLOPs are counted by hand."""
+    busy = [1e7 * one.row.kernel_busy_percent * one.row.time_s for one in read_file(FOLDER / "nsys_h100_2_gpus.sqlite")]
+    assert busy == pytest.approx([22_385_163, 22_444_359])
+    jax = read_file(FOLDER / "jax_conv_mi300.xplane.pb")
+    assert [one.row.device_index for one in jax] == list(range(8))
+    output, weight = 5120 * 34 * 31 * 53, 16 * 1 * 2 * 2
+    assert {one.row.flops for one in jax} == {5 * 2 * output * weight}
+    (amd,) = read_file(FOLDER / "rocprofv3_results.json.gz")
+    assert amd.row.device == "AMD Instinct MI350X"
+    assert 1e7 * amd.row.kernel_busy_percent * amd.row.time_s == pytest.approx(4_233_112_334)
+    with pytest.raises(TraceError, match="258,174 of its bytes were replaced as not UTF-8"):
+        read(FOLDER / "tpu_inference.xplane.pb")
+
+
+def test_trimming_keeps_the_union_and_lets_a_stream_execute_one_at_a_time(tmp_path):
+    recorder = Recorder(tmp_path)
+    for begin, end, stream in ((0, 10, 1), (5, 12, 1), (6, 8, 1), (20, 30, 1), (5, 9, 2), (7, 9, -1), (8, 9, -1)):
+        recorder.activity((begin, end), 0, "k", 0, stream, -1, -1, 0, math.nan)
+    found = recorder.done({}, 7)
+    assert found.trimmed == {0: (2, 7)}
+    spans = list(zip(found.activities.begin.tolist(), found.activities.end.tolist(), strict=True))
+    assert spans == [(0, 10), (10, 12), (8, 8), (20, 30), (5, 9), (7, 9), (8, 9)]
