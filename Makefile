@@ -22,9 +22,9 @@ figures: $(VENV)/installed ## Draw the figures alone, into reports/figures/
 picture: ## Take the README's picture of reports/report.html (needs Chromium)
 	chromium --headless --no-sandbox --hide-scrollbars --window-size=1280,900 --screenshot=docs/images/first_screen.png reports/report.html
 
-compare: $(VENV)/installed ## Measure this checkout and another commit in turn (BASE=main CONFIG="experiment=kernels" ROUNDS=4)
+compare: $(VENV)/installed ## Measure this checkout and another commit in turn (BASE=main CONFIG="experiment=kernels" MINUTES=5 GATE=5%)
 	$(if $(BASE),,$(error BASE is missing: make compare BASE=main, a commit or the folder of a checkout))
-	$(BIN)/mfulab paired --base $(BASE) $(if $(CONFIG),--config $(CONFIG)) $(if $(ROUNDS),--rounds $(ROUNDS))
+	$(BIN)/mfulab paired --base $(BASE) $(if $(CONFIG),--config $(CONFIG)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(GATE),--gate $(GATE))
 
 # One thread a test process: more would wait for those of the others. Tests of the workflow wait half of their time, and
 # `make test` spreads them among the others.

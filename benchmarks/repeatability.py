@@ -1,34 +1,46 @@
-"""The same code measured again and again on this machine: what compare.py says of no change, and of an injected one.
+"""The same code measured again and again on this machine: what compare says of no change, and of an injected one.
 
-    python benchmarks/repeatability.py --pairs 5                                  quickstart, six sweeps: half an hour
-    python benchmarks/repeatability.py --pairs 5 --config model=simple_cnn        a narrower sweep
-    python benchmarks/repeatability.py --sweeps a/results b/results c/results     sweeps that were measured before
+    python benchmarks/repeatability.py --out ../repeat                            the targets, in 25 minutes at most
+    python benchmarks/repeatability.py --out ../repeat --sweeps 6                 goes on: only what is missing
+    python benchmarks/repeatability.py --existing a/results b/results c/results   sweeps that were measured before
 
-Each sweep is the whole command in a copy of its own; a pair is a sweep and the next. `--slower 0.1` measures one more,
-whose profiled steps wait for a tenth of their time. The machine should be idle. Exit status 0: all targets hold.
+Parts are quickstarts, each the whole command in a copy of its own, and paired comparisons of eight runs with a copy
+whose profiled steps wait for a share of their time. A part that would not end in time is left for the next call with
+the same `--out`. The machine should be idle. Exit status 0: all targets hold; 3: those that were measured hold.
 """
 
 import argparse
 import csv
 import itertools
-import json
+import math
 import statistics
-import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
 import trivial
 from targets import HEADER, Target, report
 
 from mfulab.core.errors import ConfigurationError
-from mfulab.core.files import remove
+from mfulab.core.files import read_json, remove, write_json
 from mfulab.tables import compare
 
 CHANGED = ("faster", "slower")
+NOTICEABLE = 0.1  # between sweeps; commits are compared in turn, and by less
+PAIRED_MIN = 4.0  # of a comparison in turn, beside planning and starting
+SLOWER_BY = {0.0: 5, 0.1: 90, 0.05: 60}  # injected: percent of runs called different at most, else found at least
+EIGHT_RUNS = (
+    *("steps=[profile_step]", "model=simple_cnn,digit_cnn", "workload=training,inference"),
+    *("batch_size=1,4", "precision=fp32"),
+)
+DONE, COMPARED = "done.json", "comparison.csv"
+UNFINISHED = 3  # exit status
+PAIRED = "import sys; from mfulab.cli.main import main; sys.exit(main(sys.argv[1:]) > 1)"  # slower is no failure
 # The real step, but for a wait behind each that takes this share of its time.
 SLOWER = """
 import sys
@@ -65,15 +77,45 @@ class Sweep:
     time_s: float | None = None
 
 
-def measured(out: Path, overrides: Sequence[str], slower: float = 0.0) -> Sweep:
-    """One sweep in a new copy of the project below `out`."""
+@dataclass(frozen=True)
+class Part:
+    """One sweep, or with `slower` one paired comparison with steps that are slower by that share."""
+
+    name: str
+    about_s: float  # that it takes, at most
+    slower: float | None = None
+
+
+def parts(sweeps: int) -> list[Part]:
+    """In the order in which they are measured: what needs least to be judged comes first."""
+    paired = [Part(f"paired-{100 * slower:g}", 60 * PAIRED_MIN + 30, slower) for slower in SLOWER_BY]
+    quick = [Part(f"sweep-{number}", 240) for number in range(sweeps)]
+    return [*quick[:2], *paired, *quick[2:]]
+
+
+def is_done(out: Path) -> bool:
+    return (out / DONE).exists()
+
+
+def measure(part: Part, out: Path, overrides: Sequence[str]) -> None:
+    """Measures the part in a new copy of the project; its time is kept beside it."""
     remove(out)
     out.mkdir(parents=True)
     folder = trivial.copy_workflow(out)
-    if slower:
-        (folder / "scripts/run.py").write_text(SLOWER.format(share=slower))
-    cost = trivial.run(folder, "-m", "snakemake", "report", "--cores", "1", "--config", *overrides)
-    return Sweep(compare.machine_folder(folder / "results"), cost.time_s)
+    if part.slower is None:
+        cost = trivial.run(folder, "-m", "snakemake", "report", "--cores", "1", "--config", *overrides)
+    else:
+        (folder / "scripts/run.py").write_text(SLOWER.format(share=part.slower))
+        (out / "base").mkdir()
+        base = trivial.copy_workflow(out / "base")
+        words = ["paired", "--base", str(base), "--minutes", f"{PAIRED_MIN:g}", "--out", str(out / COMPARED)]
+        cost = trivial.run(folder, "-c", PAIRED, *words, "--config", *EIGHT_RUNS)
+    write_json(out / DONE, {"time_s": cost.time_s})
+
+
+def sweep_of(out: Path) -> Sweep:
+    """The sweep that was measured in this folder."""
+    return Sweep(compare.machine_folder(out / "results"), read_json(out / DONE)["time_s"])
 
 
 def duty_percent(sweep: Sweep) -> float:
@@ -86,7 +128,7 @@ def duty_percent(sweep: Sweep) -> float:
 def pairs(sweeps: Sequence[Sweep]) -> list[list[compare.Compared]]:
     """Verdicts of compare.py of each sweep and the next."""
     return [
-        compare.compare(old.folder, new.folder, drift=compare.drift_between(old.folder, new.folder) or 0.0)
+        compare.compare(old.folder, new.folder, NOTICEABLE, compare.drift_between(old.folder, new.folder) or 0.0)
         for old, new in itertools.pairwise(sweeps)
     ]
 
@@ -112,87 +154,79 @@ def covered(sweeps: Sequence[Sweep]) -> list[bool]:
     ]
 
 
-def found(old: Sweep, new: Sweep, slower: float) -> list[bool]:
-    """For each profiled run whose intervals are narrower than an injected change, whether it was called slower."""
-    return [
-        each.verdict == "slower"
-        for each in judged(pairs([old, new])[0])
-        if each.step == "profile_step"
-        and each.ratio is not None
-        and each.ratio_low is not None
-        and each.ratio_high is not None
-        and (each.ratio_high / each.ratio_low) ** 0.5 < 1 + slower
-    ]
+def halves(sweeps: Sequence[Sweep]) -> list[float]:
+    """Half of each interval of the sweeps, in percent."""
+    rows = [row for sweep in sweeps for row in compare.merged(sweep.folder).values()]
+    return [row["precision_percent"] for row in rows if row.get("precision_percent")]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures the sweeps, or takes those given, and prints a line a target."""
+    """Measures what is missing, or takes the sweeps given, and prints a line a target."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=5, help="one sweep more is measured")
-    whole = ["experiment=quickstart", "budget_min=null"]
-    parser.add_argument("--config", nargs="+", default=whole, help="as Snakemake's")
-    parser.add_argument("--slower", type=float, default=0.0, help="also a sweep with this relative delay: 0.1")
-    parser.add_argument("--out", type=Path, help="folder of the sweeps; by default a temporary one")
-    parser.add_argument("--sweeps", type=Path, nargs="+", help="existing results; nothing is measured")
+    parser.add_argument("--sweeps", type=int, default=3, help="quickstarts")
+    parser.add_argument("--minutes", type=float, default=25.0, help="no part is begun that would end later")
+    parser.add_argument("--config", nargs="+", default=["experiment=quickstart"], help="of the sweeps, as Snakemake's")
+    parser.add_argument("--out", type=Path, help="folder of the parts; by default a temporary one")
+    parser.add_argument("--existing", type=Path, nargs="+", help="existing results; nothing is measured")
     options = parser.parse_args(arguments)
-    if options.sweeps is None and options.pairs < 1:
-        parser.error(f"--pairs {options.pairs}: 1 is the fewest")
-    if options.sweeps is not None and len(options.sweeps) < 2:
-        parser.error("--sweeps: two are the fewest that can be compared")
+    if len(options.existing or "ab") < 2 or options.sweeps < 2:
+        parser.error("two sweeps are the fewest that can be compared")
     print(trivial.machine(), flush=True)
-    slow = None
-    try:
-        if options.sweeps is not None:
-            sweeps = [Sweep(compare.machine_folder(path)) for path in options.sweeps]
+    if options.existing is not None:
+        try:
+            return int(not told([Sweep(compare.machine_folder(path)) for path in options.existing], {}))
+        except ConfigurationError as error:
+            parser.error(str(error))
+    out = (options.out or Path(tempfile.mkdtemp(prefix="mfulab-repeat-"))).absolute()
+    print(f"parts stay in {out}", flush=True)
+    began, left = time.monotonic(), []
+    for part in parts(options.sweeps):
+        spent = time.monotonic() - began
+        if is_done(out / part.name):
+            print(f"{part.name}: measured before", flush=True)
+        elif spent + part.about_s > 60 * options.minutes:
+            left.append(part.name)
         else:
-            out = options.out or Path(tempfile.mkdtemp(prefix="mfulab-repeat-"))
-            print(f"sweeps stay in {out}", flush=True)
-            sweeps = []
-            for number in range(options.pairs + 1):
-                sweeps.append(measured(out / f"sweep-{number}", options.config))
-                told = f", {_counts(pairs(sweeps[-2:])[0])}" if number else ""
-                print(f"sweep {number}: {sweeps[-1].time_s:.0f} s{told}", flush=True)
-            if options.slower:
-                slow = measured(out / "slower", options.config, options.slower)
-    except (ConfigurationError, subprocess.CalledProcessError) as error:
-        parser.error(str(error))
-    return int(not _told(sweeps, slow, options.slower))
+            print(f"{part.name}: from minute {spent / 60:.1f} of {options.minutes:g}", flush=True)
+            measure(part, out / part.name, options.config)
+    done = [part for part in parts(options.sweeps) if is_done(out / part.name)]
+    sweeps = [sweep_of(out / part.name) for part in done if part.slower is None]
+    compared = {part.slower: compare.read(out / part.name / COMPARED) for part in done if part.slower is not None}
+    held = told(sweeps, compared)
+    if left:
+        print(f"not measured yet: {', '.join(left)}. The same command with --out {out} goes on.", flush=True)
+    return 1 if not held else UNFINISHED if left else 0
 
 
-def _told(sweeps: Sequence[Sweep], slow: Sweep | None, slower: float) -> bool:
-    """Prints the targets' lines and returns True if all hold."""
-    compared = [each for pair in pairs(sweeps) for each in judged(pair)]
-    if not compared:
+def told(sweeps: Sequence[Sweep], compared: Mapping[float, pd.DataFrame]) -> bool:
+    """Prints a line a target, of those that these parts can tell; True if all of them hold."""
+    each_pair = [each for pair in pairs(sweeps) for each in judged(pair)]
+    if not each_pair and not compared:
         print("nothing could be compared: no run has a time in two sweeps", file=sys.stderr)
         return False
-    intervals = covered(sweeps)
-    wrong = sum(each.verdict in CHANGED for each in compared)
     print(HEADER)
-    lines = [
-        (Target(f"unchanged runs called faster or slower, of {len(compared)}", 5, "%"), 100 * wrong / len(compared)),
-        (
-            Target(f"intervals that hold the pooled median, of {len(intervals)}", 90, "%", is_least=True),
-            100 * sum(intervals) / len(intervals) if intervals else 0.0,
-        ),
-        (Target("duty cycle of a sweep", 65, "%", is_least=True), min(map(duty_percent, sweeps))),
-    ]
-    times = [sweep.time_s for sweep in sweeps if sweep.time_s is not None]
-    if times:
-        lines.append((Target("the slowest sweep, the whole command", 240, "s"), max(times)))
-    if slow is not None:
-        seen = found(sweeps[-1], slow, slower)
-        target = Target(f"injected +{100 * slower:g} % found, of {len(seen)} narrow enough", 90, "%", is_least=True)
-        if seen:
-            lines.append((target, 100 * sum(seen) / len(seen)))
-        else:
-            print(f"injected +{100 * slower:g} %: no interval here is narrower, so there is nothing to judge")
+    lines: list[tuple[Target, float]] = []
+    if each_pair:
+        counts = Counter(each.verdict for each in each_pair)
+        intervals, called = covered(sweeps), sum(counts[verdict] for verdict in CHANGED)
+        least = Target(f"intervals that hold the pooled median, of {len(intervals)}", 90, "%", is_least=True)
+        lines += [
+            (Target(f"unchanged: called different, of {len(each_pair)}", 5, "%"), 100 * called / len(each_pair)),
+            (Target("unchanged: ambiguous", 40, "%"), 100 * counts["ambiguous"] / len(each_pair)),
+            (Target("half the interval, median", 8, "%"), statistics.median(halves(sweeps) or [math.inf])),
+            (least, 100 * sum(intervals) / len(intervals) if intervals else 0.0),
+            (Target("duty cycle of a sweep", 65, "%", is_least=True), min(map(duty_percent, sweeps))),
+        ]
+        if times := [sweep.time_s for sweep in sweeps if sweep.time_s is not None]:
+            lines.append((Target("the slowest sweep, the whole command", 210, "s"), max(times)))
+    for slower, found in compared.items():
+        seen = found[found["ratio"] != ""]["verdict"]
+        name = f"paired, +{100 * slower:g} %: {'found' if slower else 'called different'}, of {len(seen)}"
+        target = Target(name, SLOWER_BY[slower], "%", is_least=bool(slower))
+        share = seen.eq("slower") if slower else seen.isin(CHANGED)
+        lines.append((target, 100 * share.mean() if len(seen) else math.nan))
     held = [report(target, got) for target, got in lines]  # every line is printed
-    return all(held) and (slow is None or bool(seen))
-
-
-def _counts(compared: Sequence[compare.Compared]) -> str:
-    counts = Counter(each.verdict for each in compared)
-    return json.dumps(counts)[1:-1].replace('"', "")
+    return all(held)
 
 
 if __name__ == "__main__":

@@ -62,8 +62,6 @@ def test_sound_rows_raise_no_doubt():
         ({"steady": False}, "unsteady"),
         ({"verdict_flags": '{"beside": {"share": 30.0}}'}, "beside"),
         ({"verdict_flags": '{"held_back": {"share": 30.0}}'}, "held_back"),
-        ({"time_ci_high_s": 0.9}, "wide"),
-        ({"time_ci_low_s": float("nan")}, "no_interval"),
         ({"mfu_percent": 120.0}, "above_peak"),
         ({"phases_percent": 403.0}, "phases"),
         ({"forward_ms": 2.6, "backward_ms": 9.2, "optimiser_ms": 154.9}, "part"),
@@ -79,6 +77,20 @@ def test_each_reason_is_found_and_told(more, key):
         assert "2" in says  # of two rows
         assert "net 1" in lines[0]
         assert again == "snakemake --cores 1 report --forcerun profile_step --config experiment=mine"
+
+
+@pytest.mark.parametrize("more", [{"time_ci_high_s": 0.9}, {"time_ci_low_s": float("nan")}])
+def test_a_wide_interval_or_none_is_precision_and_no_doubt(more):
+    assert trust.doubts(tables(profile(0.1, **more))) == []
+
+
+def test_precision_and_what_the_machine_cost_are_told():
+    assert trust.precision(tables(profile(0.1))) == ""
+    rows = profile(0.1, 0.2, 0.3).assign(precision_percent=[4.0, 21.0, 8.0], machine_cost_percent=[2.0, 23.0, None])
+    for language in ("en", "ko"):
+        told = trust.precision(tables(rows), language)
+        assert re.findall(r"[\d.]+ ?%", told.replace(" %", "%")) == ["8.0%", "95%", "21%", "12%", "23%"]
+        assert told.count("net 2") == 2
 
 
 def test_a_step_that_falls_with_the_batch_and_a_low_ceiling_are_told():

@@ -1,6 +1,8 @@
 """Comparing: the verdict follows from the intervals alone; exit codes are for CI."""
 
 import csv
+import json
+import math
 import re
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from support import report_rows
 
 from mfulab.cli.main import main
-from mfulab.tables.compare import STYLES, Compared, Interval, compare, interval, read, verdict, write
+from mfulab.tables.compare import STYLES, Compared, Interval, compare, interval, ratio_interval, read, verdict, write
 
 
 def known(time: float, half: float) -> Interval:
@@ -45,10 +47,16 @@ def test_the_verdict_turns_with_its_arguments(old, old_half, new, new_half):
 
 
 @given(times, halves, times, halves)
-def test_overlapping_intervals_are_never_called_faster_or_slower(old, old_half, new, new_half):
+def test_a_time_inside_the_other_interval_is_never_called_faster_or_slower(old, old_half, new, new_half):
     before, after = known(old, old * old_half), known(new, new * new_half)
-    if before.low_s <= after.high_s and after.low_s <= before.high_s:
+    if before.low_s <= after.time_s <= before.high_s or after.low_s <= before.time_s <= after.high_s:
         assert verdict(before, after)[0] in ("same", "ambiguous")
+
+
+def test_half_widths_of_a_ratio_add_as_squares():
+    factor = math.exp(0.05)
+    low, high = ratio_interval(Interval(1.0, 1 / factor, factor, True), Interval(2.0, 2 / factor, 2 * factor, True))
+    assert (low, high) == pytest.approx((2 * math.exp(-0.05 * 2**0.5), 2 * math.exp(0.05 * 2**0.5)))
 
 
 @given(times, halves, st.floats(1, 10))
@@ -120,6 +128,25 @@ def test_a_slower_run_fails_the_build_and_is_named(two, tmp_path, capsys):
         slower = [row for row in csv.DictReader(file) if row["verdict"] == "slower"]
     assert [row["run"] for row in slower] == [run]
     assert float(slower[0]["ratio"]) == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize(("gate", "status"), [("5%", 1), ("0.6", 0), ("50%", 3)])
+def test_a_gate_fails_passes_or_cannot_tell(two, capsys, gate, status):
+    slow_down(two[1], 1.5)
+    assert main(["compare", *map(str, two), "--gate", gate, "--json"]) == status
+    told = capsys.readouterr()
+    lines = [json.loads(line) for line in told.out.splitlines()]
+    assert [line["verdict"] for line in lines if line["ratio"] == pytest.approx(1.5)] == [
+        "slower" if status == 1 else "ambiguous" if status == 3 else "same"
+    ]
+    assert all(line["detects_percent"] > 5 for line in lines if line["ratio"])
+    assert ("may be slower by more than 50 %" in told.err) == (status == 3)
+
+
+@pytest.mark.parametrize("gate", ["much", "0", "-5%", "100%"])
+def test_a_gate_that_is_no_share_is_said(two, capsys, gate):
+    assert main(["compare", *map(str, two), "--gate", gate]) == 2
+    assert f"'{gate}' is no share between 0 and 1, such as 5% or 0.05." in capsys.readouterr().err
 
 
 def test_what_was_written_is_read_in_the_terminals_order(tmp_path):

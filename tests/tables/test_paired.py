@@ -42,6 +42,47 @@ def test_a_change_of_a_tenth_is_found_on_a_machine_that_drifts():
     assert faster.count("faster") >= 0.9 * len(faster)
 
 
+def in_rounds(change: float, seed: int, pair_s: float = 2.0, minutes: float = 5.0, between: float = 0.04):
+    """Eight runs, each pair of two processes that vary by `between` and of `pair_s`: (verdicts, seconds spent)."""
+    drawn, spent = random.Random(seed), [0.0]
+    runs = [("profile_step", f"size={number}") for number in range(8)]
+
+    def measure(run, swapped):
+        spent[0] += pair_s
+        return tuple(factor * math.exp(drawn.gauss(0, between)) for factor in (1.0, change))
+
+    found = command.in_rounds(runs, measure, {}, 10, minutes, 0.02, now=lambda: spent[0])
+    return [each.verdict for each in found], spent[0]
+
+
+@pytest.mark.parametrize("between", [0.01, 0.04, 0.15])
+def test_stopping_early_calls_few_unchanged_runs_different(between):
+    same = [verdict for seed in range(60) for verdict in in_rounds(1.0, seed, between=between)[0]]
+    assert sum(verdict in ("faster", "slower") for verdict in same) <= 0.05 * len(same)
+
+
+@pytest.mark.parametrize(("between", "change"), [(0.02, 1.05), (0.04, 1.10)])
+def test_small_changes_are_found_within_the_budget(between, change):
+    found = [in_rounds(change, seed, 4.4, between=between) for seed in range(20)]
+    verdicts = [verdict for each, _ in found for verdict in each]
+    assert verdicts.count("slower") >= {1.05: 0.6, 1.10: 0.9}[change] * len(verdicts)
+    assert max(spent for _, spent in found) <= 300
+
+
+def test_a_change_that_is_plain_ends_a_comparison_sooner():
+    changed = [in_rounds(1.25, seed) for seed in range(20)]
+    assert [verdict for verdicts, _ in changed for verdict in verdicts].count("slower") >= 0.95 * 8 * len(changed)
+    assert max(spent for _, spent in changed) <= 160 > 1.5 * sum(spent for _, spent in changed) / len(changed)
+
+
+def test_no_pair_is_begun_that_would_end_after_the_budget():
+    verdicts, spent_s = in_rounds(1.0, 0, pair_s=11.0, minutes=2.0)
+    assert 100 < spent_s <= 120
+    assert len(verdicts) == 8
+    verdicts, spent_s = in_rounds(1.0, 0, pair_s=11.0, minutes=0.5)
+    assert (verdicts.count("ambiguous"), verdicts.count("not comparable")) == (3, 5)
+
+
 def test_one_pair_has_no_interval_and_none_is_not_comparable():
     run, other = ("profile_step", "a"), ("profile_step", "b")
     one, none = judge({run: [(1.0, 2.0), (None, 2.0)], other: [(None, 1.0)]}, {other: "old is failed: killed"})
@@ -59,7 +100,7 @@ def test_sides_take_turns_in_going_first(monkeypatch):
 
     monkeypatch.setattr(command, "measured", measure)
     for number in range(4):
-        assert command._pair(("A", "B"), ("profile_step", "a"), {}, swapped=bool(number % 2)) == (1.0, 1.0)
+        assert command._pair(("A", "B"), {}, ("profile_step", "a"), bool(number % 2)) == (1.0, 1.0)
     assert "".join(asked) == "ABBAABBA"
 
 
@@ -73,7 +114,9 @@ def test_a_commit_that_is_none_and_too_few_rounds_are_said_at_once(capsys, monke
     with pytest.raises(ConfigurationError, match=r"--base=no-such-commit: no folder of a checkout, and git says: .*"):
         command.checkout("no-such-commit").__enter__()
     assert main(["paired", "--base", str(tmp_path), "--rounds", "1"]) == 2
-    assert "--rounds=1: 2 or more give an interval." in capsys.readouterr().err
+    assert "--rounds=1: from 2, which give an interval, to 10." in capsys.readouterr().err
+    assert main(["paired", "--base", str(tmp_path), "--minutes", "0"]) == 2
+    assert "--minutes=0: more than 0." in capsys.readouterr().err
 
 
 def test_a_process_that_left_no_row_or_a_failed_one_has_no_time(tmp_path, monkeypatch):

@@ -106,18 +106,53 @@ def test_repeated_sweeps_are_judged_by_what_compare_says(tmp_path, capsys):
                 (folder / "config.json").write_text("{}")
                 write_csv(folder / "row.csv", [row])
     sweeps = {name: str(tmp_path / name) for name in "abc"}
-    assert repeatability.main(["--sweeps", sweeps["a"], sweeps["b"]]) == 0
+    assert repeatability.main(["--existing", sweeps["a"], sweeps["b"]]) == 0
     lines = [[cell.strip() for cell in line.split("|")] for line in capsys.readouterr().out.splitlines()[2:]]
     assert lines == [
-        ["unchanged runs called faster or slower, of 10 ≤ 5 %", "0 %", "yes"],
+        ["unchanged: called different, of 10 ≤ 5 %", "0 %", "yes"],
+        ["unchanged: ambiguous ≤ 40 %", "0 %", "yes"],
+        ["half the interval, median ≤ 8 %", lines[2][1], "yes"],
         ["intervals that hold the pooled median, of 20 ≥ 90 %", "100 %", "yes"],
         ["duty cycle of a sweep ≥ 65 %", "75 %", "yes"],
     ]
-    assert repeatability.main(["--sweeps", sweeps["b"], sweeps["c"]]) == 1
+    assert repeatability.main(["--existing", sweeps["b"], sweeps["c"]]) == 1
     assert "of 10 ≤ 5 %" in (told := capsys.readouterr().out)
     assert "100 %" in told
     with pytest.raises(SystemExit):
-        repeatability.main(["--sweeps", sweeps["a"]])
+        repeatability.main(["--existing", sweeps["a"]])
+
+
+def test_what_was_measured_of_the_targets_is_kept_and_the_rest_is_left_for_later(tmp_path, capsys, monkeypatch):
+    import repeatability
+
+    from mfulab.core.files import write_json
+    from mfulab.tables.compare import Compared, write
+
+    asked, clock = [], [0.0]
+
+    def measure(part, out, overrides):
+        asked.append(part.name)
+        clock[0] += part.about_s
+        out.mkdir(parents=True)
+        runs = [Compared("profile_step", f"batch_size={size}", says, ratio=1.0) for size, says in enumerate(verdicts)]
+        write(runs, out / repeatability.COMPARED, out, out)
+        write_json(out / repeatability.DONE, {"time_s": 200.0})
+
+    verdicts = ["slower", "same", "slower", "slower"]
+    monkeypatch.setattr(repeatability, "measure", measure)
+    monkeypatch.setattr(repeatability, "sweep_of", lambda out: repeatability.Sweep(out, 200.0))
+    monkeypatch.setattr(repeatability, "pairs", lambda sweeps: [])
+    monkeypatch.setattr(repeatability.time, "monotonic", lambda: clock[0])
+    wanted = ["--out", str(tmp_path)]
+    assert repeatability.main([*wanted, "--minutes", "14"]) == 1  # unchanged runs were called different
+    assert asked == ["sweep-0", "sweep-1", "paired-0"]
+    told = capsys.readouterr().out
+    assert "paired, +0 %: called different, of 4 ≤ 5 %" in told
+    assert "not measured yet: paired-10, paired-5, sweep-2." in told
+    verdicts[1] = "slower"
+    assert repeatability.main(wanted) == 1
+    assert asked[3:] == ["paired-10", "paired-5", "sweep-2"]
+    assert "paired, +10 %: found, of 4 ≥ 90 %" in capsys.readouterr().out
 
 
 @pytest.mark.workflow

@@ -43,6 +43,21 @@ class Name(click.ParamType):
         return [CompletionItem(name) for name in self._choices() if name.startswith(incomplete)]
 
 
+class Share(click.ParamType):
+    """A share of one, positive: `5%` or `0.05`."""
+
+    name = "share"
+
+    def convert(self, value: str, param: Any, ctx: Any) -> float:
+        try:
+            share = float(value.removesuffix("%")) / (100 if value.endswith("%") else 1)
+        except ValueError:
+            share = 0.0
+        return (
+            share if 0 < share < 1 else self.fail(f"{value!r} is no share between 0 and 1, such as 5% or 0.05.", param)
+        )
+
+
 class Overrides(click.ParamType):
     """Words for Hydra, of which `group=option` is completed; bash gives what stands around `=` apart."""
 
@@ -63,6 +78,7 @@ class Overrides(click.ParamType):
 TYPES: Mapping[str, Any] = {
     "path": click.Path(path_type=Path),
     "number": float,
+    "share": Share(),
     "seconds": click.FloatRange(0, min_open=True),
     "whole": int,
     "count": click.IntRange(min=1),

@@ -2,19 +2,23 @@
 
     make compare BASE=main                                           the experiment `repeat`, this checkout against main
     mfulab paired --base ../before --config experiment=kernels size=512,1024
-    mfulab paired --base v1.0 --rounds 6 --out results/tables/comparison.csv          and on the page
+    mfulab paired --base v1.0 --minutes 10 --out results/tables/comparison.csv        and on the page
+
+After each round only runs without a verdict go on, until all have one, or the rounds or minutes are over.
 
 Each side plans with its own code and runs in a warm worker of its own; what is in results/ stays as it is. The exit
-code is that of `mfulab compare`: 1 where a run is slower, 2 where nothing can be compared, otherwise 0.
+code is that of `mfulab compare`.
 """
 
 import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
@@ -25,6 +29,7 @@ from mfulab.runtime import client, lifetime
 from mfulab.tables import compare, paired
 
 PLACE = Path("results/paired").absolute()
+NO_TIME = "the minutes were over before its first pair"
 # What each side runs in its own tree: writes the configs of its runs below a folder, one process each.
 PLAN = """
 import sys
@@ -52,17 +57,33 @@ class Side:
         return known | ({client.SOCKET: self.socket} if self.socket else {})
 
 
-def run(base: str, config: Sequence[str], rounds: int, noticeable: float, out: Path | None, as_json: bool) -> int:
-    """Measures both sides in turn and prints the comparison; the status is 1 where a run is slower."""
-    if rounds < paired.FEWEST_PAIRS:
-        raise ConfigurationError(f"--rounds={rounds}: {paired.FEWEST_PAIRS} or more give an interval.")
-    compared = _compare(base, config, rounds, noticeable)
+def run(
+    base: str,
+    config: Sequence[str],
+    rounds: int,
+    minutes: float,
+    noticeable: float,
+    gate: float | None,
+    out: Path | None,
+    as_json: bool,
+) -> int:
+    """Measures both sides in turn and prints the comparison; the status is that of `compare.tell`."""
+    if not paired.FEWEST_PAIRS <= rounds <= paired.MOST_ROUNDS:
+        few, most = paired.FEWEST_PAIRS, paired.MOST_ROUNDS
+        raise ConfigurationError(f"--rounds={rounds}: from {few}, which give an interval, to {most}.")
+    if not minutes > 0:
+        raise ConfigurationError(f"--minutes={minutes:g}: more than 0.")
+    compared = _compare(base, config, rounds, minutes, noticeable if gate is None else gate)
     if out:
         compare.write(compared, out, Path(base), Path.cwd())
-    return compare.tell(compared, f"this checkout against {base}", "intervals are of the ratio, between pairs", as_json)
+    return compare.tell(
+        compared, f"this checkout against {base}", "intervals are of the ratio, between pairs", gate, as_json
+    )
 
 
-def _compare(base: str, config: Sequence[str], rounds: int, noticeable: float) -> list[compare.Compared]:
+def _compare(
+    base: str, config: Sequence[str], rounds: int, minutes: float, noticeable: float
+) -> list[compare.Compared]:
     with ExitStack() as stack:
         old = Side(stack.enter_context(checkout(base)), PLACE / "old")
         new = Side(Path.cwd(), PLACE / "new")
@@ -74,14 +95,54 @@ def _compare(base: str, config: Sequence[str], rounds: int, noticeable: float) -
                 f"--config {' '.join(config)}: no run is planned by both {base} and this checkout."
             )
         sides = [stack.enter_context(warm(side)) for side in (old, new)]
-        pairs: dict[paired.Run, list[paired.Pair]] = {run: [] for run in runs}
         reasons: dict[paired.Run, str] = {}
-        for number in range(rounds):
-            print(f"round {number + 1} of {rounds}: {len(runs)} runs", file=sys.stderr)
-            for run in shuffled(runs, number):
-                pairs[run].append(_pair(sides, run, reasons, swapped=bool(number % 2)))
+        found = in_rounds(runs, partial(_pair, sides, reasons), reasons, rounds, minutes, noticeable)
     only = [compare.Compared(*run, "not comparable", because="planned by one of them alone") for run in alone]
-    return [*paired.judge(pairs, reasons, noticeable), *only]
+    return [*found, *only]
+
+
+def in_rounds(
+    runs: Sequence[paired.Run],
+    measure: Callable[[paired.Run, bool], paired.Pair],
+    reasons: Mapping[paired.Run, str],
+    rounds: int,
+    minutes: float,
+    noticeable: float,
+    now: Callable[[], float] = time.monotonic,
+) -> list[compare.Compared]:
+    """Verdicts on pairs that are measured in rounds, of runs that lack one, as long as rounds and minutes last.
+
+    A pair is not begun where the longest one of its run so far would not end in time. `measure` takes a run, and
+    whether the new code goes first; `now` tells seconds.
+    """
+    pairs: dict[paired.Run, list[paired.Pair]] = {run: [] for run in runs}
+    took_s = dict.fromkeys(runs, 0.0)
+    began = now()
+    left, found = list(runs), paired.judge(pairs, reasons, noticeable)
+    for number in range(rounds):
+        print(
+            f"round {number + 1} of at most {rounds}: {len(left)} of {len(runs)} runs, "
+            f"{(now() - began) / 60:.1f} of {minutes:g} min",
+            file=sys.stderr,
+        )
+        fitting = 0
+        for run in shuffled(left, number):
+            if (start := now()) - began + took_s[run] > 60 * minutes:
+                continue
+            pairs[run].append(measure(run, bool(number % 2)))
+            took_s[run] = max(took_s[run], now() - start)
+            fitting += 1
+        late = {run: NO_TIME for run, several in pairs.items() if not several}
+        found = paired.judge(pairs, {**reasons, **late}, noticeable)
+        # A run that cannot be measured stays so.
+        left = [
+            (each.step, each.run)
+            for each in found
+            if each.verdict == "ambiguous" or (each.verdict == "not comparable" and not number)
+        ]
+        if not left or not fitting:
+            break
+    return found
 
 
 def shuffled(runs: Sequence[paired.Run], seed: int) -> list[paired.Run]:
@@ -89,7 +150,7 @@ def shuffled(runs: Sequence[paired.Run], seed: int) -> list[paired.Run]:
     return sorted(runs, key=lambda run: turn("/".join(run), seed))
 
 
-def _pair(sides: Sequence[Side], run: paired.Run, reasons: dict[paired.Run, str], *, swapped: bool) -> paired.Pair:
+def _pair(sides: Sequence[Side], reasons: dict[paired.Run, str], run: paired.Run, swapped: bool) -> paired.Pair:
     """Both times of a run, one after the other, the new first where `swapped`."""
     times: dict[int, float | None] = {}
     for place in (1, 0) if swapped else (0, 1):

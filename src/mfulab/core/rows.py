@@ -18,6 +18,8 @@ def column(description: str) -> Any:
     return Field(None, description=description)
 
 
+MEDIAN_TIME = column("As met: the median over all processes of their median, slow states included.")
+MACHINE_COST = column("What neighbours and the machine's states added on a CPU: `median_time_s` ÷ `time_s` − 1.")
 TIME_CI_LOW = column("95 % confidence interval of `time_s`, from the spread between processes.")
 Status = Literal["ok", "out_of_memory", "unsupported", "incorrect", "failed", "not_measured"]
 NOT_MEASURED: Status = "not_measured"  # for the budget, which the message names
@@ -59,8 +61,8 @@ class TimedRow(Row):
     left_out_replicates: int | None = column(
         "Processes left out: they met a slow state of the machine, and two or more did not."
     )
-    between_spread_percent: float | None = column("Standard deviation of the processes' medians, relative.")
-    process_times_s: str | None = column("JSON: the median of each process, in their order.")
+    between_spread_percent: float | None = column("Standard deviation of the processes' times, relative.")
+    process_times_s: str | None = column("JSON: the time of each process that counts, in their order.")
     precision_percent: float | None = column(
         "Half the 95 % confidence interval, relative: the precision that was reached."
     )

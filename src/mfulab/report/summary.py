@@ -82,6 +82,7 @@ def show(tables: Path, page: Path) -> None:
         console.print(Text(f"Quiet the machine and measure again: {again}\n", style="yellow"), soft_wrap=True)
     if measured.row_count:
         console.print(measured)
+        console.print(Text(trust.precision(found)), soft_wrap=True)
     for problem in problems:
         console.print(Text(problem, style="yellow"))
     if page.exists():  # after one figure alone there may be none

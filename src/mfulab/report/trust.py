@@ -14,7 +14,6 @@ from mfulab.report import frames
 from mfulab.tables import consistency
 from mfulab.tables.beside_ceiling import ABOVE_PEAK
 
-WIDE = 0.4  # relative half width of an interval whose processes did not agree; two that agree reach 0.3
 ABOVE = 105.0  # % of a measured ceiling: more than it may differ by between two measurements of it
 FALLING = 0.9  # of a smaller batch's step time: no noise that intervals allow
 INTERVAL = ["time_s", "time_ci_low_s", "time_ci_high_s"]
@@ -24,7 +23,7 @@ STEPS = {"profile": "profile_step", "matmul": "bench_matmul"}
 # Reasons, by their keys in section `trust`.
 WORDS = (
     *("other_processes", "beside", "held_back", "stolen", "disturbed"),
-    *("unsteady", "wide", "no_interval", "above_peak", "falling"),
+    *("unsteady", "above_peak", "falling"),
     *("phases", "part", "update", "end_to_end", "rungs", "levels"),  # of tables/consistency
 )
 DISTURBING = WORDS[:5]  # flags of a verdict: the device did something else meanwhile, or not what it can
@@ -41,7 +40,10 @@ class Doubt:
 
 
 def doubtful(rows: pd.DataFrame) -> pd.Series:
-    """True for each row that was measured on a disturbed machine, or not to an end; such points are drawn hollow."""
+    """True for each row that was measured on a disturbed machine, or not to an end; such points are drawn hollow.
+
+    A wide interval is no doubt: it is the row's precision, and shown as that.
+    """
     return pd.DataFrame(_masks(rows), index=rows.index).any(axis=1)
 
 
@@ -54,10 +56,6 @@ def _masks(rows: pd.DataFrame) -> dict[str, pd.Series]:
     masks = {key: ok & flags.str.contains(f'"{key}"', regex=False) for key in DISTURBING}
     if "steady" in rows:
         masks["unsteady"] = timed & (rows["steady"] == False).fillna(False).astype(bool)  # noqa: E712 (may be missing)
-    if set(INTERVAL) <= set(rows):
-        width = (rows["time_ci_high_s"] - rows["time_ci_low_s"]) / 2 / rows["time_s"]
-        masks["wide"] = ok & (width > WIDE)
-        masks["no_interval"] = timed & rows["time_s"].notna() & width.isna()
     if "mfu_percent" in rows:
         masks["above_peak"] = ok & (rows["mfu_percent"] > ABOVE_PEAK)
     if {"mfu_percent", "time_s", "batch_size"} <= set(rows):
@@ -145,6 +143,24 @@ def summary(tables: frames.Tables, language: str = "en") -> tuple[str, list[str]
     says = text("ceilings_only") if found else ""
     says = text("headline", count=int(timed.sum()), total=len(timed)) if timed.any() else says
     return says or lines.pop(0), lines, command
+
+
+def precision(tables: frames.Tables, language: str = "en") -> str:
+    """Sentences on how precise the times are, and on what the machine cost; empty where nothing was measured twice."""
+    text = Texts(language, "trust")
+    rows = pd.concat([frames.own(frames.ok(tables[table], "time_s")) for table in STEPS])
+    known = [_typical(rows, column) for column in ("precision_percent", "machine_cost_percent")]
+    words = text("precision", **known[0]) if known[0] else "", text("machine_cost", **known[1]) if known[1] else ""
+    return " ".join(filter(None, words))
+
+
+def _typical(rows: pd.DataFrame, column: str) -> dict[str, Any]:
+    """The median of a column, its largest value and that run's name; empty without a value."""
+    found = rows.dropna(subset=[column]) if column in rows else rows.head(0)
+    if found.empty:
+        return {}
+    worst = found.loc[found[column] == found[column].max()].iloc[0]
+    return {"half": found[column].median(), "worst": worst[column], "run": short(worst["run"])}
 
 
 def failed(tables: frames.Tables, language: str = "en") -> str:

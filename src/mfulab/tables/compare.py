@@ -4,7 +4,10 @@ mfulab compare before/results results                                        two
 mfulab compare results/xeon-4c results/reference/amd-epyc-4c                 two machines, one recorded
 mfulab compare before/results results --out results/tables/comparison.csv    and a section on the page
 
-The exit code is 1 where a run is slower, 2 where nothing can be compared, otherwise 0.
+mfulab compare before/results results --gate 5%                              for CI: more than that fails
+
+The exit code is 1 where a run is slower, 2 where nothing can be compared, otherwise 0. With `--gate` it is 3 where none
+is slower by more than that, but an interval allows it.
 """
 
 import json
@@ -31,6 +34,7 @@ from mfulab.tables.records import from_folder, from_recorded
 STEPS = ("profile_step", "bench_matmul")
 NOTICEABLE = 0.02  # relative: intervals that lie this close together are the same for every purpose
 UNKNOWN_DRIFT = "what the machine does between sweeps is not: experiment=repeat measures it"
+UNDECIDED = 3  # the exit status of a gate that nothing has passed or failed
 LOGGED = 160  # columns of a file or a log, where no window bounds the lines
 # Verdicts in the order in which they are shown.
 STYLES = {"slower": "red", "faster": "green", "ambiguous": "yellow", "same": "dim", "not comparable": "dim"}
@@ -50,7 +54,8 @@ class Interval:
 class Compared:
     """One run in both sets. `ratio` is new ÷ old: below 1 is faster; its bounds are the intervals' at their worst.
 
-    Times are None if a set lacks them, bounds also if a time has no interval.
+    Times are None if a set lacks them, bounds also if a time has no interval. `detects_percent` is the smallest
+    slowdown that would have been called one, with intervals as wide as these.
     """
 
     step: str
@@ -61,6 +66,7 @@ class Compared:
     ratio: float | None = None
     ratio_low: float | None = None
     ratio_high: float | None = None
+    detects_percent: float | None = None
     because: str = ""
 
 
@@ -70,14 +76,33 @@ COLUMNS = [*(field.name for field in fields(Compared)), "old", "new"]  # of the 
 def verdict(old: Interval, new: Interval, noticeable: float = NOTICEABLE) -> tuple[str, str]:
     """(verdict, reason) of two times.
 
-    `faster` or `slower` where the intervals are disjoint and even their nearest ends are further apart than
-    `noticeable`; `same` where even their furthest ends are not; `ambiguous` where the intervals allow either, or one
-    is missing.
+    `faster` or `slower` where the whole interval of their ratio lies beyond `noticeable`; `same` where it lies within;
+    `ambiguous` where it allows either, or a time has none.
     """
     if not (old.known and new.known):
         which = " and ".join(name for name, each in (("old", old), ("new", new)) if not each.known)
         return "ambiguous", f"no confidence interval ({which}): measured by one process only; replicates=3 is enough"
-    return verdict_of(new.low_s / old.high_s, new.high_s / old.low_s, noticeable)
+    return verdict_of(*ratio_interval(old, new), noticeable)
+
+
+def decided(
+    run: tuple[str, str], old_s: float, new_s: float, ratio: float, bounds: tuple[float, float], noticeable: float
+) -> Compared:
+    """A run's verdict by the interval of its ratio, and the smallest change that would have had one."""
+    says, because = verdict_of(*bounds, noticeable)
+    detects = 100 * ((1 + noticeable) * ratio / bounds[0] - 1)
+    return Compared(*run, says, old_s, new_s, ratio, *bounds, detects, because)
+
+
+def ratio_interval(old: Interval, new: Interval) -> tuple[float, float]:
+    """The 95 % interval of new ÷ old: relative half-widths add as squares (Zou and Donner, 2008).
+
+    Times that were measured apart err apart: both at their worst in opposite directions is rarer than one in twenty.
+    """
+    ratio = new.time_s / old.time_s
+    low = math.hypot(math.log(new.time_s / new.low_s), math.log(old.high_s / old.time_s))
+    high = math.hypot(math.log(new.high_s / new.time_s), math.log(old.time_s / old.low_s))
+    return ratio * math.exp(-low), ratio * math.exp(high)
 
 
 def verdict_of(low: float, high: float, noticeable: float = NOTICEABLE) -> tuple[str, str]:
@@ -156,12 +181,12 @@ def _one(
         which, row = ("old", old) if before is None else ("new", new)
         return Compared(step, run, "not comparable", because=f"{which} is {row['status']}: {row['message']}")
     before, after = widened(before, drift), widened(after, drift)
-    says, because = verdict(before, after, noticeable)
-    bounds: tuple[float | None, float | None] = (None, None)
-    if before.known and after.known:
-        bounds = (after.low_s / before.high_s, after.high_s / before.low_s)
     ratio = after.time_s / before.time_s
-    return Compared(step, run, says, before.time_s, after.time_s, ratio, *bounds, because)
+    if before.known and after.known:
+        bounds = ratio_interval(before, after)
+        return decided((step, run), before.time_s, after.time_s, ratio, bounds, noticeable)
+    says, because = verdict(before, after)
+    return Compared(step, run, says, before.time_s, after.time_s, ratio, because=because)
 
 
 def is_recording(folder: Path) -> bool:
@@ -191,17 +216,19 @@ def table(compared: Sequence[Compared]) -> Table:
     """The comparison as the terminal shows it: runs that are in both sets, slower ones first."""
     shown = Table(box=None, header_style="bold", pad_edge=False)
     shown.add_column("run", overflow="fold")
-    for name in ("old", "new", "change", "95 % interval"):
+    for name in ("old", "new", "change", "95 % interval", "detects"):
         shown.add_column(name, justify="right", no_wrap=True)
     shown.add_column("verdict")
     order = list(STYLES)
     for each in sorted(compared, key=lambda each: order.index(each.verdict)):
         if each.ratio is None:
             continue
-        relative, bounds = change(each.ratio), ABSENT
-        if each.ratio_low is not None and each.ratio_high is not None:
+        bounds = detects = ABSENT
+        if each.ratio_low is not None and each.ratio_high is not None and each.detects_percent is not None:
             bounds = f"{change(each.ratio_low)} … {change(each.ratio_high)}"
-        cells = (short(each.run), quantity(each.old_s, "s"), quantity(each.new_s, "s"), relative, bounds, each.verdict)
+            detects = f"≥ {change(1 + each.detects_percent / 100).removeprefix('+')}"
+        times = quantity(each.old_s, "s"), quantity(each.new_s, "s")
+        cells = (short(each.run), *times, change(each.ratio), bounds, detects, each.verdict)
         shown.add_row(*(Text(cell) for cell in cells), style=STYLES[each.verdict])
     return shown
 
@@ -230,19 +257,22 @@ def read(path: Path) -> pd.DataFrame:
     return found.loc[order.sort_values(kind="stable").index].reindex(columns=COLUMNS, fill_value="")
 
 
-def show(old: Path, new: Path, noticeable: float, out: Path | None, as_json: bool) -> int:
-    """Compares two folders of results; the status is 1 where a run is slower, 2 where nothing is comparable."""
+def show(old: Path, new: Path, noticeable: float, gate: float | None, out: Path | None, as_json: bool) -> int:
+    """Compares two folders of results; the status is that of `tell`."""
     old, new = machine_folder(old), machine_folder(new)
     drift = drift_between(old, new)
-    compared = compare(old, new, noticeable, drift or 0.0)
+    compared = compare(old, new, noticeable if gate is None else gate, drift or 0.0)
     known = UNKNOWN_DRIFT if drift is None else f"±{percent(196 * drift)} % of the machine between sweeps is in them"
     if out:
         write(compared, out, old, new)
-    return tell(compared, f"{new} against {old}", f"intervals are between processes; {known}", as_json)
+    return tell(compared, f"{new} against {old}", f"intervals are between processes; {known}", gate, as_json)
 
 
-def tell(compared: Sequence[Compared], title: str, basis: str, as_json: bool) -> int:
-    """Prints a comparison and what its intervals rest on, or a line of JSON a run; returns its exit status."""
+def tell(compared: Sequence[Compared], title: str, basis: str, gate: float | None, as_json: bool) -> int:
+    """Prints a comparison and what its intervals rest on, or a line of JSON a run; returns its exit status.
+
+    That is 1 where a run is slower, 2 where nothing is comparable, and 3 where one may be slower than `gate` allows.
+    """
     verdicts = {each.verdict for each in compared}
     if as_json:
         print("".join(f"{json.dumps(asdict(each), ensure_ascii=False)}\n" for each in compared), end="")
@@ -251,7 +281,14 @@ def tell(compared: Sequence[Compared], title: str, basis: str, as_json: bool) ->
     if verdicts <= {"not comparable"}:
         print("nothing could be compared: no run is in both folders with a time", file=sys.stderr)
         return 2
-    return int("slower" in verdicts)
+    if "slower" in verdicts or gate is None:
+        return int("slower" in verdicts)
+    timed = [each for each in compared if each.ratio is not None]
+    open_ = [each for each in timed if each.ratio_high is None or each.ratio_high > 1 + gate]
+    if open_:
+        says = f"{len(open_)} of {len(timed)} runs may be slower by more than {percent(100 * gate)} %"
+        print(f"{says}: more processes narrow their intervals (replicates=8, or mfulab paired)", file=sys.stderr)
+    return UNDECIDED if open_ else 0
 
 
 def _print(compared: Sequence[Compared], title: str, basis: str) -> None:

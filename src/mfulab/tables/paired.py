@@ -10,6 +10,7 @@ from mfulab.timing.statistics import relative_half_width
 Run = tuple[str, str]  # step, name
 Pair = tuple[float | None, float | None]  # seconds of the old and of the new; None where a process had none
 FEWEST_PAIRS = 2
+MOST_ROUNDS = 10  # after each of which a verdict may end a run: more looks would call more unchanged runs different
 
 
 def judge(
@@ -56,6 +57,5 @@ def _one(
         return compare.Compared(*run, "ambiguous", old, new, ratio, because=because)
     half = relative_half_width(ratios, usual, replicates.PRIOR_DEGREES)
     assert half is not None
-    low, high = ratio * math.exp(-half), ratio * math.exp(half)
-    says, because = compare.verdict_of(low, high, noticeable)
-    return compare.Compared(*run, says, old, new, ratio, low, high, because)
+    bounds = ratio * math.exp(-half), ratio * math.exp(half)
+    return compare.decided(run, old, new, ratio, bounds, noticeable)

@@ -6,11 +6,11 @@ each the interval is made as for any run; all of them together say what is true.
 
 import itertools
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mfulab.tables import compare, replicates
+from mfulab.timing.statistics import fast_variance, undisturbed
 
 Times = Sequence[float]
 
@@ -23,7 +23,7 @@ class Trust:
         runs: runs that two processes or more measured.
         spread_percent: the usual standard deviation between processes, relative; None with fewer than eight runs.
         measurements: measurements that runs of many processes hold, and `size` the processes of each.
-        covered_percent: intervals of these that contain the median of all processes.
+        covered_percent: intervals of these that contain the undisturbed time of all processes.
         verdicts: pairs of them that were compared, all of unchanged code.
         false_percent: pairs that were called faster or slower.
         drift_percent: standard deviation between measurements beyond what their intervals expect.
@@ -42,18 +42,18 @@ class Trust:
 def trust(runs: Sequence[Times]) -> Trust:
     """The trust that the processes' times of each run of one machine deserve."""
     several = [list(times) for times in runs if len(times) > 1]
-    usual = replicates.usual_variance([_log_variance(times) for times in several])
+    usual = replicates.usual_variance([fast_variance(times) for times in several])
     known = Trust(len(several), None if usual is None else 100 * math.sqrt(usual))
     split = list(filter(None, map(replicates.measurements, several)))
     if not split:
         return known
     # Of each turn the usual spread is known from that turn alone, as if it had been a sweep.
     turns = itertools.zip_longest(*split)
-    usuals = [replicates.usual_variance([_log_variance(each) for each in turn if each]) for turn in turns]
+    usuals = [replicates.usual_variance([fast_variance(each) for each in turn if each]) for turn in turns]
     covered, told = [], []
     for measurements in split:
         intervals = [_interval(times, usual) for times, usual in zip(measurements, usuals, strict=False)]
-        middle = statistics.median(itertools.chain(*measurements))
+        middle = undisturbed(itertools.chain(*measurements))
         covered += [each.low_s <= middle <= each.high_s for each in intervals]
         told += [compare.verdict(*pair)[0] for pair in itertools.combinations(intervals, 2)]
     return Trust(
@@ -73,11 +73,7 @@ def _interval(times: Times, usual: float | None) -> compare.Interval:
     low, high = columns["time_ci_low_s"], columns["time_ci_high_s"]
     assert low is not None
     assert high is not None
-    return compare.Interval(statistics.median(times), low, high, True)
-
-
-def _log_variance(times: Times) -> tuple[float, int]:
-    return statistics.variance(map(math.log, times)), len(times) - 1
+    return compare.Interval(undisturbed(times), low, high, True)
 
 
 def _percent(found: Sequence[bool]) -> float:

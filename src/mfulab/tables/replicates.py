@@ -1,20 +1,27 @@
 """Replicates of one run become one row: processes apart in time, and the interval that their spread allows.
 
 Windows in a row inside one process see one state of the machine (a neighbour on the host, where memory lies, which core
-a thread got), so their spread says nothing of the next process. The interval therefore comes from the medians of
+a thread got), so their spread says nothing of the next process. The interval therefore comes from the times of
 several processes, never from within one.
 """
 
 import json
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mfulab.core.replicates import base_name, replicate_of
 from mfulab.core.rows import NOT_MEASURED
 from mfulab.tables import states
-from mfulab.timing.statistics import Stats, relative_half_width
+from mfulab.timing.statistics import (
+    QUANTILE_ERROR,
+    Stats,
+    fast_variance,
+    relative_half_width,
+    undisturbed,
+    undisturbed_half_width,
+)
 
 Record = dict[str, Any]
 Records = dict[str, list[Record]]
@@ -31,15 +38,30 @@ MEDIAN_OF_CHI_SQUARE = {1: 0.4549, 2: 0.6931, 3: 0.7887, 4: 0.8392}
 
 
 class Quantity(NamedTuple):
-    """A column that processes measure, its interval's columns, and whether a slow machine makes it smaller."""
+    """A column that processes measure, its interval's columns, and whether a slow machine makes it smaller.
+
+    `is_low`: what it is where nothing disturbs, a low quantile over processes; else their median.
+    """
 
     name: str
     low: str
     high: str
     is_rate: bool = False
+    is_low: bool = False
+
+    def estimate(self, values: Sequence[float]) -> float:
+        return undisturbed(values) if self.is_low else Stats(values).median
+
+    def variance(self, values: Sequence[float]) -> tuple[float, int]:
+        """(variance, degrees of freedom) of the logarithms of two values or more."""
+        return fast_variance(values) if self.is_low else (statistics.variance(map(math.log, values)), len(values) - 1)
+
+    def half_width(self, values: Sequence[float], usual: float | None) -> float | None:
+        return (undisturbed_half_width if self.is_low else relative_half_width)(values, usual, PRIOR_DEGREES)
 
 
-TIME = Quantity("time_s", "time_ci_low_s", "time_ci_high_s")
+TIME = Quantity("time_s", "time_ci_low_s", "time_ci_high_s", is_low=True)
+AS_TIME = ("time_s", "reference_time_s")  # columns that are compared with one another
 MEASURED = {  # by table
     "profile": (TIME,),
     "matmul": (TIME,),
@@ -54,23 +76,28 @@ def merge(records: Records) -> Records:
     """The same records with one row for each run; rows of recorded machines are one each already."""
     known = [row for table in MEASURED for row in records.get(table, []) if not row["recorded"]]
     best = states.best(known)
+    gpus = {row["hardware"] for row in records.get("environment", []) if row.get("device") == "cuda"}
     for table, quantities in MEASURED.items():
         if table in records:
-            records[table] = merge_rows(records[table], quantities, best)
+            records[table] = merge_rows(records[table], quantities, best, gpus)
     return records
 
 
 def merge_rows(
-    rows: Sequence[Record], quantities: Sequence[Quantity] = (TIME,), best: states.Bests | None = None
+    rows: Sequence[Record],
+    quantities: Sequence[Quantity] = (TIME,),
+    best: states.Bests | None = None,
+    gpus: Collection[str] = (),
 ) -> list[Record]:
     """One row for each run of `rows`, in the order of their first replicates.
 
     Numbers that were measured are medians over the processes that count (`counting`), durations and counts sums over
-    all. Each quantity's 95 % confidence interval is empty if fewer than two processes measured it. A CPU's ceiling is
-    the best of its processes.
+    all. A CPU's time is the undisturbed one, its ceiling the best of its processes. Each quantity's 95 % confidence
+    interval is empty if fewer than two processes measured it.
 
     Args:
         best: what the machine's probe reads at best, from every row of it; of `rows` where None.
+        gpus: machines whose times are medians: nobody shares them, and their clock and power shape every process.
     """
     groups: dict[tuple[Any, ...], list[Record]] = {}
     for row in rows:
@@ -82,16 +109,18 @@ def merge_rows(
     best = states.best(row for row in rows if not row["recorded"]) if best is None else best
     quiet = {key: counting(group, best) for key, group in groups.items()}
     merged = [_one(group, quiet[key]) for key, group in groups.items()]
-    for quantity in quantities:
-        spreads: dict[str, list[tuple[float, int]]] = {}  # by machine
+    for column in quantities:
+        on = {key[0]: column._replace(is_low=column.is_low and key[0] not in gpus) for key in quiet}
+        spreads: dict[str, list[tuple[float, int]]] = {hardware: [] for hardware in on}
         for key, group in quiet.items():
-            spread = None if key[1] else _log_spread(group, quantity.name)
-            spreads.setdefault(key[0], []).extend([spread] if spread else [])
+            values = [row[column.name] for row in _timed(group, column.name)]
+            if len(values) > 1 and not key[1]:
+                spreads[key[0]].append(on[key[0]].variance(values))
         usual = {hardware: usual_variance(found) for hardware, found in spreads.items()}
         for (key, group), row in zip(quiet.items(), merged, strict=True):
-            timed = _timed(group, quantity.name)
+            quantity, timed = on[key[0]], _timed(group, column.name)
             # Recorded or merged before: it brings its own interval. Of a ceiling one of two quantities is there.
-            if key[1] or row.get("replicates") or (not timed and quantity is not quantities[-1]):
+            if key[1] or row.get("replicates") or (not timed and column is not quantities[-1]):
                 continue
             slow = [states.slowdown(each, best) for each in timed]
             values = [each[quantity.name] for each in timed]
@@ -99,6 +128,7 @@ def merge_rows(
             row["left_out_replicates"] = len(_timed(groups[key], quantity.name)) - len(timed)
             if not quantity.is_rate and values:
                 row["process_times_s"] = json.dumps([float(f"{value:.6g}") for value in values])
+                row |= _both_times(groups[key], timed, quantity)
             if quantity.is_rate and timed and row.get("threads"):
                 row[quantity.name] = _best(row, values, quantity)
     return merged
@@ -119,10 +149,10 @@ def interval_columns(
     slowdowns: Sequence[float] = (),
     quantity: Quantity = TIME,
 ) -> dict[str, float | None]:
-    """`replicates`, their relative spread in percent and the interval of their median.
+    """`replicates`, their relative spread in percent and the interval of what is estimated from them.
 
     Args:
-        times: the medians of each process, in seconds, or rates.
+        times: of each process, in seconds, or rates.
         usual: variance of the logarithm of a time between processes on this machine, None if too few runs tell it.
         slowdowns: of the machine around each process, by its probe. A process that met a slow state would have been
             that much faster elsewhere, at most: the interval holds both.
@@ -135,10 +165,10 @@ def interval_columns(
         "slowdown": max(slowdowns) if slowdowns else None,
     }
     columns |= dict.fromkeys(("between_spread_percent", "precision_percent", quantity.low, quantity.high))
-    half = relative_half_width(times, usual, PRIOR_DEGREES) if len(times) > 1 else None
+    half = quantity.half_width(times, usual) if len(times) > 1 else None
     if half is None:
         return columns
-    middle = Stats(times).median
+    middle = quantity.estimate(times)
     low, high = middle * math.exp(-half), middle * math.exp(half)
     if any(disturbed):
         sign = 1 if quantity.is_rate else -1
@@ -146,8 +176,8 @@ def interval_columns(
             value * slowdown**sign if is_slow else value
             for value, slowdown, is_slow in zip(times, slowdowns, disturbed, strict=True)
         ]
-        low = min(low, Stats(freed).median * math.exp(-half))
-        high = max(high, Stats(freed).median * math.exp(half))
+        low = min(low, quantity.estimate(freed) * math.exp(-half))
+        high = max(high, quantity.estimate(freed) * math.exp(half))
     columns["between_spread_percent"] = 100 * statistics.stdev(map(math.log, times))
     columns["precision_percent"] = 100 * (math.sqrt(high / low) - 1)
     columns[quantity.low], columns[quantity.high] = low, high
@@ -172,24 +202,24 @@ def measurements(times: Sequence[float]) -> list[list[float]]:
 
 
 def drift(runs: Iterable[Sequence[float]]) -> float | None:
-    """Standard deviation of logarithms between measurements, beyond what the spread of their processes makes them vary.
+    """Standard deviation of undisturbed times' logarithms between measurements, beyond what their processes explain.
 
     Args:
-        runs: the processes' medians of each run, in their order.
+        runs: the processes' times of each run, in their order.
 
     None where too few runs were measured several times; 0 where nothing is beyond.
     """
     excess = []
     for split in filter(None, map(measurements, runs)):
-        seen = statistics.variance([math.log(statistics.median(each)) for each in split])
-        inside = statistics.fmean(statistics.variance(map(math.log, each)) for each in split)
-        excess.append(seen - math.pi / 2 * inside / len(split[0]))
+        seen = statistics.variance([math.log(undisturbed(each)) for each in split])
+        inside = statistics.fmean(fast_variance(each)[0] for each in split)
+        excess.append(seen - QUANTILE_ERROR**2 * inside / len(split[0]))
     # A mean: variances of few measurements are skewed, and their median lies below what they estimate.
     return math.sqrt(max(0.0, statistics.fmean(excess))) if len(excess) >= FEWEST_RUNS else None
 
 
 def times_of(row: Mapping[str, Any]) -> list[float]:
-    """Medians of the processes that measured a merged row, in seconds and in their order; none where not kept."""
+    """Times of the processes that measured a merged row, in seconds and in their order; none where not kept."""
     try:
         return [float(value) for value in json.loads(row.get("process_times_s") or "[]") if value > 0]
     except (TypeError, ValueError):
@@ -205,9 +235,19 @@ def _best(row: Record, values: Sequence[float], quantity: Quantity) -> float:
     return best
 
 
-def _log_spread(group: Sequence[Mapping[str, Any]], name: str) -> tuple[float, int] | None:
-    logarithms = [math.log(row[name]) for row in _timed(group, name)]
-    return (statistics.variance(logarithms), len(logarithms) - 1) if len(logarithms) > 1 else None
+def _both_times(group: Sequence[Record], counts: Sequence[Mapping[str, Any]], quantity: Quantity) -> Record:
+    """The undisturbed times, of the processes that count; the time as met, of all; and what the machine cost."""
+    found: Record = {}
+    for name in AS_TIME:
+        if values := [row[name] for row in _timed(counts, name)]:
+            found[name] = quantity.estimate(values)
+    met = [row["median_time_s"] for row in _timed(group, "median_time_s")]
+    if met:
+        found["median_time_s"] = Stats(met).median
+        found["machine_cost_percent"] = (
+            max(0.0, 100 * (found["median_time_s"] / found["time_s"] - 1)) if quantity.is_low else None
+        )
+    return found
 
 
 def _timed(group: Iterable[Mapping[str, Any]], name: str) -> list[Mapping[str, Any]]:

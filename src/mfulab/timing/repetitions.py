@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 from mfulab.timing.probe import UNKNOWN, Best, State, Watch, best_of, is_disturbed
+from mfulab.timing.statistics import undisturbed as undisturbed_time
 
 Call = Callable[[], Any]
 
@@ -214,9 +215,10 @@ def drop_slow_clocks(repetitions: Sequence[Repetition], share: float = 0.75) -> 
 
 @dataclass(frozen=True)
 class Summary:
-    """Median and interquartile range in seconds; None if there are too few repetitions."""
+    """Median, undisturbed time and interquartile range in seconds; None if there are too few repetitions."""
 
     median_s: float | None
+    low_s: float | None
     iqr_s: float | None
     count: int
 
@@ -225,6 +227,7 @@ def summarise(repetitions: Sequence[Repetition], implementation: str, temperatur
     """Of one contestant at one temperature."""
     times = [r.time_s for r in repetitions if (r.implementation, r.temperature) == (implementation, temperature)]
     if not times:
-        return Summary(None, None, 0)
+        return Summary(None, None, None, 0)
     quartiles = statistics.quantiles(times, n=4, method="inclusive") if len(times) > 1 else None
-    return Summary(statistics.median(times), quartiles[2] - quartiles[0] if quartiles else None, len(times))
+    iqr_s = quartiles[2] - quartiles[0] if quartiles else None
+    return Summary(statistics.median(times), undisturbed_time(times), iqr_s, len(times))

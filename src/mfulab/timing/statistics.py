@@ -14,6 +14,12 @@ _T_975 = (
 # Fewer windows say little about their spread: Student's t of two makes an interval thirteen times as wide.
 FEWEST_WINDOWS = 5
 
+# Of the processes that measured a run: the share below which their undisturbed time lies, in percent.
+UNDISTURBED = 10
+FEWEST_FAST = 5  # where half of all processes are slow, as many are all slow once in 32 times
+# Standard error of that quantile of n normal values, in standard deviations ÷ √n: √(p·(1−p)) ÷ the density there.
+QUANTILE_ERROR = 0.3 / 0.1755
+
 
 class Stats:
     """Statistics of finite values in any unit, each computed when first asked for."""
@@ -67,14 +73,45 @@ def relative_half_width(values: Sequence[float], usual: float | None = None, pri
     """
     if any(value <= 0 for value in values):
         raise ValueError("a confidence interval of times that are not positive")
-    spread, degrees = Stats(map(math.log, values)).standard_deviation, len(values) - 1
+    spread = Stats(map(math.log, values)).standard_deviation
     if spread is None:
         return None
+    return _half_width(spread**2, len(values) - 1, len(values), math.sqrt(math.pi / 2), usual, prior)
+
+
+def undisturbed(times: Iterable[float]) -> float:
+    """The time that processes take where nothing slows them down: a low quantile, since neighbours only add to it."""
+    return Stats(times).percentile(UNDISTURBED)
+
+
+def fast_variance(times: Sequence[float]) -> tuple[float, int]:
+    """(variance, degrees of freedom) of the logarithms of two times or more, by the half that is below their median.
+
+    How far slow processes lie above it says nothing of the fast ones. Of normal values it estimates their variance.
+    Fewer than `FEWEST_FAST` times may all be slow: their whole variance counts.
+    """
+    logarithms = Stats(map(math.log, times))
+    if len(times) < FEWEST_FAST:
+        return (logarithms.standard_deviation or 0.0) ** 2, len(times) - 1
+    below = math.fsum((value - logarithms.median) ** 2 for value in logarithms.values if value < logarithms.median)
+    return 2 * below / (len(times) - 1), len(times) // 2
+
+
+def undisturbed_half_width(times: Sequence[float], usual: float | None = None, prior: int = 0) -> float | None:
+    """As `relative_half_width`, of the undisturbed time: by the spread of the faster half and a quantile's error."""
+    if len(times) < 2:
+        return None
+    return _half_width(*fast_variance(times), len(times), QUANTILE_ERROR, usual, prior)
+
+
+def _half_width(
+    variance: float, degrees: int, count: int, error: float, usual: float | None = None, prior: int = 0
+) -> float:
     if usual is not None:
-        spread = math.sqrt((degrees * spread**2 + prior * usual) / (degrees + prior))
+        variance = (degrees * variance + prior * usual) / (degrees + prior)
         degrees += prior
     t = _T_975[degrees - 1] if degrees <= len(_T_975) else 1.96
-    return t * math.sqrt(math.pi / 2) * spread / math.sqrt(len(values))
+    return t * error * math.sqrt(variance / count)
 
 
 def median_interval(window_medians: Sequence[float]) -> tuple[float, float] | None:

@@ -112,6 +112,11 @@ class Observation:
         return Stats(window.median_s for window in self.windows).median
 
     @property
+    def fastest_s(self) -> float:
+        """The median step time of the fastest window: what the process held for that long, not one lucky step."""
+        return min(window.median_s for window in self.windows)
+
+    @property
     def spread_percent(self) -> float | None:
         """Standard deviation of the windows' medians, relative to their median; None for a single window."""
         medians = Stats(window.median_s for window in self.windows)

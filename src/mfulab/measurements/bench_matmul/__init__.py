@@ -7,7 +7,7 @@ from pydantic import Field
 from mfulab.core.configs import REPLICATE, SEED, StepConfig
 from mfulab.core.groups import SIZE, DeviceConfig, KernelConfig, PrecisionConfig, Size, TimingConfig
 from mfulab.core.measurement import Measurement
-from mfulab.core.rows import TIME_CI_LOW, Percent, TimedRow, column
+from mfulab.core.rows import MACHINE_COST, MEDIAN_TIME, TIME_CI_LOW, Percent, TimedRow, column
 
 
 class BenchMatmulConfig(StepConfig):
@@ -53,7 +53,12 @@ class MatmulRow(TimedRow):
     n: int | None = column("Columns of B and C.")
     k: int | None = column("Columns of A, rows of B.")
     effective_precision: str | None = column("The format whose rounding the error shows.")
-    time_s: float | None = column("Median of `hot_time_s`: launches back to back.")
+    time_s: float | None = column(
+        "Undisturbed launches back to back: on a CPU the 10th percentile, over repetitions and then over processes; "
+        "else the median."
+    )
+    median_time_s: float | None = MEDIAN_TIME
+    machine_cost_percent: float | None = MACHINE_COST
     time_ci_low_s: float | None = TIME_CI_LOW
     time_ci_high_s: float | None = column("Upper end of that interval.")
     hot_time_s: float | None = column("Median of repetitions back to back, caches warm.")
@@ -71,7 +76,9 @@ class MatmulRow(TimedRow):
     host_to_device_pinned_s: float | None = column("A and B from page-locked memory.")
     device_to_host_pinned_s: float | None = column("C to page-locked memory.")
     end_to_end_s: float | None = column("NumPy arrays in, NumPy array out.")
-    reference_time_s: float | None = column("cuBLAS (CPU: torch) interleaved in the same run.")
+    reference_time_s: float | None = column(
+        "cuBLAS (CPU: torch) interleaved in the same run; the same quantile as `time_s`."
+    )
     reference_name: str | None = column("The library that was interleaved.")
     reference_cold_time_s: float | None = column("The reference with caches flushed.")
     flops: int | None = column("2·batch·m·n·k.")

@@ -257,15 +257,18 @@ def _incorrect(row: MatmulRow, checked: Check, when: str) -> MatmulRow:
 
 def _fill_times(row: MatmulRow, repetitions: list[Repetition], kernel: str, reference: str | None) -> None:
     hot, cold = summarise(repetitions, kernel, "hot"), summarise(repetitions, kernel, "cold")
-    row.time_s = row.hot_time_s = hot.median_s
+    on_cpu = row.threads is not None
+    row.time_s = hot.low_s if on_cpu else hot.median_s
+    row.median_time_s = row.hot_time_s = hot.median_s
     row.hot_iqr_s, row.cold_time_s, row.cold_iqr_s = hot.iqr_s, cold.median_s, cold.iqr_s
     row.repetitions = hot.count
-    if row.threads is None:
+    if not on_cpu:
         mine = [one for one in repetitions if (one.implementation, one.temperature) == (kernel, "hot")]
         row.unheld_repetitions = sum(not one.held for one in mine)
     if reference is not None:
         row.reference_name = reference.removeprefix("reference: ")
-        row.reference_time_s = summarise(repetitions, reference, "hot").median_s
+        beside = summarise(repetitions, reference, "hot")
+        row.reference_time_s = beside.low_s if on_cpu else beside.median_s
         row.reference_cold_time_s = summarise(repetitions, reference, "cold").median_s
     clocks = [one.clock_mhz for one in repetitions if one.implementation == kernel and one.clock_mhz is not None]
     row.clock_mhz = statistics.fmean(clocks) if clocks else None

@@ -17,7 +17,7 @@ from mfulab.core.groups import (
     WorkloadConfig,
 )
 from mfulab.core.measurement import Measurement
-from mfulab.core.rows import TIME_CI_LOW, Percent, TimedRow, column
+from mfulab.core.rows import MACHINE_COST, MEDIAN_TIME, TIME_CI_LOW, Percent, TimedRow, column
 from mfulab.measurements.count_flops import CountFlopsConfig
 
 
@@ -69,9 +69,13 @@ class ProfileRow(TimedRow):
     precision: str = Field("", description="Name of its config: the format that was asked for.")
     execution: str = Field("", description="Name of its config.")
     effective_precision: str | None = column("The format that matmuls really used.")
-    time_s: float | None = column("Median step.")
+    time_s: float | None = column(
+        "The undisturbed step: on a CPU the 10th percentile over processes of their fastest windows, else the median."
+    )
     time_p5_s: float | None = column("5th percentile of the steps.")
     time_p95_s: float | None = column("95th percentile of the steps.")
+    median_time_s: float | None = MEDIAN_TIME
+    machine_cost_percent: float | None = MACHINE_COST
     time_ci_low_s: float | None = TIME_CI_LOW
     time_ci_high_s: float | None = column("Upper end of that interval.")
     within_spread_percent: float | None = column(

@@ -177,7 +177,7 @@ def _row(ranks: list[dict[str, Any]], devices: float, nodes: int) -> ProfileRow:
     rows = [ProfileRow.model_validate(each["row"]) for each in ranks]
     job = rows[0].model_copy()
     slowest = max(rows, key=lambda row: row.time_s or 0)
-    for name in ("time_s", "time_p5_s", "time_p95_s"):
+    for name in ("time_s", "median_time_s", "time_p5_s", "time_p95_s"):
         setattr(job, name, getattr(slowest, name))
     job.devices = devices
     if nodes == 1:

@@ -72,7 +72,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         headline=_headline(sections, tables, text),
         provenance=style.provenance(frames.in_words(_runs(tables), text)),
         duty_cycle=_duty_cycle(tables, text),
-        precision=_precision(tables, text),
+        precision=trust.precision(tables, language),
         rows_shown=_rows_shown(tables, text),
         progress=_progress(folder, text),
         unmeasured=_unmeasured(told, text),
@@ -181,15 +181,6 @@ def _duty_cycle(tables: frames.Tables, text: Texts) -> str:
     if found is None:
         return ""
     return text("duty_cycle", count=found.runs, total=duration(found.total_s), share=percent(found.duty_percent))
-
-
-def _precision(tables: frames.Tables, text: Texts) -> str:
-    """Sentence on the width of the times' intervals, which is precision and no doubt; empty without an interval."""
-    known = pd.concat([frames.ok(frames.own(tables[name]), "precision_percent") for name in trust.STEPS])
-    if known.empty:
-        return ""
-    half, widest = known["precision_percent"].median(), known.loc[known["precision_percent"].idxmax()]
-    return text("precision", half=half, widest=widest, run=short(widest["run"]))
 
 
 def _unmeasured(tables: frames.Tables, text: Texts) -> list[str]:
