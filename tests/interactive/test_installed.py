@@ -40,7 +40,7 @@ assert main(["watch", "--device", "cpu", "--interval", "0.05", "--count", "1"]) 
 assert main(["peak", "NVIDIA L40S"]) == 0
 """
 IMPORTED = {"hydra-core": "hydra", "numba-cuda": "numba_cuda", "cuda-python": "cuda", "cuda-core": "cuda"}
-IMPORTED |= {"fonttools": "fontTools", "koreanize-matplotlib": "koreanize_matplotlib"}
+IMPORTED |= {"protobuf": "google.protobuf", "fonttools": "fontTools", "koreanize-matplotlib": "koreanize_matplotlib"}
 OF_TORCH = {"jinja2", "markupsafe"}
 
 
@@ -59,7 +59,10 @@ def test_the_base_install_is_a_handful_of_small_packages():
 def test_what_is_missing_is_named_by_the_first_extra_that_brings_it():
     extras = PROJECT["optional-dependencies"]
     for package, extra in EXTRAS.items():
-        names = {name: {Requirement(text).name for text in texts} for name, texts in extras.items()}
+        names = {
+            name: {IMPORTED.get(each, each) for each in (Requirement(text).name for text in texts)}
+            for name, texts in extras.items()
+        }
         assert next(name for name in names if package in names[name]) == extra
 
 

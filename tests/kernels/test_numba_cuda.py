@@ -97,6 +97,7 @@ def test_the_unrolled_rung_reads_128_bits_and_lets_two_blocks_fit():
 
 
 def test_an_index_of_32_bits_has_an_end(monkeypatch):
+    monkeypatch.setattr("mfulab.device.gpu.capability_of", lambda: (9, 0))
     with pytest.raises(UnsupportedError, match="32-bit index"):
         NumbaCudaUnrolled("fp32").require("cuda", Shape(1, 65536, 65536, 8))
 
