@@ -129,5 +129,5 @@ def test_cells_have_titles_and_doubtful_ones_a_rim():
 def test_a_figure_s_own_judgement_stays():
     """A figure that keeps few columns judges its rows before it drops the others."""
     assert runs.judged(ROWS)[runs.DOUBTFUL].tolist() == [True, False]
-    bare = ROWS.drop(columns=runs.DOUBTFUL).assign(status="ok", time_ci_low_s=[1.0, 0.1], time_ci_high_s=[1.0, 3.0])
+    bare = ROWS.drop(columns=runs.DOUBTFUL).assign(status="ok", mfu_percent=[30.0, 120.0])
     assert runs.judged(bare)[runs.DOUBTFUL].tolist() == [False, True]
