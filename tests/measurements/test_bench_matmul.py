@@ -104,7 +104,7 @@ def test_a_row_has_times_errors_and_the_reference(tmp_path, size):
     assert row.effective_precision == "fp32"
     for name in ("time_s", "cold_time_s", "first_call_s", "end_to_end_s", "reference_time_s", "allocation_s"):
         assert getattr(row, name) > 0, name
-    assert row.time_s == row.hot_time_s
+    assert row.time_s <= row.median_time_s == row.hot_time_s
     # The first call is a third of the mean's weight, and two more come on top.
     assert row.first_calls == 3
     assert row.first_calls_mean_s > row.first_call_s / 3

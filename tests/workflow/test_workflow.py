@@ -289,6 +289,7 @@ def by_run(row):
     return row["run"]
 
 
+@pytest.mark.slow
 def test_a_larger_budget_measures_what_did_not_fit_and_nothing_else(measured):
     """A warm-up of 90 s is more than is left: both runs are rows that say so, on the page as well."""
     narrow = ["steps=[profile_step]", "model=digit_cnn", "batch_size=2", "overrides=timing.warm_up_time_s=90"]
