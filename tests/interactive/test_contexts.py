@@ -47,7 +47,7 @@ CONTEXTS = {
     "another window": lambda: mfulab.measure(quiet=True),
 }
 # Places of a loop at which a context may begin or end, in order.
-ACTIONS = ["call", "train", "matmul and step", "fail", "thread", "generator", "open window", "close window"]
+ACTIONS = ["call", "train", "step", "fail", "thread", "generator", "open window", "close window"]
 
 
 def state() -> tuple[object, ...]:
@@ -152,11 +152,6 @@ class Program:
             self.by_hand.append(self.spent)
             self.spent = 0
 
-    def matmul_and_step(self) -> None:
-        """One outside the model in each step: without gradients those show by their place alone."""
-        self.matmul()
-        self.step()
-
     def close_window(self) -> None:
         if self.window is not None:
             window, self.window = self.window, None
@@ -191,7 +186,7 @@ ANY = st.one_of(
 @settings(max_examples=25)
 @given(st.lists(ANY, max_size=4), st.lists(ANY, max_size=8), st.lists(ANY, max_size=4))
 def test_any_contexts_around_and_inside_a_window(before, body, after):
-    run([*before, ("do", "open window"), *body * 3, ("do", "matmul and step"), *after])
+    run([*before, ("do", "open window"), *body * 3, ("do", "step"), *after])
 
 
 @pytest.mark.parametrize("name", CONTEXTS)
