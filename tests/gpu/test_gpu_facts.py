@@ -11,6 +11,7 @@ from support.nvml_stand_in import Gpu, StandIn
 
 from mfulab.device import identity, nvml
 from mfulab.device.identity import cuda_devices
+from mfulab.device.samplers import gpm_sampler
 from mfulab.device.samplers.reading import Reading
 from mfulab.timing.best_matmul import matmul_of
 from mfulab.timing.clocks import HostClock
@@ -95,6 +96,8 @@ def stand_in(facts, monkeypatch):
     monkeypatch.setattr(facts, "profiler", fails)
     monkeypatch.setattr(facts.executed_operations, "find_ncu", not_installed)
     monkeypatch.setattr(facts.executed_operations, "counted_flops", lambda case: 1)
+    # How long the windows of a CPU last is its own matter, and no sample here needs time.
+    monkeypatch.setattr(gpm_sampler, "MINIMUM_S", 0)
     StandIn(made).install(monkeypatch)
     yield made
     nvml.why_absent.cache_clear()

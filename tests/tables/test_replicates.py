@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mfulab.cli import paired
 from mfulab.core.replicates import numbered, replicate_of, turn
 from mfulab.tables import compare, replicates
 from mfulab.tables.replicates import interval_columns, merge_rows, usual_variance
@@ -108,6 +109,16 @@ def test_the_same_code_measured_twice_is_seldom_called_different(kind):
         for verdict in verdicts(sweep(Machine(2 * seed, **kind)), sweep(Machine(2 * seed + 1, **kind)))
     ]
     assert sum(verdict in ("faster", "slower") for verdict in told) <= 0.05 * len(told)
+
+
+def test_a_median_and_an_undisturbed_time_are_not_compared():
+    row = {"status": "ok", "time_s": 1.0, "time_ci_low_s": 0.9, "time_ci_high_s": 1.1, "median_time_s": 1.2}
+    before = row | {"median_time_s": None}
+    assert compare._one("bench_matmul", "a", row, row, 0.02, 0.0).verdict == "ambiguous"
+    found = compare._one("bench_matmul", "a", before, row, 0.02, 0.0)
+    assert (found.verdict, found.because.partition(",")[0]) == ("not comparable", "old is a median")
+    assert paired.alike((1.0, None), (0.8, 1.0)) == (1.0, 1.0)
+    assert paired.alike((0.7, 1.0), (0.8, 1.1)) == (0.7, 0.8)
 
 
 @pytest.mark.parametrize("between", [0.02, 0.05, 0.15])

@@ -45,7 +45,7 @@ TRUE = {
     / 0.0231,
     "sides that a tile of 128 takes without padding": 0,
     "results of a call of cuda-python": 2,
-    "its four projections, beside which it stands": 8 * 1024 * 768**2,
+    "the four projections of the same attention": 8 * 1024 * 768**2,
     "training a model that is in .eval()": 0,
     "the profiler's times in seconds": 1e6,
     "machine epsilon of binary128": 2.0**-112,

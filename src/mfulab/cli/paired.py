@@ -152,12 +152,20 @@ def shuffled(runs: Sequence[paired.Run], seed: int) -> list[paired.Run]:
 
 def _pair(sides: Sequence[Side], reasons: dict[paired.Run, str], run: paired.Run, swapped: bool) -> paired.Pair:
     """Both times of a run, one after the other, the new first where `swapped`."""
-    times: dict[int, float | None] = {}
+    times: dict[int, tuple[float | None, float | None]] = {}
     for place in (1, 0) if swapped else (0, 1):
-        times[place], because = measured(sides[place], run)
+        time_s, median_s, because = measured(sides[place], run)
+        times[place] = time_s, median_s
         if because:
             reasons[run] = f"{('old', 'new')[place]} is {because}"
-    return times[0], times[1]
+    return alike(times[0], times[1])
+
+
+def alike(old: tuple[float | None, float | None], new: tuple[float | None, float | None]) -> paired.Pair:
+    """Two times of one kind, of (`time_s`, `median_time_s`) each: earlier commits have their median as `time_s`."""
+    if old[1] and new[1]:
+        return old[0], new[0]
+    return old[1] or old[0], new[1] or new[0]
 
 
 @contextlib.contextmanager
@@ -208,8 +216,8 @@ def warm(side: Side) -> Iterator[Side]:
             worker.stop()
 
 
-def measured(side: Side, run: paired.Run) -> tuple[float | None, str]:
-    """Seconds of one process of a run, or None with the reason."""
+def measured(side: Side, run: paired.Run) -> tuple[float | None, float | None, str]:
+    """`time_s` and `median_time_s` of one process of a run; None with the reason, and where there is no such column."""
     (config,) = side.runs.glob(f"*/{run[0]}/{run[1]}/config.json")
     row = config.with_name("row.csv")
     remove(row)
@@ -221,7 +229,8 @@ def measured(side: Side, run: paired.Run) -> tuple[float | None, str]:
     try:
         (found,) = read_csv(row)
     except (OSError, UnreadableError, ValueError):
-        return None, "without a row"
+        return None, None, "without a row"
     if found.get("status") != "ok" or not found.get("time_s"):
-        return None, f"{found.get('status')}: {found.get('message')}"
-    return float(found["time_s"]), ""
+        return None, None, f"{found.get('status')}: {found.get('message')}"
+    median = found.get("median_time_s")
+    return float(found["time_s"]), float(median) if median else None, ""

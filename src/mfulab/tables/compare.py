@@ -180,6 +180,10 @@ def _one(
     if before is None or after is None:
         which, row = ("old", old) if before is None else ("new", new)
         return Compared(step, run, "not comparable", because=f"{which} is {row['status']}: {row['message']}")
+    lacking = [name for name, row in (("old", old), ("new", new)) if row.get("median_time_s") is None]
+    if len(lacking) == 1:
+        because = f"{lacking[0]} is a median, of before times were undisturbed ones: measure it again"
+        return Compared(step, run, "not comparable", because=because)
     before, after = widened(before, drift), widened(after, drift)
     ratio = after.time_s / before.time_s
     if before.known and after.known:
