@@ -189,6 +189,20 @@ def test_any_contexts_around_and_inside_a_window(before, body, after):
     run([*before, ("do", "open window"), *body * 3, ("do", "step"), *after])
 
 
+@settings(max_examples=25)
+@given(
+    st.lists(st.sampled_from(sorted(CONTEXTS)), max_size=2),
+    st.sampled_from(["call", "train"]),
+    *(st.integers(0, most) for most in (4, 2, 2, 2)),
+)
+def test_matmuls_outside_the_model_that_stand_at_the_same_places_in_each_step(
+    names, action, passes, first, after, last
+):
+    each, final = [("do", action)] + [("do", "matmul")] * after, [("do", action)] + [("do", "matmul")] * last
+    body = [("do", "matmul")] * first + each * (passes - 1) + final * bool(passes) + [("do", "step")]
+    run([*(("enter", name) for name in names), ("do", "open window"), *body * 3])
+
+
 @pytest.mark.parametrize("name", CONTEXTS)
 def test_a_context_that_begins_before_the_window_or_ends_after_it(name):
     loop = [("do", "train"), ("do", "matmul"), ("do", "step")] * 2
