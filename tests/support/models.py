@@ -31,7 +31,6 @@ PARAMETERS = {
     "tiny_kernels": 650,
     "spinning": 650,
     "wide_linear": 2 * 4096**2,
-    "ddpm_cifar10": 35_746_307,
 }
 
 
