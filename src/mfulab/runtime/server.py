@@ -50,7 +50,7 @@ def serve(listener: socket.socket, work: str) -> None:
             preload([later.pop(0)])
             continue
         if LIFELINE in ready:
-            return _dismiss(listener)
+            break
         connection, _ = listener.accept()
         if os.fork() == 0:
             listener.close()
@@ -61,6 +61,10 @@ def serve(listener: socket.socket, work: str) -> None:
             finally:
                 os._exit(0)
         connection.close()
+    listener.setblocking(False)
+    with suppress(BlockingIOError):
+        while True:
+            _tell(listener.accept()[0], WORKFLOW_ENDED)
 
 
 def modules_for(work: str) -> list[str]:
@@ -82,14 +86,6 @@ def preload(modules: Iterable[str]) -> None:
         commit()  # of the code that is imported now; remembered for every run
     gc.collect()
     gc.freeze()  # a child's collector leaves the shared pages alone
-
-
-def _dismiss(listener: socket.socket) -> None:
-    listener.setblocking(False)
-    with suppress(BlockingIOError):
-        while True:
-            connection, _ = listener.accept()
-            _tell(connection, WORKFLOW_ENDED)
 
 
 def _keep(connection: socket.socket) -> None:

@@ -95,7 +95,7 @@ def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
         lambda: _end_to_end(kernel, inputs, shape, form, device), repeated, AROUND_S[device]
     )
     if device == "cuda":
-        for name, value in asdict(time_transfers((operands.a, operands.b), operands.c)).items():
+        for name, value in time_transfers((operands.a, operands.b), operands.c).items():
             setattr(row, name, value)
     return Measured(row, samples)
 
