@@ -20,6 +20,7 @@ from mfulab.core.measurement import Measured
 from mfulab.device.allocator import settle
 from mfulab.device.cpu import cpu, usable_cores
 from mfulab.device.samplers.cpu_sampler import CpuSampler
+from mfulab.device.samplers.reading import sampling
 from mfulab.kernels.base import Launch, MatmulKernel, Shape
 from mfulab.kernels.formats import Format, format_of
 from mfulab.kernels.occupancy import occupancy_percent
@@ -43,10 +44,14 @@ AROUND_S = {"cpu": LONGEST_SPIN_S, "cuda": 0.0}
 
 def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
     """A row with the times of the matmul; without any time where its error is outside the tolerance."""
-    device = _device(config.device.type)
+    device = "cuda" if config.device.type != "cpu" and torch.cuda.is_available() else "cpu"
+    if config.device.type == "cuda" != device:
+        raise UnsupportedError("device.type=cuda, but torch sees no CUDA device")
     settle()
     shape, form = Shape(*config.shape), format_of(config.precision)
-    kernel = _build(config.kernel, form)
+    module, _, name = config.kernel.target.rpartition(".")
+    with _packages_of(config.kernel):
+        kernel: MatmulKernel = getattr(importlib.import_module(module), name)(form.name, config.kernel.block)
     kernel.require(device, shape)
     threads = (config.device.threads or usable_cores()) if device == "cpu" else None
     if threads is not None:
@@ -73,8 +78,10 @@ def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
     started = time.perf_counter()
     first_calls = config.first_calls if is_first else None
     first_calls_s = first_call_s + sum(_one(call)[0] for _ in range((first_calls or 1) - 1))
-    with _launched_with(launch), _others_noted(row):
+    # What others took of a CPU meanwhile; timed beside a reference, a kernel has no share of its own.
+    with _launched_with(launch), sampling([CpuSampler(threads)] if threads else []) as readings:
         repetitions, reference = _time(config, call, operands, exact, row, probe, known_best(folder))
+    row.other_processes_percent = readings[0]["other_processes_percent"].value if readings else None
     row.probe_s = probe.spent_s
     row.measured_s = time.perf_counter() - started
     # What timing left in C; a call that returns its result is asked once more.
@@ -100,21 +107,6 @@ def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
     return Measured(row, samples)
 
 
-def _device(asked: str) -> str:
-    if asked == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if asked == "cuda" and not torch.cuda.is_available():
-        raise UnsupportedError("device.type=cuda, but torch sees no CUDA device")
-    return asked
-
-
-def _build(config: KernelConfig, form: Format) -> MatmulKernel:
-    module, _, name = config.target.rpartition(".")
-    with _packages_of(config):
-        kernel_class = getattr(importlib.import_module(module), name)
-    return kernel_class(form.name, config.block)
-
-
 @contextlib.contextmanager
 def _packages_of(config: KernelConfig) -> Iterator[None]:
     """A package that is missing makes the run unsupported; some are imported by the first call only."""
@@ -138,18 +130,6 @@ def _launched_with(launch: Launch) -> Iterator[None]:
         if launch.grid and str(launch) not in str(error):
             error.add_note(f"{name[0]}, {launch}" if name else str(launch))
         raise
-
-
-@contextlib.contextmanager
-def _others_noted(row: MatmulRow) -> Iterator[None]:
-    """Notes what others took of a CPU meanwhile; timed beside a reference, a kernel has no share of its own."""
-    if row.threads is None:
-        yield
-        return
-    sampler = CpuSampler(row.threads)
-    sampler.start()
-    yield
-    row.other_processes_percent = sampler.stop()["other_processes_percent"].value
 
 
 class _Bound:

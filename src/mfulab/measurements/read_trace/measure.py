@@ -8,9 +8,9 @@ from mfulab.core.measurement import Measured
 from mfulab.measurements.read_trace import ReadTraceConfig
 from mfulab.tracing.analysis import Analysis
 from mfulab.tracing.chrome import TraceError
+from mfulab.tracing.operators import KERNEL_COLUMNS
 from mfulab.tracing.reader import read_file
 
-KERNEL_COLUMNS = ("kernel", "kind", "calls", "time_s", "share_percent")
 PRODUCT_COLUMNS = (
     *("operator", "input_shapes", "format", "recomputed", "calls", "time_s", "flops", "tile", "padding_percent"),
     *("kernel", "reason"),
