@@ -91,16 +91,18 @@ def preload(modules: Iterable[str]) -> None:
 def _keep(connection: socket.socket) -> None:
     """Forks the run, waits, and reports its exit status (negative: a signal); kills it when nobody waits any more."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    request, outputs = _receive(connection)
-    if request is None:
-        return
+    data, outputs, _, _ = socket.recv_fds(connection, 1 << 20, 2)  # the request; standard output and error
+    while not data.endswith(b"\n"):
+        if not (more := connection.recv(1 << 20)):
+            return  # the client is gone
+        data += more
     keeper = os.getpid()
     processes.adopt_orphans()
     run = os.fork()
     if run == 0:
         connection.close()
         processes.end_with_parent(keeper)
-        _run(request, outputs)
+        _run(json.loads(data), outputs)
     with suppress(OSError):  # whoever is first, this process or the run
         os.setpgid(run, run)
     processes.prefer_to_kill(run)
@@ -110,17 +112,6 @@ def _keep(connection: socket.socket) -> None:
     ended = processes.watch(run, [connection.fileno(), LIFELINE])
     status = processes.end(run)
     _tell(connection, WORKFLOW_ENDED if LIFELINE in ended else b"%d\n" % status)
-
-
-def _receive(connection: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
-    """A request and the descriptors of its standard output and error; None if the client is gone."""
-    data, descriptors, _, _ = socket.recv_fds(connection, 1 << 20, 2)
-    while not data.endswith(b"\n"):
-        more = connection.recv(1 << 20)
-        if not more:
-            return None, descriptors
-        data += more
-    return json.loads(data), descriptors
 
 
 def _tell(connection: socket.socket, answer: bytes) -> None:

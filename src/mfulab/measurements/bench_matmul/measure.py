@@ -69,8 +69,32 @@ def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
             first_call_s, returned = _one(call)
     launch = kernel.launch(shape)  # one that was tuned by the first call is known now
     before = check(_result(operands, returned), exact, form, shape.k)
-    row = _describe(config, kernel, shape, form, launch, before)
-    row.threads = threads
+    resources = kernel.resources()
+    static = resources.shared_memory_bytes
+    row = MatmulRow.of(  # all that is known without a clock
+        config,
+        family=kernel.family,
+        after=kernel.after,
+        adds=kernel.adds,
+        batch=shape.batch,
+        m=shape.m,
+        n=shape.n,
+        k=shape.k,
+        effective_precision=before.effective_precision,
+        first_calls=config.first_calls,
+        flops=shape.flops,
+        bytes_moved=shape.bytes_moved(*(getattr(torch, name).itemsize for name in (form.operand, form.output))),
+        relative_error=before.relative_error,
+        max_absolute_error=before.max_absolute_error,
+        tolerance=before.tolerance,
+        block=json.dumps(launch.block) if launch.block else None,
+        grid=json.dumps(launch.grid) if launch.grid else None,
+        registers=resources.registers,
+        shared_memory_bytes=None if static is None else static + launch.shared_memory_bytes,
+        spill_bytes=resources.spill_bytes,
+        occupancy_percent=occupancy_percent(resources, launch),
+        threads=threads,
+    )
     if not before.correct:
         return Measured(_incorrect(row, before, "at the first call"))
 
@@ -97,10 +121,14 @@ def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
     if not is_first:
         return Measured(row, samples)
     inputs = (operands.a.cpu(), operands.b.cpu())
-    repeated = 3 if (row.time_s or 0) < 1 else 1
-    row.end_to_end_s = median_wall_s(
-        lambda: _end_to_end(kernel, inputs, shape, form, device), repeated, AROUND_S[device]
-    )
+
+    def end_to_end() -> None:
+        """Of arrays on the host: copies in, conversions, matmul, copy out."""
+        c = torch.empty(shape.batch, shape.m, shape.n, dtype=getattr(torch, form.output), device=device)
+        fresh = Operands(*(tensor.to(device) for tensor in inputs), c)
+        _result(fresh, _Bound(kernel, fresh)()).cpu()
+
+    row.end_to_end_s = median_wall_s(end_to_end, 3 if (row.time_s or 0) < 1 else 1, AROUND_S[device])
     if device == "cuda":
         for name, value in time_transfers((operands.a, operands.b), operands.c).items():
             setattr(row, name, value)
@@ -197,37 +225,6 @@ def _budget(timing: TimingConfig, device: str) -> Budget:
     return Budget(warm_up_s, time_s, limit_s, windows, patience_s, timing.relative_precision)
 
 
-def _describe(
-    config: BenchMatmulConfig, kernel: MatmulKernel, shape: Shape, form: Format, launch: Launch, checked: Check
-) -> MatmulRow:
-    """All that is known without a clock."""
-    resources = kernel.resources()
-    static = resources.shared_memory_bytes
-    return MatmulRow.of(
-        config,
-        family=kernel.family,
-        after=kernel.after,
-        adds=kernel.adds,
-        batch=shape.batch,
-        m=shape.m,
-        n=shape.n,
-        k=shape.k,
-        effective_precision=checked.effective_precision,
-        first_calls=config.first_calls,
-        flops=shape.flops,
-        bytes_moved=shape.bytes_moved(*(getattr(torch, name).itemsize for name in (form.operand, form.output))),
-        relative_error=checked.relative_error,
-        max_absolute_error=checked.max_absolute_error,
-        tolerance=checked.tolerance,
-        block=json.dumps(launch.block) if launch.block else None,
-        grid=json.dumps(launch.grid) if launch.grid else None,
-        registers=resources.registers,
-        shared_memory_bytes=None if static is None else static + launch.shared_memory_bytes,
-        spill_bytes=resources.spill_bytes,
-        occupancy_percent=occupancy_percent(resources, launch),
-    )
-
-
 def _incorrect(row: MatmulRow, checked: Check, when: str) -> MatmulRow:
     row.status = "incorrect"
     row.message = f"{when}: {checked}"
@@ -252,17 +249,6 @@ def _fill_times(row: MatmulRow, repetitions: list[Repetition], kernel: str, refe
         row.reference_cold_time_s = summarise(repetitions, reference, "cold").median_s
     clocks = [one.clock_mhz for one in repetitions if one.implementation == kernel and one.clock_mhz is not None]
     row.clock_mhz = statistics.fmean(clocks) if clocks else None
-
-
-def _end_to_end(
-    kernel: MatmulKernel, inputs: tuple[torch.Tensor, torch.Tensor], shape: Shape, form: Format, device: str
-) -> torch.Tensor:
-    """End-to-end time for arrays on the host: copies in, conversions, matmul, copy out."""
-    a, b = (tensor.to(device) for tensor in inputs)
-    operands = Operands(
-        a, b, torch.empty(shape.batch, shape.m, shape.n, dtype=getattr(torch, form.output), device=device)
-    )
-    return _result(operands, _Bound(kernel, operands)()).cpu()
 
 
 def _allocate(shape: Shape, form: Format, device: str) -> None:

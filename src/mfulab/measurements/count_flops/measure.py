@@ -1,5 +1,6 @@
 """Counts FLOPs, bytes and activations of one step of a model. Needs no device."""
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -38,7 +39,11 @@ def measure(config: CountFlopsConfig, folder: Path) -> Measured:
     row = _row(config, counted)
     intensities = {each: _intensities(counted.count.operations, each) for each in ("forward", "backward")}
     _add_inference(row, config, intensities)
-    _add_checkpointed(row, config)
+    with contextlib.suppress(UnsupportedError):  # of a model without blocks to recompute
+        again = count_model(config.model, config.batch_size, config.sequence_length, checkpointing=True).count
+        row.recomputed_flops = again.operations.sum("recomputed").executed_flops
+        row.checkpointed_activation_bytes = BYTES * again.saved.elements
+        row.checkpointed_peak_bytes = BYTES * again.peak.elements
     write_csv(folder / "layers.csv", layer_rows(counted.model, counted.count.operations))
     shape = transformer_shape(counted.model)
     if shape and config.sequence_length:
@@ -110,17 +115,6 @@ def _add_inference(row: FlopsRow, config: CountFlopsConfig, intensities: dict[st
     row.inference_peak_bytes = BYTES * counted.count.peak.elements
     row.inference_peak_fixed_bytes = counted.count.peak.fixed_bytes
     intensities["inference"] = _intensities(counted.count.operations, "forward")
-
-
-def _add_checkpointed(row: FlopsRow, config: CountFlopsConfig) -> None:
-    """Counts anew with every block recomputed; the columns stay empty if the model has no blocks."""
-    try:
-        counted = count_model(config.model, config.batch_size, config.sequence_length, checkpointing=True)
-    except UnsupportedError:
-        return
-    row.recomputed_flops = counted.count.operations.sum("recomputed").executed_flops
-    row.checkpointed_activation_bytes = BYTES * counted.count.saved.elements
-    row.checkpointed_peak_bytes = BYTES * counted.count.peak.elements
 
 
 def _add_generation(row: FlopsRow, config: CountFlopsConfig, intensities: dict[str, Intensities]) -> None:
