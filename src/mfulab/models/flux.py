@@ -43,18 +43,19 @@ class DoubleBlock(torch.nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.streams = torch.nn.ModuleList(_Stream(width) for _ in range(2))
+        self.text, self.image = _Stream(width), _Stream(width)
 
     def forward(self, parts: list[torch.Tensor], vector: torch.Tensor) -> list[torch.Tensor]:
-        modulations = [stream.modulation(vector) for stream in self.streams]
+        streams = (self.text, self.image)
+        modulations = [stream.modulation(vector) for stream in streams]
         projected = [
             stream.qkv(stream.norms[0](tokens) * (1 + scale) + shift)
-            for stream, tokens, (shift, scale, *_) in zip(self.streams, parts, modulations, strict=True)
+            for stream, tokens, (shift, scale, *_) in zip(streams, parts, modulations, strict=True)
         ]
         attended = _attend(torch.cat(projected, dim=1), self.heads).split([part.shape[1] for part in parts], dim=1)
         results = []
         for place, (_, _, gate, shift, scale, last) in enumerate(modulations):
-            stream = self.streams[place]
+            stream = streams[place]
             tokens = parts[place] + gate * stream.projection(attended[place])
             results.append(tokens + last * stream.mlp(stream.norms[1](tokens) * (1 + scale) + shift))
         return results
