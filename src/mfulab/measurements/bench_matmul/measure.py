@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from mfulab.core.errors import UnsupportedError
-from mfulab.core.groups import KernelConfig, TimingConfig
+from mfulab.core.groups import KernelConfig
 from mfulab.core.measurement import Measured
 from mfulab.device.allocator import settle
 from mfulab.device.cpu import cpu, usable_cores
@@ -208,21 +208,23 @@ def _time(
         for contestant in contestants.values():
             contestant.prepare()
 
-    timed = interleave(contestants, timer, _budget(config.timing, device), refresh, watch, best)
+    timing = config.timing
+    windows = timing.windows or WINDOWS[device]
+    time_s = windows * (timing.window_time_s or WINDOW_S[device])
+    longest = 10 if device == "cpu" else 20  # rounds on a GPU hold sustained work beside what is timed
+    budget = Budget(
+        warm_up_s=timing.warm_up_time_s or WARM_UP_S[device],
+        time_s=time_s,
+        limit_s=min(longest * time_s, timing.time_limit_s / 4),
+        least_rounds=windows,
+        patience_s=PATIENCE_S[device] if timing.patience_s is None else timing.patience_s,
+        precision=timing.relative_precision,
+    )
+    timed = interleave(contestants, timer, budget, refresh, watch, best)
     row.probes = packed(timed.states, torch.get_num_threads())
     row.disturbed_windows = len({one.round for one in timed.repetitions if one.disturbed})
     row.repeated_windows = timed.repeated
     return timed.repetitions, name
-
-
-def _budget(timing: TimingConfig, device: str) -> Budget:
-    windows = timing.windows or WINDOWS[device]
-    time_s = windows * (timing.window_time_s or WINDOW_S[device])
-    warm_up_s = timing.warm_up_time_s or WARM_UP_S[device]
-    longest = 10 if device == "cpu" else 20  # rounds on a GPU hold sustained work beside what is timed
-    limit_s = min(longest * time_s, timing.time_limit_s / 4)
-    patience_s = PATIENCE_S[device] if timing.patience_s is None else timing.patience_s
-    return Budget(warm_up_s, time_s, limit_s, windows, patience_s, timing.relative_precision)
 
 
 def _incorrect(row: MatmulRow, checked: Check, when: str) -> MatmulRow:

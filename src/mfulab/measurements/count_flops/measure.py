@@ -3,6 +3,7 @@
 import contextlib
 import json
 from pathlib import Path
+from typing import Any
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.files import write_csv
@@ -21,6 +22,7 @@ BYTES = 4
 """An element's size in every `bytes` column; multiply by precision's element size ÷ 4 for another number format."""
 
 Intensities = list[tuple[int, int]]
+COUNTS = ("calls", "flops", "causal_flops", "executed_flops", "other_flops")  # of an operator, in samples.csv
 DEVICES = (2, 8, 64, 512)
 """Numbers of devices for which `plans` works memory and traffic out."""
 
@@ -149,22 +151,12 @@ def _intensities(operations: Operations, direction: str) -> Intensities:
     return [(flops, size) for flops, size in sums.values()]
 
 
-def _operator_rows(operations: Operations) -> list[dict[str, object]]:
-    names = sorted({(key.operator, key.direction) for key in operations.totals})
+def _operator_rows(operations: Operations) -> list[dict[str, Any]]:
     rows = []
-    for operator, direction in names:
+    for operator, direction in sorted({(key.operator, key.direction) for key in operations.totals}):
         total = operations.sum(direction, operator=operator)
-        rows.append(
-            {
-                "operator": operator,
-                "pass": direction,
-                "calls": total.calls,
-                "flops": total.flops,
-                "causal_flops": total.causal_flops,
-                "executed_flops": total.executed_flops,
-                "other_flops": total.other_flops,
-                "bytes": BYTES * (total.elements + total.other_elements),
-                "counted": operator not in operations.uncounted,
-            }
-        )
-    return sorted(rows, key=lambda row: (-int(str(row["flops"])), -int(str(row["other_flops"]))))
+        counts = {name: getattr(total, name) for name in COUNTS}
+        size = BYTES * (total.elements + total.other_elements)
+        known = {"bytes": size, "counted": operator not in operations.uncounted}
+        rows.append({"operator": operator, "pass": direction, **counts, **known})
+    return sorted(rows, key=lambda row: (-row["flops"], -row["other_flops"]))

@@ -36,13 +36,17 @@ def measure(config: EnvironmentConfig, folder: Path) -> Measured:
     for facts in gpus if seen else ():
         ours = [each for each in seen if str(facts["uuid"]).endswith(gpu.uuid_of(each))]
         facts["sms"] = torch.cuda.get_device_properties(ours[0]).multi_processor_count if ours else None
+    try:
+        distribution = platform.freedesktop_os_release().get("PRETTY_NAME", platform.system())
+    except OSError:
+        distribution = platform.platform(terse=True)
     driver = nvml.optional(pynvml.nvmlSystemGetDriverVersion)
     row = EnvironmentRow(
         device=device.type,
         device_name=torch.cuda.get_device_name(device) if device.type == "cuda" else here.name,
         python=platform.python_version(),
         packages=json.dumps(packages()),
-        operating_system=operating_system(),
+        operating_system=f"{distribution}, {platform.system()} {platform.release()}, {platform.machine()}",
         cpu_name=here.name,
         cpu_physical_cores=cpu.physical_cores(logical),
         cpu_logical_cores=len(logical),
@@ -81,15 +85,6 @@ def packages() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return versions
-
-
-def operating_system() -> str:
-    """Distribution (where it has a name), kernel and architecture."""
-    try:
-        name = platform.freedesktop_os_release().get("PRETTY_NAME", platform.system())
-    except OSError:
-        name = platform.platform(terse=True)
-    return f"{name}, {platform.system()} {platform.release()}, {platform.machine()}"
 
 
 def blas_threads() -> dict[str, int]:
