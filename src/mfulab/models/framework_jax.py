@@ -38,7 +38,7 @@ def training_step(
     layers: Sequence[Layer], images: np.ndarray, targets: np.ndarray, workload: WorkloadConfig
 ) -> Callable[[], torch.Tensor]:
     """Forward, loss, backward and Adam as one jitted function, whose state is given over in place; returns the loss."""
-    start, update, parameters_of = optimizers.adam(workload.learning_rate)  # the same constants as torch's
+    start, update, current = optimizers.adam(workload.learning_rate)  # the same constants as torch's
     held, wanted = jnp.asarray(images), jnp.asarray(targets)
 
     def loss(parameters: list[list[Any]]) -> Any:
@@ -49,7 +49,7 @@ def training_step(
         return -jnp.mean(jnp.take_along_axis(scores, wanted[:, None], axis=1))
 
     def one(step: Any, state: Any) -> tuple[Any, Any]:
-        value, gradients = jax.value_and_grad(loss)(parameters_of(state))
+        value, gradients = jax.value_and_grad(loss)(current(state))
         return value, update(step, gradients, state)
 
     compiled = jax.jit(one, donate_argnums=1)
