@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import ModelConfig, WorkloadConfig
+from mfulab.device.cpu import usable_cores
 from mfulab.models.build import Batch, make_batch
 
 Sample = tuple[torch.Tensor, torch.Tensor]
@@ -61,6 +62,16 @@ def feeder(
         batch.targets.copy_(targets, non_blocking=True)
 
     return fetch
+
+
+def beyond_cores(workload: WorkloadConfig) -> dict[str, Any]:
+    """The `message` that a DataLoader has more processes than there are cores; nothing of others."""
+    if workload.input != "host" or workload.loader_workers <= usable_cores():
+        return {}
+    return {
+        "message": f"workload.loader_workers={workload.loader_workers}: more than the {usable_cores()} cores that this"
+        " run may use; they take time from the model"
+    }
 
 
 class _Indices:

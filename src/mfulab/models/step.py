@@ -10,11 +10,10 @@ import torch
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import LEAKED_STEPS, PrecisionConfig, WorkloadConfig
-from mfulab.device.cpu import usable_cores
 from mfulab.measurements.profile_step import ProfileStepConfig
 from mfulab.models import decoding, execution, frameworks, parallel
 from mfulab.models.build import Batch, build, enable_checkpointing, first_tensor, loss, make_batch, require_positions
-from mfulab.models.feeding import feeder
+from mfulab.models.feeding import beyond_cores, feeder
 from mfulab.models.pruning import compress
 from mfulab.models.quantised import quantise, weight_bytes
 from mfulab.timing.phases import Mark, Phase
@@ -96,12 +95,7 @@ def autocast(precision: PrecisionConfig, device: torch.device) -> contextlib.Abs
 def _prepared(config: ProfileStepConfig, device: torch.device) -> tuple[torch.nn.Module, Batch, dict[str, Any]]:
     """The model in its mode, checkpointed or quantised as the config says, its batch, and the step's first facts."""
     model, batch = execution.arrange(*make_model(config, device), config.execution)
-    workload, facts = config.workload, dict[str, Any]()
-    if workload.input == "host" and workload.loader_workers > usable_cores():
-        facts["message"] = (
-            f"workload.loader_workers={workload.loader_workers}: more than the {usable_cores()} cores that this"
-            " run may use; they take time from the model"
-        )
+    workload, facts = config.workload, beyond_cores(config.workload)
     trains = workload.mode == "training"
     if trains and workload.checkpointing:
         if config.execution.attention != "default":
