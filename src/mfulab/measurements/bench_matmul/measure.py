@@ -45,7 +45,7 @@ AROUND_S = {"cpu": LONGEST_SPIN_S, "cuda": 0.0}
 def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
     """A row with the times of the matmul; without any time where its error is outside the tolerance."""
     device = "cuda" if config.device.type != "cpu" and torch.cuda.is_available() else "cpu"
-    if config.device.type == "cuda" != device:
+    if config.device.type == "cuda" and device == "cpu":
         raise UnsupportedError("device.type=cuda, but torch sees no CUDA device")
     settle()
     shape, form = Shape(*config.shape), format_of(config.precision)
