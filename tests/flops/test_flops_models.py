@@ -8,7 +8,6 @@ from support.models import PARAMETERS, read
 
 from mfulab.models.build import build
 from mfulab.models.counted import count_model
-from mfulab.models.retinanet import RetinaNet
 
 # Multiply-adds of one image, in billions. torchvision 0.28 weight metadata, where they are labelled GFLOPS.
 TORCHVISION_GMACS = {
@@ -37,45 +36,6 @@ def flops(name: str, batch_size: int = 1) -> tuple[int, int]:
 @pytest.mark.parametrize(("name", "giga_macs"), TORCHVISION_GMACS.items())
 def test_forward_is_twice_the_publishers_macs(name, giga_macs):
     assert isclose(flops(name)[0], 2e9 * giga_macs, rel_tol=0.005)
-
-
-def retinanet_macs(classes: int, groups: int, width: int) -> tuple[dict[str, int], int]:
-    """Multiply-adds of an image of 800 × 800 by part, by hand; and those whose inputs have no gradient."""
-    macs = {"stem": 400 * 400 * 64 * 3 * 49}
-    into = 64
-    for number, (planes, blocks) in enumerate([(64, 3), (128, 4), (256, 6), (512, 3)]):
-        side, before = 200 >> number, 200 >> max(number - 1, 0)
-        inner, out = planes * width * groups // 64, 4 * planes
-        middle, widen = side**2 * inner * inner // groups * 9, side**2 * inner * out
-        first = before**2 * into * inner + side**2 * into * out
-        macs[f"stage{number}"] = first + (blocks - 1) * side**2 * out * inner + blocks * (middle + widen)
-        if number == 1:
-            from_frozen = first
-        into = out
-    sides = {"p3": 100, "p4": 50, "p5": 25, "p6": 13, "p7": 7}
-    macs["lateral"] = 256 * (100**2 * 512 + 50**2 * 1024 + 25**2 * 2048)
-    macs["smooth"] = 256 * 256 * 9 * (100**2 + 50**2 + 25**2)
-    macs["coarser"] = 256 * 256 * 9 * (13**2 + 7**2)
-    places = sum(side**2 for side in sides.values())
-    macs["heads"] = places * 256 * 9 * (2 * 4 * 256 + 9 * (classes + 4))
-    return macs, from_frozen
-
-
-def test_retinanet_is_its_layers_counted_by_hand():
-    macs, from_frozen = retinanet_macs(classes=264, groups=32, width=4)
-    trainable = sum(macs.values()) - macs["stem"] - macs["stage0"]
-    forward, backward = flops("retinanet")
-    assert forward == 2 * sum(macs.values())
-    # Nothing below the second stage has a gradient, so neither do the inputs of that stage's first products.
-    assert backward == 2 * (2 * trainable - from_frozen)
-
-
-def test_retinanet_over_resnet50_has_the_parameters_and_products_that_torchvision_prints():
-    with torch.device("meta"):
-        model = RetinaNet(classes=91)
-    assert sum(parameter.numel() for parameter in model.parameters()) == 34_014_999
-    macs, _ = retinanet_macs(classes=91, groups=1, width=64)
-    assert isclose(sum(macs.values()), 151.54e9, rel_tol=1e-4)
 
 
 @pytest.mark.parametrize(("name", "shape"), GPT2.items())
@@ -121,31 +81,7 @@ def test_ways_to_spend_fewer_flops_by_hand():
     assert flops("pruned_cnn")[0] == 2 * (first // 2 + area * dense // 4 + last // 2)
 
 
-def test_a_diffusion_model_by_its_published_shapes():
-    """128 channels at 32 × 32, 256 at 16, 8 and 4; a level's last blocks take what its first ones left, and theirs."""
-
-    def conv(side, into, out, kernel=3):
-        return 2 * side**2 * kernel**2 * into * out
-
-    def block(side, into, out):
-        shortcut = conv(side, into, out, 1) if into != out else 0
-        return conv(side, into, out) + conv(side, out, out) + 2 * 512 * out + shortcut
-
-    def attention(side):
-        return 4 * conv(side, 256, 256, 1) + 4 * side**4 * 256
-
-    ends = conv(32, 3, 128) + conv(32, 128, 3) + 2 * (128 * 512 + 512 * 512)
-    down = 2 * block(32, 128, 128) + block(16, 128, 256) + block(16, 256, 256) + 2 * attention(16)
-    down += 2 * block(8, 256, 256) + 2 * block(4, 256, 256)
-    between = conv(16, 128, 128) + conv(8, 256, 256) + conv(4, 256, 256)
-    between += conv(8, 256, 256) + conv(16, 256, 256) + conv(32, 256, 256)
-    middle = 2 * block(4, 256, 256) + attention(4)
-    up = 3 * block(4, 512, 256) + 3 * block(8, 512, 256) + 2 * block(16, 512, 256) + block(16, 384, 256)
-    up += 3 * attention(16) + block(32, 384, 128) + 2 * block(32, 256, 128)
-    assert flops("ddpm_cifar10")[0] == ends + down + between + middle + up == 2 * 6_221_856_768
-
-
-@pytest.mark.parametrize("name", sorted(PARAMETERS.keys() - {"retinanet"}))  # a part of it is frozen: above
+@pytest.mark.parametrize("name", sorted(PARAMETERS))
 def test_backward_costs_twice_the_forward_pass(name):
     """But for the first layer, whose input needs no gradient: that is what a ratio below 1.9 must be made of."""
     counted = count_model(read(name), 1).count.operations

@@ -1,8 +1,4 @@
-"""Convolutions three ways: the same result and FLOPs, gradients by gradcheck, a GPU's kernels in the simulator."""
-
-import os
-import subprocess
-import sys
+"""Convolutions three ways: the same result and FLOPs, and gradients by gradcheck."""
 
 import pytest
 import torch
@@ -48,25 +44,3 @@ def test_gradients_are_those_of_differences(padding):
 def test_short_floats_are_unsupported():
     with pytest.raises(UnsupportedError, match=r"no torch\.bfloat16; has float32 and float64"):
         OneConvolution(3, 4, "direct").bfloat16()(torch.randn(1, 3, 4, 4, dtype=torch.bfloat16))
-
-
-def test_the_gpu_s_kernels_are_right_in_the_simulator():
-    """A process of its own: the simulator replaces numba.cuda."""
-    code = """
-import torch
-from mfulab.models.direct_convolution_cuda import convolve, correlate
-images, filters = torch.randn(2, 2, 3, 4), torch.randn(2, 2, 3, 3, requires_grad=True)
-expected = torch.nn.functional.conv2d(images, filters, padding=1)
-out, found = torch.zeros(2, 2, 3, 4), torch.zeros(2, 2, 3, 3)
-convolve(images, filters.detach(), out, 1)
-assert torch.allclose(out, expected, atol=1e-5)
-gradient = torch.randn_like(expected)
-expected.backward(gradient)
-correlate(images, gradient, found, 1)
-assert torch.allclose(found, filters.grad, atol=1e-4)
-"""
-    environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "1"}
-    finished = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
-    )
-    assert finished.returncode == 0, finished.stderr[-2000:]

@@ -11,7 +11,8 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from socket import socketpair
+from socket import AF_UNIX
+from socket import socket as unix_socket
 
 import pytest
 from support.processes import HANGS_S, is_running, pid_in, until
@@ -94,20 +95,23 @@ def worker() -> Iterator[str]:
     lifetime.stop()
 
 
-def test_a_worker_that_is_slow_to_start_costs_time_and_no_run(monkeypatch):
-    ours, workers = socketpair()
-    monkeypatch.setattr(client, "_connect", lambda: ours)
+def test_a_worker_that_is_slow_to_start_costs_time_and_no_run(monkeypatch, tmp_path):
+    path = os.path.relpath(tmp_path / "socket")  # short, as a socket's path must be
+    monkeypatch.setenv(client.SOCKET, path)
     monkeypatch.setattr(client, "WORKER_START_S", 0.05)
+    with unix_socket(AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
 
-    def begin():
-        time.sleep(0.2)
-        workers.sendall(client.STARTED + b"0\n")
+        def begin():
+            time.sleep(0.2)
+            with listener.accept()[0] as workers:
+                workers.sendall(client.STARTED + b"0\n")
 
-    beginning = threading.Thread(target=begin)
-    beginning.start()
-    assert client._in_worker(["a run"], {}, limit=60) == 0
-    beginning.join()
-    workers.close()
+        beginning = threading.Thread(target=begin)
+        beginning.start()
+        assert client._in_worker(["a run"], {}, limit=60) == 0
+        beginning.join()
 
 
 @pytest.fixture

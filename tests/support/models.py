@@ -11,7 +11,6 @@ CONFIGS = ROOT / "config" / "model"
 PARAMETERS = {
     "resnet18": 11_689_512,
     "resnet50": 25_557_032,
-    "retinanet": 37_060_652,
     "mobilenet_v2": 3_504_872,
     "convnext_tiny": 28_589_128,
     "vit_b_16": 86_567_656,
@@ -31,7 +30,6 @@ PARAMETERS = {
     "tiny_kernels": 650,
     "spinning": 650,
     "wide_linear": 2 * 4096**2,
-    "ddpm_cifar10": 35_746_307,
 }
 
 

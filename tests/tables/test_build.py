@@ -49,7 +49,6 @@ def test_a_planned_experiment_becomes_tables(planned):
         "memory": 50,
         "formats": 5,
         "published": 20,
-        "peaks": 3,
         "traces": 0,
     }
     row = (

@@ -111,6 +111,16 @@ def test_the_same_code_measured_twice_is_seldom_called_different(kind):
     assert sum(verdict in ("faster", "slower") for verdict in told) <= 0.05 * len(told)
 
 
+@pytest.mark.parametrize("kind", ["states", "rare fast"])
+def test_two_processes_are_seldom_called_slower_than_eight(kind):
+    """Both of two may meet a slow state, and one of eight a rare fast one."""
+    told = []
+    for seed in range(SWEEPS):
+        many, few = (merge_rows(sweep(Machine(2 * seed + (n == 2), **KINDS[kind]), n, runs=23)) for n in (8, 2))
+        told += [compare._one("bench_matmul", "a", *each, 0.02, 0.0).verdict for each in zip(many, few, strict=True)]
+    assert sum(verdict in ("faster", "slower") for verdict in told) <= 0.05 * len(told)
+
+
 def test_a_median_and_an_undisturbed_time_are_not_compared():
     row = {"status": "ok", "time_s": 1.0, "time_ci_low_s": 0.9, "time_ci_high_s": 1.1, "median_time_s": 1.2}
     before = row | {"median_time_s": None}

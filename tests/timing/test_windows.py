@@ -128,6 +128,13 @@ def test_samplers_bracket_the_windows_and_the_first_is_preferred(machine):
     assert seen.time_s == pytest.approx(0.125)
 
 
+@pytest.mark.parametrize(("others_s", "steps"), [(0.125, 8), (0.25, 4)])
+def test_a_disturbed_warm_up_shortens_the_first_window_alone(machine, others_s, steps):
+    made = machine(0.5, 0.5, 0.5, 0.5, 0.125)  # the warm-up takes four steps
+    seen = observe(made.step, made, PACE, agree=lambda value: others_s if value == 0.125 else value)
+    assert [window.steps for window in seen.windows] == [2, steps, steps, steps, steps]
+
+
 def test_host_clock_gives_its_intervals_once():
     clock = HostClock()
     for _ in range(3):

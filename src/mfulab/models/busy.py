@@ -70,7 +70,11 @@ class WideLinear(nn.Module):
 
 def spin(threads: int, milliseconds: float) -> None:
     """Keeps `threads` cores busy with a loop of integers for about so long."""
-    _spin()(threads, int(milliseconds * _SPINS_PER_MS))
+    import numba
+
+    run = _spin()
+    numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
+    run(threads, int(milliseconds * _SPINS_PER_MS))
 
 
 @functools.cache
@@ -92,8 +96,4 @@ def _spin() -> Callable[[int, int], Any]:
             ends[thread] = value
         return ends
 
-    def limited(threads: int, steps: int) -> Any:
-        numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
-        return run(threads, steps)
-
-    return limited
+    return run  # type: ignore[no-any-return]

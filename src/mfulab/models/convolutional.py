@@ -54,12 +54,11 @@ class ThreeConvolutions(nn.Module):
     def __init__(self, pooled: bool = False, separable: bool = False, kept: float = 1.0) -> None:
         super().__init__()
         first, second, third = (round(kept * channels) for channels in (64, 128, 128))
-        convolution = _separable if separable else _convolution
         self.features = nn.Sequential(
             _convolution(3, first),
             nn.MaxPool2d(2) if pooled else nn.Identity(),
-            convolution(first, second),
-            convolution(second, third),
+            _convolution(first, second, separable),
+            _convolution(second, third, separable),
         )
         self.classifier = nn.Linear(third, 10)
 
@@ -102,10 +101,8 @@ class OneConvolution(nn.Module):
         return nn.functional.conv2d(images.double(), self.filters.double(), padding=1)
 
 
-def _convolution(channels: int, out: int) -> nn.Module:
-    return nn.Sequential(nn.Conv2d(channels, out, kernel_size=3, padding=1), nn.ReLU())
-
-
-def _separable(channels: int, out: int) -> nn.Module:
+def _convolution(channels: int, out: int, separable: bool = False) -> nn.Module:
+    if not separable:
+        return nn.Sequential(nn.Conv2d(channels, out, kernel_size=3, padding=1), nn.ReLU())
     depthwise = nn.Conv2d(channels, channels, kernel_size=3, padding=1, groups=channels)
     return nn.Sequential(depthwise, nn.Conv2d(channels, out, kernel_size=1), nn.ReLU())

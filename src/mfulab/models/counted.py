@@ -150,12 +150,11 @@ def looked_up_parameters(model: torch.nn.Module) -> int:
 
     A table that is the output layer's matrix as well is multiplied by, and read whole.
     """
-    tables, others = {}, set()
-    for module in model.modules():
-        is_table = isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag)
-        for parameter in module.parameters(recurse=False):
-            if is_table:
-                tables[id(parameter)] = parameter.numel()
-            else:
-                others.add(id(parameter))
+    held = [
+        (isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag), parameter)
+        for module in model.modules()
+        for parameter in module.parameters(recurse=False)
+    ]
+    others = {id(parameter) for is_table, parameter in held if not is_table}
+    tables = {id(parameter): parameter.numel() for is_table, parameter in held if is_table}
     return sum(numel for key, numel in tables.items() if key not in others)

@@ -1,6 +1,6 @@
 """Direct convolution, without a library and without an unfolded copy: an operator with a gradient and a FLOP formula.
 
-Numba compiles it for the CPU's cores or, a thread an output, for a GPU. Square filters, stride 1.
+Numba compiles it for the CPU's cores. Square filters, stride 1.
 """
 
 from typing import Any
@@ -20,16 +20,10 @@ DTYPES = (torch.float32, torch.float64)
 def direct_convolution(images: torch.Tensor, filters: torch.Tensor, padding: int) -> torch.Tensor:
     """images[batch, in, height, width], filters[out, in, side, side] → [batch, out, height', width'].
 
-    Raises UnsupportedError for a format other than fp32 and fp64.
+    Raises UnsupportedError on a GPU, and for a format other than fp32 and fp64.
     """
     out = images.new_zeros(_shape(images, filters, padding))
-    if images.is_cuda:
-        from mfulab.models import direct_convolution_cuda
-
-        direct_convolution_cuda.convolve(images.contiguous(), filters.contiguous(), out, padding)
-    else:
-        _use_torch_s_threads()
-        _convolve(*_arrays(images, filters), out.numpy(), padding)
+    _convolve(*_arrays(images, filters), out.numpy(), padding)
     return out
 
 
@@ -37,28 +31,22 @@ def direct_convolution(images: torch.Tensor, filters: torch.Tensor, padding: int
 def direct_convolution_filters(images: torch.Tensor, gradient: torch.Tensor, side: int, padding: int) -> torch.Tensor:
     """Gradient of the filters: images[batch, in, height, width], gradient[batch, out, …] → [out, in, side, side]."""
     found = images.new_zeros(gradient.shape[1], images.shape[1], side, side)
-    if images.is_cuda:
-        from mfulab.models import direct_convolution_cuda
-
-        direct_convolution_cuda.correlate(images.contiguous(), gradient.contiguous(), found, padding)
-    else:
-        _use_torch_s_threads()
-        _correlate(*_arrays(images, gradient), found.numpy(), padding)
+    _correlate(*_arrays(images, gradient), found.numpy(), padding)
     return found
 
 
 def _shape(images: torch.Tensor, filters: torch.Tensor, padding: int) -> tuple[int, int, int, int]:
+    if images.is_cuda:
+        raise UnsupportedError("direct convolution: loops for a CPU")
     if images.dtype not in DTYPES:
         raise UnsupportedError(f"direct convolution: no {images.dtype}; has float32 and float64")
     height, width = (extent + 2 * padding - filters.shape[2] + 1 for extent in images.shape[2:])
     return images.shape[0], filters.shape[0], height, width
 
 
-def _use_torch_s_threads() -> None:
-    numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
-
-
 def _arrays(*tensors: torch.Tensor) -> tuple[Any, ...]:
+    """The tensors for Numba, which is given as many threads as torch has."""
+    numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
     return tuple(tensor.detach().contiguous().numpy() for tensor in tensors)
 
 
@@ -100,13 +88,13 @@ def _flops(images: Any, filters: Any, padding: int) -> int:
     return convolution_flops(channels, out, side, height + grown, width + grown, batch=batch)
 
 
-def _filters_flops(images: Any, gradient: Any, side: int, padding: int) -> int:
-    batch, out, height, width = gradient.shape
-    return convolution_flops(images.shape[1], out, side, height, width, batch=batch)
-
-
 register(direct_convolution, _flops)
-register(direct_convolution_filters, _filters_flops)
+register(
+    direct_convolution_filters,
+    lambda images, gradient, side, padding: convolution_flops(
+        images.shape[1], gradient.shape[1], side, *gradient.shape[2:], batch=gradient.shape[0]
+    ),
+)
 
 
 @njit(parallel=True, fastmath={"contract"})

@@ -5,6 +5,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -25,6 +26,10 @@ _BACKENDS = {
 }
 
 
+NO_COMPILER = (
+    "execution=compile: torch.compile writes C++ for a CPU, and no compiler for it is found: install g++ or clang++, "
+    "or name one in CXX"
+)
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # torch and Triton look there for what was compiled before
 
 
@@ -63,38 +68,31 @@ def issue(model: torch.nn.Module, batch: Batch, execution: ExecutionConfig) -> C
         case "script":
             call = _torchscript(lambda: torch.jit.script(model), "script")
         case "compile":
-            call = _compiled(torch.compile(model, mode=execution.compile_mode, dynamic=execution.dynamic))
-    return call if execution.attention == "default" else _attending(call, execution)
+            compiled = torch.compile(model, mode=execution.compile_mode, dynamic=execution.dynamic)
+            call = _explained(compiled, "No working C++ compiler", NO_COMPILER)
+    if execution.attention == "default":
+        return call
+    # One backend of attention; a backward pass follows its forward pass by itself.
+    reason = f"execution.attention={execution.attention}: torch cannot compute it here for these tensors"
+    return _explained(call, "No viable backend", reason, partial(sdpa_kernel, _BACKENDS[execution.attention]))
 
 
-def _attending(call: Callable[..., Any], execution: ExecutionConfig) -> Callable[..., Any]:
-    """`call` with one backend of attention; a backward pass follows its forward pass by itself."""
-    backend = _BACKENDS[execution.attention]
-
-    def attend(*arguments: Any, **options: Any) -> Any:
-        try:
-            with sdpa_kernel(backend):
-                return call(*arguments, **options)
-        except RuntimeError as error:
-            if "No viable backend" not in str(error):
-                raise
-            reason = f"execution.attention={execution.attention}: torch cannot compute it here for these tensors"
-            raise UnsupportedError(reason) from error
-
-    return attend
-
-
-def _compiled(call: Callable[..., Any]) -> Callable[..., Any]:
-    """`call`, whose first calls compile it; on a CPU into C++, for which a compiler must be there."""
+def _explained(
+    call: Callable[..., Any],
+    words: str,
+    reason: str,
+    context: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
+) -> Callable[..., Any]:
+    """`call` in a context; a RuntimeError with these words becomes an UnsupportedError with the reason."""
 
     def checked(*arguments: Any, **options: Any) -> Any:
         try:
-            return call(*arguments, **options)
+            with context():
+                return call(*arguments, **options)
         except RuntimeError as error:
-            if "No working C++ compiler" not in str(error):
+            if words not in str(error):
                 raise
-            reason = "execution=compile: torch.compile writes C++ for a CPU, and no compiler for it is found"
-            raise UnsupportedError(f"{reason}: install g++ or clang++, or name one in CXX") from error
+            raise UnsupportedError(reason) from error
 
     return checked
 

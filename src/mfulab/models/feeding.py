@@ -1,6 +1,7 @@
 """Batches from a torch DataLoader on the host: random, decoded from JPEG, or read from a memory-mapped file."""
 
 import io
+import itertools
 import math
 import tempfile
 from collections.abc import Callable, Iterator
@@ -34,8 +35,14 @@ def feeder(
     on_gpu = batch.inputs.is_cuda
     if workload.loader_pinned and not on_gpu:
         raise UnsupportedError("workload.loader_pinned=true: only copies to a GPU gain by it")
+    if workload.loader_source == "decode":
+        source: Dataset[Sample] = Photographs(config)
+    elif workload.loader_source == "file":
+        source = Mapped(config, sequence_length, workload.loader_file)
+    else:
+        source = _Drawn(config, sequence_length)
     loader = DataLoader(
-        _source(config, workload, sequence_length),
+        source,
         batch_sampler=_Indices(len(batch.inputs), workload.loader_epoch),
         num_workers=workload.loader_workers,
         pin_memory=on_gpu if workload.loader_pinned is None else workload.loader_pinned,
@@ -75,18 +82,8 @@ class _Indices:
 
     def __iter__(self) -> Iterator[list[int]]:
         generator = torch.Generator().manual_seed(0)
-        left = math.inf if self._batches is None else self._batches
-        while left > 0:
+        for _ in itertools.repeat(None) if self._batches is None else range(self._batches):
             yield torch.randint(1 << 30, (self._batch_size,), generator=generator).tolist()
-            left -= 1
-
-
-def _source(config: ModelConfig, workload: WorkloadConfig, sequence_length: int | None) -> Dataset[Sample]:
-    if workload.loader_source == "decode":
-        return Photographs(config)
-    if workload.loader_source == "file":
-        return Mapped(config, sequence_length, workload.loader_file)
-    return _Drawn(config, sequence_length)
 
 
 class _Drawn(Dataset[Sample]):

@@ -25,7 +25,7 @@ def _attend(queries_keys_values: torch.Tensor, heads: int) -> torch.Tensor:
 
 
 class _Stream(torch.nn.Module):
-    """Layers that a double block has separately for image and text."""
+    """Layers that a double block has separately for text and image."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -38,30 +38,27 @@ class _Stream(torch.nn.Module):
 
 
 class DoubleBlock(torch.nn.Module):
-    """Image and text attend to each other, each with weights of its own."""
+    """Text and image attend to each other, each with weights of its own."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.image, self.text = _Stream(width), _Stream(width)
+        self.text, self.image = _Stream(width), _Stream(width)
 
-    def forward(
-        self, image: torch.Tensor, text: torch.Tensor, vector: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        streams = ((self.text, text), (self.image, image))
-        modulations = [stream.modulation(vector) for stream, _ in streams]
+    def forward(self, parts: list[torch.Tensor], vector: torch.Tensor) -> list[torch.Tensor]:
+        streams = (self.text, self.image)
+        modulations = [stream.modulation(vector) for stream in streams]
         projected = [
             stream.qkv(stream.norms[0](tokens) * (1 + scale) + shift)
-            for (stream, tokens), (shift, scale, *_) in zip(streams, modulations, strict=True)
+            for stream, tokens, (shift, scale, *_) in zip(streams, parts, modulations, strict=True)
         ]
-        attended = _attend(torch.cat(projected, dim=1), self.heads).split([text.shape[1], image.shape[1]], dim=1)
+        attended = _attend(torch.cat(projected, dim=1), self.heads).split([part.shape[1] for part in parts], dim=1)
         results = []
-        for (stream, tokens), part, (_, _, gate, shift, scale, last) in zip(
-            streams, attended, modulations, strict=True
-        ):
-            tokens = tokens + gate * stream.projection(part)
+        for place, (_, _, gate, shift, scale, last) in enumerate(modulations):
+            stream = streams[place]
+            tokens = parts[place] + gate * stream.projection(attended[place])
             results.append(tokens + last * stream.mlp(stream.norms[1](tokens) * (1 + scale) + shift))
-        return results[1], results[0]
+        return results
 
 
 class SingleBlock(torch.nn.Module):
@@ -115,13 +112,13 @@ class Flux(torch.nn.Module):
 
     def forward(self, latents: torch.Tensor) -> torch.Tensor:
         batch = latents.shape[0]
-        image, text = self.image_in(latents), self.text_in(latents.new_zeros(batch, *self.text_shape))
+        parts = [self.text_in(latents.new_zeros(batch, *self.text_shape)), self.image_in(latents)]
         vector = self.time_in(latents.new_zeros(batch, 256))
         vector = vector + self.pooled_in(latents.new_zeros(batch, self.pooled_width))
         for double in self.double_blocks:
-            image, text = double(image, text, vector)
-        tokens = torch.cat([text, image], dim=1)
+            parts = double(parts, vector)
+        tokens = torch.cat(parts, dim=1)
         for single in self.single_blocks:
             tokens = single(tokens, vector)
         shift, scale = self.last_modulation(vector)
-        return self.last(self.last_norm(tokens[:, text.shape[1] :]) * (1 + scale) + shift)
+        return self.last(self.last_norm(tokens[:, self.text_shape[0] :]) * (1 + scale) + shift)

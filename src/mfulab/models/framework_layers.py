@@ -1,6 +1,6 @@
 """A torch model as a chain of layers that another framework runs, with images channels last."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -78,6 +78,25 @@ def _layer(part: nn.Module | None, node: Any, images: Sequence[int] | None) -> L
 
 def _arrays(part: nn.Conv2d | nn.Linear) -> tuple[np.ndarray, np.ndarray | None]:
     return part.weight.detach().numpy(), None if part.bias is None else part.bias.detach().numpy()
+
+
+def parameters_of(layers: Sequence[Layer], convert: Callable[[np.ndarray], Any]) -> list[list[Any]]:
+    """The weight and bias that each layer has, as a framework's own arrays."""
+    return [[convert(one) for one in (each.weight, each.bias) if one is not None] for each in layers]
+
+
+def forward(
+    layers: Sequence[Layer],
+    parameters: Sequence[Sequence[Any]],
+    values: Any,
+    operations: Mapping[str, Callable[..., Any]],
+) -> Any:
+    """The layers one after another: `operations` compute each kind from values, layer and weight, and add a `bias`."""
+    for layer, held in zip(layers, parameters, strict=True):
+        values = operations[layer.kind](values, layer, *held[:1])
+        if len(held) > 1:
+            values = operations["bias"](values, held[1])
+    return values
 
 
 def channels_last(images: torch.Tensor) -> np.ndarray:

@@ -9,7 +9,17 @@ import tensorflow as tf
 import torch
 
 from mfulab.core.groups import WorkloadConfig
-from mfulab.models.framework_layers import Layer, channels_first
+from mfulab.models.framework_layers import Layer, channels_first, forward, parameters_of
+
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    "convolution": lambda values, layer, weight: tf.nn.conv2d(
+        values, weight, layer.stride, [[0, 0], *([each, each] for each in layer.padding), [0, 0]]
+    ),
+    "linear": lambda values, _, weight: values @ weight,
+    "relu": lambda values, _: tf.nn.relu(values),
+    "flatten": lambda values, _: tf.reshape(values, (values.shape[0], -1)),
+    "bias": tf.nn.bias_add,
+}
 
 
 def use_threads(threads: int) -> None:
@@ -21,12 +31,12 @@ def use_threads(threads: int) -> None:
 
 def inference_step(layers: Sequence[Layer], images: np.ndarray, compiled: bool) -> Callable[[], torch.Tensor]:
     """The forward pass."""
-    held, parameters = tf.constant(images), _variables(layers)
+    held, parameters = tf.constant(images), parameters_of(layers, tf.Variable)
 
-    def forward() -> Any:
-        return _forward(layers, parameters, held)
+    def compute() -> Any:
+        return forward(layers, parameters, held, OPERATIONS)
 
-    call = tf.function(forward, autograph=False) if compiled else forward
+    call = tf.function(compute, autograph=False) if compiled else compute
     return lambda: channels_first(torch.from_numpy(call().numpy()))
 
 
@@ -34,14 +44,14 @@ def training_step(
     layers: Sequence[Layer], images: np.ndarray, targets: np.ndarray, workload: WorkloadConfig, compiled: bool
 ) -> Callable[[], torch.Tensor]:
     """Forward, loss, backward and Keras' Adam with torch's constants; returns the loss."""
-    held, wanted, parameters = tf.constant(images), tf.constant(targets), _variables(layers)
+    held, wanted, parameters = tf.constant(images), tf.constant(targets), parameters_of(layers, tf.Variable)
     trained = [one for each in parameters for one in each]
     optimizer = tf.keras.optimizers.Adam(workload.learning_rate, epsilon=1e-8)
     optimizer.build(trained)
 
     def one() -> Any:
         with tf.GradientTape() as tape:
-            output = _forward(layers, parameters, held)
+            output = forward(layers, parameters, held, OPERATIONS)
             if len(output.shape) == 4:
                 output = tf.transpose(output, (0, 3, 1, 2))
             output = tf.reshape(output, (len(images), -1))
@@ -51,24 +61,3 @@ def training_step(
 
     call = tf.function(one, autograph=False) if compiled else one
     return lambda *_: torch.tensor(float(call().numpy()))
-
-
-def _variables(layers: Sequence[Layer]) -> list[list[tf.Variable]]:
-    return [[tf.Variable(one) for one in (each.weight, each.bias) if one is not None] for each in layers]
-
-
-def _forward(layers: Sequence[Layer], parameters: Sequence[Sequence[Any]], values: Any) -> Any:
-    for layer, held in zip(layers, parameters, strict=True):
-        match layer.kind:
-            case "convolution":
-                padding = [[0, 0], *([each, each] for each in layer.padding), [0, 0]]
-                values = tf.nn.conv2d(values, held[0], layer.stride, padding)
-            case "linear":
-                values = values @ held[0]
-            case "relu":
-                values = tf.nn.relu(values)
-            case "flatten":
-                values = tf.reshape(values, (values.shape[0], -1))
-        if len(held) > 1:
-            values = tf.nn.bias_add(values, held[1])
-    return values

@@ -1,6 +1,7 @@
 """Layer norm followed by GELU, written in several ways: the same values, and different bytes on their way to memory."""
 
 import math
+from functools import cache
 from typing import Final
 
 import torch
@@ -8,6 +9,9 @@ from torch import nn
 from torch.nn import functional
 
 from mfulab.core.errors import UnsupportedError
+
+# One stream a device, made once: making one in each step would be timed.
+_side_stream = cache(torch.cuda.Stream)
 
 
 class LibraryNormGelu(nn.Module):
@@ -78,13 +82,3 @@ class Halves(nn.Module):
         main.wait_stream(side)
         later.record_stream(main)
         return torch.cat([earlier, later], dim=1)
-
-
-_STREAMS: dict[torch.device, torch.cuda.Stream] = {}
-
-
-def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    """One stream a device, made once: making one in each step would be timed."""
-    if device not in _STREAMS:
-        _STREAMS[device] = torch.cuda.Stream(device)
-    return _STREAMS[device]

@@ -40,14 +40,30 @@ def quantise(
     Raises:
         UnsupportedError: the model has no linear layer, or this device or precision has no such matmul.
     """
-    kind = execution.quantisation
-    if batch.inputs.is_cuda:
-        model, exact = _by_torchao(model, batch, kind)
-    else:
-        if "weight" not in kind and precision.dtype != "float32":
-            raise UnsupportedError(f"execution.quantisation={kind}: integer matmuls on a CPU start from fp32")
-        exact = _replaced(model, batch, kind)
+    kind, on_gpu = execution.quantisation, batch.inputs.is_cuda
+    if not on_gpu and "weight" not in kind and precision.dtype != "float32":
+        raise UnsupportedError(f"execution.quantisation={kind}: integer matmuls on a CPU start from fp32")
+    layers, by_torchao = list(_linear_layers(model)), _torchao(kind) if on_gpu else None
+    if not layers:
+        raise UnsupportedError(f"execution.quantisation={kind}: this model has no linear layer")
+    ranges = {layer: (MinMaxObserver(), MinMaxObserver()) for _, _, layer in layers}
+
+    def look(layer: nn.Linear, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+        """Widens the ranges of what goes into a layer and of what comes out of it."""
+        for seen, values in zip(ranges[layer], (inputs[0], output), strict=True):
+            seen(values)
+
+    for parent, name, layer in layers:
+        setattr(parent, name, layer)
+        if kind == "static_int8":
+            layer.register_forward_hook(look)
     with torch.no_grad():
+        exact = first_tensor(model(batch.inputs)).float()
+        if by_torchao is not None:
+            by_torchao(model)
+        else:
+            for parent, name, layer in layers:
+                setattr(parent, name, _quantised(layer, kind, ranges[layer]))
         difference = first_tensor(model(batch.inputs)).float() - exact
     return model, {"weight_bytes": weight_bytes(model), "output_error": float(difference.norm() / exact.norm())}
 
@@ -84,49 +100,20 @@ def _linear_layers(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear
                 yield parent, name, plain
 
 
-def _replaced(model: nn.Module, batch: Batch, kind: str) -> torch.Tensor:
-    """Replaces the layers of a model on a CPU; gives its logits from before."""
-    layers = list(_linear_layers(model))
-    if not layers:
-        raise UnsupportedError(f"execution.quantisation={kind}: this model has no linear layer")
-    ranges = [(MinMaxObserver(), MinMaxObserver()) for _ in layers]
-    hooks = []
-    for (parent, name, layer), seen in zip(layers, ranges, strict=True):
-        setattr(parent, name, layer)
-        if kind == "static_int8":
-            hooks.append(layer.register_forward_hook(partial(_look, seen)))
-    with torch.no_grad():
-        exact = first_tensor(model(batch.inputs)).float()
-        for (parent, name, layer), seen in zip(layers, ranges, strict=True):
-            setattr(parent, name, _quantised(layer, kind, seen))
-    for hook in hooks:
-        hook.remove()
-    return exact
-
-
-def _look(seen: Ranges, layer: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
-    """Widens the ranges of what goes into a layer and of what comes out of it."""
-    seen[0](inputs[0])
-    seen[1](output)
-
-
 def _quantised(layer: nn.Linear, kind: str, seen: Ranges) -> QuantisedLinear:
     weight, bias = layer.weight.detach().contiguous(), layer.bias
     if kind.endswith("c_int8"):
         return QuantisedLinear(layer, _integer_product(weight, bias, kind, seen), weight.numel() + 4 * len(weight))
-    multiply, size = (_four_bits if kind == "weight_int4" else _eight_bits)(weight)
+    if kind == "weight_int4":
+        multiply, size = _four_bits(weight)
+    else:  # 8 bits with a scale an output
+        exact = weight.float()  # a quotient of 16-bit numbers may round up to 128
+        exact_scales = exact.abs().amax(1).clamp(min=1e-12) / LEVELS
+        whole, scales = (exact / exact_scales[:, None]).round().to(torch.int8), exact_scales.to(weight.dtype)
+        multiply, size = partial(torch._weight_int8pack_mm, mat2=whole, scales=scales), _stored(whole) + _stored(scales)
     if bias is None:
         return QuantisedLinear(layer, multiply, size)
-    return QuantisedLinear(layer, lambda rows: multiply(rows) + bias, size + bias.numel() * bias.element_size())
-
-
-def _eight_bits(weight: torch.Tensor) -> tuple[Callable[[torch.Tensor], torch.Tensor], int]:
-    """Weights in 8 bits with a scale an output."""
-    exact = weight.float()  # a quotient of 16-bit numbers may round up to 128
-    exact_scales = exact.abs().amax(1).clamp(min=1e-12) / LEVELS
-    whole, scales = (exact / exact_scales[:, None]).round().to(torch.int8), exact_scales.to(weight.dtype)
-    size = whole.numel() + scales.numel() * scales.element_size()
-    return lambda rows: torch._weight_int8pack_mm(rows, whole, scales), size
+    return QuantisedLinear(layer, lambda rows: multiply(rows) + bias, size + _stored(bias))
 
 
 def _four_bits(weight: torch.Tensor) -> tuple[Callable[[torch.Tensor], torch.Tensor], int]:
@@ -144,11 +131,8 @@ def _four_bits(weight: torch.Tensor) -> tuple[Callable[[torch.Tensor], torch.Ten
     whole = ((groups - low[..., None]) / scale[..., None]).round().clamp(0, 15).to(torch.int32).reshape(out, features)
     packed = torch._ops.ops.aten._convert_weight_to_int4pack_for_cpu(whole, 1)
     scales = torch.stack([scale, low + 8 * scale], -1).transpose(0, 1).contiguous().to(weight.dtype)
-
     product = torch._ops.ops.aten._weight_int4pack_mm_for_cpu
-    return lambda rows: product(rows, packed, GROUP, scales)[
-        :, :outputs
-    ], packed.numel() + scales.numel() * scales.element_size()
+    return lambda rows: product(rows, packed, GROUP, scales)[:, :outputs], packed.numel() + _stored(scales)
 
 
 def _integer_product(
@@ -162,7 +146,12 @@ def _integer_product(
         packed = torch.ops.quantized.linear_prepack(whole, bias)
     if kind == "dynamic_int8":
         return lambda rows: torch.ops.quantized.linear_dynamic(rows, packed, reduce_range=True)
-    (scale, zero), (out_scale, out_zero) = map(_affine, seen)
+    affine = []  # scale and zero point of a byte; 7 bits, as a CPU without VNNI adds pairs of products in 16 bits
+    for observer in seen:
+        low, high = min(0.0, float(observer.min_val)), max(0.0, float(observer.max_val))
+        step = max(high - low, 1e-12) / LEVELS
+        affine.append((step, min(LEVELS, max(0, round(-low / step)))))
+    (scale, zero), (out_scale, out_zero) = affine
 
     def multiply(rows: torch.Tensor) -> torch.Tensor:
         quantised = torch.quantize_per_tensor(rows, scale, zero, torch.quint8)
@@ -171,15 +160,8 @@ def _integer_product(
     return multiply
 
 
-def _affine(seen: MinMaxObserver) -> tuple[float, int]:
-    """Scale and zero point of a byte; 7 bits of inputs, as a CPU without VNNI adds pairs of products in 16 bits."""
-    low, high = min(0.0, float(seen.min_val)), max(0.0, float(seen.max_val))
-    scale = max(high - low, 1e-12) / LEVELS
-    return scale, min(LEVELS, max(0, round(-low / scale)))
-
-
-def _by_torchao(model: nn.Module, batch: Batch, kind: str) -> tuple[nn.Module, torch.Tensor]:
-    """A model on a GPU, quantised by torchao, and its logits from before."""
+def _torchao(kind: str) -> Callable[[nn.Module], object]:
+    """The same by torchao, in place, for a model on a GPU."""
     try:
         from torchao import quantization as ao
     except ImportError as error:
@@ -193,9 +175,4 @@ def _by_torchao(model: nn.Module, batch: Batch, kind: str) -> tuple[nn.Module, t
     }
     if kind not in names:
         raise UnsupportedError(f"execution.quantisation={kind}: torchao has no such scheme for a GPU; dynamic_int8 has")
-    for parent, name, layer in list(_linear_layers(model)):
-        setattr(parent, name, layer)
-    with torch.no_grad():
-        exact = first_tensor(model(batch.inputs)).float()
-    ao.quantize_(model, getattr(ao, names[kind])())
-    return model, exact
+    return lambda model: ao.quantize_(model, getattr(ao, names[kind])())

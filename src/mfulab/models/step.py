@@ -47,7 +47,11 @@ def make(config: ProfileStepConfig, device: torch.device) -> Step:
         UnsupportedError: the device, the model or the mode of execution cannot have such a step.
     """
     if config.execution.mode in frameworks.PACKAGES:
-        return _in_framework(config, device)
+        model, batch, facts = _prepared(config, device)
+        call = frameworks.make_step(model, batch, config, device)
+        if config.workload.mode == "training":
+            return Step(call, float, f"execution={config.execution.name}: the step is one call", facts)
+        return Step(call, _loss_against(batch.targets, config), _ONE_PHASE, facts)
     step = _MAKERS[config.workload.mode](config, device)
     if config.execution.mode != "cuda_graph":
         return step
@@ -91,8 +95,9 @@ def autocast(precision: PrecisionConfig, device: torch.device) -> contextlib.Abs
 def _prepared(config: ProfileStepConfig, device: torch.device) -> tuple[torch.nn.Module, Batch, dict[str, Any]]:
     """The model in its mode, checkpointed or quantised as the config says, its batch, and the step's first facts."""
     model, batch = execution.arrange(*make_model(config, device), config.execution)
-    trains, facts = config.workload.mode == "training", beyond_cores(config.workload)
-    if trains and config.workload.checkpointing:
+    workload, facts = config.workload, beyond_cores(config.workload)
+    trains = workload.mode == "training"
+    if trains and workload.checkpointing:
         if config.execution.attention != "default":
             raise UnsupportedError("checkpointing: attention computed again takes torch's own backend; use the default")
         enable_checkpointing(model)
@@ -112,14 +117,6 @@ def _fetching(config: ProfileStepConfig, batch: Batch) -> Callable[[], None]:
     if config.execution.mode == "cuda_graph":
         raise UnsupportedError("workload.input=host: a replayed CUDA graph asks the host for nothing")
     return feeder(batch, config.model, config.workload, config.sequence_length)
-
-
-def _in_framework(config: ProfileStepConfig, device: torch.device) -> Step:
-    model, batch, facts = _prepared(config, device)
-    call = frameworks.make_step(model, batch, config, device)
-    if config.workload.mode == "training":
-        return Step(call, float, f"execution={config.execution.name}: the step is one call", facts)
-    return Step(call, _loss_against(batch.targets, config), _ONE_PHASE, facts)
 
 
 def _inference(config: ProfileStepConfig, device: torch.device) -> Step:
@@ -210,7 +207,11 @@ def training_step(
     workload, precision, task = config.workload, config.precision, config.model.task
     capturable = config.execution.mode == "cuda_graph"
     optimizer = _optimizer(parameters, workload, capturable)
-    schedule = _schedule(optimizer, workload, capturable)
+    schedule: Callable[[], None] = nothing
+    if workload.learning_rate_schedule != "constant":
+        if capturable:
+            raise UnsupportedError("execution=cuda_graph: a captured step keeps its learning rate; use a constant one")
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, SCHEDULE_STEPS).step
     scaled = precision.autocast and precision.dtype == "float16"
     if scaled and capturable:
         raise UnsupportedError("execution=cuda_graph: fp16 loss scaling reads from the device in each step; use bf16")
@@ -284,11 +285,3 @@ def _optimizer(
     except RuntimeError as error:
         asked = f"workload.optimizer_implementation={workload.optimizer_implementation}"
         raise UnsupportedError(f"{asked}: {error}") from error
-
-
-def _schedule(optimizer: torch.optim.Optimizer, workload: WorkloadConfig, capturable: bool) -> Callable[[], None]:
-    if workload.learning_rate_schedule == "constant":
-        return nothing
-    if capturable:
-        raise UnsupportedError("execution=cuda_graph: a captured step keeps its learning rate; use a constant one")
-    return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, SCHEDULE_STEPS).step

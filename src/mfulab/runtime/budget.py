@@ -55,19 +55,18 @@ class Budget:
         left = self.limit_s(folder)
         if left is None or (seconds := self.predicted_s(folder)) <= left:
             return ""
-        return self._left_out(f"about {seconds:.0f} s did not fit into {max(0.0, left):.0f} s")
+        return self.left_out(f"about {seconds:.0f} s did not fit into {max(0.0, left):.0f} s")
 
-    def stopped(self, seconds: float) -> str:
-        """Message of a run that took all that was left."""
-        return self._left_out(f"stopped after {seconds:.0f} s, when the budget was spent")
-
-    def _left_out(self, why: str) -> str:
+    def left_out(self, why: str) -> str:
+        """Message of a run that was not measured, or not to its end, for the budget."""
         return f"{LEFT_OUT}{self.plan['budget_min']:g}: {why}. To measure it: {self.plan['command']}"
 
     def predicted_s(self, folder: str) -> float:
         """Seconds that a run will take: of a replicate what its first process took, else its cost, corrected."""
-        if replicate_of(folder) > 1 and (first := self._first(base_name(folder))):
-            return first
+        if replicate_of(folder) > 1:
+            first = base_name(folder)
+            if seconds := self._took.get(first, ("", 0, 0))[2] or _number(f"results/{first}/row.csv", "process_s"):
+                return seconds
         cost = self.plan["runs"][folder]
         return _cost_s(cost) * self._ratio(cost["group"])
 
@@ -81,11 +80,6 @@ class Budget:
         descriptor = os.open(LEDGER, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         with open(descriptor, "w", encoding="utf-8") as file:
             file.write(line)
-
-    def _first(self, folder: str) -> float | None:
-        if folder in self._took:
-            return self._took[folder][2]
-        return _number(f"results/{folder}/row.csv", "process_s") or None
 
     def _ratio(self, group: str) -> float:
         """Mean of what runs took ÷ what was predicted: of all, of the step, of the group (`step kind`).
@@ -104,19 +98,16 @@ def read() -> Budget | None:
     """The budget of the sweep in this folder; None if it has none."""
     try:
         with open(PLAN, encoding="utf-8") as file:
-            return Budget(json.load(file), _read_ledger())
+            plan = json.load(file)
     except (OSError, ValueError):
         return None
-
-
-def _read_ledger() -> dict[str, tuple[str, float, float]]:
     took = {}
     with suppress(OSError), open(LEDGER, encoding="utf-8") as file:
         for line in file:
             with suppress(ValueError):  # of another node, half written
                 folder, group, predicted, seconds = json.loads(line)
                 took[folder] = (group, predicted, seconds)
-    return took
+    return Budget(plan, took)
 
 
 def _cost_s(cost: Mapping[str, Any]) -> float:

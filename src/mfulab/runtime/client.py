@@ -81,7 +81,7 @@ def _measure(command: list[str], environment: dict[str, str]) -> int:
     except (OSError, ValueError, AttributeError) as error:
         raise RuntimeError(f"{config_path}: {error}. Give the command again: it is planned anew.") from error
     limit = float(known or DEFAULT_TIME_LIMIT_S)
-    row = _row_of(command)
+    row = os.path.join(os.path.dirname(config_path), "row.csv")
     before = _stamp(row)
     jointly = config.get("parallel") or {}
     count = jointly.get("processes", 1) // jointly.get("nodes", 1)
@@ -101,7 +101,7 @@ def _measure(command: list[str], environment: dict[str, str]) -> int:
         except TimeoutError:
             status, failure = ABANDONED, f"took longer than timing.time_limit_s={limit:g}"
             if sweep is not None and left is not None and left < limit:
-                failure = sweep.stopped(time.monotonic() - began)
+                failure = sweep.left_out(f"stopped after {time.monotonic() - began:.0f} s, when the budget was spent")
     took = time.monotonic() - began
     if sweep is not None:
         sweep.note(folder, took)
@@ -117,13 +117,10 @@ def _killed(command: list[str], environment: dict[str, str]) -> int:
     processes.check_workflow(environment)
     if "--config" not in command:
         return ABANDONED
-    if _stamp(_row_of(command)) is not None:  # Snakemake removes a row before its run
+    folder = os.path.dirname(command[command.index("--config") + 1])
+    if os.path.exists(os.path.join(folder, "row.csv")):  # Snakemake removes a row before its run
         return 0
     return _fail(command, processes.UNSUPERVISED)
-
-
-def _row_of(command: list[str]) -> str:
-    return os.path.join(os.path.dirname(command[command.index("--config") + 1]), "row.csv")
 
 
 def _stamp(path: str) -> tuple[int, int] | None:
@@ -154,7 +151,8 @@ def _failure(status: int, is_out_of_memory: bool) -> str:
 
 def _execute(command: list[str], environment: dict[str, str], limit: float | None) -> int:
     """The exit status (negative: the ending signal). Raises TimeoutError once it is dead, and WorkflowEndedError."""
-    _append_to_log()
+    if _log_size() is not None:  # whoever writes to it writes at its end, also after it was cut
+        fcntl.fcntl(1, fcntl.F_SETFL, fcntl.fcntl(1, fcntl.F_GETFL) | os.O_APPEND)
     try:
         status = _in_worker(command, environment, limit)
         return _directly(command, environment, limit) if status is None else status
@@ -174,7 +172,15 @@ def _directly(command: list[str], environment: dict[str, str], limit: float | No
         processes.adopt_orphans()
         run = os.fork()
         if run == 0:
-            _become(command, environment)
+            try:
+                processes.end_with_parent(os.getppid())
+                os.setsid()
+                os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+                # Unbuffered, so that its log can be read while it runs; the handler leaves a traceback of a crash.
+                unbuffered = [sys.executable, "-u", "-X", "faulthandler", *command]
+                os.execve(sys.executable, unbuffered, environment)  # noqa: S606
+            finally:
+                os._exit(ABANDONED)
         processes.prefer_to_kill(run)
         processes.watch(run, [lifeline])
         os.write(told, b"%d\n" % processes.end(run))
@@ -190,26 +196,14 @@ def _directly(command: list[str], environment: dict[str, str], limit: float | No
         os.close(answers)
 
 
-def _become(command: list[str], environment: dict[str, str]) -> None:
-    """This process, forked by a keeper, becomes the run."""
-    try:
-        processes.end_with_parent(os.getppid())
-        os.setsid()
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        # Unbuffered, so that its log can be read while it runs; the handler leaves a traceback where a library crashes.
-        os.execve(sys.executable, [sys.executable, "-u", "-X", "faulthandler", *command], environment)  # noqa: S606
-    finally:
-        os._exit(ABANDONED)
-
-
 def _in_worker(command: list[str], environment: dict[str, str], limit: float | None) -> int | None:
     """As `_execute`, or None if no worker answers."""
-    connection = _connect()
-    if connection is None:
+    if not os.environ.get(SOCKET):
         return None
     request = {"command": command, "folder": os.getcwd(), "environment": environment}
-    with connection:
+    with socket.socket(socket.AF_UNIX) as connection:
         try:
+            connection.connect(os.environ[SOCKET])
             # The child writes to this process's own standard output and error: its log streams to wherever ours goes.
             socket.send_fds(connection, [json.dumps(request).encode() + b"\n"], [1, 2])
             answer = _answer(connection.fileno(), max(WORKER_START_S, limit or math.inf), environment)
@@ -245,12 +239,6 @@ def _answer(descriptor: int, limit: float | None, environment: dict[str, str]) -
     return line
 
 
-def _append_to_log() -> None:
-    """Makes whoever writes to this process's standard output write at its end, also after it was cut."""
-    if _log_size() is not None:
-        fcntl.fcntl(1, fcntl.F_SETFL, fcntl.fcntl(1, fcntl.F_GETFL) | os.O_APPEND)
-
-
 def _log_size() -> int | None:
     """Bytes of the file that this process's standard output goes to; None if it goes elsewhere."""
     try:
@@ -265,18 +253,6 @@ def _bound_log() -> None:
     if (_log_size() or 0) > LONGEST_LOG:
         os.ftruncate(1, LONGEST_LOG // 2)
         os.write(1, b"\n[cut here: this log grew beyond %d MB]\n" % (LONGEST_LOG >> 20))
-
-
-def _connect() -> socket.socket | None:
-    if not os.environ.get(SOCKET):
-        return None
-    connection = socket.socket(socket.AF_UNIX)
-    try:
-        connection.connect(os.environ[SOCKET])
-    except OSError:
-        connection.close()
-        return None
-    return connection
 
 
 if __name__ == "__main__":

@@ -35,8 +35,11 @@ def claim(
     sees what it would see anyway. A run that wants more GPUs than there are holds all, and refuses itself.
     """
     candidates = ["cpu"] if device == "cpu" else []
-    if device == "cuda":
-        candidates = _gpus(config_path, environment)
+    if device == "cuda":  # those of the hardware that the run's folder, results/<hardware>/…, names
+        hardware = os.path.abspath(config_path).split(os.sep)[-4]
+        known = [entry.split(":", 1) for entry in environment.get(GPUS, "").split(",") if entry]
+        seen = [entry for entry in environment.get(VISIBLE, "").split(",") if entry]
+        candidates = [uuid for slug, uuid in known if slug == hardware] if known else seen
     if not candidates:
         yield environment
         return
@@ -44,16 +47,8 @@ def claim(
     try:
         yield environment | {VISIBLE: ",".join(held)} if device == "cuda" else environment
     finally:
-        _release(held)
-
-
-def _gpus(config_path: str, environment: dict[str, str]) -> list[str]:
-    """The GPUs that the run may take: those of the hardware that its folder, results/<hardware>/…, names."""
-    known = [entry.split(":", 1) for entry in environment.get(GPUS, "").split(",") if entry]
-    if not known:
-        return [entry for entry in environment.get(VISIBLE, "").split(",") if entry]
-    hardware = os.path.abspath(config_path).split(os.sep)[-4]
-    return [uuid for slug, uuid in known if slug == hardware]
+        for descriptor in held.values():
+            os.close(descriptor)
 
 
 def lock_path(device: str, environment: Mapping[str, str]) -> str:
@@ -103,7 +98,8 @@ def _first_free(candidates: Sequence[str], environment: dict[str, str], count: i
             held[candidate] = descriptor
             if len(held) == count:
                 return held
-        _release(held)
+        for descriptor in held.values():
+            os.close(descriptor)
         if not is_told:
             wanted = f"{count} of " if count > 1 else ""
             names = " or ".join(candidates)
@@ -111,8 +107,3 @@ def _first_free(candidates: Sequence[str], environment: dict[str, str], count: i
             is_told = True
         time.sleep(POLL_S * (1 + os.getpid() % 97 / 97))  # two that wait for several must not keep step
         check_workflow(environment)
-
-
-def _release(held: Mapping[str, int]) -> None:
-    for descriptor in held.values():
-        os.close(descriptor)

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,7 +47,9 @@ def start(is_local: bool = True, work: str = "both") -> None:
     if not is_local:
         return
     os.environ[WORKFLOW] = str(os.getpid())
-    _tell_gpus()
+    with suppress(NoDeviceError):  # planning has told the user, unless no run needs a GPU
+        if found := cuda_devices():
+            os.environ[GPUS] = ",".join(f"{slug(device.name)}:{device.uuid}" for device in found)
     _worker = start_worker(work)
     if _worker is not None:
         os.environ[SOCKET] = _worker.socket
@@ -81,12 +84,3 @@ def stop() -> None:
     if _worker is not None:
         _worker.stop()
     _worker = None
-
-
-def _tell_gpus() -> None:
-    try:
-        found = cuda_devices()
-    except NoDeviceError:  # planning has told the user, unless no run needs a GPU
-        return
-    if found:
-        os.environ[GPUS] = ",".join(f"{slug(device.name)}:{device.uuid}" for device in found)

@@ -14,6 +14,7 @@ WORKFLOW = "MFULAB_WORKFLOW"  # the process of the workflow, where it runs on th
 SIGNALLED = "the run's process was ended by"
 UNSUPERVISED = "the process that supervised the run was killed"
 
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # of prctl(2)
 _reaped: dict[int, int] = {}  # the status of children that had to be reaped to be looked at
 
 
@@ -70,24 +71,16 @@ def prefer_to_kill(process: int) -> None:
     system.write(f"proc/{process}/oom_score_adj", "1000")
 
 
-def kill_group(group: int) -> None:
-    """Ends every process of a process group; nothing if none is left."""
-    with suppress(ProcessLookupError):
-        os.killpg(group, signal.SIGKILL)
-
-
 def end_with_parent(parent: int) -> None:
     """This process is killed when `parent`, which forked it, ends however that ends (Linux)."""
-    pr_set_pdeathsig = 1
-    _prctl(pr_set_pdeathsig, signal.SIGKILL)
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it had ended before
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def adopt_orphans() -> None:
     """Makes this process the parent of what its descendants leave behind, in whatever session (Linux)."""
-    pr_set_child_subreaper = 36
-    _prctl(pr_set_child_subreaper, 1)
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def _prctl(option: int, value: int) -> None:
@@ -113,10 +106,11 @@ def watch(run: int, lifelines: Sequence[int]) -> list[int]:
 
 def end(run: int) -> int:
     """Ends a child, its process group and all that it left to this process; its exit status (negative: a signal)."""
-    kill_group(run)
+    with suppress(ProcessLookupError):  # none of the group is left
+        os.killpg(run, signal.SIGKILL)
     status = _reaped.pop(run) if run in _reaped else os.waitpid(run, 0)[1]
-    while children := _children():
-        for child in children:
+    while children := (system.text(f"proc/self/task/{os.getpid()}/children") or "").split():  # Linux
+        for child in map(int, children):
             with suppress(ProcessLookupError, ChildProcessError):
                 os.kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
@@ -131,8 +125,3 @@ def _has_ended(child: int) -> bool:
     if found:
         _reaped[child] = status
     return bool(found)
-
-
-def _children() -> list[int]:
-    """This process's children; none if the system does not report them."""
-    return [int(child) for child in (system.text(f"proc/self/task/{os.getpid()}/children") or "").split()]

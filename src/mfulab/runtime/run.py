@@ -100,7 +100,12 @@ def check_device(config: StepConfig, folder: Path) -> str:
 
 def _as_before(step: str, config: StepConfig, folder: Path) -> Measured | None:
     """Outcome of a replicate that needs no measuring: it would end as the one before, or all before are precise."""
-    rows, row_of = _rows_before(folder), MEASUREMENTS[step].row.of
+    rows, before = [], previous(folder.name)  # of the replicates before this one that are there, the latest first
+    while before:
+        with suppress(FileNotFoundError, UnreadableError):
+            rows += read_csv(folder.with_name(before) / "row.csv")[:1]
+        before = previous(before)
+    row_of = MEASUREMENTS[step].row.of
     last = rows[0] if rows else {}
     if last.get("status", "ok") != "ok" and not last.get("message", "").startswith((SIGNALLED, UNSUPERVISED)):
         return Measured(row_of(config, status=last["status"], message=last.get("message", "")))
@@ -113,16 +118,6 @@ def _as_before(step: str, config: StepConfig, folder: Path) -> Measured | None:
         return None
     message = f"not measured: {len(times)} processes reach {reached:.3g}, timing.relative_precision={wanted:g}"
     return Measured(row_of(config, message=message))
-
-
-def _rows_before(folder: Path) -> list[dict[str, str]]:
-    """The rows of the replicates before this one that are there, the latest first."""
-    rows, before = [], previous(folder.name)
-    while before:
-        with suppress(FileNotFoundError, UnreadableError):
-            rows += read_csv(folder.with_name(before) / "row.csv")[:1]
-        before = previous(before)
-    return rows
 
 
 def _status(error: BaseException) -> Status:

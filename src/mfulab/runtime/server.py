@@ -50,7 +50,7 @@ def serve(listener: socket.socket, work: str) -> None:
             preload([later.pop(0)])
             continue
         if LIFELINE in ready:
-            return _dismiss(listener)
+            break
         connection, _ = listener.accept()
         if os.fork() == 0:
             listener.close()
@@ -61,6 +61,10 @@ def serve(listener: socket.socket, work: str) -> None:
             finally:
                 os._exit(0)
         connection.close()
+    listener.setblocking(False)
+    with suppress(BlockingIOError):
+        while True:
+            _tell(listener.accept()[0], WORKFLOW_ENDED)
 
 
 def modules_for(work: str) -> list[str]:
@@ -84,27 +88,21 @@ def preload(modules: Iterable[str]) -> None:
     gc.freeze()  # a child's collector leaves the shared pages alone
 
 
-def _dismiss(listener: socket.socket) -> None:
-    listener.setblocking(False)
-    with suppress(BlockingIOError):
-        while True:
-            connection, _ = listener.accept()
-            _tell(connection, WORKFLOW_ENDED)
-
-
 def _keep(connection: socket.socket) -> None:
     """Forks the run, waits, and reports its exit status (negative: a signal); kills it when nobody waits any more."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    request, outputs = _receive(connection)
-    if request is None:
-        return
+    data, outputs, _, _ = socket.recv_fds(connection, 1 << 20, 2)  # the request; standard output and error
+    while not data.endswith(b"\n"):
+        if not (more := connection.recv(1 << 20)):
+            return  # the client is gone
+        data += more
     keeper = os.getpid()
     processes.adopt_orphans()
     run = os.fork()
     if run == 0:
         connection.close()
         processes.end_with_parent(keeper)
-        _run(request, outputs)
+        _run(json.loads(data), outputs)
     with suppress(OSError):  # whoever is first, this process or the run
         os.setpgid(run, run)
     processes.prefer_to_kill(run)
@@ -114,17 +112,6 @@ def _keep(connection: socket.socket) -> None:
     ended = processes.watch(run, [connection.fileno(), LIFELINE])
     status = processes.end(run)
     _tell(connection, WORKFLOW_ENDED if LIFELINE in ended else b"%d\n" % status)
-
-
-def _receive(connection: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
-    """A request and the descriptors of its standard output and error; None if the client is gone."""
-    data, descriptors, _, _ = socket.recv_fds(connection, 1 << 20, 2)
-    while not data.endswith(b"\n"):
-        more = connection.recv(1 << 20)
-        if not more:
-            return None, descriptors
-        data += more
-    return json.loads(data), descriptors
 
 
 def _tell(connection: socket.socket, answer: bytes) -> None:

@@ -10,12 +10,13 @@ The exit code is 1 where a run is slower, 2 where nothing can be compared, other
 is slower by more than that, but an interval allows it.
 """
 
+import itertools
 import json
 import math
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import pandas as pd
@@ -30,6 +31,7 @@ from mfulab.measurements.registry import MEASUREMENTS
 from mfulab.planning.naming import short
 from mfulab.tables import build, replicates, series
 from mfulab.tables.records import from_folder, from_recorded
+from mfulab.timing.statistics import FEWEST_FAST, Stats, undisturbed
 
 STEPS = ("profile_step", "bench_matmul")
 NOTICEABLE = 0.02  # relative: intervals that lie this close together are the same for every purpose
@@ -152,6 +154,18 @@ def widened(found: Interval, drift: float) -> Interval:
     return Interval(found.time_s, found.time_s * math.exp(-low), found.time_s * math.exp(high), True)
 
 
+def of_as_few(found: Interval, row: Mapping[str, object], other: Mapping[str, object]) -> Interval:
+    """The interval up to what as few processes as the other set has would have given, in 95 % of cases.
+
+    The undisturbed time of few lies higher: fewer than FEWEST_FAST may all have met a slow state. Medians do not.
+    """
+    times, count = replicates.times_of(row)[:24], len(replicates.times_of(other))  # 10,626 combinations at most
+    if row.get("machine_cost_percent") is None or not 1 < count < min(len(times), FEWEST_FAST):
+        return found
+    few = Stats(map(undisturbed, itertools.combinations(times, count))).percentile(95)
+    return replace(found, high_s=found.high_s * max(1.0, few / undisturbed(times)))
+
+
 def merged(folder: Path) -> dict[tuple[str, str], Mapping[str, object]]:
     """The rows of a machine's folder by step and run: replicates as one, and judged as the tables judge them."""
     if is_recording(folder):
@@ -184,7 +198,7 @@ def _one(
     if len(lacking) == 1:
         because = f"{lacking[0]} is a median, of before times were undisturbed ones: measure it again"
         return Compared(step, run, "not comparable", because=because)
-    before, after = widened(before, drift), widened(after, drift)
+    before, after = of_as_few(widened(before, drift), old, new), of_as_few(widened(after, drift), new, old)
     ratio = after.time_s / before.time_s
     if before.known and after.known:
         bounds = ratio_interval(before, after)

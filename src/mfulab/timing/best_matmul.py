@@ -146,7 +146,7 @@ def convolution(precision: str, m: int, n: int, k: int, device: torch.device) ->
         raise UnsupportedError(f"no convolution of {m}x{n}x{k}")
     image = torch.randn(1, k // 4, m // width + 1, width + 1, device=device).to(_dtype(precision))
     filters = torch.randn(n, k // 4, 2, 2, device=device).to(_dtype(precision))
-    return _inferred(lambda: torch.nn.functional.conv2d(image, filters))
+    return torch.inference_mode()(lambda: torch.nn.functional.conv2d(image, filters))
 
 
 def attention(precision: str, m: int, n: int, k: int, device: torch.device) -> Matmul:
@@ -154,7 +154,7 @@ def attention(precision: str, m: int, n: int, k: int, device: torch.device) -> M
     if k % 128:
         raise UnsupportedError(f"no attention of {m}x{n}x{k}")
     queries, keys = (torch.randn(1, k // 128, each, 64, device=device).to(_dtype(precision)) for each in (m, n))
-    return _inferred(lambda: torch.nn.functional.scaled_dot_product_attention(queries, keys, keys))
+    return torch.inference_mode()(lambda: torch.nn.functional.scaled_dot_product_attention(queries, keys, keys))
 
 
 def numpy_matmul(precision: str, m: int, n: int, k: int, device: torch.device) -> Matmul:
@@ -171,21 +171,13 @@ def onednn_matmul(precision: str, m: int, n: int, k: int, device: torch.device) 
     if device.type != "cpu" or precision not in ("fp32", "bf16") or not torch.backends.mkldnn.is_available():
         raise UnsupportedError(f"oneDNN: no {precision} on {device.type}")
     left, right = (torch.randn(*sides).to(_dtype(precision)).to_mkldnn() for sides in ((m, k), (n, k)))
-    return _inferred(lambda: torch.nn.functional.linear(left, right))
+    return torch.inference_mode()(lambda: torch.nn.functional.linear(left, right))
 
 
 def _dtype(precision: str) -> torch.dtype:
     if precision in ("int8", "fp8"):
         raise UnsupportedError(f"{precision}: torch has matmuls alone")
     return getattr(torch, FORMATS[precision].operand)  # type: ignore[no-any-return]
-
-
-def _inferred(action: Matmul) -> Matmul:
-    def run() -> object:
-        with torch.inference_mode():
-            return action()
-
-    return run
 
 
 # Ways to multiply, by the name that `measured_with` gives them.

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from mfulab.core.files import UnreadableError, read_csv
 from mfulab.device.cpu import system_seconds
@@ -54,10 +54,8 @@ class State:
         return max(1.0, self.product_s / best.product_s, self.copy_s / best.copy_s / PLACED)
 
 
-class Watch(Protocol):
-    """Returns the machine's state now, or the latest one if asking again would cost too much."""
-
-    def __call__(self) -> State: ...
+Watch = Callable[[], State]
+"""Returns the machine's state now, or the latest one if asking again would cost too much."""
 
 
 def best_of(states: Iterable[State], known: Best = UNKNOWN) -> Best:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 from mfulab.timing.probe import UNKNOWN, Best, State, Watch, best_of, is_disturbed
+from mfulab.timing.statistics import Stats
 from mfulab.timing.statistics import undisturbed as undisturbed_time
 
 Call = Callable[[], Any]
@@ -228,6 +229,6 @@ def summarise(repetitions: Sequence[Repetition], implementation: str, temperatur
     times = [r.time_s for r in repetitions if (r.implementation, r.temperature) == (implementation, temperature)]
     if not times:
         return Summary(None, None, None, 0)
-    quartiles = statistics.quantiles(times, n=4, method="inclusive") if len(times) > 1 else None
-    iqr_s = quartiles[2] - quartiles[0] if quartiles else None
-    return Summary(statistics.median(times), undisturbed_time(times), iqr_s, len(times))
+    stats = Stats(times)
+    iqr_s = stats.percentile(75) - stats.percentile(25) if len(times) > 1 else None
+    return Summary(stats.median, undisturbed_time(times), iqr_s, len(times))

@@ -22,7 +22,7 @@ QUANTILE_ERROR = 0.3 / 0.1755
 
 
 class Stats:
-    """Statistics of finite values in any unit, each computed when first asked for."""
+    """Statistics of finite values in any unit."""
 
     def __init__(self, values: Iterable[float]) -> None:
         self.values = sorted(float(value) for value in values)
@@ -38,27 +38,16 @@ class Stats:
         return below + (above - below) * (place - math.floor(place))
 
     @cached_property
-    def mean(self) -> float:
-        return math.fsum(self.values) / len(self.values)
-
-    @cached_property
     def median(self) -> float:
         return self.percentile(50)
-
-    @cached_property
-    def p5(self) -> float:
-        return self.percentile(5)
-
-    @cached_property
-    def p95(self) -> float:
-        return self.percentile(95)
 
     @cached_property
     def standard_deviation(self) -> float | None:
         """Of the population that the values sample; None for a single value."""
         if len(self.values) < 2:
             return None
-        return math.sqrt(math.fsum((value - self.mean) ** 2 for value in self.values) / (len(self.values) - 1))
+        mean = math.fsum(self.values) / len(self.values)
+        return math.sqrt(math.fsum((value - mean) ** 2 for value in self.values) / (len(self.values) - 1))
 
 
 def relative_half_width(values: Sequence[float], usual: float | None = None, prior: int = 0) -> float | None:

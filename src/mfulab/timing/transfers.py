@@ -3,23 +3,15 @@
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 
 
-@dataclass(frozen=True)
-class Transfers:
-    """Median seconds for all operands in, and for the result out."""
+def time_transfers(inputs: Sequence[torch.Tensor], output: torch.Tensor, repetitions: int = 5) -> dict[str, float]:
+    """Median seconds for all `inputs` to the device and for `output`, which lies there, back, by their columns.
 
-    host_to_device_s: float
-    device_to_host_s: float
-    host_to_device_pinned_s: float
-    device_to_host_pinned_s: float
-
-
-def time_transfers(inputs: Sequence[torch.Tensor], output: torch.Tensor, repetitions: int = 5) -> Transfers:
-    """Copies `inputs` to the device and `output`, which lies there, back; always into memory that exists already."""
+    Always into memory that exists already.
+    """
     pageable = [tensor.cpu() for tensor in inputs]
     pinned = [tensor.pin_memory() for tensor in pageable]
     targets = [torch.empty_like(tensor) for tensor in inputs]
@@ -30,12 +22,13 @@ def time_transfers(inputs: Sequence[torch.Tensor], output: torch.Tensor, repetit
         for source, target in zip(sources, targets, strict=True):
             target.copy_(source, non_blocking=non_blocking)
 
-    return Transfers(
-        host_to_device_s=median_wall_s(lambda: load(pageable, False), repetitions),
-        device_to_host_s=median_wall_s(lambda: back.copy_(output), repetitions),
-        host_to_device_pinned_s=median_wall_s(lambda: load(pinned, True), repetitions),
-        device_to_host_pinned_s=median_wall_s(lambda: back_pinned.copy_(output, non_blocking=True), repetitions),
-    )
+    calls: dict[str, Callable[[], object]] = {
+        "host_to_device_s": lambda: load(pageable, False),
+        "device_to_host_s": lambda: back.copy_(output),
+        "host_to_device_pinned_s": lambda: load(pinned, True),
+        "device_to_host_pinned_s": lambda: back_pinned.copy_(output, non_blocking=True),
+    }
+    return {column: median_wall_s(call, repetitions) for column, call in calls.items()}
 
 
 def median_wall_s(call: Callable[[], object], least: int, time_s: float = 0.0) -> float:

@@ -9,7 +9,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from mfulab.device.allocator import page_faults
 from mfulab.device.samplers.reading import Readings, Sampler, first_available, sampling
@@ -147,10 +146,18 @@ def observe(
         agree: gives all processes of one job the same number, so that they run the same steps.
     """
     warm = warm_up(step, clock, pace, frequency_mhz, agree, settle)
+    estimate_s = min(warm.chunks_s)
+
+    def window() -> WindowTimes:
+        nonlocal estimate_s
+        one = measure_window(step, clock, pace.window_s, estimate_s)
+        estimate_s = min(estimate_s, agree(one.median_s))  # a disturbed warm-up shortens the first window alone
+        return one
+
     if watch is not None:
         watch()  # what its libraries allocate is not the step's
     with sampling(samplers) as readings:
-        made = collect(partial(measure_window, step, clock, pace.window_s, warm.step_s), pace, watch, best)
+        made = collect(window, pace, watch, best)
     best = best_of((state for window in made for state in window.states or ()), best)
     kept, discarded = counted(made, pace.windows, best)
     seen = Observation(warm, kept, first_available(readings), discarded, best)
@@ -173,8 +180,11 @@ def collect(
         if len(made) < pace.windows:
             continue
         spent_s += one.length_s if len(made) > pace.windows else 0.0
-        quiet = [each for each in made if not each.is_disturbed(best)]
-        if len(quiet) >= pace.windows and _is_precise(quiet, pace.precision):
+        quiet = [each.median_s for each in made if not each.is_disturbed(best)]
+        precise = pace.precision is None or (
+            len(quiet) >= FEWEST_WINDOWS and (relative_half_width(quiet) or 0.0) <= pace.precision
+        )
+        if len(quiet) >= pace.windows and precise:
             return made
         if spent_s + one.length_s > pace.patience_s:
             return made
@@ -192,15 +202,6 @@ def counted(
     left_out = set(disturbed[max(0, wanted - (len(made) - len(disturbed))) :])
     kept = tuple(window for at, window in enumerate(made) if at not in left_out)
     return kept, tuple(made[at] for at in sorted(left_out))
-
-
-def _is_precise(windows: Sequence[WindowTimes], precision: float | None) -> bool:
-    if precision is None:
-        return True
-    if len(windows) < FEWEST_WINDOWS:
-        return False
-    width = relative_half_width([window.median_s for window in windows])
-    return width is not None and width <= precision
 
 
 def warm_up(

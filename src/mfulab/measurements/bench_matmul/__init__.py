@@ -67,18 +67,14 @@ class MatmulRow(TimedRow):
     cold_iqr_s: float | None = column("Interquartile range of the cold launches.")
     first_call_s: float | None = column("JIT compilation included.")
     first_calls: int | None = column("Calls in first_calls_mean_s.")
-    first_calls_mean_s: float | None = column(
-        "Mean of that many calls, the first among them: what a script without warm-up prints."
-    )
+    first_calls_mean_s: float | None = column("Mean of the first calls: what a script without warm-up prints.")
     allocation_s: float | None = column("A, B and C; on a CPU their pages are touched.")
     host_to_device_s: float | None = column("A and B from pageable memory.")
     device_to_host_s: float | None = column("C to pageable memory.")
     host_to_device_pinned_s: float | None = column("A and B from page-locked memory.")
     device_to_host_pinned_s: float | None = column("C to page-locked memory.")
     end_to_end_s: float | None = column("NumPy arrays in, NumPy array out.")
-    reference_time_s: float | None = column(
-        "cuBLAS (CPU: torch) interleaved in the same run; the same quantile as `time_s`."
-    )
+    reference_time_s: float | None = column("cuBLAS (CPU: torch) interleaved in the same run; `time_s`'s quantile.")
     reference_name: str | None = column("The library that was interleaved.")
     reference_cold_time_s: float | None = column("The reference with caches flushed.")
     flops: int | None = column("2·batch·m·n·k.")
@@ -87,9 +83,7 @@ class MatmulRow(TimedRow):
     max_absolute_error: float | None = column("Largest |C − R| of an element.")
     tolerance: float | None = column("relative_error above it makes the row `incorrect`.")
     repetitions: int | None = column("Hot repetitions; each is a group of back-to-back calls.")
-    unheld_repetitions: int | None = column(
-        "Of these, on a GPU: launches may have waited for the host, as a call that synchronises does."
-    )
+    unheld_repetitions: int | None = column("Of these, on a GPU: launches may have waited for the host.")
     block: str | None = column("Thread block or tile that was used.")
     grid: str | None = column("Blocks that were launched.")
     registers: int | None = column("Per thread, from the compiler.")
@@ -98,9 +92,7 @@ class MatmulRow(TimedRow):
     occupancy_percent: Percent | None = column("Theoretical, from registers and shared memory.")
     clock_mhz: float | None = column("Mean SM clock while measuring.")
     threads: int | None = column("CPU threads used.")
-    other_processes_percent: Percent | None = column(
-        "On a CPU, while timing: what other processes took of the logical CPUs that this one may use."
-    )
+    other_processes_percent: Percent | None = column("What others took of the logical CPUs allowed, while timing.")
 
 
 MEASUREMENT = Measurement(

@@ -15,11 +15,12 @@ from typing import Any
 import torch
 
 from mfulab.core.errors import UnsupportedError
-from mfulab.core.groups import KernelConfig, TimingConfig
+from mfulab.core.groups import KernelConfig
 from mfulab.core.measurement import Measured
 from mfulab.device.allocator import settle
 from mfulab.device.cpu import cpu, usable_cores
 from mfulab.device.samplers.cpu_sampler import CpuSampler
+from mfulab.device.samplers.reading import sampling
 from mfulab.kernels.base import Launch, MatmulKernel, Shape
 from mfulab.kernels.formats import Format, format_of
 from mfulab.kernels.occupancy import occupancy_percent
@@ -43,10 +44,14 @@ AROUND_S = {"cpu": LONGEST_SPIN_S, "cuda": 0.0}
 
 def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
     """A row with the times of the matmul; without any time where its error is outside the tolerance."""
-    device = _device(config.device.type)
+    device = "cuda" if config.device.type != "cpu" and torch.cuda.is_available() else "cpu"
+    if config.device.type == "cuda" and device == "cpu":
+        raise UnsupportedError("device.type=cuda, but torch sees no CUDA device")
     settle()
     shape, form = Shape(*config.shape), format_of(config.precision)
-    kernel = _build(config.kernel, form)
+    module, _, name = config.kernel.target.rpartition(".")
+    with _packages_of(config.kernel):
+        kernel: MatmulKernel = getattr(importlib.import_module(module), name)(form.name, config.kernel.block)
     kernel.require(device, shape)
     threads = (config.device.threads or usable_cores()) if device == "cpu" else None
     if threads is not None:
@@ -64,8 +69,32 @@ def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
             first_call_s, returned = _one(call)
     launch = kernel.launch(shape)  # one that was tuned by the first call is known now
     before = check(_result(operands, returned), exact, form, shape.k)
-    row = _describe(config, kernel, shape, form, launch, before)
-    row.threads = threads
+    resources = kernel.resources()
+    static = resources.shared_memory_bytes
+    row = MatmulRow.of(  # all that is known without a clock
+        config,
+        family=kernel.family,
+        after=kernel.after,
+        adds=kernel.adds,
+        batch=shape.batch,
+        m=shape.m,
+        n=shape.n,
+        k=shape.k,
+        effective_precision=before.effective_precision,
+        first_calls=config.first_calls,
+        flops=shape.flops,
+        bytes_moved=shape.bytes_moved(*(getattr(torch, name).itemsize for name in (form.operand, form.output))),
+        relative_error=before.relative_error,
+        max_absolute_error=before.max_absolute_error,
+        tolerance=before.tolerance,
+        block=json.dumps(launch.block) if launch.block else None,
+        grid=json.dumps(launch.grid) if launch.grid else None,
+        registers=resources.registers,
+        shared_memory_bytes=None if static is None else static + launch.shared_memory_bytes,
+        spill_bytes=resources.spill_bytes,
+        occupancy_percent=occupancy_percent(resources, launch),
+        threads=threads,
+    )
     if not before.correct:
         return Measured(_incorrect(row, before, "at the first call"))
 
@@ -73,8 +102,10 @@ def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
     started = time.perf_counter()
     first_calls = config.first_calls if is_first else None
     first_calls_s = first_call_s + sum(_one(call)[0] for _ in range((first_calls or 1) - 1))
-    with _launched_with(launch), _others_noted(row):
+    # What others took of a CPU meanwhile; timed beside a reference, a kernel has no share of its own.
+    with _launched_with(launch), sampling([CpuSampler(threads)] if threads else []) as readings:
         repetitions, reference = _time(config, call, operands, exact, row, probe, known_best(folder))
+    row.other_processes_percent = readings[0]["other_processes_percent"].value if readings else None
     row.probe_s = probe.spent_s
     row.measured_s = time.perf_counter() - started
     # What timing left in C; a call that returns its result is asked once more.
@@ -90,29 +121,18 @@ def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
     if not is_first:
         return Measured(row, samples)
     inputs = (operands.a.cpu(), operands.b.cpu())
-    repeated = 3 if (row.time_s or 0) < 1 else 1
-    row.end_to_end_s = median_wall_s(
-        lambda: _end_to_end(kernel, inputs, shape, form, device), repeated, AROUND_S[device]
-    )
+
+    def end_to_end() -> None:
+        """Of arrays on the host: copies in, conversions, matmul, copy out."""
+        c = torch.empty(shape.batch, shape.m, shape.n, dtype=getattr(torch, form.output), device=device)
+        fresh = Operands(inputs[0].to(device), inputs[1].to(device), c)
+        _result(fresh, _Bound(kernel, fresh)()).cpu()
+
+    row.end_to_end_s = median_wall_s(end_to_end, 3 if (row.time_s or 0) < 1 else 1, AROUND_S[device])
     if device == "cuda":
-        for name, value in asdict(time_transfers((operands.a, operands.b), operands.c)).items():
+        for name, value in time_transfers((operands.a, operands.b), operands.c).items():
             setattr(row, name, value)
     return Measured(row, samples)
-
-
-def _device(asked: str) -> str:
-    if asked == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if asked == "cuda" and not torch.cuda.is_available():
-        raise UnsupportedError("device.type=cuda, but torch sees no CUDA device")
-    return asked
-
-
-def _build(config: KernelConfig, form: Format) -> MatmulKernel:
-    module, _, name = config.target.rpartition(".")
-    with _packages_of(config):
-        kernel_class = getattr(importlib.import_module(module), name)
-    return kernel_class(form.name, config.block)
 
 
 @contextlib.contextmanager
@@ -138,18 +158,6 @@ def _launched_with(launch: Launch) -> Iterator[None]:
         if launch.grid and str(launch) not in str(error):
             error.add_note(f"{name[0]}, {launch}" if name else str(launch))
         raise
-
-
-@contextlib.contextmanager
-def _others_noted(row: MatmulRow) -> Iterator[None]:
-    """Notes what others took of a CPU meanwhile; timed beside a reference, a kernel has no share of its own."""
-    if row.threads is None:
-        yield
-        return
-    sampler = CpuSampler(row.threads)
-    sampler.start()
-    yield
-    row.other_processes_percent = sampler.stop()["other_processes_percent"].value
 
 
 class _Bound:
@@ -200,52 +208,23 @@ def _time(
         for contestant in contestants.values():
             contestant.prepare()
 
-    timed = interleave(contestants, timer, _budget(config.timing, device), refresh, watch, best)
+    timing = config.timing
+    windows = timing.windows or WINDOWS[device]
+    time_s = windows * (timing.window_time_s or WINDOW_S[device])
+    longest = 10 if device == "cpu" else 20  # rounds on a GPU hold sustained work beside what is timed
+    budget = Budget(
+        warm_up_s=timing.warm_up_time_s or WARM_UP_S[device],
+        time_s=time_s,
+        limit_s=min(longest * time_s, timing.time_limit_s / 4),
+        least_rounds=windows,
+        patience_s=PATIENCE_S[device] if timing.patience_s is None else timing.patience_s,
+        precision=timing.relative_precision,
+    )
+    timed = interleave(contestants, timer, budget, refresh, watch, best)
     row.probes = packed(timed.states, torch.get_num_threads())
     row.disturbed_windows = len({one.round for one in timed.repetitions if one.disturbed})
     row.repeated_windows = timed.repeated
     return timed.repetitions, name
-
-
-def _budget(timing: TimingConfig, device: str) -> Budget:
-    windows = timing.windows or WINDOWS[device]
-    time_s = windows * (timing.window_time_s or WINDOW_S[device])
-    warm_up_s = timing.warm_up_time_s or WARM_UP_S[device]
-    longest = 10 if device == "cpu" else 20  # rounds on a GPU hold sustained work beside what is timed
-    limit_s = min(longest * time_s, timing.time_limit_s / 4)
-    patience_s = PATIENCE_S[device] if timing.patience_s is None else timing.patience_s
-    return Budget(warm_up_s, time_s, limit_s, windows, patience_s, timing.relative_precision)
-
-
-def _describe(
-    config: BenchMatmulConfig, kernel: MatmulKernel, shape: Shape, form: Format, launch: Launch, checked: Check
-) -> MatmulRow:
-    """All that is known without a clock."""
-    resources = kernel.resources()
-    static = resources.shared_memory_bytes
-    return MatmulRow.of(
-        config,
-        family=kernel.family,
-        after=kernel.after,
-        adds=kernel.adds,
-        batch=shape.batch,
-        m=shape.m,
-        n=shape.n,
-        k=shape.k,
-        effective_precision=checked.effective_precision,
-        first_calls=config.first_calls,
-        flops=shape.flops,
-        bytes_moved=shape.bytes_moved(*(getattr(torch, name).itemsize for name in (form.operand, form.output))),
-        relative_error=checked.relative_error,
-        max_absolute_error=checked.max_absolute_error,
-        tolerance=checked.tolerance,
-        block=json.dumps(launch.block) if launch.block else None,
-        grid=json.dumps(launch.grid) if launch.grid else None,
-        registers=resources.registers,
-        shared_memory_bytes=None if static is None else static + launch.shared_memory_bytes,
-        spill_bytes=resources.spill_bytes,
-        occupancy_percent=occupancy_percent(resources, launch),
-    )
 
 
 def _incorrect(row: MatmulRow, checked: Check, when: str) -> MatmulRow:
@@ -272,17 +251,6 @@ def _fill_times(row: MatmulRow, repetitions: list[Repetition], kernel: str, refe
         row.reference_cold_time_s = summarise(repetitions, reference, "cold").median_s
     clocks = [one.clock_mhz for one in repetitions if one.implementation == kernel and one.clock_mhz is not None]
     row.clock_mhz = statistics.fmean(clocks) if clocks else None
-
-
-def _end_to_end(
-    kernel: MatmulKernel, inputs: tuple[torch.Tensor, torch.Tensor], shape: Shape, form: Format, device: str
-) -> torch.Tensor:
-    """End-to-end time for arrays on the host: copies in, conversions, matmul, copy out."""
-    a, b = (tensor.to(device) for tensor in inputs)
-    operands = Operands(
-        a, b, torch.empty(shape.batch, shape.m, shape.n, dtype=getattr(torch, form.output), device=device)
-    )
-    return _result(operands, _Bound(kernel, operands)()).cpu()
 
 
 def _allocate(shape: Shape, form: Format, device: str) -> None:

@@ -32,9 +32,7 @@ class CeilingRow(TimedRow):
         "onednn; in the tables also a faster kernel or model."
     )
     measured_shape: str | None = column("The shape that gave it, MxNxK; none of a model.")
-    emulated: bool | None = column(
-        "The device has no units of this format: it has no ceiling of its own, fp32's stands for it."
-    )
+    emulated: bool | None = column("The device has no units of this format: fp32's ceiling stands for it.")
     swept_tflop_s: float | None = column("What `ceilings` measured, in the tables where a run of the sweep was faster.")
     raised_by: str | None = column("That run, which is the ceiling then.")
     computed_tflop_s: float | None = column("Dense peak from device properties.")

@@ -29,10 +29,8 @@ def measure(config: CeilingsConfig, folder: Path) -> Measured:
     probe = Probe(device)
     states = [probe()]
     began = time.perf_counter()
-    if config.precision is None:
-        measured = _memory(row, device, folder)
-    else:
-        measured = _matmuls(row, config, config.precision, device, threads, folder)
+    wanted = config.precision
+    measured = _matmuls(row, config, wanted, device, threads, folder) if wanted else _memory(row, device, folder)
     row.measured_s = time.perf_counter() - began
     row.probes, row.probe_s = packed([*states, probe()], torch.get_num_threads()), probe.spent_s
     return Measured(row, [{"replicate": config.replicate, **sample} for sample in measured.samples])

@@ -34,9 +34,7 @@ class FlopsRow(Row):
     sequence_length: int | None = column("Tokens a sample; empty for images.")
     parameters: int | None = column("Elements of all weights; shared ones once.")
     trainable_parameters: int | None = column("Those that a gradient reaches.")
-    looked_up_parameters: int | None = column(
-        "Of embedding tables that nothing multiplies by: a pass reads rows of them, not all."
-    )
+    looked_up_parameters: int | None = column("Of tables that nothing multiplies by: a pass reads rows of them.")
     counted_on: Literal["meta", "fake", "cpu"] | None = column(
         "The meta device; fake tensors or real ones on the CPU where the model needs them."
     )
@@ -47,9 +45,7 @@ class FlopsRow(Row):
     forward_causal_flops: int | None = column("Causal attention counted by its half.")
     backward_causal_flops: int | None = column("The same of the backward pass.")
     executed_backward_flops: int | None = column("As the kernels do it, flash attention's recomputation included.")
-    useful_percent: Percent | None = column(
-        "Of forward and backward FLOPs, those for real tokens; empty if the model's calls show none."
-    )
+    useful_percent: Percent | None = column("Of forward and backward FLOPs, those for real tokens; empty if unknown.")
     recomputed_flops: int | None = column("Executed in addition with activation checkpointing.")
     optimizer_flops: int | None = column("Of Adam; of others: mfulab.flops.optimizers.")
     other_flops: int | None = column("Norms, activations, softmax, loss, forward.")
@@ -60,45 +56,31 @@ class FlopsRow(Row):
     other_bytes: int | None = column("The same of all other operators, forward.")
     other_backward_bytes: int | None = column("The same of the backward pass.")
     activation_bytes: int | None = column(
-        "Floats saved for the backward pass, 4 bytes an element; fused attention saves no scores."
+        "Floats saved for the backward pass, 4 bytes each; fused attention: no scores."
     )
     activation_fixed_bytes: int | None = column("Integers and masks saved for it, the same in every precision.")
     cpu_lstm_bytes: int | None = column(
         "Beyond activation_bytes: what oneDNN's LSTMs save on a CPU in fp32, or in bf16 where it can."
     )
     cpu_lstm_fixed_bytes: int | None = column("The same, of what stays fp32 in every precision.")
-    checkpointed_activation_bytes: int | None = column(
-        "Floats saved with activation checkpointing, 4 bytes an element."
-    )
+    checkpointed_activation_bytes: int | None = column("Floats saved with checkpointing, 4 bytes each.")
     logits_bytes: int | None = column("A language model's output, 4 bytes an element.")
-    key_value_cache_bytes: int | None = column(
-        "Keys and values of all layers and tokens, 4 bytes an element; causal transformers only."
-    )
-    step_peak_bytes: int | None = column(
-        "Floats alive at once beside the weights, 4 bytes each: activations, gradients, in passing."
-    )
+    key_value_cache_bytes: int | None = column("Keys and values of all layers, 4 bytes each; causal transformers only.")
+    step_peak_bytes: int | None = column("Floats alive at once beside weights, 4 bytes each: activations, gradients.")
     step_peak_fixed_bytes: int | None = column("Integers and masks alive at the same time.")
     checkpointed_peak_bytes: int | None = column("step_peak_bytes with activation checkpointing.")
-    plans: str | None = column(
-        "JSON: of a transformer, each way to train it on several devices, by formulas, or why none."
-    )
+    plans: str | None = column("JSON: of a transformer, each way to train it on several devices, by formulas.")
     inference_flops: int | None = column("Forward in evaluation mode.")
     inference_causal_flops: int | None = column("The same, causal attention counted by its half.")
     inference_other_flops: int | None = column("Norms, activations and softmax of that pass.")
     inference_bytes: int | None = column("Read and written by its counted operators, 4 bytes each.")
-    least_bytes: int | None = column(
-        "Of inference: input, parameters and output, each moved once, as if all were one operator."
-    )
+    least_bytes: int | None = column("Of inference as one operator: input, parameters and output, each moved once.")
     inference_peak_bytes: int | None = column("Floats alive at once beside the weights, 4 bytes each.")
     inference_peak_fixed_bytes: int | None = column("Integers and masks alive at the same time.")
-    prefill_flops: int | None = column(
-        "Of a whole prompt, with the logits of its last token alone; causal transformers only."
-    )
+    prefill_flops: int | None = column("Of a whole prompt, with its last token's logits; causal transformers only.")
     prefill_causal_flops: int | None = column("The same, causal attention counted by its half.")
     prefill_bytes: int | None = column("Read and written by its counted operators, 4 bytes each.")
-    decoding_flops: int | None = column(
-        "Of the last token of each sequence, those before it in a cache; causal transformers only."
-    )
+    decoding_flops: int | None = column("Of each sequence's last token, others in a cache; causal transformers only.")
     decoding_bytes: int | None = column("Read and written by its counted operators, 4 bytes each.")
     intensities: str | None = column(
         "JSON: pass → [executed FLOPs, bytes of 4 an element] of its operators, those of alike intensity"

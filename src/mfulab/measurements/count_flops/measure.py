@@ -1,7 +1,9 @@
 """Counts FLOPs, bytes and activations of one step of a model. Needs no device."""
 
+import contextlib
 import json
 from pathlib import Path
+from typing import Any
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.files import write_csv
@@ -20,6 +22,7 @@ BYTES = 4
 """An element's size in every `bytes` column; multiply by precision's element size ÷ 4 for another number format."""
 
 Intensities = list[tuple[int, int]]
+COUNTS = ("calls", "flops", "causal_flops", "executed_flops", "other_flops")  # of an operator, in samples.csv
 DEVICES = (2, 8, 64, 512)
 """Numbers of devices for which `plans` works memory and traffic out."""
 
@@ -38,7 +41,11 @@ def measure(config: CountFlopsConfig, folder: Path) -> Measured:
     row = _row(config, counted)
     intensities = {each: _intensities(counted.count.operations, each) for each in ("forward", "backward")}
     _add_inference(row, config, intensities)
-    _add_checkpointed(row, config)
+    with contextlib.suppress(UnsupportedError):  # of a model without blocks to recompute
+        again = count_model(config.model, config.batch_size, config.sequence_length, checkpointing=True).count
+        row.recomputed_flops = again.operations.sum("recomputed").executed_flops
+        row.checkpointed_activation_bytes = BYTES * again.saved.elements
+        row.checkpointed_peak_bytes = BYTES * again.peak.elements
     write_csv(folder / "layers.csv", layer_rows(counted.model, counted.count.operations))
     shape = transformer_shape(counted.model)
     if shape and config.sequence_length:
@@ -112,17 +119,6 @@ def _add_inference(row: FlopsRow, config: CountFlopsConfig, intensities: dict[st
     intensities["inference"] = _intensities(counted.count.operations, "forward")
 
 
-def _add_checkpointed(row: FlopsRow, config: CountFlopsConfig) -> None:
-    """Counts anew with every block recomputed; the columns stay empty if the model has no blocks."""
-    try:
-        counted = count_model(config.model, config.batch_size, config.sequence_length, checkpointing=True)
-    except UnsupportedError:
-        return
-    row.recomputed_flops = counted.count.operations.sum("recomputed").executed_flops
-    row.checkpointed_activation_bytes = BYTES * counted.count.saved.elements
-    row.checkpointed_peak_bytes = BYTES * counted.count.peak.elements
-
-
 def _add_generation(row: FlopsRow, config: CountFlopsConfig, intensities: dict[str, Intensities]) -> None:
     """Counts anew reading a prompt and decoding its last token; what cannot be counted stays empty, and it is said."""
     modes: tuple[Mode, ...] = ("prefill", "decoding")
@@ -155,22 +151,12 @@ def _intensities(operations: Operations, direction: str) -> Intensities:
     return [(flops, size) for flops, size in sums.values()]
 
 
-def _operator_rows(operations: Operations) -> list[dict[str, object]]:
-    names = sorted({(key.operator, key.direction) for key in operations.totals})
+def _operator_rows(operations: Operations) -> list[dict[str, Any]]:
     rows = []
-    for operator, direction in names:
+    for operator, direction in sorted({(key.operator, key.direction) for key in operations.totals}):
         total = operations.sum(direction, operator=operator)
-        rows.append(
-            {
-                "operator": operator,
-                "pass": direction,
-                "calls": total.calls,
-                "flops": total.flops,
-                "causal_flops": total.causal_flops,
-                "executed_flops": total.executed_flops,
-                "other_flops": total.other_flops,
-                "bytes": BYTES * (total.elements + total.other_elements),
-                "counted": operator not in operations.uncounted,
-            }
-        )
-    return sorted(rows, key=lambda row: (-int(str(row["flops"])), -int(str(row["other_flops"]))))
+        counts = {name: getattr(total, name) for name in COUNTS}
+        size = BYTES * (total.elements + total.other_elements)
+        known = {"bytes": size, "counted": operator not in operations.uncounted}
+        rows.append({"operator": operator, "pass": direction, **counts, **known})
+    return sorted(rows, key=lambda row: (-row["flops"], -row["other_flops"]))

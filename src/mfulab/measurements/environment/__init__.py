@@ -31,9 +31,7 @@ class EnvironmentRow(Row):
     memory_limit_bytes: int | None = column("Granted by the cgroup.")
     virtual_machine: bool | None = column("True where a hypervisor reports itself.")
     blas_threads: str | None = column("JSON: library → threads of every BLAS or OpenMP pool.")
-    gpus: str | None = column(
-        "JSON list: name, uuid, compute capability, SMs, clocks, memory, power limit of each GPU."
-    )
+    gpus: str | None = column("JSON list: name, uuid, compute capability, SMs, clocks, memory, power limit of each.")
     driver: str | None = column("Version of the GPU's driver.")
     cuda: str | None = column("CUDA version that torch was built for.")
     cpu_governor: str | None = column("Frequency governor; a virtual machine reports none.")

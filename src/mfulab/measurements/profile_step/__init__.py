@@ -78,9 +78,7 @@ class ProfileRow(TimedRow):
     machine_cost_percent: float | None = MACHINE_COST
     time_ci_low_s: float | None = TIME_CI_LOW
     time_ci_high_s: float | None = column("Upper end of that interval.")
-    within_spread_percent: float | None = column(
-        "Standard deviation of the windows' medians inside a process, relative."
-    )
+    within_spread_percent: float | None = column("Standard deviation of a process's windows' medians, relative.")
     windows: int | None = column("Measured windows.")
     steps: int | None = column("Measured steps over all windows.")
     window_s: float | None = column("Total length of the measured windows.")
@@ -90,31 +88,21 @@ class ProfileRow(TimedRow):
     forward_ms: float | None = column("Of a training step: model and loss. In marked steps apart.")
     backward_ms: float | None = column("The backward pass.")
     optimiser_ms: float | None = column("The optimiser's update alone.")
-    other_ms: float | None = column(
-        "The rest: fetching a batch, unscaling, clipping, learning-rate schedule, zero_grad."
-    )
+    other_ms: float | None = column("The rest: fetching a batch, unscaling, clipping, schedule, zero_grad.")
     phases_percent: float | None = column("Sum of the phases ÷ the step without marks that follows each, median.")
-    devices: float | None = column(
-        "Of several processes: devices that they fill together; a CPU's share its threads' peak."
-    )
+    devices: float | None = column("That several processes fill together; a CPU's share its threads' peak.")
     sent_bytes: float | None = column("By each of several processes in a step, as the network counted.")
     predicted_sent_bytes: float | None = column("The same by the formulas of ring collectives.")
-    exposed_communication_ms: float | None = column(
-        "Of a step, traced pass: union of communication − union of compute, of the rank with most."
-    )
+    exposed_communication_ms: float | None = column("Traced pass: communication not hidden, of the rank with most.")
     transfer_percent: Percent | None = column(
-        "Traced pass: collectives as long as the shortest rank's, of the rank that waits most."
+        "Traced pass: collectives as long as the shortest rank's, of who waits most."
     )
     waiting_percent: Percent | None = column("What its collectives take beyond that: waiting for others.")
     slowest_rank: int | None = column("The rank for which the others wait: it waits least itself.")
     ranks: str | None = column("JSON: a mapping a rank: its step, communication, memory.")
     weight_bytes: float | None = column("Of a quantised or packed model: weights that a pass reads, as they lie.")
-    output_error: float | None = column(
-        "Of a quantised model: norm of its logits' difference from before ÷ norm of the logits."
-    )
-    compile_s: float | None = column(
-        "Making and first calling a traced, scripted, compiled or captured model, beyond a steady step."
-    )
+    output_error: float | None = column("Of a quantised model: ‖logits' difference from before‖ ÷ ‖logits‖.")
+    compile_s: float | None = column("Making and first calling a model that is not eager, beyond a steady step.")
     utilization_percent: Percent | None = column("The device's own measure of being busy.")
     utilization_source: str | None = column("The counter that gave it.")
     memory_bytes: int | None = column("Peak: CUDA allocator, or peak RSS above the baseline on a CPU.")
@@ -123,9 +111,7 @@ class ProfileRow(TimedRow):
     power_w: float | None = column("Mean over the windows; of a job that of all its devices.")
     clock_mhz: float | None = column("Mean SM clock over the windows; a CPU reports none.")
     loss: float | None = column("After the last step; finite in a row that is ok.")
-    relative_error: float | None = column(
-        "‖y − r‖F / ‖r‖F of an inference's output y, r by the same model in float64; where asked for."
-    )
+    relative_error: float | None = column("‖y − r‖F / ‖r‖F of an inference's y, r in float64; where asked for.")
     losses: str | None = column("JSON: losses of the first training steps, where asked for.")
     exact_losses: str | None = column("JSON: these by the same model in float64, where asked for.")
     varied_calls: int | None = column("Calls with as many batch sizes, where asked for.")
@@ -133,12 +119,8 @@ class ProfileRow(TimedRow):
     graphs: int | None = column("Graphs that torch.compile made in these calls.")
     recompilations: int | None = column("Of these calls after the first, those that compiled.")
     graph_breaks: int | None = column("Places at which torch.compile went back to Python.")
-    unread_parameters: int | None = column(
-        "Of experts that no token of the last step chose; inference and decoding, eager."
-    )
-    expert_imbalance: float | None = column(
-        "Tokens of the busiest expert ÷ mean of all, the mean over layers; of the same step."
-    )
+    unread_parameters: int | None = column("Of experts that no token of the last step chose; no training, eager.")
+    expert_imbalance: float | None = column("Tokens of the busiest expert ÷ mean of all, mean over layers; same step.")
     kernel_busy_percent: Percent | None = column("Union of kernel intervals ÷ wall time, traced pass.")
     sm_active_percent: Percent | None = column("Mean share of SMs with a warp resident (GPM).")
     occupancy_percent: Percent | None = column("Mean share of warp slots in use (GPM).")
@@ -164,17 +146,13 @@ class ProfileRow(TimedRow):
     launch_gap_s: float | None = column("Median gap in which the GPU had nothing to do.")
     top_kernels: str | None = column("JSON: the five kernels with most time → share of device time, %.")
     matmul_percent: Percent | None = column(
-        "Traced pass: time of operators that multiply ÷ wall time; a GPU's kernels, a CPU's calls."
+        "Traced: operators that multiply ÷ wall time; a GPU's kernels, a CPU's calls."
     )
     other_operators_percent: Percent | None = column("The same of all other operators.")
-    uncounted_operators: str | None = column(
-        "JSON: operator without a FLOP formula → % of operators' own time, traced pass, from 1 % on."
-    )
+    uncounted_operators: str | None = column("JSON: operator with no formula → % of operators' own time, from 1 % on.")
     top_other_operators: str | None = column("JSON: the five other operators with most time → share of wall time, %.")
     spent: str | None = column("JSON: traced pass: kind of time → ns of all traced steps, each nanosecond once.")
-    throttled_percent: Percent | None = column(
-        "Held back: share of the windows (a GPU's clock), of the CPU time wanted (a CPU's quota)."
-    )
+    throttled_percent: Percent | None = column("Held back: share of windows (a GPU's clock), of CPU time (a quota).")
     power_capped_percent: Percent | None = column("Of that, by the power limit.")
     software_thermal_percent: Percent | None = column("Of that, by heat, as the driver limits it.")
     hardware_thermal_percent: Percent | None = column("Of that, by heat, as the hardware limits it.")
@@ -193,16 +171,12 @@ class ProfileRow(TimedRow):
     steal_percent: Percent | None = column("CPU time that the hypervisor gave to others.")
     voluntary_switches_per_s: float | None = column("This process's threads gave up their CPU.")
     involuntary_switches_per_s: float | None = column("This process's threads were taken off their CPU.")
-    page_faults_per_s: float | None = column(
-        "This process touched pages that the system had to give it: of memory just asked for."
-    )
+    page_faults_per_s: float | None = column("Pages touched that the system had to give: of memory just asked for.")
     page_fault_s: float | None = column(
         "Wall time of one: a page's arrival, clearing and return, all threads writing to new pages after"
         " the windows. Empty where faults take under 1 % of the step."
     )
-    default_state_page_faults: float | None = column(
-        "A step, before the C library's allocator was brought to its declared state, in the warm-up."
-    )
+    default_state_page_faults: float | None = column("A step, before the allocator was brought to its declared state.")
     default_state_time_s: float | None = column(
         "A step then; empty where these faults take under 1 % of it, so that the state is the same."
     )

@@ -1,6 +1,7 @@
 """Passes after a step's timing that its config may ask for: its output's error, its losses, its recompilations."""
 
 import copy
+import itertools
 import json
 import time
 
@@ -67,6 +68,9 @@ def fill(row: ProfileRow, config: ProfileStepConfig, device: torch.device) -> No
 
 def _count_recompilations(row: ProfileRow, config: ProfileStepConfig, device: torch.device) -> None:
     """Calls with batch_size, batch_size + 1, … samples, and what torch.compile made anew for them."""
+    from torch._dynamo import explain
+    from torch._dynamo.utils import counters
+
     torch.manual_seed(config.seed)
     model, batch = steps.make_model(config, device)
     model.eval()
@@ -77,28 +81,18 @@ def _count_recompilations(row: ProfileRow, config: ProfileStepConfig, device: to
         for size in sizes
     ]
     if config.execution.mode == "compile":
-        from torch._dynamo import explain
-
         with torch.no_grad():  # a break is a place in one call at which torch.compile goes back to Python
             row.graph_breaks = explain(model)(inputs[0]).graph_break_count
     torch.compiler.reset()  # what was compiled while timing must not be found again
-    started = _graphs()
-    compiled_by = []
+    made = [counters["stats"]["unique_graphs"]]  # graphs handed to the compiler, before the calls and after each
     began = time.perf_counter()
     with torch.no_grad():
         for one in inputs:
-            before = _graphs()
             call(one)
-            compiled_by.append(_graphs() > before)
+            made.append(counters["stats"]["unique_graphs"])
     if device.type == "cuda":
         torch.cuda.synchronize()
     row.varied_calls, row.varied_s = count, time.perf_counter() - began
     if config.execution.mode == "compile":
-        row.graphs, row.recompilations = _graphs() - started, sum(compiled_by[1:])
-
-
-def _graphs() -> int:
-    """Graphs that torch.compile has handed to its compiler in this process, since its last reset."""
-    from torch._dynamo.utils import counters
-
-    return counters["stats"]["unique_graphs"]
+        row.graphs = made[-1] - made[0]
+        row.recompilations = sum(before < after for before, after in itertools.pairwise(made[1:]))

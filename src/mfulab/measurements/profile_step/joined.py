@@ -54,15 +54,11 @@ class Joined(columns.Verdict, columns.Headroom, columns.Work, columns.Joined):
     key_value_cache_bytes: float | None = column("Keys and values that generation reads or makes.")
     bytes_moved: float | None = column("Operands of the counted operators, each once, in its format.")
     peak_precision: str | None = column("The format whose ceiling MFU divides by.")
-    ceiling_raised_percent: float | None = column(
-        "This run's speed ÷ the ceiling that the sweep measured, where it was faster."
-    )
+    ceiling_raised_percent: float | None = column("This run's speed ÷ the measured ceiling, where it was faster.")
     ceiling_slowdown: float | None = column(
         "The probe ÷ its best while the ceiling was measured, where all its processes were disturbed."
     )
-    slower_than_fp32: float | None = column(
-        "Time ÷ that of the same step in fp32, of a format that the device emulates."
-    )
+    slower_than_fp32: float | None = column("Time ÷ that of the same step in fp32, of an emulated format.")
     ceiling_tflop_s: float | None = column("Best matmul measured in that format, of all its devices.")
     peak_clock_mhz: float | None = column("The clock in the computed peak.")
     ceiling_gb_s: float | None = column("Memory bandwidth measured, of all its devices.")
@@ -70,7 +66,5 @@ class Joined(columns.Verdict, columns.Headroom, columns.Work, columns.Joined):
     samples_per_j: float | None = column("Samples ÷ energy.")
     flops_per_j: float | None = column("FLOPs that the model needs ÷ energy.")
     predicted_memory_bytes: float | None = column("Peak of a pretended allocator; empty if uncounted.")
-    roofline_time_s: float | None = column(
-        "Least time by the measured roofline, of matmuls alone; not with checkpointing."
-    )
+    roofline_time_s: float | None = column("Least time of the matmuls by measured roofline; not with checkpointing.")
     unfused_roofline_time_s: float | None = column("The same with every other operator reading and writing memory.")

@@ -85,19 +85,14 @@ def _measure(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Analysi
         watch, best = (None, UNKNOWN) if several else (probe, known_best(folder))
         seen = observe(step.call, clock, pace, samplers, frequency_mhz, watch, best, agreed, allocator.settle)
     steps = Stats(seen.step_times_s)
-    row = ProfileRow(
-        model=config.model.name,
-        workload=config.workload.name,
-        batch_size=config.batch_size,
-        sequence_length=config.sequence_length,
-        precision=config.precision.name,
-        execution=config.execution.name,
+    row = ProfileRow.of(
+        config,
         effective_precision="int8" if config.execution.quantisation.endswith("c_int8") else effective,
         # A GPU's clock falls as it warms up: its fastest window is one that it cannot hold.
         time_s=seen.time_s if on_gpu else seen.fastest_s,
         median_time_s=seen.time_s,
-        time_p5_s=steps.p5,
-        time_p95_s=steps.p95,
+        time_p5_s=steps.percentile(5),
+        time_p95_s=steps.percentile(95),
         within_spread_percent=seen.spread_percent,
         windows=len(seen.windows),
         disturbed_windows=seen.disturbed,

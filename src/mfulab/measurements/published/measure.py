@@ -95,21 +95,16 @@ def _add_speed(row: PublishedRow, line: Mapping[str, str | None], counted: Work 
 
 def _add_mfu(row: PublishedRow) -> None:
     """MFU against each format's dense peak, and the slowest format that could have been as fast."""
-    rate = row.tflop_s_per_device or 0.0
-    peaks = {name: found for name in TRAINED_IN if (found := _peak(row.accelerator or "", name))}
-    shares = {name: of_peak(TERA * rate, 1.0, found) or 0.0 for name, found in peaks.items()}
+    rate, device = row.tflop_s_per_device or 0.0, row.accelerator or ""
+    peaks = {name: peak(device, name).spec for name in TRAINED_IN}
+    peaks["bf16"] = peaks["bf16"] or peak(device, "fp16").spec  # the same on all devices that have both
+    shares = {name: of_peak(TERA * rate, 1.0, found) or 0.0 for name, found in peaks.items() if found}
     row.mfu_bf16_percent, row.mfu_fp8_percent, row.mfu_fp4_percent = (shares.get(name) for name in TRAINED_IN)
     if TRAINED_IN[0] in shares:  # where its peak is not known, nothing can be said of the faster ones
         row.slowest_format = next((name for name, share in shares.items() if share <= 100), None)
     chosen = {"fp16": "bf16", None: "bf16"}.get(row.precision, row.precision)
     if chosen in shares:
         row.mfu_percent, row.mfu_format = shares[chosen], chosen
-
-
-def _peak(device: str, precision: str) -> float | None:
-    """The dense peak; the 16-bit one of either format, which have the same rate on all devices that have both."""
-    found = peak(device, precision).spec
-    return peak(device, "fp16").spec if found is None and precision == "bf16" else found
 
 
 def _add_convention(row: PublishedRow, counted: Work) -> None:

@@ -49,9 +49,7 @@ class TraceRow(Row):
     flops: float | None = column("Of one step, from recorded shapes; attention counted full.")
     causal_flops: float | None = column("Causal attention counted by its half.")
     executed_flops: float | None = column("With recomputation, of checkpoints and of flash attention's backward.")
-    bytes_moved: float | None = column(
-        "Operands and results of the counted matmuls, once each; empty where one is unknown."
-    )
+    bytes_moved: float | None = column("Operands and results of counted matmuls, once each; empty if one is unknown.")
     recorded_flops: float | None = column("What the profiler itself counted, as a cross-check.")
     flops_by_format: str | None = column("JSON: format → FLOPs a step.")
     executed_by_format: str | None = column("The same, executed.")
@@ -78,9 +76,7 @@ class TraceRow(Row):
     other_operators_percent: Percent | None = column("Compute of all other operators.")
     launch_gaps_per_step: float | None = column("Gaps between kernels in a step.")
     launch_gap_s: float | None = column("Median gap in which the device had nothing to do.")
-    launch_bound_percent: Percent | None = column(
-        "Idle in gaps under 1 ms that ended with a kernel not yet launched when they began."
-    )
+    launch_bound_percent: Percent | None = column("Idle in gaps under 1 ms, ended by a kernel launched in them.")
     launch_latency_s: float | None = column("Median time from launch call to kernel.")
     queue_depth: float | None = column("Mean number of launched activities that wait to run.")
     stream_overlap_percent: Percent | None = column("Two or more activities at once.")
@@ -88,9 +84,7 @@ class TraceRow(Row):
     top_kernels: str | None = column("JSON: five longest kernels → % of device time.")
     top_other_operators: str | None = column("JSON: five longest other operators → % of the window.")
     job: str | None = column("Names the files of one job: their folder and world size.")
-    collectives: str | None = column(
-        "JSON: collective → ns of each of its kernels in order, to be joined with other ranks."
-    )
+    collectives: str | None = column("JSON: collective → ns of each of its kernels in order, as other ranks have them.")
     given_peaks: str | None = column("JSON: format → TFLOP/s, stated by the user.")
     flops_source: str | None = column("Recorded shapes, or the counter where a model was given.")
     source: str | None = column("Where a shipped row's trace came from: repository, commit, licence.")

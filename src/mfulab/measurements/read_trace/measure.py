@@ -6,11 +6,10 @@ from pathlib import Path
 from mfulab.core.files import write_csv
 from mfulab.core.measurement import Measured
 from mfulab.measurements.read_trace import ReadTraceConfig
-from mfulab.tracing.analysis import Analysis
 from mfulab.tracing.chrome import TraceError
+from mfulab.tracing.operators import KERNEL_COLUMNS
 from mfulab.tracing.reader import read_file
 
-KERNEL_COLUMNS = ("kernel", "kind", "calls", "time_s", "share_percent")
 PRODUCT_COLUMNS = (
     *("operator", "input_shapes", "format", "recomputed", "calls", "time_s", "flops", "tile", "padding_percent"),
     *("kernel", "reason"),
@@ -36,24 +35,21 @@ def measure(config: ReadTraceConfig, folder: Path) -> Measured:
         read.row.notes = json.dumps(json.loads(read.row.notes or "{}") | others)
     if read.analysis is not None:
         write_csv(folder / "kernels.csv", read.analysis.kernels, KERNEL_COLUMNS)
-        write_csv(folder / "products.csv", _products(read.analysis), PRODUCT_COLUMNS)
+        products = [
+            {
+                "operator": product.name,
+                "input_shapes": product.shapes,
+                "format": product.format,
+                "recomputed": product.recomputed,
+                "calls": product.calls,
+                "time_s": product.time_ns / 1e9,
+                "flops": None if product.reason else product.flops,
+                "tile": "x".join(map(str, product.tile)) if product.tile else None,
+                "padding_percent": 100 * product.padding if product.tile else None,
+                "kernel": product.kernel,
+                "reason": product.reason.key if product.reason else None,
+            }
+            for product in read.analysis.products
+        ]
+        write_csv(folder / "products.csv", products, PRODUCT_COLUMNS)
     return Measured(read.row)
-
-
-def _products(analysis: Analysis) -> list[dict[str, object]]:
-    return [
-        {
-            "operator": product.name,
-            "input_shapes": product.shapes,
-            "format": product.format,
-            "recomputed": product.recomputed,
-            "calls": product.calls,
-            "time_s": product.time_ns / 1e9,
-            "flops": None if product.reason else product.flops,
-            "tile": "x".join(map(str, product.tile)) if product.tile else None,
-            "padding_percent": 100 * product.padding if product.tile else None,
-            "kernel": product.kernel,
-            "reason": product.reason.key if product.reason else None,
-        }
-        for product in analysis.products
-    ]

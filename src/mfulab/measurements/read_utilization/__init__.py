@@ -43,9 +43,7 @@ class ReadingRow(Row):
     psutil_machine_percent: Percent | None = column("psutil.cpu_percent: all logical CPUs, everyone.")
     proc_stat_percent: Percent | None = column("/proc/stat: logical CPUs allowed here, everyone.")
     cgroup_percent: Percent | None = column("CPU time of the cgroup ÷ cores.")
-    profiler_percent: Percent | None = column(
-        "torch.profiler over a second of the load: time in operators, on a GPU in kernels."
-    )
+    profiler_percent: Percent | None = column("torch.profiler, a second: time in operators, on a GPU in kernels.")
     nvml_percent: Percent | None = column("nvidia-smi's utilization: a kernel was running.")
     sm_active_percent: Percent | None = column("GPM: SMs with a warp.")
     tensor_active_percent: Percent | None = column("GPM.")

@@ -1,10 +1,11 @@
 """Runs a load whose utilization is known by construction, and reads every counter of the device meanwhile."""
 
-import math
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import psutil
 import torch
 
 from mfulab.core.errors import UnsupportedError
@@ -25,12 +26,19 @@ LEAST_POLLS = 2  # before the loop, and after it
 TICK_S = {"cpu": 0.02, "cuda": 0.17}
 LONGEST_START_S = 30.0  # of the poller
 Line = Mapping[str, float | None]
-# Columns by the name under which the samplers report them.
+# Columns by the name under which the samplers report them: of every device, and of a CPU's alone.
 SAMPLED = {
     "mfulab_percent": "utilization_percent",
     "sm_active_percent": "sm_active_percent",
     "tensor_active_percent": "tensor_active_percent",
     "other_processes_percent": "other_processes_percent",
+    "nvml_percent": "",
+}
+OF_CPU = {
+    "cgroup_percent": "cgroup_utilization_percent",
+    "proc_stat_percent": "system_utilization_percent",
+    "psutil_process_percent": "psutil_process_percent",
+    "psutil_machine_percent": "psutil_machine_percent",
 }
 NO_GPU, NO_CPU = "a counter of NVIDIA GPUs", "a counter of CPUs"
 
@@ -52,7 +60,16 @@ def measure(config: ReadUtilizationConfig, folder: Path) -> Measured:
         lines = read_series(folder / "series.csv")
     finally:
         series.close()
-    row = _describe(config, ran, units, filled(loader.load, device, units))
+    row = ReadingRow.of(
+        config,
+        window_s=ran.wall_s,
+        units=units,
+        duty_percent=100 * ran.duty,
+        truth_percent=100 * ran.duty * filled(loader.load, device, units),
+        useful_percent=100 * loader.load.useful if ran.flops else None,
+        flops=ran.flops,
+        useful_flops=ran.useful_flops,
+    )
     polls = polled(lines, began, ended, config.polling_period_s, TICK_S[device.type])
     memory = _memory(lines, began, ended, device)
     row.polls = int(polls.pop("polls").value or 0)
@@ -80,41 +97,27 @@ def _watched(
     known: Readings = {}
     for each in readings[:-1]:
         known |= each
-    return ran, _columns(known, device), began, ended
-
-
-def _columns(known: Readings, device: torch.device) -> Readings:
-    """The samplers' readings by this row's columns."""
-    on_gpu = device.type == "cuda"
-    empty = Reading(None, "%", "NVML", reason=NO_GPU)
-    found = {column: known.get(name, empty) for column, name in SAMPLED.items()} | {"nvml_percent": empty}
-    for column, name in (
-        ("cgroup_percent", "cgroup_utilization_percent"),
-        ("proc_stat_percent", "system_utilization_percent"),
-        ("psutil_process_percent", "psutil_process_percent"),
-        ("psutil_machine_percent", "psutil_machine_percent"),
-    ):
-        found[column] = Reading(None, "%", "CPU", reason=NO_CPU) if on_gpu else known[name]
-    return found
+    absent, unknown = Reading(None, "%", "NVML", reason=NO_GPU), Reading(None, "%", "CPU", reason=NO_CPU)
+    sampled = {column: known.get(name, absent) for column, name in SAMPLED.items()}
+    sampled |= {column: unknown if device.type == "cuda" else known[name] for column, name in OF_CPU.items()}
+    return ran, sampled, began, ended
 
 
 class PsutilSampler:
     """psutil as its documentation shows it: `cpu_percent` of the process and of the machine between two calls."""
 
     def __init__(self, cores: float) -> None:
-        import psutil
-
-        self._psutil, self._process, self._cores = psutil, psutil.Process(), cores
+        self._process, self._cores = psutil.Process(), cores
         self._began_s = 0.0
 
     def start(self) -> None:
         self._process.cpu_percent()
-        self._psutil.cpu_percent()
+        psutil.cpu_percent()
         self._began_s = time.perf_counter()
 
     def stop(self) -> Readings:
         window_s = time.perf_counter() - self._began_s
-        own, machine = self._process.cpu_percent() / self._cores, self._psutil.cpu_percent()
+        own, machine = self._process.cpu_percent() / self._cores, psutil.cpu_percent()
         return {
             "psutil_process_percent": Reading(own, "%", "psutil.Process.cpu_percent ÷ cores", window_s),
             "psutil_machine_percent": Reading(machine, "%", "psutil.cpu_percent", window_s),
@@ -141,39 +144,32 @@ def polled(lines: Sequence[Line], began: float, ended: float, period: float, tic
 
     `began` and `ended` are of the lines' clock. A reading is of the `period` before its stamp.
     """
-    source, unit = f"polled each {period:g} s", "%"
-    names = ("before", "during", "after", "polled_mean", "polled_low", "polled_high")
-
-    def empty(reason: str, names: Sequence[str] = names) -> Readings:
-        return {f"{name}_percent": Reading(None, unit, source, reason=reason) for name in names}
-
-    if period < tick:
-        reason = f"the period of {period:g} s is shorter than the counter's own, {tick:g} s"
-        return {**empty(reason), "polls": Reading(0, "", source)}
+    source = f"polled each {period:g} s"
     stamped = [
         (line["monotonic_s"] or 0.0, line["utilization_percent"])
         for line in lines
-        if line.get("utilization_percent") is not None
+        if line.get("utilization_percent") is not None and period >= tick
     ]
-    inside = [(stamp, value) for stamp, value in stamped if stamp - period >= began and stamp <= ended]
+    inside = [(stamp, value or 0.0) for stamp, value in stamped if stamp - period >= began and stamp <= ended]
     before = [value for stamp, value in stamped if stamp <= began]
     after = [value for stamp, value in stamped if stamp - period >= ended]
-    readings = empty("no reading fell there")
-    if before:
-        readings["before_percent"] = Reading(before[-1], unit, source)
-    if after:
-        readings["after_percent"] = Reading(after[0], unit, source)
-    if not inside:
-        reason = f"no period of {period:g} s lies inside the loop of {ended - began:.2g} s"
-        readings |= empty(reason, ("during", "polled_mean", "polled_low", "polled_high"))
-    else:
-        values = [value or 0.0 for _, value in inside]
-        middle = min(inside, key=lambda each: abs(each[0] - (began + ended) / 2))[1]
-        readings["during_percent"] = Reading(middle, unit, source)
-        readings["polled_mean_percent"] = Reading(math.fsum(values) / len(values), unit, source)
-        readings["polled_low_percent"] = Reading(min(values), unit, source)
-        readings["polled_high_percent"] = Reading(max(values), unit, source)
-    return {**readings, "polls": Reading(len(inside), "", source)}
+    outer = {"before": before[-1] if before else None, "after": after[0] if after else None}
+    inner: dict[str, float | None] = dict.fromkeys(("during", "polled_mean", "polled_low", "polled_high"))
+    if inside:
+        values = [value for _, value in inside]
+        inner["during"] = min(inside, key=lambda each: abs(each[0] - (began + ended) / 2))[1]
+        inner |= {"polled_mean": statistics.fmean(values), "polled_low": min(values), "polled_high": max(values)}
+    why_outer, why_inner = (
+        "no reading fell there",
+        f"no period of {period:g} s lies inside the loop of {ended - began:.2g} s",
+    )
+    if period < tick:
+        why_outer = why_inner = f"the period of {period:g} s is shorter than the counter's own, {tick:g} s"
+    readings = {"polls": Reading(len(inside), "", source)}
+    for found, why in ((outer, why_outer), (inner, why_inner)):
+        for name, value in found.items():
+            readings[f"{name}_percent"] = Reading(value, "%", source, reason=why if value is None else "")
+    return readings
 
 
 def _memory(lines: Sequence[Line], began: float, ended: float, device: torch.device) -> Readings:
@@ -182,37 +178,17 @@ def _memory(lines: Sequence[Line], began: float, ended: float, device: torch.dev
     if device.type == "cuda":
         total, used = torch.cuda.get_device_properties(device).total_memory, "device_memory_bytes"
     else:
-        import psutil
-
         total, used = psutil.virtual_memory().total, "process_memory_bytes"
-    held = [line[used] for line in inside if line.get(used) is not None]
-    accessed = [line["memory_utilization_percent"] for line in inside if line.get("memory_utilization_percent")]
-    known = [value for value in accessed if value is not None]
-    reason = "no reading fell into the loop" if device.type == "cuda" else NO_GPU
+    held = [value for line in inside if (value := line.get(used)) is not None]
+    accessed = [value for line in inside if (value := line.get("memory_utilization_percent"))]
+    none_fell = "no reading fell into the loop"
+    percent = 100 * max(held) / total if held else None
+    mean = statistics.fmean(accessed) if accessed else None
+    reason = "" if accessed else none_fell if device.type == "cuda" else NO_GPU
     return {
-        "memory_used_percent": Reading(
-            100 * max(value or 0.0 for value in held) / total if held else None,
-            "%",
-            used,
-            reason="" if held else "no reading fell into the loop",
-        ),
-        "memory_utilization_percent": Reading(
-            sum(known) / len(known) if known else None, "%", "NVML", reason="" if known else reason
-        ),
+        "memory_used_percent": Reading(percent, "%", used, reason="" if held else none_fell),
+        "memory_utilization_percent": Reading(mean, "%", "NVML", reason=reason),
     }
-
-
-def _describe(config: ReadUtilizationConfig, ran: Ran, units: int, share: float) -> ReadingRow:
-    return ReadingRow.of(
-        config,
-        window_s=ran.wall_s,
-        units=units,
-        duty_percent=100 * ran.duty,
-        truth_percent=100 * ran.duty * share,
-        useful_percent=100 * LOADS[config.load].useful if ran.flops else None,
-        flops=ran.flops,
-        useful_flops=ran.useful_flops,
-    )
 
 
 def _wait(done: Callable[[], bool], most_s: float) -> None:

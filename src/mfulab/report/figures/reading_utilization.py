@@ -48,13 +48,13 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     late = runs.dropna(subset=["after_percent"])
     chosen = late if len(late) else runs
     row = chosen.loc[(chosen["mfulab_percent"] - chosen["after_percent"].fillna(0)).idxmax()]
-    words = [text("finding" if len(late) else "finding_without", row=row, load=text(row["load"]))]
+    words = [text("finding" if len(late) else "finding_without", row=row, load=text(row.load))]
     if row["mfu_percent"] == row["mfu_percent"]:
         words.append(text("mfu", row=row))
     spread = runs["polled_high_percent"] - runs["polled_low_percent"]
     if spread.notna().any() and (runs.loc[spread.idxmax(), "polls"] or 0) > 1:
         wide = runs.loc[spread.idxmax()]
-        words.append(text("spread", row=wide, load=text(wide["load"])))
+        words.append(text("spread", row=wide, load=text(wide.load)))
     words += _memory(row, text)
     if left_out := row.get("left_out"):
         words.append(text("left_out", reason=text.said(left_out)))
