@@ -41,6 +41,14 @@ def test_one_sequence_has_its_times_and_no_batches(tmp_path):
     )
 
 
+def test_places_that_cost_nothing_make_continuous_batching_win(tmp_path):
+    told = said(tmp_path, row("prefill", time_s=0.01), row("decoding"), row("decoding", 16))
+    assert "Decoding 16 sequences holds 64.0 MB" in told
+    waits = told.rpartition("95 % wait at most ")[2]
+    static, continuous = (float(word.split()[0]) for word in waits.rstrip(".").split(" in static batches and "))
+    assert continuous < static
+
+
 def test_the_longest_context_is_told_and_halves_alone_are_not(tmp_path):
     long = [row("prefill", sequence_length=256, time_s=2.0), row("decoding", sequence_length=256)]
     assert "a prompt of 256 tokens in 2.00 s" in said(tmp_path, row("prefill"), row("decoding"), *long)
@@ -63,4 +71,4 @@ def test_everything_fits(tmp_path, language, known):
     ]
     drawn = figures.render("generation", tables(tmp_path, *rows), language)
     assert overlaps(drawn.figure) == []
-    assert len(drawn.figure.axes) == (2 if known else 1)
+    assert len(drawn.figure.axes) == (3 if known else 2)

@@ -17,9 +17,11 @@ from mfulab.report.figures import (
     memory_hierarchy,
     reading_utilization,
     recompilations,
+    rounding_modes,
     seminar_matmul,
     special_values,
     subnormals,
+    tolerances,
 )
 
 
@@ -217,6 +219,34 @@ def test_a_few_sizes_are_no_staircase():
     assert len(of(256, 257, 264, 265, 272, 273, 288, 289, 300)) == 9
 
 
+def test_directions_of_rounding_are_compared_where_they_cost_most():
+    common = {"precision": "fp32", "sum_length": 4096, "naive_sum_error": 1e-6, "toward_zero_sum_error": 3e-4}
+    rows = [
+        {**common, "not_associative_percent": 20.0, "bits": 32, "tenths_from_left": 0.6, "tenths_from_right": 0.6},
+        {
+            **common,
+            "precision": "bf16",
+            "bits": 16,
+            "toward_zero_sum_error": 1e-6,
+            "not_associative_percent": 45.0,
+            "tenths_from_left": 0.61,
+            "tenths_from_right": 0.6,
+        },
+    ]
+    words = told(rounding_modes, rows)
+    assert (
+        "In fp32 the sum of 4096 numbers is off by 1.0e-06 rounded to nearest and by 0.00030 cut off: 300× as much"
+        in words
+    )
+    assert "In bf16 45 % of triples" in words
+    assert words.endswith("One such triple in bf16: (0.1 + 0.2) + 0.3 is 0.61, 0.1 + (0.2 + 0.3) is 0.6.")
+    assert told(rounding_modes, rows[:1]).endswith("c ≠ a + (b + c)."), "no triple of tenths differs"
+    unknown = {**rows[1], "tenths_from_left": None, "tenths_from_right": None}
+    assert told(rounding_modes, [unknown]).endswith("c ≠ a + (b + c).")
+    exact = {**unknown, "naive_sum_error": 0.0, "toward_zero_sum_error": 0.0, "not_associative_percent": None}
+    assert told(rounding_modes, [exact]) == "The sums of 1 format were exact."
+
+
 def test_patterns_of_nan_are_counted_and_what_has_no_number_is_not_said():
     row = {"precision": "fp16", "bits": 16, "nan_patterns": 2046, "round_trip_digits": 5, "sigmoid_fails_at": 12.0}
     words = told(special_values, [row, {**row, "precision": "fp64", "bits": 64, "round_trip_digits": 17}])
@@ -373,3 +403,13 @@ def test_losses_are_off_float64_s_or_the_first_execution_s():
     assert found["jax"] == pytest.approx([0, 37.5])
     assert frameworks.deviations(curves, []) == {"jax": [0, 50.0]}
     assert frameworks.deviations({"eager": [0.0], "jax": [0.0]}, [0.0]) == {"eager": [], "jax": []}
+
+
+def test_tolerances_are_said_where_an_absolute_one_errs_most():
+    row = {"precision": "fp64", "relative_tolerance": 2e-16, "gradcheck_passes": True}
+    row |= {"absolute_refuses_percent": 47.0, "absolute_accepts_percent": 51.0}
+    words = told(tolerances, [row, {**row, "precision": "bf16", "gradcheck_passes": False}])
+    assert "refuses 47 % of the right results and accepts 51 % of the wrong ones" in words
+    assert words.endswith("gradcheck passes in fp64. In bf16 it fails, for its differences are too coarse there.")
+    single = told(tolerances, [{**row, "gradcheck_passes": None}])
+    assert single.endswith("accepts every right one.")

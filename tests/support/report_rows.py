@@ -16,7 +16,8 @@ from mfulab.measurements.count_flops import FlopsRow
 from mfulab.measurements.environment import EnvironmentRow
 from mfulab.measurements.number_formats import NumberFormatsRow
 from mfulab.measurements.number_formats.rounding import ROUNDED
-from mfulab.measurements.number_formats.special_values import nan_patterns, special_values
+from mfulab.measurements.number_formats.rounding_modes import nan_patterns, special_values
+from mfulab.measurements.peaks_audit import PeaksAuditRow
 from mfulab.measurements.probe_memory import MemoryRow
 from mfulab.measurements.profile_step import ProfileRow
 from mfulab.measurements.published import PublishedRow
@@ -211,6 +212,18 @@ def published() -> list[PublishedRow]:
     return rows
 
 
+def peaks_audit() -> list[PeaksAuditRow]:
+    """Peaks of an invented library for three devices: one right, one sparse for dense, one not known."""
+    common_part = {"library": "invented", "version": "1.0"}
+    return [
+        PeaksAuditRow(**common_part, device="L40", precision="bf16", theirs=181, ours=181, ratio=1, verdict="agreed"),
+        PeaksAuditRow(
+            **common_part, device="L4", precision="bf16", theirs=242, ours=121, ratio=2, verdict="sparse for dense"
+        ),
+        PeaksAuditRow(**common_part, device="B200 HGX", verdict="missing"),
+    ]
+
+
 def traces() -> list[TraceRow]:
     """Three steps of invented length, busy from a tenth to nearly always."""
     rows = []
@@ -249,8 +262,21 @@ def number_formats() -> list[NumberFormatsRow]:
             naive_sum_error=40 * 2.0**-mantissa if precision != "fp8" else None,
             pairwise_sum_error=2 * 2.0**-mantissa if precision != "fp8" else None,
             kahan_sum_error=0.0 if precision == "fp64" else 2.0 ** -(mantissa + 1),
+            neumaier_sum_error=0.0 if precision == "fp64" else 2.0 ** -(mantissa + 1),
+            toward_zero_sum_error=300 * 2.0**-mantissa if precision != "fp8" else None,
+            up_sum_error=290 * 2.0**-mantissa if precision != "fp8" else None,
+            down_sum_error=300 * 2.0**-mantissa if precision != "fp8" else None,
+            nearest_away_sum_error=41 * 2.0**-mantissa if precision != "fp8" else None,
+            not_associative_percent=mantissa / 2,
+            tenths_from_left=0.6 + 2.0**-mantissa,
+            tenths_from_right=0.6,
             round_trip_digits=2 + round(mantissa * 0.3),
             sigmoid_fails_at=12 if precision == "fp16" else 89,
+            relative_tolerance=2.0**-mantissa,
+            absolute_refuses_percent=60.0 - mantissa,
+            absolute_accepts_percent=mantissa / 2,
+            gradient_difference_error=min(1.0, 2.0 ** (16 - mantissa)),
+            gradcheck_passes={"fp64": True, "fp8": None}.get(precision, False),
             special_values=json.dumps(special_values(ROUNDED[precision])),
             nan_patterns=nan_patterns(ROUNDED[precision]),
         )
@@ -466,10 +492,14 @@ def lay_out(
         return folder
 
     add("environment", environment(hardware), {})
-    row = MEASUREMENTS["published"].row(**common("", "published=papers"))
-    folder = root / add("published", row, {"published": "papers"})
-    samples = [row.model_dump(exclude={"hardware", "run"}) for row in published()]
-    write_csv(folder / "samples.csv", samples, list(samples[0]))
+    for step, name, config, lines in (
+        ("published", "published=papers", {"published": "papers"}, published()),
+        ("peaks_audit", "library=invented", {"library": "lightning"}, peaks_audit()),
+    ):
+        kind = MEASUREMENTS[step].row
+        folder = root / add(step, kind(**common("", name)), config)
+        samples = [row.model_dump(exclude={"hardware", "run"}) for row in lines]
+        write_csv(folder / "samples.csv", samples, list(samples[0]))
     for row in memory(hardware):
         add("probe_memory", row, {"pattern": row.pattern, "working_set_bytes": row.working_set_bytes})
     for row in readings(hardware):

@@ -12,6 +12,7 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import digests, read_text, write_json
 from mfulab.device.emulation import emulated_here
 from mfulab.device.identity import NoDeviceError, hardware_slug, resolve
+from mfulab.measurements.peaks_audit import AUDITED, installed_version
 from mfulab.measurements.published import PUBLISHED
 from mfulab.planning import traces
 from mfulab.planning.overrides import from_snakemake
@@ -79,7 +80,8 @@ def _fingerprint(overrides: Sequence[str], folder: Path) -> str:
     """Of all that a plan is made from: the config tree, the planning code, the overrides, the machine unless given."""
     is_given = any(override.startswith("hardware=") for override in overrides)
     machine = [] if is_given else [hardware_slug("cpu"), resolve("auto"), hardware_slug("auto"), *emulated_here("cpu")]
-    digest = hashlib.sha256(json.dumps([*overrides, *machine, *digests(folder, ".yaml")]).encode())
+    versions = [installed_version(library) for library in AUDITED] if "peaks_audit" in "".join(overrides) else []
+    digest = hashlib.sha256(json.dumps([*overrides, *machine, *versions, *digests(folder, ".yaml")]).encode())
     # Kernels are among the choices, found by their modules.
     each_of = ("planning/*.py", "core/**/*.py", "measurements/**/__init__.py", "kernels/*.py")
     code = (sorted(PACKAGE.glob(each)) for each in each_of)

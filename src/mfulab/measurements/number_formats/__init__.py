@@ -7,7 +7,7 @@ from pydantic import Field
 from mfulab.core.configs import SEED, StepConfig
 from mfulab.core.groups import PrecisionConfig
 from mfulab.core.measurement import Measurement
-from mfulab.core.rows import Row, column
+from mfulab.core.rows import Percent, Row, column
 
 
 class NumberFormatsConfig(StepConfig):
@@ -42,8 +42,24 @@ class NumberFormatsRow(Row):
     descending_sum_error: float | None = column("Naive, largest number first.")
     pairwise_sum_error: float | None = column("The same by halves.")
     kahan_sum_error: float | None = column("The same with Kahan's correction.")
+    neumaier_sum_error: float | None = column("The same with Neumaier's.")
+    nearest_away_sum_error: float | None = column("Naive, ties rounded away from zero.")
+    toward_zero_sum_error: float | None = column("Naive, each sum cut off.")
+    up_sum_error: float | None = column("Naive, each sum rounded towards +∞.")
+    down_sum_error: float | None = column("Naive, each sum rounded towards −∞.")
+    not_associative_percent: Percent | None = column("Triples with (a + b) + c ≠ a + (b + c).")
+    tenths_from_left: float | None = column("(0.1 + 0.2) + 0.3, rounded after each step.")
+    tenths_from_right: float | None = column("0.1 + (0.2 + 0.3), rounded after each step.")
     round_trip_digits: int | None = column("Decimal digits from which each number is read back.")
     sigmoid_fails_at: int | None = column("First whole x at which exp(x) / (1 + exp(x)) is NaN.")
+    stable_sigmoid_error: float | None = column("Of the form that never fails, the greatest.")
+    relative_tolerance: float | None = column("The least that accepts x · 1.5 / 1.5 for every x.")
+    absolute_refuses_percent: Percent | None = column("Of these, refused by a tolerance of 1e-8.")
+    absolute_accepts_percent: Percent | None = column(
+        "Of results eight units in the last place off, accepted by a tolerance of 1e-8."
+    )
+    gradient_difference_error: float | None = column("Of a sigmoid's central difference with gradcheck's step, 1e-6.")
+    gradcheck_passes: bool | None = column("For a sigmoid; empty if torch has no such arithmetic.")
     special_values: str | None = column("JSON: value → bits of sign, exponent, mantissa.")
     nan_patterns: int | None = column("Patterns of bits that are no number.")
     squares_difference_error: float | None = column("a·a − b·b for a, b near 1: cancellation.")

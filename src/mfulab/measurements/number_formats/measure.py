@@ -9,7 +9,13 @@ import torch
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.measurement import Measured
 from mfulab.kernels.formats import format_of
-from mfulab.measurements.number_formats import NumberFormatsConfig, NumberFormatsRow, rounding, special_values
+from mfulab.measurements.number_formats import (
+    NumberFormatsConfig,
+    NumberFormatsRow,
+    rounding,
+    rounding_modes,
+    tolerances,
+)
 
 SCATTERED = 2000  # numbers that are written as text and read back
 
@@ -25,9 +31,11 @@ def measure(config: NumberFormatsConfig, folder: Path) -> Measured:
     exact = rounding.exact_sum(values)
     ascending = values.sort(dim=1).values
     squared, factored = rounding.difference_of_squares(form, config.seed)
-    scattered = special_values.across_binades(form, SCATTERED, config.seed)
-    x, y = (rounding.terms(form, length, config.seed + step) for step in (1, 2))
-    accumulators = {"own": form, "fp16": rounding.ROUNDED["fp16"], "fp32": rounding.ROUNDED["fp32"]}
+    scattered = rounding_modes.across_binades(form, SCATTERED, config.seed)
+    accepted = tolerances.tolerances(form, scattered)
+    from_left, from_right = rounding_modes.tenths(form)
+    steps = form.round(torch.linspace(-8, 8, 129, dtype=torch.float64))
+    stable = rounding_modes.sigmoid(form, steps, stable=True)
     row = NumberFormatsRow.of(
         config,
         bits=form.bits,
@@ -46,18 +54,40 @@ def measure(config: NumberFormatsConfig, folder: Path) -> Measured:
         descending_sum_error=_error(rounding.naive_sum(form, ascending.flip(1)), exact),
         pairwise_sum_error=_error(rounding.pairwise_sum(form, values), exact),
         kahan_sum_error=_error(rounding.kahan_sum(form, values), exact),
-        round_trip_digits=special_values.round_trip_digits(form, scattered),
-        sigmoid_fails_at=special_values.sigmoid_fails_at(form),
-        special_values=json.dumps(special_values.special_values(form)),
-        nan_patterns=special_values.nan_patterns(form),
+        neumaier_sum_error=_error(rounding_modes.neumaier_sum(form, values), exact),
+        **{
+            f"{mode}_sum_error": _error(total, exact)
+            for mode, total in rounding_modes.sums(form, values, rounding_modes.MODES[1:]).items()  # nearest: naive
+        },
+        not_associative_percent=rounding_modes.not_associative_percent(form, values),
+        tenths_from_left=from_left,
+        tenths_from_right=from_right,
+        round_trip_digits=rounding_modes.round_trip_digits(form, scattered),
+        sigmoid_fails_at=rounding_modes.sigmoid_fails_at(form),
+        stable_sigmoid_error=float(((stable - torch.sigmoid(steps)).abs() / torch.sigmoid(steps)).max()),
+        relative_tolerance=accepted.relative,
+        absolute_refuses_percent=accepted.refused_percent,
+        absolute_accepts_percent=accepted.accepted_percent,
+        gradient_difference_error=tolerances.difference_error(form, form.round(torch.linspace(-4, 4, 9).double())),
+        gradcheck_passes=tolerances.gradcheck_passes(form),
+        special_values=json.dumps(rounding_modes.special_values(form)),
+        nan_patterns=rounding_modes.nan_patterns(form),
         squares_difference_error=squared,
         factored_difference_error=factored,
-        **{
-            f"dot_error_{label}": _error(rounding.dot(form, accumulator, x, y), rounding.exact_sum(x * y))
-            for label, accumulator in accumulators.items()
-        },
+        **_dot_errors(form, length, config.seed),
     )
     return Measured(row)
+
+
+def _dot_errors(form: rounding.NumberFormat, length: int, seed: int) -> dict[str, float | None]:
+    """Of the same dot products accumulated in the format itself, in fp16 and in fp32."""
+    x, y = (rounding.terms(form, length, seed + step) for step in (1, 2))
+    exact = rounding.exact_sum(x * y)
+    own, half, single = form, rounding.ROUNDED["fp16"], rounding.ROUNDED["fp32"]
+    return {
+        f"dot_error_{label}": _error(rounding.dot(form, accumulator, x, y), exact)
+        for label, accumulator in (("own", own), ("fp16", half), ("fp32", single))
+    }
 
 
 def _error(computed: torch.Tensor, exact: torch.Tensor) -> float | None:

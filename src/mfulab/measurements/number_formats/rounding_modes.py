@@ -1,0 +1,185 @@
+"""Rounding in all five directions of IEEE 754, sums that compensate, and the bits of special values."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from mfulab.measurements.number_formats.rounding import (
+    NumberFormat,
+    bias,
+    exponent_bits,
+    mantissa_bits,
+    smallest_subnormal,
+)
+
+MODES = ("nearest_even", "nearest_away", "toward_zero", "up", "down")
+"""IEEE 754-2019, section 4.3: roundTiesToEven, roundTiesToAway, roundTowardZero, roundTowardPositive, …Negative."""
+MOST_DIGITS = 20
+
+
+def two_sum(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Float64 sum and what it lost: a + b = sum + lost exactly, by Knuth's TwoSum (1969)."""
+    total = a + b
+    part = total - a
+    return total, (a - (total - part)) + (b - part)
+
+
+def spacing(form: NumberFormat, values: torch.Tensor) -> torch.Tensor:
+    """Distance from each value of the format to the next one away from zero."""
+    exponent = torch.frexp(values).exponent.to(torch.float64) - 1
+    smallest = math.log2(smallest_subnormal(form))
+    return torch.exp2(torch.clamp(exponent - mantissa_bits(form), min=smallest))
+
+
+class Around(NamedTuple):
+    """A sum between two values of the format: the nearest, those above and below, what is left, and their distance."""
+
+    nearest: torch.Tensor
+    above: torch.Tensor
+    below: torch.Tensor
+    excess: torch.Tensor
+    gap: torch.Tensor
+
+
+def around(form: NumberFormat, total: torch.Tensor, lost: torch.Tensor) -> Around:
+    """Values of the format around total + lost, a sum that float64 itself may not hold, within the format's range.
+
+    `lost` is less than half of float64's own spacing at `total`.
+    """
+    nearest = form.round(total)
+    excess = (total - nearest) + lost  # exact: the two are within a spacing of each other
+    step = spacing(form, nearest)
+    # Just below a power of two the spacing is half of that above it.
+    mantissa = torch.frexp(nearest.abs()).mantissa
+    inner = torch.where(mantissa == 0.5, step / 2, step).clamp(min=smallest_subnormal(form))
+    upwards = torch.where(nearest >= 0, step, inner)
+    downwards = torch.where(nearest > 0, inner, step)
+    above = torch.where(excess > 0, nearest + upwards, nearest)
+    below = torch.where(excess < 0, nearest - downwards, nearest)
+    return Around(nearest, above, below, excess, torch.where(excess > 0, upwards, downwards))
+
+
+def chosen(one: Around, mode: str) -> torch.Tensor:
+    """The value that one of MODES rounds to."""
+    if mode == "up":
+        return one.above
+    if mode == "down":
+        return one.below
+    positive = one.nearest + one.excess >= 0
+    if mode == "toward_zero":
+        return torch.where(positive, one.below, one.above)
+    if mode == "nearest_away":
+        away = torch.where(positive, one.above, one.below)
+        return torch.where(2 * one.excess.abs() >= one.gap, away, one.nearest)
+    # float64 rounded first: where that made a tie of what was none, the part it lost decides.
+    further = torch.where(one.excess > 0, one.above, one.below)
+    return torch.where(2 * one.excess.abs() > one.gap, further, one.nearest)
+
+
+def sums(form: NumberFormat, values: torch.Tensor, modes: Sequence[str] = MODES) -> dict[str, torch.Tensor]:
+    """One after the other, each sum rounded in each of `modes`; values[trials, length] → [trials]."""
+    total = torch.zeros(len(modes), len(values), dtype=torch.float64)
+    for column in values.T:
+        found = around(form, *two_sum(total, column))
+        total = torch.stack([chosen(Around(*(part[at] for part in found)), mode) for at, mode in enumerate(modes)])
+    return dict(zip(modes, total, strict=True))
+
+
+def neumaier_sum(form: NumberFormat, values: torch.Tensor) -> torch.Tensor:
+    """Kahan's idea with the larger of both as the base of the correction, added at the end (Neumaier, 1974)."""
+    total = torch.zeros(len(values), dtype=torch.float64)
+    lost = torch.zeros_like(total)
+    for column in values.T:
+        raised = form.round(total + column)
+        larger = total.abs() >= column.abs()
+        big, small = torch.where(larger, total, column), torch.where(larger, column, total)
+        lost = form.round(lost + form.round(form.round(big - raised) + small))
+        total = raised
+    return form.round(total + lost)
+
+
+def not_associative_percent(form: NumberFormat, values: torch.Tensor) -> float:
+    """Share of neighbouring triples of which (a + b) + c is not a + (b + c); values[trials, length]."""
+    a, b, c = (values[:, start:-2:3][:, : (values.shape[1] - 2) // 3] for start in range(3))
+    left = form.round(form.round(a + b) + c)
+    right = form.round(a + form.round(b + c))
+    return 100 * float((left != right).to(torch.float64).mean())
+
+
+def tenths(form: NumberFormat) -> tuple[float, float]:
+    """(0.1 + 0.2) + 0.3 and 0.1 + (0.2 + 0.3): the same triple, grouped from the left and from the right."""
+    one, two, three = form.of(0.1), form.of(0.2), form.of(0.3)
+    return form.of(form.of(one + two) + three), form.of(one + form.of(two + three))
+
+
+def round_trip_digits(form: NumberFormat, values: torch.Tensor) -> int:
+    """Fewest significant decimal digits from which each of `values` is read back: 17 for fp64, as in `.17g`."""
+    plain = values.flatten().tolist()
+    for digits in range(1, MOST_DIGITS):
+        read = torch.tensor([float(f"{value:.{digits}g}") for value in plain], dtype=torch.float64)
+        if bool((form.round(read) == values.flatten()).all()):
+            return digits
+    return MOST_DIGITS
+
+
+def sigmoid_fails_at(form: NumberFormat) -> int | None:
+    """The first whole x at which exp(x) / (1 + exp(x)) is no number: exp leaves the range, and ∞ ÷ ∞ is none.
+
+    None if it never does: fp8 saturates, as torch converts to it. 1 / (1 + exp(-x)) from 0 on and exp(x) / (1 + exp(x))
+    below it never fail: no exponent is positive.
+    """
+    x = torch.arange(1, 1000, dtype=torch.float64)
+    failed = x[~torch.isfinite(sigmoid(form, x, stable=False))]
+    return int(failed[0]) if len(failed) else None
+
+
+def sigmoid(form: NumberFormat, x: torch.Tensor, stable: bool) -> torch.Tensor:
+    """The logistic function, each operation rounded to the format: exp(x) / (1 + exp(x)), or its stable form."""
+    if not stable:
+        raised = form.round(torch.exp(x))
+        return form.round(raised / form.round(1 + raised))
+    small = form.round(torch.exp(-x.abs()))
+    below = form.round(small / form.round(1 + small))
+    return torch.where(x >= 0, form.round(1 / form.round(1 + small)), below)
+
+
+def special_values(form: NumberFormat) -> dict[str, str]:
+    """Bits of special values as `sign exponent mantissa`; without those that the format lacks.
+
+    fp8 (E4M3) has no infinities and one NaN of each sign: OCP 8-bit floating point, 2023, section 5.
+    """
+    exponent, mantissa = exponent_bits(form), mantissa_bits(form)
+    ones, zeros, nothing = "1" * exponent, "0" * exponent, "0" * mantissa
+    regular = form.name != "fp8"
+    top = f"{'1' * (exponent - 1)}0 {'1' * mantissa}" if regular else f"{ones} {'1' * (mantissa - 1)}0"
+    found = {
+        "+0": f"0 {zeros} {nothing}",
+        "-0": f"1 {zeros} {nothing}",
+        "smallest_subnormal": f"0 {zeros} {'0' * (mantissa - 1)}1",
+        "smallest_normal": f"0 {'0' * (exponent - 1)}1 {nothing}",
+        "1": f"0 {bias(form):0{exponent}b} {nothing}",
+        "largest": f"0 {top}",
+    }
+    if not regular:
+        return found | {"quiet_nan": f"0 {ones} {'1' * mantissa}"}
+    return found | {
+        "+inf": f"0 {ones} {nothing}",
+        "-inf": f"1 {ones} {nothing}",
+        "quiet_nan": f"0 {ones} 1{'0' * (mantissa - 1)}",
+        "signalling_nan": f"0 {ones} {'0' * (mantissa - 1)}1",
+    }
+
+
+def nan_patterns(form: NumberFormat) -> int:
+    """Patterns of bits that are no number."""
+    return 2 if form.name == "fp8" else 2 * (2 ** mantissa_bits(form) - 1)
+
+
+def across_binades(form: NumberFormat, count: int, seed: int) -> torch.Tensor:
+    """[count] normal numbers of the format, their exponents uniform over what both it and decimal text hold."""
+    generator = torch.Generator().manual_seed(seed)
+    low, high = max(2 - bias(form), -1000), min(bias(form) - 1, 1000)
+    exponents = torch.randint(low, high, (count,), generator=generator).to(torch.float64)
+    return form.round((1 + torch.rand(count, generator=generator, dtype=torch.float64)) * torch.exp2(exponents))
