@@ -48,14 +48,12 @@ def measured(
     return frames.read(root / "tables")[0]
 
 
-# The invented experiment has one execution mode, process and backend of attention, no prompts, a matmul in each step.
+# The invented experiment has one execution mode, process and backend of attention, a matmul in each step.
 COMPARING = (
     "execution_speed",
-    "compile_time",
     "autograd",
     "fusion",
     "data_parallel",
-    "generation",
     "attention_length",
     "convolution",
     "frameworks",
@@ -64,8 +62,6 @@ COMPARING = (
     "input",
     "quantised",
     "pruning",
-    "parallel_plans",
-    "traced_mfu",
 )
 INVENTED = [name for name in figures.modules() if name not in COMPARING]
 

@@ -47,25 +47,6 @@ def test_equal_times_and_single_rows(tmp_path):
     assert said(tmp_path, row(time_s=0.16)) == "At batch 64 the step takes 2.00× the predicted time."
 
 
-@pytest.mark.parametrize(
-    ("faults", "says"),
-    [
-        ((0.0, 0.0, None), "None writes to new pages of memory."),
-        ((1e6, 1e5, None), "All write to new pages of memory, with up to 160,000 page faults a step."),
-        ((1e5, 0.0, 10.0), "One step writes to new pages of memory, with up to 16,000 page faults a step, and takes"),
-        (
-            (1e5, 1e5, 10.0),
-            "2 of them write to new pages of memory, with up to 16,000 page faults a step, and take 2.00×",
-        ),
-        ((None, None, None), "in the median."),
-        ((None, 0.0, None), "It writes to no new pages of memory."),
-    ],
-)
-def test_new_pages_are_told_from_those_that_are_kept(tmp_path, faults, says):
-    steps = [row(name, time_s=0.16, page_faults_per_s=each) for name, each in zip("abc", faults, strict=True)]
-    assert says in said(tmp_path, *steps)
-
-
 def test_steps_with_matmuls_or_without_bytes_are_not_drawn(tmp_path):
     assert fusion.rows(tables(tmp_path, row(flops=1))).empty
     assert fusion.rows(tables(tmp_path, row(execution="compile", flops_run="unknown"))).empty

@@ -69,14 +69,6 @@ def test_workers_are_told_apart_by_their_intervals_alone(tmp_path):
     assert "it is 20 %. The intervals of these two times overlap." in said(tmp_path, device, slow)
 
 
-def test_epochs_are_told_where_both_kinds_were_measured(tmp_path):
-    anew = fed(40.0, 60.0, 2, loader_epoch=16, loader_persistent="False")
-    kept = fed(120.0, 20.0, 2, loader_epoch=16, loader_persistent="True")
-    told = said(tmp_path, row(200.0), fed(50.0, 75.0), anew, kept)
-    assert told.endswith("epoch of 16 batches, 2 workers give 40.0 samples/s; kept alive, they give 120.")
-    assert "nan" not in said(tmp_path, row(200.0, mfu_percent=""), anew | {"mfu_percent": ""})
-
-
 def test_without_a_batch_on_the_device_there_is_nothing_to_hold_against(tmp_path):
     assert figure.rows(tables(tmp_path, fed(50.0, 70.0))).empty
     assert figure.rows(tables(tmp_path, row(50.0))).empty

@@ -18,8 +18,6 @@ CASE = ["machine", "model", "batch_size", "precision"]
 FUSED = "compile"
 MARKERS = {"eager": "o", "script": "s", FUSED: "D"}
 PLACE = ("predicted_ms", "measured_ms")
-PAGE_BYTES = 4096  # the smallest page: what a fault brings at least
-NEW_SHARE = 0.05  # of the bytes moved: from there on a step wrote to new pages
 ALIKE_WITHIN = 0.02  # of a time: less is no difference
 
 
@@ -40,8 +38,7 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """Of the largest batch: the model that fusing spares most bytes, by time and by bytes; how far bytes predict, and
-    how far they do where the system gave the operators new pages."""
+    """Of the largest batch: the model that fusing spares most bytes, by time and by bytes; how far bytes predict."""
     large = rows[rows["batch_size"] == rows["batch_size"].max()]
     pairs = large[large["execution"] == "eager"].merge(
         large[large["execution"] == FUSED], on=CASE, suffixes=("", "_fused")
@@ -56,20 +53,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
         said.append(text(key, pair=pair, times=times, expected=spared.max()))
     ratio = significant((large["measured_ms"] / large["predicted_ms"]).median())
     said.append(text("deviation", count=len(large), batch=int(large["batch_size"].iloc[0]), ratio=ratio))
-    return " ".join([*said, *_by_pages(large, text)])
-
-
-def _by_pages(rows: pd.DataFrame, text: Texts) -> list[str]:
-    known = rows[rows["page_faults_per_s"].notna()]
-    if known.empty:
-        return []
-    faults = known["page_faults_per_s"] * known["time_s"]
-    ratio = known["measured_ms"] / known["predicted_ms"]
-    new = PAGE_BYTES * faults >= NEW_SHARE * known["predicted_ms"] / 1e3 * known["ceiling_gb_s"] * 1e9
-    values = {"count": int(new.sum()), "most": significant(faults.max()), "ratio": significant(ratio[new].median())}
-    if new.all() or not new.any():
-        return [text("all_pages" if new.all() else "no_pages", count=len(known), most=values["most"])]
-    return [text("pages", **values, rest=significant(ratio[~new].median()))]
+    return " ".join(said)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

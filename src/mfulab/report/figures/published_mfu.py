@@ -98,9 +98,5 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     entries = [style.dot(colors[family], family, markers[family]) for family in public]
     entries += [style.dot(style.INK, text("you_are_here"), "*")] if OWN in present else []
     style.legend(figure, entries + runs.key(rows, text))
-    disclaim(figure, text)
-
-
-def disclaim(figure: Figure, text: Texts) -> None:
-    """Attribution that MLPerf's rules ask for, at the right of the provenance."""
+    # Attribution that MLPerf's rules ask for, at the right of the provenance.
     figure.text(0.985, 0.07 / figure.get_figheight(), text("derived"), ha="right", fontsize=9, color=style.MUTED)

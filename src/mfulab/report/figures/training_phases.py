@@ -20,7 +20,7 @@ PLAIN = "training"  # the workload that others are held against, in fp32 where t
 WORDS = ("forward_ms", "backward_ms", "optimiser_ms", "other_ms")
 COLORS = dict(zip(WORDS, (style.PALETTE[0], style.PALETTE[5], style.PALETTE[1], "#b3bac4"), strict=True))
 CASE = ["machine", "model", "batch_size"]
-BESIDE = ["samples_per_s", "mfu_percent", "memory_bytes", *trust.INTERVAL]  # of the plain step
+BESIDE = ["samples_per_s", "memory_bytes", *trust.INTERVAL]  # of the plain step
 MOST = 4  # cases that get a panel each
 MOST_BARS = 18
 WIDEST = 260.0  # %: a longer bar is cut off, and its number says so
@@ -50,7 +50,6 @@ def rows(tables: Tables) -> pd.DataFrame:
         relative=relative,
         apart=trust.apart(found, suffix="_plain", ratio=relative / 100),
         share=100 * found["optimiser_ms"] / found[list(WORDS)].sum(axis=1),
-        deviation=(found["phases_percent"] - 100).abs(),
         precision_differs=found["precision"] != usual,
     )
 
@@ -65,7 +64,7 @@ def technique(row: pd.Series, text: Texts) -> str:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """The plain step whose optimiser weighs most, what is fastest there, accumulation, and MFU and HFU apart."""
+    """The plain step whose optimiser weighs most, what is fastest there, and what checkpointing trades."""
     plain = rows[rows["is_plain"]]
     worst = plain.loc[plain["share"].idxmax()]
     said = [text("finding", row=worst)] + ([text("busy", row=worst)] if pd.notna(worst["utilization_percent"]) else [])
@@ -77,25 +76,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
         said.append(text(key, technique=technique(best, text), factor=100 / best["relative"], row=best))
         if not others["apart"].all():
             said.append(text("overlaps", count=int((~others["apart"]).sum()), total=len(others)))
-    said += [*_accumulated(rows, text), *_taught(rows, text), *_checkpointed(rows, text)]
-    if rows["deviation"].notna().any():
-        said.append(text("sum", deviation=rows["deviation"].median()))
-    return " ".join(said)
-
-
-def _taught(rows: pd.DataFrame, text: Texts) -> list[str]:
-    """HFU and MFU of a teacher that runs in each step, and the speed where its outputs are kept."""
-    online = rows[(rows["teacher"] == "online") & rows["hfu_percent"].notna()]
-    if online.empty:
-        return []
-    one = online.loc[(online["hfu_percent"] / online["mfu_percent"]).idxmax()]
-    same = [*CASE, "sequence_length", "precision"]
-    kept = rows[(rows["teacher"] == "cached") & (rows[same].fillna(0) == one[same].fillna(0)).all(axis=1)]
-    said = [text("taught", row=one)]
-    for _, each in kept.head(1).iterrows():
-        factor = each["samples_per_s"] / one["samples_per_s"]
-        said.append(text("cached" if trust.apart(each, one, ratio=1 / factor) else "cached_alike", factor=factor))
-    return said
+    return " ".join([*said, *_checkpointed(rows, text)])
 
 
 def _checkpointed(rows: pd.DataFrame, text: Texts) -> list[str]:
@@ -110,18 +91,6 @@ def _checkpointed(rows: pd.DataFrame, text: Texts) -> list[str]:
         said.append(text("traded", row=one, fast=1 / one["samples_per_s_plain"], slow=1 / one["samples_per_s"]))
         said += [] if one["apart"] else [text("overlap")]
     return said
-
-
-def _accumulated(rows: pd.DataFrame, text: Texts) -> list[str]:
-    """The step whose MFU several micro-batches change most, beyond the intervals if any; the memory that they take."""
-    several = rows[(rows["gradient_accumulation"] > 1) & ~rows["precision_differs"]]
-    if several.empty:
-        return []
-    among = several[several["apart"]] if several["apart"].any() else several
-    one = among.loc[(among["mfu_percent"] / among["mfu_percent_plain"]).idxmax()]
-    said = [text("accumulated" if one["apart"] else "accumulated_alike", row=one)]
-    more = one["memory_bytes"] / one["memory_bytes_plain"]
-    return said if pd.isna(more) else [*said, text("accumulated_memory", memory=more)]
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

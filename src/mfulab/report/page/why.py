@@ -19,10 +19,10 @@ SLOWER = 1.1  # times as slow as measured: from there on the allocator's other s
 SHOWN = 6  # cases in view; the others unfold
 LISTED = 30  # lines of the table of batch sizes
 WORDS = (
-    *("forward", "backward", "optimiser", "other", "bf16_yes", "bf16_no", "bf16_unclear"),
+    *("forward", "backward", "optimiser", "other"),
     *("head_model", "head_mode", "head_precision", "head_batch", "head_speed", "head_share"),
 )
-PHASES, WORTH, HEADS = WORDS[:4], WORDS[4:7], WORDS[7:]
+PHASES, HEADS = WORDS[:4], WORDS[4:]
 TOLD = ("mode", "precision")  # columns of the table of batch sizes, beside the model
 CAUSE, REASON = VERDICT[:2]
 
@@ -146,12 +146,6 @@ def _answers(rows: pd.DataFrame, text: Texts) -> list[dict[str, Any]]:
             "lines": lines,
         },
         {"question": text("fits_question"), "says": _fits_says(recommended, text)},
-        {
-            "question": text("loader_question"),
-            "says": _loader_says(answers.waits(rows), text),
-            "code": _loader_code(rows),
-        },
-        {"question": text("bf16_question"), "says": _bf16_says(answers.bf16(rows), text)},
     ]
 
 
@@ -210,48 +204,3 @@ def _fits_says(recommended: list[answers.Batch], text: Texts) -> str:
         case = never[0].case
         says += " " + text("fits_never", model=case["model"], mode=text.name("mode", case["mode"]), count=len(never))
     return says
-
-
-def _loader_code(rows: pd.DataFrame) -> str:
-    if len(answers.waits(rows)):
-        return ""
-    return f"snakemake --cores 1 report --config {remedies.REMEDIES['input_bound'].config}"
-
-
-def _loader_says(waits: pd.DataFrame, text: Texts) -> str:
-    if waits.empty:
-        return text("loader_unknown")
-    worst = waits.iloc[0]
-    share = worst["input_wait_percent"]
-    said = {"model": worst["model"], "share": percent(share), "count": len(waits)}
-    return text("loader_yes" if share >= answers.WAITING else "loader_no", **said)
-
-
-def _bf16_says(pairs: pd.DataFrame, text: Texts) -> str:
-    if pairs.empty:
-        return text("bf16_unknown")
-    said = []
-    for worth in WORTH:
-        here = pairs[pairs["worth"] == worth].sort_values("speedup", ascending=False)
-        if len(here):
-            runs = ", ".join(
-                text(
-                    "bf16_run",
-                    run=_with(f"{row['model']} {text.name('mode', row['mode'])}", _bf16_apart(row, pairs, text)),
-                    batch_size=int(row["batch_size"]),
-                    speedup=significant(row["speedup"]),
-                )
-                for row in here.to_dict("records")[:4]
-            )
-            more = text("and_more", count=len(here) - 4) if len(here) > 4 else ""
-            said.append(text(worth, runs=runs + more))
-    if len(slower := 1 / pairs.loc[pairs["emulated"], "speedup"]):
-        low, high = significant(slower.min(), 2), significant(slower.max(), 2)
-        many = text("bf16_emulated", low=low, high=high)
-        said.insert(0, many if low != high else text("bf16_emulated_one", low=low))
-    return " ".join(said)
-
-
-def _bf16_apart(row: Mapping[str, Any], pairs: pd.DataFrame, text: Texts) -> list[str]:
-    precision = row["precision"]
-    return [*([] if precision == "bf16" else [text.name("precision", precision)]), *_apart(row, pairs, text)]
