@@ -20,7 +20,7 @@ from mfulab.cli.main import main
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent
 from mfulab.report import figures, frames, trust
-from mfulab.report.drawing import labels, matmuls, relative, style
+from mfulab.report.drawing import labels, matmuls, relative
 from mfulab.report.figures import (
     flops_versus_time,
     kernel_ladder,
@@ -355,14 +355,6 @@ def test_a_ladder_stands_at_the_largest_size_that_nearly_all_have():
     shared = matmuls.most_shared(pd.DataFrame(rows, columns=["machine", "kernel", "precision", "n"]))
     assert set(shared["n"]) == {1024}
     assert set(shared["kernel"]) == {"naive", "blocked", "numpy", "torch"}
-
-
-def test_a_family_s_rungs_have_shades_of_its_colour():
-    rows = pd.DataFrame({"kernel": ["low", "high", "low", "alone"]})
-    shades = style.shades(rows, "kernel", pd.Series(["#000000", "#000000", "#000000", "#0072b2"]))
-    assert shades["high"] == "#000000"
-    assert "#000000" < shades["low"] < "#ffffff"
-    assert shades["alone"] == "#0072b2"
 
 
 def test_odd_shapes_are_compared_with_the_cubes_beside_them(few):

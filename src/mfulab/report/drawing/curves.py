@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -51,14 +52,13 @@ def draw(
     value: str,
     interval: tuple[str, str],
     ylabel: str,
-    log: bool = False,
 ) -> None:
-    """One panel a machine and mode; colour is the precision, dashes tell executions apart, names stand at line ends."""
-    machines, titles = style.machines(rows), style.modes(rows, text)
-    grid = style.panels(figure, machines, list(titles.values()), sharex=True)
+    """One panel a machine and mode, on logarithmic axes; colour is the precision, dashes tell executions apart."""
+    titles = style.modes(rows, text)
     colors = style.precision_colors(rows["precision"])
     several = rows.groupby("mode")["workload"].transform("nunique") > 1
-    rows = rows.assign(variant=(rows["workload"] + " ").where(several, "") + rows["execution"])
+    variants = (rows["workload"] + " ").where(several, "") + rows["execution"]
+    rows = rows.assign(variant=variants, title=rows["mode"].map(titles))
     dashes = style.dashes(rows["variant"])
     keys = ["model", "precision", "variant", "sequence_length"]
     look: style.Look = {
@@ -69,26 +69,21 @@ def draw(
         "dashes": dashes,
         "s": 25,
     }
-    panels = {}
-    for (machine, mode), here in rows[rows["machine"].isin(machines)].groupby(["machine", "mode"], sort=False):
-        panels[grid[machine, titles[mode]]] = here
-        kinds.lines(grid[machine, titles[mode]], here, "batch_size", value, interval=interval, **look)
-    for (machine, _), axes in grid.items():
+    panels, ranges = style.facets(figure, rows, "title", list(titles.values()), sharex=True), rows.groupby("machine")
+    for (axes, here), machine in zip(panels, np.repeat(style.machines(rows), len(titles)), strict=True):
+        kinds.lines(axes, here, "batch_size", value, interval=interval, **look)
         ticks.doublings(axes, rows["batch_size"])
         # Values decide the limits: an interval of two windows may be wider than any panel, and then runs out of it.
-        values = rows.loc[rows["machine"] == machine, value]
-        if log:
-            axes.set(yscale="log", ylim=(values.min() / 2, values.max() * 2))
-            ticks.decades(axes.yaxis)
-        else:
-            axes.set_ylim(0, 1.15 * values.max())
+        values = ranges[value].get_group(machine)
+        axes.set(yscale="log", ylim=(values.min() / 2, values.max() * 2))
+        ticks.decades(axes.yaxis)
     style.label(figure, text("batch_size"), ylabel)
     entries = [style.line(color, text.name("precision", name)) for name, color in colors.items()]
     if len(dashes) > 1:
         entries += [style.line(style.MUTED, text.name("execution", name), dash) for name, dash in dashes.items()]
     style.legend(figure, [*entries, *runs.key(rows, text)])
     labels.settle(figure)
-    for axes, here in panels.items():
+    for axes, here in panels:
         ends = here.groupby(keys, sort=False, dropna=False).tail(1)
         if len(ends) > MOST_NAMED:  # one a model, at its highest
             ends = ends.sort_values(value).drop_duplicates("model", keep="last")

@@ -47,7 +47,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     alike = len(plain) > 1 and not trust.apart(worst, best, ratio=best["efficiency"] / worst["efficiency"])
     key = "alike" if alike else "finding" if pd.notna(best["mfu_percent"]) else "finding_without"
     values = {"best": best, "worst": worst, "best_job": job(best, text), "worst_job": job(worst, text)}
-    said = [text(each, **values) for each in [key, *(["worst"] if len(plain) > 1 and not alike else [])]]
+    said = [text(key, **values)] + ([text("worst", **values)] if len(plain) > 1 and not alike else [])
     if pd.notna(worst["exposed_communication_ms"]):
         said.append(text("exposed", worst=worst, step=1e3 * worst["time_s"]))
     counted = rows[rows["sent_bytes"].notna() & (rows["predicted_sent_bytes"] > 0)]

@@ -71,4 +71,4 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     entries = [style.dot(color, name) for name, color in colors.items()]
     present = [name for name in MARKERS if (rows["execution"] == name).any()]
     marks = [style.dot(style.MUTED, text.name("execution", name), MARKERS[name]) for name in present]
-    style.legend_rows(figure, [*entries, *marks, *runs.key(rows, text)], columns=4)
+    style.legend(figure, [*entries, *marks, *runs.key(rows, text)], columns=4)

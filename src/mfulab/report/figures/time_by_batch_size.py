@@ -37,4 +37,4 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine and mode, both axes logarithmic; bars are the 95 % confidence interval."""
-    curves.draw(rows, figure, text, "time_s", ("time_ci_low_s", "time_ci_high_s"), ylabel=text("time"), log=True)
+    curves.draw(rows, figure, text, "time_s", ("time_ci_low_s", "time_ci_high_s"), ylabel=text("time"))

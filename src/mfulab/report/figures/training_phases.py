@@ -109,14 +109,12 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     shown = shown.assign(differs=shown["apart"] | shown["is_plain"])
     order = shown.groupby("name", sort=False).agg({"is_plain": "max", "relative": "median"})
     names = list(order.sort_values(["is_plain", "relative"], ascending=[False, True]).index[:MOST_BARS])
-    grid = style.panels(figure, machines, cases, sharey=True)
+    panels = style.facets(figure, shown[shown["name"].isin(names)], "case", cases, sharey=True)
     style.resize(figure, len(machines) * (0.9 + 0.26 * max(5, len(names))) + 1.2)
-    for (machine, case), axes in grid.items():
-        here = shown[(shown["machine"] == machine) & (shown["case"] == case) & shown["name"].isin(names)]
+    for axes, here in panels:
         _bars(axes, here, names, text)
         axes.tick_params(axis="y", labelsize=9)
-        if machine == machines[-1]:
-            axes.set_xlabel(text("relative"))
+    style.label(figure, text("relative"))
     entries = [style.dot(color, text(phase), "s") for phase, color in COLORS.items()]
     entries += [style.dot("none", text("behind")), *style.within(~shown["differs"], text)]
     style.legend(figure, entries + runs.key(shown, text))

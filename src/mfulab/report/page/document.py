@@ -57,7 +57,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     """The page as text, from the tables in `folder` and figures in `drawn`, whatever is missing of them."""
     tables, problems = frames.read(folder)
     text = Texts(language, "page")
-    seminar = frames.seminar(folder)
+    seminar = frames.texts(folder / "seminar.csv")
     seminar = seminar.assign(**{column: seminar[column].map(text.said) for column in CLAIMED})
     glyphs: dict[str, str] = {}
     sections = _sections(tables, drawn, text, problems, glyphs)
@@ -75,7 +75,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         progress=_progress(folder, text),
         unmeasured=_unmeasured(told, text),
         problems=[*([] if len(_runs(tables)) or len(tables["traces"]) else [text("no_rows")]), *problems],
-        excluded=frames.excluded(folder).to_dict("records"),
+        excluded=frames.texts(folder / "excluded.csv").to_dict("records"),
         comparison=_comparison(folder, text),
         seminar=seminar.to_dict("records"),
         wrong_in_seminar=int((seminar["agrees"] != "True").sum()),
@@ -160,7 +160,7 @@ def _rows_shown(tables: frames.Tables, text: Texts) -> str:
 
 def _progress(folder: Path, text: Texts) -> dict[str, Any]:
     """Counts of a sweep before its end, their sentence, and the first runs that are missing; empty at its end."""
-    found = frames.progress(folder)
+    found = frames.texts(folder / "progress.csv")
     missing = found[found["state"] != PROGRESS[0]]
     if missing.empty:
         return {}
@@ -256,9 +256,8 @@ def _figure(
 def _headline(sections: list[dict[str, Any]], tables: frames.Tables, text: Texts) -> str | None:
     """The first figure's sentence; where every run failed, the failure."""
     measured = any((tables[name]["status"] == "ok").any() for name in trust.STEPS)
-    if not measured and (failed := trust.failed(tables, text.language)):
-        return failed
-    return next((figure["finding"] for figure in _all(sections)), None)
+    failed = "" if measured else trust.failed(tables, text.language)
+    return failed or next((figure["finding"] for figure in _all(sections)), None)
 
 
 def _all(sections: list[dict[str, Any]]) -> list[dict[str, Any]]:

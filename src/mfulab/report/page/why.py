@@ -91,7 +91,6 @@ def _case(row: Mapping[str, Any], figures: set[str], text: Texts) -> dict[str, A
             }
             for part, each in budget.items()
         ],
-        "phases": _phases(row, text),
         "allocator": " ".join(_allocator(row, text)),
         "advice": text.within("advice")(cause) if remedy else "",
         "experiment": experiment,
@@ -107,18 +106,6 @@ def _where(row: Mapping[str, Any], text: Texts) -> list[str]:
     share = row["mfu_percent"]
     known += [text("step", time=quantity(row["time_s"], "s"))]
     return [*known, text("mfu", share=percent(share)) if share == share else text("no_mfu"), row["machine"]]
-
-
-def _phases(row: Mapping[str, Any], text: Texts) -> str:
-    """The step's split into forward, backward and optimiser, where it was measured."""
-    times = {name: row.get(f"{name}_ms") for name in PHASES}
-    known = {name: time for name, time in times.items() if time is not None and time == time}
-    whole = sum(known.values())
-    if len(known) < 2 or not whole:
-        return ""
-    return text(
-        "phases", parts=", ".join(f"{text(name)} {percent(100 * time / whole)} %" for name, time in known.items())
-    )
 
 
 def _allocator(row: Mapping[str, Any], text: Texts) -> list[str]:
@@ -142,15 +129,11 @@ def _answers(rows: pd.DataFrame, text: Texts) -> list[dict[str, Any]]:
         {
             "question": text("batch_question"),
             "says": _batch_says(recommended, text),
-            "head": _head(text),
+            "head": [*map(text, HEADS), *(text("head_fits", gigabytes=size) for size in answers.CARDS_GB)],
             "lines": lines,
         },
         {"question": text("fits_question"), "says": _fits_says(recommended, text)},
     ]
-
-
-def _head(text: Texts) -> list[str]:
-    return [*(text(name) for name in HEADS), *(text("head_fits", gigabytes=size) for size in answers.CARDS_GB)]
 
 
 def _line(each: answers.Batch, cases: pd.DataFrame, text: Texts) -> list[str]:
@@ -161,20 +144,13 @@ def _line(each: answers.Batch, cases: pd.DataFrame, text: Texts) -> list[str]:
     fits = ["–" if batch is None else text("none_fits") if batch == 0 else f"{sign}{batch:,}" for batch in each.fits]
     speed = [quantity(each.samples_per_s, ""), f"{percent(each.share_percent)} %"]
     case = each.case
-    named = [_with(case["model"], _apart(case, cases, text)), *(text.name(key, case[key]) for key in TOLD)]
-    return [*named, size, *speed, *fits]
-
-
-def _apart(row: Mapping[str, Any], rows: pd.DataFrame, text: Texts) -> list[str]:
-    """Workload and execution that are not plain, and the length and machine where `rows` have several."""
-    known, length = curves.variant(row, text), row["sequence_length"]
-    if length > 0 and rows.loc[rows["model"] == row["model"], "sequence_length"].nunique() > 1:
+    known, length = curves.variant(case, text), case["sequence_length"]
+    if length > 0 and cases.loc[cases["model"] == case["model"], "sequence_length"].nunique() > 1:
         known.append(text("tokens", length=int(length)))
-    return [*known, row["machine"]] if rows["machine"].nunique() > 1 else known
-
-
-def _with(name: str, known: list[str]) -> str:
-    return f"{name} ({', '.join(known)})" if known else name
+    known += [case["machine"]] if cases["machine"].nunique() > 1 else []
+    name = f"{case['model']} ({', '.join(known)})" if known else case["model"]
+    named = [name, *(text.name(key, case[key]) for key in TOLD)]
+    return [*named, size, *speed, *fits]
 
 
 def _batch_says(recommended: list[answers.Batch], text: Texts) -> str:
