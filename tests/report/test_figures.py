@@ -52,7 +52,6 @@ def measured(
 COMPARING = (
     "execution_speed",
     "autograd",
-    "fusion",
     "data_parallel",
     "attention_length",
     "convolution",

@@ -118,7 +118,7 @@ def beside_points(
         taken = np.vstack([taken, boxes])
         label.set(ha=align, position=(dx, dy))
         labels.append(label)
-        if _is_far(dx, dy):
+        if abs(dx) + abs(dy) > NEAR:
             leader = {"arrowstyle": "-", "color": MUTED, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 4}
             axes.annotate("", (x, y), (dx * 0.92, dy * 0.85), textcoords="offset points", arrowprops=leader)
     return labels
@@ -138,15 +138,11 @@ def _free(
     for dx, dy, align in _places():
         left, middle = center + np.array([dx, dy]) * scale - (width * ALIGNED[align], 0)
         extent = (left, middle - height / 2, left + width, middle + height / 2)
-        boxes = np.array([extent, *(_leader_boxes(center, dx * scale, dy * scale) if _is_far(dx, dy) else ())])
+        boxes = np.array([extent, *(_leader_boxes(center, dx * scale, dy * scale) if abs(dx) + abs(dy) > NEAR else ())])
         is_inside = (np.array(extent[:2]) >= inside[:2]).all() and (np.array(extent[2:]) <= inside[2:]).all()
         if is_inside and not _overlap(boxes, taken):
             return (dx, dy, align), boxes
     return None
-
-
-def _is_far(dx: float, dy: float) -> bool:
-    return abs(dx) + abs(dy) > NEAR
 
 
 def _overlap(some: np.ndarray, others: np.ndarray) -> bool:

@@ -37,15 +37,11 @@ def against(rows: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
     paired[["speedup_low", "speedup_high"]] = pd.DataFrame(own, index=paired.index, dtype=float)
     # A format saves time by faster arithmetic or by fewer bytes: beyond both it cannot be faster.
     faster = paired["ceiling_tflop_s"] / paired["ceiling_tflop_s_base"]
-    paired["possible"] = np.maximum(
-        faster, _bytes(paired["effective_precision_base"]) / _bytes(paired["effective_precision"])
-    )
+    wide = {name: float(form.bytes) for name, form in FORMATS.items()}
+    fewer = paired["effective_precision_base"].map(wide) / paired["effective_precision"].map(wide)
+    paired["possible"] = np.maximum(faster, fewer)
     largest = paired.groupby([key for key in KEYS if key != "batch_size"])["batch_size"].transform("max")
     return paired[paired["batch_size"] == largest]
-
-
-def _bytes(precisions: pd.Series) -> pd.Series:
-    return precisions.map({name: form.bytes for name, form in FORMATS.items()}).astype(float)
 
 
 def finding(rows: pd.DataFrame, text: Texts, axis: str) -> str:

@@ -65,7 +65,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
             continue
         # Dashed lines of equal FLOP/s, a power of ten each, behind the points and without moving the limits.
         limits = axes.get_xlim(), axes.get_ylim()
-        across = np.geomspace(*limits[0], 60)
+        across = np.geomspace(limits[0][0], limits[0][1], 60)
         low, high = (np.log10(here["speed"].agg(end)) for end in ("min", "max"))
         for power in range(int(np.floor(low)), int(np.ceil(high)) + 1):
             axes.plot(across, across / 10.0**power, color=style.MUTED, linestyle="--", linewidth=0.8, zorder=0)

@@ -69,8 +69,7 @@ def _of_model(row: Mapping[str, Any], measured: pd.DataFrame) -> list[dict[str, 
     found = []
     here = measured[measured["flops_run"] == row["run"]].to_dict("records")
     for way, asked in WAYS.items():
-        held = _training(row, **asked)
-        line = {**known, "way": way, **_parts(held)}
+        line = {**known, "way": way, **_parts(_training(row, **asked))}
         if peaks := [run for run in here if _is(run, asked)]:
             doubtful = all(run[runs.DOUBTFUL] for run in peaks)
             line |= {"run": peaks[0]["run"], runs.DOUBTFUL: doubtful}
@@ -84,7 +83,7 @@ def _of_model(row: Mapping[str, Any], measured: pd.DataFrame) -> list[dict[str, 
 
 
 def _parts(held: StepMemory) -> dict[str, int]:
-    return {name: getattr(held, name) for name in PARTS} | {"total": held.total}
+    return {name: getattr(held, name) for name in [*PARTS, "total"]}
 
 
 def _training(row: Mapping[str, Any], *, checkpointing: bool, devices: int, **options: Any) -> StepMemory:

@@ -1,7 +1,6 @@
 """Time of a training step, technique by technique: forward, backward, optimiser, other."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -98,7 +97,11 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     machines = style.machines(rows, 2)
     shown = rows[rows["machine"].isin(machines)]
     shown = shown.assign(
-        case=[_case(row, text) for row in shown.itertuples()],
+        # The last two words of a title stay in one line.
+        case=[
+            "\N{NO-BREAK SPACE}".join(text("case", model=row.model, batch=int(row.batch_size)).rsplit(" ", 1))
+            for row in shown.itertuples()
+        ],
         name=[technique(row, text) for _, row in shown.iterrows()],
     )
     counts = shown.groupby("case", sort=False)["name"].nunique().sort_values(ascending=False, kind="stable")
@@ -119,11 +122,6 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     entries += [style.dot("none", text("behind")), *style.within(~shown["differs"], text)]
     style.legend(figure, entries + runs.key(shown, text))
     labels.settle(figure)
-
-
-def _case(row: Any, text: Texts) -> str:
-    """A model and batch as a panel's title, whose last two words stay in one line."""
-    return "\N{NO-BREAK SPACE}".join(text("case", model=row.model, batch=int(row.batch_size)).rsplit(" ", 1))
 
 
 def _bars(axes: Axes, here: pd.DataFrame, names: Sequence[str], text: Texts) -> None:

@@ -125,14 +125,21 @@ def _answers(rows: pd.DataFrame, text: Texts) -> list[dict[str, Any]]:
     recommended = answers.batches(rows)
     cases = pd.DataFrame([each.case for each in recommended])
     lines = [_line(each, cases, text) for each in recommended[:LISTED]]
+    swept = any(each.batch_size is not None for each in recommended)
+    known = [each for each in recommended if any(batch is not None for batch in each.fits)]
+    fit = {"count": sum(bool(each.fits[0]) for each in known), "total": len(known), "gigabytes": answers.CARDS_GB[0]}
+    usable = percent(100 * answers.USABLE)
     return [
         {
             "question": text("batch_question"),
-            "says": _batch_says(recommended, text),
+            "says": text("batch_says", share=percent(100 * answers.KNEE)) if swept else text("batch_single"),
             "head": [*map(text, HEADS), *(text("head_fits", gigabytes=size) for size in answers.CARDS_GB)],
             "lines": lines,
         },
-        {"question": text("fits_question"), "says": _fits_says(recommended, text)},
+        {
+            "question": text("fits_question"),
+            "says": text("fits_says", usable=usable, **fit) if known else text("fits_unknown"),
+        },
     ]
 
 
@@ -151,32 +158,3 @@ def _line(each: answers.Batch, cases: pd.DataFrame, text: Texts) -> list[str]:
     name = f"{case['model']} ({', '.join(known)})" if known else case["model"]
     named = [name, *(text.name(key, case[key]) for key in TOLD)]
     return [*named, size, *speed, *fits]
-
-
-def _batch_says(recommended: list[answers.Batch], text: Texts) -> str:
-    known = [each for each in recommended if each.batch_size is not None]
-    if not known:
-        return text("batch_single")
-    rising = sum(each.rising for each in known)
-    lost = sum(each.too_large is not None for each in known)
-    says = [text("batch_says", share=percent(100 * answers.KNEE))]
-    if rising:
-        says.append(text("batch_rising", count=rising, total=len(known)))
-    if lost:
-        says.append(text("batch_lost", count=lost, total=len(known)))
-    return " ".join(says)
-
-
-def _fits_says(recommended: list[answers.Batch], text: Texts) -> str:
-    """The card from which each case fits with a single sample, and the one that needs most."""
-    known = [each for each in recommended if any(batch is not None for batch in each.fits)]
-    if not known:
-        return text("fits_unknown")
-    smallest = answers.CARDS_GB[0]
-    small = sum(bool(each.fits[0]) for each in known)
-    never = [each for each in known if not any(each.fits)]
-    says = text("fits_says", count=small, total=len(known), gigabytes=smallest, usable=percent(100 * answers.USABLE))
-    if never:
-        case = never[0].case
-        says += " " + text("fits_never", model=case["model"], mode=text.name("mode", case["mode"]), count=len(never))
-    return says
