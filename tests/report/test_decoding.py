@@ -1,11 +1,10 @@
 """Decoding: the sentence about experts comes from the rows, and a dense model has none."""
 
-import pandas as pd
 import pytest
-from support.drawn import overlaps
+from support.drawn import overlaps, tables
 
 from mfulab.core.language import Texts
-from mfulab.report import figures, frames
+from mfulab.report import figures
 from mfulab.report.figures import decoding
 
 
@@ -15,15 +14,7 @@ def said(tmp_path, language: str, imbalances: dict[int, float | None]) -> str:
     row |= {"mode": "decoding", "workload": "decoding", "sequence_length": 64, "time_s": 0.1}
     row |= {"model": "mixtral_small", "mbu_percent": 50.0, "mfu_percent": 2.0}
     rows = [row | {"batch_size": size, "expert_imbalance": uneven} for size, uneven in imbalances.items()]
-    tables = tables_of(tmp_path, rows)
-    return decoding.finding(decoding.rows(tables), Texts(language, "decoding"))
-
-
-def tables_of(tmp_path, rows: list[dict]) -> frames.Tables:
-    pd.DataFrame(rows).to_csv(tmp_path / "profile.csv", index=False)
-    environment = {"hardware": "here", "recorded": "False", "device": "cpu", "device_name": "Invented Xeon"}
-    pd.DataFrame([environment]).to_csv(tmp_path / "environment.csv", index=False)
-    return frames.read(tmp_path, decoding.TABLES)[0]
+    return decoding.finding(decoding.rows(tables(tmp_path, *rows)), Texts(language, "decoding"))
 
 
 @pytest.mark.parametrize(
@@ -56,7 +47,7 @@ def test_prompts_stand_beside_the_tokens_after_them(tmp_path, language):
                   "time_s": time_s * length / 64}
         for mode, (time_s, mfu) in halves.items() for batch in (1, 4, 16) for length in (64, 256)
     ]  # fmt: skip
-    drawn = figures.render("decoding", tables_of(tmp_path, rows), language)
+    drawn = figures.render("decoding", tables(tmp_path, *rows), language)
     assert overlaps(drawn.figure) == []
     if language == "en":
         assert (
@@ -64,4 +55,4 @@ def test_prompts_stand_beside_the_tokens_after_them(tmp_path, language):
             "at 80 % MBU and 2.0 % MFU (batch 1, 1)."
         ) in drawn.finding
         assert "Decoding 16 sequences holds 4.00 MB of keys and values and gives 50.0 tokens/s." in drawn.finding
-    assert decoding.rows(tables_of(tmp_path, rows[:6])).empty, "prompts alone"
+    assert decoding.rows(tables(tmp_path, *rows[:6])).empty, "prompts alone"

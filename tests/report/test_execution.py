@@ -1,22 +1,14 @@
 """Execution modes and autograd: their sentences from extreme, equal and single rows, and figures without overlaps."""
 
-import pandas as pd
 import pytest
-from support.drawn import overlaps
+from support.drawn import overlaps, tables
 
 from mfulab.core.language import Texts
-from mfulab.report import figures, frames
+from mfulab.report import figures
 from mfulab.report.figures import autograd, execution_speed
 
-ENVIRONMENT = {"hardware": "here", "recorded": "False", "device": "cpu", "device_name": "Invented Xeon"}
 COMMON = {"status": "ok", "hardware": "here", "recorded": "False", "precision": "fp32", "mode": "inference"}
 COMMON |= {"model": "gpt2", "workload": "inference", "execution": "eager", "autograd": "no_grad", "batch_size": 1}
-
-
-def tables(tmp_path, *rows: dict) -> frames.Tables:
-    for name, lines in (("profile", list(rows)), ("environment", [ENVIRONMENT])):
-        pd.DataFrame(lines).to_csv(tmp_path / f"{name}.csv", index=False)
-    return frames.read(tmp_path, autograd.TABLES)[0]
 
 
 def made(execution: str = "compile", time_s: float = 0.01, compile_s: float | None = 20.0, **changes) -> dict:

@@ -62,6 +62,7 @@ COMPARING = (
     "quantised",
     "pruning",
 )
+LOGARITHMIC = ("roofline", "matmul_precision", "matmul_throughput", "repeatability")  # axes, with two numbers or more
 INVENTED = [name for name in figures.modules() if name not in COMPARING]
 
 
@@ -124,7 +125,7 @@ def run_together(figure: Figure) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("language", ["en", "ko"])
 @pytest.mark.parametrize("name", INVENTED)
-def test_nothing_overlaps_and_all_is_inside(render, name, language):
+def test_nothing_overlaps_all_is_inside_and_has_units_and_provenance(render, name, language):
     drawn = render(name, language)
     assert drawn is not None
     assert overlaps(drawn.figure) == []
@@ -133,6 +134,14 @@ def test_nothing_overlaps_and_all_is_inside(render, name, language):
     for words, box in texts(drawn.figure):
         assert -1 <= box.x0 <= box.x1 <= width + 1, words
         assert -1 <= box.y0 <= box.y1 <= height + 1, words
+    footer = next(text.get_text() for text in drawn.figure.texts if text.get_gid() == "provenance")
+    assert "2026-01-02" in footer
+    assert "mfulab 0123abc" in footer
+    assert any(axes.get_xlabel() or axes.get_ylabel() for axes in drawn.figure.axes), "units"
+    assert any(character.isdigit() for character in drawn.finding)
+    for axis in (axis for axes in drawn.figure.axes for axis in (axes.xaxis, axes.yaxis) if name in LOGARITHMIC):
+        low, high = sorted(axis.get_view_interval())
+        assert axis.get_scale() != "log" or sum(low <= tick <= high for tick in axis.get_majorticklocs()) >= 2
 
 
 @pytest.mark.parametrize("name", INVENTED)
@@ -141,18 +150,6 @@ def test_nothing_overlaps_with_twenty_models(many, name):
     assert drawn is not None
     assert overlaps(drawn.figure) == []
     assert run_together(drawn.figure) == []
-
-
-@pytest.mark.parametrize("name", INVENTED)
-def test_axes_have_units_and_figures_their_provenance(render, name):
-    drawn = render(name)
-    assert drawn is not None
-    footer = next(text.get_text() for text in drawn.figure.texts if text.get_gid() == "provenance")
-    assert "2026-01-02" in footer
-    assert "mfulab 0123abc" in footer
-    named = [axes.get_xlabel() or axes.get_ylabel() for axes in drawn.figure.axes]
-    assert any(named)
-    assert any(character.isdigit() for character in drawn.finding)
 
 
 @pytest.mark.parametrize("name", list(figures.modules()))
@@ -417,22 +414,6 @@ def test_machines_whose_devices_have_one_name_are_told_apart(few):
     drawn = figures.render("mfu_versus_utilization", {**few, "environment": environment})
     titles = [axes.get_title(loc="left") for axes in drawn.figure.axes]
     assert sorted(titles) == [f"Invented Xeon {name}" for name in (report_rows.CPU, report_rows.GPU)]
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("roofline", "matmul_precision", "matmul_throughput"),
-        "repeatability",
-    ],
-)
-def test_a_logarithmic_axis_has_two_numbers_or_more(render, name):
-    drawn = render(name)
-    for axes in drawn.figure.axes:
-        for axis in (axes.xaxis, axes.yaxis):
-            if axis.get_scale() == "log":
-                low, high = sorted(axis.get_view_interval())
-                assert sum(low <= tick <= high for tick in axis.get_majorticklocs()) >= 2
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.floats(0.001, 0.03))

@@ -1,15 +1,13 @@
 """Feeding the model: the sentence from rows of loaders, and a figure in which no text covers another."""
 
-import pandas as pd
 import pytest
-from support.drawn import overlaps
+from support.drawn import overlaps, tables
 
 from mfulab.core.language import Texts
-from mfulab.report import figures, frames
+from mfulab.report import figures
 from mfulab.report.figures import input as figure
 
 TEXT = Texts("en", "input")
-ENVIRONMENT = {"hardware": "here", "recorded": "False", "device": "cpu", "device_name": "Invented Xeon"}
 
 
 def row(samples_per_s: float, **changes) -> dict:
@@ -23,12 +21,6 @@ def row(samples_per_s: float, **changes) -> dict:
 def fed(samples_per_s: float, wait: float, workers: int = 0, source: str = "decode", **changes) -> dict:
     loader = {"loader_source": source, "loader_workers": workers, "input_wait_percent": wait}
     return row(samples_per_s, input="host", workload="training_loaded", **loader, **changes)
-
-
-def tables(tmp_path, *rows: dict) -> frames.Tables:
-    pd.DataFrame(rows).to_csv(tmp_path / "profile.csv", index=False)
-    pd.DataFrame([ENVIRONMENT]).to_csv(tmp_path / "environment.csv", index=False)
-    return frames.read(tmp_path, ("profile", "environment"))[0]
 
 
 def said(tmp_path, *rows: dict) -> str:

@@ -1,17 +1,15 @@
 """Training techniques: the sentence from its rows, and a figure in which no text covers another."""
 
-import pandas as pd
 import pytest
-from support.drawn import overlaps
+from support.drawn import overlaps, tables
 from support.workflow_copy import ROOT
 
 from mfulab.core.language import Texts
 from mfulab.planning.keys import choices
-from mfulab.report import figures, frames
+from mfulab.report import figures
 from mfulab.report.figures import training_phases
 
 TEXT = Texts("en", "training_phases")
-ENVIRONMENT = {"hardware": "here", "recorded": "False", "device": "cpu", "device_name": "Invented Xeon"}
 TECHNIQUES = [name for name in choices(ROOT / "config", "workload") if name.startswith("training")]
 
 
@@ -24,12 +22,6 @@ def row(**changes) -> dict:
     made = {"gradient_accumulation": samples / made["batch_size"], "phases_percent": 100.0, **made}
     more = {"status": "ok", "hardware": "here", "recorded": "False", "mode": "training", "execution": "eager"}
     return {**more, "samples_per_s": samples / made["time_s"], **made}
-
-
-def tables(tmp_path, *rows: dict) -> frames.Tables:
-    pd.DataFrame(rows).to_csv(tmp_path / "profile.csv", index=False)
-    pd.DataFrame([ENVIRONMENT]).to_csv(tmp_path / "environment.csv", index=False)
-    return frames.read(tmp_path, ("profile", "environment"))[0]
 
 
 def said(tmp_path, *rows: dict) -> str:
