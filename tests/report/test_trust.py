@@ -175,7 +175,6 @@ def test_a_batch_out_of_memory_is_beyond_the_largest_that_fits():
     assert (other.rising, other.too_large) == (True, None), "another case's"
     (first, *_) = answered(lost)
     assert "4 (8: out of memory)" in first["lines"][0]
-    assert first["says"].endswith("In 1 of 1 case a larger batch was out of memory.")
 
 
 def test_the_largest_batch_of_a_card_follows_the_line_of_predicted_memory():
