@@ -1,4 +1,4 @@
-"""Batching under load for real, beside what `experiment=generation` simulates from step times.
+"""Batching under load for real, beside what `mfulab.timing.serving` simulates from step times.
 
     python benchmarks/batching.py [--layers 12] [--places 8] [--prompt 64] [--tokens 16] [--requests 60]
 

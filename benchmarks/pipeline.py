@@ -48,8 +48,7 @@ def many_runs() -> Iterator[Got]:
 def share_measured() -> Iterator[Got]:
     """Time in warm-up and measured windows ÷ wall time of the whole command, of quickstart on this CPU.
 
-    Less than the page's duty cycle, which goes from the first run to the last: here Snakemake's start, the figures and
-    the page are in it.
+    Snakemake's start, the figures and the page are in it.
     """
     target = Target("quickstart on the CPU, measuring ÷ the whole command", 60, "%", is_least=True)
     with trivial.copy(steps=()) as folder:

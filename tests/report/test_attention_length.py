@@ -1,15 +1,13 @@
 """Longer sequences: the sentence from rows of each backend of attention; no text covers another."""
 
-import pandas as pd
 import pytest
-from support.drawn import overlaps
+from support.drawn import overlaps, tables
 
 from mfulab.core.language import Texts
 from mfulab.report import figures, frames
 from mfulab.report.figures import attention_length
 
 TEXT = Texts("en", "attention_length")
-ENVIRONMENT = {"hardware": "here", "recorded": "False", "device": "cpu", "device_name": "Invented Xeon"}
 
 
 def row(attention: str, tokens: int = 512, **changes) -> dict:
@@ -26,18 +24,16 @@ def failed(attention: str, tokens: int, status: str = "out_of_memory") -> dict:
     return row(attention, tokens, status=status, time_s=None, mfu_percent=None, memory_bytes=None)
 
 
-def tables(tmp_path, *rows: dict, shares: dict[int, float] | None = None) -> frames.Tables:
+def known(tmp_path, *rows: dict, shares: dict[int, float] | None = None) -> frames.Tables:
     counted = [
         {"run": f"small,{tokens}", "status": "ok", "attention_flops": share, "forward_flops": 100}
         for tokens, share in (shares or {}).items()
     ]
-    for name, lines in (("profile", list(rows)), ("environment", [ENVIRONMENT]), ("flops", counted or [{"run": ""}])):
-        pd.DataFrame(lines).to_csv(tmp_path / f"{name}.csv", index=False)
-    return frames.read(tmp_path, attention_length.TABLES)[0]
+    return tables(tmp_path, *rows, flops=counted)
 
 
 def said(tmp_path, *rows: dict, **more) -> str:
-    return attention_length.finding(attention_length.rows(tables(tmp_path, *rows, **more)), TEXT)
+    return attention_length.finding(attention_length.rows(known(tmp_path, *rows, **more)), TEXT)
 
 
 def test_the_longest_sequence_is_told(tmp_path):
@@ -62,17 +58,17 @@ def test_equal_backends_are_not_compared(tmp_path):
 def test_runs_out_of_memory_are_counted_and_unsupported_ones_are_not(tmp_path):
     rows = [row("flash", 128), row("flash"), failed("math", 8192), failed("cudnn", 512, "unsupported")]
     assert said(tmp_path, *rows).endswith("1 run was out of memory.")
-    assert len(attention_length.rows(tables(tmp_path, *rows))) == 3
+    assert len(attention_length.rows(known(tmp_path, *rows))) == 3
 
 
 def test_one_length_is_no_comparison_of_lengths(tmp_path):
-    assert attention_length.rows(tables(tmp_path, row("flash"), row("math"))).empty
+    assert attention_length.rows(known(tmp_path, row("flash"), row("math"))).empty
 
 
 @pytest.mark.parametrize("language", ["en", "ko"])
 def test_everything_fits(tmp_path, language):
     lengths = (128, 512, 1024, 2048)
     rows = [row(attention, tokens) for attention in ("math", "flash") for tokens in lengths]
-    known = tables(tmp_path, *rows, failed("math", 8192), shares={tokens: tokens / 40 for tokens in lengths})
-    drawn = figures.render("attention_length", known, language)
+    found = known(tmp_path, *rows, failed("math", 8192), shares={tokens: tokens / 40 for tokens in lengths})
+    drawn = figures.render("attention_length", found, language)
     assert overlaps(drawn.figure) == []

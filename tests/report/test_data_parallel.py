@@ -2,16 +2,14 @@
 
 import json
 
-import pandas as pd
 import pytest
-from support.drawn import overlaps
+from support.drawn import overlaps, tables
 
 from mfulab.core.language import Texts
-from mfulab.report import figures, frames
+from mfulab.report import figures
 from mfulab.report.figures import data_parallel
 
 TEXT = Texts("en", "data_parallel")
-ENVIRONMENT = {"hardware": "here", "recorded": "False", "device": "cpu", "device_name": "Invented Xeon"}
 
 
 def row(samples_per_s: float, **changes) -> dict:
@@ -25,12 +23,6 @@ def job(samples_per_s: float, **changes) -> dict:
     ranks = [{"rank": 0, "time_ms": 90.0, "exposed_ms": 20.0}, {"rank": 1, "time_ms": 100.0, "exposed_ms": 10.0}]
     own = {"processes": 2, "wrapper": "ddp", "bucket_mb": 25.0, "ranks": json.dumps(ranks)}
     return row(samples_per_s, **{**own, "exposed_communication_ms": 20.0, **changes})
-
-
-def tables(tmp_path, *rows: dict) -> frames.Tables:
-    pd.DataFrame(rows).to_csv(tmp_path / "profile.csv", index=False)
-    pd.DataFrame([ENVIRONMENT]).to_csv(tmp_path / "environment.csv", index=False)
-    return frames.read(tmp_path, ("profile", "environment"))[0]
 
 
 def said(tmp_path, *rows: dict) -> str:

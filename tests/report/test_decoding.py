@@ -1,10 +1,10 @@
 """Decoding: the sentence about experts comes from the rows, and a dense model has none."""
 
-import pandas as pd
 import pytest
+from support.drawn import overlaps, tables
 
 from mfulab.core.language import Texts
-from mfulab.report import frames
+from mfulab.report import figures
 from mfulab.report.figures import decoding
 
 
@@ -14,11 +14,7 @@ def said(tmp_path, language: str, imbalances: dict[int, float | None]) -> str:
     row |= {"mode": "decoding", "workload": "decoding", "sequence_length": 64, "time_s": 0.1}
     row |= {"model": "mixtral_small", "mbu_percent": 50.0, "mfu_percent": 2.0}
     rows = [row | {"batch_size": size, "expert_imbalance": uneven} for size, uneven in imbalances.items()]
-    pd.DataFrame(rows).to_csv(tmp_path / "profile.csv", index=False)
-    environment = {"hardware": "here", "recorded": "False", "device": "cpu", "device_name": "Invented Xeon"}
-    pd.DataFrame([environment]).to_csv(tmp_path / "environment.csv", index=False)
-    tables = frames.read(tmp_path, decoding.TABLES)[0]
-    return decoding.finding(decoding.rows(tables), Texts(language, "decoding"))
+    return decoding.finding(decoding.rows(tables(tmp_path, *rows)), Texts(language, "decoding"))
 
 
 @pytest.mark.parametrize(
@@ -39,3 +35,24 @@ def test_a_dense_model_has_no_experts_to_tell_of(tmp_path, language):
     dense, routed = (said(tmp_path, language, {1: uneven, 16: uneven}) for uneven in (None, 2.0))
     assert routed.startswith(dense)
     assert "mixtral_small" in routed.removeprefix(dense)
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+def test_prompts_stand_beside_the_tokens_after_them(tmp_path, language):
+    common = {"status": "ok", "hardware": "here", "recorded": "False", "execution": "eager", "precision": "fp32"}
+    common |= {"model": "gpt2", "key_value_cache_bytes": 4e6, "tokens_per_s": 50.0, "mbu_percent": 80.0}
+    halves = {"prefill": (0.5, 60.0), "decoding": (0.02, 2.0)}
+    rows = [
+        common | {"mode": mode, "workload": mode, "batch_size": batch, "sequence_length": length, "mfu_percent": mfu,
+                  "time_s": time_s * length / 64}
+        for mode, (time_s, mfu) in halves.items() for batch in (1, 4, 16) for length in (64, 256)
+    ]  # fmt: skip
+    drawn = figures.render("decoding", tables(tmp_path, *rows), language)
+    assert overlaps(drawn.figure) == []
+    if language == "en":
+        assert (
+            "gpt2 reads a prompt of 256 tokens in 2.00 s (TTFT) at 60 % MFU; each further token takes 80.0 ms (TPOT) "
+            "at 80 % MBU and 2.0 % MFU (batch 1, 1)."
+        ) in drawn.finding
+        assert "Decoding 16 sequences holds 4.00 MB of keys and values and gives 50.0 tokens/s." in drawn.finding
+    assert decoding.rows(tables(tmp_path, *rows[:6])).empty, "prompts alone"

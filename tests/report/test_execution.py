@@ -1,56 +1,50 @@
 """Execution modes and autograd: their sentences from extreme, equal and single rows, and figures without overlaps."""
 
-import pandas as pd
 import pytest
-from support.drawn import overlaps
+from support.drawn import overlaps, tables
 
 from mfulab.core.language import Texts
-from mfulab.report import figures, frames
-from mfulab.report.figures import autograd, compile_time
+from mfulab.report import figures
+from mfulab.report.figures import autograd, execution_speed
 
-ENVIRONMENT = {"hardware": "here", "recorded": "False", "device": "cpu", "device_name": "Invented Xeon"}
 COMMON = {"status": "ok", "hardware": "here", "recorded": "False", "precision": "fp32", "mode": "inference"}
 COMMON |= {"model": "gpt2", "workload": "inference", "execution": "eager", "autograd": "no_grad", "batch_size": 1}
 
 
-def tables(tmp_path, *rows: dict) -> frames.Tables:
-    for name, lines in (("profile", list(rows)), ("environment", [ENVIRONMENT])):
-        pd.DataFrame(lines).to_csv(tmp_path / f"{name}.csv", index=False)
-    return frames.read(tmp_path, autograd.TABLES)[0]
-
-
 def made(execution: str = "compile", time_s: float = 0.01, compile_s: float | None = 20.0, **changes) -> dict:
     known = None if execution == "eager" else compile_s
-    return {**COMMON, "execution": execution, "time_s": time_s, "compile_s": known, **changes}
+    return {**COMMON, "execution": execution, "time_s": time_s, "samples_per_s": 1 / time_s, "compile_s": known,
+            **changes}  # fmt: skip
 
 
 def compiled(tmp_path, *rows: dict) -> str:
-    return compile_time.finding(compile_time.rows(tables(tmp_path, *rows)), Texts("en", "compile_time"))
+    return figures.finding(
+        execution_speed, execution_speed.rows(tables(tmp_path, *rows)), Texts("en", "execution_speed")
+    )
 
 
 def test_compiling_pays_after_its_time_divided_by_what_a_step_saves(tmp_path):
-    assert compiled(tmp_path, made("eager", 0.03), made("compile", 0.01), made("trace", 0.02, 0.5)) == (
+    assert compiled(tmp_path, made("eager", 0.03), made("compile", 0.01), made("trace", 0.02, 0.5)).endswith(
         "Making gpt2 (batch 1) ready takes longest with compile: 20.0 s. "
-        "With trace, gpt2 (batch 1) saves 10.0 ms a step and has paid after 50.0 steps. "
         "With compile, gpt2 (batch 1) saves 20.0 ms a step and has paid after 1,000 steps."
     )
 
 
 def test_what_is_no_faster_never_pays(tmp_path):
     equal = compiled(tmp_path, made("eager", 0.01), made("compile", 0.01))
-    assert equal.endswith("None of 1 pays: no step is faster than in eager beyond the intervals.")
+    assert equal.endswith("1 of 1 never pays: no step is faster beyond the intervals.")
     mixed = compiled(tmp_path, made("eager", 0.02), made("compile", 0.01), made("trace", 0.03, 0.5))
     assert mixed.endswith("1 of 2 never pays: no step is faster beyond the intervals.")
     met = made("eager", 0.02, time_ci_low_s=0.009, time_ci_high_s=0.03)
     within = compiled(tmp_path, met, made("compile", 0.01, time_ci_low_s=0.008, time_ci_high_s=0.012))
     assert "has paid" not in within
-    assert within.endswith("None of 1 pays: no step is faster than in eager beyond the intervals.")
+    assert "Making" not in compiled(tmp_path, made("eager", 0.02), made("compile", 0.01, None))
 
 
 def test_without_eager_or_at_another_batch_nothing_is_compared(tmp_path):
-    assert compile_time.rows(tables(tmp_path, made("compile"))).empty
-    assert compile_time.rows(tables(tmp_path, made("eager", batch_size=8), made("compile"))).empty
-    assert compile_time.rows(tables(tmp_path, made("eager"))).empty
+    assert execution_speed.rows(tables(tmp_path, made("compile"))).empty
+    assert execution_speed.rows(tables(tmp_path, made("eager", batch_size=8), made("compile"))).empty
+    assert execution_speed.rows(tables(tmp_path, made("eager"))).empty
 
 
 def way(autograd: str, time_s: float = 0.01, memory_bytes: float = 1e8, **changes) -> dict:
@@ -97,11 +91,11 @@ def test_one_way_alone_is_not_drawn(tmp_path):
 
 
 @pytest.mark.parametrize("language", ["en", "ko"])
-@pytest.mark.parametrize("name", ["compile_time", "autograd"])
+@pytest.mark.parametrize("name", ["execution_speed", "autograd"])
 def test_everything_fits(tmp_path, name, language):
     cases = [(model, batch) for model in ("tiny_kernels", "resnet18", "gpt2") for batch in (1, 8)]
     case = [{"model": model, "batch_size": batch} for model, batch in cases]
-    if name == "compile_time":
+    if name == "execution_speed":
         rows = [made("eager", 0.03, **each) for each in case]
         rows += [made(mode, time, 20, **each) for mode, time in (("compile", 0.01), ("trace", 0.04)) for each in case]
     else:

@@ -160,8 +160,8 @@ def test_what_stands_in_place_of_a_row_or_a_table_is_named(root, what):
     found, problems = frames.read(tables)
     assert found["profile"].empty
     assert any("profile.csv" in problem for problem in problems)
-    assert frames.excluded(tables).empty
-    assert frames.seminar(tables).empty
+    assert frames.texts(tables / "excluded.csv").empty
+    assert frames.texts(tables / "seminar.csv").empty
 
 
 def test_odd_files_of_a_run_cost_its_row_alone(root):

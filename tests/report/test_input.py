@@ -1,15 +1,13 @@
 """Feeding the model: the sentence from rows of loaders, and a figure in which no text covers another."""
 
-import pandas as pd
 import pytest
-from support.drawn import overlaps
+from support.drawn import overlaps, tables
 
 from mfulab.core.language import Texts
-from mfulab.report import figures, frames
+from mfulab.report import figures
 from mfulab.report.figures import input as figure
 
 TEXT = Texts("en", "input")
-ENVIRONMENT = {"hardware": "here", "recorded": "False", "device": "cpu", "device_name": "Invented Xeon"}
 
 
 def row(samples_per_s: float, **changes) -> dict:
@@ -23,12 +21,6 @@ def row(samples_per_s: float, **changes) -> dict:
 def fed(samples_per_s: float, wait: float, workers: int = 0, source: str = "decode", **changes) -> dict:
     loader = {"loader_source": source, "loader_workers": workers, "input_wait_percent": wait}
     return row(samples_per_s, input="host", workload="training_loaded", **loader, **changes)
-
-
-def tables(tmp_path, *rows: dict) -> frames.Tables:
-    pd.DataFrame(rows).to_csv(tmp_path / "profile.csv", index=False)
-    pd.DataFrame([ENVIRONMENT]).to_csv(tmp_path / "environment.csv", index=False)
-    return frames.read(tmp_path, ("profile", "environment"))[0]
 
 
 def said(tmp_path, *rows: dict) -> str:
@@ -67,14 +59,6 @@ def test_workers_are_told_apart_by_their_intervals_alone(tmp_path):
     assert "does better beyond" in said(tmp_path, row(200.0), slow, near(150.0, 1, 0.05, 0.15))
     device = row(200.0, time_ci_low_s=0.03, time_ci_high_s=0.11)
     assert "it is 20 %. The intervals of these two times overlap." in said(tmp_path, device, slow)
-
-
-def test_epochs_are_told_where_both_kinds_were_measured(tmp_path):
-    anew = fed(40.0, 60.0, 2, loader_epoch=16, loader_persistent="False")
-    kept = fed(120.0, 20.0, 2, loader_epoch=16, loader_persistent="True")
-    told = said(tmp_path, row(200.0), fed(50.0, 75.0), anew, kept)
-    assert told.endswith("epoch of 16 batches, 2 workers give 40.0 samples/s; kept alive, they give 120.")
-    assert "nan" not in said(tmp_path, row(200.0, mfu_percent=""), anew | {"mfu_percent": ""})
 
 
 def test_without_a_batch_on_the_device_there_is_nothing_to_hold_against(tmp_path):

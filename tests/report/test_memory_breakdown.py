@@ -2,14 +2,13 @@
 
 import pandas as pd
 import pytest
-from support.drawn import overlaps
+from support.drawn import overlaps, tables
 
 from mfulab.core.language import Texts
-from mfulab.report import figures, frames
+from mfulab.report import figures
 from mfulab.report.figures import memory_breakdown
 
 TEXT = Texts("en", "memory_breakdown")
-ENVIRONMENT = {"hardware": "here", "recorded": "False", "device": "cpu", "device_name": "Invented Xeon"}
 
 
 def counted(parameters: float = 1e9, **changes) -> dict:
@@ -26,14 +25,8 @@ def step(**changes) -> dict:
     return {**common, **asked, "model": "large", "flops_run": "counted", "memory_bytes": 20e9, **changes}
 
 
-def tables(tmp_path, *flops: dict, steps: tuple[dict, ...] = ({"run": ""},)) -> frames.Tables:
-    for name, lines in (("profile", list(steps)), ("environment", [ENVIRONMENT]), ("flops", list(flops))):
-        pd.DataFrame(lines).to_csv(tmp_path / f"{name}.csv", index=False)
-    return frames.read(tmp_path, memory_breakdown.TABLES)[0]
-
-
-def rows(tmp_path, *flops: dict, **more) -> pd.DataFrame:
-    return memory_breakdown.rows(tables(tmp_path, *flops, **more)).set_index("way", drop=False)
+def rows(tmp_path, *flops: dict, steps: tuple[dict, ...] = ()) -> pd.DataFrame:
+    return memory_breakdown.rows(tables(tmp_path, *steps, flops=flops)).set_index("way", drop=False)
 
 
 def test_the_parts_of_each_way_are_the_textbooks(tmp_path):
@@ -74,12 +67,12 @@ def test_what_fits_no_card_says_so(tmp_path):
 
 
 def test_a_model_without_blocks_to_recompute_is_not_drawn(tmp_path):
-    assert memory_breakdown.rows(tables(tmp_path, counted(checkpointed_activation_bytes=None))).empty
+    assert memory_breakdown.rows(tables(tmp_path, flops=[counted(checkpointed_activation_bytes=None)])).empty
 
 
 @pytest.mark.parametrize("language", ["en", "ko"])
 def test_everything_fits(tmp_path, language):
     sizes = {"small": 1.2e8, "middle": 1.2e9, "large": 8e9}
     flops = [counted(size, model=name, run=name) for name, size in sizes.items()]
-    drawn = figures.render("memory_breakdown", tables(tmp_path, *flops, steps=(step(flops_run="small"),)), language)
+    drawn = figures.render("memory_breakdown", tables(tmp_path, step(flops_run="small"), flops=flops), language)
     assert overlaps(drawn.figure) == []

@@ -1,27 +1,19 @@
 """Pruned models: a sentence from few, equal and extreme rows, and a figure in which no text covers another."""
 
-import pandas as pd
 import pytest
-from support.drawn import overlaps
+from support.drawn import overlaps, tables
 
 from mfulab.core.language import Texts
-from mfulab.report import figures, frames
+from mfulab.report import figures
 from mfulab.report.figures import pruning
 
 TEXT = Texts("en", "pruning")
-ENVIRONMENT = {"hardware": "here", "recorded": "False", "device": "cpu", "device_name": "Invented Xeon"}
 
 
 def row(kind: str = "none", share: float = 0.0, time_s: float = 0.01, batch_size: int = 64, **more) -> dict:
     who = {"status": "ok", "hardware": "here", "recorded": "False", "model": "perceptron", "workload": "inference"}
     how = {"precision": "fp32", "execution": "eager", "mode": "inference"}
     return {**who, **how, "batch_size": batch_size, "time_s": time_s, "pruning": kind, "pruned_share": share, **more}
-
-
-def tables(tmp_path, *rows: dict) -> frames.Tables:
-    pd.DataFrame(rows).to_csv(tmp_path / "profile.csv", index=False)
-    pd.DataFrame([ENVIRONMENT]).to_csv(tmp_path / "environment.csv", index=False)
-    return frames.read(tmp_path, ("profile", "environment"))[0]
 
 
 def said(tmp_path, *rows: dict) -> str:

@@ -1,15 +1,13 @@
 """Quantised models: the sentence from their rows, and a figure in which no text covers another."""
 
-import pandas as pd
 import pytest
-from support.drawn import overlaps
+from support.drawn import overlaps, tables
 
 from mfulab.core.language import Texts
-from mfulab.report import figures, frames
+from mfulab.report import figures
 from mfulab.report.figures import quantised
 
 TEXT = Texts("en", "quantised")
-ENVIRONMENT = {"hardware": "here", "recorded": "False", "device": "cpu", "device_name": "Invented Xeon"}
 
 
 def row(mode: str = "decoding", speed: float = 20.0, batch_size: int = 1, **changes) -> dict:
@@ -23,12 +21,6 @@ def row(mode: str = "decoding", speed: float = 20.0, batch_size: int = 1, **chan
 def fewer(kind: str, speed: float, mode: str = "decoding", batch_size: int = 1, **changes) -> dict:
     own = {"execution": f"quantised_{kind}", "quantisation": kind, "weight_bytes": 125e6, "output_error": 0.012}
     return row(mode, speed, batch_size, **{**own, "mbu_percent": 40.0, **changes})
-
-
-def tables(tmp_path, *rows: dict) -> frames.Tables:
-    pd.DataFrame(rows).to_csv(tmp_path / "profile.csv", index=False)
-    pd.DataFrame([ENVIRONMENT]).to_csv(tmp_path / "environment.csv", index=False)
-    return frames.read(tmp_path, ("profile", "environment"))[0]
 
 
 def said(tmp_path, *rows: dict) -> str:

@@ -9,7 +9,6 @@ from matplotlib.artist import Artist
 from matplotlib.collections import Collection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from mfulab.cli.main import main
@@ -29,8 +28,6 @@ def titles(artist: Artist) -> list[str]:
 
 def hollow(artist: Artist) -> bool:
     """True if an artist has a mark whose inside is the paper's."""
-    if isinstance(artist, Line2D):
-        return style.PAPER in (artist.get_color(), artist.get_markerfacecolor())
     faces = artist.get_facecolor() if titles(artist) else []
     faces = [faces] if isinstance(artist, Rectangle) and titles(artist) else faces
     return any(face[3] and to_hex(face) == style.PAPER for face in faces)
@@ -68,10 +65,6 @@ def test_a_figure_tells_its_runs_and_leaves_doubtful_ones_hollow(doubted, name, 
         figure = style.blank("", "")
         module.draw(rows, figure, text)
     artists = list(drawn(figure))
-    if reason := getattr(module, "UNMARKED", ""):
-        assert len(reason.split()) > 3
-        assert not any(map(titles, artists))
-        return
     assert any(map(titles, artists))
     if CAN_BE_DOUBTED & set(module.TABLES):
         assert rows[runs.DOUBTFUL].any()
@@ -105,13 +98,6 @@ def test_sound_marks_stay_full_and_need_no_entry():
     assert not any(map(hollow, drawn(axes.figure)))
     assert runs.key(sound, Texts()) == []
     assert len(runs.key(ROWS, Texts())) == 1
-
-
-def test_a_line_of_one_run_has_its_title_and_loses_its_core():
-    axes = Figure().subplots()
-    runs.mark(axes.plot([1, 2, 3], [1, 2, 3], color="red")[0], ROWS.head(1))
-    assert [titles(line) for line in axes.lines] == [["one: "], ["one: "]]
-    assert [hollow(line) for line in axes.lines] == [False, True]
 
 
 def test_cells_have_titles_and_doubtful_ones_a_rim():

@@ -1,17 +1,15 @@
 """Training techniques: the sentence from its rows, and a figure in which no text covers another."""
 
-import pandas as pd
 import pytest
-from support.drawn import overlaps
+from support.drawn import overlaps, tables
 from support.workflow_copy import ROOT
 
 from mfulab.core.language import Texts
 from mfulab.planning.keys import choices
-from mfulab.report import figures, frames
+from mfulab.report import figures
 from mfulab.report.figures import training_phases
 
 TEXT = Texts("en", "training_phases")
-ENVIRONMENT = {"hardware": "here", "recorded": "False", "device": "cpu", "device_name": "Invented Xeon"}
 TECHNIQUES = [name for name in choices(ROOT / "config", "workload") if name.startswith("training")]
 
 
@@ -26,20 +24,13 @@ def row(**changes) -> dict:
     return {**more, "samples_per_s": samples / made["time_s"], **made}
 
 
-def tables(tmp_path, *rows: dict) -> frames.Tables:
-    pd.DataFrame(rows).to_csv(tmp_path / "profile.csv", index=False)
-    pd.DataFrame([ENVIRONMENT]).to_csv(tmp_path / "environment.csv", index=False)
-    return frames.read(tmp_path, ("profile", "environment"))[0]
-
-
 def said(tmp_path, *rows: dict) -> str:
     return training_phases.finding(training_phases.rows(tables(tmp_path, *rows)), TEXT)
 
 
 def test_one_plain_step_says_what_its_optimiser_takes(tmp_path):
     assert said(tmp_path, row()) == (
-        "The optimiser weighs most in simple_cnn's plain step at batch 1: 40 % of the time, at 10 % MFU. "
-        "Phases, measured in steps apart, sum to the step within 0 % (median)."
+        "The optimiser weighs most in simple_cnn's plain step at batch 1: 40 % of the time, at 10 % MFU."
     )
 
 
@@ -66,26 +57,8 @@ def test_another_batch_is_no_technique_and_checkpointing_parts_hfu_from_mfu(tmp_
     assert "Checkpointing parts HFU from MFU: 40 % against 30 % (simple_cnn, batch 8)." in told
 
 
-def test_phases_that_miss_the_step_are_told(tmp_path):
-    assert "within 25 %" in said(tmp_path, row(phases_percent=125.0))
-    assert "sum to the step" not in said(tmp_path, row(phases_percent=""))
-
-
-def test_a_teacher_parts_hfu_from_mfu_and_a_cache_joins_them(tmp_path):
-    online = row(workload="training_distilled", teacher="online", time_s=0.015, hfu_percent=8.0, mfu_percent=6.0)
-    cached = row(workload="training_distilled_cached", teacher="cached", time_s=0.010)
-    told = said(tmp_path, row(), online, cached)
-    assert "A teacher that runs in each step parts HFU from MFU: 8.0 % against 6.0 % (simple_cnn, batch 1)." in told
-    assert "With the teacher's outputs kept, a step is 1.50× as fast." in told
-    assert "outputs kept" not in said(tmp_path, row(), online)
-
-
-def test_a_busy_device_and_what_accumulation_gains(tmp_path):
-    several = row(workload="training_accumulated", time_s=0.020, samples=4, mfu_percent=20.0, memory_bytes=110.0)
-    told = said(tmp_path, row(utilization_percent=99.0, memory_bytes=100.0), several)
-    assert "The device reads 99 % busy meanwhile." in told
-    assert "4 micro-batches a step take MFU from 10 % to 20 % (simple_cnn, batch 1)." in told
-    assert "They take 1.10× the memory." in told
+def test_a_busy_device_is_said(tmp_path):
+    assert said(tmp_path, row(utilization_percent=99.0)).endswith("The device reads 99 % busy meanwhile.")
 
 
 def test_techniques_within_the_intervals_are_no_gain(tmp_path):
@@ -100,10 +73,8 @@ def test_techniques_within_the_intervals_are_no_gain(tmp_path):
     )
     several = row(workload="training_accumulated", time_s=0.020, samples=4, mfu_percent=20.0)
     # 20 ms for four samples: its interval is held against one sample's.
-    assert "20 % (simple_cnn, batch 1): no difference beyond" in said(
-        tmp_path, plain, {**several, "time_ci_low_s": 0.015, "time_ci_high_s": 0.037}
-    )
-    assert "no difference" not in said(tmp_path, plain, {**several, "time_ci_low_s": 0.015, "time_ci_high_s": 0.035})
+    for high, says in ((0.037, "No other technique is faster"), (0.035, "is fastest there")):
+        assert says in said(tmp_path, plain, {**several, "time_ci_low_s": 0.015, "time_ci_high_s": high})
 
 
 def test_checkpointing_trades_memory_for_time(tmp_path):

@@ -1,11 +1,26 @@
-"""Texts of a drawn figure, and which of them cover one another."""
+"""Tables for a figure, its texts once it is drawn, and which of them cover one another."""
 
 import itertools
+from collections.abc import Iterable
+from pathlib import Path
 
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
+
+from mfulab.report import frames
+
+ENVIRONMENT = {"hardware": "here", "recorded": "False", "device": "cpu", "device_name": "Invented Xeon"}
+
+
+def tables(folder: Path, *profile: dict, **others: Iterable[dict]) -> frames.Tables:
+    """The tables of one invented machine as they are read, from rows as dictionaries."""
+    given = {"profile": profile, "environment": [ENVIRONMENT], **others}
+    for name, rows in given.items():
+        pd.DataFrame(list(rows) or [{"run": ""}]).to_csv(folder / f"{name}.csv", index=False)
+    return frames.read(folder, given)[0]
 
 
 def texts(figure: Figure) -> list[tuple[str, Bbox]]:

@@ -15,8 +15,6 @@ from mfulab.measurements.compare_counters import CounterRow
 from mfulab.measurements.count_flops import FlopsRow
 from mfulab.measurements.environment import EnvironmentRow
 from mfulab.measurements.number_formats import NumberFormatsRow
-from mfulab.measurements.number_formats.rounding import ROUNDED
-from mfulab.measurements.number_formats.rounding_modes import nan_patterns, special_values
 from mfulab.measurements.peaks_audit import PeaksAuditRow
 from mfulab.measurements.probe_memory import MemoryRow
 from mfulab.measurements.profile_step import ProfileRow
@@ -49,9 +47,6 @@ KERNELS = {  # share of the reference, by hardware
     CPU: {"python": 1e-6, "numba_naive": 0.004, "numba_reordered": 0.11, "numba_parallel": 0.35, "numpy": 0.99},
     GPU: {"numba_naive": 0.013, "numba_shared": 0.128, "cuda_register_tile_2d": 0.687, "triton": 0.93, "cublas": 1.0},
 }
-
-
-TILED = (264, 272, 288, 320, 384)  # each with one more: what a tile's edge costs
 
 
 def write_run(root: Path, hardware: str, step: str, row: Row, config: dict[str, Any]) -> str:
@@ -262,23 +257,6 @@ def number_formats() -> list[NumberFormatsRow]:
             naive_sum_error=40 * 2.0**-mantissa if precision != "fp8" else None,
             pairwise_sum_error=2 * 2.0**-mantissa if precision != "fp8" else None,
             kahan_sum_error=0.0 if precision == "fp64" else 2.0 ** -(mantissa + 1),
-            neumaier_sum_error=0.0 if precision == "fp64" else 2.0 ** -(mantissa + 1),
-            toward_zero_sum_error=300 * 2.0**-mantissa if precision != "fp8" else None,
-            up_sum_error=290 * 2.0**-mantissa if precision != "fp8" else None,
-            down_sum_error=300 * 2.0**-mantissa if precision != "fp8" else None,
-            nearest_away_sum_error=41 * 2.0**-mantissa if precision != "fp8" else None,
-            not_associative_percent=mantissa / 2,
-            tenths_from_left=0.6 + 2.0**-mantissa,
-            tenths_from_right=0.6,
-            round_trip_digits=2 + round(mantissa * 0.3),
-            sigmoid_fails_at=12 if precision == "fp16" else 89,
-            relative_tolerance=2.0**-mantissa,
-            absolute_refuses_percent=60.0 - mantissa,
-            absolute_accepts_percent=mantissa / 2,
-            gradient_difference_error=min(1.0, 2.0 ** (16 - mantissa)),
-            gradcheck_passes={"fp64": True, "fp8": None}.get(precision, False),
-            special_values=json.dumps(special_values(ROUNDED[precision])),
-            nan_patterns=nan_patterns(ROUNDED[precision]),
         )
         for precision, (exponent, mantissa) in parts.items()
     ]
@@ -540,7 +518,6 @@ def lay_out(
     products = [(kernel, str(size), "fp32") for kernel in KERNELS[hardware] for size in sizes]
     products += [(list(KERNELS[hardware])[-1], size, "fp32") for size in ("1023", "1x1024x1024", "16x1024x1024")]
     products += [(list(KERNELS[hardware])[-1], str(sizes[-1]), "bf16")]
-    products += [(list(KERNELS[hardware])[-1], str(size + over), "fp32") for size in TILED for over in (0, 1)]
     for kernel, size, precision in products:
         config = {
             "kernel": {"name": kernel, "_target_": "invented.kernel"},
@@ -548,8 +525,6 @@ def lay_out(
             "precision": {"name": precision, "dtype": DTYPE[precision]},
         }
         row = matmul(hardware, kernel, size, precision)
-        if size in map(str, (each + over for each in TILED for over in (0, 1))):
-            row.allocation_s = None  # ten more sizes are no picture of transfers
         add("bench_matmul", row, config, ceilings=links(precision))
     for x in (8, 16, 32):
         for y in (4, 8):

@@ -141,7 +141,7 @@ def test_the_source_is_called_wrong_where_it_is(table):
 
 def test_the_table_is_written_and_the_page_shows_it(tmp_path):
     main(["seminar", "--out", str(tmp_path / "seminar.csv")])
-    rows = frames.seminar(tmp_path)
+    rows = frames.texts(tmp_path / "seminar.csv")
     assert len(rows) == len(recompute())
     assert set(rows.loc[rows["agrees"] != "True", "case"]) == WRONG
     content = document.build(tmp_path)

@@ -38,6 +38,6 @@ def draw(job: Job, file: Path, language: str) -> None:
         right.set(xlabel=text("of_wall"), xlim=(0, 130))
         right.invert_yaxis()
         handles = [style.dot(colors[name], text.name("span", name), "s") for name in (*FIRST, *others)]
-        style.legend_rows(figure, handles, columns=6)
+        style.legend(figure, handles, columns=6)
         file.parent.mkdir(parents=True, exist_ok=True)
         write(figure, file)

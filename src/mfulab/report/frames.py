@@ -12,6 +12,12 @@ from mfulab.measurements.registry import TABLES
 from mfulab.tables import columns, series
 
 Tables = dict[str, pd.DataFrame]
+TEXTS = {
+    "problems": ["problem"],
+    "excluded": ["experiment", "step", "run", "because"],  # runs left out on purpose
+    "progress": ["step", "run", "state"],  # planned runs and their state, one of PROGRESS
+    "seminar": ["source", "case", "printed", "formula", "value", "answer", "agrees", "note"],
+}
 ABSENT = {str: "", bool: False, float: float("nan")}
 
 
@@ -21,44 +27,17 @@ def read(folder: Path, wanted: Collection[str] = (*TABLES, "series")) -> tuple[T
     tables = {table: _read(folder / f"{table}.csv", table, problems) for table in TABLES if table in wanted}
     if "series" in wanted:
         tables["series"] = series.read(folder / "series.csv")
-    problems.extend(_texts(folder / "problems.csv", "problem"))
+    problems.extend(texts(folder / "problems.csv")["problem"])
     return tables, problems
 
 
-def excluded(folder: Path) -> pd.DataFrame:
-    """Runs left out on purpose: experiment, step, run, because."""
+def texts(path: Path) -> pd.DataFrame:
+    """A table of texts, one of TEXTS beside the rows' tables; empty if it does not exist or cannot be read."""
+    columns = TEXTS[path.stem]
     try:
-        return _strings(folder / "excluded.csv")
-    except (OSError, ValueError):
-        return pd.DataFrame(columns=["experiment", "step", "run", "because"], dtype=str)
-
-
-def progress(folder: Path) -> pd.DataFrame:
-    """Planned runs and their state, one of PROGRESS: step, run, state; empty if it is not known."""
-    try:
-        return _strings(folder / "progress.csv")[["step", "run", "state"]]
-    except (OSError, ValueError, KeyError):
-        return pd.DataFrame(columns=["step", "run", "state"], dtype=str)
-
-
-def seminar(folder: Path) -> pd.DataFrame:
-    """The seminar's numbers computed anew, as texts; empty if they were not computed or cannot be read."""
-    columns = ["source", "case", "printed", "formula", "value", "answer", "agrees", "note"]
-    try:
-        return _strings(folder / "seminar.csv")[columns]
+        return series.cells(path).map(unquoted)[columns]
     except (OSError, ValueError, KeyError):
         return pd.DataFrame(columns=columns, dtype=str)
-
-
-def _texts(path: Path, column: str) -> list[str]:
-    try:
-        return list(_strings(path)[column])
-    except (OSError, ValueError, KeyError):
-        return []
-
-
-def _strings(path: Path) -> pd.DataFrame:
-    return series.cells(path).map(unquoted)
 
 
 def ok(frame: pd.DataFrame, *needed: str) -> pd.DataFrame:

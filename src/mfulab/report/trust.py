@@ -1,6 +1,6 @@
 """Doubts about measured rows: what disturbed them, and what cannot be; for the page, the terminal and the figures."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,7 +96,11 @@ def doubts(tables: frames.Tables) -> list[Doubt]:
             if mask.any():
                 found.append(Doubt(key, table, tuple(rows.loc[mask, "run"])))
     found.sort(key=lambda doubt: -len(doubt.runs))
-    return [*_low_ceilings(tables), *found]
+    # Formats in which a run of the sweep was faster than all that their ceiling's own runs reached.
+    rows = frames.own(frames.ok(tables["ceilings"], "swept_tflop_s"))
+    rows = rows.assign(share=100 * rows["measured_tflop_s"] / rows["swept_tflop_s"])
+    low = rows[rows["share"] > ABOVE].itertuples()
+    return [*(Doubt(row.ceiling, "ceilings", (row.raised_by,), row.share) for row in low), *found]
 
 
 def falling(rows: pd.DataFrame) -> pd.Series:
@@ -107,15 +111,6 @@ def falling(rows: pd.DataFrame) -> pd.Series:
     longest = timed.groupby([*step, "batch_size"])["time_s"].max().groupby(step).cummax()
     smaller = longest.groupby(step).shift().reindex(pd.MultiIndex.from_frame(timed[[*step, "batch_size"]]))
     return (timed["time_s"] < FALLING * smaller.to_numpy()).reindex(rows.index, fill_value=False)
-
-
-def _low_ceilings(tables: frames.Tables) -> Iterator[Doubt]:
-    """Formats in which a run of the sweep was faster than all that their ceiling's own runs reached."""
-    rows = frames.own(frames.ok(tables["ceilings"], "swept_tflop_s"))
-    for row in rows.to_dict("records"):
-        share = 100 * row["measured_tflop_s"] / row["swept_tflop_s"]
-        if share > ABOVE:
-            yield Doubt(row["ceiling"], "ceilings", (row["raised_by"],), share)
 
 
 def judged(tables: frames.Tables) -> pd.Series:

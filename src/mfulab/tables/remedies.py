@@ -38,7 +38,7 @@ REMEDIES = {
     "low_occupancy": Remedy("experiment=block_sizes", "block_sizes"),
     "shared": Remedy("experiment=quickstart", "run_in_time"),
     "under_used": Remedy("model=resnet18 batch_size=1,2,4,8,16", "time_by_batch_size"),
-    "page_faults": Remedy("model=norm_gelu_by_hand workload=inference batch_size=8,64", "fusion"),
+    "page_faults": Remedy("model=norm_gelu_by_hand workload=inference batch_size=8,64", "time_by_batch_size"),
     "other_operators": Remedy("model=resnet18 execution=eager,compile", "execution_speed"),
     "overhead": Remedy("model=simple_cnn execution=eager,compile", "execution_speed"),
     "slow_matmuls": Remedy("experiment=matmul_sizes", "matmul_throughput"),

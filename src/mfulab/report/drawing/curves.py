@@ -1,16 +1,13 @@
-"""Curves against batch size: which runs form a series, and how series are drawn and named."""
+"""Curves against batch size: which runs form a series, and how series are named."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
 from mfulab.report import frames
-from mfulab.report.drawing import kinds, labels, runs, style, ticks
 
-MOST_NAMED = 12  # lines of a panel that all have a label
 KEYS = ["machine", "model", "workload", "mode", "precision", "execution", "sequence_length"]
 
 
@@ -42,56 +39,3 @@ def variant(row: Mapping[str, Any] | pd.Series, text: Texts) -> list[str]:
     """Workload and execution of a run, each where it is not the plain one."""
     known = [row["workload"]] if row["workload"] not in ("", row["mode"]) else []
     return known + ([text.name("execution", row["execution"])] if row["execution"] not in ("", "eager") else [])
-
-
-def draw(
-    rows: pd.DataFrame,
-    figure: Figure,
-    text: Texts,
-    value: str,
-    interval: tuple[str, str],
-    ylabel: str,
-    log: bool = False,
-) -> None:
-    """One panel a machine and mode; colour is the precision, dashes tell executions apart, names stand at line ends."""
-    machines, titles = style.machines(rows), style.modes(rows, text)
-    grid = style.panels(figure, machines, list(titles.values()), sharex=True)
-    colors = style.precision_colors(rows["precision"])
-    several = rows.groupby("mode")["workload"].transform("nunique") > 1
-    rows = rows.assign(variant=(rows["workload"] + " ").where(several, "") + rows["execution"])
-    dashes = style.dashes(rows["variant"])
-    keys = ["model", "precision", "variant", "sequence_length"]
-    look: style.Look = {
-        "by": keys,
-        "hue": "precision",
-        "colors": colors,
-        "dash": "variant",
-        "dashes": dashes,
-        "s": 25,
-    }
-    panels = {}
-    for (machine, mode), here in rows[rows["machine"].isin(machines)].groupby(["machine", "mode"], sort=False):
-        panels[grid[machine, titles[mode]]] = here
-        kinds.lines(grid[machine, titles[mode]], here, "batch_size", value, interval=interval, **look)
-    for (machine, _), axes in grid.items():
-        ticks.doublings(axes, rows["batch_size"])
-        # Values decide the limits: an interval of two windows may be wider than any panel, and then runs out of it.
-        values = rows.loc[rows["machine"] == machine, value]
-        if log:
-            axes.set(yscale="log", ylim=(values.min() / 2, values.max() * 2))
-            ticks.decades(axes.yaxis)
-        else:
-            axes.set_ylim(0, 1.15 * values.max())
-    style.label(figure, text("batch_size"), ylabel)
-    entries = [style.line(color, text.name("precision", name)) for name, color in colors.items()]
-    if len(dashes) > 1:
-        entries += [style.line(style.MUTED, text.name("execution", name), dash) for name, dash in dashes.items()]
-    style.legend(figure, [*entries, *runs.key(rows, text)])
-    labels.settle(figure)
-    for axes, here in panels.items():
-        ends = here.groupby(keys, sort=False, dropna=False).tail(1)
-        if len(ends) > MOST_NAMED:  # one a model, at its highest
-            ends = ends.sort_values(value).drop_duplicates("model", keep="last")
-        said = [f" {text.name('precision', name)}" if len(colors) > 1 else "" for name in ends["precision"]]
-        place = zip(ends["batch_size"], ends[value], ends["model"] + said, ends["precision"].map(colors), strict=True)
-        labels.at_line_ends(axes, list(place))

@@ -118,8 +118,9 @@ def beside_points(
         taken = np.vstack([taken, boxes])
         label.set(ha=align, position=(dx, dy))
         labels.append(label)
-        if _is_far(dx, dy):
-            _draw_leader(axes, x, y, dx, dy)
+        if abs(dx) + abs(dy) > NEAR:
+            leader = {"arrowstyle": "-", "color": MUTED, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 4}
+            axes.annotate("", (x, y), (dx * 0.92, dy * 0.85), textcoords="offset points", arrowprops=leader)
     return labels
 
 
@@ -137,14 +138,11 @@ def _free(
     for dx, dy, align in _places():
         left, middle = center + np.array([dx, dy]) * scale - (width * ALIGNED[align], 0)
         extent = (left, middle - height / 2, left + width, middle + height / 2)
-        boxes = np.array([extent, *(_leader_boxes(center, dx * scale, dy * scale) if _is_far(dx, dy) else ())])
-        if _within(extent, inside) and not _overlap(boxes, taken):
+        boxes = np.array([extent, *(_leader_boxes(center, dx * scale, dy * scale) if abs(dx) + abs(dy) > NEAR else ())])
+        is_inside = (np.array(extent[:2]) >= inside[:2]).all() and (np.array(extent[2:]) <= inside[2:]).all()
+        if is_inside and not _overlap(boxes, taken):
             return (dx, dy, align), boxes
     return None
-
-
-def _is_far(dx: float, dy: float) -> bool:
-    return abs(dx) + abs(dy) > NEAR
 
 
 def _overlap(some: np.ndarray, others: np.ndarray) -> bool:
@@ -152,24 +150,10 @@ def _overlap(some: np.ndarray, others: np.ndarray) -> bool:
     return bool(((a[..., :2] < b[..., 2:]) & (b[..., :2] < a[..., 2:])).all(axis=-1).any())
 
 
-def _within(inner: Sequence[float], outer: np.ndarray) -> bool:
-    return inner[0] >= outer[0] and inner[1] >= outer[1] and inner[2] <= outer[2] and inner[3] <= outer[3]
-
-
 def _leader_boxes(center: np.ndarray, dx: float, dy: float) -> list[tuple[float, float, float, float]]:
     """Small boxes along the leader, from where it has left its point, so that nothing else is put on it."""
     places = [(center[0] + dx * step / 10, center[1] + dy * step / 10) for step in range(3, 10)]
     return [(x - 1, y - 1, x + 1, y + 1) for x, y in places]
-
-
-def _draw_leader(axes: Axes, x: float, y: float, dx: float, dy: float) -> None:
-    axes.annotate(
-        "",
-        (x, y),
-        (dx * 0.92, dy * 0.85),
-        textcoords="offset points",
-        arrowprops={"arrowstyle": "-", "color": MUTED, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 4},
-    )
 
 
 @cache

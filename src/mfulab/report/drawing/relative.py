@@ -37,26 +37,20 @@ def against(rows: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
     paired[["speedup_low", "speedup_high"]] = pd.DataFrame(own, index=paired.index, dtype=float)
     # A format saves time by faster arithmetic or by fewer bytes: beyond both it cannot be faster.
     faster = paired["ceiling_tflop_s"] / paired["ceiling_tflop_s_base"]
-    paired["possible"] = np.maximum(
-        faster, _bytes(paired["effective_precision_base"]) / _bytes(paired["effective_precision"])
-    )
+    wide = {name: float(form.bytes) for name, form in FORMATS.items()}
+    fewer = paired["effective_precision_base"].map(wide) / paired["effective_precision"].map(wide)
+    paired["possible"] = np.maximum(faster, fewer)
     largest = paired.groupby([key for key in KEYS if key != "batch_size"])["batch_size"].transform("max")
     return paired[paired["batch_size"] == largest]
-
-
-def _bytes(precisions: pd.Series) -> pd.Series:
-    return precisions.map({name: form.bytes for name, form in FORMATS.items()}).astype(float)
 
 
 def finding(rows: pd.DataFrame, text: Texts, axis: str) -> str:
     """The largest gain and the largest loss, or the smallest gain where nothing loses; a gain that cannot be."""
 
-    def ends(which: str, row: pd.Series) -> dict[str, object]:
-        return {f"{which}_run": _named(row, rows, axis, text), f"{which}_speedup": significant(row["speedup"])}
-
-    best, worst = rows.loc[rows["speedup"].idxmax()], rows.loc[rows["speedup"].idxmin()]
-    key = "finding_one" if best["speedup"] == worst["speedup"] else "finding"
-    said = text(key, **ends("best", best), **ends("worst", worst))
+    ends = {"best": rows.loc[rows["speedup"].idxmax()], "worst": rows.loc[rows["speedup"].idxmin()]}
+    values = {f"{which}_run": _named(row, rows, axis, text) for which, row in ends.items()}
+    values |= {f"{which}_speedup": significant(row["speedup"]) for which, row in ends.items()}
+    said = text("finding_one" if ends["best"]["speedup"] == ends["worst"]["speedup"] else "finding", **values)
     beyond = rows["speedup"] / rows["possible"]
     if axis != "precision" or not (beyond > MARGIN).any():
         return said
@@ -72,8 +66,9 @@ def _named(row: pd.Series, rows: pd.DataFrame, axis: str, text: Texts) -> str:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> None:
     """A panel a machine and mode, a line of dots a model, models ordered by their best gain; doubtful ones hollow."""
-    machines, titles = style.machines(rows), style.modes(rows, text)
-    grid = style.panels(figure, machines, list(titles.values()), sharey=True, sharex=True)
+    titles = style.modes(rows, text)
+    rows, machines = rows.assign(title=rows["mode"].map(titles)), style.machines(rows)
+    panels = style.facets(figure, rows, "title", list(titles.values()), sharey=True, sharex=True)
     if len(machines) == 1:
         style.fit(figure, min(MOST, rows["model"].nunique()))
     low, high = min(1.0, rows["speedup"].min()) / 1.4, max(1.0, rows["speedup"].max()) * 1.4
@@ -81,8 +76,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> None:
     colors = style.precision_colors(values) if axis == "precision" else style.colors(sorted(values))
     order = rows.groupby("model")["speedup"].max().nlargest(MOST).sort_values().index
     size = min(11, (240 if len(machines) == 1 else 145) / len(order))
-    for (machine, title), axes in grid.items():
-        here = rows[(rows["machine"] == machine) & (rows["mode"].map(titles) == title) & rows["model"].isin(order)]
+    for axes, here in panels:
+        here = here[here["model"].isin(order)]
         axes.axvline(1, color=style.MUTED, linewidth=1.2)
         apart = 0.4 / max(1, len(colors) - 1)
         heights = kinds.lanes(axes, here, "model", order, hue=axis, hues=[*colors][::-1], apart=apart, fontsize=size)

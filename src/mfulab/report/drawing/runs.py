@@ -24,9 +24,9 @@ from mfulab.report.drawing import hover, style
 DOUBTFUL = "doubtful"  # the column of a figure's rows
 UNSEEN = (0.0, 0.0, 0.0, 0.0)  # not "none", on which no pointer rests
 RIM = (0.46, 0.38)  # of a cell, most of which are wider than high: what is left out reaches so far from its middle
-EDGE, CORE = 1.6, 1.2  # points: the rim of a hollow mark, and the core of a hollow line
+EDGE = 1.6  # points: the rim of a hollow mark
 
-Drawn: TypeAlias = PathCollection | Line2D | Iterable[Rectangle]
+Drawn: TypeAlias = PathCollection | Iterable[Rectangle]
 
 
 def judged(rows: pd.DataFrame) -> pd.DataFrame:
@@ -40,23 +40,16 @@ def key(rows: pd.DataFrame, text: Texts) -> list[Line2D]:
 
 
 def mark(drawn: Drawn, rows: pd.DataFrame, *values: str) -> None:
-    """Titles of points or bars, one a row in its order: run and columns `values`. Those of doubtful rows become hollow.
-
-    A line is that of one row: its title rests on the line, whose core is left out.
-    """
+    """Titles of points or bars, one a row in its order: run and columns `values`; doubtful ones become hollow."""
     hollow = rows[DOUBTFUL].to_numpy(dtype=bool)
     if isinstance(drawn, PathCollection):
         _leave_rims(drawn, hollow)
         drawn.set_urls(_titles(rows, values) if len(rows) <= style.MANY else None)
         return
-    titles = _titles(rows, values)
-    if isinstance(drawn, Line2D):
-        _mark_line(drawn, titles[0], bool(hollow[0]))
-    else:
-        for bar, title, doubtful in zip(drawn, titles, hollow, strict=True):
-            bar.set_url(title)
-            if doubtful and bar.get_width() and bar.get_height():
-                bar.set(edgecolor=bar.get_facecolor(), facecolor=style.PAPER, linewidth=EDGE)
+    for bar, title, doubtful in zip(drawn, _titles(rows, values), hollow, strict=True):
+        bar.set_url(title)
+        if doubtful and bar.get_width() and bar.get_height():
+            bar.set(edgecolor=bar.get_facecolor(), facecolor=style.PAPER, linewidth=EDGE)
 
 
 def cells(axes: Axes, rows: pd.DataFrame, x: ArrayLike, y: ArrayLike, *values: str) -> None:
@@ -94,14 +87,3 @@ def _leave_rims(points: PathCollection, hollow: np.ndarray) -> None:
     widths = np.resize(points.get_linewidths(), len(hollow)).astype(float)
     edges[hollow], faces[hollow], widths[hollow] = faces[hollow], to_rgba(style.PAPER), EDGE
     points.set(facecolor=faces, edgecolor=edges, linewidth=widths)
-
-
-def _mark_line(line: Line2D, title: str, hollow: bool) -> None:
-    axes = line.axes
-    assert axes is not None  # it was drawn
-    line.set_url(title)
-    if hollow:
-        line.set_linewidth(max(2 * CORE, line.get_linewidth()))
-        (core,) = axes.plot(*line.get_data(orig=False), color=style.PAPER, linewidth=CORE, zorder=line.get_zorder())
-        core.set_linestyle(line.get_linestyle())
-        core.set_url(title)

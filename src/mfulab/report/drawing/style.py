@@ -109,17 +109,6 @@ def family_colors(values: Iterable[str]) -> dict[str, str]:
     return _usual_first(("library", "CPU", "Numba CUDA", "CUDA C", "Triton", "tile language"), values)
 
 
-def shades(rows: pd.DataFrame, column: str, colors: pd.Series) -> dict[str, str]:
-    """For each value of `column` a shade of the colour of its rows, from pale to full in the order of the rows."""
-    first = rows.assign(color=colors).drop_duplicates(column)
-    found: dict[str, str] = {}
-    for color, here in first.groupby("color"):
-        pale = sns.blend_palette([PAPER, color], 100).as_hex()[40]
-        shades_of_it = sns.blend_palette([pale, color], len(here)).as_hex() if len(here) > 1 else [color]
-        found |= dict(zip(here[column], shades_of_it, strict=True))
-    return found
-
-
 def _usual_first(usual: Sequence[str], values: Iterable[str]) -> dict[str, str]:
     present = set(values)
     places = {value: usual.index(value) for value in usual if value in present}
@@ -150,15 +139,18 @@ def blank(title: str, footer: str) -> Figure:
     return figure
 
 
-def arrange(figure: Figure) -> None:
-    """Puts title, legend and provenance at their distances from the edges, in inches, and the panels between them."""
+def arrange(figure: Figure, top: float = 0.76) -> None:
+    """Puts title, legend and provenance at their distances from the edges, in inches, and the panels between them.
+
+    `top` is what title and legend take; without a legend it is less.
+    """
     height = figure.get_figheight()
     title, footer = figure.texts[:2]
     title.set_y(1 - 0.14 / height)
     footer.set_y(0.07 / height)
     for row in figure.legends:
         row.set_bbox_to_anchor((0.003, 1 - 0.39 / height), transform=figure.transFigure)
-    top, bottom = (0.76 if figure.legends else 0.45) / height, 0.25 / height
+    top, bottom = (top if figure.legends else 0.45) / height, 0.25 / height
     figure.get_layout_engine().set(rect=(0.01, bottom, 0.98, 1 - top - bottom))
 
 
@@ -186,6 +178,15 @@ def by_machine(
     titles = [" · ".join(filter(None, [name, titled(here)])) for name, here in parts.items()]
     grid = panels(figure, [""], titles, **shared)
     return [(grid["", title], here) for title, here in zip(titles, parts.values(), strict=True)]
+
+
+def facets(
+    figure: Figure, rows: pd.DataFrame, case: str, cases: Sequence[str], most: int = 3, **shared: Any
+) -> list[tuple[Axes, pd.DataFrame]]:
+    """A panel for each machine and each of `cases`, values of the column `case`, with its rows."""
+    grid = panels(figure, machines(rows, most), cases, **shared)
+    alike = rows["machine"], rows[case]
+    return [(axes, rows[(alike[0] == machine) & (alike[1] == name)]) for (machine, name), axes in grid.items()]
 
 
 def label(figure: Figure, x: str = "", y: str = "") -> None:
@@ -253,30 +254,21 @@ def dot_size(batch_size: pd.Series, text: Texts) -> list[Line2D]:
     return [dot(MUTED, text("dot_size"))] if batch_size.nunique() > 1 else []
 
 
-def legend(figure: Figure, entries: Sequence[Line2D]) -> None:
-    """One row under the title: what direct labels do not say; rows of four where one could not be read."""
+def legend(figure: Figure, entries: Sequence[Line2D], columns: int = 0) -> None:
+    """One row under the title: what direct labels do not say; rows of four where one could not be read, or `columns`.
+
+    Call it after `panels` and `fit`.
+    """
     if not entries:
         return
     size = min(11, 88 / len(entries), 690 / sum(3.3 + 0.6 * letters(entry.get_label()) for entry in entries))
-    if size < LEAST:
-        legend_rows(figure, entries, 4)
-        return
-    row = {"loc": "upper left", "handletextpad": 0.4, "columnspacing": 1.4}
-    figure.legend(handles=list(entries), ncols=len(entries), fontsize=size, **row).set_in_layout(False)
-    arrange(figure)
-
-
-def legend_rows(figure: Figure, entries: Sequence[Line2D], columns: int = 3) -> None:
-    """Rows of entries under the title, where one row would be too long; call it after `panels` and `fit`."""
+    columns = columns or (4 if size < LEAST else len(entries))
     lines = -(-len(entries) // columns)
-    figure.set_figheight(figure.get_figheight() + 0.2 * lines)
-    figure.legend(
-        handles=list(entries), loc="upper left", ncols=columns, handletextpad=0.4, columnspacing=1.4, fontsize=9
-    ).set_in_layout(False)
-    arrange(figure)
-    height = figure.get_figheight()
-    top, bottom = (0.5 + 0.2 * lines) / height, 0.25 / height
-    figure.get_layout_engine().set(rect=(0.01, bottom, 0.98, 1 - top - bottom))
+    row = {"loc": "upper left", "handletextpad": 0.4, "columnspacing": 1.4, "fontsize": size if lines == 1 else 9}
+    figure.legend(handles=list(entries), ncols=columns, **row).set_in_layout(False)
+    if lines > 1:
+        figure.set_figheight(figure.get_figheight() + 0.2 * lines)
+    arrange(figure, 0.5 + 0.2 * lines if lines > 1 else 0.76)
 
 
 def provenance(rows: pd.DataFrame) -> str:

@@ -1,7 +1,7 @@
 """Ticks of logarithmic axes: as many as are read with ease, none that touches another."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 from matplotlib import rcParams
@@ -40,13 +40,13 @@ class _Fitting(Locator):
         thinned = powers if len(powers) > 1 else values
         one = thinned.index(1) if 1 in thinned else 0  # the start of batch sizes, the baseline of ratios
         choices = [values, *(thinned[one % step :: step] for step in range(1, len(thinned) + 1))]
-        return next(choice for choice in choices if self._fit(choice, vmin, vmax))
-
-    def _fit(self, values: Sequence[float], low: float, high: float) -> bool:
         size = self._points * self.axis.axes.figure.dpi / 72
-        widths = size * DIGIT * np.array([len(f"{value:g}{self._unit}") for value in values])
-        places = self.axis.axes.bbox.width * np.log2(np.array(values) / low) / np.log2(high / low)
-        return bool((np.diff(places) >= (widths[1:] + widths[:-1]) / 2 + size * BETWEEN).all())
+        for choice in choices:
+            widths = size * DIGIT * np.array([len(f"{value:g}{self._unit}") for value in choice])
+            places = self.axis.axes.bbox.width * np.log2(np.array(choice) / vmin) / np.log2(vmax / vmin)
+            if (np.diff(places) >= (widths[1:] + widths[:-1]) / 2 + size * BETWEEN).all():
+                return choice
+        return []
 
 
 def decades(axis: Axis, most: int = 8) -> None:
@@ -55,7 +55,7 @@ def decades(axis: Axis, most: int = 8) -> None:
     between = (1, 2, 5) if high / low < 10**1.7 else (1, 3) if high / low < 10**2.7 else (1,)
     axis.set_major_locator(LogLocator(subs=between, numticks=most))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(_plain if low >= 1e-4 and high < 1e5 else _power))
+    axis.set_major_formatter(FuncFormatter((lambda value, _: f"{value:g}") if low >= 1e-4 and high < 1e5 else _power))
 
 
 def zero_at_left(axes: Axes, values: Iterable[float]) -> float:
@@ -72,10 +72,6 @@ def zero_at_left(axes: Axes, values: Iterable[float]) -> float:
         axes.set_xticks([edge, *(place for place in axes.get_xticks() if away < place <= 3 * max(positive))])
         axes.xaxis.set_major_formatter(lambda value, place: "0" if math.isclose(value, edge) else shown(value, place))
     return edge
-
-
-def _plain(value: float, _: object) -> str:
-    return f"{value:g}"
 
 
 def _power(value: float, _: object) -> str:

@@ -55,7 +55,8 @@ def inline(svg: str, name: str, glyphs: dict[str, str]) -> str:
     body = REFERENCE.sub(lambda found: found[0] if found[2] in glyphs else f"{found[1]}{name}-{found[2]}", body)
     # Coordinates need no more than a hundredth of a point; factors below one, such as a glyph's scale, keep theirs.
     body = re.sub(r"(?<![\d.])[1-9]\d*\.\d{3,}", lambda number: f"{float(number.group()):.2f}", body)
-    for color, variable in _theme().items():
+    inks = {style.INK: "ink", style.MUTED: "muted", style.GRID: "grid", style.PAPER: "paper"}
+    for color, variable in (inks | {color: f"c{index}" for index, color in enumerate(style.PALETTE)}).items():
         body = body.replace(color, f"var(--{variable})")
     return f"{head}>{body}"
 
@@ -101,8 +102,3 @@ def _is_harmless(key: str, value: str) -> bool:
     if key in ("href", "src"):
         return value.startswith(("#", "data:image/png;base64,"))
     return not LOADS.search(value)
-
-
-def _theme() -> dict[str, str]:
-    inks = {style.INK: "ink", style.MUTED: "muted", style.GRID: "grid", style.PAPER: "paper"}
-    return inks | {color: f"c{index}" for index, color in enumerate(style.PALETTE)}

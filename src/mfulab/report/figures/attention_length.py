@@ -57,7 +57,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """For each machine, by length: the share of FLOPs, peak memory, and MFU, a line a backend."""
     machines = style.machines(rows, 2)
-    columns = [text(key) for key in ("shares", "memory", "useful")]
+    columns = [text("shares"), text("memory"), text("useful")]
     grid = style.panels(figure, machines, columns)
     rows = rows.assign(memory_mib=rows["memory_bytes"] / 2**20, failed=(rows["status"] == FAILED).map({True: 0.97}))
     colors = {backend: color for backend, color in COLORS.items() if (rows["attention"] == backend).any()}

@@ -1,7 +1,5 @@
 """Speed of one kernel over its thread blocks or tiles."""
 
-import json
-
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -19,8 +17,9 @@ FEWEST = 4  # blocks that make a picture
 def rows(tables: Tables) -> pd.DataFrame:
     """The kernel, size and precision with the most blocks on one machine, and their sides; measured before recorded."""
     timed = with_machine(tables, ok(tables["matmul"], "tflop_s"))
-    sides = timed["block"].map(_sides)
-    timed = timed.assign(block_x=sides.str[0], block_y=sides.str[1]).dropna(subset=["block_x"])
+    sides = timed["block"].str.extractall(r"([\d.]+)")[0].astype(float).unstack().reindex(columns=[0, 1])
+    timed = timed.join(sides.rename(columns={0: "block_x", 1: "block_y"})).dropna(subset=["block_x"])
+    timed = timed.assign(block_y=timed["block_y"].fillna(1.0))
     keys = ["machine", "kernel", "size", "precision"]
     if timed.empty:
         return timed
@@ -29,14 +28,6 @@ def rows(tables: Tables) -> pd.DataFrame:
         return enough
     most = enough.groupby(keys)["block"].nunique().idxmax()
     return enough[(enough[keys] == list(most)).all(axis=1)]
-
-
-def _sides(block: str) -> tuple[float, float] | tuple[None, None]:
-    try:
-        sides = [float(side) for side in json.loads(block)]
-    except (ValueError, TypeError):
-        return None, None
-    return (sides[0], sides[1] if len(sides) > 1 else 1.0) if sides else (None, None)
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:

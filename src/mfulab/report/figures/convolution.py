@@ -5,6 +5,7 @@ from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent, significant
+from mfulab.report import trust
 from mfulab.report.drawing import kinds, runs, style, ticks
 from mfulab.report.frames import Tables, ok, one_each, with_machine
 
@@ -21,8 +22,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     known = with_machine(tables, ok(tables["profile"], "time_s", "flops"))
     known = known[known["model"].isin(THREE_WAYS) & (known["execution"] == "eager")]
     known = one_each(style.one_machine(known), [*CASE, "model"])
-    library = known[known["model"] == LIBRARY][[*CASE, "time_s"]]
-    beside = known.merge(library, on=CASE, suffixes=("", "_library"))
+    beside = trust.against(known, known[known["model"] == LIBRARY], CASE, "_library")
     beside = beside.assign(factor=beside["time_s"] / beside["time_s_library"])
     several = beside.groupby(CASE)["model"].transform("nunique") > 1
     return beside[several].sort_values(CASE)

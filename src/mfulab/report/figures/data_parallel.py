@@ -1,9 +1,6 @@
 """Scaling of several processes, and what each of them spends on communication that compute does not hide."""
 
-import json
-
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
@@ -17,7 +14,7 @@ ORDER = 10
 # What a job and the single process beside it have in common; a ceiling's name holds a CPU's threads.
 ALIKE = ["machine", "model", "workload", "batch_size", "sequence_length", "precision", "ceiling"]
 OWN = ["processes", "wrapper", "bucket_mb", "slowed_rank"]
-COMPUTE, EXPOSED = style.PALETTE[0], style.PALETTE[1]
+PARTS = {"computes": style.PALETTE[0], "not_hidden": style.PALETTE[1]}
 MOST = 12  # jobs a machine
 
 
@@ -60,9 +57,9 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
-    """For each machine efficiency by job, and beside it a bar a rank: its step, less communication not hidden."""
+    """For each machine efficiency by job, and beside it the step with the communication that compute does not hide."""
     machines = style.machines(rows, 2)
-    columns = [text("efficiency"), text("ranks")]
+    columns = [text("efficiency"), text("step")]
     grid = style.panels(figure, machines, columns)
     shown = {name: rows[rows["machine"] == name].nlargest(MOST, "efficiency") for name in machines}
     style.resize(figure, len(machines) * (1.2 + 0.42 * max(3, *map(len, shown.values()))) + 0.8)
@@ -70,6 +67,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         left, right = (grid[machine, column] for column in columns)
         here = here.assign(
             job=[job(row, text) for _, row in here.iterrows()],
+            computes=1e3 * here["time_s"] - here["exposed_communication_ms"].fillna(0),
+            not_hidden=here["exposed_communication_ms"],
             words=[
                 text("share_of", share=row.efficiency)
                 + ("" if pd.isna(row.mfu_percent) else f", MFU {text('share_of', share=row.mfu_percent)}")
@@ -81,22 +80,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         kinds.bars(left, here, told[0], "job", *told, words="words", fontsize=8, colors=style.MUTED, width=0.6)
         left.tick_params(axis="y", labelsize=8)
         left.set(xlim=(0, 1.7 * max(100, here["efficiency"].max())), xticks=[0, 50, 100])
-        for place, (_, row) in enumerate(here.iterrows()):
-            _ranks(right, place, row)
-        right.set(ylim=left.get_ylim(), yticks=[])
+        kinds.stacks(right, here, PARTS, "job", "time_s", "exposed_communication_ms", width=0.6)
+        right.set_yticks([])
     grid[machines[-1], columns[0]].set_xlabel(text("percent"))
     grid[machines[-1], columns[1]].set_xlabel(text("milliseconds"))
-    parts = [style.dot(COMPUTE, text("computes"), "s"), style.dot(EXPOSED, text("not_hidden"), "s")]
-    style.legend(figure, parts + runs.key(rows, text))
-
-
-def _ranks(axes: Axes, place: int, row: pd.Series) -> None:
-    """Thin bars of one job, rank 0 above; without a trace the whole step in one colour."""
-    ranks = pd.DataFrame(json.loads(row["ranks"])).reindex(columns=["time_ms", "exposed_ms"])
-    ranks = ranks.assign(rank=range(len(ranks)), run=row["run"], doubtful=row[runs.DOUBTFUL])
-    ranks["exposed_ms"] = ranks[["exposed_ms", "time_ms"]].fillna({"exposed_ms": 0}).min(axis=1)
-    computes, height = ranks["time_ms"] - ranks["exposed_ms"], 0.7 / len(ranks)
-    middles = place - 0.35 + height * (ranks["rank"] + 0.5)
-    for width, left, color in ((computes, 0, COMPUTE), (ranks["exposed_ms"], computes, EXPOSED)):
-        bars = axes.barh(middles, width, left=left, height=0.9 * height, color=color)
-        runs.mark(bars, ranks, "rank", "time_ms", "exposed_ms")
+    style.legend(figure, style.dots(PARTS, text, marker="s") + runs.key(rows, text))

@@ -1,4 +1,4 @@
-"""Decoding, a token at a time: the share of the memory's bandwidth beside that of the arithmetic, by batch size."""
+"""Generating text: the share of the memory's bandwidth beside that of the arithmetic, by batch size; prompts too."""
 
 from collections.abc import Mapping
 
@@ -15,22 +15,35 @@ TOPIC = "batch_size"
 ORDER = 2
 WORDS = ("mbu_percent", "mfu_percent")
 DASHES: Mapping[str, style.Dash] = dict(zip(WORDS, ("", (4, 2)), strict=True))
+MARKERS = {"decoding": "o", "prefill": "s"}
+CONTEXT = ["machine", "model", "precision", "execution", "sequence_length"]
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """Decoding runs of series with at least two batch sizes."""
-    decoded = ok(tables["profile"], "mbu_percent", "mfu_percent")
-    return curves.series(with_machine(tables, decoded[decoded["mode"] == "decoding"]))
+    """Runs of series of decoding with at least two batch sizes, and of prefill, which has no MBU here."""
+    found = ok(tables["profile"], *WORDS)
+    found = curves.series(with_machine(tables, found[found["mode"].isin(MARKERS)]))
+    decoding = found["mode"] == "decoding"
+    return found.assign(mbu_percent=found["mbu_percent"].where(decoding)) if decoding.any() else found.head(0)
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """The series nearest to the memory's limit at its smallest batch, and at its largest; then the experts."""
-    first, last = curves.ends(rows)
+    """The series of decoding nearest to the memory's limit at its smallest batch, and at its largest; then the rest:
+    the cache that it holds, the longest prompt, the experts."""
+    decoded = rows[rows["mode"] == "decoding"]
+    if decoded.empty:
+        return text("prefill", row=rows.loc[rows["mfu_percent"].idxmax()])
+    first, last = curves.ends(decoded)
     best = first["mbu_percent"].idxmax()
     small, large = first.loc[best], last.loc[best]
     key = "finding_one" if small["batch_size"] == large["batch_size"] else "finding"
-    said = text(key, small=small, large=large, slower=large["time_s"] / small["time_s"])
-    return " ".join([said, *_experts(rows, text)])
+    said = [text(key, small=small, large=large, slower=large["time_s"] / small["time_s"])]
+    if pd.notna(large["key_value_cache_bytes"]):
+        said.append(text("cache", large=large))
+    prompts, tokens = (rows[rows["mode"] == mode].drop_duplicates(CONTEXT) for mode in ("prefill", "decoding"))
+    both = prompts.merge(tokens, on=CONTEXT, suffixes=("", "_token"))
+    said += [text("prompt", row=row) for _, row in both.nlargest(1, "sequence_length").iterrows()]
+    return " ".join([*said, *_experts(decoded, text)])
 
 
 def _experts(rows: pd.DataFrame, text: Texts) -> list[str]:
@@ -46,14 +59,15 @@ def _experts(rows: pd.DataFrame, text: Texts) -> list[str]:
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
-    """A panel a machine, both axes logarithmic; MBU solid, MFU dashed, colour is the precision."""
-    grid = style.panels(figure, style.machines(rows), [""], sharex=True)
+    """A panel a machine, both axes logarithmic; MBU solid, MFU dashed, colour is the precision, squares are prompts."""
     colors = style.precision_colors(rows["precision"])
     each = rows.melt([*rows.columns.drop([*DASHES])], [*DASHES], "share_of", "share")
     look: style.Look = {"by": [*curves.KEYS, "share_of"], "hue": "precision", "colors": colors, "dash": "share_of"}
-    for (machine, _), axes in grid.items():
-        here = each[each["machine"] == machine].sort_values("batch_size")
-        kinds.lines(axes, here, "batch_size", "share", dashes=DASHES, **look)
+    look |= {"dashes": DASHES, "shape": "mode", "markers": MARKERS}
+    panels = style.by_machine(figure, rows, sharex=True)
+    for axes, here in panels:
+        lines = each[each["machine"] == here["machine"].iloc[0]].sort_values("batch_size")
+        kinds.lines(axes, lines, "batch_size", "share", **look)
         ticks.doublings(axes, rows["batch_size"])
         axes.set_yscale("log")
         axes.axhline(100, color=style.MUTED, linewidth=1)
@@ -63,10 +77,15 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     style.label(figure, text("batch_size"))
     entries = [style.line(color, text.name("precision", name)) for name, color in colors.items()]
     entries += [style.line(style.MUTED, text(column), dash) for column, dash in DASHES.items()]
+    if rows["mode"].nunique() > 1:
+        entries += [style.dot(style.MUTED, text.name("mode", mode), marker) for mode, marker in MARKERS.items()]
     style.legend(figure, entries + runs.key(rows, text))
     labels.settle(figure)
-    for (machine, _), axes in grid.items():
-        ends = rows[rows["machine"] == machine].groupby(curves.KEYS, sort=False, dropna=False).tail(1)
-        highest = ends.sort_values("mbu_percent").drop_duplicates("model", keep="last")
-        named = highest[["batch_size", "mbu_percent", "model"]].itertuples(index=False, name=None)
-        labels.at_line_ends(axes, [(*end, style.INK) for end in named])
+    for axes, here in panels:
+        lengths = rows["sequence_length"].nunique() > 1
+        ends = here.groupby(curves.KEYS, sort=False, dropna=False).tail(1)
+        ends = ends.assign(share=ends["mbu_percent"].fillna(ends["mfu_percent"])).sort_values("share")
+        ends = ends.drop_duplicates(["model", "sequence_length", "mode"], keep="last")
+        said = [text("context", row=row) if lengths else row["model"] for _, row in ends.iterrows()]
+        inks = [style.INK] * len(ends)
+        labels.at_line_ends(axes, list(zip(ends["batch_size"], ends["share"], said, inks, strict=True)))

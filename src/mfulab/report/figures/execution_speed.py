@@ -1,9 +1,11 @@
-"""Gain of execution modes: samples per second relative to eager, each model at its largest batch that has both."""
+"""Gain of execution modes: samples per second relative to eager, and the steps after which compiling has paid."""
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
+from mfulab.report import trust
 from mfulab.report.drawing import relative
 from mfulab.report.frames import Tables, ok, with_machine
 
@@ -19,8 +21,21 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """The largest gain and the largest loss."""
-    return relative.finding(rows, text, "execution")
+    """The largest gain and the largest loss; the longest compilation, when the last has paid, and how many never do.
+
+    Compiling has paid when the steps have saved its time; what is no faster beyond the intervals never pays.
+    """
+    said, made = [relative.finding(rows, text, "execution")], rows[rows["compile_s"].notna()]
+    if made.empty:
+        return said[0]
+    said.append(text("compiled", row=made.loc[made["compile_s"].idxmax()]))
+    saved = (made["time_s_base"] - made["time_s"]).where(trust.apart(made, suffix="_base"))
+    steps = np.ceil(made["compile_s"] / saved[saved > 0] - 1e-9).clip(lower=1).dropna()
+    if len(steps):
+        said.append(text("pays", row=made.loc[steps.idxmax()], steps=steps.max(), saved=saved[steps.idxmax()]))
+    if never := len(made) - len(steps):
+        said.append(text("never", count=never, total=len(made)))
+    return " ".join(said)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
@@ -49,14 +48,11 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine and mode, both axes logarithmic; along a dashed line FLOP/s are the same."""
-    machines, titles = style.machines(rows), style.modes(rows, text)
-    grid = style.panels(figure, machines, list(titles.values()), sharex=True)
-    colors = style.precision_colors(rows["precision"])
-    panels = {}
-    for (machine, mode), here in rows[rows["machine"].isin(machines)].groupby(["machine", "mode"], sort=False):
-        panels[grid[machine, titles[mode]]] = here
-        points.scatter(grid[machine, titles[mode]], here, *PLACE, colors)
-    for axes in figure.axes:
+    titles = style.modes(rows, text)
+    rows, colors = rows.assign(title=rows["mode"].map(titles)), style.precision_colors(rows["precision"])
+    panels = style.facets(figure, rows, "title", list(titles.values()), sharex=True)
+    for axes, here in panels:
+        points.scatter(axes, here, *PLACE, colors)
         axes.set(xscale="log", yscale="log")
         axes.margins(y=0.1)
         ticks.decades(axes.yaxis)
@@ -64,16 +60,15 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     speed = style.line(style.MUTED, text("speed"), (4, 2))
     style.legend(figure, [*style.dots(colors, text, "precision"), speed, *runs.key(rows, text)])
     labels.settle(figure)
-    for axes, here in panels.items():
-        _draw_speeds(axes, here["speed"])
+    for axes, here in panels:
+        if here.empty:
+            continue
+        # Dashed lines of equal FLOP/s, a power of ten each, behind the points and without moving the limits.
+        limits = axes.get_xlim(), axes.get_ylim()
+        across = np.geomspace(limits[0][0], limits[0][1], 60)
+        low, high = (np.log10(here["speed"].agg(end)) for end in ("min", "max"))
+        for power in range(int(np.floor(low)), int(np.ceil(high)) + 1):
+            axes.plot(across, across / 10.0**power, color=style.MUTED, linestyle="--", linewidth=0.8, zorder=0)
+        axes.set(xlim=limits[0], ylim=limits[1])
         lines = [place for line in axes.lines for place in line.get_xydata().tolist()]
         points.name_highest(axes, here, *PLACE, lines)
-
-
-def _draw_speeds(axes: Axes, speeds: pd.Series) -> None:
-    """Dashed lines of equal FLOP/s, a power of ten each, behind the points and without moving the limits."""
-    limits = axes.get_xlim(), axes.get_ylim()
-    across = np.geomspace(limits[0][0], limits[0][1], 60)
-    for power in range(int(np.floor(np.log10(speeds.min()))), int(np.ceil(np.log10(speeds.max()))) + 1):
-        axes.plot(across, across / 10.0**power, color=style.MUTED, linestyle="--", linewidth=0.8, zorder=0)
-    axes.set(xlim=limits[0], ylim=limits[1])

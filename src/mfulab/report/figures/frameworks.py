@@ -1,17 +1,15 @@
-"""The same model in several frameworks: time, compile time and MFU, and how far their training losses lie apart."""
+"""The same model in several frameworks: time, compile time and MFU."""
 
 import itertools
 import json
 
 import pandas as pd
-import seaborn as sns
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent, quantity, significant
 from mfulab.report import trust
-from mfulab.report.drawing import kinds, runs, style, ticks
+from mfulab.report.drawing import kinds, runs, style
 from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
 
 TABLES = ("profile", "environment")
@@ -37,27 +35,11 @@ def rows(tables: Tables) -> pd.DataFrame:
     return known.assign(order=order).sort_values([*CASE, "order"])
 
 
-def losses(rows: pd.DataFrame) -> tuple[dict[str, list[float]], list[float]]:
-    """The losses of each execution of the first case that has them, and those of float64; empty where not known."""
+def losses(rows: pd.DataFrame) -> dict[str, list[float]]:
+    """The losses of each execution of the first case that has them; empty where not known."""
     told = rows[(rows["losses"] != "") & rows["losses"].notna()]
-    if told.empty:
-        return {}, []
-    here = told[(told[CASE] == told.iloc[0][CASE]).all(axis=1)]
-    exact = here["exact_losses"].dropna().replace("", None).dropna()
-    return {row.execution: json.loads(row.losses) for row in here.itertuples()}, json.loads([*exact, "[]"][0])
-
-
-def deviations(curves: dict[str, list[float]], exact: list[float]) -> dict[str, list[float]]:
-    """Percent by which losses are off float64's, or the first execution's without these, until one vanishes."""
-    if not curves:
-        return {}
-    steps, _ = alike(curves)
-    known = dict(curves)
-    truth = exact or known.pop(next(iter(known)))
-    return {
-        name: [100 * abs(loss - true) / abs(true) for loss, true in zip(values[:steps], truth, strict=False) if true]
-        for name, values in known.items()
-    }
+    here = told[(told[CASE] == told.iloc[0][CASE]).all(axis=1)] if len(told) else told
+    return {row.execution: json.loads(row.losses) for row in here.itertuples()}
 
 
 def alike(curves: dict[str, list[float]]) -> tuple[int, float]:
@@ -89,62 +71,42 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     if len(compiled):
         row = compiled.loc[compiled["compile_s"].idxmax()]
         words.append(text("compiled", name=text(row.execution), time=quantity(row["compile_s"], "s")))
-    curves, exact = losses(rows)
+    curves = losses(rows)
     if len(curves) > 1:
         steps, share = alike(curves)
         span = text("all_steps" if steps == min(map(len, curves.values())) else "until_vanished", steps=steps)
         key = "losses" if share <= TOLERANCE_PERCENT else "losses_differ"
         values = {"share": significant(share, 2), "tolerance": f"{TOLERANCE_PERCENT:g}"}
         words.append(text(key if steps else "losses_vanish", span=span, count=len(curves), **values))
-    if off := [max(values) for values in deviations(curves, exact).values() if values and exact]:
-        words.append(text("off_float64", share=significant(max(off), 2)))
     return " ".join(words)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
-    """A panel a case with a bar an execution, and a panel of how far losses are off, in the bars' colours."""
+    """A panel a case, a bar an execution; MFU and compile time behind it."""
+    rows = rows.assign(
+        case=[f"{text.name('model', row.model)} · {text.name('mode', row.mode)}" for row in rows.itertuples()],
+        name=[text(name) for name in rows["execution"]],
+        time_ms=1e3 * rows["time_s"],
+        behind=[_behind(row, text) for _, row in rows.iterrows()],
+    )
     cases = list(rows.groupby(CASE, sort=False))[:MOST]
-    curves, exact = losses(rows)
-    apart = {name: values for name, values in deviations(curves, exact).items() if any(values)}
-    panels = len(cases) + bool(apart)
-    lines = -(-panels // 2)
-    figure.set_size_inches(style.SIZE[0], 1.4 + 2.6 * lines)
-    style.arrange(figure)
-    grid = list(figure.subplots(lines, min(2, panels), squeeze=False).flat)
+    batches = [text("batch", batch=int(case[2])).replace(" ", "\N{NO-BREAK SPACE}") for case, _ in cases]
+    titles = [f"{here['case'].iloc[0]} · {batch}" for (_, here), batch in zip(cases, batches, strict=True)]
+    grid = style.panels(figure, [""], titles, sharey=True)
     colors = dict(zip(EXECUTIONS, style.PALETTE, strict=False))
-    for axes, ((model, mode, batch), here) in zip(grid, cases, strict=False):
-        here = here.assign(
-            name=[text(name) for name in here["execution"]],
-            time_ms=1e3 * here["time_s"],
-            behind=[_behind(row, text) for _, row in here.iterrows()],
-        )
-        told = ("time_s", "time_ci_low_s", "time_ci_high_s", "mfu_percent")
-        look: style.Look = {"hue": "execution", "colors": colors, "dodge": False, "words": "behind"}
+    look: style.Look = {"hue": "execution", "colors": colors, "dodge": False, "words": "behind", "fontsize": 8}
+    look["order"] = list(dict.fromkeys(rows.sort_values("order")["name"]))
+    style.fit(figure, len(look["order"]) + 1)
+    told = ("time_s", "time_ci_low_s", "time_ci_high_s", "mfu_percent")
+    for axes, (_, here) in zip(grid.values(), cases, strict=True):
         kinds.bars(axes, here, "time_ms", "name", *told, **look)
         axes.set_xlim(0, 2.4 * here["time_ms"].max())
-        axes.locator_params(axis="x", nbins=5)
-        axes.set_title(f"{text.name('model', model)} · {text.name('mode', mode)}")
-        axes.set_xlabel(text("time", batch=int(batch)))
-    if apart:
-        axes = grid[len(cases)]
-        # A logarithmic axis has no place for what agrees exactly.
-        steps = [(name, step, off or None) for name, values in apart.items() for step, off in enumerate(values, 1)]
-        off = pd.DataFrame(steps, columns=["execution", "step", "off"]).astype({"off": float})
-        sns.lineplot(off, x="step", y="off", hue="execution", palette=colors, style="execution", legend=False, ax=axes,
-                     dashes=style.dashes(EXECUTIONS), estimator=None, marker=".", markersize=5)  # fmt: skip
-        axes.axhline(TOLERANCE_PERCENT, **style.LIMIT)
-        axes.set(yscale="log", xlim=(0.5, off["step"].max() + 0.5))
-        ticks.decades(axes.yaxis, most=6)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set_title(text("loss_title"))
-        axes.set_xlabel(text("step"))
-        axes.set_ylabel(text("off_percent") if exact else text("off_first_percent", name=text(next(iter(curves)))))
-    for axes in grid[panels:]:
-        axes.set_visible(False)
+        axes.locator_params(axis="x", nbins=4)
+    style.label(figure, text("time"))
     style.legend(figure, runs.key(rows, text))
 
 
 def _behind(row: pd.Series, text: Texts) -> str:
     parts = [f"{percent(row['mfu_percent'])} %"] if pd.notna(row["mfu_percent"]) else []
     parts += [text("after", time=quantity(row["compile_s"], "s"))] if pd.notna(row["compile_s"]) else []
-    return " · ".join(parts)
+    return "\n".join(parts)

@@ -1,11 +1,10 @@
 """Milliseconds of a step that are lost between the peak and MFU, each part once."""
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent, significant
+from mfulab.core.language.quantities import percent
 from mfulab.mfu.headroom import PARTS
 from mfulab.report.drawing import kinds, runs, style
 from mfulab.report.frames import Tables, ok, with_machine, with_traces
@@ -51,51 +50,10 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
-    """One run falls in steps from the peak to its MFU; several are a bar each, cut where the steps would be."""
-    words = text.within("trace")
+    """A bar a run, cut into the parts of its step; the runs of a machine below its name."""
     axes = style.panels(figure, [""], [""])["", ""]
-    if len(rows) == 1:
-        _draw_steps(axes, rows, words, text)
-        style.legend(figure, runs.key(rows, text))
-        return
     present = [part for part in reversed(PARTS) if (rows[part].abs() >= SHOWN).any()]
     style.fit(figure, len(rows) + rows["machine"].nunique())
-    _draw_bars(axes, rows, present, text)
-    axes.set_xlabel(text("points"))
-    style.legend_rows(figure, [style.dot(COLORS[part], words(part), "s") for part in present] + runs.key(rows, text))
-
-
-def _draw_steps(axes: Axes, rows: pd.DataFrame, words: Texts, text: Texts) -> None:
-    row = rows.iloc[0]
-    shown = [part for part in PARTS if abs(row[part]) >= SHOWN and part != "useful"] + ["useful"]
-    lost = pd.Series([row[part] for part in shown])
-    steps = pd.DataFrame({"part": shown, "points": lost, "ms": [row[f"{part}_ms"] for part in shown]})
-    steps = steps.assign(left=100 - lost.cumsum(), run=row["run"], doubtful=row[runs.DOUBTFUL])
-    steps["left"] = steps["left"].where(steps["part"] != "useful", 0)
-    first = steps.head(1).assign(part="peak", points=100, left=0, ms=float("nan"), doubtful=False)
-    steps = pd.concat([first, steps], ignore_index=True)
-    steps["name"] = [text("peak"), *map(words, shown[:-1]), f"MFU {text('share_of', share=row['useful'])}"]
-    colors = {"peak": style.GRID} | {part: COLORS[part] for part in shown}
-    look: style.Look = {
-        "order": list(steps["name"]),
-        "dodge": False,
-        "edgecolor": style.MUTED,
-        "linewidth": 0.5,
-        "width": 0.8,
-    }
-    for _, step in steps.iterrows():
-        one, color = step.to_frame().T, colors[step["part"]]
-        kinds.bars(axes, one, "points", "name", "points", "ms", colors=color, start="left", **look)
-    for place, step in steps.iloc[1:].iterrows():
-        inside = step["left"] > 12
-        at, side = (step["left"] - 1, "right") if inside else (step["left"] + step["points"] + 1, "left")
-        axes.text(at, place, f"{significant(step['ms'])} ms", ha=side, va="center", fontsize=10)
-    axes.set(xlim=(0, max(100.0, row["useful"]) * 1.02), xlabel=text("points"))
-    axes.set_title(text("step", model=row["model"], ms=significant(1e3 * row["time_s"])))
-
-
-def _draw_bars(axes: Axes, rows: pd.DataFrame, present: list[str], text: Texts) -> None:
-    """A bar a run, the runs of a machine below its name."""
     lines: list[pd.Series] = []
     for machine, here in rows.groupby("machine", sort=False):
         axes.text(0, len(lines) + 0.1, machine, fontsize=10, fontweight="bold", va="center")
@@ -120,3 +78,6 @@ def _draw_bars(axes: Axes, rows: pd.DataFrame, present: list[str], text: Texts) 
             axes.text(middle, place, percent(value), ha="center", va="center", fontsize=9, color=color)
     axes.tick_params(axis="y", length=0, labelsize=10)
     axes.set(ylim=(len(shown) - 0.4, -0.6), xlim=(0, max(100.0, float(shares.sum(axis=1).max()))))
+    axes.set_xlabel(text("points"))
+    words = text.within("trace")
+    style.legend(figure, [style.dot(COLORS[part], words(part), "s") for part in present] + runs.key(rows, text), 3)

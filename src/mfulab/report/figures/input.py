@@ -38,7 +38,7 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """The longest wait in the loop itself, the workers that shorten it, those that are too many, and epochs."""
+    """The longest wait in the loop itself, the workers that shorten it, and those that are too many."""
     usual = rows[rows["usual"]]
     usual = rows if usual.empty else usual
     itself = usual[usual["loader_workers"] == usual["loader_workers"].min()]
@@ -58,22 +58,11 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
             said.append(text("beyond" if trust.apart(most, best) else "beyond_alike", row=most))
     off = (rows["kept"] - rows["not_waiting"]).abs().median()
     said.append(text("tracks", deviation=percent(off), count=len(rows)))
-    return " ".join([*said, *_epochs(rows, text)])
+    return " ".join(said)
 
 
 def _share(value: float) -> str:
     return "?" if pd.isna(value) else percent(value)
-
-
-def _epochs(rows: pd.DataFrame, text: Texts) -> list[str]:
-    """Workers that start anew with each epoch against those that are kept, if both were measured."""
-    ended = rows[rows["loader_epoch"].notna() & (rows["loader_workers"] > 0)]
-    persistent = ended["loader_persistent"].fillna(False).astype(bool)
-    same = [*ALIKE, "loader_source", "loader_workers", "loader_epoch"]
-    columns = [*same, "samples_per_s", *trust.INTERVAL]
-    pairs = ended[~persistent][columns].merge(ended[persistent][columns], on=same, suffixes=("", "_kept"))
-    overlap = [text("overlap")] if len(pairs) and not trust.apart(pairs.iloc[0], suffix="_kept") else []
-    return [*(text("epochs", row=row) for _, row in pairs.head(1).iterrows()), *overlap]
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

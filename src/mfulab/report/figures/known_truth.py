@@ -1,4 +1,6 @@
-"""Readings of each counter of loads whose utilization is known: the calibration of everything else."""
+"""Readings of each counter of loads whose utilization is known, and of one moment: the calibration of all else."""
+
+from collections.abc import Sequence
 
 import pandas as pd
 from matplotlib.colors import LinearSegmentedColormap
@@ -22,6 +24,7 @@ COUNTERS = (
     "nvml_percent",
     "sm_active_percent",
 )
+SINGLE = ("during_percent", "after_percent")  # readings at one time, which judge no counter
 WORDS = ("idle", "copies", "spin_one", "duty_25", "bursty", "duty_50", "duty_75", "padded", "steady")
 DISTURBED = 5.0  # percent of the CPUs: beyond it the load itself waited, and its truth is what it wanted
 WORST = 50  # points of error that have the full colour
@@ -38,14 +41,14 @@ def rows(tables: Tables) -> pd.DataFrame:
     return each.sort_values("load", key=lambda load: load.map({name: at for at, name in enumerate(WORDS)}))
 
 
-def errors(rows: pd.DataFrame) -> pd.DataFrame:
+def errors(rows: pd.DataFrame, columns: Sequence[str] = COUNTERS) -> pd.DataFrame:
     """Points by which each counter that read anything is off, a row a load."""
-    there = [name for name in COUNTERS if rows[name].notna().any()]
+    there = [name for name in columns if rows[name].notna().any()]
     return rows.set_index("load")[there].sub(rows.set_index("load")["truth_percent"], axis=0)
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """The worst reading of all, the counter whose worst is the least, and what else ran on the CPU meanwhile."""
+    """The worst counter, the one whose worst is the least, what else ran meanwhile, and a reading after the load."""
     off = errors(rows)
     load, worst = off.abs().stack().idxmax()
     row = rows.set_index("load").loc[load]
@@ -56,12 +59,14 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
         said.append(text("disturbed", share=percent(others)))
     elif len(most) > 1:
         said.append(text("best", counter=text(most.idxmin()), points=percent(most.min()), count=len(off)))
-    return " ".join(said)
+    late = rows.dropna(subset=["after_percent", "mfulab_percent"])
+    lost = late["mfulab_percent"] - late["after_percent"]
+    return " ".join([*said, *([text("after", row=late.loc[lost.idxmax()])] if (lost > 0).any() else [])])
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A table: loads down, counters across; each cell the reading and its error, by which it is coloured."""
-    off = errors(rows)
+    off = errors(rows, (*COUNTERS, *SINGLE))
     readings = rows.set_index("load")[list(off.columns)]
     style.resize(figure, min(figure.get_figheight(), 2.2 + 0.42 * max(3, len(rows))))
     axes = figure.subplots()

@@ -1,4 +1,4 @@
-"""One matmul in every implementation: throughput and error against its size."""
+"""One matmul in every implementation: throughput against its size."""
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -10,9 +10,6 @@ from mfulab.report.frames import Tables, ok, with_machine
 TABLES = ("matmul", "environment")
 TOPIC = "kernels"
 ORDER = 0
-HEIGHTS = [1.5, 1]  # of the two panels of a machine: speeds differ more than errors
-MOST_ERRORS = 8  # that are named: the largest; most implementations err alike
-FEWEST = 6  # kernels below which the figure becomes no lower
 
 
 def rows(tables: Tables) -> pd.DataFrame:
@@ -36,46 +33,24 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
-    """FLOP/s with the measured ceiling above, the relative error with its tolerance below; a pair for each machine.
-
-    A family has one colour, and a rung's shade of it is the darker the higher it stands.
-    """
-    machines = style.machines(rows)
-    words = [text("speed"), text("error")]
-    pairs = {machine: [f"{machine} · {word}" if len(machines) > 1 else word for word in words] for machine in machines}
-    titles = [title for pair in pairs.values() for title in pair]
-    grid = style.panels(figure, titles, [""], sharex=True, height_ratios=HEIGHTS * len(machines))
-    style.fit(figure, len(machines) * max(FEWEST, rows["kernel"].nunique()))
-    families = style.family_colors(rows["family"])
-    colors = style.shades(matmuls.from_the_lowest(rows), "kernel", rows["family"].map(families))
-    for machine in machines:
-        here = rows[rows["machine"] == machine]
-        speed, error = (grid[title, ""] for title in pairs[machine])
-        for axes, value in ((speed, "tflop_s"), (error, "relative_error")):
-            kinds.lines(axes, here, "n", value, hue="kernel", colors=colors, s=25)
-            ticks.doublings(axes, rows["n"])
-            axes.set_yscale("log")
-            axes.margins(y=0.1)
+    """FLOP/s with the measured ceiling above, a panel a machine; a family has one colour, a line its kernel's name."""
+    colors = style.family_colors(rows["family"])
+    panels = style.by_machine(figure, rows, sharex=True)
+    for axes, here in panels:
+        kinds.lines(axes, here, "n", "tflop_s", by=["kernel"], hue="family", colors=colors, s=25)
+        ticks.doublings(axes, rows["n"])
+        axes.set_yscale("log")
+        axes.margins(y=0.1)
         ceiling = here["ceiling_tflop_s"].max()
         if ceiling == ceiling:
-            speed.axhline(ceiling, **style.LIMIT)
-            speed.text(0.01, ceiling, text("ceiling"), transform=speed.get_yaxis_transform(), va="bottom", fontsize=9)
-        if here["tolerance"].notna().any():
-            bound = here.groupby("n")["tolerance"].max()
-            error.plot(bound.index, bound, **style.LIMIT)
-            where = {"textcoords": "offset points", "ha": "right", "va": "bottom", "fontsize": 9}
-            error.annotate(text("tolerance"), (bound.index[-1], bound.iloc[-1]), (0, 3), **where)
-        ticks.speeds(speed)
-        ticks.decades(error.yaxis)
-        error.set_ylabel("‖C − R‖ / ‖R‖")
+            axes.axhline(ceiling, **style.LIMIT)
+            axes.text(0.01, ceiling, text("ceiling"), transform=axes.get_yaxis_transform(), va="bottom", fontsize=9)
+        ticks.speeds(axes)
     style.label(figure, text("size"))
-    named = {name: color for name, color in families.items() if name}
+    named = {name: color for name, color in colors.items() if name}
     style.legend(figure, style.dots(named, text, "family", "s") + runs.key(rows, text))
     labels.settle(figure)
-    for machine in machines:
-        last = rows[rows["machine"] == machine].groupby("kernel").last().reset_index()
-        most = (len(last), MOST_ERRORS)
-        for title, value, count in zip(pairs[machine], ("tflop_s", "relative_error"), most, strict=True):
-            known = last[last[value] > 0].nlargest(count, value)
-            ends = zip(known["n"], known[value], known["kernel"], known["kernel"].map(colors), strict=True)
-            labels.at_line_ends(grid[title, ""], list(ends))
+    for axes, here in panels:
+        last = here.groupby("kernel").last().reset_index()
+        inks = last["family"].map(colors)
+        labels.at_line_ends(axes, list(zip(last["n"], last["tflop_s"], last["kernel"], inks, strict=True)))

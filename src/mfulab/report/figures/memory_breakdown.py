@@ -69,8 +69,7 @@ def _of_model(row: Mapping[str, Any], measured: pd.DataFrame) -> list[dict[str, 
     found = []
     here = measured[measured["flops_run"] == row["run"]].to_dict("records")
     for way, asked in WAYS.items():
-        held = _training(row, **asked)
-        line = {**known, "way": way, **_parts(held)}
+        line = {**known, "way": way, **_parts(_training(row, **asked))}
         if peaks := [run for run in here if _is(run, asked)]:
             doubtful = all(run[runs.DOUBTFUL] for run in peaks)
             line |= {"run": peaks[0]["run"], runs.DOUBTFUL: doubtful}
@@ -84,7 +83,7 @@ def _of_model(row: Mapping[str, Any], measured: pd.DataFrame) -> list[dict[str, 
 
 
 def _parts(held: StepMemory) -> dict[str, int]:
-    return {name: getattr(held, name) for name in PARTS} | {"total": held.total}
+    return {name: getattr(held, name) for name in [*PARTS, "total"]}
 
 
 def _training(row: Mapping[str, Any], *, checkpointing: bool, devices: int, **options: Any) -> StepMemory:
@@ -152,7 +151,11 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     rows = rows.assign(name=[text.name("memory_way", way) for way in rows["way"]])
     order = [text.name("memory_way", way) for way in present]
     sizes = rows.drop_duplicates("model")
-    titles = {row["model"]: _title(row, text) for _, row in sizes.iterrows()}
+    titles = {}
+    for row in sizes.to_dict("records"):
+        known, length = {"model": row["model"], "batch": int(row["batch_size"])}, row["sequence_length"]
+        has_tokens = length == length
+        titles[row["model"]] = text("tokens", **known, tokens=int(length)) if has_tokens else text("samples", **known)
     grid = style.panels(figure, [""], list(titles.values()), sharey=True)
     colors = {part: style.PALETTE[color] for part, color in COLORS.items() if rows[part].any()}
     for model, here in rows.groupby("model", sort=False):
@@ -170,12 +173,6 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     entries = style.dots(colors, text, "memory_part", "s")
     marks = [style.dot(style.INK, text("peak"), "D")] if rows["measured_bytes"].notna().any() else []
     style.legend(figure, entries + marks + runs.key(rows, text))
-
-
-def _title(row: pd.Series, text: Texts) -> str:
-    known = {"model": row["model"], "batch": int(row["batch_size"])}
-    length = row["sequence_length"]
-    return text("tokens", **known, tokens=int(length)) if length == length else text("samples", **known)
 
 
 def _capacities(axes: Axes, unit: float) -> None:

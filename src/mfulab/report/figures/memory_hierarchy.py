@@ -75,8 +75,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     axes.set_xticks(sizes, [size_of(size) for size in sizes], fontsize=9)
     axes.minorticks_off()
     axes.margins(y=0.16)
-    for name, held in _caches(rows).items():
-        if sizes[0] < held < sizes[-1]:
+    for name, held in json.loads(rows["caches"].iloc[0] or "{}").items():
+        if isinstance(held, int | float) and sizes[0] < held < sizes[-1]:  # nobody could read the others
             axes.axvline(held, **style.LIMIT)
             words = f"{name}\n{size_of(held)}"
             axes.annotate(words, (held, 1), xycoords=("data", "axes fraction"), va="top", ha="right", fontsize=9)
@@ -85,12 +85,3 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     axes.set(xlabel=text("working_set"), ylabel=text("time"))
     entries = [style.dot(colors[name], text(name), markers[name]) for name in present]
     style.legend(figure, entries + runs.key(rows, text))
-
-
-def _caches(rows: pd.DataFrame) -> dict[str, float]:
-    """The device's own sizes, without those that nobody could read."""
-    try:
-        found = json.loads(rows["caches"].iloc[0])
-    except ValueError:
-        return {}
-    return {name: held for name, held in found.items() if isinstance(held, int | float)}

@@ -44,9 +44,14 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 def lowest(rows: pd.DataFrame) -> pd.Series:
     """The run of lowest MFU that the sentence is about."""
-    rows = _sound(own(rows))
+    rows = _told(_sound(own(rows)))
+    return rows.loc[rows["mfu_percent"].idxmin()]
+
+
+def _told(rows: pd.DataFrame) -> pd.DataFrame:
+    """The busy runs, or all where none is."""
     busy = rows[rows["utilization_percent"] >= BUSY]
-    return rows.loc[(rows if busy.empty else busy)["mfu_percent"].idxmin()]
+    return rows if busy.empty else busy
 
 
 def _sound(rows: pd.DataFrame) -> pd.DataFrame:
@@ -90,11 +95,6 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     entries = [style.dot(style.MUTED, word, shapes[mode]) for mode, word in modes.items()]
     entries += [style.line(style.MUTED, text("diagonal"), (4, 3))]
     words = (text("utilization"), text("mfu"))
-    points.draw(rows, figure, text, PLACE, words, finish, shapes, entries, _named_rows(rows), sharex=True, sharey=True)
-
-
-def _named_rows(rows: pd.DataFrame) -> list[object]:
-    """The runs that the sentence names, by their index."""
-    here = _sound(own(rows))
-    busy = here[here["utilization_percent"] >= BUSY]["mfu_percent"]
-    return [busy.idxmin(), busy.idxmax()] if len(busy) else [here["mfu_percent"].idxmax()]
+    named = _told(_sound(own(rows)))["mfu_percent"]
+    also = [named.idxmin(), named.idxmax()]
+    points.draw(rows, figure, text, PLACE, words, finish, shapes, entries, also, sharex=True, sharey=True)

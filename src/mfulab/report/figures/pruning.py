@@ -49,14 +49,11 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine and batch size: time over the pruned share, and the line on which weights left decide it."""
-    machines = style.machines(rows, 2)
-    shown = rows[rows["machine"].isin(machines)].sort_values("pruned_share")
-    shown = shown.assign(pruned_percent=100 - shown["left"])
+    shown = rows[rows["machine"].isin(style.machines(rows, 2))].sort_values("pruned_share")
     batches = {batch: text("batch", batch=int(batch)) for batch in sorted(shown["batch_size"].unique())[:MOST]}
-    grid = style.panels(figure, machines, list(batches.values()), sharey=True)
+    shown = shown.assign(pruned_percent=100 - shown["left"], case=shown["batch_size"].map(batches))
     colors = {way: color for way, color in COLORS.items() if (shown["pruning"] == way).any()}
-    for (machine, name), axes in grid.items():
-        here = shown[(shown["machine"] == machine) & (shown["batch_size"].map(batches) == name)]
+    for axes, here in style.facets(figure, shown, "case", list(batches.values()), sharey=True):
         axes.plot([0, 100], [100, 0], linestyle="--", color=style.MUTED, linewidth=1)
         told = ("pruned_share", "relative", "time_s")
         pale = here["apart"].map({True: 1.0, False: style.PALE}).tolist()

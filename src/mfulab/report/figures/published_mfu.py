@@ -31,7 +31,12 @@ def rows(tables: Tables) -> pd.DataFrame:
     public = ok(tables["published"], "mfu_bf16_percent", "accelerators")
     if public.empty:
         return public
-    models = _scaled(public)
+    # The models that ran on the most devices, of those with several sizes of machine, if any.
+    by_model = public.groupby("model")["accelerators"]
+    ranked = pd.DataFrame({"most": by_model.max(), "counts": by_model.nunique(), "runs": by_model.size()})
+    several = ranked[ranked["counts"] >= SEVERAL]
+    ranked = several if len(several) else ranked
+    models = list(ranked.sort_values(["most", "runs"], ascending=False).index[:MOST])
     public = public[public["model"].isin(models)]
     families = public["architecture"].map(lambda name: FAMILIES.get(name, name))
     public = public.assign(family=families, doubtful=False)
@@ -49,15 +54,6 @@ def rows(tables: Tables) -> pd.DataFrame:
     together = pd.concat([public, mine.reindex(columns=kept)]) if len(mine) else public
     order = {model: place for place, model in enumerate(models)}
     return together.sort_values(["model", "accelerators"], key=lambda column: column.map(order).fillna(column))
-
-
-def _scaled(public: pd.DataFrame) -> list[str]:
-    """The models that ran on the most devices, of those with several sizes of machine, if any."""
-    by_model = public.groupby("model")["accelerators"]
-    ranked = pd.DataFrame({"most": by_model.max(), "counts": by_model.nunique(), "runs": by_model.size()})
-    several = ranked[ranked["counts"] >= SEVERAL]
-    ranked = several if len(several) else ranked
-    return list(ranked.sort_values(["most", "runs"], ascending=False).index[:MOST])
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
@@ -98,9 +94,5 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     entries = [style.dot(colors[family], family, markers[family]) for family in public]
     entries += [style.dot(style.INK, text("you_are_here"), "*")] if OWN in present else []
     style.legend(figure, entries + runs.key(rows, text))
-    disclaim(figure, text)
-
-
-def disclaim(figure: Figure, text: Texts) -> None:
-    """Attribution that MLPerf's rules ask for, at the right of the provenance."""
+    # Attribution that MLPerf's rules ask for, at the right of the provenance.
     figure.text(0.985, 0.07 / figure.get_figheight(), text("derived"), ha="right", fontsize=9, color=style.MUTED)

@@ -76,17 +76,16 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     )
     order = list(dict.fromkeys(shown.sort_values("quantisation", key=lambda c: c.map(schemes.index))["named"]))
     cases = list(dict.fromkeys(shown["case"]))[:MOST]
-    grid = style.panels(figure, machines, cases, sharey=True, sharex=True)
+    panels = style.facets(figure, shown, "case", cases, sharey=True, sharex=True)
     style.resize(figure, 1.8 + 2.6 * len(machines))
-    for (machine, case), axes in grid.items():
-        here = shown[(shown["machine"] == machine) & (shown["case"] == case)]
+    for place, (axes, here) in enumerate(panels, len(cases) * (1 - len(machines))):
         axes.axvline(100, **style.LIMIT)
         told = ("relative", "time_s", "mbu_percent")
         look: style.Look = {"order": order, "words": "words", "fontsize": 8, "width": 0.6}
         kinds.bars(axes, here, "relative", "named", *told, pale="apart", **look)
         axes.tick_params(axis="y", labelsize=9)
         axes.set_xlim(0, 1.9 * max(100, shown["relative"].max()))
-        if machine == machines[-1] and case == cases[len(cases) // 2]:
+        if place == len(cases) // 2:
             axes.set_xlabel(text("relative"))
     entries = [style.dot("none", text("behind")), *style.within(~shown["apart"], text)]
     style.legend(figure, entries + runs.key(shown, text))

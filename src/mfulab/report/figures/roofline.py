@@ -3,8 +3,6 @@
 A step read from a trace has computed ones alone; it is here where it has an MFU and all bytes of its matmuls are known.
 """
 
-from collections.abc import Mapping
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -76,18 +74,16 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         ticks.decades(axes.xaxis)
         ticks.speeds(axes)
         end, start = high / (high / low) ** 0.02, low * (high / low) ** 0.06
-        _name_above(axes, roofs, end, (start, start * bandwidth), quantity(bandwidth * 1e12, "B/s"))
+        # Roofs are named at their right ends and the slope of memory at its start, on the side where no run can be.
+        above = {"va": "bottom", "fontsize": 10}
+        ordered = sorted(roofs, key=roofs.__getitem__, reverse=True)
+        place = {"textcoords": "offset points", "ha": "right"}
+        axes.annotate("\n".join(ordered), (end, roofs[ordered[0]]), (0, 3), **place, **above)
+        angle = np.degrees(np.arctan2(start * bandwidth, start))
+        along = {"rotation": angle, "transform_rotates_text": True, "rotation_mode": "anchor"}
+        axes.text(start, 1.12 * start * bandwidth, quantity(bandwidth * 1e12, "B/s"), **along, **above)
         return [place for line in axes.lines for place in line.get_xydata()[::3].tolist() if place[1] == place[1]]
 
     entries = [style.line(style.MUTED, text("measured"))] if rows["ceiling_tflop_s"].notna().any() else []
     entries += [style.line(style.MUTED, text("computed"), (4, 2))]
     points.draw(rows, figure, text, PLACE, (text("intensity"), ""), finish, entries=entries)
-
-
-def _name_above(axes: Axes, roofs: Mapping[str, float], end: float, start: tuple[float, float], slope: str) -> None:
-    """Names roofs at their right ends and the slope of memory at its start, on the side where no run can be."""
-    above = {"textcoords": "offset points", "va": "bottom", "fontsize": 10}
-    ordered = sorted(roofs, key=roofs.__getitem__, reverse=True)
-    axes.annotate("\n".join(ordered), (end, roofs[ordered[0]]), (0, 3), ha="right", **above)
-    along = {"rotation": np.degrees(np.arctan2(start[1], start[0])), "transform_rotates_text": True}
-    axes.text(start[0], 1.12 * start[1], slope, rotation_mode="anchor", va="bottom", fontsize=10, **along)

@@ -5,6 +5,7 @@ from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import significant
+from mfulab.report import trust
 from mfulab.report.drawing import kinds, runs, style
 from mfulab.report.frames import Tables, ok, one_each, with_machine
 
@@ -23,8 +24,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     known = known.assign(numbers=parts[0], operation=parts[1])
     known = known[known["numbers"].isin(KINDS) & known["operation"].isin(OPERATIONS)]
     known = one_each(style.one_machine(known), [*CASE, "numbers"])
-    normal = known[known["numbers"] == "normal"][[*CASE, "time_s"]]
-    both = known.merge(normal, on=CASE, suffixes=("", "_normal"))
+    both = trust.against(known, known[known["numbers"] == "normal"], CASE, "_normal")
     slow = both.loc[both["numbers"] == "subnormal", CASE]
     both = both.merge(slow, on=CASE)
     return both.assign(factor=both["time_s"] / both["time_s_normal"]).sort_values([*CASE, "numbers"])

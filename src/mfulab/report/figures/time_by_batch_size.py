@@ -1,21 +1,25 @@
 """Time of one step against batch size, one line a model and precision."""
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
 from mfulab.report import trust
-from mfulab.report.drawing import curves
+from mfulab.report.drawing import curves, kinds, labels, runs, style, ticks
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("profile", "environment")
 TOPIC = "batch_size"
 ORDER = 0
+MODES = ("training", "inference")  # of the others the figure `decoding` has the series
+MOST_NAMED = 12  # lines of a panel that all have a label
 
 
 def rows(tables: Tables) -> pd.DataFrame:
     """Runs of series with at least two batch sizes."""
-    return curves.series(with_machine(tables, ok(tables["profile"], "time_s", "samples_per_s")))
+    known = ok(tables["profile"], "time_s", "samples_per_s")
+    return curves.series(with_machine(tables, known[known["mode"].isin(MODES)]))
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
@@ -36,5 +40,43 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
-    """A panel a machine and mode, both axes logarithmic; bars are the 95 % confidence interval."""
-    curves.draw(rows, figure, text, "time_s", ("time_ci_low_s", "time_ci_high_s"), ylabel=text("time"), log=True)
+    """A panel a machine and mode, on logarithmic axes; bars are the 95 % confidence interval.
+
+    Colour is the precision, dashes tell executions apart, names stand at line ends.
+    """
+    titles = style.modes(rows, text)
+    colors = style.precision_colors(rows["precision"])
+    several = rows.groupby("mode")["workload"].transform("nunique") > 1
+    variants = (rows["workload"] + " ").where(several, "") + rows["execution"]
+    rows = rows.assign(variant=variants, title=rows["mode"].map(titles))
+    dashes = style.dashes(rows["variant"])
+    keys = ["model", "precision", "variant", "sequence_length"]
+    look: style.Look = {
+        "by": keys,
+        "hue": "precision",
+        "colors": colors,
+        "dash": "variant",
+        "dashes": dashes,
+        "s": 25,
+    }
+    panels, ranges = style.facets(figure, rows, "title", list(titles.values()), sharex=True), rows.groupby("machine")
+    for (axes, here), machine in zip(panels, np.repeat(style.machines(rows), len(titles)), strict=True):
+        kinds.lines(axes, here, "batch_size", "time_s", interval=trust.INTERVAL[1:], **look)
+        ticks.doublings(axes, rows["batch_size"])
+        # Values decide the limits: an interval of two windows may be wider than any panel, and then runs out of it.
+        values = ranges["time_s"].get_group(machine)
+        axes.set(yscale="log", ylim=(values.min() / 2, values.max() * 2))
+        ticks.decades(axes.yaxis)
+    style.label(figure, text("batch_size"), text("time"))
+    entries = [style.line(color, text.name("precision", name)) for name, color in colors.items()]
+    if len(dashes) > 1:
+        entries += [style.line(style.MUTED, text.name("execution", name), dash) for name, dash in dashes.items()]
+    style.legend(figure, [*entries, *runs.key(rows, text)])
+    labels.settle(figure)
+    for axes, here in panels:
+        ends = here.groupby(keys, sort=False, dropna=False).tail(1)
+        if len(ends) > MOST_NAMED:  # one a model, at its highest
+            ends = ends.sort_values("time_s").drop_duplicates("model", keep="last")
+        said = [f" {text.name('precision', name)}" if len(colors) > 1 else "" for name in ends["precision"]]
+        named, inks = ends["model"] + said, ends["precision"].map(colors)
+        labels.at_line_ends(axes, list(zip(ends["batch_size"], ends["time_s"], named, inks, strict=True)))

@@ -1,7 +1,6 @@
 """Time of a training step, technique by technique: forward, backward, optimiser, other."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -20,7 +19,7 @@ PLAIN = "training"  # the workload that others are held against, in fp32 where t
 WORDS = ("forward_ms", "backward_ms", "optimiser_ms", "other_ms")
 COLORS = dict(zip(WORDS, (style.PALETTE[0], style.PALETTE[5], style.PALETTE[1], "#b3bac4"), strict=True))
 CASE = ["machine", "model", "batch_size"]
-BESIDE = ["samples_per_s", "mfu_percent", "memory_bytes", *trust.INTERVAL]  # of the plain step
+BESIDE = ["samples_per_s", "memory_bytes", *trust.INTERVAL]  # of the plain step
 MOST = 4  # cases that get a panel each
 MOST_BARS = 18
 WIDEST = 260.0  # %: a longer bar is cut off, and its number says so
@@ -50,7 +49,6 @@ def rows(tables: Tables) -> pd.DataFrame:
         relative=relative,
         apart=trust.apart(found, suffix="_plain", ratio=relative / 100),
         share=100 * found["optimiser_ms"] / found[list(WORDS)].sum(axis=1),
-        deviation=(found["phases_percent"] - 100).abs(),
         precision_differs=found["precision"] != usual,
     )
 
@@ -65,7 +63,7 @@ def technique(row: pd.Series, text: Texts) -> str:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """The plain step whose optimiser weighs most, what is fastest there, accumulation, and MFU and HFU apart."""
+    """The plain step whose optimiser weighs most, what is fastest there, and what checkpointing trades."""
     plain = rows[rows["is_plain"]]
     worst = plain.loc[plain["share"].idxmax()]
     said = [text("finding", row=worst)] + ([text("busy", row=worst)] if pd.notna(worst["utilization_percent"]) else [])
@@ -77,25 +75,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
         said.append(text(key, technique=technique(best, text), factor=100 / best["relative"], row=best))
         if not others["apart"].all():
             said.append(text("overlaps", count=int((~others["apart"]).sum()), total=len(others)))
-    said += [*_accumulated(rows, text), *_taught(rows, text), *_checkpointed(rows, text)]
-    if rows["deviation"].notna().any():
-        said.append(text("sum", deviation=rows["deviation"].median()))
-    return " ".join(said)
-
-
-def _taught(rows: pd.DataFrame, text: Texts) -> list[str]:
-    """HFU and MFU of a teacher that runs in each step, and the speed where its outputs are kept."""
-    online = rows[(rows["teacher"] == "online") & rows["hfu_percent"].notna()]
-    if online.empty:
-        return []
-    one = online.loc[(online["hfu_percent"] / online["mfu_percent"]).idxmax()]
-    same = [*CASE, "sequence_length", "precision"]
-    kept = rows[(rows["teacher"] == "cached") & (rows[same].fillna(0) == one[same].fillna(0)).all(axis=1)]
-    said = [text("taught", row=one)]
-    for _, each in kept.head(1).iterrows():
-        factor = each["samples_per_s"] / one["samples_per_s"]
-        said.append(text("cached" if trust.apart(each, one, ratio=1 / factor) else "cached_alike", factor=factor))
-    return said
+    return " ".join([*said, *_checkpointed(rows, text)])
 
 
 def _checkpointed(rows: pd.DataFrame, text: Texts) -> list[str]:
@@ -112,24 +92,16 @@ def _checkpointed(rows: pd.DataFrame, text: Texts) -> list[str]:
     return said
 
 
-def _accumulated(rows: pd.DataFrame, text: Texts) -> list[str]:
-    """The step whose MFU several micro-batches change most, beyond the intervals if any; the memory that they take."""
-    several = rows[(rows["gradient_accumulation"] > 1) & ~rows["precision_differs"]]
-    if several.empty:
-        return []
-    among = several[several["apart"]] if several["apart"].any() else several
-    one = among.loc[(among["mfu_percent"] / among["mfu_percent_plain"]).idxmax()]
-    said = [text("accumulated" if one["apart"] else "accumulated_alike", row=one)]
-    more = one["memory_bytes"] / one["memory_bytes_plain"]
-    return said if pd.isna(more) else [*said, text("accumulated_memory", memory=more)]
-
-
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine and case, a bar a technique; one panel with a bar a case if no case has two techniques."""
     machines = style.machines(rows, 2)
     shown = rows[rows["machine"].isin(machines)]
     shown = shown.assign(
-        case=[_case(row, text) for row in shown.itertuples()],
+        # The last two words of a title stay in one line.
+        case=[
+            "\N{NO-BREAK SPACE}".join(text("case", model=row.model, batch=int(row.batch_size)).rsplit(" ", 1))
+            for row in shown.itertuples()
+        ],
         name=[technique(row, text) for _, row in shown.iterrows()],
     )
     counts = shown.groupby("case", sort=False)["name"].nunique().sort_values(ascending=False, kind="stable")
@@ -140,23 +112,16 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     shown = shown.assign(differs=shown["apart"] | shown["is_plain"])
     order = shown.groupby("name", sort=False).agg({"is_plain": "max", "relative": "median"})
     names = list(order.sort_values(["is_plain", "relative"], ascending=[False, True]).index[:MOST_BARS])
-    grid = style.panels(figure, machines, cases, sharey=True)
+    panels = style.facets(figure, shown[shown["name"].isin(names)], "case", cases, sharey=True)
     style.resize(figure, len(machines) * (0.9 + 0.26 * max(5, len(names))) + 1.2)
-    for (machine, case), axes in grid.items():
-        here = shown[(shown["machine"] == machine) & (shown["case"] == case) & shown["name"].isin(names)]
+    for axes, here in panels:
         _bars(axes, here, names, text)
         axes.tick_params(axis="y", labelsize=9)
-        if machine == machines[-1]:
-            axes.set_xlabel(text("relative"))
+    style.label(figure, text("relative"))
     entries = [style.dot(color, text(phase), "s") for phase, color in COLORS.items()]
     entries += [style.dot("none", text("behind")), *style.within(~shown["differs"], text)]
     style.legend(figure, entries + runs.key(shown, text))
     labels.settle(figure)
-
-
-def _case(row: Any, text: Texts) -> str:
-    """A model and batch as a panel's title, whose last two words stay in one line."""
-    return "\N{NO-BREAK SPACE}".join(text("case", model=row.model, batch=int(row.batch_size)).rsplit(" ", 1))
 
 
 def _bars(axes: Axes, here: pd.DataFrame, names: Sequence[str], text: Texts) -> None:

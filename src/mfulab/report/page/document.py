@@ -12,12 +12,11 @@ from markupsafe import Markup
 
 from mfulab.core.files import write_text
 from mfulab.core.language import Texts, catalogue, verdicts
-from mfulab.core.language.quantities import duration, percent, quantity, significant
+from mfulab.core.language.quantities import quantity, significant
 from mfulab.measurements.registry import TABLES
 from mfulab.mfu import headroom, ladder
 from mfulab.report import figures, frames, trust
 from mfulab.report.drawing import fonts, style, vector
-from mfulab.report.duty_cycle import duty_cycle
 from mfulab.report.page import payload, why
 from mfulab.report.summary import short
 from mfulab.tables import compare
@@ -58,7 +57,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     """The page as text, from the tables in `folder` and figures in `drawn`, whatever is missing of them."""
     tables, problems = frames.read(folder)
     text = Texts(language, "page")
-    seminar = frames.seminar(folder)
+    seminar = frames.texts(folder / "seminar.csv")
     seminar = seminar.assign(**{column: seminar[column].map(text.said) for column in CLAIMED})
     glyphs: dict[str, str] = {}
     sections = _sections(tables, drawn, text, problems, glyphs)
@@ -71,13 +70,12 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         text=text,
         headline=_headline(sections, tables, text),
         provenance=style.provenance(frames.in_words(_runs(tables), text)),
-        duty_cycle=_duty_cycle(tables, text),
         precision=trust.precision(tables, language),
         rows_shown=_rows_shown(tables, text),
         progress=_progress(folder, text),
         unmeasured=_unmeasured(told, text),
         problems=[*([] if len(_runs(tables)) or len(tables["traces"]) else [text("no_rows")]), *problems],
-        excluded=frames.excluded(folder).to_dict("records"),
+        excluded=frames.texts(folder / "excluded.csv").to_dict("records"),
         comparison=_comparison(folder, text),
         seminar=seminar.to_dict("records"),
         wrong_in_seminar=int((seminar["agrees"] != "True").sum()),
@@ -145,7 +143,7 @@ def _file(name: str) -> str:
 
 def _runs(tables: frames.Tables) -> pd.DataFrame:
     """Every row that was measured on a machine, with what all tables share."""
-    shared = ["hardware", "recorded", "experiment", "status", "started_at", "commit", "process_s", "measured_s"]
+    shared = ["hardware", "recorded", "experiment", "status", "started_at", "commit"]
     wanted = [tables[name][shared] for name in ("profile", "matmul", "ceilings")]
     return frames.with_machine(tables, pd.concat(wanted, ignore_index=True))
 
@@ -162,7 +160,7 @@ def _rows_shown(tables: frames.Tables, text: Texts) -> str:
 
 def _progress(folder: Path, text: Texts) -> dict[str, Any]:
     """Counts of a sweep before its end, their sentence, and the first runs that are missing; empty at its end."""
-    found = frames.progress(folder)
+    found = frames.texts(folder / "progress.csv")
     missing = found[found["state"] != PROGRESS[0]]
     if missing.empty:
         return {}
@@ -172,15 +170,6 @@ def _progress(folder: Path, text: Texts) -> dict[str, Any]:
     more = [text("progress_more", count=len(missing) - MISSING)] if len(missing) > MISSING else []
     says = ", ".join(parts) + "."
     return {"measured": counts[PROGRESS[0]], "total": len(found), "says": says, "missing": [*listed, *more]}
-
-
-def _duty_cycle(tables: frames.Tables, text: Texts) -> str:
-    """The duty cycle of what was measured here."""
-    runs = _runs(tables)
-    found = duty_cycle(runs[~runs["recorded"]])
-    if found is None:
-        return ""
-    return text("duty_cycle", count=found.runs, total=duration(found.total_s), share=percent(found.duty_percent))
 
 
 def _unmeasured(tables: frames.Tables, text: Texts) -> list[str]:
@@ -267,9 +256,8 @@ def _figure(
 def _headline(sections: list[dict[str, Any]], tables: frames.Tables, text: Texts) -> str | None:
     """The first figure's sentence; where every run failed, the failure."""
     measured = any((tables[name]["status"] == "ok").any() for name in trust.STEPS)
-    if not measured and (failed := trust.failed(tables, text.language)):
-        return failed
-    return next((figure["finding"] for figure in _all(sections)), None)
+    failed = "" if measured else trust.failed(tables, text.language)
+    return failed or next((figure["finding"] for figure in _all(sections)), None)
 
 
 def _all(sections: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -24,7 +24,11 @@ KEPT = {"hardware", "run", "recorded", "experiment", "commit", "time_ci_low_s", 
 
 def read(tables: frames.Tables, folder: Path) -> dict[str, Any]:
     """The tables and the details of their runs, from details.json in `folder`; none where it cannot be read."""
-    return {"tables": compact(tables), "details": _details(folder / "details.json")}
+    try:
+        details = read_json(folder / "details.json")
+    except (FileNotFoundError, UnreadableError):
+        details = {}
+    return {"tables": compact(tables), "details": details}
 
 
 def packed(data: Mapping[str, Any]) -> str:
@@ -43,7 +47,8 @@ def compact(tables: frames.Tables) -> dict[str, Any]:
         declared, main = fields(name), measurement.shown.split()
         columns, values = [], []
         for column in [*main, *(column for column in table.columns if column not in main)]:
-            if _is_empty(table[column], kinds[column]) and column not in main:
+            cells = table[column]
+            if column not in main and ((cells == "") if kinds[column] is str else cells.isna()).all():
                 continue
             meaning = description(measurement, declared[column]) if column in declared else ""
             entry: dict[str, Any] = {"name": column, "main": column in main, "description": meaning}
@@ -88,14 +93,3 @@ def plain(value: object) -> object:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
-
-
-def _is_empty(column: pd.Series, kind: type) -> bool:
-    return bool((column == "").all() if kind is str else column.isna().all())
-
-
-def _details(path: Path) -> Mapping[str, Any]:
-    try:
-        return read_json(path)
-    except (FileNotFoundError, UnreadableError):
-        return {}
