@@ -1,9 +1,9 @@
-"""Batching under load for real, beside what `mfulab.timing.serving` simulates from step times.
+"""Batching under load for real, beside what `benchmarks/simulated_serving.py` simulates from step times.
 
     python benchmarks/batching.py [--layers 12] [--places 8] [--prompt 64] [--tokens 16] [--requests 60]
 
 GPT-2 with random weights answers requests that arrive by chance, whether or not it keeps up (open loop), in
-static and in continuous batches. The same requests go through the simulation of `mfulab.timing.serving`, with the
+static and in continuous batches. The same requests go through the simulation with the
 step times of that very run, so that other work on the machine hits both alike. Goodput is the requests a second that
 were answered within `--target` times the latency of a request alone.
 """
@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 import transformers
+from simulated_serving import Policy, Request, Server, latencies, requests
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from mfulab.timing.serving import Policy, Request, Server, latencies, requests
 from mfulab.timing.statistics import Stats
 
 LOADS = (0.3, 0.6, 0.9)

@@ -3,8 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from mfulab.timing.serving import Request, Server, between, latencies, requests
+from simulated_serving import Request, Server, between, latencies, requests
 
 # Two places; a prompt takes 4 s, two together 6; a token takes 1 s, two together 2.
 SERVER = Server({1: 4.0, 2: 6.0}, {1: 1.0, 2: 2.0})
