@@ -13,9 +13,7 @@ import pytest
 import torch
 from support.machine_code import disassembled, instructions
 
-from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Shape
-from mfulab.kernels.cute_dsl import CuteDsl
 from mfulab.kernels.cutile import CuTile
 from mfulab.kernels.formats import FORMATS
 from mfulab.kernels.helion_matmul import Helion
@@ -29,23 +27,13 @@ def installed(module: str) -> bool:
         return False
 
 
-@pytest.mark.parametrize(("kind", "package"), [(CuTile, "cuda.tile"), (Helion, "helion"), (CuteDsl, "cutlass")])
+@pytest.mark.parametrize(("kind", "package"), [(CuTile, "cuda.tile"), (Helion, "helion")])
 def test_a_language_that_is_not_installed_is_named(kind, package, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     kernel, shape = kind("bf16"), Shape(1, 16, 16, 16)
     operands = random_operands(shape, FORMATS["bf16"], "cpu", seed=1)
     with pytest.raises(ModuleNotFoundError, match=package):
         kernel.run(*kernel.prepare(operands.a, operands.b, operands.c), launch=kernel.launch(shape))
-
-
-def test_cute_takes_whole_tiles_alone(monkeypatch):
-    monkeypatch.setattr("torch.cuda.get_device_capability", lambda *_: (9, 0))
-    kernel = CuteDsl("bf16")
-    kernel.require("cuda", Shape(3, 256, 128, 96))
-    assert kernel.launch(Shape(3, 256, 128, 96)).grid == (1, 2, 3)
-    for sides in ((100, 128, 32), (128, 200, 32), (128, 128, 48)):
-        with pytest.raises(UnsupportedError, match="not made of whole tiles of 128×128×32"):
-            kernel.require("cuda", Shape(1, *sides))
 
 
 @pytest.mark.parametrize("kind", [CuTile, Helion])
@@ -112,26 +100,4 @@ if installed("cuda.tile"):
             pytest.skip(str(missing))
         opcodes = Counter(opcode for _, opcode, _ in instructions(disassembled(cubin.getvalue())))
         assert any(re.match(product, opcode) for opcode in opcodes)
-        assert not any(opcode.startswith(("STL", "LDL")) for opcode in opcodes), "nothing spills"
-
-
-if installed("cutlass.cute"):
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize("precision", ["fp16", "bf16"])
-    def test_cute_s_compiler_makes_tensor_core_products_of_swizzled_tiles(precision, tmp_path):
-        code = (
-            "import sys; from mfulab.kernels.cute_source import TILE, compiled; from mfulab.kernels import cute_dsl;"
-            "assert TILE == cute_dsl.TILE;"
-            f"sys.stdout.buffer.write(compiled({precision!r}, 2, 256, 384, 128).artifacts.CUBIN)"
-        )
-        settings = {"CUTE_DSL_ARCH": "sm_90a", "CUTE_DSL_KEEP": "cubin", "CUTE_DSL_DUMP_DIR": str(tmp_path)}
-        done = subprocess.run(
-            [sys.executable, "-c", code], env=os.environ | settings, stdout=subprocess.PIPE, check=True
-        )
-        opcodes = Counter(opcode for _, opcode, _ in instructions(disassembled(done.stdout)))
-        kinds = {"fp16": r"HMMA\.16816\.F32$", "bf16": r"HMMA\.16816\.F32\.BF16"}
-        assert sum(count for opcode, count in opcodes.items() if re.match(kinds[precision], opcode)) >= 64
-        assert any(opcode.startswith("LDGSTS") for opcode in opcodes), "asynchronous copies"
-        assert any(re.match(r"LDSM.*MT88", opcode) for opcode in opcodes), "fragments of B, transposed as they load"
         assert not any(opcode.startswith(("STL", "LDL")) for opcode in opcodes), "nothing spills"
