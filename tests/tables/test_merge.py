@@ -99,8 +99,8 @@ def test_a_count_of_another_day_is_the_same_count_and_a_different_one_is_not(tmp
     [
         ("hardware,run,status\nnvidia-a,all,ok", "incomplete"),
         ("hardware,run,status\nnvidia-b,all,ok\n", "is of run=all on hardware=nvidia-b"),
-        ("hardware,run,status\nnvidia-a,all,splendid\n", "status: Input should be"),
-        ("hardware,run,speed\nnvidia-a,all,9\n", "speed: Extra inputs"),
+        ("hardware,run,status\nnvidia-a,all,splendid\n", "status='splendid': Input should be"),
+        ("hardware,run,speed\nnvidia-a,all,9\n", "speed='9': Extra inputs"),
     ],
 )
 def test_a_row_that_is_broken_is_told_and_not_copied(tmp_path: Path, text: str, words: str) -> None:
