@@ -40,18 +40,18 @@ class Verdict:
 def judge(row: Mapping[str, object]) -> Verdict:
     """The verdict on one row of the profile table (`peak_clock_mhz` and `ceiling_gb_s` joined from the ceilings)."""
     facts = Facts(row)
-    expected = expected_mfu(facts)
-    flags = tuple(flags_of(facts, expected))
-    drop, useful = largest_drop(row), facts["mfu_percent"] is not None
-    lost = lost_parts(facts)
+    expected, lost = expected_mfu(facts), lost_parts(facts)
+    beside = largest_drop(row), expected, tuple(flags_of(facts, expected))
+    useful = facts["mfu_percent"] is not None
     least = AS_LARGE * max(lost.values(), default=0.0)
     large = {part for part, share in lost.items() if share >= least and share > 0}
     for cause, (parts, because) in CAUSES.items():
         if (useful or cause in WITHOUT_MFU) and (not parts or large & {*parts}) and (reason := because(facts)):
-            return Verdict(cause, reason, drop, expected, flags)
+            return Verdict(cause, reason, *beside)
     if not useful:
-        return Verdict("no_mfu", Said("no_mfu"), drop, expected, flags)
-    return Verdict("not_explained", _unexplained(facts), drop, expected, flags)
+        return Verdict("no_mfu", Said("no_mfu"), *beside)
+    share = facts["mfu_measured_percent"] if facts["mfu_measured_percent"] is not None else facts["mfu_percent"]
+    return Verdict("not_explained", Said("not_explained", {"share": share}), *beside)
 
 
 def lost_parts(facts: Facts) -> dict[str, float]:
@@ -170,10 +170,6 @@ def _input_bound(facts: Facts) -> Said | None:
     return Said("input_wait", {"share": waited}) if waited >= copied else Said("copies", {"share": copied})
 
 
-def _communication_bound(facts: Facts) -> Said | None:
-    return Said("communication", {"share": lost_parts(facts)["communication"]})
-
-
 def _launch_bound(facts: Facts) -> Said | None:
     idle, gaps, gap, time = _idle(facts), facts["launch_gaps_per_step"], facts["launch_gap_s"], facts["time_s"]
     if idle is None:
@@ -238,12 +234,6 @@ def _shape(facts: Facts) -> Said | None:
     return None
 
 
-def _low_occupancy(facts: Facts) -> Said | None:
-    if not (facts.at_least("sm_active_percent", BUSY) and facts.below("occupancy_percent", FEW_WARPS)):
-        return None
-    return Said("low_occupancy", {"share": facts["occupancy_percent"]})
-
-
 def computed_beside(facts: Facts) -> Said | None:
     """The share of a CPU that other processes took; None if they left it alone."""
     if not facts.at_least("other_processes_percent", OTHERS):
@@ -262,10 +252,6 @@ def disturbed(facts: Facts) -> Said | None:
 def _shared(facts: Facts) -> Said | None:
     others = computed_beside(facts)
     return Said("shared", others.numbers) if others and facts.below("utilization_percent", BUSY) else None
-
-
-def _cpu_idle(facts: Facts) -> Said | None:
-    return Said("under_used", {"share": facts["utilization_percent"]}) if _on_cpu(facts) else None
 
 
 def _on_cpu(facts: Facts) -> bool:
@@ -314,20 +300,6 @@ def _other_operators(facts: Facts) -> Said | None:
     return Said("other_operators_most", {"name": name, "share": share, **parts})
 
 
-def _overhead(facts: Facts) -> Said | None:
-    parts = _attributed(facts)
-    return Said("overhead", parts) if parts and _on_cpu(facts) else None
-
-
-def _recomputed(facts: Facts) -> Said | None:
-    return Said("recomputed", {"share": lost_parts(facts)["recomputation"]})
-
-
-def _slow_matmuls(facts: Facts) -> Said | None:
-    parts = _attributed(facts)
-    return Said("slow_matmuls", parts) if parts else None
-
-
 def _busy_not_useful(facts: Facts) -> Said | None:
     if not (facts.at_least("utilization_percent", BUSY) and facts.below("mfu_percent", WASTED)):
         return None
@@ -344,34 +316,39 @@ CAUSES: dict[str, tuple[tuple[str, ...], Callable[[Facts], Said | None]]] = {
     "doubtful_ceiling": ((), doubtful_ceiling),
     "compute_bound": ((), compute_bound),
     "input_bound": (("input_wait", "copies"), _input_bound),
-    "communication_bound": (("communication",), _communication_bound),
+    "communication_bound": (
+        ("communication",),
+        lambda facts: Said("communication", {"share": lost_parts(facts)["communication"]}),
+    ),
     "launch_bound": (("idle",), _launch_bound),
     "stalled": (("idle",), _stalled),
-    "recomputed": (("recomputation",), _recomputed),
+    "recomputed": (("recomputation",), lambda facts: Said("recomputed", {"share": lost_parts(facts)["recomputation"]})),
     "memory_bound": (("other_operators", *_MATMULS), _memory_bound),
     "wrong_precision": (_MATMULS, _wrong_precision),
     "throttled": (("clock", "busy", "unused"), _throttled),
     "shape": (("tile_padding", *_MATMULS), _shape),
-    "low_occupancy": (_MATMULS, _low_occupancy),
+    "low_occupancy": (
+        _MATMULS,
+        lambda facts: (
+            Said("low_occupancy", {"share": facts["occupancy_percent"]})
+            if facts.at_least("sm_active_percent", BUSY) and facts.below("occupancy_percent", FEW_WARPS)
+            else None
+        ),
+    ),
     "shared": (("idle", "unused"), _shared),
-    "under_used": (("unused",), _cpu_idle),
+    "under_used": (("unused",), lambda facts: Said("under_used", {"share": facts["utilization_percent"]})),
     "page_faults": (("page_faults",), _page_faults),
     "other_operators": (("other_operators",), _other_operators),
-    "overhead": (("idle",), _overhead),
-    "slow_matmuls": (("matmuls_below_best",), _slow_matmuls),
+    "overhead": (
+        ("idle",),
+        lambda facts: Said("overhead", parts) if (parts := _attributed(facts)) and _on_cpu(facts) else None,
+    ),
+    "slow_matmuls": (
+        ("matmuls_below_best",),
+        lambda facts: (parts := _attributed(facts)) and Said("slow_matmuls", parts),
+    ),
     "busy_not_useful": (("busy",), _busy_not_useful),
 }
 
 # What shares of time tell without FLOPs or a peak.
 WITHOUT_MFU = ("input_bound", "communication_bound", "launch_bound", "stalled", "page_faults")
-
-
-def _unexplained(facts: Facts) -> Said:
-    share = facts["mfu_measured_percent"] if facts["mfu_measured_percent"] is not None else facts["mfu_percent"]
-    return Said("not_explained", {"share": share})
-
-
-def _known(facts: Facts, name: str) -> float:
-    value = facts[name]
-    assert value is not None
-    return value
