@@ -65,7 +65,6 @@ def test_an_older_gpu_is_told_what_it_lacks(monkeypatch):
             "cuda_grouped",
             "numba_cuda_tensor_core",
             "cutile",
-            "helion",
         ),
         *HOPPER - {"cuda_hopper_fp8"},
     }
@@ -102,6 +101,4 @@ def test_every_implementation_is_checked_somewhere_without_a_gpu_but_for_nvidia_
         *("triton_plain", "triton_autotuned", "triton_persistent"),
     }
     left = {stem for stem, kind in kernel_classes().items() if kind not in checked} - elsewhere
-    assert left == {"cublas", "cublaslt", "cublaslt_bias", "torch_scaled", "torch_scaled_fast"} | {
-        *("cutile", "helion")
-    }
+    assert left == {"cublas", "cublaslt", "cublaslt_bias", "torch_scaled", "torch_scaled_fast", "cutile"}

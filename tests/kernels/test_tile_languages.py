@@ -1,11 +1,8 @@
-"""Kernels in languages of tiles, which come with an extra: as much of each as is installed here."""
+"""cuTile, which comes with an extra: as much of it as is installed here."""
 
 import importlib.util
 import io
-import json
-import os
 import re
-import subprocess
 import sys
 from collections import Counter
 
@@ -16,7 +13,6 @@ from support.machine_code import disassembled, instructions
 from mfulab.kernels.base import Shape
 from mfulab.kernels.cutile import CuTile
 from mfulab.kernels.formats import FORMATS
-from mfulab.kernels.helion_matmul import Helion
 from mfulab.kernels.verification import random_operands
 
 
@@ -27,38 +23,23 @@ def installed(module: str) -> bool:
         return False
 
 
-@pytest.mark.parametrize(("kind", "package"), [(CuTile, "cuda.tile"), (Helion, "helion")])
-def test_a_language_that_is_not_installed_is_named(kind, package, monkeypatch):
-    monkeypatch.setitem(sys.modules, package, None)
-    kernel, shape = kind("bf16"), Shape(1, 16, 16, 16)
+def test_a_language_that_is_not_installed_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cuda.tile", None)
+    kernel, shape = CuTile("bf16"), Shape(1, 16, 16, 16)
     operands = random_operands(shape, FORMATS["bf16"], "cpu", seed=1)
-    with pytest.raises(ModuleNotFoundError, match=package):
+    with pytest.raises(ModuleNotFoundError, match=r"cuda\.tile"):
         kernel.run(*kernel.prepare(operands.a, operands.b, operands.c), launch=kernel.launch(shape))
 
 
-@pytest.mark.parametrize("kind", [CuTile, Helion])
-def test_tiles_cover_every_shape(kind):
-    for precision in kind.precisions:
-        kernel = kind(precision)
+def test_tiles_cover_every_shape():
+    for precision in CuTile.precisions:
+        kernel = CuTile(precision)
         tile_m, tile_n, _ = kernel.sides
         grid = kernel.launch(Shape(3, tile_m + 1, 2 * tile_n, 64)).grid
         assert torch.tensor(grid).prod() == 3 * 2 * 2
 
 
 # A test that skipped would be a failure where everything is to be checked: what is not installed is not collected.
-if installed("helion"):
-
-    def test_helion_is_right_in_triton_s_interpreter():
-        from support.triton_interpreter import __file__ as script
-
-        cases = [("helion_matmul", "Helion", name, (32, 64, 32), (2, 70, 100, 72)) for name in ("fp32", "fp16")]
-        environment = os.environ | {"TRITON_INTERPRET": "1"}
-        done = subprocess.run(
-            [sys.executable, script, json.dumps(cases)], capture_output=True, text=True, env=environment
-        )
-        assert [answer["correct"] for answer in json.loads(done.stdout)] == [True, True]
-
-
 if installed("cuda.tile"):
 
     @pytest.mark.slow

@@ -56,11 +56,6 @@ def _evaluated(flops: Values, what: str) -> float | None:
     return flops.get(f"forward_{what}") if counted is None else counted
 
 
-def _useful_percent(flops: Values, mode: str) -> float | None:
-    """The share of a step's FLOPs that serves real tokens; a decoded token has no padding beside it."""
-    return None if mode == "decoding" else flops.get("useful_percent")
-
-
 def step_bytes(flops: Values, mode: str, micro_batches: int, dtype: str | None) -> float | None:
     """Bytes that the counted operators of one step read and write, each operand once, in the precision's own format."""
     if mode in ("prefill", "decoding"):
@@ -103,19 +98,16 @@ def predicted_memory(row: Values, flops: Values, device: str | None) -> float | 
     """
     element_bytes, parameters = _element_bytes(row.get("dtype")), flops.get("parameters")
     training, again = row.get("mode") == "training", bool(row.get("checkpointing"))
-    if row.get("attention") == "math":  # counted fused, without its scores
-        return None
-    if _taught(row):  # the teacher's weights and outputs neither
-        return None
-    if (row.get("processes") or 1) > 1:  # buckets and gathered weights are not in the counted peaks
-        return None
-    if row.get("mode") in ("prefill", "decoding"):  # a cache is not in the counted peaks
-        return None
-    if row.get("autograd") in ("recorded", "leaked"):  # graphs are not in the counted peaks of inference
-        return None
+    is_uncounted = (
+        row.get("attention") == "math"  # counted fused, without its scores
+        or _taught(row)  # the teacher's weights and outputs
+        or (row.get("processes") or 1) > 1  # buckets and gathered weights
+        or row.get("mode") in ("prefill", "decoding")  # a cache
+        or row.get("autograd") in ("recorded", "leaked")  # graphs of inference
+    )
     which = "inference" if not training else "checkpointed" if again else "step"
     peak = flops.get(f"{which}_peak_bytes")
-    if element_bytes is None or parameters is None or peak is None:
+    if is_uncounted or element_bytes is None or parameters is None or peak is None:
         return None
     autocast = bool(row.get("autocast"))
     if not training:
@@ -168,9 +160,8 @@ def profile_columns(
     `compute` and `memory` are the count_flops row and the two ceilings rows, empty mappings without one.
     `device` is cpu or cuda, `fp32_time_s` the time of the same step in fp32, where it was measured.
     """
-    of_sweep = compute
     mode, micro_batches, processes = _size(row)
-    counted = counted_flops(row, flops)
+    counted, of_sweep = counted_flops(row, flops), compute
     compute, memory = _of_devices(compute, row.get("devices")), _of_devices(memory, row.get("devices"))
     recomputed = counted.pop("recomputed_flops")
     executed = total(counted["executed_flops"], recomputed if row.get("checkpointing") else 0)
@@ -197,7 +188,10 @@ def profile_columns(
     joined = {
         **counted,
         **shares,
-        "useful_mfu_percent": product(shares["mfu_percent"], ratio(_useful_percent(flops, mode), 100)),
+        # A decoded token has no padding beside it.
+        "useful_mfu_percent": product(
+            shares["mfu_percent"], None if mode == "decoding" else ratio(flops.get("useful_percent"), 100)
+        ),
         "samples_per_s": ratio(samples, time),
         "tokens_per_s": ratio(product(samples, 1 if mode == "decoding" else row.get("sequence_length")), time),
         "key_value_cache_bytes": _cached_bytes(row, flops),

@@ -54,12 +54,8 @@ def parse(model: type[Row], cells: Mapping[str, str | None]) -> Record:
     problem = impossible(row, datetime.now(UTC))
     if problem:
         raise ValueError(problem)
-    return {name: value if is_finite(value) else None for name, value in row.model_dump().items()}
-
-
-def is_finite(value: object) -> bool:
-    """True if a value is anything but NaN and infinity."""
-    return not isinstance(value, float) or math.isfinite(value)
+    dumped = row.model_dump().items()
+    return {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in dumped}
 
 
 def read_row(folder: Path, step: str) -> Record:

@@ -345,7 +345,7 @@ CAUSES: dict[str, tuple[tuple[str, ...], Callable[[Facts], Said | None]]] = {
     ),
     "slow_matmuls": (
         ("matmuls_below_best",),
-        lambda facts: (parts := _attributed(facts)) and Said("slow_matmuls", parts),
+        lambda facts: Said("slow_matmuls", parts) if (parts := _attributed(facts)) else None,
     ),
     "busy_not_useful": (("busy",), _busy_not_useful),
 }

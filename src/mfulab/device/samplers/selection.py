@@ -14,8 +14,6 @@ from mfulab.device.samplers.input_sampler import InputSampler
 from mfulab.device.samplers.nvml_sampler import NvmlAtEnd, NvmlSampler
 from mfulab.device.samplers.rapl_sampler import RaplSampler
 from mfulab.device.samplers.reading import Readings, Sampler, missing
-from mfulab.measurements.profile_step import ProfileRow
-from mfulab.measurements.read_utilization import ReadingRow
 
 # What a source that answered is worth, strictest first: a column that only it can fill, and its name.
 _LEVELS = (
@@ -53,7 +51,7 @@ def samplers_for(device: Any, series: Sequence[Sampler] = ()) -> list[Sampler]:
     return [GpmSampler(handle), NvmlSampler(handle), InputSampler(), *series, NvmlAtEnd(handle)]
 
 
-def set_readings(row: ProfileRow, readings: Readings, steps: int) -> None:
+def set_readings(row: Any, readings: Readings, steps: int) -> None:
     """Writes readings into the row's columns of their names; sources and reasons become JSON beside them."""
     known = per_step(readings, steps)
     sources = fill(row, known)
@@ -61,7 +59,7 @@ def set_readings(row: ProfileRow, readings: Readings, steps: int) -> None:
     row.sources_answered = sources_answered(known)
 
 
-def fill(row: ProfileRow | ReadingRow, readings: Readings) -> dict[str, str]:
+def fill(row: Any, readings: Readings) -> dict[str, str]:
     """Writes readings into the columns of their names, and gives each one's source; reasons are those of empty ones."""
     sources, reasons = {}, {}
     for name, reading in readings.items():
