@@ -7,7 +7,7 @@ from typing import Any
 
 import pynvml
 
-from mfulab.device import nvml
+from mfulab.device import is_gpu, nvml
 from mfulab.device.identity import CudaDevice
 
 
@@ -60,7 +60,7 @@ def restriction_of(device: Any) -> str:
 def _handle(device: Any) -> Any:
     """NVML's handle of a GPU that it knows, otherwise None."""
     with contextlib.suppress(nvml.RefusedError):
-        return handle_of(device) if device.type == "cuda" else None
+        return handle_of(device) if is_gpu(device) else None
 
 
 def properties_of(device: Any) -> GpuProperties:

@@ -20,6 +20,7 @@ from mfulab.core.configs import StepConfig
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.formats import format_name
 from mfulab.core.replicates import numbered
+from mfulab.device import ByKind
 from mfulab.measurements.ceilings import CeilingsConfig
 from mfulab.measurements.count_flops import CountFlopsConfig
 from mfulab.measurements.environment import EnvironmentConfig
@@ -33,8 +34,8 @@ if TYPE_CHECKING:  # composing imports Hydra, which a remembered plan does witho
     from mfulab.planning.composition import Composition
 
 MEMORY = "memory"
-REPLICATES = {"cpu": 3, "cuda": 2}
-CEILING_REPLICATES = {"cpu": 4, "cuda": 2}  # every MFU divides by a ceiling, and a CPU's is the best of its processes
+REPLICATES = ByKind(cpu=3, gpu=2)
+CEILING_REPLICATES = ByKind(cpu=4, gpu=2)  # every MFU divides by a ceiling, and a CPU's is the best of its processes
 
 
 @dataclass(frozen=True)

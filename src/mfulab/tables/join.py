@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mfulab.core.formats import BY_DTYPE, FORMATS
+from mfulab.device import is_gpu
 from mfulab.flops.memory import inference_peak_bytes, training_peak_bytes
 from mfulab.mfu import headroom
 from mfulab.mfu.utilization import TERA, default_basis, percent, product, ratio, tflop_s, total, utilization
@@ -116,7 +117,7 @@ def predicted_memory(row: Values, flops: Values, device: str | None) -> float | 
     optimizer: Any = row.get("optimizer") or "sgd"
     implementation = row.get("optimizer_implementation") or "default"
     # torch's default on a GPU is foreach: it updates all parameters at once, and holds a temporary for each.
-    foreach = implementation == "foreach" or (implementation == "default" and device == "cuda")
+    foreach = implementation == "foreach" or (implementation == "default" and is_gpu(device))
     fixed = flops.get("step_peak_fixed_bytes") or 0
     if device == "cpu" and row.get("dtype") == "float32" and not autocast and not again:
         peak += flops.get("cpu_lstm_bytes") or 0
@@ -298,7 +299,7 @@ def faster_than_possible(row: Values, compute: Values, memory: Values, device: s
     flushed, A and B at the bandwidth that its memory has by clock and width (`memory` is the ceilings row of that).
     What is faster was not computed, not in the precision whose error it shows, or not from these operands.
     """
-    if row.get("status") != "ok" or device != "cuda":
+    if row.get("status") != "ok" or not is_gpu(device):
         return None
     speed, limit = tflop_s(row.get("flops"), row.get("time_s")), compute.get("max_clock_tflop_s")
     if speed is not None and limit is not None and speed > limit:

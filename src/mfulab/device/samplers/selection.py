@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from mfulab.device import nvml
+from mfulab.device import is_gpu, nvml
 from mfulab.device.gpu import handle_of
 from mfulab.device.samplers import gpm_sampler
 from mfulab.device.samplers.cpu_sampler import CpuSampler
@@ -40,7 +40,7 @@ class Absent:
 
 def samplers_for(device: Any, series: Sequence[Sampler] = ()) -> list[Sampler]:
     """The samplers of a torch.device, the strictest first: GPM, NVML's counters, the poller, NVML at the end."""
-    if device.type != "cuda":
+    if not is_gpu(device):
         from mfulab.device.compute import cores_filled
 
         return [CpuSampler(cores_filled()), RaplSampler(), InputSampler(), *series]

@@ -17,6 +17,7 @@ import torch
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import KernelConfig, TimingConfig
 from mfulab.core.measurement import Measured
+from mfulab.device import GPU, ByKind, is_gpu
 from mfulab.device.allocator import settle
 from mfulab.device.cpu import cpu, usable_cores
 from mfulab.device.samplers.cpu_sampler import CpuSampler
@@ -33,12 +34,12 @@ from mfulab.timing.probe import Best, Probe, Watch, known_best, packed
 from mfulab.timing.repetitions import Budget, Call, Repetition, Timer, interleave, summarise
 from mfulab.timing.transfers import median_wall_s, synchronise, time_transfers
 
-WINDOWS = {"cpu": 2, "cuda": 3}  # of each process
-WINDOW_S = {"cpu": 0.2, "cuda": 0.1}
-WARM_UP_S = {"cpu": 0.4, "cuda": 0.3}
-PATIENCE_S = {"cpu": 1.0, "cuda": 1.0}
+WINDOWS = ByKind(cpu=2, gpu=3)  # of each process
+WINDOW_S = ByKind(cpu=0.2, gpu=0.1)
+WARM_UP_S = ByKind(cpu=0.4, gpu=0.3)
+PATIENCE_S = ByKind(cpu=1.0, gpu=1.0)
 # What goes around the matmul is repeated for so long: most of it after other libraries' threads have ceased to spin.
-AROUND_S = {"cpu": LONGEST_SPIN_S, "cuda": 0.0}
+AROUND_S = ByKind(cpu=LONGEST_SPIN_S, gpu=0.0)
 
 
 def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
@@ -94,7 +95,7 @@ def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
     row.end_to_end_s = median_wall_s(
         lambda: _end_to_end(kernel, inputs, shape, form, device), repeated, AROUND_S[device]
     )
-    if device == "cuda":
+    if is_gpu(device):
         for name, value in asdict(time_transfers((operands.a, operands.b), operands.c)).items():
             setattr(row, name, value)
     return Measured(row, samples)
@@ -102,8 +103,8 @@ def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
 
 def _device(asked: str) -> str:
     if asked == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if asked == "cuda" and not torch.cuda.is_available():
+        return GPU if torch.cuda.is_available() else "cpu"
+    if is_gpu(asked) and not torch.cuda.is_available():
         raise UnsupportedError("device.type=cuda, but torch sees no CUDA device")
     return asked
 
@@ -184,7 +185,7 @@ def _time(
     Fills the row's columns of the machine's states, which `watch` reported and whose `best` may be known.
     """
     device = operands.a.device.type
-    timer: Timer = DeviceTimer(operands.a.device) if device == "cuda" else HostTimer(cpu().last_level_cache_bytes)
+    timer: Timer = DeviceTimer(operands.a.device) if is_gpu(device) else HostTimer(cpu().last_level_cache_bytes)
     contestants = {config.kernel.name: call}
     found = reference_for(call.kernel, device, call.shape)
     name = None
@@ -287,7 +288,7 @@ def _end_to_end(
 
 def _allocate(shape: Shape, form: Format, device: str) -> None:
     """A, B and C anew; torch's cache of freed device memory is emptied, and host pages are touched."""
-    if device == "cuda":
+    if is_gpu(device):
         torch.cuda.empty_cache()
     batch, m, n, k = shape
     for rows, columns, dtype in ((m, k, form.operand), (k, n, form.operand), (m, n, form.output)):

@@ -11,7 +11,7 @@ import threadpoolctl
 import torch
 
 from mfulab.core.measurement import Measured
-from mfulab.device import cpu, gpu, nvml
+from mfulab.device import GPU, cpu, gpu, is_gpu, nvml
 from mfulab.device.compute import prepare
 from mfulab.measurements.environment import EnvironmentConfig, EnvironmentRow
 from mfulab.timing.probe import best_now
@@ -31,11 +31,11 @@ def measure(config: EnvironmentConfig, folder: Path) -> Measured:
     device, _ = prepare(config.device)
     here, logical = cpu.cpu(), cpu.logical_cpus()
     gpus = [gpu.describe(handle) for handle in nvml.handles()]
-    for facts in gpus if device.type == "cuda" else ():
+    for facts in gpus if is_gpu(device) else ():
         facts["sms"] = _sms(str(facts["uuid"]))
     row = EnvironmentRow(
         device=device.type,
-        device_name=torch.cuda.get_device_name(device) if device.type == "cuda" else here.name,
+        device_name=torch.cuda.get_device_name(device) if is_gpu(device) else here.name,
         python=platform.python_version(),
         packages=json.dumps(packages()),
         operating_system=operating_system(),
@@ -107,6 +107,6 @@ def driver() -> str | None:
 def _sms(uuid: str) -> int | None:
     """Streaming multiprocessors of the GPU with this UUID, where torch sees it."""
     for index in range(torch.cuda.device_count()):
-        if uuid.endswith(gpu.uuid_of(torch.device("cuda", index))):
+        if uuid.endswith(gpu.uuid_of(torch.device(GPU, index))):
             return torch.cuda.get_device_properties(index).multi_processor_count
     return None

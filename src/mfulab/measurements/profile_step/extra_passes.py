@@ -8,6 +8,7 @@ import torch
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import PrecisionConfig
+from mfulab.device import synchronise
 from mfulab.kernels.formats import format_of
 from mfulab.measurements.profile_step import ProfileRow, ProfileStepConfig
 from mfulab.models import execution
@@ -90,8 +91,7 @@ def _count_recompilations(row: ProfileRow, config: ProfileStepConfig, device: to
             before = _graphs()
             call(one)
             compiled_by.append(_graphs() > before)
-    if device.type == "cuda":
-        torch.cuda.synchronize()
+    synchronise(device)
     row.varied_calls, row.varied_s = count, time.perf_counter() - began
     if config.execution.mode == "compile":
         row.graphs, row.recompilations = _graphs() - started, sum(compiled_by[1:])
