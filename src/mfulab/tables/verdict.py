@@ -10,10 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from mfulab.core import columns as columns_of
-from mfulab.core.said import Said, packed, packed_all
+from mfulab.core.said import Numbers, Said, packed, packed_all
 from mfulab.mfu import headroom
 from mfulab.mfu.ladder import TENSOR_PRECISIONS, Drop, Facts, largest_drop
-from mfulab.tables.beside_ceiling import ABOVE_PEAK, compute_bound, doubtful_ceiling, emulated_format
 
 AS_LARGE = 0.9  # of the largest part: which of two such parts is named, the more telling cause decides
 WASTED = 20.0  # % from which padding, or a clock that was held back, is worth naming
@@ -23,6 +22,9 @@ PIPE_IDLE = 10.0  # % below which a pipe does nothing that matters
 PIPE_BUSY = 30.0  # % from which the FP32 pipe carries the work
 FEW_WARPS = 20.0  # % of resident warps below which latency is hard to hide
 OTHERS = 15.0  # points of CPU that other processes may use unnoticed
+NEAR_CEILING = 70.0  # % of the measured ceiling: what large, well-shaped models reach
+ABOVE_PEAK = 100.0001  # % from which a share is above its peak, and not rounded there
+SLOWER = 1.05  # × the time in fp32 from which emulating is worth naming
 CROSS_CHECK = 5.0  # points by which HFU and the tensor pipe may differ
 
 
@@ -306,15 +308,45 @@ def _busy_not_useful(facts: Facts) -> Said | None:
     return Said("busy_not_useful", {"busy": facts["utilization_percent"], "mfu": facts["mfu_percent"]})
 
 
+def _emulated_format(facts: Facts) -> Said | None:
+    """A format that the device emulates, so that fp32's ceiling stands under MFU; with the same step's time in fp32."""
+    used, peak, slower = facts.text("effective_precision"), facts.text("peak_precision"), facts["slower_than_fp32"]
+    if not peak or used == peak or (slower is not None and slower < SLOWER):
+        return None
+    numbers: Numbers = {"precision": used, "cpu": int(facts.text("mfu_basis") == "measured")}
+    return Said("emulated", numbers) if slower is None else Said("emulated_slower", {**numbers, "ratio": slower})
+
+
+def _doubtful_ceiling(facts: Facts) -> Said | None:
+    """Names what keeps a run near its ceiling from being compute-bound: that ceiling cannot be relied on."""
+    share, raised = facts["mfu_measured_percent"], facts["ceiling_raised_percent"]
+    if share is None or share < NEAR_CEILING:
+        return None
+    if raised is not None:
+        return Said("sets_ceiling", {"share": raised})
+    if (highest := max(share, facts["mfu_percent"] or 0.0)) > ABOVE_PEAK:
+        return Said("above_ceiling", {"share": highest})
+    if facts["ceiling_slowdown"] is not None or facts["ceiling_other_processes_percent"] is not None:
+        return Said("disturbed_ceiling", {"share": share})
+    return None
+
+
 _MATMULS = ("matmuls_below_best", "best_below_peak", "busy")
 
 # Each cause with the parts that it is about, one of which must be as large as any; without parts it is always asked.
 # The first that can show its numbers wins.
 CAUSES: dict[str, tuple[tuple[str, ...], Callable[[Facts], Said | None]]] = {
-    "emulated_format": ((), emulated_format),
+    "emulated_format": ((), _emulated_format),
     "padded": (("padding",), _padded),
-    "doubtful_ceiling": ((), doubtful_ceiling),
-    "compute_bound": ((), compute_bound),
+    "doubtful_ceiling": ((), _doubtful_ceiling),
+    "compute_bound": (
+        (),
+        lambda facts: (
+            Said("compute_bound", {"share": facts["mfu_measured_percent"]})
+            if facts.at_least("mfu_measured_percent", NEAR_CEILING)
+            else None
+        ),
+    ),
     "input_bound": (("input_wait", "copies"), _input_bound),
     "communication_bound": (
         ("communication",),
