@@ -26,16 +26,14 @@ def step_flops(flops: Values, mode: str, micro_batches: int) -> dict[str, float 
     recomputation included. `executed_flops` is without activation checkpointing; `recomputed_flops` is what that adds.
     Micro-batches are training's alone: other steps call the model once.
     """
-    if mode == "decoding":  # one token attends to all before it: nothing to halve, nothing computed again
-        decoded = flops.get("decoding_flops")
-        return {"flops": decoded, "causal_flops": decoded, "executed_flops": decoded, "recomputed_flops": 0}
-    if mode == "prefill":
-        read, causal = flops.get("prefill_flops"), flops.get("prefill_causal_flops")
-        return {"flops": read, "causal_flops": causal, "executed_flops": read, "recomputed_flops": 0}
-    if mode == "inference":
-        evaluated = _evaluated(flops, "flops")
-        causal = _evaluated(flops, "causal_flops")
-        return {"flops": evaluated, "causal_flops": causal, "executed_flops": evaluated, "recomputed_flops": 0}
+    if mode != "training":  # nothing is computed again
+        if mode == "decoding":  # one token attends to all before it: nothing to halve
+            once = causal = flops.get("decoding_flops")
+        elif mode == "prefill":
+            once, causal = flops.get("prefill_flops"), flops.get("prefill_causal_flops")
+        else:
+            once, causal = _evaluated(flops, "flops"), _evaluated(flops, "causal_flops")
+        return {"flops": once, "causal_flops": causal, "executed_flops": once, "recomputed_flops": 0}
     forward = flops.get("forward_flops")
     return {
         "flops": product(micro_batches, total(forward, flops.get("backward_flops"))),
