@@ -211,7 +211,7 @@ def test_each_rung_and_family_is_tested_once(started):
     apart = [*rungs, *families]
     assert sum(map(len, apart)) == len(set().union(*apart)), "none twice"
     assert selected("every") - set().union(*apart) == {
-        *("cute_dsl", "cutile", "helion"),  # not on such a machine
+        "cutile",  # not on such a machine
         *("torch_compiled", "triton_autotuned"),  # too long for a first look
     }
     assert set().union(*chosen[10:]) == selected("every") - {DROPPED}

@@ -15,7 +15,6 @@ REFUSED = {
     **{(stem, precision): ONE_OFF for stem in HOPPER for precision in ("fp16", "bf16", "fp8")},
     **{("triton_persistent", precision): ONE_OFF for precision in ("fp32", "tf32", "fp16", "bf16")},
     **{("triton_persistent", precision): ONE_OFF | {"batched"} for precision in ("fp8", "int8")},
-    **{("cute_dsl", precision): SHAPES.keys() - {"square"} for precision in ("fp16", "bf16")},  # whole tiles alone
     ("torch", "int8"): ONE_OFF | {"one_row", "sixteen_rows"},
     ("torch_scaled", "fp8"): ONE_OFF | {"batched"},
     ("torch_scaled_fast", "fp8"): ONE_OFF | {"batched"},
@@ -66,8 +65,6 @@ def test_an_older_gpu_is_told_what_it_lacks(monkeypatch):
             "cuda_grouped",
             "numba_cuda_tensor_core",
             "cutile",
-            "helion",
-            "cute_dsl",
         ),
         *HOPPER - {"cuda_hopper_fp8"},
     }
@@ -92,7 +89,7 @@ def test_more_blocks_than_a_gpu_launches_are_refused(monkeypatch):
     told = {stem for stem, _, reason in refused if "grid" in reason}
     persistent = {*HOPPER, "triton_persistent"}
     assert (
-        told - {"cutile", "cute_dsl"}
+        told - {"cutile"}
         == {stem for stem, *_ in ON_A_GPU if stem.startswith(("cuda_", "numba_", "triton_"))} - persistent
     )
 
@@ -104,6 +101,4 @@ def test_every_implementation_is_checked_somewhere_without_a_gpu_but_for_nvidia_
         *("triton_plain", "triton_autotuned", "triton_persistent"),
     }
     left = {stem for stem, kind in kernel_classes().items() if kind not in checked} - elsewhere
-    assert left == {"cublas", "cublaslt", "cublaslt_bias", "torch_scaled", "torch_scaled_fast"} | {
-        *("cutile", "helion", "cute_dsl")
-    }
+    assert left == {"cublas", "cublaslt", "cublaslt_bias", "torch_scaled", "torch_scaled_fast", "cutile"}

@@ -1,12 +1,8 @@
 """The audit of other libraries' peaks: each mistake by its name, with stand-ins for what is not installed."""
 
-import sys
-from types import SimpleNamespace
-
 import pytest
 
 from mfulab.core.errors import UnsupportedError
-from mfulab.device import other_peaks
 from mfulab.device.other_peaks import LIBRARIES, Library
 from mfulab.measurements.peaks_audit import PeaksAuditConfig, PeaksAuditRow
 from mfulab.measurements.peaks_audit import measure as peaks_audit
@@ -18,9 +14,9 @@ def audited(tmp_path, monkeypatch):
     def rows(answers: dict[tuple[str, str], float], anything: float | None = None) -> dict:
         """Audits a library that gives `answers` by name and format, and `anything` for the rest."""
         library = Library(lambda name, sheet, precision: answers.get((name, precision), anything))
-        monkeypatch.setitem(LIBRARIES, "torchtitan", library)
+        monkeypatch.setitem(LIBRARIES, "lightning", library)
         monkeypatch.setattr(peaks_audit, "installed_version", lambda library: "1.0")
-        found = measure(PeaksAuditConfig(library="torchtitan"), tmp_path).samples
+        found = measure(PeaksAuditConfig(library="lightning"), tmp_path).samples
         return {(row.device, row.precision): row for row in map(PeaksAuditRow.model_validate, found)}
 
     return rows
@@ -61,8 +57,8 @@ def test_a_device_without_an_answer_is_one_row(audited):
 
 def test_a_library_that_is_not_there_says_how_to_install_it(tmp_path, monkeypatch):
     monkeypatch.setattr(peaks_audit, "installed_version", lambda library: None)
-    with pytest.raises(UnsupportedError, match="library=composer is not installed: pip install mosaicml"):
-        measure(PeaksAuditConfig(library="composer"), tmp_path)
+    with pytest.raises(UnsupportedError, match="library=lightning is not installed: pip install pytorch-lightning"):
+        measure(PeaksAuditConfig(library="lightning"), tmp_path)
 
 
 def test_torch_is_asked_by_its_own_lookup(tmp_path):
@@ -70,16 +66,3 @@ def test_torch_is_asked_by_its_own_lookup(tmp_path):
     found = [PeaksAuditRow.model_validate(row) for row in samples]
     assert {row.device for row in found if row.verdict == "agreed"}, "some of its figures are the datasheets'"
     assert all(row.theirs is not None or row.verdict == "missing" for row in found)
-
-
-def test_torchtitan_and_composer_are_asked_by_name(monkeypatch):
-    titan = SimpleNamespace(get_peak_flops=lambda name: 989e12 if "H100" in name else 312e12)
-    speed = SimpleNamespace(GPU_AVAILABLE_FLOPS={"h100": {"bf16": 1.0}, "h100-sxm": {"bf16": 989.4e12}})
-    monkeypatch.setitem(sys.modules, "torchtitan.tools.utils", titan)
-    monkeypatch.setitem(sys.modules, "composer.callbacks.speed_monitor", speed)
-    monkeypatch.setattr(other_peaks, "import_module", lambda name: sys.modules[name])
-    assert other_peaks.torchtitan("NVIDIA H100 80GB HBM3", None, "bf16") == 989
-    assert other_peaks.torchtitan("an AMD", None, "bf16") == 312
-    assert other_peaks.torchtitan("NVIDIA H100 80GB HBM3", None, "fp8") is None
-    assert other_peaks.composer("H100-SXM of ours", None, "bf16") == pytest.approx(989.4)
-    assert other_peaks.composer("an AMD", None, "bf16") is None

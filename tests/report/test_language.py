@@ -26,7 +26,6 @@ from mfulab.tables import seminar as claims
 PACKAGE = Path(mfulab.report.__file__).parent
 SAYING = [
     PACKAGE.parent / "tables/verdict.py",
-    PACKAGE.parent / "tables/beside_ceiling.py",
     PACKAGE.parent / "tables/trace_join.py",
     PACKAGE.parent / "flops/recorded.py",
 ]

@@ -99,8 +99,8 @@ def test_a_count_of_another_day_is_the_same_count_and_a_different_one_is_not(tmp
     [
         ("hardware,run,status\nnvidia-a,all,ok", "incomplete"),
         ("hardware,run,status\nnvidia-b,all,ok\n", "is of run=all on hardware=nvidia-b"),
-        ("hardware,run,status\nnvidia-a,all,splendid\n", "status: Input should be"),
-        ("hardware,run,speed\nnvidia-a,all,9\n", "speed: Extra inputs"),
+        ("hardware,run,status\nnvidia-a,all,splendid\n", "status='splendid': Input should be"),
+        ("hardware,run,speed\nnvidia-a,all,9\n", "speed='9': Extra inputs"),
     ],
 )
 def test_a_row_that_is_broken_is_told_and_not_copied(tmp_path: Path, text: str, words: str) -> None:
@@ -141,3 +141,6 @@ def test_every_step_that_needs_no_device_is_collected(tmp_path: Path, step: str)
 def test_a_folder_without_results_is_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["collect", str(tmp_path)]) == 2
     assert "no results here" in capsys.readouterr().err
+    (tmp_path / "results.tar").touch()
+    assert main(["collect", str(tmp_path / "results.tar")]) == 2
+    assert "Unpack it and give its folder" in capsys.readouterr().err

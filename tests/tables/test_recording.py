@@ -14,7 +14,7 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.measurements.registry import RECORDED
 from mfulab.tables import build
 from mfulab.tables import recording as recordings
-from mfulab.tables.recording_check import FILES, check
+from mfulab.tables.recording import FILES, check
 
 
 @pytest.fixture

@@ -11,8 +11,7 @@ from mfulab.core.language import verdicts
 from mfulab.mfu.headroom import PARTS
 from mfulab.mfu.ladder import RUNGS
 from mfulab.mfu.utilization import utilization
-from mfulab.tables.beside_ceiling import NEAR_CEILING
-from mfulab.tables.verdict import CAUSES, COLUMNS, columns, judge
+from mfulab.tables.verdict import CAUSES, COLUMNS, NEAR_CEILING, columns, judge
 
 HEALTHY = {
     "utilization_percent": 99.0,

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from mfulab.core.errors import ConfigurationError
-from mfulab.device import cpu, identity, nvml
+from mfulab.device import GPU, cpu, identity, is_gpu, nvml
 from mfulab.device.emulation import emulated_here
 from mfulab.device.local_peak import local_peak
 from mfulab.device.samplers.gpm_sampler import GpmSampler
@@ -34,7 +34,7 @@ def frames(
     device: str, uuid: str, pid: int | None, wait: Callable[[], None], now: Callable[[], float] = time.perf_counter
 ) -> Iterator[tuple[Readings, str]]:
     """The readings over each `wait`, and a line of further facts, for ever."""
-    if device == "cuda":
+    if is_gpu(device):
         probe, gpm = cuda_probe(uuid, None), GpmSampler(nvml.handle_by_uuid(uuid), now)
         while True:
             gpm.start()
@@ -66,7 +66,7 @@ def sample_of(name: str, uuid: str, readings: Readings, rates: Sequence[Rate], n
     # Which format the tensor pipe worked in it does not report; all of them have one clock.
     known = {**values, "effective_precision": "bf16", "peak_clock_mhz": clock}
     values["expected_mfu_percent"] = expected_mfu(Facts(known))
-    processes = [process_of(rate, "cuda" if uuid else "cpu") for rate in rates if rate.device == (uuid or "cpu")]
+    processes = [process_of(rate, GPU if uuid else "cpu") for rate in rates if rate.device == (uuid or "cpu")]
     return {"unix_s": now, "name": name, "uuid": uuid or None, **values, "processes": processes}
 
 
@@ -143,7 +143,7 @@ def run(
 
         return follow(serving.frames(engines, interval_s, **of_engines), 0, count, as_json, prometheus, console)
     kind = _checked(device, pid)
-    local = identity.cuda_devices()[0] if kind == "cuda" else None
+    local = identity.cuda_devices()[0] if is_gpu(kind) else None
     name, uuid = (local.name, local.uuid) if local else (cpu.cpu().name, "")
 
     def of_device() -> Iterator[Frame]:

@@ -219,17 +219,12 @@ def _write(path: Path, write: Callable[[Path], object]) -> None:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         temporary.replace(path)
-    except OSError as error:
-        _forget(temporary)
-        raise cannot_be_written(path, error) from error
-    except BaseException:
-        _forget(temporary)
+    except BaseException as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise cannot_be_written(path, error) from error
         raise
-
-
-def _forget(path: Path) -> None:
-    with suppress(OSError):
-        path.unlink(missing_ok=True)
 
 
 def cannot_be_written(path: Path | str, error: OSError) -> ConfigurationError:

@@ -28,9 +28,7 @@ def previous(run: str) -> str | None:
     ('size=64,replicate=2', 'size=64', None)
     """
     found = _NUMBER.search(run)
-    if found is None:
-        return None
-    return numbered(base_name(run), int(found[1]) - 1)
+    return numbered(base_name(run), int(found[1]) - 1) if found else None
 
 
 def replicate_of(run: str) -> int:

@@ -1,1 +1,35 @@
-"""This device: its identity, its peaks, and its state."""
+"""This device: its identity, peaks and samplers; and its kind, which is asked here and compared nowhere else.
+
+A kind is torch's name of a device; AMD's GPUs are `cuda` too. A vendor whose GPUs have another is one more kind here,
+and a module for its counters. Needs no torch.
+"""
+
+from typing import Any, TypeVar
+
+Value = TypeVar("Value")
+GPU = "cuda"  # the kind that is computed on
+GPUS = (GPU,)
+
+
+def is_gpu(device: Any) -> bool:
+    """True for a GPU, given as a torch.device or as a kind, which may be None; false for torch's meta device."""
+    return getattr(device, "type", device) in GPUS
+
+
+def kind_of(hardware: str) -> str:
+    """The kind of the device that a slug names, such as `nvidia-h100-80gb-hbm3`."""
+    return GPU if hardware.startswith(("nvidia", "amd-instinct")) else "cpu"
+
+
+def synchronise(device: Any) -> None:
+    """Waits until a torch.device has done what was enqueued; a CPU has."""
+    import torch
+
+    torch.get_device_module(device).synchronize()
+
+
+class ByKind(dict[str, Value]):
+    """A value for each kind: `ByKind(cpu=3, gpu=2)[device.type]`."""
+
+    def __init__(self, cpu: Value, gpu: Value) -> None:
+        super().__init__({"cpu": cpu, **dict.fromkeys(GPUS, gpu)})

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from mfulab.core.formats import BY_DTYPE, format_name
 from mfulab.core.groups import DeviceConfig, PrecisionConfig
-from mfulab.device import cpu, gpu, identity
+from mfulab.device import GPU, cpu, gpu, identity, is_gpu
 from mfulab.device.allocator import settle
 from mfulab.device.emulation import emulated_by_cpu, emulated_by_gpu
 
@@ -24,7 +24,7 @@ def prepare(device: DeviceConfig, settled: bool = True) -> tuple[torch.device, i
     if settled:
         settle()
     kind = identity.resolve(device.type)
-    if kind == "cuda" and not torch.cuda.is_available():
+    if is_gpu(kind) and not torch.cuda.is_available():
         raise identity.NoDeviceError(
             f"device={device.type}: torch {torch.__version__} cannot use the GPU that the driver shows (is the driver "
             f"older than torch's CUDA {torch.version.cuda}?); choose device=cpu"
@@ -55,7 +55,7 @@ def allowed_precision(dtype: torch.dtype, device: torch.device, convolutions: bo
 
 def emulated(precision: str, device: torch.device) -> str:
     """Says why `device` emulates a format, converting its operands; empty where it computes it."""
-    if device.type == "cuda":
+    if is_gpu(device):
         if torch.version.hip and precision == "tf32":
             return "TF32 is a format of NVIDIA's GPUs"
         return emulated_by_gpu(precision, gpu.capability_of(device))
@@ -97,6 +97,6 @@ def agreed(value: float) -> float:
     """The largest of all processes' values; the value itself without others."""
     if not dist.is_available() or not dist.is_initialized():
         return value
-    shared = torch.tensor(value, dtype=torch.float64, device="cuda" if dist.get_backend() == "nccl" else "cpu")
+    shared = torch.tensor(value, dtype=torch.float64, device=GPU if dist.get_backend() == "nccl" else "cpu")
     dist.all_reduce(shared, dist.ReduceOp.MAX)
     return float(shared)

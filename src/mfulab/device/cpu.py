@@ -227,10 +227,7 @@ def _quota(folder: Path) -> float | None:
     unified = (system.text(folder / "cpu.max") or "").split()
     if len(unified) == 2 and unified[0] != "max":
         return int(unified[0]) / int(unified[1])
-    quota, period = (
-        _integer(system.text(folder / "cpu.cfs_quota_us")),
-        _integer(system.text(folder / "cpu.cfs_period_us")),
-    )
+    quota, period = (_integer(system.text(folder / f"cpu.cfs_{name}_us")) for name in ("quota", "period"))
     return quota / period if quota and period and quota > 0 else None
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pynvml
 
-from mfulab.device import nvml
+from mfulab.device import is_gpu, nvml
 from mfulab.device.identity import CudaDevice
 
 
@@ -48,8 +48,6 @@ def capability_of(device: Any = None) -> tuple[int, int] | None:
 def clock_reader(device: Any) -> Callable[[], float | None]:
     """A function that reads the SM clock in MHz now; None if it is not reported, as on a CPU."""
     handle = _handle(device)
-    if handle is None:
-        return lambda: None
     return lambda: nvml.optional(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM)
 
 
@@ -62,7 +60,7 @@ def restriction_of(device: Any) -> str:
 def _handle(device: Any) -> Any:
     """NVML's handle of a GPU that it knows, otherwise None."""
     with contextlib.suppress(nvml.RefusedError):
-        return handle_of(device) if device.type == "cuda" else None
+        return handle_of(device) if is_gpu(device) else None
 
 
 def properties_of(device: Any) -> GpuProperties:
@@ -89,19 +87,15 @@ def capability_by_nvml(device: CudaDevice) -> tuple[int, int] | None:
 
 def _properties(handle: Any, name: str, sms: int | None) -> GpuProperties:
     whole = None if handle is None else nvml.parent(handle)
-    pci = _asked(whole, pynvml.nvmlDeviceGetPciInfo)
+    pci = nvml.optional(pynvml.nvmlDeviceGetPciInfo, whole)
     return GpuProperties(
         name=name,
         sms=sms,
-        max_sm_clock_mhz=_asked(whole, pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_SM),
-        max_memory_clock_mhz=_asked(whole, pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_MEM),
-        bus_bits=_asked(whole, pynvml.nvmlDeviceGetMemoryBusWidth),
+        max_sm_clock_mhz=nvml.optional(pynvml.nvmlDeviceGetMaxClockInfo, whole, pynvml.NVML_CLOCK_SM),
+        max_memory_clock_mhz=nvml.optional(pynvml.nvmlDeviceGetMaxClockInfo, whole, pynvml.NVML_CLOCK_MEM),
+        bus_bits=nvml.optional(pynvml.nvmlDeviceGetMemoryBusWidth, whole),
         pci_id=None if pci is None else f"{pci.pciDeviceId & 0xFFFF:04x}:{pci.pciDeviceId >> 16:04x}",
     )
-
-
-def _asked(handle: Any, call: Any, *arguments: Any) -> Any:
-    return None if handle is None else nvml.optional(call, handle, *arguments)
 
 
 def describe(handle: Any) -> dict[str, object]:

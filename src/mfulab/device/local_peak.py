@@ -3,7 +3,7 @@
 from typing import Any
 
 from mfulab.core.groups import DeviceConfig
-from mfulab.device import cpu, identity
+from mfulab.device import cpu, identity, is_gpu
 from mfulab.device.cpu_peaks import cpu_peak
 from mfulab.device.gpu import properties_by_nvml, properties_of
 from mfulab.device.peaks import Peak, gpu_peak
@@ -24,6 +24,6 @@ def local_peak(precision: str) -> Peak:
 
 def peak_of(device: Any, threads: int, precision: str, config: DeviceConfig) -> Peak:
     """The computed peak of a torch.device in an effective precision; a CPU's with the cores that `threads` can fill."""
-    if device.type == "cuda":
+    if is_gpu(device):
         return gpu_peak(properties_of(device), precision, config.peak_tflop_s)
     return cpu_peak(cpu.cpu(), min(threads, cpu.usable_cores()), precision, config.peak_tflop_s)

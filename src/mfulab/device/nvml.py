@@ -29,11 +29,9 @@ def ask(call: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def optional(call: Callable[..., Any], *arguments: Any) -> Any:
-    """`call(*arguments)`, None if NVML refuses."""
-    try:
-        return ask(call, *arguments)
-    except RefusedError:
-        return None
+    """`call(*arguments)`, None if NVML refuses, or if the first of them, a handle, is None."""
+    with contextlib.suppress(RefusedError):
+        return None if arguments[:1] == (None,) else ask(call, *arguments)
 
 
 @functools.cache

@@ -58,28 +58,6 @@ def triton_proton(device: str, sheet: Datasheet, precision: str) -> Answer:
         return None
 
 
-def torchtitan(device: str, sheet: Datasheet, precision: str) -> Answer:
-    """torchtitan.tools.utils.get_peak_flops: by name, 16-bit formats alone."""
-    if precision != "bf16":
-        return None
-    module = import_module("torchtitan.tools.utils")
-    with patch("subprocess.run", side_effect=FileNotFoundError):  # it would ask lspci of this machine
-        return module.get_peak_flops(device) / 1e12
-
-
-def composer(device: str, sheet: Datasheet, precision: str) -> Answer:
-    """composer.callbacks.speed_monitor.get_gpu_flops_available's table, by name."""
-    module = import_module("composer.callbacks.speed_monitor")
-    key = {"fp8": "amp_fp8", "fp16": "fp16", "bf16": "bf16", "fp32": "fp32", "tf32": "tf32", "fp64": "fp64"}.get(
-        precision
-    )
-    name = device.lower()
-    table: dict[str, dict[str, float]] = module.GPU_AVAILABLE_FLOPS
-    found = next((table[known] for known in sorted(table, key=len, reverse=True) if known in name), None)
-    value = (found or {}).get(key or "")
-    return None if value is None else value / 1e12
-
-
 @dataclass(frozen=True)
 class Library:
     """A library with a table of peaks, and how it is asked.
@@ -100,8 +78,6 @@ LIBRARIES = {
     ),
     "lightning": Library(lightning),
     "triton_proton": Library(triton_proton, by_name=False),
-    "torchtitan": Library(torchtitan),
-    "composer": Library(composer),
 }
 
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 
+from mfulab.device import GPU
 from mfulab.flops.cost import FLOPS
 from mfulab.flops.counter import Operations
 
@@ -23,7 +24,7 @@ def job_flops(operations: Operations, group: dist.ProcessGroup | None = None) ->
     mine = {one: operations.sum(one) for one in passes}  # type: ignore[arg-type]
     counts = torch.tensor([getattr(mine[one], name) for one in passes for name in FLOPS], dtype=torch.int64)
     if dist.is_available() and dist.is_initialized():
-        on = torch.device("cuda", torch.cuda.current_device()) if "nccl" in dist.get_backend(group) else counts.device
+        on = torch.device(GPU, torch.cuda.current_device()) if "nccl" in dist.get_backend(group) else counts.device
         counts = counts.to(on)
         dist.all_reduce(counts, group=group)
     numbers = iter(counts.tolist())

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mfulab.device import is_gpu
+
 if TYPE_CHECKING:
     from mfulab.interactive.phases import Phases
 
@@ -103,7 +105,7 @@ class Published:
 
 def _identity(device: Any) -> str:
     """`cpu`, or the GPU's UUID, by which NVML knows it."""
-    if device.type != "cuda":
+    if not is_gpu(device):
         return str(device.type)
     from mfulab.device.gpu import uuid_of
 

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from typing import Any
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.device import gpu
@@ -13,13 +14,16 @@ STATIC_SHARED_BYTES = 48 << 10  # a block may have more of its SM only where it 
 
 
 @functools.cache
-def most_threads() -> int:
-    """Threads that a block of the current GPU may have; 1024, as on all since 2.0, if torch does not report it."""
+def properties() -> Any:
+    """The current GPU's properties, as torch reports them; None without one, where a kernel is only compiled."""
     import torch
 
-    if not torch.cuda.is_available():
-        return 1024
-    return getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "max_threads_per_block", 1024)
+    return torch.cuda.get_device_properties(torch.cuda.current_device()) if torch.cuda.is_available() else None
+
+
+def most_threads() -> int:
+    """Threads that a block of the current GPU may have; 1024, as on all since 2.0, if torch does not report it."""
+    return getattr(properties(), "max_threads_per_block", 1024)
 
 
 def thread_block(block: tuple[int, ...] | None) -> tuple[int, int]:

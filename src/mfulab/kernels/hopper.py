@@ -7,12 +7,13 @@ from mfulab.core.errors import UnsupportedError
 from mfulab.device import gpu
 from mfulab.kernels.base import Launch, Shape, ceil_div
 from mfulab.kernels.cuda_c import CudaC, LaunchError, check, handle_of
-from mfulab.kernels.devices import current_stream
+from mfulab.kernels.devices import current_stream, properties
 
 TILE_M, TILE_N, STAGES = 128, 256, 4
 BOX = 64  # columns of B, and of C, in one box
 ROW_BYTES = 128  # of a box: the widest swizzle
 THREADS = 3 * 128
+H100_SMS = 132
 RING_BYTES = STAGES * (TILE_M + TILE_N) * ROW_BYTES
 ALIGNMENT = 1024  # a swizzle repeats after as many bytes
 PATCH_BYTES = BOX * ROW_BYTES  # of C on its way out
@@ -53,7 +54,7 @@ class Hopper(CudaC):
 
     def launch(self, shape: Shape) -> Launch:
         tiles = shape.batch * ceil_div(shape.m, self.cluster * TILE_M) * ceil_div(shape.n, TILE_N)
-        blocks = self.cluster * min(tiles, _multiprocessors() // self.cluster)
+        blocks = self.cluster * min(tiles, getattr(properties(), "multi_processor_count", H100_SMS) // self.cluster)
         return Launch((THREADS, 1, 1), (blocks, 1, 1), self.shared_memory_bytes)
 
     def views(self, a: Any, b: Any, c: Any) -> list[View]:
@@ -141,10 +142,3 @@ def tensor_map(view: View, library: Any = None) -> TensorMap:
     )
     check((driver.CUresult(error),))
     return made
-
-
-def _multiprocessors() -> int:
-    """SMs of the GPU at hand; an H100's 132 where the kernel is only compiled."""
-    import torch
-
-    return torch.cuda.get_device_properties(0).multi_processor_count if torch.cuda.is_available() else 132

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from math import prod
 
 from mfulab.kernels.base import Launch, Resources, ceil_div
+from mfulab.kernels.devices import WARP, properties
 
-WARP = 32
 REGISTER_UNIT = 256  # registers are given to a warp in units of this many
 SHARED_UNIT = 128  # bytes
 SHARED_RESERVED = 1024  # bytes that the system keeps of each block from compute capability 8.0 on
@@ -27,11 +27,8 @@ _BLOCKS = {(7, 5): 16, (8, 6): 16, (8, 7): 16, (8, 9): 24, (11, 0): 24, (12, 0):
 
 def multiprocessor() -> Multiprocessor | None:
     """The current GPU's; None without one."""
-    import torch
-
-    if not torch.cuda.is_available():
+    if (device := properties()) is None:
         return None
-    device = torch.cuda.get_device_properties(torch.cuda.current_device())
     return Multiprocessor(
         threads=device.max_threads_per_multi_processor,
         blocks=_BLOCKS.get((device.major, device.minor), 32),

@@ -2,7 +2,6 @@
 
 from typing import Any, ClassVar
 
-import torch
 import triton
 import triton.language as tl
 
@@ -125,8 +124,3 @@ class TritonKernel(MatmulKernel):
         # Triton counts spills in words.
         threads = 32 * compiled.metadata.num_warps
         return Resources(compiled.n_regs, compiled.metadata.shared, 4 * compiled.n_spills, threads)
-
-
-def multiprocessors() -> int:
-    """Programs of a persistent launch; one without a GPU (the interpreter's case is then a loop over every tile)."""
-    return torch.cuda.get_device_properties(0).multi_processor_count if torch.cuda.is_available() else 1

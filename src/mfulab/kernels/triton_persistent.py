@@ -5,7 +5,8 @@ from typing import Any
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.formats import FORMATS
 from mfulab.kernels.base import Launch, Shape, ceil_div
-from mfulab.kernels.triton_kernels import TritonKernel, matmul_persistent, multiprocessors
+from mfulab.kernels.devices import properties
+from mfulab.kernels.triton_kernels import TritonKernel, matmul_persistent
 
 
 class TritonPersistent(TritonKernel):
@@ -29,7 +30,8 @@ class TritonPersistent(TritonKernel):
     def launch(self, shape: Shape) -> Launch:
         tile_m, tile_n, _ = self.sides
         tiles = shape.batch * ceil_div(shape.m, tile_m) * ceil_div(shape.n, tile_n)
-        return Launch(self.sides, (min(tiles, multiprocessors()),))
+        # In the interpreter one program walks over every tile.
+        return Launch(self.sides, (min(tiles, getattr(properties(), "multi_processor_count", 1)),))
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
         from triton.tools.tensor_descriptor import TensorDescriptor

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mfulab.core.formats import FORMATS
+from mfulab.device import GPUS
 
-GPU, ANY = ("cuda",), ("cpu", "cuda")
+ANY = ("cpu", *GPUS)
 TENSOR_PRECISIONS = tuple(form.name for form in FORMATS.values() if form.on_tensor_cores)
 
 
@@ -26,7 +27,7 @@ class Rung:
     """
 
     column: str
-    devices: tuple[str, ...] = GPU
+    devices: tuple[str, ...] = GPUS
     falls: bool = True
     precisions: tuple[str, ...] | None = None
     instead: str | None = None

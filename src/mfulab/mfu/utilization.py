@@ -7,6 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mfulab.device import is_gpu
+
 TERA, GIGA = 1e12, 1e9
 CEILING = ("measured_tflop_s", "measured_ci_low_tflop_s", "measured_ci_high_tflop_s")
 
@@ -78,7 +80,7 @@ def _width(measure: Measure, bound: int) -> float | None:
 
 def default_basis(device: str | None) -> str:
     """`spec` on a GPU; `measured` on a CPU, whose computed peak is no limit: virtual machines hide turbo clocks."""
-    return "spec" if device == "cuda" else "measured"
+    return "spec" if is_gpu(device) else "measured"
 
 
 def utilization(

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from mfulab.device import is_gpu
+
 # Clocks that torch's spin kernel waits for one millisecond at about 1.7 GHz.
 CLOCKS_PER_MS = 1_700_000
 # Integer steps that a core of about 3 GHz takes in one millisecond.
@@ -44,7 +46,7 @@ class Spinning(nn.Module):
         self.classifier = nn.Linear(width, classes)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        if inputs.device.type == "cuda":
+        if is_gpu(inputs.device):
             torch.cuda._sleep(int(self.milliseconds * CLOCKS_PER_MS))
         elif inputs.device.type == "cpu":
             spin(torch.get_num_threads(), self.milliseconds)

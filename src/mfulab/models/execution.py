@@ -14,6 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import ExecutionConfig
+from mfulab.device import is_gpu
 from mfulab.models.build import Batch, LogitsOnly
 
 # Steps before capture: lazy initialisation and the optimiser's state must not become part of the graph.
@@ -114,7 +115,7 @@ def capture(step: Callable[[], torch.Tensor], device: torch.device) -> Callable[
     Its result is the tensor that every replay overwrites. Follows torch's notes on whole-network capture: first on a
     side stream, then recorded.
     """
-    if device.type != "cuda":
+    if not is_gpu(device):
         raise UnsupportedError("execution=cuda_graph needs an NVIDIA GPU")
     side = torch.cuda.Stream(device)
     side.wait_stream(torch.cuda.current_stream(device))

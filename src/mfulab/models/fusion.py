@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from mfulab.core.errors import UnsupportedError
+from mfulab.device import is_gpu
 
 # One stream a device, made once: making one in each step would be timed.
 _side_stream = cache(torch.cuda.Stream)
@@ -72,7 +73,7 @@ class Halves(nn.Module):
         first, second = inputs.chunk(2, dim=1)
         if self.streams == 1 or inputs.device.type == "meta":
             return torch.cat([self.part(first), self.part(second)], dim=1)
-        if inputs.device.type != "cuda":
+        if not is_gpu(inputs.device):
             raise UnsupportedError("two streams need an NVIDIA GPU")
         main, side = torch.cuda.current_stream(), _side_stream(inputs.device)
         side.wait_stream(main)

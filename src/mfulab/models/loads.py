@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
+from mfulab.device import ByKind, is_gpu
 from mfulab.models.busy import CLOCKS_PER_MS, spin
 from mfulab.timing.clocks import clock_for
 
-SIDE = {"cpu": 512, "cuda": 4096}  # of the matmuls: a few milliseconds, and large enough to fill the device
+SIDE = ByKind(cpu=512, gpu=4096)  # of the matmuls: a few milliseconds, and large enough to fill the device
 COPIED_BYTES = 64 << 20
 SPIN_MS = 5.0
 
@@ -61,7 +62,7 @@ class Ran:
 
 
 class Loader:
-    """A load made ready on a device ("cpu" or "cuda" as a torch.device): its memory is there, its code compiled."""
+    """A load made ready on a torch.device: its memory is there, its code compiled."""
 
     def __init__(self, load: Load, device: torch.device, dtype: torch.dtype = torch.float32, seed: int = 0) -> None:
         self.load, self.device, self._dtype = load, device, dtype
@@ -100,14 +101,14 @@ class Loader:
 
     def _spin(self, seed: int) -> tuple[Callable[[], Any], int]:
         """One thread that works through integers; on a GPU one thread of one SM that watches the clock."""
-        if self.device.type == "cuda":
+        if is_gpu(self.device):
             return self._finished(lambda: torch.cuda._sleep(int(SPIN_MS * CLOCKS_PER_MS))), 0
         return self._finished(functools.partial(spin, 1, SPIN_MS)), 0
 
     def _copy(self, seed: int) -> tuple[Callable[[], Any], int]:
         """One thread that copies memory; on a GPU copies to it, in which no SM takes part."""
         source = torch.ones(COPIED_BYTES // 4)
-        if self.device.type == "cuda":
+        if is_gpu(self.device):
             source = source.pin_memory()
             return self._finished(functools.partial(torch.empty_like(source, device=self.device).copy_, source)), 0
         target = torch.empty_like(source).numpy()
@@ -128,5 +129,5 @@ class Loader:
 
 def filled(load: Load, device: torch.device, units: int) -> float:
     """Share of the device's `units` (cores that threads may fill, or SMs) that the load occupies while it works."""
-    one = 0.0 if device.type == "cuda" and load.work == "copy" else 1 / units
+    one = 0.0 if is_gpu(device) and load.work == "copy" else 1 / units
     return {"all": 1.0, "one": one, "none": 0.0}[load.fills]

@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import DeviceConfig, ParallelConfig
+from mfulab.device import GPU, is_gpu
 from mfulab.device.cpu import usable_cores
 from mfulab.device.identity import cuda_devices
 from mfulab.device.samplers.network import INTERFACE, LOOPBACK
@@ -57,8 +58,8 @@ def join(rank: int, parallel: ParallelConfig, meeting: dist.Store, device: torch
     """Makes this process the given rank of its job: NCCL on GPUs; on a CPU gloo, over the loopback on one node."""
     if parallel.nodes == 1:
         os.environ.setdefault(INTERFACE, LOOPBACK)
-    on_gpu = device.type == "cuda"
-    own = torch.device("cuda", 0) if on_gpu else None
+    on_gpu = is_gpu(device)
+    own = torch.device(GPU, 0) if on_gpu else None
     backend = "nccl" if on_gpu else "gloo"
     dist.init_process_group(backend, rank=rank, world_size=parallel.processes, store=meeting, device_id=own)
 
@@ -94,7 +95,7 @@ def predicted_bytes(model: torch.nn.Module, parallel: ParallelConfig, device: to
     inside = sum(sizes[key] for key in {id(each) for block in blocks for each in block.parameters()})
     whole = sum(sizes.values())
     gathered = all_gather_bytes(whole, devices) + all_gather_bytes(inside, devices)
-    return gathered + (all_gather_bytes if device.type == "cuda" else all_reduce_bytes)(whole, devices)
+    return gathered + (all_gather_bytes if is_gpu(device) else all_reduce_bytes)(whole, devices)
 
 
 def slowed(fetch: Callable[[], None], parallel: ParallelConfig) -> Callable[[], None]:

@@ -24,19 +24,8 @@ SHOWN = 80  # characters of a value in a message
 
 
 # Keys with one value for all runs.
-ONE = (
-    "steps",
-    "replicates",
-    "ceiling_replicates",
-    "budget_min",
-    "hardware",
-    "exclude",
-    "device",
-    "device.name",
-    "device.type",
-    "report.language",
-    "report.rows",
-)
+ONE = {"steps", "replicates", "ceiling_replicates", "budget_min", "hardware", "exclude"}
+ONE |= {"device", "device.name", "device.type", "report.language", "report.rows"}
 
 
 def experiment_file(path: Path) -> None:

@@ -13,10 +13,11 @@ from typing import Any
 
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import remove, write_json
+from mfulab.core.groups import TimingConfig
 from mfulab.core.replicates import replicate_of
 from mfulab.planning.runs import Plan, Run
 from mfulab.runtime import budget
-from mfulab.timing.pace import CPU_PACE, CUDA_PACE
+from mfulab.timing.pace import pace_for
 
 WORKER_S = 6.0  # of the warm worker's imports, for which the first run waits
 # A run that is forked from it, and Snakemake's part of it, without warm-up and windows.
@@ -104,10 +105,8 @@ def cost(run: Run, always: bool) -> dict[str, Any]:
     seconds = START_S.get(run.step, OTHER_S) + (COMPILE_S["numba"] if kind.startswith("numba") else 0)
     found: dict[str, Any] = {"group": f"{run.step} {kind}", "always": always, "flops": None}
     if run.step == "profile_step":
-        pace = CUDA_PACE if config["device"]["type"] == "cuda" else CPU_PACE
-        asked = {key: value for key, value in config["timing"].items() if value is not None}
-        windows = asked.get("windows", pace.windows) * asked.get("window_time_s", pace.window_s)
-        seconds += WARM_UP * asked.get("warm_up_time_s", pace.warm_up_s) + windows
+        pace = pace_for(config["device"]["type"], TimingConfig.model_validate(config["timing"]))
+        seconds += WARM_UP * pace.warm_up_s + pace.windows * pace.window_s
         seconds += COMPILE_S["compile"] if config["execution"]["mode"] == "compile" else 0
         passes = ["forward_flops", "backward_flops"][: 2 if config["workload"]["mode"] == "training" else 1]
         found |= {"flops": _row(run.needs["flops"]), "columns": passes, "default_s": STEPS_S}

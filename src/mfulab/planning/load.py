@@ -10,6 +10,7 @@ from typing import Any
 
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import digests, read_text, write_json
+from mfulab.device import kind_of
 from mfulab.device.emulation import emulated_here
 from mfulab.device.identity import NoDeviceError, hardware_slug, resolve
 from mfulab.measurements.peaks_audit import AUDITED, installed_version
@@ -64,8 +65,7 @@ def place(base: Mapping[str, Any]) -> tuple[str, str]:
     """(hardware slug, device type) of a composed config: this machine's, or what `hardware=` claims of another."""
     try:
         if base["hardware"]:
-            claimed = "cuda" if base["hardware"].startswith("nvidia") else "cpu"
-            return base["hardware"], base["device"]["type"].replace("auto", claimed)
+            return base["hardware"], base["device"]["type"].replace("auto", kind_of(base["hardware"]))
         return hardware_slug(base["device"]["type"]), resolve(base["device"]["type"])
     except NoDeviceError as error:
         raise ConfigurationError(str(error)) from error

@@ -32,7 +32,9 @@ def take(results: Path) -> bool:
     descriptor = _open(path)
     is_kept = _lock(descriptor, path)
     left = _read(descriptor)
-    if left and not _is_here(left, is_kept):
+    # On this machine, maybe before it was started anew; in a container only if locks tell.
+    is_here = left.get("host") == socket.gethostname() or (is_kept and left.get("boot") == system.boot() != "")
+    if left and not is_here:
         os.close(descriptor)
         raise ConfigurationError(
             f"{results}/: {_told(left)} and did not end it properly. Where it has ended, give `make unlock`."
@@ -106,11 +108,6 @@ def _this_process() -> dict[str, Any]:
         "since": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])[:LONGEST_COMMAND],
     }
-
-
-def _is_here(holder: Mapping[str, Any], is_kept: bool) -> bool:
-    """True if the holder ran on this machine, maybe before it was started anew; in a container only if locks tell."""
-    return holder.get("host") == socket.gethostname() or (is_kept and holder.get("boot") == system.boot() != "")
 
 
 def _is_process(holder: Mapping[str, Any]) -> bool:

@@ -10,16 +10,8 @@ from pydantic import BaseModel
 from mfulab.core.replicates import numbered
 
 LONGEST = 180  # bytes: file systems allow 255, and a temporary suffix must fit
-TUNABLE = (
-    "timing",
-    "profile",
-    "parallel",
-    "device",
-    "seed",
-    "sum_length",
-    "first_calls",
-    "load_time_s",
-)  # named where they differ from their defaults
+# Named where they differ from their defaults.
+TUNABLE = ("timing", "profile", "parallel", "device", "seed", "sum_length", "first_calls", "load_time_s")
 UNNAMED = ("device.name", "device.type", "device.peak_tflop_s", "model._target_", "model.name", "kernel._target_")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from mfulab.core.configs import StepConfig
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.formats import format_name
 from mfulab.core.replicates import numbered
+from mfulab.device import ByKind
 from mfulab.measurements.ceilings import CeilingsConfig
 from mfulab.measurements.count_flops import CountFlopsConfig
 from mfulab.measurements.environment import EnvironmentConfig
@@ -33,8 +34,8 @@ if TYPE_CHECKING:  # composing imports Hydra, which a remembered plan does witho
     from mfulab.planning.composition import Composition
 
 MEMORY = "memory"
-REPLICATES = {"cpu": 3, "cuda": 2}
-CEILING_REPLICATES = {"cpu": 4, "cuda": 2}  # every MFU divides by a ceiling, and a CPU's is the best of its processes
+REPLICATES = ByKind(cpu=3, gpu=2)
+CEILING_REPLICATES = ByKind(cpu=4, gpu=2)  # every MFU divides by a ceiling, and a CPU's is the best of its processes
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class Plan:
     def manifest(self) -> str:
         """JSON for the tables: where each run's row is, which config it belongs to, and what it is joined with.
 
-        A line for each run. `overrides` is for recordings.
+        `overrides` is for recordings.
         """
         runs = [
             {
@@ -101,18 +102,8 @@ class Plan:
             }
             for run in self.runs
         ]
-        values = {"experiment": json.dumps(self.experiment), "hardware": json.dumps(self.hardware)}
-        values |= {
-            "overrides": json.dumps(list(self.overrides)),
-            "runs": _lines(runs),
-            "excluded": _lines(self.excluded),
-        }
-        return "{" + ",\n".join(f'"{key}": {value}' for key, value in values.items()) + "}\n"
-
-
-def _lines(items: Iterable[Any]) -> str:
-    """A JSON list with a line for each item; json's own indentation takes ten times as long."""
-    return "[" + ",\n ".join(map(json.dumps, items)) + "]"
+        values = {"experiment": self.experiment, "hardware": self.hardware, "overrides": list(self.overrides)}
+        return json.dumps({**values, "runs": runs, "excluded": list(self.excluded)}) + "\n"
 
 
 def plan(composition: Composition, hardware: str, device: str, emulated: Container[str] = ()) -> Plan:
@@ -125,7 +116,7 @@ def plan(composition: Composition, hardware: str, device: str, emulated: Contain
         for combination in planner.combinations(step):
             planner.add(step, combination)
     if planner.runs:
-        planner.add_environment()
+        planner.append("environment", _validated(EnvironmentConfig, {"device": planner.base["device"]}), {})
     base = composition.base
     limits = [value.content for value in composition.axes.get("timing.time_limit_s", ())]
     return Plan(
@@ -209,7 +200,7 @@ class _Planner:
         needs = {}
         if isinstance(config, ProfileStepConfig):
             counted = {key: content[key] for key in CountFlopsConfig.model_fields}
-            needs["flops"] = self._append("count_flops", _validated(CountFlopsConfig, counted), dotted)
+            needs["flops"] = self.append("count_flops", _validated(CountFlopsConfig, counted), dotted)
         if config.on_device and "precision" in content:
             needs["compute"] = self._add_ceiling(content["precision"])
             if isinstance(config, ProfileStepConfig) and config.execution.multiplies_integers:
@@ -218,7 +209,7 @@ class _Planner:
                 self._add_ceiling({"name": "fp32", "dtype": "float32"})
             needs["memory"] = self._add_ceiling(None)
         for replicate in range(1, self.replicates(step) + 1):
-            self._append(step, config.model_copy(update={"replicate": replicate}), dotted, needs)
+            self.append(step, config.model_copy(update={"replicate": replicate}), dotted, needs)
 
     def replicates(self, step: str) -> int:
         """Processes that measure each run of `step`: 1 of a step whose result no machine disturbs."""
@@ -226,21 +217,18 @@ class _Planner:
             return 1
         return self.base["replicates"] or REPLICATES[self.device]
 
-    def add_environment(self) -> None:
-        self._append("environment", _validated(EnvironmentConfig, {"device": self.base["device"]}), {})
-
     def _add_ceiling(self, precision: Mapping[str, Any] | None) -> str:
         ceiling = precision["name"] if precision else MEMORY
         content = {"ceiling": ceiling, "precision": precision, "device": self.peaks}
         config = _validated(CeilingsConfig, content)
-        folder = self._append("ceilings", config, {})
+        folder = self.append("ceilings", config, {})
         swept = precision is None or _format(precision) not in self.emulated
         if swept and numbered(folder, 2) not in self.runs:
             for replicate in range(2, (self.base["ceiling_replicates"] or CEILING_REPLICATES[self.device]) + 1):
-                self._append("ceilings", config.model_copy(update={"replicate": replicate}), {})
+                self.append("ceilings", config.model_copy(update={"replicate": replicate}), {})
         return folder
 
-    def _append(
+    def append(
         self, step: str, config: StepConfig, dotted: Mapping[str, Any], needs: Mapping[str, str] | None = None
     ) -> str:
         name = run_name(config, config.axes, dotted)
@@ -265,14 +253,13 @@ def excluded_because(labels: Mapping[str, str], rules: Sequence[Mapping[str, Any
     """
     for rule in rules:
         conditions = {key: value for key, value in rule.items() if key != "because"}
-        if all(key in labels and _matches(labels[key], value) for key, value in conditions.items()):
+        if all(
+            key in labels
+            and any(fnmatchcase(labels[key], str(each)) for each in (value if isinstance(value, list) else [value]))
+            for key, value in conditions.items()
+        ):
             return str(rule["because"])
     return None
-
-
-def _matches(label: str, pattern: Any) -> bool:
-    alternatives = pattern if isinstance(pattern, list) else [pattern]
-    return any(fnmatchcase(label, str(alternative)) for alternative in alternatives)
 
 
 def _validated(step: type[StepConfig], content: Mapping[str, Any]) -> Any:

@@ -324,12 +324,8 @@ def _is_local(module: str) -> bool:
     if path is None:
         return False
     return path.is_relative_to(PACKAGE) or not (
-        {"site-packages", "dist-packages"} & set(path.parts) or _standard(module)
+        {"site-packages", "dist-packages"} & set(path.parts) or module.split(".")[0] in sys.stdlib_module_names
     )
-
-
-def _standard(module: str) -> bool:
-    return module.split(".")[0] in sys.stdlib_module_names
 
 
 @cache

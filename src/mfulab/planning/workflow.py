@@ -19,6 +19,7 @@ from mfulab.core.language import Texts
 from mfulab.core.language.quantities import duration
 from mfulab.core.measurement import Measurement
 from mfulab.core.replicates import previous, replicate_of, turn
+from mfulab.device import is_gpu, kind_of
 from mfulab.planning import lock, store
 from mfulab.planning.costs import Sweep
 from mfulab.planning.load import RESULTS, load
@@ -194,7 +195,7 @@ class Workflow:
     @property
     def gpu(self) -> int:
         """GPUs that the first page holds, so that nothing is measured beside it."""
-        return int(any(plan.hardware.startswith("nvidia") for plan in self.plans))
+        return int(any(is_gpu(kind_of(plan.hardware)) for plan in self.plans))
 
     @property
     def planned_manifests(self) -> list[str]:
@@ -336,7 +337,7 @@ class Workflow:
                 # Read from text, as thousands of runs are.
                 found = [each.search(run.text) if run else None for each in (PROCESSES, NODES)]
                 processes, nodes = (int(match[1]) if match else 1 for match in found)
-                return value(processes, nodes, str(wildcards.hardware).startswith("nvidia"))
+                return value(processes, nodes, is_gpu(kind_of(str(wildcards.hardware))))
 
             return resource
 

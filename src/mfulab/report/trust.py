@@ -12,7 +12,7 @@ from mfulab.core.language.quantities import percent
 from mfulab.planning.naming import short
 from mfulab.report import frames
 from mfulab.tables import consistency
-from mfulab.tables.beside_ceiling import ABOVE_PEAK
+from mfulab.tables.verdict import ABOVE_PEAK
 
 ABOVE = 105.0  # % of a measured ceiling: more than it may differ by between two measurements of it
 FALLING = 0.9  # of a smaller batch's step time: no noise that intervals allow

@@ -8,6 +8,7 @@ from typing import Any
 
 from mfulab.core.files import is_inside, write_csv, write_json
 from mfulab.core.rows import LONGEST_MESSAGE
+from mfulab.device import is_gpu
 from mfulab.device.emulation import emulated_by_cpu, emulated_by_gpu
 from mfulab.measurements.registry import NO_MACHINE, TABLES
 from mfulab.mfu import headroom
@@ -67,7 +68,7 @@ def collect(
                 continue
             found = from_recorded(folder)
             # Beside one's own machine a recorded GPU is what one lacks; a CPU is what one has.
-            if not measured or any(row.get("device") == "cuda" for row in found.records["environment"]):
+            if not measured or any(is_gpu(row.get("device")) for row in found.records["environment"]):
                 _extend(everything, found)
         _extend(everything, from_recorded(reference))
     joined(replicates.merge(everything.records))

@@ -40,10 +40,8 @@ def curves(lines: Sequence[Mapping[str, str]]) -> dict[str, list[float | None]]:
     if not lines:
         return {}
     kept = [lines[index] for index in thin(len(lines), MOST_POINTS)]
-    numeric = [
-        name for name in lines[0] if name not in SKIPPED and any(_number(line[name]) is not None for line in kept)
-    ]
-    return {name: [_number(line[name]) for line in kept] for name in numeric}
+    found = {name: [_number(line[name]) for line in kept] for name in lines[0] if name not in SKIPPED}
+    return {name: values for name, values in found.items() if any(value is not None for value in values)}
 
 
 def thin(count: int, most: int) -> list[int]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mfulab.core.formats import BY_DTYPE, FORMATS
+from mfulab.device import is_gpu
 from mfulab.flops.memory import inference_peak_bytes, training_peak_bytes
 from mfulab.mfu import headroom
 from mfulab.mfu.utilization import TERA, default_basis, percent, product, ratio, tflop_s, total, utilization
@@ -25,16 +26,14 @@ def step_flops(flops: Values, mode: str, micro_batches: int) -> dict[str, float 
     recomputation included. `executed_flops` is without activation checkpointing; `recomputed_flops` is what that adds.
     Micro-batches are training's alone: other steps call the model once.
     """
-    if mode == "decoding":  # one token attends to all before it: nothing to halve, nothing computed again
-        decoded = flops.get("decoding_flops")
-        return {"flops": decoded, "causal_flops": decoded, "executed_flops": decoded, "recomputed_flops": 0}
-    if mode == "prefill":
-        read, causal = flops.get("prefill_flops"), flops.get("prefill_causal_flops")
-        return {"flops": read, "causal_flops": causal, "executed_flops": read, "recomputed_flops": 0}
-    if mode == "inference":
-        evaluated = _evaluated(flops, "flops")
-        causal = _evaluated(flops, "causal_flops")
-        return {"flops": evaluated, "causal_flops": causal, "executed_flops": evaluated, "recomputed_flops": 0}
+    if mode != "training":  # nothing is computed again
+        if mode == "decoding":  # one token attends to all before it: nothing to halve
+            once = causal = flops.get("decoding_flops")
+        elif mode == "prefill":
+            once, causal = flops.get("prefill_flops"), flops.get("prefill_causal_flops")
+        else:
+            once, causal = _evaluated(flops, "flops"), _evaluated(flops, "causal_flops")
+        return {"flops": once, "causal_flops": causal, "executed_flops": once, "recomputed_flops": 0}
     forward = flops.get("forward_flops")
     return {
         "flops": product(micro_batches, total(forward, flops.get("backward_flops"))),
@@ -54,11 +53,6 @@ def _evaluated(flops: Values, what: str) -> float | None:
     """A count of the forward pass in evaluation mode, else training's, which may have more heads."""
     counted = flops.get(f"inference_{what}")
     return flops.get(f"forward_{what}") if counted is None else counted
-
-
-def _useful_percent(flops: Values, mode: str) -> float | None:
-    """The share of a step's FLOPs that serves real tokens; a decoded token has no padding beside it."""
-    return None if mode == "decoding" else flops.get("useful_percent")
 
 
 def step_bytes(flops: Values, mode: str, micro_batches: int, dtype: str | None) -> float | None:
@@ -103,19 +97,16 @@ def predicted_memory(row: Values, flops: Values, device: str | None) -> float | 
     """
     element_bytes, parameters = _element_bytes(row.get("dtype")), flops.get("parameters")
     training, again = row.get("mode") == "training", bool(row.get("checkpointing"))
-    if row.get("attention") == "math":  # counted fused, without its scores
-        return None
-    if _taught(row):  # the teacher's weights and outputs neither
-        return None
-    if (row.get("processes") or 1) > 1:  # buckets and gathered weights are not in the counted peaks
-        return None
-    if row.get("mode") in ("prefill", "decoding"):  # a cache is not in the counted peaks
-        return None
-    if row.get("autograd") in ("recorded", "leaked"):  # graphs are not in the counted peaks of inference
-        return None
+    is_uncounted = (
+        row.get("attention") == "math"  # counted fused, without its scores
+        or _taught(row)  # the teacher's weights and outputs
+        or (row.get("processes") or 1) > 1  # buckets and gathered weights
+        or row.get("mode") in ("prefill", "decoding")  # a cache
+        or row.get("autograd") in ("recorded", "leaked")  # graphs of inference
+    )
     which = "inference" if not training else "checkpointed" if again else "step"
     peak = flops.get(f"{which}_peak_bytes")
-    if element_bytes is None or parameters is None or peak is None:
+    if is_uncounted or element_bytes is None or parameters is None or peak is None:
         return None
     autocast = bool(row.get("autocast"))
     if not training:
@@ -124,7 +115,7 @@ def predicted_memory(row: Values, flops: Values, device: str | None) -> float | 
     optimizer: Any = row.get("optimizer") or "sgd"
     implementation = row.get("optimizer_implementation") or "default"
     # torch's default on a GPU is foreach: it updates all parameters at once, and holds a temporary for each.
-    foreach = implementation == "foreach" or (implementation == "default" and device == "cuda")
+    foreach = implementation == "foreach" or (implementation == "default" and is_gpu(device))
     fixed = flops.get("step_peak_fixed_bytes") or 0
     if device == "cpu" and row.get("dtype") == "float32" and not autocast and not again:
         peak += flops.get("cpu_lstm_bytes") or 0
@@ -168,9 +159,8 @@ def profile_columns(
     `compute` and `memory` are the count_flops row and the two ceilings rows, empty mappings without one.
     `device` is cpu or cuda, `fp32_time_s` the time of the same step in fp32, where it was measured.
     """
-    of_sweep = compute
     mode, micro_batches, processes = _size(row)
-    counted = counted_flops(row, flops)
+    counted, of_sweep = counted_flops(row, flops), compute
     compute, memory = _of_devices(compute, row.get("devices")), _of_devices(memory, row.get("devices"))
     recomputed = counted.pop("recomputed_flops")
     executed = total(counted["executed_flops"], recomputed if row.get("checkpointing") else 0)
@@ -197,7 +187,10 @@ def profile_columns(
     joined = {
         **counted,
         **shares,
-        "useful_mfu_percent": product(shares["mfu_percent"], ratio(_useful_percent(flops, mode), 100)),
+        # A decoded token has no padding beside it.
+        "useful_mfu_percent": product(
+            shares["mfu_percent"], None if mode == "decoding" else ratio(flops.get("useful_percent"), 100)
+        ),
         "samples_per_s": ratio(samples, time),
         "tokens_per_s": ratio(product(samples, 1 if mode == "decoding" else row.get("sequence_length")), time),
         "key_value_cache_bytes": _cached_bytes(row, flops),
@@ -304,7 +297,7 @@ def faster_than_possible(row: Values, compute: Values, memory: Values, device: s
     flushed, A and B at the bandwidth that its memory has by clock and width (`memory` is the ceilings row of that).
     What is faster was not computed, not in the precision whose error it shows, or not from these operands.
     """
-    if row.get("status") != "ok" or device != "cuda":
+    if row.get("status") != "ok" or not is_gpu(device):
         return None
     speed, limit = tflop_s(row.get("flops"), row.get("time_s")), compute.get("max_clock_tflop_s")
     if speed is not None and limit is not None and speed > limit:

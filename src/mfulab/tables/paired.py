@@ -30,32 +30,22 @@ def judge(
     """
     both = {run: [(old, new) for old, new in several if old and new] for run, several in pairs.items()}
     ratios = {run: [new / old for old, new in several] for run, several in both.items()}
-    usual = replicates.usual_variance(
-        [
-            (statistics.variance(map(math.log, several)), len(several) - 1)
-            for several in ratios.values()
-            if len(several) > 1
-        ]
-    )
-    return [_one(run, both[run], ratios[run], usual, (reasons or {}).get(run, ""), noticeable) for run in pairs]
-
-
-def _one(
-    run: Run,
-    pairs: Sequence[tuple[float, float]],
-    ratios: Sequence[float],
-    usual: float | None,
-    reason: str,
-    noticeable: float,
-) -> compare.Compared:
-    if not pairs:
-        return compare.Compared(*run, "not comparable", because=reason or "no pair has both times")
-    old, new = (statistics.median(times) for times in zip(*pairs, strict=True))
-    ratio = statistics.median(ratios)
-    if len(ratios) < FEWEST_PAIRS:
-        because = "one pair has no confidence interval: more rounds are needed"
-        return compare.Compared(*run, "ambiguous", old, new, ratio, because=because)
-    half = relative_half_width(ratios, usual, replicates.PRIOR_DEGREES)
-    assert half is not None
-    bounds = ratio * math.exp(-half), ratio * math.exp(half)
-    return compare.decided(run, old, new, ratio, bounds, noticeable)
+    several = [each for each in ratios.values() if len(each) > 1]
+    usual = replicates.usual_variance([(statistics.variance(map(math.log, each)), len(each) - 1) for each in several])
+    found = []
+    for run in pairs:
+        if not both[run]:
+            because = (reasons or {}).get(run, "") or "no pair has both times"
+            found.append(compare.Compared(*run, "not comparable", because=because))
+            continue
+        old, new = (statistics.median(times) for times in zip(*both[run], strict=True))
+        ratio, half = statistics.median(ratios[run]), None
+        if len(ratios[run]) >= FEWEST_PAIRS:
+            half = relative_half_width(ratios[run], usual, replicates.PRIOR_DEGREES)
+        if half is None:
+            because = "one pair has no confidence interval: more rounds are needed"
+            found.append(compare.Compared(*run, "ambiguous", old, new, ratio, because=because))
+        else:
+            bounds = ratio * math.exp(-half), ratio * math.exp(half)
+            found.append(compare.decided(run, old, new, ratio, bounds, noticeable))
+    return found

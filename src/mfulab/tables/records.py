@@ -40,6 +40,15 @@ class Collected:
         if folder is not None:
             self.folders[identity(table, record)] = folder
 
+    def add_run(self, step: str, place: Path, config: Record, links: Mapping[str, Any], **who: str) -> None:
+        """Adds the rows of a run's folder, with what the join needs of its config; `who` are further columns."""
+        table = MEASUREMENTS[step].table
+        known = from_config(table, config, links)
+        for row in read_rows(place, step):
+            # Only a run's own row brings its folder: the page would hold the samples once a line.
+            own = place if row["run"] == place.name else None
+            self.add(table, {**row, **known, "recorded": False, **who}, own)
+
 
 def identity(table: str, record: Mapping[str, Any]) -> str:
     """One text for one row of all tables, also on the page."""
@@ -54,12 +63,8 @@ def parse(model: type[Row], cells: Mapping[str, str | None]) -> Record:
     problem = impossible(row, datetime.now(UTC))
     if problem:
         raise ValueError(problem)
-    return {name: value if is_finite(value) else None for name, value in row.model_dump().items()}
-
-
-def is_finite(value: object) -> bool:
-    """True if a value is anything but NaN and infinity."""
-    return not isinstance(value, float) or math.isfinite(value)
+    dumped = row.model_dump().items()
+    return {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in dumped}
 
 
 def read_row(folder: Path, step: str) -> Record:
@@ -129,14 +134,9 @@ def from_manifest(path: Path, root: Path = Path(), *, finished: bool = False) ->
         if not is_inside(place, root / "results"):
             collected.problems.append(f"{place}: leads out of the results and is not read.")
             return
-        measurement = MEASUREMENTS[step]
-        known = from_config(measurement.table, read_config(place, collected.problems), links)
-        where = plan.hardware if measurement.on_device else ""
-        who = {"hardware": where, "experiment": plan.experiment, "recorded": False}
-        for row in read_rows(place, step):
-            # Only a run's own row brings its folder: the page would hold the samples once a line.
-            own = place if row["run"] == place.name else None
-            collected.add(measurement.table, {**row, **known, **who}, own)
+        where = plan.hardware if MEASUREMENTS[step].on_device else ""
+        config = read_config(place, collected.problems)
+        collected.add_run(step, place, config, links, hardware=where, experiment=plan.experiment)
 
     for run in plan.runs:
         if finished and _changed(root / run.folder, run.config_digest):
@@ -208,19 +208,14 @@ def from_folder(results: Path, hardware: str) -> Collected:
     ceilings = {_format(config): folder for folder, config in _runs(results / hardware / "ceilings")}
     collected = Collected()
     used: set[Path] = set()
-    for step, measurement in MEASUREMENTS.items():
-        table = measurement.table
+    for step in MEASUREMENTS:
         for folder, config in _runs(results / hardware / step, collected.problems):
             flops = counted.get(_key(config)) if step == "profile_step" else None
             used |= {flops} if flops else set()
             links = {"flops": str(flops) if flops else None, "compute": str(ceilings.get(_format(config), "")) or None}
-            who = {"hardware": hardware, "experiment": "", "recorded": False, "run": folder.name}
-            for row in read_rows(folder, step):
-                own = folder if row["run"] == folder.name else None
-                collected.add(table, {**row, **from_config(table, config, links), **who, "run": row["run"]}, own)
+            collected.add_run(step, folder, config, links, hardware=hardware, experiment="")
     for folder in sorted(used):
-        who = {"hardware": "", "experiment": "", "recorded": False, "run": folder.name}
-        collected.add("flops", {**read_row(folder, "count_flops"), **who}, folder)
+        collected.add_run("count_flops", folder, read_config(folder), {}, hardware="", experiment="")
     return collected
 
 

@@ -69,11 +69,11 @@ def trust(runs: Sequence[Times]) -> Trust:
 
 
 def _interval(times: Times, usual: float | None) -> compare.Interval:
-    columns = replicates.interval_columns(times, usual)
-    low, high = columns["time_ci_low_s"], columns["time_ci_high_s"]
-    assert low is not None
-    assert high is not None
-    return compare.Interval(undisturbed(times), low, high, True)
+    found = compare.interval(
+        {"status": "ok", "time_s": undisturbed(times), **replicates.interval_columns(times, usual)}
+    )
+    assert found is not None
+    return found
 
 
 def _percent(found: Sequence[bool]) -> float:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from mfulab.core.replicates import base_name, replicate_of
 from mfulab.core.rows import NOT_MEASURED
+from mfulab.device import is_gpu
 from mfulab.tables import states
 from mfulab.timing.statistics import (
     QUANTILE_ERROR,
@@ -76,7 +77,7 @@ def merge(records: Records) -> Records:
     """The same records with one row for each run; rows of recorded machines are one each already."""
     known = [row for table in MEASURED for row in records.get(table, []) if not row["recorded"]]
     best = states.best(known)
-    gpus = {row["hardware"] for row in records.get("environment", []) if row.get("device") == "cuda"}
+    gpus = {row["hardware"] for row in records.get("environment", []) if is_gpu(row.get("device"))}
     for table, quantities in MEASURED.items():
         if table in records:
             records[table] = merge_rows(records[table], quantities, best, gpus)

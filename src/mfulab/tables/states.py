@@ -32,7 +32,9 @@ def best(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, int], Best]:
         threads, states = probes(row)
         found.setdefault((row["hardware"], threads), []).extend(states)
     return {
-        key: Best(*(_fast([getattr(state, part) for state in states]) for part in Best._fields))
+        key: Best(
+            *(sorted(getattr(state, part) for state in states)[int(QUIET * len(states))] for part in Best._fields)
+        )
         for key, states in found.items()
         if states
     }
@@ -42,9 +44,7 @@ def slowdown(row: Mapping[str, Any], bests: Bests) -> float:
     """The median of a row's probes against the machine's best, 1 or more; 1 without probes."""
     threads, states = probes(row)
     known = bests.get((row["hardware"], threads))
-    if known is None or not states:
-        return 1.0
-    return statistics.median(state.slowdown(known) for state in states)
+    return statistics.median(state.slowdown(known) for state in states) if known and states else 1.0
 
 
 def joined(texts: Iterable[str | None]) -> str | None:
@@ -55,7 +55,3 @@ def joined(texts: Iterable[str | None]) -> str | None:
         return None
     columns = {name: [getattr(state, name) for state in states] for name in ("at_s", "product_s", "copy_s")}
     return json.dumps({"threads": found[0][0], **columns})
-
-
-def _fast(values: list[float]) -> float:
-    return sorted(values)[int(QUIET * len(values))]

@@ -6,7 +6,7 @@ from typing import Any
 
 from mfulab.core.said import Said, packed_all
 from mfulab.device.datasheets import UnknownDeviceError, find
-from mfulab.device.peaks import Peak, peak
+from mfulab.device.peaks import peak
 from mfulab.flops.formulas import seconds_at_peaks, weighted_peak_flop_s
 from mfulab.mfu import headroom
 from mfulab.mfu.utilization import TERA, of_peak, percent, product, ratio, tflop_s
@@ -25,7 +25,9 @@ def trace_columns(row: Values, measured: Mapping[Any, float] | None = None) -> d
     share of the step that the FLOPs would take at their own peaks.
     """
     given: Values = json.loads(row.get("given_peaks") or "{}")
-    device, time = row.get("device"), row.get("time_s") if row.get("status") == "ok" else None
+    # A virtual function is taken for a whole device: its units say that it is one.
+    device = (row.get("device") or "").removesuffix(" VF")
+    time = row.get("time_s") if row.get("status") == "ok" else None
     flops = _formats(row, "flops_by_format")
     executed, padding = _formats(row, "executed_by_format"), _formats(row, "padding_by_format")
     peaks = {name: _trace_peak(device, name, row.get("units"), given) for name in {**flops, **executed}}
@@ -54,7 +56,7 @@ def trace_columns(row: Values, measured: Mapping[Any, float] | None = None) -> d
     share, basis = headroom.best_time(json.loads(row.get("products") or "[]"), measured or {})
     parts = _trace_headroom(row, useful, seconds_at_peaks(padding, known), share)
     joined |= {**headroom.columns(parts), "best_basis": basis if useful else None}
-    joined["peak_gb_s"] = _whole_device(device, row.get("units")).memory_gb_s if device else None
+    joined["peak_gb_s"] = peak(device, "fp32", row.get("units")).memory_gb_s if device else None
     joined["mfu_note"] = verdict.note({**row, **joined})
     reason = _without_mfu(row, joined, missing, percent(useful, time))
     joined["mfu_reason"] = packed_all([reason]) if reason else None
@@ -65,26 +67,19 @@ def _formats(row: Values, column: str) -> dict[str, float]:
     return json.loads(row.get(column) or "{}")
 
 
-def _trace_peak(
-    device: str | None, precision: str, units: int | None, given: Values
-) -> tuple[float | None, Said | None]:
+def _trace_peak(device: str, precision: str, units: int | None, given: Values) -> tuple[float | None, Said | None]:
     if precision in given:
         return given[precision], None
     if not device:
         return None, Said("unnamed_device", {"precision": precision})
-    found = _whole_device(device, units, precision)
+    found = peak(device, precision, units)
     if found.spec is not None:
         return found.spec, None
     try:
-        find(device.removesuffix(" VF"), units)
+        find(device, units)
     except UnknownDeviceError:
         return None, Said("unknown_device", {"device": device, "precision": precision})
     return None, Said("no_peak_in", {"device": device, "precision": precision})
-
-
-def _whole_device(device: str, units: int | None, precision: str = "fp32") -> Peak:
-    """A virtual function is taken for a whole device: its units say that it is one."""
-    return peak(device.removesuffix(" VF"), precision, units)
 
 
 def _trace_headroom(

@@ -10,10 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from mfulab.core import columns as columns_of
-from mfulab.core.said import Said, packed, packed_all
+from mfulab.core.said import Numbers, Said, packed, packed_all
 from mfulab.mfu import headroom
 from mfulab.mfu.ladder import TENSOR_PRECISIONS, Drop, Facts, largest_drop
-from mfulab.tables.beside_ceiling import ABOVE_PEAK, compute_bound, doubtful_ceiling, emulated_format
 
 AS_LARGE = 0.9  # of the largest part: which of two such parts is named, the more telling cause decides
 WASTED = 20.0  # % from which padding, or a clock that was held back, is worth naming
@@ -23,6 +22,9 @@ PIPE_IDLE = 10.0  # % below which a pipe does nothing that matters
 PIPE_BUSY = 30.0  # % from which the FP32 pipe carries the work
 FEW_WARPS = 20.0  # % of resident warps below which latency is hard to hide
 OTHERS = 15.0  # points of CPU that other processes may use unnoticed
+NEAR_CEILING = 70.0  # % of the measured ceiling: what large, well-shaped models reach
+ABOVE_PEAK = 100.0001  # % from which a share is above its peak, and not rounded there
+SLOWER = 1.05  # × the time in fp32 from which emulating is worth naming
 CROSS_CHECK = 5.0  # points by which HFU and the tensor pipe may differ
 
 
@@ -40,18 +42,18 @@ class Verdict:
 def judge(row: Mapping[str, object]) -> Verdict:
     """The verdict on one row of the profile table (`peak_clock_mhz` and `ceiling_gb_s` joined from the ceilings)."""
     facts = Facts(row)
-    expected = expected_mfu(facts)
-    flags = tuple(flags_of(facts, expected))
-    drop, useful = largest_drop(row), facts["mfu_percent"] is not None
-    lost = lost_parts(facts)
+    expected, lost = expected_mfu(facts), lost_parts(facts)
+    beside = largest_drop(row), expected, tuple(flags_of(facts, expected))
+    useful = facts["mfu_percent"] is not None
     least = AS_LARGE * max(lost.values(), default=0.0)
     large = {part for part, share in lost.items() if share >= least and share > 0}
     for cause, (parts, because) in CAUSES.items():
         if (useful or cause in WITHOUT_MFU) and (not parts or large & {*parts}) and (reason := because(facts)):
-            return Verdict(cause, reason, drop, expected, flags)
+            return Verdict(cause, reason, *beside)
     if not useful:
-        return Verdict("no_mfu", Said("no_mfu"), drop, expected, flags)
-    return Verdict("not_explained", _unexplained(facts), drop, expected, flags)
+        return Verdict("no_mfu", Said("no_mfu"), *beside)
+    share = facts["mfu_measured_percent"] if facts["mfu_measured_percent"] is not None else facts["mfu_percent"]
+    return Verdict("not_explained", Said("not_explained", {"share": share}), *beside)
 
 
 def lost_parts(facts: Facts) -> dict[str, float]:
@@ -170,10 +172,6 @@ def _input_bound(facts: Facts) -> Said | None:
     return Said("input_wait", {"share": waited}) if waited >= copied else Said("copies", {"share": copied})
 
 
-def _communication_bound(facts: Facts) -> Said | None:
-    return Said("communication", {"share": lost_parts(facts)["communication"]})
-
-
 def _launch_bound(facts: Facts) -> Said | None:
     idle, gaps, gap, time = _idle(facts), facts["launch_gaps_per_step"], facts["launch_gap_s"], facts["time_s"]
     if idle is None:
@@ -238,12 +236,6 @@ def _shape(facts: Facts) -> Said | None:
     return None
 
 
-def _low_occupancy(facts: Facts) -> Said | None:
-    if not (facts.at_least("sm_active_percent", BUSY) and facts.below("occupancy_percent", FEW_WARPS)):
-        return None
-    return Said("low_occupancy", {"share": facts["occupancy_percent"]})
-
-
 def computed_beside(facts: Facts) -> Said | None:
     """The share of a CPU that other processes took; None if they left it alone."""
     if not facts.at_least("other_processes_percent", OTHERS):
@@ -262,10 +254,6 @@ def disturbed(facts: Facts) -> Said | None:
 def _shared(facts: Facts) -> Said | None:
     others = computed_beside(facts)
     return Said("shared", others.numbers) if others and facts.below("utilization_percent", BUSY) else None
-
-
-def _cpu_idle(facts: Facts) -> Said | None:
-    return Said("under_used", {"share": facts["utilization_percent"]}) if _on_cpu(facts) else None
 
 
 def _on_cpu(facts: Facts) -> bool:
@@ -314,24 +302,33 @@ def _other_operators(facts: Facts) -> Said | None:
     return Said("other_operators_most", {"name": name, "share": share, **parts})
 
 
-def _overhead(facts: Facts) -> Said | None:
-    parts = _attributed(facts)
-    return Said("overhead", parts) if parts and _on_cpu(facts) else None
-
-
-def _recomputed(facts: Facts) -> Said | None:
-    return Said("recomputed", {"share": lost_parts(facts)["recomputation"]})
-
-
-def _slow_matmuls(facts: Facts) -> Said | None:
-    parts = _attributed(facts)
-    return Said("slow_matmuls", parts) if parts else None
-
-
 def _busy_not_useful(facts: Facts) -> Said | None:
     if not (facts.at_least("utilization_percent", BUSY) and facts.below("mfu_percent", WASTED)):
         return None
     return Said("busy_not_useful", {"busy": facts["utilization_percent"], "mfu": facts["mfu_percent"]})
+
+
+def _emulated_format(facts: Facts) -> Said | None:
+    """A format that the device emulates, so that fp32's ceiling stands under MFU; with the same step's time in fp32."""
+    used, peak, slower = facts.text("effective_precision"), facts.text("peak_precision"), facts["slower_than_fp32"]
+    if not peak or used == peak or (slower is not None and slower < SLOWER):
+        return None
+    numbers: Numbers = {"precision": used, "cpu": int(facts.text("mfu_basis") == "measured")}
+    return Said("emulated", numbers) if slower is None else Said("emulated_slower", {**numbers, "ratio": slower})
+
+
+def _doubtful_ceiling(facts: Facts) -> Said | None:
+    """Names what keeps a run near its ceiling from being compute-bound: that ceiling cannot be relied on."""
+    share, raised = facts["mfu_measured_percent"], facts["ceiling_raised_percent"]
+    if share is None or share < NEAR_CEILING:
+        return None
+    if raised is not None:
+        return Said("sets_ceiling", {"share": raised})
+    if (highest := max(share, facts["mfu_percent"] or 0.0)) > ABOVE_PEAK:
+        return Said("above_ceiling", {"share": highest})
+    if facts["ceiling_slowdown"] is not None or facts["ceiling_other_processes_percent"] is not None:
+        return Said("disturbed_ceiling", {"share": share})
+    return None
 
 
 _MATMULS = ("matmuls_below_best", "best_below_peak", "busy")
@@ -339,39 +336,51 @@ _MATMULS = ("matmuls_below_best", "best_below_peak", "busy")
 # Each cause with the parts that it is about, one of which must be as large as any; without parts it is always asked.
 # The first that can show its numbers wins.
 CAUSES: dict[str, tuple[tuple[str, ...], Callable[[Facts], Said | None]]] = {
-    "emulated_format": ((), emulated_format),
+    "emulated_format": ((), _emulated_format),
     "padded": (("padding",), _padded),
-    "doubtful_ceiling": ((), doubtful_ceiling),
-    "compute_bound": ((), compute_bound),
+    "doubtful_ceiling": ((), _doubtful_ceiling),
+    "compute_bound": (
+        (),
+        lambda facts: (
+            Said("compute_bound", {"share": facts["mfu_measured_percent"]})
+            if facts.at_least("mfu_measured_percent", NEAR_CEILING)
+            else None
+        ),
+    ),
     "input_bound": (("input_wait", "copies"), _input_bound),
-    "communication_bound": (("communication",), _communication_bound),
+    "communication_bound": (
+        ("communication",),
+        lambda facts: Said("communication", {"share": lost_parts(facts)["communication"]}),
+    ),
     "launch_bound": (("idle",), _launch_bound),
     "stalled": (("idle",), _stalled),
-    "recomputed": (("recomputation",), _recomputed),
+    "recomputed": (("recomputation",), lambda facts: Said("recomputed", {"share": lost_parts(facts)["recomputation"]})),
     "memory_bound": (("other_operators", *_MATMULS), _memory_bound),
     "wrong_precision": (_MATMULS, _wrong_precision),
     "throttled": (("clock", "busy", "unused"), _throttled),
     "shape": (("tile_padding", *_MATMULS), _shape),
-    "low_occupancy": (_MATMULS, _low_occupancy),
+    "low_occupancy": (
+        _MATMULS,
+        lambda facts: (
+            Said("low_occupancy", {"share": facts["occupancy_percent"]})
+            if facts.at_least("sm_active_percent", BUSY) and facts.below("occupancy_percent", FEW_WARPS)
+            else None
+        ),
+    ),
     "shared": (("idle", "unused"), _shared),
-    "under_used": (("unused",), _cpu_idle),
+    "under_used": (("unused",), lambda facts: Said("under_used", {"share": facts["utilization_percent"]})),
     "page_faults": (("page_faults",), _page_faults),
     "other_operators": (("other_operators",), _other_operators),
-    "overhead": (("idle",), _overhead),
-    "slow_matmuls": (("matmuls_below_best",), _slow_matmuls),
+    "overhead": (
+        ("idle",),
+        lambda facts: Said("overhead", parts) if (parts := _attributed(facts)) and _on_cpu(facts) else None,
+    ),
+    "slow_matmuls": (
+        ("matmuls_below_best",),
+        lambda facts: Said("slow_matmuls", parts) if (parts := _attributed(facts)) else None,
+    ),
     "busy_not_useful": (("busy",), _busy_not_useful),
 }
 
 # What shares of time tell without FLOPs or a peak.
 WITHOUT_MFU = ("input_bound", "communication_bound", "launch_bound", "stalled", "page_faults")
-
-
-def _unexplained(facts: Facts) -> Said:
-    share = facts["mfu_measured_percent"] if facts["mfu_measured_percent"] is not None else facts["mfu_percent"]
-    return Said("not_explained", {"share": share})
-
-
-def _known(facts: Facts, name: str) -> float:
-    value = facts[name]
-    assert value is not None
-    return value

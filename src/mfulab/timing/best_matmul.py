@@ -12,17 +12,17 @@ import torch
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.formats import FORMATS
-from mfulab.device import cpu
+from mfulab.device import ByKind, cpu, is_gpu
 from mfulab.timing.clocks import Clock, clock_for
 from mfulab.timing.statistics import Stats
 
 # M×N×K, growing: a shape is left out once the rate seen so far says that it does not fit into the time.
 CPU_SHAPES = [(n, n, n) for n in (128, 256, 512, 1024, 2048, 3072, 4096)] + [(2048, 2048, 512), (1024, 4096, 1024)]
 CUDA_SHAPES = [(n, n, n) for n in (1024, 2048, 4096, 8192, 16384)] + [(8192, 8192, 2048), (16384, 8192, 4096)]
-MIDDLE = {"cpu": (512, 512, 512), "cuda": (4096, 4096, 4096)}  # where the ways to multiply are compared
+MIDDLE = ByKind(cpu=(512, 512, 512), gpu=(4096, 4096, 4096))  # where the ways to multiply are compared
 FASTEST = 2  # of them that are sampled at every shape
-LIMIT_S = {"cpu": 2.0, "cuda": 15.0}  # of each
-SAMPLE_S = {"cpu": 0.05, "cuda": 0.2}
+LIMIT_S = ByKind(cpu=2.0, gpu=15.0)  # of each
+SAMPLE_S = ByKind(cpu=0.05, gpu=0.2)
 
 
 Matmul = Callable[[], object]
@@ -226,7 +226,7 @@ def sweep_triad(device: torch.device) -> list[dict[str, object]]:
 
 def triad_length(device: torch.device) -> int:
     """Elements of each of the triad's three fp32 arrays: each is 4 times the last-level cache, at least 64 MiB."""
-    if device.type == "cuda":
+    if is_gpu(device):
         cache = torch.cuda.get_device_properties(device).L2_cache_size
     else:
         cache = cpu.cpu().last_level_cache_bytes or 32 << 20

@@ -4,6 +4,8 @@ import itertools
 import time
 from typing import Any, Protocol
 
+from mfulab.device import is_gpu
+
 
 class Clock(Protocol):
     """`mark` notes a moment in the device's own order of work; `intervals` gives the seconds between marks, once."""
@@ -67,4 +69,4 @@ class CudaClock:
 
 def clock_for(device: Any) -> Clock:
     """The clock of a torch.device."""
-    return CudaClock(device) if device.type == "cuda" else HostClock()
+    return CudaClock(device) if is_gpu(device) else HostClock()

@@ -9,6 +9,7 @@ import numba
 import numpy as np
 
 from mfulab.core.errors import UnsupportedError
+from mfulab.device import GPU
 
 LINE = 8  # elements of 8 bytes in a line of 64
 CHASED = (1 << 16, 1 << 20)  # least and most steps of a pointer chase in one call; the next call goes on from there
@@ -94,10 +95,10 @@ def device_walk(pattern: str, working_set_bytes: int, seed: int = 0) -> Walk:
     elements = working_set_bytes // 8
     if pattern == "host":
         pinned = torch.ones(elements, dtype=torch.int64).pin_memory()
-        target = torch.empty_like(pinned, device="cuda")
+        target = torch.empty_like(pinned, device=GPU)
         return _ready(Walk(lambda: target.copy_(pinned, non_blocking=True), elements, elements * 8))
     if pattern in ("sequential", "strided", "rows", "columns"):
-        values = torch.arange(elements, device="cuda")
+        values = torch.arange(elements, device=GPU)
         side = math.isqrt(elements)
         matrix = values[: side * side].view(side, side)
         # A transposed view is read down the columns; a sum of every 8th element touches each line of 64 bytes once.
@@ -112,7 +113,7 @@ def device_walk(pattern: str, working_set_bytes: int, seed: int = 0) -> Walk:
 
     chase_kernel = cuda.jit(chase.py_func)  # by one thread
     following = torch.from_numpy(cycle(elements // LINE, LINE, seed)).cuda()
-    places, place = device_array(following), device_array(torch.zeros(1, dtype=torch.int64, device="cuda"))
+    places, place = device_array(following), device_array(torch.zeros(1, dtype=torch.int64, device=GPU))
     steps = _steps(elements)
     return _ready(Walk(lambda: chase_kernel[1, 1, current_stream()](places, place, steps), steps, steps * LINE * 8))
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from mfulab.core.groups import TimingConfig
+from mfulab.device import is_gpu
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ CUDA_PACE = Pace(windows=3, window_s=1.1, warm_up_s=5.0, tolerance=0.02, patienc
 
 def pace_for(device: str, timing: TimingConfig) -> Pace:
     """The pace of `cpu` or `cuda`, with what the config sets in its place."""
-    pace = CUDA_PACE if device == "cuda" else CPU_PACE
+    pace = CUDA_PACE if is_gpu(device) else CPU_PACE
     return replace(
         pace,
         windows=timing.windows or pace.windows,

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mfulab.core.files import UnreadableError, read_csv
+from mfulab.device import ByKind
 from mfulab.device.cpu import system_seconds
 
 DISTURBED = 1.3  # times as slow as the machine's best: above what the probe itself varies by
@@ -21,8 +22,8 @@ PLACED = 1.4  # a copy varies so much between processes of an idle machine, by w
 OTHERS = 0.2  # of the CPUs' time, taken by other processes
 REPEATED = 7  # the first brings what was measured out of the caches, and does not count
 MOST_COST = 1 / 33  # of the time: between two probes lies this many times what one took
-SIDE = {"cpu": 256, "cuda": 2048}  # of a matmul; 256³ takes under a millisecond
-COPIED_BYTES = {"cpu": 8 << 20, "cuda": 64 << 20}
+SIDE = ByKind(cpu=256, gpu=2048)  # of a matmul; 256³ takes under a millisecond
+COPIED_BYTES = ByKind(cpu=8 << 20, gpu=64 << 20)
 
 
 class Best(NamedTuple):

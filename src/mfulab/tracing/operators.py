@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
+from mfulab.device import is_gpu, synchronise
 from mfulab.device.samplers.reading import Readings, missing
 from mfulab.flops.certainty import has_formula, is_product
 from mfulab.tracing.analysis import Analysis, analyse
@@ -65,19 +66,18 @@ def trace_steps(step: Callable[[], object], device: torch.device, steps: int) ->
     """Runs `steps` steps under torch.profiler with shapes, memory, FLOPs; on a GPU after one whose trace is dropped."""
     options: dict[str, Any] = {"record_shapes": True, "profile_memory": True, "with_flops": True}
     activities = [ProfilerActivity.CPU]
-    if device.type == "cuda":
+    if is_gpu(device):
         activities.append(ProfilerActivity.CUDA)
         options["schedule"] = schedule(wait=0, warmup=1, active=1)
     with profile(activities=activities, **options) as profiler:
-        if device.type == "cuda":
+        if is_gpu(device):
             step()
-            torch.cuda.synchronize(device)
+            synchronise(device)
             profiler.step()
         with record_function(annotation(steps)):
             for _ in range(steps):
                 step()
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
+            synchronise(device)
     return TracedPass(profiler, steps)
 
 
@@ -86,7 +86,7 @@ class BlockTrace:
 
     def __init__(self, device: torch.device, path: Path) -> None:
         self._device, self._path = device, path
-        cuda = [ProfilerActivity.CUDA] if device.type == "cuda" else []
+        cuda = [ProfilerActivity.CUDA] if is_gpu(device) else []
         self._profiler = profile(activities=[ProfilerActivity.CPU, *cuda])
         self.analysis: Analysis | None = None
         self._annotation = record_function(annotation(1))
@@ -149,7 +149,7 @@ def trace_readings(traced: TracedPass, device: torch.device) -> tuple[Readings, 
         analysis = traced.analysis
     except TraceError as error:
         return missing(READ, SOURCE, str(error).partition(": ")[2]), None
-    if device.type == "cuda" and not analysis.on_gpu:
+    if is_gpu(device) and not analysis.on_gpu:
         return missing(READ, SOURCE, "the trace holds no kernel: CUPTI was refused or is missing"), None
     communicates = ("communication_percent",) if analysis.collectives else ()
     wanted = READ if analysis.on_gpu else ("kernel_busy_percent", *OPERATOR_UNITS, *communicates)

@@ -3,8 +3,9 @@
 from typing import Any
 
 import psutil
+import torch
 
-from mfulab.device import system
+from mfulab.device import is_gpu, system
 from mfulab.device.samplers.reading import Reading
 
 
@@ -14,27 +15,21 @@ class PeakMemory:
     def __init__(self, device: Any) -> None:
         self._device = device
         self.forget()
-        if device.type == "cuda":
-            import torch
-
+        if is_gpu(device):
             self._baseline = torch.cuda.memory_allocated(device)
         else:
             self._baseline = psutil.Process().memory_info().rss
 
     def forget(self) -> None:
         """Leaves out what was held in between and is no longer: the peak is from now on."""
-        if self._device.type == "cuda":
-            import torch
-
+        if is_gpu(self._device):
             torch.cuda.reset_peak_memory_stats(self._device)
         else:
             system.forget_peak_memory()
 
     def read(self) -> Reading:
         """The peak in bytes so far."""
-        if self._device.type == "cuda":
-            import torch
-
+        if is_gpu(self._device):
             held = torch.cuda.max_memory_allocated(self._device) - self._baseline
             return Reading(held, "B", "CUDA caching allocator, peak allocated")
         peak = system.peak_memory_bytes()

@@ -23,7 +23,6 @@ THROTTLE_FIELDS = {
     pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN: "hardware_thermal_percent",
     pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN: "power_brake_percent",
 }
-_BITS = {pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: 32}
 _MEMBER = {
     pynvml.NVML_VALUE_TYPE_DOUBLE: "dVal",
     pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
@@ -40,7 +39,7 @@ class Counter:
     """A running total as one call gave it, or the reason why it was not given."""
 
     value: int | None
-    bits: int = 64
+    wraps: bool = False  # at 32 bits
     reason: str = ""
 
 
@@ -149,7 +148,7 @@ def difference(before: Counter, after: Counter) -> tuple[int | None, str]:
         return None, before.reason or after.reason
     if after.value >= before.value:
         return after.value - before.value, ""
-    if after.bits == 32:
+    if after.wraps:
         return after.value + (1 << 32) - before.value, ""
     return None, "the counter ran backwards: the driver was reset"
 
@@ -224,4 +223,5 @@ def _counter(field: Any) -> Counter:
         return Counter(None, reason=f"NVML field {field.fieldId}: {pynvml.NVMLError(field.nvmlReturn)}")
     if field.valueType not in _MEMBER:
         return Counter(None, reason=f"NVML field {field.fieldId} has the unknown value type {field.valueType}")
-    return Counter(int(getattr(field.value, _MEMBER[field.valueType])), _BITS.get(field.valueType, 64))
+    wraps = field.valueType == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
+    return Counter(int(getattr(field.value, _MEMBER[field.valueType])), wraps)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from mfulab.device import nvml
+from mfulab.device import is_gpu, nvml
 from mfulab.device.gpu import handle_of
 from mfulab.device.samplers import gpm_sampler
 from mfulab.device.samplers.cpu_sampler import CpuSampler
@@ -14,8 +14,6 @@ from mfulab.device.samplers.input_sampler import InputSampler
 from mfulab.device.samplers.nvml_sampler import NvmlAtEnd, NvmlSampler
 from mfulab.device.samplers.rapl_sampler import RaplSampler
 from mfulab.device.samplers.reading import Readings, Sampler, missing
-from mfulab.measurements.profile_step import ProfileRow
-from mfulab.measurements.read_utilization import ReadingRow
 
 # What a source that answered is worth, strictest first: a column that only it can fill, and its name.
 _LEVELS = (
@@ -42,7 +40,7 @@ class Absent:
 
 def samplers_for(device: Any, series: Sequence[Sampler] = ()) -> list[Sampler]:
     """The samplers of a torch.device, the strictest first: GPM, NVML's counters, the poller, NVML at the end."""
-    if device.type != "cuda":
+    if not is_gpu(device):
         from mfulab.device.compute import cores_filled
 
         return [CpuSampler(cores_filled()), RaplSampler(), InputSampler(), *series]
@@ -53,7 +51,7 @@ def samplers_for(device: Any, series: Sequence[Sampler] = ()) -> list[Sampler]:
     return [GpmSampler(handle), NvmlSampler(handle), InputSampler(), *series, NvmlAtEnd(handle)]
 
 
-def set_readings(row: ProfileRow, readings: Readings, steps: int) -> None:
+def set_readings(row: Any, readings: Readings, steps: int) -> None:
     """Writes readings into the row's columns of their names; sources and reasons become JSON beside them."""
     known = per_step(readings, steps)
     sources = fill(row, known)
@@ -61,7 +59,7 @@ def set_readings(row: ProfileRow, readings: Readings, steps: int) -> None:
     row.sources_answered = sources_answered(known)
 
 
-def fill(row: ProfileRow | ReadingRow, readings: Readings) -> dict[str, str]:
+def fill(row: Any, readings: Readings) -> dict[str, str]:
     """Writes readings into the columns of their names, and gives each one's source; reasons are those of empty ones."""
     sources, reasons = {}, {}
     for name, reading in readings.items():

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mfulab.core.files import write_csv
+from mfulab.device import is_gpu
 from mfulab.device.samplers.poller import INTERVAL_S
 from mfulab.device.samplers.reading import Reading, Readings
 
@@ -38,7 +39,7 @@ class Series:
 
     def open(self) -> "Series":
         """Starts the poller."""
-        if self._device.type == "cuda":
+        if is_gpu(self._device):
             from mfulab.device.gpu import uuid_of
 
             what = ["cuda", str(os.getpid()), uuid_of(self._device)]
@@ -103,7 +104,7 @@ def read_series(path: Path) -> list[dict[str, float | None]]:
 
 def means(lines: list[dict[str, float | None]], begin_s: float, end_s: float, device: str) -> Readings:
     """Means over the lines inside the window, and the most other processes seen in one of them."""
-    if device != "cuda":
+    if not is_gpu(device):
         return {}
     inside = [line for line in lines if begin_s <= (line["monotonic_s"] or 0.0) <= end_s]
     window_s = end_s - begin_s

@@ -17,6 +17,7 @@ import torch
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import KernelConfig
 from mfulab.core.measurement import Measured
+from mfulab.device import GPU, ByKind, is_gpu
 from mfulab.device.allocator import settle
 from mfulab.device.cpu import cpu, usable_cores
 from mfulab.device.samplers.cpu_sampler import CpuSampler
@@ -34,18 +35,18 @@ from mfulab.timing.probe import Best, Probe, Watch, known_best, packed
 from mfulab.timing.repetitions import Budget, Call, Repetition, Timer, interleave, summarise
 from mfulab.timing.transfers import median_wall_s, synchronise, time_transfers
 
-WINDOWS = {"cpu": 2, "cuda": 3}  # of each process
-WINDOW_S = {"cpu": 0.2, "cuda": 0.1}
-WARM_UP_S = {"cpu": 0.4, "cuda": 0.3}
-PATIENCE_S = {"cpu": 1.0, "cuda": 1.0}
+WINDOWS = ByKind(cpu=2, gpu=3)  # of each process
+WINDOW_S = ByKind(cpu=0.2, gpu=0.1)
+WARM_UP_S = ByKind(cpu=0.4, gpu=0.3)
+PATIENCE_S = ByKind(cpu=1.0, gpu=1.0)
 # What goes around the matmul is repeated for so long: most of it after other libraries' threads have ceased to spin.
-AROUND_S = {"cpu": LONGEST_SPIN_S, "cuda": 0.0}
+AROUND_S = ByKind(cpu=LONGEST_SPIN_S, gpu=0.0)
 
 
 def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
     """A row with the times of the matmul; without any time where its error is outside the tolerance."""
-    device = "cuda" if config.device.type != "cpu" and torch.cuda.is_available() else "cpu"
-    if config.device.type == "cuda" and device == "cpu":
+    device = GPU if config.device.type != "cpu" and torch.cuda.is_available() else "cpu"
+    if is_gpu(config.device.type) and device == "cpu":
         raise UnsupportedError("device.type=cuda, but torch sees no CUDA device")
     settle()
     shape, form = Shape(*config.shape), format_of(config.precision)
@@ -129,7 +130,7 @@ def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
         _result(fresh, _Bound(kernel, fresh)()).cpu()
 
     row.end_to_end_s = median_wall_s(end_to_end, 3 if (row.time_s or 0) < 1 else 1, AROUND_S[device])
-    if device == "cuda":
+    if is_gpu(device):
         for name, value in time_transfers((operands.a, operands.b), operands.c).items():
             setattr(row, name, value)
     return Measured(row, samples)
@@ -192,7 +193,7 @@ def _time(
     Fills the row's columns of the machine's states, which `watch` reported and whose `best` may be known.
     """
     device = operands.a.device.type
-    timer: Timer = DeviceTimer(operands.a.device) if device == "cuda" else HostTimer(cpu().last_level_cache_bytes)
+    timer: Timer = DeviceTimer(operands.a.device) if is_gpu(device) else HostTimer(cpu().last_level_cache_bytes)
     contestants = {config.kernel.name: call}
     found = reference_for(call.kernel, device, call.shape)
     name = None
@@ -255,7 +256,7 @@ def _fill_times(row: MatmulRow, repetitions: list[Repetition], kernel: str, refe
 
 def _allocate(shape: Shape, form: Format, device: str) -> None:
     """A, B and C anew; torch's cache of freed device memory is emptied, and host pages are touched."""
-    if device == "cuda":
+    if is_gpu(device):
         torch.cuda.empty_cache()
     batch, m, n, k = shape
     for rows, columns, dtype in ((m, k, form.operand), (k, n, form.operand), (m, n, form.output)):

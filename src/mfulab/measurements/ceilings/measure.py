@@ -12,6 +12,7 @@ from mfulab.core.files import UnreadableError, read_csv
 from mfulab.core.groups import PrecisionConfig
 from mfulab.core.measurement import Measured
 from mfulab.core.replicates import base_name
+from mfulab.device import is_gpu
 from mfulab.device.compute import allow_tf32, effective_precision, emulated, prepare
 from mfulab.device.gpu import properties_of
 from mfulab.device.local_peak import peak_of
@@ -80,7 +81,7 @@ def _memory(row: CeilingRow, device: torch.device, folder: Path) -> Measured:
         samples = sweep_triad(device)
     row.measured_gb_s = best_bandwidth(samples, device)
     row.measured_shape = str(samples[0]["elements"])
-    if device.type == "cuda":
+    if is_gpu(device):
         row.computed_gb_s = memory_peak_gb_s(properties_of(device))
         row.computed_formula = "memory clock × bus width × 2"
         row.computed_source = "NVML nvmlDeviceGetMaxClockInfo, nvmlDeviceGetMemoryBusWidth"
@@ -92,7 +93,7 @@ def _memory(row: CeilingRow, device: torch.device, folder: Path) -> Measured:
 @contextlib.contextmanager
 def _clock(row: CeilingRow, device: torch.device, folder: Path) -> Iterator[None]:
     """Fills the row's mean SM clock over what runs inside, from a series that stays in `folder`; a CPU reports none."""
-    if device.type != "cuda":
+    if not is_gpu(device):
         yield
         return
     series = Series(device, folder / "series.csv").open()

@@ -7,12 +7,11 @@ from importlib import metadata
 from pathlib import Path
 
 import psutil
-import pynvml
 import threadpoolctl
 import torch
 
 from mfulab.core.measurement import Measured
-from mfulab.device import cpu, gpu, nvml
+from mfulab.device import GPU, cpu, gpu, is_gpu, nvml
 from mfulab.device.compute import prepare
 from mfulab.measurements.environment import EnvironmentConfig, EnvironmentRow
 from mfulab.timing.probe import best_now
@@ -32,21 +31,14 @@ def measure(config: EnvironmentConfig, folder: Path) -> Measured:
     device, _ = prepare(config.device)
     here, logical = cpu.cpu(), cpu.logical_cpus()
     gpus = [gpu.describe(handle) for handle in nvml.handles()]
-    seen = [torch.device("cuda", index) for index in range(torch.cuda.device_count() if device.type == "cuda" else 0)]
-    for facts in gpus if seen else ():
-        ours = [each for each in seen if str(facts["uuid"]).endswith(gpu.uuid_of(each))]
-        facts["sms"] = torch.cuda.get_device_properties(ours[0]).multi_processor_count if ours else None
-    try:
-        distribution = platform.freedesktop_os_release().get("PRETTY_NAME", platform.system())
-    except OSError:
-        distribution = platform.platform(terse=True)
-    driver = nvml.optional(pynvml.nvmlSystemGetDriverVersion)
+    for facts in gpus if is_gpu(device) else ():
+        facts["sms"] = _sms(str(facts["uuid"]))
     row = EnvironmentRow(
         device=device.type,
-        device_name=torch.cuda.get_device_name(device) if device.type == "cuda" else here.name,
+        device_name=torch.cuda.get_device_name(device) if is_gpu(device) else here.name,
         python=platform.python_version(),
         packages=json.dumps(packages()),
-        operating_system=f"{distribution}, {platform.system()} {platform.release()}, {platform.machine()}",
+        operating_system=operating_system(),
         cpu_name=here.name,
         cpu_physical_cores=cpu.physical_cores(logical),
         cpu_logical_cores=len(logical),
@@ -59,7 +51,7 @@ def measure(config: EnvironmentConfig, folder: Path) -> Measured:
         virtual_machine=here.virtual,
         blas_threads=json.dumps(blas_threads()),
         gpus=json.dumps(gpus) if gpus else None,
-        driver=None if driver is None else nvml.text(driver),
+        driver=driver(),
         cuda=torch.version.cuda,
         cpu_governor=cpu.governor(),
         cpu_turbo=cpu.turbo(),
@@ -87,9 +79,34 @@ def packages() -> dict[str, str]:
     return versions
 
 
+def operating_system() -> str:
+    """Distribution (where it has a name), kernel and architecture."""
+    try:
+        name = platform.freedesktop_os_release().get("PRETTY_NAME", platform.system())
+    except OSError:
+        name = platform.platform(terse=True)
+    return f"{name}, {platform.system()} {platform.release()}, {platform.machine()}"
+
+
 def blas_threads() -> dict[str, int]:
     """Threads of every BLAS and OpenMP pool in this process, by library; torch's own two pools besides."""
     pools = {
         f"{pool['internal_api']} ({pool['prefix']})": pool["num_threads"] for pool in threadpoolctl.threadpool_info()
     }
     return {**pools, "torch": torch.get_num_threads(), "torch interop": torch.get_num_interop_threads()}
+
+
+def driver() -> str | None:
+    """The NVIDIA driver's version."""
+    import pynvml
+
+    version = nvml.optional(pynvml.nvmlSystemGetDriverVersion)
+    return None if version is None else nvml.text(version)
+
+
+def _sms(uuid: str) -> int | None:
+    """Streaming multiprocessors of the GPU with this UUID, where torch sees it."""
+    for index in range(torch.cuda.device_count()):
+        if uuid.endswith(gpu.uuid_of(torch.device(GPU, index))):
+            return torch.cuda.get_device_properties(index).multi_processor_count
+    return None

@@ -14,8 +14,6 @@ AUDITED = {  # libraries with a table of peaks, each by what pip calls it, here 
     "torch_inductor": ("torch",),
     "lightning": ("pytorch-lightning", "lightning-fabric", "lightning"),
     "triton_proton": ("triton",),
-    "torchtitan": ("torchtitan",),
-    "composer": ("mosaicml",),
 }
 
 
@@ -32,7 +30,7 @@ class PeaksAuditConfig(StepConfig):
 
     axes: ClassVar[tuple[str, ...]] = ("library",)
     on_device: ClassVar[bool] = False
-    library: Literal["torch_inductor", "lightning", "triton_proton", "torchtitan", "composer"] = Field(
+    library: Literal["torch_inductor", "lightning", "triton_proton"] = Field(
         "torch_inductor", description="The other library."
     )
     installed: str = Field("", description="Its version, so that the next release is audited anew.")

@@ -9,6 +9,7 @@ import torch
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.measurement import Measured
+from mfulab.device import is_gpu
 from mfulab.device.compute import prepare
 from mfulab.device.cpu import caches, cpu
 from mfulab.measurements.probe_memory import MemoryRow, ProbeMemoryConfig
@@ -24,13 +25,13 @@ def measure(config: ProbeMemoryConfig, folder: Path) -> Measured:
     device, _ = prepare(config.device)
     size = config.working_set_bytes
     # The chase builds its cycle beside the working set.
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
+    free = torch.cuda.mem_get_info(device)[0] if is_gpu(device) else psutil.virtual_memory().available
     if 3 * size > free:
         raise UnsupportedError(f"working_set_bytes={size}: {free} bytes are free, and the walk needs three times it")
     if config.pattern == "host" and device.type == "cpu":
         raise UnsupportedError("pattern=host: a copy from the host to a GPU")
-    walk = (device_walk if device.type == "cuda" else host_walk)(config.pattern, size, config.seed)
-    found = device_caches(device) if device.type == "cuda" else caches()
+    walk = (device_walk if is_gpu(device) else host_walk)(config.pattern, size, config.seed)
+    found = device_caches(device) if is_gpu(device) else caches()
     times, clock = _times(walk, device)
     level = "host" if config.pattern == "host" else level_of(size, found)
     row = MemoryRow.of(
@@ -73,7 +74,7 @@ def device_caches(device: torch.device) -> dict[str, int]:
 
 def _times(walk: Walk, device: torch.device) -> tuple[list[float], float | None]:
     """Seconds of one call in each repetition, and the clock in MHz."""
-    if device.type == "cuda":
+    if is_gpu(device):
         from mfulab.timing.device_timer import DeviceTimer
 
         timer = DeviceTimer(device)

@@ -9,6 +9,7 @@ import torch
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import PrecisionConfig
+from mfulab.device import synchronise
 from mfulab.kernels.formats import format_of
 from mfulab.measurements.profile_step import ProfileRow, ProfileStepConfig
 from mfulab.models import execution
@@ -90,8 +91,7 @@ def _count_recompilations(row: ProfileRow, config: ProfileStepConfig, device: to
         for one in inputs:
             call(one)
             made.append(counters["stats"]["unique_graphs"])
-    if device.type == "cuda":
-        torch.cuda.synchronize()
+    synchronise(device)
     row.varied_calls, row.varied_s = count, time.perf_counter() - began
     if config.execution.mode == "compile":
         row.graphs = made[-1] - made[0]

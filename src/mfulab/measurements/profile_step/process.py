@@ -12,7 +12,7 @@ import torch
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.files import write_csv
 from mfulab.core.measurement import Measured
-from mfulab.device import allocator, identity
+from mfulab.device import allocator, identity, is_gpu
 from mfulab.device.compute import agreed, allow_tf32, effective_precision, is_first_rank, prepare
 from mfulab.device.gpu import clock_reader, restriction_of
 from mfulab.device.samplers.memory import PeakMemory
@@ -67,7 +67,7 @@ def _measure(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Analysi
     effective = "int8" if config.execution.multiplies_integers else effective
     allow_tf32(config.precision.tf32)
     torch.manual_seed(config.seed)
-    on_gpu, several = device.type == "cuda", config.parallel.processes > 1
+    on_gpu, several = is_gpu(device), config.parallel.processes > 1
     frequency_mhz = clock_reader(device)
     clock, pace = clock_for(device), pace_for(device.type, config.timing)
     probe = Probe(device, frequency_mhz)  # the memory that it holds is not the model's

@@ -18,7 +18,7 @@ from mfulab.core.errors import UnsupportedError
 from mfulab.core.files import read_json, write_json, write_text
 from mfulab.core.groups import ParallelConfig
 from mfulab.core.measurement import Measured
-from mfulab.device import identity
+from mfulab.device import GPU, identity, is_gpu
 from mfulab.measurements.profile_step import ProfileRow, ProfileStepConfig, process
 from mfulab.mfu.job import waits
 from mfulab.models import parallel
@@ -40,7 +40,7 @@ def measure(config: ProfileStepConfig, folder: Path) -> Measured:
         RuntimeError: a rank failed; the message is the rank's.
     """
     job, wanted = config.parallel, config.device
-    on_gpu = identity.resolve(config.device.type) == "cuda"
+    on_gpu = is_gpu(identity.resolve(config.device.type))
     if config.execution.mode != "eager":
         raise UnsupportedError(f"execution={config.execution.name}: several processes run eagerly")
     threads = None
@@ -64,7 +64,7 @@ def measure(config: ProfileStepConfig, folder: Path) -> Measured:
     row = _row(ranks, devices, job.nodes)
     with torch.device("meta"):
         model = build(config.model).to(dtype=parameter_dtype(config.precision))
-    row.predicted_sent_bytes = parallel.predicted_bytes(model, job, torch.device("cuda" if on_gpu else "cpu"))
+    row.predicted_sent_bytes = parallel.predicted_bytes(model, job, torch.device(GPU if on_gpu else "cpu"))
     return Measured(row, ranks[0]["samples"])
 
 
@@ -109,7 +109,7 @@ def _rank(rank: int, meeting: str, place: Path, local: int | None = None) -> Non
     own = place / str(rank)
     own.mkdir()
     device = torch.device(identity.resolve(config.device.type))
-    if device.type == "cuda":
+    if is_gpu(device):
         parallel.see_one_gpu(rank if local is None else local)
     kind, _, where = meeting.partition(":")
     host, _, port = where.rpartition(":")
@@ -118,7 +118,7 @@ def _rank(rank: int, meeting: str, place: Path, local: int | None = None) -> Non
     parallel.join(rank, config.parallel, store, device)
     measured, analysis = process.measure_step(config, own)
     report = {"row": measured.row.model_dump(), "samples": measured.samples, **_communication(analysis)}
-    report["meter"] = rank if device.type == "cuda" else socket.gethostname()  # a CPU's counts the whole machine
+    report["meter"] = rank if is_gpu(device) else socket.gethostname()  # a CPU's counts the whole machine
     write_json(own / REPORT, report)
     dist.barrier()
     dist.destroy_process_group()

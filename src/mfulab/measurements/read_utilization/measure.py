@@ -10,6 +10,7 @@ import torch
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.measurement import Measured
+from mfulab.device import ByKind, is_gpu
 from mfulab.device.compute import allow_tf32, cores_filled, effective_precision, prepare
 from mfulab.device.samplers.cpu_sampler import CpuSampler
 from mfulab.device.samplers.reading import Reading, Readings, sampling
@@ -19,11 +20,11 @@ from mfulab.measurements.read_utilization import ReadingRow, ReadUtilizationConf
 from mfulab.models.loads import LOADS, Loader, Ran, filled
 from mfulab.tracing.operators import BlockTrace
 
-PRECISIONS = {"cpu": ("fp64", "fp32", "bf16", "fp16"), "cuda": ("fp64", "fp32", "tf32", "bf16", "fp16")}
+PRECISIONS = ByKind(cpu=("fp64", "fp32", "bf16", "fp16"), gpu=("fp64", "fp32", "tf32", "bf16", "fp16"))
 TRACED_S = 1.0
 LEAST_POLLS = 2  # before the loop, and after it
 # The shortest period over which a counter of the device says anything.
-TICK_S = {"cpu": 0.02, "cuda": 0.17}
+TICK_S = ByKind(cpu=0.02, gpu=0.17)
 LONGEST_START_S = 30.0  # of the poller
 Line = Mapping[str, float | None]
 # Columns by the name under which the samplers report them: of every device, and of a CPU's alone.
@@ -50,7 +51,7 @@ def measure(config: ReadUtilizationConfig, folder: Path) -> Measured:
         known = ", ".join(PRECISIONS[device.type])
         raise UnsupportedError(f"precision={config.precision.name}: on {device.type} loads multiply in {known}")
     allow_tf32(config.precision.tf32)
-    units = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else cores_filled()
+    units = torch.cuda.get_device_properties(device).multi_processor_count if is_gpu(device) else cores_filled()
     loader = Loader(LOADS[config.load], device, getattr(torch, config.precision.dtype), config.seed)
     loader.run(min(0.5, config.load_time_s))
     traced = _traced(loader, device, folder / "trace.json")
@@ -73,7 +74,7 @@ def measure(config: ReadUtilizationConfig, folder: Path) -> Measured:
     polls = polled(lines, began, ended, config.polling_period_s, TICK_S[device.type])
     memory = _memory(lines, began, ended, device)
     row.polls = int(polls.pop("polls").value or 0)
-    if device.type == "cuda":
+    if is_gpu(device):
         sampled["nvml_percent"] = polls["polled_mean_percent"]
     fill(row, {**sampled, **traced, **polls, **memory})
     row.measured_s = ran.wall_s
@@ -99,7 +100,7 @@ def _watched(
         known |= each
     absent, unknown = Reading(None, "%", "NVML", reason=NO_GPU), Reading(None, "%", "CPU", reason=NO_CPU)
     sampled = {column: known.get(name, absent) for column, name in SAMPLED.items()}
-    sampled |= {column: unknown if device.type == "cuda" else known[name] for column, name in OF_CPU.items()}
+    sampled |= {column: unknown if is_gpu(device) else known[name] for column, name in OF_CPU.items()}
     return ran, sampled, began, ended
 
 
@@ -131,7 +132,7 @@ def _traced(loader: Loader, device: torch.device, path: Path) -> Readings:
     loader.run(TRACED_S)
     found = trace.stop()
     path.unlink(missing_ok=True)
-    if device.type == "cuda":
+    if is_gpu(device):
         return {"profiler_percent": found["kernel_busy_percent"]}
     parts = [found[name] for name in ("matmul_percent", "other_operators_percent")]
     values = [part.value for part in parts if part.value is not None]
@@ -175,7 +176,7 @@ def polled(lines: Sequence[Line], began: float, ended: float, period: float, tic
 def _memory(lines: Sequence[Line], began: float, ended: float, device: torch.device) -> Readings:
     """Memory accessed and memory filled, of which only the second is what people take the first for."""
     inside = [line for line in lines if began <= (line["monotonic_s"] or 0.0) <= ended]
-    if device.type == "cuda":
+    if is_gpu(device):
         total, used = torch.cuda.get_device_properties(device).total_memory, "device_memory_bytes"
     else:
         total, used = psutil.virtual_memory().total, "process_memory_bytes"
@@ -184,7 +185,7 @@ def _memory(lines: Sequence[Line], began: float, ended: float, device: torch.dev
     none_fell = "no reading fell into the loop"
     percent = 100 * max(held) / total if held else None
     mean = statistics.fmean(accessed) if accessed else None
-    reason = "" if accessed else none_fell if device.type == "cuda" else NO_GPU
+    reason = "" if accessed else none_fell if is_gpu(device) else NO_GPU
     return {
         "memory_used_percent": Reading(percent, "%", used, reason="" if held else none_fell),
         "memory_utilization_percent": Reading(mean, "%", "NVML", reason=reason),

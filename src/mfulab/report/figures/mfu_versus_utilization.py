@@ -11,7 +11,7 @@ from mfulab.report import frames, trust
 from mfulab.report.drawing import points, style, ticks
 from mfulab.report.frames import Tables, ok, own, with_machine, with_traces
 from mfulab.tables import remedies
-from mfulab.tables.beside_ceiling import ABOVE_PEAK
+from mfulab.tables.verdict import ABOVE_PEAK
 
 TABLES = ("profile", "traces", "environment")
 TOPIC = "headline"
