@@ -6,11 +6,17 @@ mfulab collect /mnt/h100/mfulab /mnt/laptop/results     then: snakemake --cores 
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+import tarfile
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+
+from pydantic import ValidationError
 
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, cannot_be_written, is_inside, read_csv, read_json, remove
@@ -19,9 +25,9 @@ from mfulab.measurements import manifest
 from mfulab.measurements.registry import MEASUREMENTS, NO_MACHINE
 from mfulab.planning import lock, store
 from mfulab.planning.store import is_complete, write_if_changed
-from mfulab.tables.records import first_line
 
 COLLECTED = "+collected"
+LARGEST_UNPACKED = 16 << 30  # bytes of an archive
 OF_THE_DAY = {"commit", "started_at", "process_s", "measured_s"}  # columns in which the same result differs
 
 
@@ -35,34 +41,60 @@ class Merged:
 
 
 def collect(sources: Sequence[Path], results: Path) -> Merged:
-    """Copies runs and plans of each of `sources` (a results folder, or a project with one) into `results`.
+    """Copies runs and plans of each of `sources` (a results folder, a project with one, an archive) into `results`.
 
     A run that is here already stays as it is; where theirs says something else, that is a problem and not copied.
     Raises ConfigurationError, before anything is copied, for a source without results.
     """
     merged = Merged()
-    folders = list(map(_results_of, sources))
-    store.check_writable(results)
-    lock.take(results)
-    for folder in folders:
-        for step, run in _runs(folder):
-            if is_inside(run, folder):
-                _merge_run(step, run, results / run.relative_to(folder), merged)
-            else:
-                merged.problems.append(f"{run}: a link out of {folder}; not copied")
-        for plan in sorted(folder.glob("*/plan/*.json")):
-            # Not the file that the next sweep here writes.
-            name = plan.name if plan.stem.endswith(COLLECTED) else f"{plan.stem}{COLLECTED}.json"
-            _merge_plan(plan, results / plan.relative_to(folder).with_name(name), merged)
+    with ExitStack() as unpacked:
+        folders = [_results_of(source, unpacked) for source in sources]
+        store.check_writable(results)
+        lock.take(results)
+        for folder in folders:
+            for step, run in _runs(folder):
+                if is_inside(run, folder):
+                    _merge_run(step, run, results / run.relative_to(folder), merged)
+                else:
+                    merged.problems.append(f"{run}: a link out of {folder}; not copied")
+            for plan in sorted(folder.glob("*/plan/*.json")):
+                _merge_plan(plan, _collected(results / plan.relative_to(folder)), merged)
     return merged
 
 
-def _results_of(source: Path) -> Path:
+def _results_of(source: Path, unpacked: ExitStack) -> Path:
+    """The results folder of a source, which may be an archive of one."""
+    if source.is_file():
+        folder = Path(unpacked.enter_context(TemporaryDirectory(prefix="mfulab-collect-")))
+        unpack(source, folder)
+        inner = [path for path in folder.iterdir() if path.is_dir()]
+        source = inner[0] if len(inner) == 1 and not any(_runs(folder)) else folder
     folder = source / "results" if (source / "results").is_dir() else source
     if not any(_runs(folder)):
-        hint = " Unpack it and give its folder." if source.is_file() else ""
-        raise ConfigurationError(f"{source}: no results here (no <hardware>/<step>/<run>/config.json).{hint}")
+        raise ConfigurationError(f"{source}: no results here (no <hardware>/<step>/<run>/config.json).")
     return folder
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpacks a tar or zip file, nothing of it outside `folder`. Raises ConfigurationError if that is impossible."""
+    try:
+        if zipfile.is_zipfile(archive):
+            with zipfile.ZipFile(archive) as file:
+                _check_size(archive, (entry.file_size for entry in file.infolist()))
+                file.extractall(folder)  # noqa: S202 (drops `..` and leading slashes, makes no links)
+        elif hasattr(tarfile, "data_filter"):  # Python 3.11.4
+            with tarfile.open(archive) as file:
+                _check_size(archive, (entry.size for entry in file))
+                file.extractall(folder, filter="data")  # refuses what would lie or lead outside, devices, other owners
+        else:
+            raise ConfigurationError(f"{archive}: unpack it into an empty folder and give that.")
+    except (tarfile.TarError, zipfile.BadZipFile, OSError, EOFError, RuntimeError) as error:
+        raise ConfigurationError(f"{archive}: cannot be unpacked ({error}). Nothing was copied.") from error
+
+
+def _check_size(archive: Path, sizes: Iterable[int]) -> None:
+    if sum(sizes) > LARGEST_UNPACKED:
+        raise ConfigurationError(f"{archive}: above {LARGEST_UNPACKED >> 30} GiB unpacked. Give its folder instead.")
 
 
 def _runs(results: Path) -> Iterator[tuple[str, Path]]:
@@ -93,7 +125,7 @@ def _why_bad(step: str, run: Path) -> str | None:
     """Reason not to take over a run: its row is cut off, does not fit its columns, or is another run's."""
     if not is_complete(run / "row.csv"):
         return "its row is incomplete"
-    row = read_csv(run / "row.csv")[0]
+    row = _row(run)
     hardware = run.parents[1].name if MEASUREMENTS[step].on_device else ""
     if (row.get("run"), row.get("hardware")) != (run.name, hardware):
         return f"its row is of run={row.get('run')} on hardware={row.get('hardware')}"
@@ -102,17 +134,24 @@ def _why_bad(step: str, run: Path) -> str | None:
         measurement.config.model_validate(read_json(run / "config.json"))
         filled = {key: value for key, value in row.items() if value != ""}
         problem = impossible(measurement.row.model_validate(filled), datetime.now(UTC))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
     except (FileNotFoundError, ValueError) as error:
-        return first_line(error)
+        return str(error)
     links = [path.name for path in sorted(run.iterdir()) if path.is_symlink()]
     return f"{links[0]} is a link" if links else problem
+
+
+def _row(run: Path) -> dict[str, str]:
+    return read_csv(run / "row.csv")[0]
 
 
 def _says(run: Path) -> tuple[Any, dict[str, str]]:
     """A run's config and what its row says, to be compared: a FLOP count of another day is the same count."""
     config = read_json(run / "config.json")
     ignored = set() if MEASUREMENTS[run.parent.name].on_device else OF_THE_DAY
-    return config, {key: value for key, value in read_csv(run / "row.csv")[0].items() if key not in ignored}
+    return config, {key: value for key, value in _row(run).items() if key not in ignored}
 
 
 def _copy(theirs: Path, ours: Path) -> None:
@@ -125,6 +164,11 @@ def _copy(theirs: Path, ours: Path) -> None:
             partial = ours / f".{path.name}.{os.getpid()}"
             shutil.copyfile(path, partial, follow_symlinks=False)
             partial.replace(ours / path.name)
+
+
+def _collected(plan: Path) -> Path:
+    """The file of a plan that came from elsewhere: not the one that the next sweep here writes."""
+    return plan if plan.stem.endswith(COLLECTED) else plan.with_stem(plan.stem + COLLECTED)
 
 
 def _merge_plan(theirs: Path, ours: Path, merged: Merged) -> None:
@@ -144,7 +188,8 @@ def _merge_plan(theirs: Path, ours: Path, merged: Merged) -> None:
         changed = [entry["run"] for entry in plan[part] if known.get((entry["step"], entry["run"]), entry) != entry]
         merged.problems += [f"{theirs}: {run} was planned with another config; ours is kept" for run in changed]
         here[part] += new
-    write_if_changed(ours, json.dumps(here, indent=1) + "\n")
+    plan = here
+    write_if_changed(ours, json.dumps(plan, indent=1) + "\n")
 
 
 def _plan(path: Path) -> dict[str, Any]:
