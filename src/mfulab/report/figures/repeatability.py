@@ -1,8 +1,6 @@
 """Trust in these numbers: the spread of each run between its processes, and what repeated measuring says."""
 
-import math
-import statistics
-
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -30,9 +28,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     times = [replicates.times_of(row) for row in found.to_dict("records")]
     found = with_machine(tables, found).assign(
         times=times,
-        spread_percent=[
-            100 * statistics.stdev(map(math.log, each)) if len(each) > 1 else float("nan") for each in times
-        ],
+        spread_percent=[100 * np.log(each).std(ddof=1) if len(each) > 1 else np.nan for each in times],
     )
     return found[found["spread_percent"].notna()]
 
