@@ -131,6 +131,21 @@ def test_the_headline_is_of_sound_rows_in_formats_that_the_device_computes():
         assert "its MFU is" in finding(alone, Texts("en", "mfu_versus_utilization"))
 
 
+@pytest.mark.parametrize("language", ["en", "ko"])
+@pytest.mark.parametrize(("times", "words"), [((4.0,), ["40"]), ((1.2, 4.3), ["12", "43"])])
+def test_bf16_says_in_a_sentence_that_it_is_emulated(times, words, language):
+    rows = [profile(0.1, model=f"net{place}") for place in range(len(times))]
+    rows += [emulated(time, model=f"net{place}") for place, time in enumerate(times)]
+    told = why._bf16_says(answers.bf16(pd.concat(rows, ignore_index=True)), Texts(language, "why"))
+    first = told.split(". ")[0]
+    assert "fp32" in first
+    assert all(word in first for word in words)
+    native = why._bf16_says(
+        answers.bf16(pd.concat([rows[0], profile(4.0, precision="bf16", model="net0")])), Texts(language, "why")
+    )
+    assert "fp32" not in native
+
+
 def test_another_step_of_the_same_or_another_batch_is_not_held_against_it():
     one = profile(0.1)
     for other in (
@@ -175,6 +190,7 @@ def test_a_batch_out_of_memory_is_beyond_the_largest_that_fits():
     assert (other.rising, other.too_large) == (True, None), "another case's"
     (first, *_) = answered(lost)
     assert "4 (8: out of memory)" in first["lines"][0]
+    assert first["says"].endswith("In 1 of 1 case a larger batch was out of memory.")
 
 
 def test_the_largest_batch_of_a_card_follows_the_line_of_predicted_memory():
@@ -188,14 +204,14 @@ def test_the_largest_batch_of_a_card_follows_the_line_of_predicted_memory():
 
 
 def answered(*rows: pd.DataFrame, language: str = "en") -> list[dict]:
-    """Answers of the page: batch size, memory."""
+    """Answers of the page: batch size, memory, loader, bf16."""
     together = pd.concat(rows, ignore_index=True).assign(input_wait_percent=float("nan"))
     return why._answers(together, Texts(language, "why"))
 
 
 @pytest.mark.parametrize("language", ["en", "ko"])
 def test_a_card_has_a_largest_batch_only_where_a_line_predicts_it(language):
-    sizes, memory = answered(profile(0.1, 0.2), profile(0.1, precision="bf16"), language=language)
+    sizes, memory, *_ = answered(profile(0.1, 0.2), profile(0.1, precision="bf16"), language=language)
     assert [line[-4:] for line in sizes["lines"]] == [["13", "20", "35", "71"], ["≥ 1"] * 4]
     assert "≥" in memory["says"]
 
@@ -214,6 +230,19 @@ def test_no_two_lines_of_the_table_of_batch_sizes_read_the_same():
         "net (128 tokens, here)",
     ]
     assert answered(*rows[:1])[0]["lines"][0][0] == "net"
+
+
+@pytest.mark.parametrize(("time", "worth"), [(0.05, "bf16_yes"), (0.2, "bf16_no"), (0.096, "bf16_unclear")])
+def test_bf16_is_worth_what_its_interval_says(time, worth):
+    half = profile(time, precision="bf16", effective_precision="bf16")
+    assert answers.bf16(pd.concat([profile(0.1), half], ignore_index=True))["worth"].tolist() == [worth]
+
+
+def test_a_run_in_bf16_is_named_with_what_is_not_plain():
+    halves = [profile(time, precision=name) for time, name in ((0.05, "bf16"), (0.2, "amp_bf16"))]
+    says = answered(profile(0.1), *halves)[-1]["says"]
+    autocast = Texts().name("precision", "amp_bf16")
+    assert says == f"Yes for net training at batch 1 (2.00×). No for net training ({autocast}) at batch 1 (0.500×)."
 
 
 @pytest.mark.parametrize("language", ["en", "ko"])

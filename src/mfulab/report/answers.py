@@ -1,4 +1,4 @@
-"""Answers to what readers ask of their runs: batch size, memory of common cards."""
+"""Answers to what readers ask of their runs: batch size, memory of common cards, DataLoader, number format."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,12 +7,14 @@ from typing import Any
 import pandas as pd
 
 from mfulab.report import frames
-from mfulab.report.drawing import curves
+from mfulab.report.drawing import curves, relative
 
 OUT_OF_MEMORY = "out_of_memory"
 KNEE = 0.9  # of the most samples per second measured: a larger batch gains less than it costs in memory
 CARDS_GB = (16, 24, 40, 80)  # of common cards: T4 and V100, 4090 and L4, A100, H100
 USABLE = 0.9  # of a card's memory: context, libraries' workspaces and fragments take the rest
+WAITING = 5.0  # % of the time from which a loader is worth a thought
+WORTH = 1.05  # speed-up from which another number format is worth its rounding
 
 
 @dataclass(frozen=True)
@@ -87,3 +89,18 @@ def bytes_a_sample(case: pd.DataFrame) -> float | None:
     ends = known[["batch_size", "predicted_memory_bytes"]].iloc[[0, -1]]
     samples, more = (ends.iloc[1] - ends.iloc[0]).astype(float)
     return more / samples if more > 0 else None
+
+
+def waits(rows: pd.DataFrame) -> pd.DataFrame:
+    """Runs that were fed by a DataLoader, those that wait longest first."""
+    return frames.ok(rows, "input_wait_percent").sort_values("input_wait_percent", ascending=False)
+
+
+def bf16(rows: pd.DataFrame) -> pd.DataFrame:
+    """Runs in bf16 beside the same run in fp32, with `speedup` and `worth`: bf16_yes, bf16_no or bf16_unclear."""
+    pairs = relative.against(frames.ok(rows, "samples_per_s"), "precision", "fp32")
+    pairs = pairs[pairs["precision"].isin(["bf16", "amp_bf16"])]
+    low, high = (pairs[f"speedup_{end}"].fillna(pairs["speedup"]) for end in ("low", "high"))
+    worth = pd.Series("bf16_unclear", index=pairs.index)
+    worth = worth.mask(low >= WORTH, "bf16_yes").mask(high < WORTH, "bf16_no")
+    return pairs.assign(worth=worth, emulated=frames.emulated(pairs))

@@ -12,11 +12,12 @@ from markupsafe import Markup
 
 from mfulab.core.files import write_text
 from mfulab.core.language import Texts, catalogue, verdicts
-from mfulab.core.language.quantities import quantity, significant
+from mfulab.core.language.quantities import duration, percent, quantity, significant
 from mfulab.measurements.registry import TABLES
 from mfulab.mfu import headroom, ladder
 from mfulab.report import figures, frames, trust
 from mfulab.report.drawing import fonts, style, vector
+from mfulab.report.duty_cycle import duty_cycle
 from mfulab.report.page import payload, why
 from mfulab.report.summary import short
 from mfulab.tables import compare
@@ -70,6 +71,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         text=text,
         headline=_headline(sections, tables, text),
         provenance=style.provenance(frames.in_words(_runs(tables), text)),
+        duty_cycle=_duty_cycle(tables, text),
         precision=trust.precision(tables, language),
         rows_shown=_rows_shown(tables, text),
         progress=_progress(folder, text),
@@ -143,7 +145,7 @@ def _file(name: str) -> str:
 
 def _runs(tables: frames.Tables) -> pd.DataFrame:
     """Every row that was measured on a machine, with what all tables share."""
-    shared = ["hardware", "recorded", "experiment", "status", "started_at", "commit"]
+    shared = ["hardware", "recorded", "experiment", "status", "started_at", "commit", "process_s", "measured_s"]
     wanted = [tables[name][shared] for name in ("profile", "matmul", "ceilings")]
     return frames.with_machine(tables, pd.concat(wanted, ignore_index=True))
 
@@ -170,6 +172,15 @@ def _progress(folder: Path, text: Texts) -> dict[str, Any]:
     more = [text("progress_more", count=len(missing) - MISSING)] if len(missing) > MISSING else []
     says = ", ".join(parts) + "."
     return {"measured": counts[PROGRESS[0]], "total": len(found), "says": says, "missing": [*listed, *more]}
+
+
+def _duty_cycle(tables: frames.Tables, text: Texts) -> str:
+    """The duty cycle of what was measured here."""
+    runs = _runs(tables)
+    found = duty_cycle(runs[~runs["recorded"]])
+    if found is None:
+        return ""
+    return text("duty_cycle", count=found.runs, total=duration(found.total_s), share=percent(found.duty_percent))
 
 
 def _unmeasured(tables: frames.Tables, text: Texts) -> list[str]:

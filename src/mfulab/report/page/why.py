@@ -19,10 +19,10 @@ SLOWER = 1.1  # times as slow as measured: from there on the allocator's other s
 SHOWN = 6  # cases in view; the others unfold
 LISTED = 30  # lines of the table of batch sizes
 WORDS = (
-    *("forward", "backward", "optimiser", "other"),
+    *("forward", "backward", "optimiser", "other", "bf16_yes", "bf16_no", "bf16_unclear"),
     *("head_model", "head_mode", "head_precision", "head_batch", "head_speed", "head_share"),
 )
-PHASES, HEADS = WORDS[:4], WORDS[4:]
+PHASES, WORTH, HEADS = WORDS[:4], WORDS[4:7], WORDS[7:]
 TOLD = ("mode", "precision")  # columns of the table of batch sizes, beside the model
 CAUSE, REASON = VERDICT[:2]
 
@@ -91,6 +91,7 @@ def _case(row: Mapping[str, Any], figures: set[str], text: Texts) -> dict[str, A
             }
             for part, each in budget.items()
         ],
+        "phases": _phases(row, text),
         "allocator": " ".join(_allocator(row, text)),
         "advice": text.within("advice")(cause) if remedy else "",
         "experiment": experiment,
@@ -106,6 +107,18 @@ def _where(row: Mapping[str, Any], text: Texts) -> list[str]:
     share = row["mfu_percent"]
     known += [text("step", time=quantity(row["time_s"], "s"))]
     return [*known, text("mfu", share=percent(share)) if share == share else text("no_mfu"), row["machine"]]
+
+
+def _phases(row: Mapping[str, Any], text: Texts) -> str:
+    """The step's split into forward, backward and optimiser, where it was measured."""
+    times = {name: row.get(f"{name}_ms") for name in PHASES}
+    known = {name: time for name, time in times.items() if time is not None and time == time}
+    whole = sum(known.values())
+    if len(known) < 2 or not whole:
+        return ""
+    return text(
+        "phases", parts=", ".join(f"{text(name)} {percent(100 * time / whole)} %" for name, time in known.items())
+    )
 
 
 def _allocator(row: Mapping[str, Any], text: Texts) -> list[str]:
@@ -125,22 +138,25 @@ def _answers(rows: pd.DataFrame, text: Texts) -> list[dict[str, Any]]:
     recommended = answers.batches(rows)
     cases = pd.DataFrame([each.case for each in recommended])
     lines = [_line(each, cases, text) for each in recommended[:LISTED]]
-    swept = any(each.batch_size is not None for each in recommended)
-    known = [each for each in recommended if any(batch is not None for batch in each.fits)]
-    fit = {"count": sum(bool(each.fits[0]) for each in known), "total": len(known), "gigabytes": answers.CARDS_GB[0]}
-    usable = percent(100 * answers.USABLE)
     return [
         {
             "question": text("batch_question"),
-            "says": text("batch_says", share=percent(100 * answers.KNEE)) if swept else text("batch_single"),
-            "head": [*map(text, HEADS), *(text("head_fits", gigabytes=size) for size in answers.CARDS_GB)],
+            "says": _batch_says(recommended, text),
+            "head": _head(text),
             "lines": lines,
         },
+        {"question": text("fits_question"), "says": _fits_says(recommended, text)},
         {
-            "question": text("fits_question"),
-            "says": text("fits_says", usable=usable, **fit) if known else text("fits_unknown"),
+            "question": text("loader_question"),
+            "says": _loader_says(answers.waits(rows), text),
+            "code": _loader_code(rows),
         },
+        {"question": text("bf16_question"), "says": _bf16_says(answers.bf16(rows), text)},
     ]
+
+
+def _head(text: Texts) -> list[str]:
+    return [*(text(name) for name in HEADS), *(text("head_fits", gigabytes=size) for size in answers.CARDS_GB)]
 
 
 def _line(each: answers.Batch, cases: pd.DataFrame, text: Texts) -> list[str]:
@@ -151,10 +167,91 @@ def _line(each: answers.Batch, cases: pd.DataFrame, text: Texts) -> list[str]:
     fits = ["–" if batch is None else text("none_fits") if batch == 0 else f"{sign}{batch:,}" for batch in each.fits]
     speed = [quantity(each.samples_per_s, ""), f"{percent(each.share_percent)} %"]
     case = each.case
-    known, length = curves.variant(case, text), case["sequence_length"]
-    if length > 0 and cases.loc[cases["model"] == case["model"], "sequence_length"].nunique() > 1:
-        known.append(text("tokens", length=int(length)))
-    known += [case["machine"]] if cases["machine"].nunique() > 1 else []
-    name = f"{case['model']} ({', '.join(known)})" if known else case["model"]
-    named = [name, *(text.name(key, case[key]) for key in TOLD)]
+    named = [_with(case["model"], _apart(case, cases, text)), *(text.name(key, case[key]) for key in TOLD)]
     return [*named, size, *speed, *fits]
+
+
+def _apart(row: Mapping[str, Any], rows: pd.DataFrame, text: Texts) -> list[str]:
+    """Workload and execution that are not plain, and the length and machine where `rows` have several."""
+    known, length = curves.variant(row, text), row["sequence_length"]
+    if length > 0 and rows.loc[rows["model"] == row["model"], "sequence_length"].nunique() > 1:
+        known.append(text("tokens", length=int(length)))
+    return [*known, row["machine"]] if rows["machine"].nunique() > 1 else known
+
+
+def _with(name: str, known: list[str]) -> str:
+    return f"{name} ({', '.join(known)})" if known else name
+
+
+def _batch_says(recommended: list[answers.Batch], text: Texts) -> str:
+    known = [each for each in recommended if each.batch_size is not None]
+    if not known:
+        return text("batch_single")
+    rising = sum(each.rising for each in known)
+    lost = sum(each.too_large is not None for each in known)
+    says = [text("batch_says", share=percent(100 * answers.KNEE))]
+    if rising:
+        says.append(text("batch_rising", count=rising, total=len(known)))
+    if lost:
+        says.append(text("batch_lost", count=lost, total=len(known)))
+    return " ".join(says)
+
+
+def _fits_says(recommended: list[answers.Batch], text: Texts) -> str:
+    """The card from which each case fits with a single sample, and the one that needs most."""
+    known = [each for each in recommended if any(batch is not None for batch in each.fits)]
+    if not known:
+        return text("fits_unknown")
+    smallest = answers.CARDS_GB[0]
+    small = sum(bool(each.fits[0]) for each in known)
+    never = [each for each in known if not any(each.fits)]
+    says = text("fits_says", count=small, total=len(known), gigabytes=smallest, usable=percent(100 * answers.USABLE))
+    if never:
+        case = never[0].case
+        says += " " + text("fits_never", model=case["model"], mode=text.name("mode", case["mode"]), count=len(never))
+    return says
+
+
+def _loader_code(rows: pd.DataFrame) -> str:
+    if len(answers.waits(rows)):
+        return ""
+    return f"snakemake --cores 1 report --config {remedies.REMEDIES['input_bound'].config}"
+
+
+def _loader_says(waits: pd.DataFrame, text: Texts) -> str:
+    if waits.empty:
+        return text("loader_unknown")
+    worst = waits.iloc[0]
+    share = worst["input_wait_percent"]
+    said = {"model": worst["model"], "share": percent(share), "count": len(waits)}
+    return text("loader_yes" if share >= answers.WAITING else "loader_no", **said)
+
+
+def _bf16_says(pairs: pd.DataFrame, text: Texts) -> str:
+    if pairs.empty:
+        return text("bf16_unknown")
+    said = []
+    for worth in WORTH:
+        here = pairs[pairs["worth"] == worth].sort_values("speedup", ascending=False)
+        if len(here):
+            runs = ", ".join(
+                text(
+                    "bf16_run",
+                    run=_with(f"{row['model']} {text.name('mode', row['mode'])}", _bf16_apart(row, pairs, text)),
+                    batch_size=int(row["batch_size"]),
+                    speedup=significant(row["speedup"]),
+                )
+                for row in here.to_dict("records")[:4]
+            )
+            more = text("and_more", count=len(here) - 4) if len(here) > 4 else ""
+            said.append(text(worth, runs=runs + more))
+    if len(slower := 1 / pairs.loc[pairs["emulated"], "speedup"]):
+        low, high = significant(slower.min(), 2), significant(slower.max(), 2)
+        many = text("bf16_emulated", low=low, high=high)
+        said.insert(0, many if low != high else text("bf16_emulated_one", low=low))
+    return " ".join(said)
+
+
+def _bf16_apart(row: Mapping[str, Any], pairs: pd.DataFrame, text: Texts) -> list[str]:
+    precision = row["precision"]
+    return [*([] if precision == "bf16" else [text.name("precision", precision)]), *_apart(row, pairs, text)]

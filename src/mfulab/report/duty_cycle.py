@@ -1,0 +1,48 @@
+"""The duty cycle: how much of the time that a sweep took lay inside warm-up and measured windows."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pandas as pd
+
+PAUSE_S = 60.0  # a longer gap between two runs is the user's pause, not a cost of the sweep
+CLOCK_S = 1.0  # starts are told in whole seconds
+
+
+@dataclass(frozen=True)
+class DutyCycle:
+    """Of `runs` runs; `total_s` counts each second that several ran side by side once for each of them."""
+
+    runs: int
+    total_s: float
+    measured_s: float
+
+    @property
+    def duty_percent(self) -> float:
+        return 100 * self.measured_s / self.total_s
+
+
+def duty_cycle(rows: pd.DataFrame) -> DutyCycle | None:
+    """Of rows with `hardware`, `started_at`, `process_s` and `measured_s`; None if none says when and for how long.
+
+    A run that ended without having measured, out of time or unsupported, took its time all the same. What happens
+    between the runs of a machine (the pipeline's own work, counting, waiting) is in the total, pauses left out;
+    Snakemake's start and the drawing are not.
+    """
+    begins = pd.to_datetime(rows["started_at"], utc=True, errors="coerce")
+    timed = rows.assign(begin=(begins - pd.Timestamp(0, tz="UTC")).dt.total_seconds())
+    timed = timed.dropna(subset=["begin", "process_s"])
+    total_s = sum(_total_s(zip(here["begin"], here["process_s"], strict=True)) for _, here in timed.groupby("hardware"))
+    return DutyCycle(len(timed), total_s, timed["measured_s"].sum()) if total_s > 0 else None
+
+
+def _total_s(runs: Iterable[tuple[float, float]]) -> float:
+    """Seconds of one machine's runs (start, length), and of the gaps in which none was under way."""
+    ordered = sorted(runs)
+    latest, between_s = ordered[0][0], 0.0
+    for told, length in ordered:
+        begin = latest if latest - CLOCK_S < told < latest else told  # in that second, once the one before had ended
+        if begin - latest <= PAUSE_S:
+            between_s += max(0.0, begin - latest)
+        latest = max(latest, begin + length)
+    return between_s + sum(length for _, length in ordered)
