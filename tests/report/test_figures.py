@@ -64,7 +64,6 @@ COMPARING = (
     "input",
     "quantised",
     "pruning",
-    "parallel_plans",
     "traced_mfu",
 )
 INVENTED = [name for name in figures.modules() if name not in COMPARING]

@@ -90,9 +90,13 @@ def other_flops(packet: Any, tensors: list[torch.Tensor], args: tuple[Any, ...],
     """
     name = getattr(packet, "__name__", "")
     if name in FUSED_OPTIMIZERS or name.startswith("_foreach_"):
-        return _over_lists(name, args)
-    if name.startswith("_fft_"):
-        return _fourier(args, real=name != "_fft_c2c")
+        # On a list of tensors what the plain operator costs on each.
+        plain = getattr(torch.ops.aten, name.removeprefix("_foreach_").removesuffix("_"), None)
+        of_each = FUSED_OPTIMIZERS.get(name, _flops_per_element(plain) if plain else None)
+        return None if of_each is None else of_each * sum(tensor.numel() for tensor in args[0])
+    if name.startswith("_fft_"):  # 5·n·log₂n for each transform of n values, half if real (Cooley and Tukey 1965)
+        size = prod(args[0].shape[dimension] for dimension in args[1])
+        return round(5 * args[0].numel() * log2(max(size, 1)) / (1 if name == "_fft_c2c" else 2))
     if name in _DISTANCES:
         return _DISTANCES[name] * tensors[-1 if name == "_cdist_forward" else 0].numel() * args[1].shape[-1]
     if name in _BAGS:
@@ -114,22 +118,6 @@ def has_other_formula(packet: Any) -> bool:
     name = getattr(packet, "__name__", "")
     known = (*FUSED_OPTIMIZERS, *_POOLINGS, *_DISTANCES, *_BAGS)
     return name in known or name.startswith(("_foreach_", "_fft_")) or _flops_per_element(packet) is not None
-
-
-def _over_lists(name: str, args: tuple[Any, ...]) -> int | None:
-    """An operator on a list of tensors costs what the plain one costs on each."""
-    per_element = FUSED_OPTIMIZERS.get(name)
-    if per_element is None:
-        plain = getattr(torch.ops.aten, name.removeprefix("_foreach_").removesuffix("_"), None)
-        per_element = _flops_per_element(plain) if plain else None
-    return None if per_element is None else per_element * sum(tensor.numel() for tensor in args[0])
-
-
-def _fourier(args: tuple[Any, ...], real: bool) -> int:
-    """5·n·log₂n for each transform of n values, half of it where they are real (Cooley and Tukey 1965)."""
-    x, dimensions = args[0], args[1]
-    size = prod(x.shape[dimension] for dimension in dimensions)
-    return round(5 * x.numel() * log2(max(size, 1)) / (2 if real else 1))
 
 
 # Of each pair of vectors and each of their elements: difference, its size or square, sum; a gradient one more.

@@ -84,11 +84,6 @@ def unread_elements(numbers: tuple[int, int] | None, rows: torch.Tensor, experts
     return round(experts.numel() * (1 - read / count))
 
 
-def kept_tokens(tokens_of: Sequence[int], capacity: int) -> int:
-    """Pairs of token and expert that are computed where no expert takes more than `capacity`; the rest is dropped."""
-    return sum(min(tokens, capacity) for tokens in tokens_of)
-
-
 def imbalance(tokens_of: Sequence[int]) -> float:
     """Busiest expert ÷ mean: by as much the slowest rank of an expert-parallel layer holds the others up."""
     whole = sum(tokens_of)

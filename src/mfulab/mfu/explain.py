@@ -92,11 +92,6 @@ class Explanation:
     matches: Sequence[Row]
     reported: float | None = None
 
-    @property
-    def table(self) -> list[dict[str, object]]:
-        """All rows as plain dictionaries, a column for each step of the waterfall."""
-        return [as_record(row) for row in (*self.conventions, *self.denominators)]
-
 
 def explain(
     model: str | Path | Mapping[str, Any] | ModelConfig,
@@ -219,19 +214,6 @@ def denominators_of(device: str, precision: str, given: float | None = None) -> 
         names.setdefault(round(each.tflop_s, 3), []).append(each.name)
     first = {round(each.tflop_s, 3): each.tflop_s for each in reversed(found)}
     return sheet.device, [Denominator(" = ".join(of), first[key]) for key, of in names.items()]
-
-
-def as_record(row: Row) -> dict[str, object]:
-    """A row as a plain dictionary, the points of each step in a column of its own."""
-    record: dict[str, object] = {
-        "convention": row.convention,
-        "denominator": row.denominator,
-        "peak_tflop_s": row.peak_tflop_s,
-        "flops_per_token": row.flops_per_token,
-        "mfu_percent": row.mfu_percent,
-    }
-    record |= {f"{step}_points": points for step, points in row.steps.items()}
-    return record | {"source": row.source}
 
 
 def change(

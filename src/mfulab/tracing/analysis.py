@@ -93,10 +93,11 @@ def analyse(
     products, uncounted, counted = products_of(recording, attribution, window, on_gpu, device)
     given = recording, attribution, window, counted
     told = DeviceTime(*given, device) if on_gpu else HostTime(*given)
+    kernels, gaps = (told.kernels(), told.longest_gaps()) if isinstance(told, DeviceTime) else ([], [])
     return Analysis(
-        window=window, readings=told.readings(), spent=told.spent, products=products, kernels=told.kernels(),
+        window=window, readings=told.readings(), spent=told.spent, products=products, kernels=kernels,
         others=told.others(), uncounted=uncounted, on_gpu=on_gpu, collectives=told.collectives(), device=device,
-        idle_causes=told.idle_causes, gaps=told.longest_gaps(), parts=told.parts,
+        idle_causes=told.idle_causes, gaps=gaps, parts=told.parts,
         notes=_notes(recording, several, device),
         backward=bool(attribution.backward[window.called(recording.host.begin)].any()),
     )  # fmt: skip

@@ -76,7 +76,9 @@ class DeviceTime:
         self.busy = union(clip(Intervals(self.begin, self.end), window.begin, window.end))
         self.idle = gaps(self.busy, window.begin, window.end)
         self.ended, self.cause = self._ends()
-        self.idle_causes = self._causes()
+        waiting = union(waits(recording))  # a DataLoader's is no cause of these
+        idle = self.idle.end - self.idle.begin - within(waiting, *self.idle)
+        self.idle_causes = {name: int(idle[self.cause == place].sum()) for place, name in enumerate(CAUSES)}
         self.parts = self._parts()
         self.spent = dict.fromkeys(SPENT, 0)
         for (kind, *_), time in self.parts.items():
@@ -108,12 +110,6 @@ class DeviceTime:
             open_then = (place >= 0) & (until[place] >= self.idle.begin[asked])
             cause[asked[open_then]] = CAUSES.index("synchronisation")
         return ended, cause
-
-    def _causes(self) -> dict[str, int]:
-        """Nanoseconds idle by `CAUSES`, without the waits for a DataLoader."""
-        loader = union(waits(self.recording))
-        idle = self.idle.end - self.idle.begin - within(loader, *self.idle)
-        return {name: int(idle[self.cause == place].sum()) for place, name in enumerate(CAUSES)}
 
     def longest_gaps(self) -> list[tuple[str, int, str]]:
         """Cause and ns of the longest idle gaps, and the operator or kernel that ended each."""

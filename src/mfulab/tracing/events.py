@@ -2,8 +2,6 @@
 
 import gc
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +23,15 @@ def read(path: Path) -> Recording:
     """
     stream, reader = Stream(path), _Reader(path)
     first: list[dict[str, Any]] = []
-    with _no_collection():
+    collects = gc.isenabled()
+    gc.disable()  # millions of young objects without a circle make it look again and again
+    try:
         for batch in stream.batches():
             first = first or batch[:500]
             reader.take(batch)
+    finally:
+        if collects:
+            gc.enable()
     if reader.without_duration:
         raise TraceError(
             f"{path}: {reader.without_duration:,} device events have no usable `dur`: the trace was written "
@@ -125,15 +128,3 @@ def _integer(value: Any) -> int:
         return int(value)
     except (TypeError, ValueError, OverflowError):
         return -1
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Leaves Python's collector off: millions of young objects without a circle make it look again and again."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()

@@ -201,8 +201,8 @@ class Recorder:
     def _thread(self, thread: Any) -> int:
         return self._threads.setdefault(thread, len(self._threads))
 
-    def done(self, metadata: dict[str, Any], events: int) -> "Recording":
-        """The recording of all events so far.
+    def done(self, metadata: dict[str, Any], events: int | None = None) -> "Recording":
+        """The recording of all events so far, which are `events` of the file, else those that were added.
 
         Raises:
             TraceError: kernels begin before they were launched, so device and host were timed by different clocks.
@@ -215,7 +215,7 @@ class Recorder:
             HostCalls(*[*host, forward.astype(bool), annotation.astype(bool), self._calls]),
             Launches(*_columns(self._launches, 6)),
             metadata,
-            events,
+            len(self.activities) // 9 + len(self._host) // 7 + len(self._launches) // 6 if events is None else events,
         )
         for device in np.unique(recording.activities.device).tolist():
             delays = launch_delays(recording, device)

@@ -21,13 +21,14 @@ def trace_row(
 ) -> TraceRow:
     """The row of one window. `peaks` are dense peaks by format in TFLOP/s that the user states."""
     window, properties = analysis.window, recording.device_properties(analysis.device)
+    major = properties.get("computeMajor")
     rank = _whole(recording.distributed.get("rank"))
-    job = _job(recording, analysis)
+    job, held = _job(recording, analysis), analysis.collectives
     row = TraceRow(
         trace=recording.path.name,
         model=label or recording.path.name.split(".")[0],
         device=properties.get("name") or None,
-        compute_capability=_capability(properties),
+        compute_capability=None if major is None else f"{major}.{properties.get('computeMinor')}",
         units=properties.get("numSms"),
         rank=analysis.device if rank is None else rank,
         world_size=_whole(recording.distributed.get("world_size")),
@@ -45,7 +46,7 @@ def trace_row(
         top_kernels=analysis.top_kernels(),
         top_other_operators=analysis.top_other_operators(),
         job=job,
-        collectives=_collectives(analysis) if job else None,
+        collectives=json.dumps(held) if job and held and sum(map(len, held.values())) <= MOST_COLLECTIVES else None,
         given_peaks=json.dumps(dict(peaks)) if peaks else None,
         notes=packed_all(analysis.notes),
         products=_products(analysis),
@@ -144,22 +145,12 @@ def _products(analysis: Analysis) -> str | None:
     return json.dumps(longest) if longest else None
 
 
-def _capability(properties: Mapping[str, object]) -> str | None:
-    major, minor = properties.get("computeMajor"), properties.get("computeMinor")
-    return None if major is None else f"{major}.{minor}"
-
-
 def _job(recording: Recording, analysis: Analysis) -> str | None:
     """The files of one job by their folder; the devices of one process by their file."""
     world = _whole(recording.distributed.get("world_size"))
     if world and world > 1:
         return f"{recording.path.parent.name}/{world} ranks"
     return None if analysis.device is None else recording.path.name
-
-
-def _collectives(analysis: Analysis) -> str | None:
-    found = analysis.collectives
-    return json.dumps(found) if found and sum(map(len, found.values())) <= MOST_COLLECTIVES else None
 
 
 def _whole(value: object) -> int | None:

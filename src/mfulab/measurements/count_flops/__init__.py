@@ -63,10 +63,6 @@ class FlopsRow(Row):
         "Floats saved for the backward pass, 4 bytes an element; fused attention saves no scores."
     )
     activation_fixed_bytes: int | None = column("Integers and masks saved for it, the same in every precision.")
-    cpu_lstm_bytes: int | None = column(
-        "Beyond activation_bytes: what oneDNN's LSTMs save on a CPU in fp32, or in bf16 where it can."
-    )
-    cpu_lstm_fixed_bytes: int | None = column("The same, of what stays fp32 in every precision.")
     checkpointed_activation_bytes: int | None = column(
         "Floats saved with activation checkpointing, 4 bytes an element."
     )
@@ -79,9 +75,6 @@ class FlopsRow(Row):
     )
     step_peak_fixed_bytes: int | None = column("Integers and masks alive at the same time.")
     checkpointed_peak_bytes: int | None = column("step_peak_bytes with activation checkpointing.")
-    plans: str | None = column(
-        "JSON: of a transformer, each way to train it on several devices, by formulas, or why none."
-    )
     inference_flops: int | None = column("Forward in evaluation mode.")
     inference_causal_flops: int | None = column("The same, causal attention counted by its half.")
     inference_other_flops: int | None = column("Norms, activations and softmax of that pass.")
