@@ -16,19 +16,11 @@ from mfulab.tracing.reader import Read, failed, files, read_file
 
 # Columns that hold JSON in a table and are plain objects here.
 _NESTED = (
-    *(
-        "flops_by_format",
-        "executed_by_format",
-        "padding_by_format",
-        "uncounted_operators",
-        "spent",
-        "idle_causes",
-        "top_kernels",
-    ),
-    *("top_other_operators", "given_peaks", "reasons", "peak_weights", "products", "notes", "window_source"),
-    *("mfu_reason", "verdict_numbers"),
+    *("flops_by_format", "executed_by_format", "padding_by_format", "uncounted_operators", "spent", "idle_causes"),
+    *("top_kernels", "top_other_operators", "given_peaks", "reasons", "peak_weights", "products", "notes"),
+    *("window_source", "mfu_reason", "verdict_numbers", "operator_roofline"),
 )
-_LEFT_OUT = ("collectives", "hardware", "run", "commit", "started_at", "process_s", "measured_s")
+_LEFT_OUT = ("collectives", "operators", "hardware", "run", "commit", "started_at", "process_s", "measured_s")
 _PRECISIONS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8")
 
 

@@ -79,6 +79,7 @@ class DeviceTime:
         waiting = union(waits(recording))  # a DataLoader's is no cause of these
         idle = self.idle.end - self.idle.begin - within(waiting, *self.idle)
         self.idle_causes = {name: int(idle[self.cause == place].sum()) for place, name in enumerate(CAUSES)}
+        self.launched_by: dict[Part, list[tuple[int, int, int]]] = {}  # calls, ns of their kernels and how many
         self.parts = self._parts()
         self.spent = dict.fromkeys(SPENT, 0)
         for (kind, *_), time in self.parts.items():
@@ -205,12 +206,16 @@ class DeviceTime:
             owner = self.product[mine] if kind in MULTIPLYING else self.operator[mine]
             keys = np.stack((owner, self.recording.activities.name[self.inside[mine]] * (owner < 0)))
             unique, places = np.unique(keys, axis=1, return_inverse=True)
-            sums = np.zeros(unique.shape[1], np.int64)
-            np.add.at(sums, places.ravel(), times)
-            for (call, name), time in zip(unique.T.tolist(), sums.tolist(), strict=True):
+            sums = np.zeros((3, unique.shape[1]), np.int64)  # exclusive time, the kernels' own, and their number
+            np.add.at(sums, (slice(None), places.ravel()), (times, self.end[mine] - self.begin[mine], times * 0 + 1))
+            for (call, name), (time, *own) in zip(unique.T.tolist(), sums.T.tolist(), strict=True):
                 known = host.calls.get(call)
-                shapes = "·".join("×".join(map(str, one)) for one in known.shapes if one) if known else ""
-                found[kind, called(names[name if call < 0 else host.name[call]]), shapes] += time
+                held = known.shapes if known else ()
+                flat = [one for shape in held for one in (shape if shape and isinstance(shape[0], list) else [shape])]
+                shapes = "·".join("×".join(map(str, one)) for one in flat if one)
+                part = kind, called(names[name if call < 0 else host.name[call]]), shapes
+                found[part] += time
+                self.launched_by.setdefault(part, []).append((call, *own))
             covered = union(join([covered, clip(self._where(chosen), self.window.begin, self.window.end)]))
         found |= Counter({("idle", cause, ""): time for cause, time in self.idle_causes.items()})
         found["input_wait", "", ""] = length(self.idle) - sum(self.idle_causes.values())

@@ -89,7 +89,8 @@ class _Reader:
         name, args = str(event.get("name", "")), event.get("args") or {}
         # Gradients are enabled where an operator has a number of its own; in backward that is a recomputation.
         forward = "Sequence number" in args and args.get("Fwd thread id", 0) == 0
-        call = _arguments(name, args) if is_recorded_matmul(name) else None
+        told = not annotation and any(args.get("Input Dims", ()))
+        call = _arguments(name, args) if told or is_recorded_matmul(name) else None
         self.recorder.host_call(span, name, _thread(event), _external(args), forward, annotation, call)
 
     def _launch(self, event: dict[str, Any]) -> None:

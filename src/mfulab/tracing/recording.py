@@ -180,7 +180,7 @@ class Recorder:
         self, span: tuple[int, int], name: str, thread: Any, external: int, forward: bool, annotation: bool,
         call: Call | None = None,
     ) -> None:  # fmt: skip
-        """Adds an operator or annotation; `call` holds the arguments of one that multiplies."""
+        """Adds an operator or annotation; `call` holds its arguments, where they are recorded."""
         if call is not None:  # equal ones are kept once
             self._calls[len(self._host) // 7] = self._shared.setdefault(str(call), call)
         self._host.extend((*span, self._name(name), self._thread(thread), external, forward, annotation))

@@ -62,6 +62,9 @@ class TraceRow(Row):
     products: str | None = column(
         "JSON: of each shape its format, (batch, m, n, k), FLOPs, ns of a window, ns at its fastest call."
     )
+    operators: str | None = column(
+        "JSON: of each operator and shapes its ns of a window, executed FLOPs and least bytes, or why they are unknown."
+    )
     spent: str | None = column("JSON: kind of time → ns a window, exclusive.")
     idle_causes: str | None = column("JSON: why the device was idle → ns a window; together the idle part.")
     utilization_percent: Percent | None = column("Time with a kernel running: kernel-busy.")
