@@ -6,7 +6,10 @@ A result that the record does not tell (of a reduction or a pooling) is left out
 from collections.abc import Sequence
 from itertools import zip_longest
 from math import prod
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from mfulab.core.formats import ELEMENT_BYTES
 from mfulab.core.said import Said
@@ -23,32 +26,8 @@ _SIZES = _FLOATS | {
 # Bytes by the numbers of torch's ScalarType, as conversions record what they convert to.
 _SCALAR_TYPES = (1, 1, 2, 4, 8, 2, 4, 8, 4, 8, 16, 1, 1, 1, 4, 2, *(0,) * 7, 1, 1, 1, 1)
 # Operators by what they write, without underscores around their names.
-_KINDS = {
-    name: kind
-    for kind, names in {
-        "broadcast": """
-        add sub rsub mul div pow maximum minimum where addcmul addcdiv lerp masked_fill fmod remainder bitwise_and
-        bitwise_or gelu gelu_backward silu silu_backward relu threshold_backward tanh tanh_backward sigmoid
-        sigmoid_backward exp log sqrt rsqrt reciprocal neg abs cos sin erf clamp clamp_min clamp_max sign floor
-        nan_to_num hardtanh hardswish leaky_relu elu softplus square
-        """,
-        "truth": "eq ne lt le gt ge isnan isinf logical_and logical_or logical_not",
-        "first": """
-        layer_norm layer_norm_backward batch_norm batch_norm_backward cudnn_batch_norm cudnn_batch_norm_backward
-        group_norm group_norm_backward instance_norm rms_norm fused_rms_norm softmax log_softmax safe_softmax
-        softmax_backward_data log_softmax_backward_data dropout dropout_backward cumsum cumprod clone contiguous
-        reshape flip roll tril triu
-        """,
-        "none": """
-        sum mean amax amin max min prod argmax argmin any all norm linalg_vector_norm var var_mean std logsumexp topk
-        max_pool2d max_pool2d_with_indices avg_pool2d adaptive_avg_pool2d copy
-        """,
-        "conversion": "to to_copy",
-        "filled": "fill zero",
-        "looked_up": "embedding index_select",
-    }.items()
-    for name in names.split()
-}
+_TABLE = yaml.safe_load(Path(__file__).with_name("elementwise.yaml").read_text(encoding="utf-8"))["written"]
+_KINDS = {name: kind for kind, names in _TABLE.items() for name in names.split()}
 
 
 def recorded_bytes(name: str, shapes: Sequence[Any], types: Sequence[str], values: Sequence[Any]) -> float | Said:
