@@ -25,7 +25,7 @@ OVERVIEW = ("file", "device", "step_time", "kernel_busy_percent", "mfu_percent",
 RANKS = ("rank", "step_time", "kernel_busy_percent", "exposed", "transfer", "waiting")
 # The titles of these tables, and of the best that matmuls are compared with, as the catalogues name them.
 WORDS = (
-    *("products", "operators", "compute", "memory", "launch", "doubtful", "headroom", "kernels", "gaps"),
+    *("products", "operators", "compute", "memory", "launch", "doubtful", "kernels", "gaps"),
     *("ranks", "best_trace", "best_matmul_runs", "best_both"),
 )
 LONGEST = 5

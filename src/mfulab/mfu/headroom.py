@@ -124,9 +124,9 @@ def of_operators(
     Returns for each `time_ms`; `bound`, `best_ms`, `headroom_ms` (own time of the kernels − best) where they are known;
     `doubtful` where it ran above the roof: wrong bytes, or operands that a cache held. Nothing is clipped.
     """
-    found = []
+    found: list[dict[str, Any]] = []
     for one in operators:
-        row = {name: one.get(name) for name in ("kind", "operator", "shapes", "calls", "reason")}
+        row: dict[str, Any] = {name: one.get(name) for name in ("kind", "operator", "shapes", "calls", "reason")}
         row |= {"time_ms": one["time_ns"] / 1e6 / steps, "bound": None, "best_ms": None, "headroom_ms": None}
         flops = one.get("flops")
         if flops is not None and memory_gb_s and not flops.keys() - peaks.keys():

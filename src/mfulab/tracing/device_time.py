@@ -206,16 +206,16 @@ class DeviceTime:
             owner = self.product[mine] if kind in MULTIPLYING else self.operator[mine]
             keys = np.stack((owner, self.recording.activities.name[self.inside[mine]] * (owner < 0)))
             unique, places = np.unique(keys, axis=1, return_inverse=True)
-            sums = np.zeros((3, unique.shape[1]), np.int64)  # exclusive time, the kernels' own, and their number
-            np.add.at(sums, (slice(None), places.ravel()), (times, self.end[mine] - self.begin[mine], times * 0 + 1))
-            for (call, name), (time, *own) in zip(unique.T.tolist(), sums.T.tolist(), strict=True):
+            summed = (times, self.end[mine] - self.begin[mine], np.ones(len(mine)))  # exclusive, own, kernels
+            sums = np.array([np.bincount(places.ravel(), each, unique.shape[1]) for each in summed]).astype(np.int64)
+            for (call, name), (time, own, kernels) in zip(unique.T.tolist(), sums.T.tolist(), strict=True):
                 known = host.calls.get(call)
                 held = known.shapes if known else ()
                 flat = [one for shape in held for one in (shape if shape and isinstance(shape[0], list) else [shape])]
                 shapes = "·".join("×".join(map(str, one)) for one in flat if one)
                 part = kind, called(names[name if call < 0 else host.name[call]]), shapes
                 found[part] += time
-                self.launched_by.setdefault(part, []).append((call, *own))
+                self.launched_by.setdefault(part, []).append((call, own, kernels))
             covered = union(join([covered, clip(self._where(chosen), self.window.begin, self.window.end)]))
         found |= Counter({("idle", cause, ""): time for cause, time in self.idle_causes.items()})
         found["input_wait", "", ""] = length(self.idle) - sum(self.idle_causes.values())
