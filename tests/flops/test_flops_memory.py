@@ -1,5 +1,7 @@
 """Memory budgets: sums by hand, and the pretended allocator against a real one's laws."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from support.models import read
@@ -7,6 +9,7 @@ from torch import nn
 
 from mfulab.flops import memory
 from mfulab.flops.count import count
+from mfulab.flops.formulas import TransformerShape
 from mfulab.flops.tensors import Held
 from mfulab.models.counted import count_model
 
@@ -30,11 +33,10 @@ def test_what_is_not_trained_needs_no_gradient():
 
 
 def test_key_value_cache():
-    layer = memory.key_value_cache_bytes(layers=1, key_value_heads=32, head_width=128, tokens=2048)
-    assert layer == 33_554_432
-    assert 32 * layer == 2**30
-    grouped = memory.key_value_cache_bytes(layers=32, key_value_heads=8, head_width=128, tokens=2048)
-    assert grouped == 2**30 / 4
+    llama = TransformerShape(0, 32, 32, 128, 4096, 0, key_value_heads=32, causal=True)
+    assert 2 * llama.cache_elements(2048) == 2**30
+    assert 2 * replace(llama, layers=1).cache_elements(2048) == 33_554_432
+    assert replace(llama, key_value_heads=8).cache_elements(2048) == llama.cache_elements(2048) / 4
 
 
 def test_saved_tensors_are_the_activations():

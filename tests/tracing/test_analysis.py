@@ -45,7 +45,6 @@ def test_shares_by_hand(told):
     assert found["idle_percent"] == pytest.approx(30)
     assert found["launch_gaps_per_step"] == 1.5
     assert found["launch_gap_s"] == pytest.approx(10e-6)
-    assert found["stream_overlap_percent"] == pytest.approx(10)
 
 
 def test_the_edges_of_the_window_count_as_idle(told):

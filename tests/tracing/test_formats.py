@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import math
 import sqlite3
 from pathlib import Path
 
@@ -389,7 +388,7 @@ def test_real_files():
 def test_trimming_keeps_the_union_and_lets_a_stream_execute_one_at_a_time(tmp_path):
     recorder = Recorder(tmp_path)
     for begin, end, stream in ((0, 10, 1), (5, 12, 1), (6, 8, 1), (20, 30, 1), (5, 9, 2), (7, 9, -1), (8, 9, -1)):
-        recorder.activity((begin, end), 0, "k", 0, stream, -1, -1, 0, math.nan)
+        recorder.activity((begin, end), 0, "k", 0, stream, -1, -1, 0)
     found = recorder.done({}, 7)
     assert found.trimmed == {0: (2, 7)}
     spans = list(zip(found.activities.begin.tolist(), found.activities.end.tolist(), strict=True))

@@ -39,18 +39,7 @@ _TABLE = yaml.safe_load(Path(__file__).with_name("attention.yaml").read_text(enc
 SIGNATURES: dict[str, str] = _TABLE["fixed"]
 VARIABLE_SIGNATURES: dict[str, str] = _TABLE["variable"]
 # Names by which keyword arguments go in the operators' own schemas.
-_NAMES = {
-    "mask": "attn_mask attn_bias",
-    "left": "window_size_left",
-    "right": "window_size_right",
-    "is_causal": "causal",
-    "query_ends": "cum_seq_q cu_seqlens_q cu_seq_q",
-    "key_ends": "cum_seq_k cu_seqlens_k cu_seq_k",
-    "longest_key": "max_k max_seqlen_k",
-    "kind": "custom_mask_type",
-    "window": "window_size",
-}
-KEYWORDS = {theirs: ours for ours, names in _NAMES.items() for theirs in names.split()}
+KEYWORDS = {theirs: ours for ours, names in _TABLE["keywords"].items() for theirs in names.split()}
 
 
 def bind(signature: str, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -11,14 +11,13 @@ from typing import Any
 import torch
 import yaml
 
-from mfulab.flops.optimizers import FLOPS_PER_PARAMETER
-
 # Names with comments: which costs how much for each element of the largest tensor, and which none.
 _TABLE = yaml.safe_load(Path(__file__).with_name("elementwise.yaml").read_text(encoding="utf-8"))
 PER_ELEMENT = {name: flops for flops, names in _TABLE["flops"].items() for name in names.split()}
 
-# FLOPs for each trained parameter, all lists in one kernel: as `mfulab.flops.optimizers`.
-FUSED_OPTIMIZERS = {f"_fused_{name}_": flops for name, flops in FLOPS_PER_PARAMETER.items()} | {"_fused_adagrad_": 6}
+OPTIMIZERS: dict[str, int] = _TABLE["optimizers"]
+"""FLOPs for each trained parameter."""
+FUSED_OPTIMIZERS = {f"_fused_{name}_": flops for name, flops in OPTIMIZERS.items()}  # all lists in one kernel
 
 # Communication and what copies for it. The sums of a reduction are the network's.
 FREE_NAMESPACES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "fsdp", "profiler", "_dtensor"})

@@ -35,11 +35,6 @@ def active_parameters(model: torch.nn.Module) -> int:
     return total - routed + routed * active // experts
 
 
-def experts_read(tokens_of: Sequence[int]) -> int:
-    """Experts whose weights a step reads: those that at least one token was sent to. MBU counts their bytes alone."""
-    return sum(1 for tokens in tokens_of if tokens)
-
-
 class RoutedTokens(ExitStack):
     """Notes inside it how tokens are routed: `unread_parameters`, the weights of experts that no token is sent to.
 
@@ -63,7 +58,7 @@ class RoutedTokens(ExitStack):
         experts = stacked[0].shape[0]
         # Ranks mark what is another's by a number beyond.
         tokens_of = torch.bincount(chosen[chosen < experts].long(), minlength=experts).tolist()
-        unread = sum(weight.numel() // experts for weight in stacked) * (experts - experts_read(tokens_of))
+        unread = sum(weight.numel() // experts for weight in stacked) * tokens_of.count(0)
         self.unread_parameters = (self.unread_parameters or 0) + unread
         self._imbalances += [imbalance(tokens_of)] if any(tokens_of) else []
 

@@ -127,13 +127,3 @@ def inference_peak_bytes(
     """Peak of a forward pass that keeps nothing; arguments as in `training_peak_bytes`."""
     weights = parameters * (4 + element_bytes if autocast else element_bytes)
     return weights + peak_bytes // 4 * element_bytes + peak_fixed_bytes
-
-
-def key_value_cache_bytes(
-    *, layers: int, key_value_heads: int, head_width: int, tokens: int, batch_size: int = 1, element_bytes: int = 2
-) -> int:
-    """Keys and values of all layers: 2·layers·heads·width·tokens·batch elements.
-
-    Grouped-query attention has fewer heads of keys and values than of queries, multi-query attention one.
-    """
-    return 2 * layers * key_value_heads * head_width * tokens * batch_size * element_bytes

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, get_args, get_type_hints
 
 import yaml
 
@@ -33,20 +33,14 @@ class Choices:
     looked_up: bool = False
     attention: Attention = "full"
     recomputation: Recomputation = "none"
-    multiply_add: Literal[1, 2] = 2
+    multiply_add: Literal[2, 1] = 2
 
 
 OURS = Choices()
 ORDER = tuple(each.name for each in fields(Choices))
 """The order in which a waterfall changes choices."""
 POSSIBLE: dict[str, tuple[object, ...]] = {
-    "experts": ("active", "total"),
-    "frozen": (False, True),
-    "unmultiplied": (False, True),
-    "looked_up": (False, True),
-    "attention": get_args(Attention),
-    "recomputation": get_args(Recomputation),
-    "multiply_add": (2, 1),
+    name: get_args(kind) or (False, True) for name, kind in get_type_hints(Choices).items()
 }
 
 

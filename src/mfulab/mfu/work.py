@@ -85,21 +85,16 @@ class Work:
 
 def work(config: ModelConfig, sequence_length: int | None = None, batch_size: int = 1, mode: Mode = "training") -> Work:
     """Counts one step. Raises ConfigurationError with the counter's message where it cannot be built or counted."""
-    layers = _layers(config)
+    argument = ALIKE.get(str(config.arguments.get("architecture")), "")
+    layers = config.arguments.get(argument)
     try:
         if layers is None or layers <= 2:
             return _counted(config, sequence_length, batch_size, mode, alike=False)
-        argument = ALIKE[config.arguments["architecture"]]
         shorter = (config.model_copy(update={"arguments": config.arguments | {argument: few}}) for few in (1, 2))
         one, two = (_counted(each, sequence_length, batch_size, mode) for each in shorter)
     except Exception as error:
         raise ConfigurationError(" ".join(str(error).split())) from error
     return _extended(one, two, layers)
-
-
-def _layers(config: ModelConfig) -> int | None:
-    argument = ALIKE.get(str(config.arguments.get("architecture")))
-    return config.arguments.get(argument) if argument else None
 
 
 def _extended(one: Work, two: Work, layers: int) -> Work:

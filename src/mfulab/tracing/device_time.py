@@ -8,7 +8,7 @@ import numpy as np
 
 from mfulab.device.samplers.reading import Reading, Readings, missing
 from mfulab.tracing.attribution import COMPILED, Attribution
-from mfulab.tracing.intervals import NONE, Intervals, clip, gaps, join, length, overlapped, union, within
+from mfulab.tracing.intervals import NONE, Intervals, clip, gaps, join, length, union, within
 from mfulab.tracing.recording import COMMUNICATION, COMPUTE, COPY, KINDS, Recording, launch_of
 from mfulab.tracing.shares import (
     ALL_UNITS,
@@ -137,7 +137,6 @@ class DeviceTime:
             "idle_percent": spent["idle"] + spent["input_wait"],
             "graph_percent": spent["graph"],
             "communication_total_percent": length(union(clip(self._where(self.kind == COMMUNICATION), *window))),
-            "stream_overlap_percent": overlapped(clip(Intervals(self.begin, self.end), *window)),
             "idle_input_percent": spent["input_wait"],
         }
         values = {name: 100 * time / self.window.length for name, time in times.items()} | {
@@ -145,7 +144,7 @@ class DeviceTime:
             "launch_gap_s": float(np.median(lengths)) / 1e9 if len(lengths) else 0.0,
         }
         found = {name: self._reading(name, value) for name, value in values.items()}
-        return {**found, **self._launches(), **self._occupancy(), **self._operators(compute)}
+        return {**found, **self._launches(), **self._operators(compute)}
 
     def _reading(self, name: str, value: float | None, source: str = SOURCE) -> Reading:
         return Reading(value, ALL_UNITS[name], source, self.window.length / 1e9)
@@ -178,15 +177,6 @@ class DeviceTime:
         wall = self.window.length
         values = 100 * bound / wall, float(np.median(delay)) / 1e9, float(delay.sum()) / wall
         return {name: self._reading(name, value) for name, value in zip(LAUNCH_UNITS, values, strict=True)}
-
-    def _occupancy(self) -> Readings:
-        name = "estimated_occupancy_percent"
-        shares = self.recording.activities.occupancy[self.inside]
-        known = np.isfinite(shares) & (self.kind == COMPUTE)
-        weights = (self.end - self.begin)[known]
-        if not known.any() or not weights.sum():
-            return missing({name: "%"}, SOURCE, "the trace estimates none")
-        return {name: self._reading(name, float(np.average(shares[known], weights=weights)), "launch arithmetic")}
 
     def _parts(self) -> dict[Part, int]:
         """Nanoseconds of the window by kind of time, operator and shapes, each once: they sum to the window.

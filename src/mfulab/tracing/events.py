@@ -74,12 +74,11 @@ class _Reader:
             return
         name, args = str(event.get("name", "")), event.get("args") or {}
         kind = kind_of(name) if category in _KERNEL else COPY
-        grid, occupancy = args.get("grid"), args.get("est. achieved occupancy %")
+        grid = args.get("grid")
         self.recorder.activity(
             span, kind, name, _integer(args.get("device", event.get("pid"))),
             _integer(args.get("stream", event.get("tid"))), _integer(args.get("correlation")), _external(args),
             math.prod(map(_integer, grid)) if isinstance(grid, list) and grid else 0,
-            float(occupancy) if isinstance(occupancy, (int, float)) else math.nan,
         )  # fmt: skip
 
     def _call(self, event: dict[str, Any], annotation: bool) -> None:
@@ -107,11 +106,7 @@ def _span(event: dict[str, Any]) -> tuple[int, int] | None:
 
 def _arguments(name: str, args: dict[str, Any]) -> Call:
     shapes = args.get("Input Dims", args.get("Input dims", ()))
-    flops = args.get("Flops", args.get("flops"))
-    recorded = int(flops) if isinstance(flops, (int, float)) else None
-    return Call(
-        name, tuple(shapes), tuple(args.get("Input type", ())), tuple(args.get("Concrete Inputs", ())), recorded
-    )
+    return Call(name, tuple(shapes), tuple(args.get("Input type", ())), tuple(args.get("Concrete Inputs", ())))
 
 
 def _external(args: dict[str, Any]) -> int:

@@ -5,7 +5,6 @@ so that older schemas and cut-down exports are read as far as they go.
 """
 
 import json
-import math
 import re
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -118,7 +117,7 @@ class _Export:
                 self.recorder.activity(
                     span, COPY if "MEM" in table else kind_of(name), name, self._device(owner, device),
                     (context or 0) << 32 | (stream or 0), self._correlation(owner, number), -1,
-                    (x or 0) * (y or 0) * (z or 0), math.nan,
+                    (x or 0) * (y or 0) * (z or 0),
                 )  # fmt: skip
 
     def _ranges(self) -> None:

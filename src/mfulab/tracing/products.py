@@ -44,7 +44,6 @@ class Product:
     padding: float = 0.0
     kernel: str = ""
     reason: Said | None = None
-    recorded_flops: int = 0
 
     @property
     def call_bytes(self) -> float | None:
@@ -113,7 +112,6 @@ def products_of(
         product.flops += cost.flops
         product.causal_flops += cost.causal_flops
         product.executed_flops += cost.executed_flops
-        product.recorded_flops += (call.recorded_flops or 0) if call else 0
     told = (product for product in found.values() if product.time_ns or not product.reason)
     ordered = sorted(told, key=lambda product: -product.time_ns)
     uncounted: dict[str, tuple[int, Said]] = {}

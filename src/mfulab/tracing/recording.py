@@ -46,13 +46,12 @@ class TraceError(UnsupportedError):
 
 @dataclass(frozen=True)
 class Call:
-    """One operator's arguments as recorded: shapes, types, values of scalars, FLOPs."""
+    """One operator's arguments as recorded: shapes, types, values of scalars."""
 
     name: str
     shapes: tuple[Any, ...]
     types: tuple[Any, ...]
     values: tuple[Any, ...]
-    recorded_flops: int | None = None
 
 
 @dataclass
@@ -68,7 +67,6 @@ class Activities:
     correlation: Indices
     external: Indices
     blocks: Indices
-    occupancy: npt.NDArray[np.float64]
 
     def __len__(self) -> int:
         return len(self.begin)
@@ -160,7 +158,6 @@ class Recorder:
         self._names: dict[str, int] = {}
         self._threads: dict[Any, int] = {}
         self.activities, self._host, self._launches = array("q"), array("q"), array("q")
-        self._occupancy = array("d")
         self._calls: dict[int, Call] = {}
         self._shared: dict[str, Call] = {}
         self._external = 1 << 40
@@ -170,11 +167,10 @@ class Recorder:
 
     def activity(
         self, span: tuple[int, int], kind: int, name: str, device: int, stream: int, correlation: int, external: int,
-        blocks: int, occupancy: float,
+        blocks: int,
     ) -> None:  # fmt: skip
-        """Adds what a device executed: `kind` of `KINDS`, blocks of its grid, estimated occupancy in %, else NaN."""
+        """Adds what a device executed: `kind` of `KINDS`, and the blocks of its grid, 0 where they are not known."""
         self.activities.extend((*span, kind, self._name(name), device, stream, correlation, external, blocks))
-        self._occupancy.append(occupancy)
 
     def host_call(
         self, span: tuple[int, int], name: str, thread: Any, external: int, forward: bool, annotation: bool,
@@ -211,7 +207,7 @@ class Recorder:
         recording = Recording(
             self.path,
             list(self._names),
-            Activities(*[*_columns(self.activities, 9), np.array(self._occupancy)]),
+            Activities(*_columns(self.activities, 9)),
             HostCalls(*[*host, forward.astype(bool), annotation.astype(bool), self._calls]),
             Launches(*_columns(self._launches, 6)),
             metadata,

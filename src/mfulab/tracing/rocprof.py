@@ -76,11 +76,11 @@ def _process(recorder: Recorder, number: int, process: dict[str, Any], propertie
         blocks = math.prod(about["grid_size"][side] // max(1, about["workgroup_size"][side]) for side in "xyz")
         stream = one.get("stream_id", about["queue_id"])["handle"]
         device = devices[about["agent_id"]["handle"]]
-        recorder.activity(span(one), kind_of(name), name, device, stream, linked(one), -1, blocks, math.nan)
+        recorder.activity(span(one), kind_of(name), name, device, stream, linked(one), -1, blocks)
     for one in records.get("memory_copy", ()):
         agents = [one[side]["handle"] for side in ("dst_agent_id", "src_agent_id")]
         device = next((devices[agent] for agent in agents if agent in devices), 0)
-        recorder.activity(span(one), COPY, name_of(one), device, -1, linked(one), -1, 0, math.nan)
+        recorder.activity(span(one), COPY, name_of(one), device, -1, linked(one), -1, 0)
     for one in records.get("hip_api", ()):
         recorder.launch(span(one), (pid, one["thread_id"]), linked(one), name_of(one))
     for one in records.get("marker_api", ()):

@@ -94,7 +94,6 @@ def _count(row: TraceRow, analysis: Analysis, reasons: dict[str, Any]) -> None:
         if not product.recomputed:
             padding[product.format or "unknown"] += round(product.flops * product.padding)
     row.padding_by_format = _by_format(padding, steps)
-    row.recorded_flops = sum(product.recorded_flops for product in analysis.counted) / steps or None
     needed = [product for product in analysis.counted if not product.recomputed]
     without = next((product.name for product in needed if product.call_bytes is None), None)
     if without is not None:

@@ -20,7 +20,6 @@ _COPY = re.compile(r"[Mm]emcpy|[Mm]emset")
 _MULTIPLIES = re.compile(r"conv(?!ert)|dot|gemm|matmul|attention|fmha", re.IGNORECASE)
 _COLLECTIVE = re.compile(r"all-(?:reduce|gather|to-all)|reduce-scatter|collective-|send|recv")
 _TENSOR = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
-Cost = tuple[int, Any, list[tuple[str, list[int]]]]  # FLOPs, bytes, and type and sides of each operand
 _GRID = re.compile(r"grid:(\d+),(\d+),(\d+)")
 
 
@@ -125,10 +124,10 @@ class _Plane:
             kind = COPY if copies or _COPY.match(name) else kind_of(name)
             recorder.activity(
                 span, kind, name, number, line.id, int(about.get("correlation_id") or -1), external,
-                math.prod(map(int, grid.groups())) if grid else 0, float("nan"),
+                math.prod(map(int, grid.groups())) if grid else 0,
             )  # fmt: skip
             if about.get("hlo_op") and len(kept) == 1:
-                recorder.host_call(span, *_operator(about["hlo_op"], None, thread, external))
+                recorder.host_call(span, f"xla::{_short(about['hlo_op'])}", thread, external, False, False)
 
     def _operators(self, recorder: Recorder, line: Any, number: int) -> None:
         """A TPU's operators: each with the FLOPs and bytes that its compiler names; loops by what is theirs alone."""
@@ -139,14 +138,15 @@ class _Plane:
             collective = _COLLECTIVE.search(category or name)
             recorder.activity(
                 span, kind_of(f"nccl {name}" if collective else name), name, number, line.id, -1, external, 0,
-                float("nan"),
             )  # fmt: skip
-            cost = None
+            short, call = _short(name.lstrip("%")), None
             if (flops := about.get("flops")) and _MULTIPLIES.search(category or name):
                 operands = _TENSOR.findall(text)[1:]  # its result comes first
-                tensors = [(one, [int(side) for side in sides.split(",") if side]) for one, sides in operands]
-                cost = int(flops), about.get("bytes_accessed"), tensors
-            recorder.host_call(span, *_operator(name.lstrip("%"), cost, ("xla", number), external))
+                shapes = tuple([int(side) for side in sides.split(",") if side] for _, sides in operands)
+                types = tuple(XLA_TYPES[kind] for kind, _ in operands if kind in XLA_TYPES)
+                call = Call(f"xla::matmul {short}", shapes, types, (int(flops), about.get("bytes_accessed")))
+            called = call.name if call else f"xla::{short}"
+            recorder.host_call(span, called, ("xla", number), external, False, False, call)
 
     def host(self, recorder: Recorder) -> None:
         """Adds the runtime's calls and the marks of `jax.profiler.StepTraceAnnotation`."""
@@ -161,17 +161,6 @@ class _Plane:
                 elif "step_num" in about or step_mark(name):
                     mark = f"ProfilerStep#{about['step_num']}" if "step_num" in about else str(step_mark(name))
                     recorder.host_call(_span(line, event), mark, line.id, -1, False, True)
-
-
-def _operator(name: str, cost: Cost | None, thread: Any, external: int) -> tuple[Any, ...]:
-    """Arguments of `Recorder.host_call` after the span; the name without its number, FLOPs where it multiplies."""
-    short = re.sub(r"[.\d]+$", "", name)
-    if cost is None:
-        return f"xla::{short}", thread, external, False, False, None
-    flops, moved, tensors = cost
-    types = tuple(XLA_TYPES[one] for one, _ in tensors if one in XLA_TYPES)
-    call = Call(f"xla::matmul {short}", tuple(sides for _, sides in tensors), types, (flops, moved))
-    return call.name, thread, external, False, False, call
 
 
 def _own_spans(line: Any) -> Iterator[tuple[Any, tuple[int, int]]]:
@@ -205,3 +194,8 @@ def _span(line: Any, event: Any) -> tuple[int, int]:
 
 def _text(value: Any) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def _short(name: str) -> str:
+    """An operator's name without its number."""
+    return re.sub(r"[.\d]+$", "", name)

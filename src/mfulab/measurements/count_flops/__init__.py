@@ -51,7 +51,7 @@ class FlopsRow(Row):
         "Of forward and backward FLOPs, those for real tokens; empty if the model's calls show none."
     )
     recomputed_flops: int | None = column("Executed in addition with activation checkpointing.")
-    optimizer_flops: int | None = column("Of Adam; of others: mfulab.flops.optimizers.")
+    optimizer_flops: int | None = column("Of Adam; of others: flops/elementwise.yaml.")
     other_flops: int | None = column("Norms, activations, softmax, loss, forward.")
     other_backward_flops: int | None = column("The same of the backward pass.")
     uncounted_operators: str | None = column("JSON: operator without a formula → calls.")

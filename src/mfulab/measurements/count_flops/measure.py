@@ -9,7 +9,7 @@ from mfulab.core.measurement import Measured
 from mfulab.flops.compare import compare_formulas, transformer_shape
 from mfulab.flops.count import CountError
 from mfulab.flops.counter import Operations
-from mfulab.flops.optimizers import optimizer_flops
+from mfulab.flops.elementwise import OPTIMIZERS
 from mfulab.flops.tree import layer_rows
 from mfulab.measurements.count_flops import CountFlopsConfig, FlopsRow
 from mfulab.models.counted import Mode, ModelCount, count_model, looked_up_parameters
@@ -70,7 +70,7 @@ def _row(config: CountFlopsConfig, counted: ModelCount) -> FlopsRow:
         # What the model itself recomputes is executed whether checkpointing is asked for or not.
         executed_backward_flops=backward.executed_flops + again.executed_flops,
         useful_percent=counted.count.useful_percent,
-        optimizer_flops=optimizer_flops("adam", trainable),
+        optimizer_flops=OPTIMIZERS["adam"] * trainable,
         other_flops=forward.other_flops,
         other_backward_flops=backward.other_flops,
         uncounted_operators=json.dumps(dict(operations.uncounted)) if operations.uncounted else None,

@@ -52,7 +52,6 @@ class TraceRow(Row):
     bytes_moved: float | None = column(
         "Operands and results of the counted matmuls, once each; empty where one is unknown."
     )
-    recorded_flops: float | None = column("What the profiler itself counted, as a cross-check.")
     flops_by_format: str | None = column("JSON: format → FLOPs a step.")
     executed_by_format: str | None = column("The same, executed.")
     padding_by_format: str | None = column("JSON: format → FLOPs a step that whole tiles add.")
@@ -86,8 +85,6 @@ class TraceRow(Row):
     )
     launch_latency_s: float | None = column("Median time from launch call to kernel.")
     queue_depth: float | None = column("Mean number of launched activities that wait to run.")
-    stream_overlap_percent: Percent | None = column("Two or more activities at once.")
-    estimated_occupancy_percent: Percent | None = column("Launch arithmetic weighted by kernel time; never measured.")
     top_kernels: str | None = column("JSON: five longest kernels → % of device time.")
     top_other_operators: str | None = column("JSON: five longest other operators → % of the window.")
     job: str | None = column("Names the files of one job: their folder and world size.")
