@@ -259,24 +259,15 @@ def _everything(counted: Work, samples_per_s: float, denominators: Sequence[Deno
     """Every combination of choices that changes something, over every peak; named where the field has a name."""
     names = {each.choices: each for each in CONVENTIONS}
     for values in product(*(POSSIBLE[choice] for choice in ORDER)):
-        choices = Choices(**dict(zip(ORDER, values, strict=True)))  # type: ignore[arg-type]
+        given = dict(zip(ORDER, values, strict=True))
+        choices = Choices(**given)  # type: ignore[arg-type]
         if not _matters(choices, counted):
             continue
-        named = names.get(choices)
+        changed = ((choice, value) for choice, value in given.items() if value != getattr(OURS, choice))
+        words = ", ".join(choice if value is True else f"{choice}={value}" for choice, value in changed)
+        name, source = (names[choices].name, names[choices].source) if choices in names else (words, "")
         for denominator in denominators:
-            name = named.name if named else described(choices)
-            source = named.source if named else ""
             yield change(name, choices, denominator, counted, samples_per_s, denominators[0], source)
-
-
-def described(choices: Choices) -> str:
-    """A convention without a name by what it changes: `attention=half, looked_up`."""
-    changed = [
-        choice if getattr(choices, choice) is True else f"{choice}={getattr(choices, choice)}"
-        for choice in ORDER
-        if getattr(choices, choice) != getattr(OURS, choice)
-    ]
-    return ", ".join(changed)
 
 
 def _samples_per_s(

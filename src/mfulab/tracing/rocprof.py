@@ -16,6 +16,7 @@ from mfulab.tracing.recording import COPY, Recorder, Recording, TraceError, kind
 
 TOOL = b'"rocprofiler-sdk-tool"'
 GPU = 2  # an agent's type
+_NAMES = ("formatted_kernel_name", "demangled_kernel_name", "truncated_kernel_name", "kernel_name")
 
 
 def read(path: Path) -> Recording:
@@ -88,6 +89,3 @@ def _process(recorder: Recorder, number: int, process: dict[str, Any], propertie
             mark = step_mark(text)
             recorder.host_call(span(one), mark or text, (pid, one["thread_id"]), -1, False, mark is not None)
     return sum(len(kept) for kept in records.values())
-
-
-_NAMES = ("formatted_kernel_name", "demangled_kernel_name", "truncated_kernel_name", "kernel_name")
