@@ -4,13 +4,6 @@ import pytest
 
 from mfulab.cli.explain import _read
 from mfulab.cli.main import main
-from mfulab.mfu.work import count
-
-
-@pytest.fixture(autouse=True)
-def _counted_here(monkeypatch):
-    for module in ("explain", "roofline"):
-        monkeypatch.setattr(f"mfulab.mfu.{module}.work_of", count)
 
 
 def words(**changed):

@@ -9,9 +9,7 @@ from mfulab.flops.experts import (
     RoutedTokens,
     active_parameters,
     expected_experts_read,
-    experts_read,
     imbalance,
-    kept_tokens,
 )
 from mfulab.models.huggingface import build
 
@@ -33,18 +31,13 @@ def test_mixtral_has_46_7_billion_parameters_and_12_9_active_ones():
 routed = st.lists(st.integers(0, 50), min_size=1, max_size=16)
 
 
-@given(routed, st.integers(0, 60))
-def test_what_experts_do_with_tokens(tokens_of, capacity):
-    assert experts_read(tokens_of) <= min(len(tokens_of), sum(tokens_of))
-    assert kept_tokens(tokens_of, capacity) <= min(sum(tokens_of), capacity * len(tokens_of))
-    assert kept_tokens(tokens_of, 50) == sum(tokens_of)
+@given(routed)
+def test_what_experts_do_with_tokens(tokens_of):
     if sum(tokens_of):
         assert 1 <= imbalance(tokens_of) <= len(tokens_of)
 
 
 def test_experts_by_hand():
-    assert experts_read([3, 0, 1, 0]) == 2
-    assert kept_tokens([3, 0, 1, 0], 2) == 3
     assert imbalance([3, 0, 1, 0]) == 3
     assert expected_experts_read(8, 2, 1) == 2
     assert expected_experts_read(8, 8, 5) == 8

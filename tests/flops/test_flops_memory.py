@@ -1,13 +1,15 @@
 """Memory budgets: sums by hand, and the pretended allocator against a real one's laws."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from support.models import read
-from support.slow import few
 from torch import nn
 
-from mfulab.flops import memory, parallel
+from mfulab.flops import memory
 from mfulab.flops.count import count
+from mfulab.flops.formulas import TransformerShape
 from mfulab.flops.tensors import Held
 from mfulab.models.counted import count_model
 
@@ -31,12 +33,10 @@ def test_what_is_not_trained_needs_no_gradient():
 
 
 def test_key_value_cache():
-    layer = memory.key_value_cache_bytes(layers=1, key_value_heads=32, head_width=128, tokens=2048)
-    assert layer == 33_554_432
-    assert 32 * layer == 2**30
-    grouped = memory.key_value_cache_bytes(layers=32, key_value_heads=8, head_width=128, tokens=2048)
-    assert grouped == 2**30 / 4
-    assert memory.logits_bytes(batch_size=2, tokens=1024, vocabulary_size=50257) == 2 * 1024 * 50257 * 4
+    llama = TransformerShape(0, 32, 32, 128, 4096, 0, key_value_heads=32, causal=True)
+    assert 2 * llama.cache_elements(2048) == 2**30
+    assert 2 * replace(llama, layers=1).cache_elements(2048) == 33_554_432
+    assert replace(llama, key_value_heads=8).cache_elements(2048) == llama.cache_elements(2048) / 4
 
 
 def test_saved_tensors_are_the_activations():
@@ -134,119 +134,3 @@ def test_predicted_peak():
     assert memory.training_peak_bytes(**peak, element_bytes=2, autocast=True) == 400 + 800 + 2000 + 7 + 200 + 200
     assert memory.inference_peak_bytes(100, 4000, 7) == 4407
     assert memory.inference_peak_bytes(100, 4000, 7, element_bytes=2, autocast=True) == 600 + 2007
-
-
-def test_zero_stages():
-    """Rajbhandari et al. 2020, figure 1: 7.5 billion parameters on 64 devices need 120, 31.4, 16.6 and 1.88 GB."""
-    stages = [parallel.data_parallel(7_500_000_000, 64, stage) for stage in (0, 1, 2, 3)]
-    assert [round(share.memory_bytes / 1e9, 2) for share in stages] == [120.0, 31.41, 16.64, 1.88]
-    once = stages[0].sent_bytes
-    assert once == pytest.approx(2 * 15e9 * 63 / 64)
-    assert [share.sent_bytes for share in stages[1:]] == [once, once, round(1.5 * once)]
-
-
-def test_other_ways_to_divide_a_model():
-    shape = {"layers": 32, "width": 4096, "tokens": 2048}
-    tensor = parallel.tensor_parallel(8_000_000_000, 8, **shape)
-    assert tensor.memory_bytes == 16e9
-    assert tensor.sent_bytes == 4 * 32 * 2 * 2048 * 4096 * 2 * 7 / 8
-    pipeline = parallel.pipeline_parallel(8_000_000_000, 8, **shape)
-    assert pipeline.memory_bytes == 16e9
-    assert parallel.pipeline_parallel(12 * 10**9, 8, **{**shape, "layers": 12}).memory_bytes == 32e9, (
-        "two of twelve layers"
-    )
-    assert pipeline.sent_bytes == 2 * 2048 * 4096 * 2
-    assert parallel.pipeline_bubble(8, 1) == 7 / 8
-    assert parallel.pipeline_bubble(1, 4) == 0
-    rows = parallel.plans(8_000_000_000, 1, key_value_heads=8, **shape)
-    assert {row["memory_bytes"] for row in rows} == {128e9}
-    assert {row["sent_bytes"] for row in rows} == {0}
-
-
-@pytest.mark.parametrize(
-    ("devices", "layers", "heads", "none"),
-    [
-        (8, 32, 8, {}),
-        (16, 32, 8, {"tensor parallel": "8 key-value heads do not divide into 16"}),
-        (8, 12, 16, {}),
-        (16, 12, 16, {"pipeline parallel": "12 layers are fewer than 16 devices"}),
-        (
-            512,
-            32,
-            8,
-            {
-                "tensor parallel": "8 key-value heads do not divide into 512",
-                "pipeline parallel": "32 layers are fewer than 512 devices",
-            },
-        ),
-        (2, None, 8, dict.fromkeys(("tensor parallel", "pipeline parallel"), "unknown number of layers")),
-        (2, 32, None, {"tensor parallel": "unknown number of key-value heads"}),
-    ],
-)
-def test_no_plan_splits_a_layer_or_a_head(devices, layers, heads, none):
-    rows = parallel.plans(10**9, devices, layers=layers, key_value_heads=heads, width=64, tokens=32, flops=10**12)
-    assert {row["method"]: row["reason"] for row in rows if row["reason"]} == none
-    for row in rows:
-        empty = {name for name in ("flops", "memory_bytes", "sent_bytes") if row[name] is None}
-        assert empty == ({"flops", "memory_bytes", "sent_bytes"} if row["method"] in none else set())
-    assert [row["flops"] for row in rows[:4]] == [10**12] * 4, "each device has a batch of its own"
-    told = rows[-1]["bubble_percent"] is not None
-    assert told == (layers is not None and layers % devices == 0), "the formula is of equal stages"
-
-
-class _Recurrent(nn.Module):
-    """An LSTM, and a layer that may save its output as well."""
-
-    def __init__(self, inputs: int, hidden: int, followed: bool, **options: float) -> None:
-        super().__init__()
-        self.recurrent = nn.LSTM(inputs, hidden, **options)
-        width = (self.recurrent.proj_size or hidden) * (1 + self.recurrent.bidirectional)
-        self.last = nn.Linear(width, 3) if followed else nn.Identity()
-
-    def forward(self, x):
-        return self.last(self.recurrent(x)[0])
-
-
-@pytest.mark.parametrize(
-    ("steps", "batch", "inputs", "hidden", "options"),
-    [
-        (32, 8, 128, 128, {}),
-        (32, 8, 64, 128, {"batch_first": True}),
-        (16, 4, 512, 256, {"num_layers": 2, "bidirectional": True}),
-        (16, 4, 128, 100, {"num_layers": 3, "dropout": 0.3}),
-        (16, 4, 40, 64, {"num_layers": 2, "dropout": 0.3, "bidirectional": True}),
-        (7, 3, 20, 50, {"bias": False}),
-        (20, 1, 400, 33, {"num_layers": 2}),
-        (30, 3, 48, 48, {"num_layers": 4, "bidirectional": True}),
-        (16, 4, 64, 64, {"proj_size": 32, "num_layers": 2}),
-    ],
-)
-@pytest.mark.parametrize("followed", few([True, False]))
-@pytest.mark.parametrize("dtype", few([torch.float32, torch.bfloat16, torch.float64]))
-def test_what_an_lstm_saves_on_a_cpu(steps, batch, inputs, hidden, options, followed, dtype):
-    counts = []
-    for device in ("cpu", "meta"):
-        with torch.device(device):
-            model = _Recurrent(inputs, hidden, followed, **options)
-            x = torch.randn(*((batch, steps) if options.get("batch_first") else (steps, batch)), inputs)
-        if device == "cpu":
-            model, x = model.to(dtype), x.to(dtype)
-        counts.append(count(model, lambda model=model, x=x: model(x).sum(), fused=device == "meta"))
-    real, pretended = counts
-    assert real.more_on_cpu == Held()
-    by_onednn = real.operations.sum(operator="aten::mkldnn_rnn_layer").calls > 0
-    if dtype == torch.float32 and "proj_size" not in options:
-        assert by_onednn
-    else:
-        assert not by_onednn or dtype == torch.bfloat16
-    predicted = pretended.saved + pretended.more_on_cpu if by_onednn else pretended.saved
-    size = dtype.itemsize
-    assert predicted.bytes(size) == pytest.approx(real.saved.bytes(size), rel=0.0 if dtype == torch.float32 else 0.1)
-    if by_onednn:
-        assert pretended.saved.bytes(size) < 0.6 * real.saved.bytes(size), "the operators alone are not enough"
-
-
-def test_inference_keeps_no_workspace():
-    with torch.device("meta"), torch.no_grad():
-        model, x = _Recurrent(8, 8, True), torch.randn(4, 2, 8)
-        assert count(model, lambda: model(x).sum()).more_on_cpu == Held()

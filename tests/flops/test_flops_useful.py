@@ -14,7 +14,7 @@ import mfulab
 from mfulab.flops.count import count
 from mfulab.flops.counter import OperatorCounter
 from mfulab.flops.layers import LayerTracker
-from mfulab.flops.useful import flops_per_accepted_token, real_tokens, useful_flops
+from mfulab.flops.useful import real_tokens, useful_flops
 from mfulab.flops.values import KnownValues
 from mfulab.models.huggingface import build as build_huggingface
 
@@ -227,29 +227,6 @@ def test_what_says_where_documents_end(keywords, lengths, source):
 def test_what_says_nothing_is_not_guessed(keywords):
     assert real_tokens((IDS,), keywords) is None
     assert real_tokens((), keywords) is None
-
-
-def test_generation_with_a_draft_costs_each_token_that_was_kept_more():
-    torch.manual_seed(0)
-    sizes = {"vocab_size": WORDS, "hidden_size": WIDTH, "intermediate_size": 48, "use_cache": True}
-    sizes["num_attention_heads"] = 4
-    target, draft = (
-        build_huggingface("LlamaForCausalLM", num_hidden_layers=layers, **sizes).eval() for layers in (4, 1)
-    )
-    prompt = torch.ones(1, 5, dtype=torch.long)
-    options = {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False, "pad_token_id": 0}
-    both = torch.nn.ModuleDict({"target": target, "draft": draft})
-    costs = []
-    for assistant in (None, draft):
-        with OperatorCounter(LayerTracker(both), memory=False) as counter:
-            tokens = target.generate(prompt, assistant_model=assistant, **options)
-        accepted = tokens.shape[1] - prompt.shape[1]
-        assert accepted == 8
-        costs.append(flops_per_accepted_token(counter.operations, accepted))
-        assert (counter.operations.sum(layer="draft").flops > 0) == (assistant is not None)
-    assert costs[1] > costs[0]
-    with pytest.raises(ValueError, match="accepted=0"):
-        flops_per_accepted_token(counter.operations, 0)
 
 
 def test_a_loop_with_a_block_mask_has_its_useful_part():

@@ -42,12 +42,6 @@ def test_gpt2_is_counted_to_the_operation(tmp_path):
     assert row.key_value_cache_bytes == 2 * 12 * 1024 * 768 * 4
     assert row.logits_bytes == 1024 * 50257 * 4
     assert {path.name for path in tmp_path.iterdir()} == {"layers.csv", "formulas.csv"}
-    plans = json.loads(row.plans)
-    assert {plan["devices"] for plan in plans} == {2, 8, 64, 512}
-    split = [plan for plan in plans if plan["method"].startswith(("tensor", "pipeline"))]
-    # 12 heads do not divide into 8; of 12 layers on 8 devices the fullest has 2.
-    assert [plan["flops"] for plan in split] == [437_472_460_800] * 2 + [None, 145_824_153_600] + [None] * 4
-    assert {plan["flops"] for plan in plans if plan not in split} == {874_944_921_600}
     with (tmp_path / "formulas.csv").open() as file:
         assert {line["counted_flops"] for line in csv.DictReader(file)} == {"874944921600"}
     assert sum(line["flops"] for line in operators) == row.forward_flops + row.backward_flops

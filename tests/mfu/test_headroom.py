@@ -6,7 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfulab.mfu.headroom import COLUMNS, PARTS, apart, best_time, columns, headroom, of_step, shape_class, shared
+from mfulab.mfu.headroom import (
+    COLUMNS,
+    PARTS,
+    apart,
+    best_time,
+    columns,
+    headroom,
+    of_operators,
+    of_step,
+    shape_class,
+    shared,
+)
 
 KINDS = ("products", "recomputed", "others", "uncounted", "graph", "communication", "copies", "input_wait", "idle")
 times = st.integers(0, 10**12)
@@ -129,3 +140,58 @@ def test_without_flops_or_shares_nothing_is_invented():
     assert of_step(row)["uncounted_ms"] == pytest.approx(600)
     hidden = {**row, "spent": json.dumps({"others": 6, "idle": 4})}
     assert of_step(hidden) == of_step({}) == columns(None) == dict.fromkeys(COLUMNS)
+
+
+measured = st.lists(
+    st.fixed_dictionaries(
+        {
+            "kind": st.just("others"),
+            "operator": st.sampled_from(["aten::add", "aten::mm"]),
+            "time_ns": st.integers(0, 10**9),
+            "kernel_ns": st.integers(0, 10**9),
+            "launch_ns": st.integers(0, 10**6),
+        },
+        optional={
+            "flops": st.none() | st.dictionaries(st.sampled_from(["bf16", "fp32", "unknown"]), st.integers(0, 10**15)),
+            "bytes": st.floats(0, 1e12),
+        },
+    ).filter(lambda one: one.get("flops") is None or "bytes" in one)
+)
+
+
+@given(measured, st.dictionaries(st.sampled_from(["bf16", "fp32"]), st.floats(0.1, 1e4)), st.none() | st.floats(1, 1e4))
+def test_every_operator_has_a_best_time_or_none_and_no_time_is_lost(operators, peaks, bandwidth):
+    found = of_operators(operators, peaks, bandwidth, 2)
+    assert sum(row["time_ms"] for row in found) == pytest.approx(sum(one["time_ns"] for one in operators) / 2e6)
+    known = [row for row in found if row["bound"]]
+    assert found[: len(known)] == known, "what is known comes first"
+    gains = [row["headroom_ms"] for row in known]
+    assert gains == sorted(gains, reverse=True)
+    for row in known:
+        assert row["doubtful"] == (row["headroom_ms"] < 0), "above the roof is marked, never clipped"
+    if bandwidth is None:
+        assert not known
+    for row in found[len(known) :]:
+        assert row["best_ms"] is row["headroom_ms"] is None
+
+
+def test_the_roofline_of_operators_by_hand():
+    """1 TFLOP/s and 100 GB/s: a matmul of 1 µs, a copy of 2, a kernel too short for either, one above the roof."""
+    given = {"kind": "others", "operator": "any", "launch_ns": 100}
+    operators = [
+        {**given, "time_ns": 3000, "kernel_ns": 3000, "flops": {"bf16": 10**6}, "bytes": 50_000},
+        {**given, "time_ns": 9000, "kernel_ns": 9000, "flops": {}, "bytes": 200_000},
+        {**given, "time_ns": 120, "kernel_ns": 120, "flops": {}, "bytes": 800},
+        {**given, "time_ns": 1500, "kernel_ns": 1500, "flops": {}, "bytes": 200_000},
+        {**given, "time_ns": 500, "kernel_ns": 500, "flops": {"fp8": 1}, "bytes": 1},
+        {**given, "time_ns": 700, "kernel_ns": 700, "reason": {"no_shapes": {}}},
+    ]
+    found = of_operators(operators, {"bf16": 1.0}, 100.0, 1)
+    told = [(row["bound"], row["best_ms"], row["headroom_ms"], row.get("doubtful")) for row in found]
+    assert told[:4] == [
+        ("memory", pytest.approx(0.002), pytest.approx(0.007), False),
+        ("compute", pytest.approx(0.001), pytest.approx(0.002), False),
+        ("launch", pytest.approx(0.0001), pytest.approx(0.00002), False),
+        ("memory", pytest.approx(0.002), pytest.approx(-0.0005), True),
+    ]
+    assert [row["reason"] for row in found[4:]] == [{"no_shapes": {}}, {"no_roof": {}}]

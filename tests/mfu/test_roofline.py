@@ -8,7 +8,7 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.core.groups import ModelConfig
 from mfulab.mfu.models import model_config
 from mfulab.mfu.roofline import expect, expected
-from mfulab.mfu.work import Operation, Work, count
+from mfulab.mfu.work import Operation, Work, work
 
 
 def made(mode="training", **more):
@@ -52,8 +52,7 @@ def test_no_roofline_allows_more_than_the_peak(peak, bandwidth, element_bytes):
     assert 0 <= found.compute_bound_percent <= 100
 
 
-def test_decoding_is_bound_by_memory_and_prefill_by_compute(monkeypatch):
-    monkeypatch.setattr("mfulab.mfu.roofline.work_of", count)
+def test_decoding_is_bound_by_memory_and_prefill_by_compute():
     prefill, decoding = expect("gpt2", "NVIDIA H100 80GB HBM3", modes=("inference", "decoding"))
     assert prefill.compute_bound_percent > 50 > decoding.compute_bound_percent
     # A token reads every weight that it multiplies by, at least once.
@@ -62,7 +61,7 @@ def test_decoding_is_bound_by_memory_and_prefill_by_compute(monkeypatch):
 
 @pytest.mark.parametrize(("batch", "experts"), [(1, 2), (4, 8 * (1 - (6 / 8) ** 4)), (512, 8)])
 def test_decoding_reads_the_experts_that_its_tokens_choose(batch, experts):
-    counted = count(model_config("mixtral_small"), 64, batch, "decoding")
+    counted = work(model_config("mixtral_small"), 64, batch, "decoding")
     width, layers, inner, key, vocabulary = 512, 8, 1792, 128, 32000
     layer = 2 * width**2 + 2 * width * key + 8 * width + experts * 3 * width * inner
     read = layers * layer + width * vocabulary
@@ -85,7 +84,7 @@ def test_latent_attention_decodes_from_its_latents():
         name="latent", _target_="mfulab.models.huggingface.build", arguments=arguments, task="language_modeling",
         sequence_length=10, vocabulary_size=64,
     )  # fmt: skip
-    counted = count(config, 10, 3, "decoding")
+    counted = work(config, 10, 3, "decoding")
     assert counted.cache_elements == 3 * 10 * 2 * (16 + 4)
     attention = 32 * 24 + 24 * 4 * 12 + 32 * (16 + 4) + 10 * 16 * 4 * (8 + 8) + 4 * 8 * 32  # all 10 tokens expand
     scores = 10 * 4 * (12 + 8)

@@ -28,6 +28,7 @@ SAYING = [
     PACKAGE.parent / "tables/verdict.py",
     PACKAGE.parent / "tables/trace_join.py",
     PACKAGE.parent / "flops/recorded.py",
+    PACKAGE.parent / "flops/traffic.py",
 ]
 TRACING = PACKAGE.parent / "tracing"
 SHOW = PACKAGE.parent / "interactive/show.py"
@@ -36,11 +37,11 @@ HEADROOM = PACKAGE.parent / "mfu/headroom.py"
 ASKING = ("text", "words")
 CONSTANTS = (
     *("key", "PARTS", "RUNGS", "WORDS", "COUNTERS", "TIMES", "ORDERS"),
-    *("PRODUCTS", "OTHERS", "KERNELS", "OVERVIEW", "RANKS"),
+    *("PRODUCTS", "OPERATORS", "KERNELS", "OVERVIEW", "RANKS"),
     *("GAPS", "CAUSES", "COMPARED"),
     *("SINGLE", "KINDS", "OPERATIONS", "THREE_WAYS", "IN_TORCH", "ELSEWHERE"),
 )
-REASONS = {"no_clock", "no_bytes", "no_device_name", "no_cpu_name", "one_of_several"}
+REASONS = {"no_clock", "no_bytes", "no_roof", "no_device_name", "no_cpu_name", "one_of_several"}
 JOB = {"torn", "clock", "ranks"}
 NOTES = {"update", "uncounted", "uncounted_because", "untimed", "no_peak", "over_peak"}
 

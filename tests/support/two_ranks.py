@@ -12,7 +12,6 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 import mfulab
 from mfulab.flops.counter import Operations, OperatorCounter
 from mfulab.flops.layers import LayerTracker
-from mfulab.flops.sharded import job_flops
 
 
 def main(rank: int, store: str) -> None:
@@ -32,13 +31,15 @@ def main(rank: int, store: str) -> None:
 
 
 def told(operations: Operations) -> dict[str, object]:
-    """A step's FLOPs by pass, and the job's forward ones."""
+    """A step's FLOPs by pass, and the forward ones of both ranks."""
+    job = torch.tensor(operations.sum("forward").flops)
+    dist.all_reduce(job)
     return {
         "forward": operations.sum("forward").flops,
         "backward": operations.sum("backward").flops,
         "recomputed": operations.sum("recomputed").flops,
         "uncounted": dict(operations.uncounted),
-        "job": job_flops(operations)["forward"]["flops"],
+        "job": int(job),
     }
 
 

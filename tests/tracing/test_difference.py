@@ -1,7 +1,6 @@
 """Parts of a step sum to it exactly, and differences of two to the difference of their steps."""
 
 import json
-import math
 from fractions import Fraction
 from pathlib import Path
 
@@ -32,7 +31,7 @@ def analyses(draw):
         begin, length, kind = draw(times), draw(lengths), draw(st.integers(0, 2))
         linked = draw(st.sampled_from((-1, number + 1)))
         name, stream = draw(st.sampled_from(KERNELS)), draw(st.integers(1, 3))
-        recorder.activity((begin, begin + length), kind, name, 0, stream, linked, -1, 0, math.nan)
+        recorder.activity((begin, begin + length), kind, name, 0, stream, linked, -1, 0)
         asked = draw(st.integers(0, begin))
         recorder.launch(
             (asked, asked + 1), 1, number + 1, draw(st.sampled_from(("cudaLaunchKernel", "cudaGraphLaunch")))

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfulab.tracing.intervals import NONE, Intervals, clip, exclusive, gaps, join, length, overlapped, union
+from mfulab.tracing.intervals import NONE, Intervals, clip, exclusive, gaps, join, length, union
 
 pairs = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 30)), max_size=12)
 
@@ -45,14 +45,8 @@ def test_each_nanosecond_is_spent_once(kinds):
         before |= mine
 
 
-@given(pairs)
-def test_overlap_counts_where_two_are_open(found):
-    points = [point for pair in found for point in covered(intervals([pair]))]
-    assert overlapped(intervals(found)) == sum(points.count(point) >= 2 for point in set(points))
-
-
 def test_nothing_is_nothing():
-    assert length(union(NONE)) == overlapped(NONE) == length(join([])) == 0
+    assert length(union(NONE)) == length(join([])) == 0
 
 
 def test_times_since_1970_lose_no_nanosecond():

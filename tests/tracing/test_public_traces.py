@@ -141,6 +141,36 @@ def test_busy_time_is_the_union_of_kernels_to_the_nanosecond():
         assert sum(found.analysis.spent.values()) == window.length
 
 
+@pytest.mark.parametrize("name", sorted(one.name for one in FOLDER.glob("*.json.gz") if "capture" not in one.name))
+def test_the_times_of_operators_sum_to_the_step_and_each_has_a_roof_or_a_reason(name):
+    for one in read_file(FOLDER / name):
+        row = one.row.model_dump()
+        found = json.loads(trace_columns(row)["operator_roofline"])
+        assert sum(operator.time_ns for operator in one.analysis.operators) == one.analysis.window.length
+        assert sum(each["time_ms"] for each in found) == pytest.approx(1e3 * row["time_s"], rel=1e-9)
+        for each in found:
+            if each["kind"] in ("products", "recomputed", "uncounted", "others"):
+                assert (each["bound"] is None) == bool(each["reason"]), each
+            assert not each.get("doubtful"), "no public trace has an operator above its device's roof"
+
+
+def test_the_roofline_of_the_real_devices_by_hand():
+    row, _ = row_of("h100_qwen1_5_0_5b_inference")
+    roofs = [one for one in json.loads(row["operator_roofline"]) if one["kind"] in ("products", "others")]
+    found = {(one["operator"], one["shapes"]): one for one in roofs}
+    # 24 attentions over 16 sequences of 559 tokens and 16 heads of 64: queries, keys, values and results, once each.
+    attention = next(one for (name, _), one in found.items() if "attention" in name)
+    assert attention["bound"] == "memory", "490 GFLOP take 0.497 ms at the peak, 1.76 GB 0.525 ms"
+    assert attention["best_ms"] == pytest.approx(1e3 * 24 * 4 * 16 * 16 * 559 * 64 * 2 / 3350e9, rel=1e-3)
+    up = found["aten::linear", "16×559×1024·2816×1024"]
+    assert up["bound"] == "compute"
+    assert up["best_ms"] == pytest.approx(1e3 * 48 * 2 * 8944 * 1024 * 2816 / 989.43e12, rel=1e-3)
+    # SiLU times the gate: two bf16 tensors read, one written.
+    gate = found["aten::mul", "16×559×2816·16×559×2816"]
+    assert gate["best_ms"] == pytest.approx(1e3 * 24 * 3 * 8944 * 2816 * 2 / 3350e9, rel=1e-3)
+    assert gate["headroom_ms"] == pytest.approx(gate["time_ms"] - gate["best_ms"])
+
+
 def test_the_shipped_rows_are_what_the_files_give():
     fresh_rows = [
         one.row.model_dump() for name in {name for name, _ in all_shipped()} for one in read_file(FOLDER / name)

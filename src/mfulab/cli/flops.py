@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
+from rich.tree import Tree
 
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.groups import ModelConfig
-from mfulab.flops.tree import layer_rows, quantity, render
+from mfulab.core.language.quantities import quantity
+from mfulab.flops.tree import layer_rows
 from mfulab.mfu.decoders import computed, missing
 from mfulab.mfu.models import FOLDERS, model_config, read_yaml
 
@@ -124,10 +127,33 @@ def _published(path: Path, sequence_length: int | None) -> dict[str, Any]:
 def _totals(
     whole: float, active: float, forward: float, backward: float, causal: float, tokens: float, *notes: str
 ) -> Iterator[str]:
-    yield f"parameters {quantity(whole).strip()}" + (f", {quantity(active).strip()} active a token" * (active != whole))
-    yield f"forward {quantity(forward)}FLOP, backward {quantity(backward)}FLOP" + (
+    yield f"parameters {quantity(whole)}" + (f", {quantity(active)} active a token" * (active != whole))
+    yield f"forward {quantity(forward, 'FLOP')}, backward {quantity(backward, 'FLOP')}" + (
         f" (× {backward / forward:.2f})" if forward else ""
     )
-    yield f"causal attention by its half: {quantity(causal)}FLOP" * (causal != forward + backward)
-    yield f"a token: {quantity((forward + backward) / (tokens or 1))}FLOP" * bool(tokens)
+    yield f"causal attention by its half: {quantity(causal, 'FLOP')}" * (causal != forward + backward)
+    yield f"a token: {quantity((forward + backward) / (tokens or 1), 'FLOP')}" * bool(tokens)
     yield from notes
+
+
+def render(rows: list[dict[str, object]], depth: int = 3, smallest_percent: float = 0.1) -> Tree:
+    """Draws `layer_rows` as a tree of shares, `depth` levels below the model.
+
+    Layers with less than `smallest_percent` of the FLOPs are left out.
+    """
+    drawn = {"": Tree(_label(rows[0], str(rows[0]["module"])))}
+    for row in rows[1:]:
+        name, share = str(row["layer"]), row["share_percent"]
+        parent, _, own = name.rpartition(".")
+        if name.count(".") < depth and parent in drawn and isinstance(share, float) and share >= smallest_percent:
+            drawn[name] = drawn[parent].add(_label(row, f"{own}: {row['module']}".removesuffix(": ")))
+    return drawn[""]
+
+
+def _label(row: dict[str, object], title: str) -> Text:
+    share = row["share_percent"]
+    forward, backward = (quantity(float(str(row[f"{each}_flops"])), "FLOP") for each in ("forward", "backward"))
+    text = Text.assemble((title, "bold"))
+    if isinstance(share, float):
+        text.append(f"  {share:.1f} %", style="cyan")
+    return text.append(f"  forward {forward}  backward {backward}", style="dim")

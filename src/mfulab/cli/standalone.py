@@ -261,7 +261,7 @@ def _cell(name: str, value: object) -> str:
 
 
 def _tree(layers: Path) -> object:
-    from mfulab.flops.tree import render
+    from mfulab.cli.flops import render
 
     with layers.open(newline="", encoding="utf-8") as file:
         rows: list[dict[str, object]] = list(csv.DictReader(file))  # type: ignore[arg-type]

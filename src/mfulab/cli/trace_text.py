@@ -18,14 +18,18 @@ from mfulab.tracing.analysis import Analysis, Product
 from mfulab.tracing.reader import Read
 
 PRODUCTS = ("operator", "shapes", "calls", "share", "speed_column", "padding")
-OTHERS = ("operator", "share")
+OPERATORS = ("operator", "shapes", "bound", "ms", "best", "headroom")
 KERNELS = ("kernel", "calls", "share")
 GAPS = ("ended_by", "cause", "ms")
 OVERVIEW = ("file", "device", "step_time", "kernel_busy_percent", "mfu_percent", "verdict")
 RANKS = ("rank", "step_time", "kernel_busy_percent", "exposed", "transfer", "waiting")
 # The titles of these tables, and of the best that matmuls are compared with, as the catalogues name them.
-WORDS = ("products", "others", "kernels", "gaps", "ranks", "best_trace", "best_matmul_runs", "best_both")
+WORDS = (
+    *("products", "operators", "compute", "memory", "launch", "doubtful", "kernels", "gaps"),
+    *("ranks", "best_trace", "best_matmul_runs", "best_both"),
+)
 LONGEST = 5
+OF_KERNELS = ("products", "recomputed", "uncounted", "others")
 NAME = 64  # characters of a kernel's name
 
 
@@ -159,9 +163,24 @@ def _longest(console: Console, text: Texts, analysis: Analysis, row: dict[str, A
         for product in analysis.products[:LONGEST]
     ]
     table(console, text, "products", PRODUCTS, products)
-    others = sorted(analysis.others.items(), key=lambda item: -item[1])[:LONGEST]
-    lines = [(short(name, NAME), percent(100 * time / wall)) for name, time in others]
-    table(console, text, "others", OTHERS, lines)
+    roofs = [one for one in json.loads(row.get("operator_roofline") or "[]") if one["kind"] in OF_KERNELS]
+    lines = [
+        (
+            short(one["operator"].removeprefix("aten::"), 30),
+            short(one["shapes"] or "", 34),
+            text(one["bound"]) + text("doubtful") * one["doubtful"] if one["bound"] else "—",
+            *("—" if one[name] is None else f"{one[name]:,.3f}" for name in ("time_ms", "best_ms", "headroom_ms")),
+        )
+        for one in roofs[: 2 * LONGEST]
+    ]
+    table(console, text, "operators", OPERATORS, lines)
+    without: dict[str, float] = {}
+    for one in roofs:
+        for key, numbers in (one["reason"] or {}).items():
+            why = verdicts.sentence(key, numbers, language)
+            without[why] = without.get(why, 0.0) + one["time_ms"]
+    for why, time in sorted(without.items(), key=lambda item: -item[1])[:LONGEST]:
+        console.print(Text(text("no_best", time=f"{time:,.3f}", reason=why), style="dim"))
     kernels = [
         (short(str(one["kernel"]), NAME), f"{one['calls']}", percent(1e11 * float(str(one["time_s"])) / wall))
         for one in analysis.kernels[:LONGEST]
@@ -182,7 +201,7 @@ def table(console: Console, text: Texts, title: str, names: Sequence[str], rows:
     if not rows:
         return
     drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=text(title), title_justify="left", title_style="bold")
-    words = sum(name in ("operator", "shapes", "kernel", "ended_by", "cause", "kind") for name in names)
+    words = sum(name in ("operator", "shapes", "kernel", "ended_by", "cause", "kind", "bound") for name in names)
     for place, name in enumerate(names):
         drawn.add_column(_label(text, name), justify="left" if place < words else "right", no_wrap=place >= words)
     for row in rows:

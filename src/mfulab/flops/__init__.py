@@ -1,22 +1,15 @@
 """Counting floating-point operations, the formulas they are checked against, and memory budgets."""
 
+from importlib import import_module
 from typing import Any
 
-__all__ = ["LayerTracker", "OperatorCounter", "pretended_ranks", "register"]
+_PLACES = {"LayerTracker": "layers", "OperatorCounter": "counter"}
+_PLACES |= {"pretended_ranks": "sharded", "register": "operators"}
+__all__ = sorted(_PLACES)
 
 
 def __getattr__(name: str) -> Any:
     # Loaded when asked for: tables use the budgets and formulas here without importing torch.
-    if name == "register":
-        from mfulab.flops.operators import register
-
-        return register
-    if name in ("LayerTracker", "OperatorCounter"):
-        from mfulab.flops import counter
-
-        return getattr(counter, name)
-    if name == "pretended_ranks":
-        from mfulab.flops.sharded import pretended_ranks
-
-        return pretended_ranks
-    raise AttributeError(f"module {__name__} has no attribute {name}")
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+    return getattr(import_module(f"mfulab.flops.{_PLACES[name]}"), name)

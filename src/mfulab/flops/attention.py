@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from mfulab.flops.cost import Cost
 from mfulab.flops.masks import lengths_of, mask_pairs
@@ -31,55 +34,12 @@ def attention_cost(query: Shape, value: Shape, pairs: Pairs, products: float, ex
     return Cost(full, attended, int(widths * pairs.executed * executed), full, rectangle, padding, bool(pairs.bound))
 
 
-# The arguments of each kernel as far as they are read, by this module's names; "_" is not read.
-_SDPA = "query key value "
-_BACK = "_ query key value "
-SIGNATURES: dict[str, str] = {
-    "mfulab::attention": _SDPA + "mask is_causal pairs",
-    "mfulab::attention_backward": _BACK + "mask _ _ is_causal needs_gradient pairs",
-    "flex_attention": _SDPA + "pairs",
-    "flex_attention_backward": _SDPA + "pairs needs_gradient",
-    "aten::_scaled_dot_product_flash_attention": _SDPA + "_ is_causal",
-    "aten::_scaled_dot_product_flash_attention_backward": _BACK + "_ _ _ _ _ _ _ is_causal",
-    "aten::_scaled_dot_product_flash_attention_for_cpu": _SDPA + "_ is_causal mask",
-    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": _BACK + "_ _ _ is_causal mask",
-    "aten::_scaled_dot_product_efficient_attention": _SDPA + "mask _ _ is_causal",
-    "aten::_scaled_dot_product_efficient_attention_backward": _BACK + "mask _ _ _ _ _ _ is_causal",
-    "aten::_scaled_dot_product_cudnn_attention": _SDPA + "mask _ _ is_causal",
-    "aten::_scaled_dot_product_cudnn_attention_backward": _BACK + "_ _ _ _ mask _ _ _ _ _ is_causal",
-    "aten::_scaled_dot_product_fused_attention_overrideable": _SDPA + "mask _ is_causal",
-    "aten::_scaled_dot_product_fused_attention_overrideable_backward": _BACK + "mask _ _ _ _ _ _ _ _ is_causal",
-}
-_ENDS = "query_ends key_ends _ longest_key "
-VARIABLE_SIGNATURES: dict[str, str] = {
-    "aten::_flash_attention_forward": _SDPA + _ENDS + "_ is_causal _ _ left right",
-    "aten::_flash_attention_backward": _BACK + "_ _ " + _ENDS + "_ is_causal _ _ _ left right",
-    "aten::_cudnn_attention_forward": _SDPA + "_ " + _ENDS + "_ _ is_causal",
-    "aten::_cudnn_attention_backward": _BACK + "_ _ _ _ _ " + _ENDS + "_ is_causal",
-    "aten::_efficient_attention_forward": _SDPA + "_ " + _ENDS + "_ kind _ _ _ window",
-    "aten::_efficient_attention_backward": _BACK + "_ _ " + _ENDS + "_ _ _ _ kind _ _ _ window",
-    "torch_attn::_varlen_attn": _SDPA + _ENDS + "is_causal _ window_sides",
-    "torch_attn::_varlen_attn_out": "_ " + _SDPA + _ENDS + "is_causal _ window_sides",
-    "torch_attn::_varlen_attn_backward": _BACK + "_ _ " + _ENDS + "is_causal _ _ window_sides",
-    # https://github.com/Dao-AILab/flash-attention, flash_attn/flash_attn_interface.py, from 2.7 on.
-    "flash_attn::_flash_attn_forward": _SDPA + "_ _ is_causal left right",
-    "flash_attn::_flash_attn_backward": _BACK + "_ _ _ _ _ _ _ is_causal left right",
-    "flash_attn::_flash_attn_varlen_forward": _SDPA + _ENDS + "_ _ is_causal left right",
-    "flash_attn::_flash_attn_varlen_backward": _BACK + "_ _ _ _ _ " + _ENDS + "_ _ is_causal left right",
-}
+# The arguments of each kernel as far as they are read, by this module's names.
+_TABLE = yaml.safe_load(Path(__file__).with_name("attention.yaml").read_text(encoding="utf-8"))
+SIGNATURES: dict[str, str] = _TABLE["fixed"]
+VARIABLE_SIGNATURES: dict[str, str] = _TABLE["variable"]
 # Names by which keyword arguments go in the operators' own schemas.
-_NAMES = {
-    "mask": "attn_mask attn_bias",
-    "left": "window_size_left",
-    "right": "window_size_right",
-    "is_causal": "causal",
-    "query_ends": "cum_seq_q cu_seqlens_q cu_seq_q",
-    "key_ends": "cum_seq_k cu_seqlens_k cu_seq_k",
-    "longest_key": "max_k max_seqlen_k",
-    "kind": "custom_mask_type",
-    "window": "window_size",
-}
-KEYWORDS = {theirs: ours for ours, names in _NAMES.items() for theirs in names.split()}
+KEYWORDS = {theirs: ours for ours, names in _TABLE["keywords"].items() for theirs in names.split()}
 
 
 def bind(signature: str, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:

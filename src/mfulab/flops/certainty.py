@@ -144,7 +144,7 @@ class LayerCount(Opened):
         for name, module in self.model.named_modules():
             formula = next((formula for kind, formula in _FORMULAS if isinstance(module, kind)), None)
             if formula is None and type(module).__name__ == "Conv1D" and hasattr(module, "nx"):
-                formula = _of_conv1d
+                formula = lambda module, inputs, output: 2 * inputs.numel() * int(module.nf)  # noqa: E731
             if formula is not None:
                 yield module.register_forward_hook(self._note(name, formula))
 
@@ -154,11 +154,6 @@ class LayerCount(Opened):
                 self.flops[name] = self.flops.get(name, 0) + formula(module, inputs[0], output)
 
         return note
-
-
-def _of_conv1d(module: Any, inputs: torch.Tensor, output: Any) -> int:
-    """Of transformers' Conv1D, a linear layer with a transposed weight."""
-    return 2 * inputs.numel() * int(module.nf)
 
 
 def _convolution(module: Any, inputs: torch.Tensor, output: torch.Tensor) -> int:

@@ -204,7 +204,9 @@ class _Dispatch(TorchDispatchMode):
         # A subclass first turns into the operators on the tensors it wraps: those are what runs.
         if any(is_traceable_wrapper_subclass_type(kind) for kind in types):
             return NotImplemented
-        if FakeTensor in types and self._only_tries_shapes((args, kwargs)):
+        # Fake tensors of something inside the step: DTensor asks so for global shapes.
+        leaves = tree_leaves((args, kwargs)) if FakeTensor in types else ()
+        if any(isinstance(leaf, FakeTensor) and leaf.fake_mode not in self._fake_modes for leaf in leaves):
             return operator(*args, **kwargs)
         if isinstance(operator, torch._ops.HigherOrderOperator):
             out = operator(*args, **kwargs)
@@ -220,12 +222,6 @@ class _Dispatch(TorchDispatchMode):
         out = operator(*args, **kwargs)
         self._counter.add(operator._overloadpacket, out, args, kwargs)
         return out
-
-    def _only_tries_shapes(self, arguments: Any) -> bool:
-        """Says whether the tensors are fake ones of something inside the step: DTensor asks so for global shapes."""
-        return any(
-            isinstance(leaf, FakeTensor) and leaf.fake_mode not in self._fake_modes for leaf in tree_leaves(arguments)
-        )
 
 
 def _cost(operator: Any, name: str, out: Any, args: Any, kwargs: Any) -> Cost | None:

@@ -35,11 +35,6 @@ def active_parameters(model: torch.nn.Module) -> int:
     return total - routed + routed * active // experts
 
 
-def experts_read(tokens_of: Sequence[int]) -> int:
-    """Experts whose weights a step reads: those that at least one token was sent to. MBU counts their bytes alone."""
-    return sum(1 for tokens in tokens_of if tokens)
-
-
 class RoutedTokens(ExitStack):
     """Notes inside it how tokens are routed: `unread_parameters`, the weights of experts that no token is sent to.
 
@@ -63,7 +58,7 @@ class RoutedTokens(ExitStack):
         experts = stacked[0].shape[0]
         # Ranks mark what is another's by a number beyond.
         tokens_of = torch.bincount(chosen[chosen < experts].long(), minlength=experts).tolist()
-        unread = sum(weight.numel() // experts for weight in stacked) * (experts - experts_read(tokens_of))
+        unread = sum(weight.numel() // experts for weight in stacked) * tokens_of.count(0)
         self.unread_parameters = (self.unread_parameters or 0) + unread
         self._imbalances += [imbalance(tokens_of)] if any(tokens_of) else []
 
@@ -82,11 +77,6 @@ def unread_elements(numbers: tuple[int, int] | None, rows: torch.Tensor, experts
     active = numbers[1] if numbers and numbers[0] == count else 1
     read = expected_experts_read(count, active, rows.shape[0] / active)
     return round(experts.numel() * (1 - read / count))
-
-
-def kept_tokens(tokens_of: Sequence[int], capacity: int) -> int:
-    """Pairs of token and expert that are computed where no expert takes more than `capacity`; the rest is dropped."""
-    return sum(min(tokens, capacity) for tokens in tokens_of)
 
 
 def imbalance(tokens_of: Sequence[int]) -> float:

@@ -21,11 +21,6 @@ def convolution_flops(
     return 2 * batch * kernel**2 * (in_channels // groups) * out_channels * height * width
 
 
-def attention_flops(tokens: int, width: int, *, batch: int = 1, causal: bool = False) -> int:
-    """Scores and their product with the values: 4·B·T²·D, half of it where causal (Dao 2023, arXiv:2307.08691)."""
-    return 4 * batch * tokens**2 * width // (2 if causal else 1)
-
-
 # ------------------------------------------------------------------------------------------------ whole transformers
 
 

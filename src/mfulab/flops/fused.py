@@ -73,10 +73,6 @@ def _differentiate(ctx: Any, gradient: Tensor, _: Tensor | None) -> tuple[Tensor
 attention.register_autograd(_differentiate, setup_context=_save)
 
 
-def _save_grouped(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
-
-
 def _differentiate_grouped(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     a, b, ends = ctx.saved_tensors
     needs_a, needs_b, _ = ctx.needs_input_grad
@@ -87,7 +83,9 @@ def _differentiate_grouped(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, .
     )
 
 
-grouped_product.register_autograd(_differentiate_grouped, setup_context=_save_grouped)
+grouped_product.register_autograd(
+    _differentiate_grouped, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs)
+)
 
 
 @contextmanager

@@ -143,7 +143,7 @@ class LayerTracker(Opened):
         yield global_hooks.register_module_forward_pre_hook(self._enter_layer)
         yield global_hooks.register_module_forward_hook(self._leave_layer, always_call=True)
         yield optimizer_hooks.register_optimizer_step_pre_hook(self._enter_optimizer)
-        yield optimizer_hooks.register_optimizer_step_post_hook(self._leave_optimizer)
+        yield optimizer_hooks.register_optimizer_step_post_hook(lambda one, *_: self._leave("optimizer", id(one)))
         yield compiled_models_unwarned()
         yield patch.object(torch.autograd, "_engine_run_backward", self._engine())
 
@@ -178,9 +178,6 @@ class LayerTracker(Opened):
 
     def _enter_optimizer(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self._frames.append(_Frame("optimizer", owner=id(optimizer)))
-
-    def _leave_optimizer(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        self._leave("optimizer", id(optimizer))
 
     def _leave(self, kind: str, owner: int) -> None:
         for place in range(len(self._frames) - 1, -1, -1):

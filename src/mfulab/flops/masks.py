@@ -27,7 +27,12 @@ def lengths_of(ends: Any) -> list[int] | None:
 
 def with_values(tensor: Any) -> Any:
     """A tensor whose values can be read: itself, or those that were kept of it on the meta device; None without."""
-    return tensor if has_data(tensor) else _kept(tensor)
+    import sys
+
+    if has_data(tensor):
+        return tensor
+    values = sys.modules.get("mfulab.flops.values")  # nothing keeps values where nobody imported what does
+    return values.value_of(tensor) if values else None
 
 
 def mask_pairs(mask: Any, queries: int, keys: int) -> Pairs:
@@ -51,14 +56,6 @@ def mask_pairs(mask: Any, queries: int, keys: int) -> Pairs:
         known = _look(mask, queries, keys)
         setattr(mask, _KNOWN, (mask._version, known))  # every layer asks again
     return known
-
-
-def _kept(mask: Any) -> Any:
-    """Values of a mask on the meta device, where they were kept."""
-    import sys
-
-    values = sys.modules.get("mfulab.flops.values")  # nothing keeps values where nobody imported what does
-    return values.value_of(mask) if values else None
 
 
 def _look(mask: Any, queries: int, keys: int) -> Pairs:
@@ -114,7 +111,9 @@ def _one_sequence(sees: Any) -> _Sequence:
     of_row_sorted = bool((of_row.diff() >= 0).all())
     if not of_row_sorted:  # documents that are interleaved have no blocks along the diagonal
         return _Sequence((float(sees.shape[0] * keys), float(count.sum()), 0.0), (int(sees.any(0).sum()),))
-    rows_of = torch.bincount(_forward_filled(of_row, rows, sees.shape[0]), minlength=len(used))
+    numbers = torch.zeros(sees.shape[0], dtype=torch.long, device=sees.device)
+    numbers[rows] = of_row  # a query that sees nothing belongs to the document before it
+    rows_of = torch.bincount(numbers.cummax(0).values, minlength=len(used))
     widest = torch.zeros(len(used), dtype=torch.long, device=sees.device)
     widest.scatter_reduce_(0, of_row, last - first + 1, "amax")
     place = torch.searchsorted(used, of_key, right=True) - 1
@@ -133,12 +132,3 @@ def _one_sequence(sees: Any) -> _Sequence:
     if bool(triangular.all()) and attended < float((rows_of * widest).sum()):
         attended -= len(rows) / 2
     return _Sequence((full, attended, max(0.0, full - useful)), tuple(real_keys.tolist()))
-
-
-def _forward_filled(of_row: Any, rows: Any, queries: int) -> Any:
-    """Number of the document of every query; one that sees nothing belongs to the one before it."""
-    import torch
-
-    numbers = torch.zeros(queries, dtype=torch.long, device=of_row.device)
-    numbers[rows] = of_row
-    return numbers.cummax(0).values

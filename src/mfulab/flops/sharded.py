@@ -1,4 +1,4 @@
-"""Models spread over ranks: FLOPs of the job from those of its ranks, and plans counted on one process without any.
+"""Models spread over ranks, counted on one process without the others.
 
 A counter sees what its rank computes: DTensor's and FSDP2's operators on local shards. The sum over ranks is the job.
 If a wrapper cannot be counted, count the model before it is wrapped, or give the number yourself.
@@ -7,28 +7,7 @@ If a wrapper cannot be counted, count the model before it is wrapped, or give th
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
 import torch.distributed as dist
-
-from mfulab.device import GPU
-from mfulab.flops.cost import FLOPS
-from mfulab.flops.counter import Operations
-
-
-def job_flops(operations: Operations, group: dist.ProcessGroup | None = None) -> dict[str, dict[str, int]]:
-    """FLOPs of all ranks together, by pass and kind; every rank of `group` must call it.
-
-    Without a process group it is this process alone. Whole numbers below 2⁶³ are summed exactly.
-    """
-    passes = ("forward", "backward", "recomputed")
-    mine = {one: operations.sum(one) for one in passes}  # type: ignore[arg-type]
-    counts = torch.tensor([getattr(mine[one], name) for one in passes for name in FLOPS], dtype=torch.int64)
-    if dist.is_available() and dist.is_initialized():
-        on = torch.device(GPU, torch.cuda.current_device()) if "nccl" in dist.get_backend(group) else counts.device
-        counts = counts.to(on)
-        dist.all_reduce(counts, group=group)
-    numbers = iter(counts.tolist())
-    return {one: {name: next(numbers) for name in FLOPS} for one in passes}
 
 
 @contextmanager

@@ -1,11 +1,8 @@
-"""FLOPs layer by layer: as rows of a table, and as a tree for the terminal."""
+"""FLOPs layer by layer, as rows of a table."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-
-from rich.text import Text
-from rich.tree import Tree
 
 if TYPE_CHECKING:
     import torch
@@ -53,34 +50,3 @@ def _by_layer(model: torch.nn.Module, operations: Operations, direction: str) ->
                 if layer in sums:
                     sums[layer].add(totals)
     return sums
-
-
-def render(rows: list[dict[str, object]], depth: int = 3, smallest_percent: float = 0.1) -> Tree:
-    """Draws `layer_rows` as a tree of shares, `depth` levels below the model.
-
-    Layers with less than `smallest_percent` of the FLOPs are left out.
-    """
-    drawn = {"": Tree(_label(rows[0], str(rows[0]["module"])))}
-    for row in rows[1:]:
-        name, share = str(row["layer"]), row["share_percent"]
-        parent, _, own = name.rpartition(".")
-        if name.count(".") < depth and parent in drawn and isinstance(share, float) and share >= smallest_percent:
-            drawn[name] = drawn[parent].add(_label(row, f"{own}: {row['module']}".removesuffix(": ")))
-    return drawn[""]
-
-
-def _label(row: dict[str, object], title: str) -> Text:
-    share, forward, backward = row["share_percent"], row["forward_flops"], row["backward_flops"]
-    text = Text.assemble((title, "bold"))
-    if isinstance(share, float):
-        text.append(f"  {share:.1f} %", style="cyan")
-    return text.append(f"  forward {quantity(forward)}FLOP  backward {quantity(backward)}FLOP", style="dim")
-
-
-def quantity(value: object) -> str:
-    """A number with three significant digits and its SI prefix: `1.81 G`."""
-    number = float(str(value))
-    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(number) >= factor:
-            return f"{number / factor:.3g} {prefix}"
-    return f"{number:.3g} "

@@ -156,10 +156,3 @@ def useful_flops(operations: Operations, real: RealTokens) -> float:
             else:
                 total += totals.attention_flops
     return total
-
-
-def flops_per_accepted_token(operations: Operations, accepted: int) -> float:
-    """FLOPs of a kept token, rejected drafts included: of speculative and ordinary decoding alike."""
-    if accepted < 1:
-        raise ValueError(f"accepted={accepted}: at least one token must have been kept")
-    return operations.hardware_flops / accepted

@@ -1,7 +1,10 @@
 """The field's conventions for the FLOPs under an MFU, each as a few choices; what one choice adds is exact."""
 
 from dataclasses import dataclass, fields
-from typing import Literal, get_args
+from pathlib import Path
+from typing import Literal, get_args, get_type_hints
+
+import yaml
 
 from mfulab.mfu.work import Work
 
@@ -30,20 +33,14 @@ class Choices:
     looked_up: bool = False
     attention: Attention = "full"
     recomputation: Recomputation = "none"
-    multiply_add: Literal[1, 2] = 2
+    multiply_add: Literal[2, 1] = 2
 
 
 OURS = Choices()
 ORDER = tuple(each.name for each in fields(Choices))
 """The order in which a waterfall changes choices."""
 POSSIBLE: dict[str, tuple[object, ...]] = {
-    "experts": ("active", "total"),
-    "frozen": (False, True),
-    "unmultiplied": (False, True),
-    "looked_up": (False, True),
-    "attention": get_args(Attention),
-    "recomputation": get_args(Recomputation),
-    "multiply_add": (2, 1),
+    name: get_args(kind) or (False, True) for name, kind in get_type_hints(Choices).items()
 }
 
 
@@ -57,78 +54,11 @@ class Convention:
     source: str
 
 
-CONVENTIONS = (
-    Convention("ours", "mfulab, NeMo", OURS, "docs/flops.md; NVIDIA/NeMo nemo/utils/flops_formulas.py"),
-    Convention(
-        "palm",
-        "PaLM, torchtitan, nanoGPT: 6N + 12·L·H·Q·T",
-        Choices(unmultiplied=True),
-        "arXiv:2204.02311 appendix B; pytorch/torchtitan get_num_flop_per_token; karpathy/nanoGPT estimate_mfu",
-    ),
-    Convention(
-        "llm_foundry",
-        "llm-foundry MFU: 6N of all parameters + 12·L·d·T",
-        Choices(unmultiplied=True, looked_up=True),
-        "mosaicml/llm-foundry scripts/train/benchmarking/README.md",
-    ),
-    Convention(
-        "llm_foundry_hfu",
-        "llm-foundry HFU: 4/3 of its MFU",
-        Choices(unmultiplied=True, looked_up=True, recomputation="blocks"),
-        "mosaicml/llm-foundry scripts/train/benchmarking/README.md",
-    ),
-    Convention(
-        "megatron_core",
-        "Megatron-Core, Megatron Bridge since 2025: causal half",
-        Choices(attention="half"),
-        "NVIDIA/Megatron-LM megatron/training/training.py, num_floating_point_operations",
-    ),
-    Convention(
-        "maxtext",
-        "MaxText: 6N of all parameters + causal half",
-        Choices(unmultiplied=True, looked_up=True, attention="half"),
-        "AI-Hypercomputer/maxtext calculate_tflops_training_per_device",
-    ),
-    Convention(
-        "kaplan",
-        "Kaplan, Hugging Face Trainer: 6N without embeddings",
-        Choices(unmultiplied=True, attention="none"),
-        "arXiv:2001.08361 section 2.1; transformers floating_point_ops",
-    ),
-    Convention(
-        "all_parameters",
-        "6N of all parameters",
-        Choices(unmultiplied=True, looked_up=True, attention="none"),
-        "arXiv:2001.08361 section 2.1, with N as model cards print it",
-    ),
-    Convention(
-        "all_experts",
-        "6N of all experts",
-        Choices(experts="total", unmultiplied=True, looked_up=True, attention="none"),
-        "the same, of a mixture of experts by its total size",
-    ),
-    Convention(
-        "hfu_attention",
-        "HFU with fused attention",
-        Choices(recomputation="attention"),
-        "arXiv:2307.08691: its backward pass is 2.5 times the forward one",
-    ),
-    Convention(
-        "hfu_blocks",
-        "HFU with every block recomputed",
-        Choices(recomputation="blocks"),
-        "arXiv:2205.05198: one more forward pass",
-    ),
-    Convention(
-        "hfu_everything",
-        "HFU with every block recomputed and fused attention",
-        Choices(recomputation="everything"),
-        "both; mosaicml/llm-foundry scripts/train/benchmarking/README.md names it the actual HFU",
-    ),
-    Convention("macs", "multiply-adds called FLOPs", Choices(multiply_add=1), "fvcore, ptflops, thop"),
-)
-
-BY_KEY = {each.key: each for each in CONVENTIONS}
+BY_KEY = {
+    key: Convention(key, held["name"], Choices(**held.get("choices", {})), held["source"])
+    for key, held in yaml.safe_load(Path(__file__).with_name("conventions.yaml").read_text(encoding="utf-8")).items()
+}
+CONVENTIONS = tuple(BY_KEY.values())
 
 
 def flops(work: Work, choices: Choices) -> float:

@@ -92,11 +92,6 @@ class Explanation:
     matches: Sequence[Row]
     reported: float | None = None
 
-    @property
-    def table(self) -> list[dict[str, object]]:
-        """All rows as plain dictionaries, a column for each step of the waterfall."""
-        return [as_record(row) for row in (*self.conventions, *self.denominators)]
-
 
 def explain(
     model: str | Path | Mapping[str, Any] | ModelConfig,
@@ -221,19 +216,6 @@ def denominators_of(device: str, precision: str, given: float | None = None) -> 
     return sheet.device, [Denominator(" = ".join(of), first[key]) for key, of in names.items()]
 
 
-def as_record(row: Row) -> dict[str, object]:
-    """A row as a plain dictionary, the points of each step in a column of its own."""
-    record: dict[str, object] = {
-        "convention": row.convention,
-        "denominator": row.denominator,
-        "peak_tflop_s": row.peak_tflop_s,
-        "flops_per_token": row.flops_per_token,
-        "mfu_percent": row.mfu_percent,
-    }
-    record |= {f"{step}_points": points for step, points in row.steps.items()}
-    return record | {"source": row.source}
-
-
 def change(
     name: str,
     choices: Choices,
@@ -277,24 +259,15 @@ def _everything(counted: Work, samples_per_s: float, denominators: Sequence[Deno
     """Every combination of choices that changes something, over every peak; named where the field has a name."""
     names = {each.choices: each for each in CONVENTIONS}
     for values in product(*(POSSIBLE[choice] for choice in ORDER)):
-        choices = Choices(**dict(zip(ORDER, values, strict=True)))  # type: ignore[arg-type]
+        given = dict(zip(ORDER, values, strict=True))
+        choices = Choices(**given)  # type: ignore[arg-type]
         if not _matters(choices, counted):
             continue
-        named = names.get(choices)
+        changed = ((choice, value) for choice, value in given.items() if value != getattr(OURS, choice))
+        words = ", ".join(choice if value is True else f"{choice}={value}" for choice, value in changed)
+        name, source = (names[choices].name, names[choices].source) if choices in names else (words, "")
         for denominator in denominators:
-            name = named.name if named else described(choices)
-            source = named.source if named else ""
             yield change(name, choices, denominator, counted, samples_per_s, denominators[0], source)
-
-
-def described(choices: Choices) -> str:
-    """A convention without a name by what it changes: `attention=half, looked_up`."""
-    changed = [
-        choice if getattr(choices, choice) is True else f"{choice}={getattr(choices, choice)}"
-        for choice in ORDER
-        if getattr(choices, choice) != getattr(OURS, choice)
-    ]
-    return ", ".join(changed)
 
 
 def _samples_per_s(

@@ -107,6 +107,43 @@ def best_time(
     return best / whole, said.pop() if len(said) == 1 else "both"
 
 
+def of_operators(
+    operators: Sequence[Mapping[str, Any]], peaks: Mapping[str, float], memory_gb_s: float | None, steps: int
+) -> list[dict[str, Any]]:
+    """Roofline of each operator of a step, the most to gain first: Williams et al. 2009, doi:10.1145/1498765.1498785.
+
+    The best time is the longest of FLOPs ÷ peak (bound by `compute`), bytes ÷ bandwidth (`memory`) and the time of as
+    many kernels as short as the shortest of the trace (`launch`). Bytes are a lower bound, so the best time is too.
+
+    Args:
+        operators: of a window each `time_ns`, `kernel_ns`, `launch_ns`, executed `flops` by format, and `bytes`.
+        peaks: TFLOP/s by format.
+        memory_gb_s: bandwidth in GB/s; without it no operator has a best time.
+        steps: of the window.
+
+    Returns for each `time_ms`; `bound`, `best_ms`, `headroom_ms` (own time of the kernels − best) where they are known;
+    `doubtful` where it ran above the roof: wrong bytes, or operands that a cache held. Nothing is clipped.
+    """
+    found: list[dict[str, Any]] = []
+    for one in operators:
+        row: dict[str, Any] = {name: one.get(name) for name in ("kind", "operator", "shapes", "calls", "reason")}
+        row |= {"time_ms": one["time_ns"] / 1e6 / steps, "bound": None, "best_ms": None, "headroom_ms": None}
+        flops = one.get("flops")
+        if flops is not None and memory_gb_s and not flops.keys() - peaks.keys():
+            compute_ns = sum(count / peaks[name] for name, count in flops.items()) / 1e3
+            times = {"compute": compute_ns, "memory": one["bytes"] / memory_gb_s}
+            times["launch"] = float(one["launch_ns"])
+            bound = max(times, key=lambda name: times[name])
+            left = one["kernel_ns"] - times[bound]
+            row |= {"bound": bound, "best_ms": times[bound] / 1e6 / steps, "headroom_ms": left / 1e6 / steps}
+            row["doubtful"] = left < 0
+        elif flops is not None:
+            row["reason"] = {"no_roof": {}}
+        found.append(row)
+    known = sorted((row for row in found if row["bound"]), key=lambda row: -row["headroom_ms"])
+    return known + sorted((row for row in found if not row["bound"]), key=lambda row: -row["time_ms"])
+
+
 def columns(parts: Mapping[str, int] | None) -> dict[str, float | None]:
     """The parts in ms a step, as columns of a table; None for a part that is not known, or without a budget."""
     return {f"{part}_ms": parts[part] / 1e6 if parts and part in parts else None for part in PARTS}

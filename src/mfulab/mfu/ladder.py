@@ -83,16 +83,12 @@ def measured(row: Mapping[str, object]) -> list[Measured]:
     found = []
     for rung in RUNGS:
         percent = number(row.get(rung.column))
-        if percent is not None and not _repeats(rung, percent, row):
+        above = number(row.get(rung.only_below)) if rung.only_below else None
+        if percent is not None and (above is None or percent < above * (1 - 1e-9)):
             falls = rung.falls and (rung.precisions is None or row.get("effective_precision") in rung.precisions)
             beside = rung.instead is not None and number(row.get(rung.instead)) is not None
             found.append(Measured(rung.column, percent, falls and not beside))
     return found
-
-
-def _repeats(rung: Rung, percent: float, row: Mapping[str, object]) -> bool:
-    above = number(row.get(rung.only_below)) if rung.only_below else None
-    return above is not None and percent >= above * (1 - 1e-9)
 
 
 def largest_drop(row: Mapping[str, object]) -> Drop | None:

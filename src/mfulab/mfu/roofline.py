@@ -98,7 +98,8 @@ def expect(
     capacity = None if sheet.memory_gb is None else sheet.memory_gb * 1e9
     speeds = top.spec * 1e12, sheet.memory_gb_s * 1e9
     found: list[Expectation] = []
-    for mode in modes or _modes(config):
+    decodes = config.vocabulary_size is not None and config.task == "language_modeling"
+    for mode in modes or (("training", "inference", "decoding") if decodes else ("training", "inference")):
         if mode not in get_args(Mode):
             raise unknown("mode", mode, get_args(Mode))
         counted = work_of(config, sequence_length, batch_size, mode)
@@ -153,8 +154,3 @@ def _memory(counted: Work, element_bytes: float, devices: int) -> float | None:
         activation_elements=round(counted.saved_elements),
     )
     return whole.sharded(devices).total
-
-
-def _modes(config: ModelConfig) -> tuple[Mode, ...]:
-    decodes = config.vocabulary_size is not None and config.task == "language_modeling"
-    return ("training", "inference", "decoding") if decodes else ("training", "inference")

@@ -1,10 +1,6 @@
-"""The counted work of one step of a model in the parts that conventions differ in, from a separate process."""
+"""The counted work of one step of a model in the parts that conventions differ in."""
 
-import json
 import re
-import subprocess
-import sys
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -88,45 +84,17 @@ class Work:
 
 
 def work(config: ModelConfig, sequence_length: int | None = None, batch_size: int = 1, mode: Mode = "training") -> Work:
-    """Counts one step in a separate process: counting leaves compiled models slow in the process that counts.
-
-    Raises ConfigurationError with the counter's message where the model cannot be built or counted.
-    """
-    asked = {
-        "config": config.model_dump(by_alias=True),
-        "sequence_length": sequence_length,
-        "batch_size": batch_size,
-        "mode": mode,
-    }
-    ended = subprocess.run(
-        [sys.executable, "-m", "mfulab.mfu.work"], input=json.dumps(asked), capture_output=True, text=True
-    )
-    if ended.returncode:
-        lines = ended.stderr.strip().splitlines()
-        raise ConfigurationError(lines[-1] if lines else f"counting model={config.name} ended with {ended.returncode}")
-    answer = json.loads(ended.stdout)
-    return Work(**{**answer, "operations": tuple(Operation(**each) for each in answer["operations"])})
-
-
-def count(
-    config: ModelConfig, sequence_length: int | None = None, batch_size: int = 1, mode: Mode = "training"
-) -> Work:
-    """The same in this process. Raises what `mfulab.models.counted.count_model` raises."""
-    layers = _layers(config)
-    if layers is None or layers <= 2:
-        return _counted(config, sequence_length, batch_size, mode, alike=False)
-    one, two = (_counted(_with_layers(config, few), sequence_length, batch_size, mode) for few in (1, 2))
+    """Counts one step. Raises ConfigurationError with the counter's message where it cannot be built or counted."""
+    argument = ALIKE.get(str(config.arguments.get("architecture")), "")
+    layers = config.arguments.get(argument)
+    try:
+        if layers is None or layers <= 2:
+            return _counted(config, sequence_length, batch_size, mode, alike=False)
+        shorter = (config.model_copy(update={"arguments": config.arguments | {argument: few}}) for few in (1, 2))
+        one, two = (_counted(each, sequence_length, batch_size, mode) for each in shorter)
+    except Exception as error:
+        raise ConfigurationError(" ".join(str(error).split())) from error
     return _extended(one, two, layers)
-
-
-def _layers(config: ModelConfig) -> int | None:
-    argument = ALIKE.get(str(config.arguments.get("architecture")))
-    return config.arguments.get(argument) if argument else None
-
-
-def _with_layers(config: ModelConfig, layers: int) -> ModelConfig:
-    argument = ALIKE[config.arguments["architecture"]]
-    return config.model_copy(update={"arguments": {**config.arguments, argument: layers}})
 
 
 def _extended(one: Work, two: Work, layers: int) -> Work:
@@ -190,19 +158,3 @@ def _operations(operations: Any, alike: bool) -> list[Operation]:
         )
         sums[where] = [before + value for before, value in zip(sums.get(where, [0] * 5), values, strict=True)]
     return [Operation(*key, *values) for key, values in sums.items()]
-
-
-def main() -> int:
-    """Answers one question on standard input; the last line on standard error says what went wrong."""
-    asked: Mapping[str, Any] = json.load(sys.stdin)
-    try:
-        counted = count(ModelConfig(**asked["config"]), asked["sequence_length"], asked["batch_size"], asked["mode"])
-    except Exception as error:
-        print(" ".join(str(error).split()), file=sys.stderr)
-        return 1
-    json.dump(asdict(counted), sys.stdout)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -15,7 +15,6 @@ from mfulab.device import GPU, is_gpu
 from mfulab.device.cpu import usable_cores
 from mfulab.device.identity import cuda_devices
 from mfulab.device.samplers.network import INTERFACE, LOOPBACK
-from mfulab.flops.parallel import all_gather_bytes, all_reduce_bytes
 from mfulab.models.build import outermost_blocks
 
 # What the rank that is slowed on purpose sleeps in a step: more than ranks differ by on their own.
@@ -83,19 +82,20 @@ def wrap(model: torch.nn.Module, parallel: ParallelConfig, device: torch.device)
 def predicted_bytes(model: torch.nn.Module, parallel: ParallelConfig, device: torch.device) -> int:
     """Bytes that each process sends in a step to train `model`, not yet wrapped, by the formulas of ring collectives.
 
+    Of n bytes over d processes an all-gather or a reduce-scatter sends n·(d−1)/d, an all-reduce twice as much
+    (Patarasuk and Yuan 2009).
     DDP reduces each gradient once, to all. FSDP2 gathers the weights of each block forward and backward, those of no
     block once, and scatters the gradients; gloo has no reduce-scatter and reduces to all in its place.
     """
     sizes = {id(each): each.numel() * each.element_size() for each in model.parameters()}
-    devices = parallel.processes
+    others = (parallel.processes - 1) / parallel.processes
     if parallel.wrapper == "ddp":
-        trained = (each for each in model.parameters() if each.requires_grad)
-        return all_reduce_bytes(sum(sizes[id(each)] for each in trained), devices)
+        return round(2 * others * sum(sizes[id(each)] for each in model.parameters() if each.requires_grad))
     blocks = outermost_blocks(model)
     inside = sum(sizes[key] for key in {id(each) for block in blocks for each in block.parameters()})
     whole = sum(sizes.values())
-    gathered = all_gather_bytes(whole, devices) + all_gather_bytes(inside, devices)
-    return gathered + (all_gather_bytes if is_gpu(device) else all_reduce_bytes)(whole, devices)
+    gathered = round(others * whole) + round(others * inside)
+    return gathered + round((1 if is_gpu(device) else 2) * others * whole)
 
 
 def slowed(fetch: Callable[[], None], parallel: ParallelConfig) -> Callable[[], None]:

@@ -16,8 +16,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from pydantic import ValidationError
-
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, cannot_be_written, is_inside, read_csv, read_json, remove
 from mfulab.core.rows import impossible
@@ -25,6 +23,7 @@ from mfulab.measurements import manifest
 from mfulab.measurements.registry import MEASUREMENTS, NO_MACHINE
 from mfulab.planning import lock, store
 from mfulab.planning.store import is_complete, write_if_changed
+from mfulab.tables.records import first_line
 
 COLLECTED = "+collected"
 LARGEST_UNPACKED = 16 << 30  # bytes of an archive
@@ -125,7 +124,7 @@ def _why_bad(step: str, run: Path) -> str | None:
     """Reason not to take over a run: its row is cut off, does not fit its columns, or is another run's."""
     if not is_complete(run / "row.csv"):
         return "its row is incomplete"
-    row = _row(run)
+    row = read_csv(run / "row.csv")[0]
     hardware = run.parents[1].name if MEASUREMENTS[step].on_device else ""
     if (row.get("run"), row.get("hardware")) != (run.name, hardware):
         return f"its row is of run={row.get('run')} on hardware={row.get('hardware')}"
@@ -134,24 +133,17 @@ def _why_bad(step: str, run: Path) -> str | None:
         measurement.config.model_validate(read_json(run / "config.json"))
         filled = {key: value for key, value in row.items() if value != ""}
         problem = impossible(measurement.row.model_validate(filled), datetime.now(UTC))
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
     except (FileNotFoundError, ValueError) as error:
-        return str(error)
+        return first_line(error)
     links = [path.name for path in sorted(run.iterdir()) if path.is_symlink()]
     return f"{links[0]} is a link" if links else problem
-
-
-def _row(run: Path) -> dict[str, str]:
-    return read_csv(run / "row.csv")[0]
 
 
 def _says(run: Path) -> tuple[Any, dict[str, str]]:
     """A run's config and what its row says, to be compared: a FLOP count of another day is the same count."""
     config = read_json(run / "config.json")
     ignored = set() if MEASUREMENTS[run.parent.name].on_device else OF_THE_DAY
-    return config, {key: value for key, value in _row(run).items() if key not in ignored}
+    return config, {key: value for key, value in read_csv(run / "row.csv")[0].items() if key not in ignored}
 
 
 def _copy(theirs: Path, ours: Path) -> None:

@@ -152,7 +152,7 @@ def _memory() -> Values:
     mixed = memory.training_memory(7_000_000_000, element_bytes=2, master_copy=True).total
     yield from (("adam_plain", plain), ("adam_plain_gb", plain / 1e9), ("adam_mixed_gb", mixed / 1e9))
     for name, layers in (("cache_layer", 1), ("cache_all", 32)):
-        size = memory.key_value_cache_bytes(layers=layers, key_value_heads=32, head_width=128, tokens=2048)
+        size = 2 * formulas.TransformerShape(0, layers, 32, 128, 4096, 0, 32, True).cache_elements(2048)
         yield from ((name, size), (f"{name}_mb", size / 1e6), (f"{name}_gb", size / 1e9), (f"{name}_gib", size / 2**30))
 
 

@@ -56,7 +56,11 @@ def trace_columns(row: Values, measured: Mapping[Any, float] | None = None) -> d
     share, basis = headroom.best_time(json.loads(row.get("products") or "[]"), measured or {})
     parts = _trace_headroom(row, useful, seconds_at_peaks(padding, known), share)
     joined |= {**headroom.columns(parts), "best_basis": basis if useful else None}
-    joined["peak_gb_s"] = peak(device, "fp32", row.get("units")).memory_gb_s if device else None
+    joined["peak_gb_s"] = bandwidth = peak(device, "fp32", row.get("units")).memory_gb_s if device else None
+    tflop_s_of = {name: value for name, (value, _) in peaks.items() if value is not None}
+    operators = json.loads(row.get("operators") or "[]") if time else []
+    roofs = headroom.of_operators(operators, tflop_s_of, bandwidth, row.get("steps") or 1)
+    joined["operator_roofline"] = json.dumps(roofs, ensure_ascii=False) if roofs else None
     joined["mfu_note"] = verdict.note({**row, **joined})
     reason = _without_mfu(row, joined, missing, percent(useful, time))
     joined["mfu_reason"] = packed_all([reason]) if reason else None

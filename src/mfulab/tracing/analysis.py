@@ -9,12 +9,35 @@ import numpy as np
 
 from mfulab.core.said import Said
 from mfulab.device.samplers.reading import Readings
+from mfulab.flops.recorded import NO_SHAPES
+from mfulab.flops.traffic import recorded_bytes
 from mfulab.tracing.attribution import Attribution, attribute
 from mfulab.tracing.device_time import DeviceTime
 from mfulab.tracing.host_time import HostTime
 from mfulab.tracing.products import Product, products_of
-from mfulab.tracing.recording import Recording
+from mfulab.tracing.recording import COMPUTE, Recording
+from mfulab.tracing.shares import SPENT
 from mfulab.tracing.window import Window
+
+
+@dataclass(frozen=True)
+class Operator:
+    """Calls of one operator with one shape: exclusive ns of a window, and those of their kernels, overlapped or not.
+
+    `flops` by format are executed and `bytes` moved at least, of all calls; None where a call's record does not tell
+    them, and `reason` says why. `launch_ns` is the time of as many kernels as short as the shortest of the window.
+    """
+
+    kind: str
+    operator: str
+    shapes: str
+    time_ns: int
+    calls: int = 0
+    kernel_ns: int = 0
+    launch_ns: int = 0
+    flops: dict[str, int] | None = None
+    bytes: float | None = None
+    reason: Said | None = None
 
 
 @dataclass
@@ -36,6 +59,7 @@ class Analysis:
         idle_causes: why the device was idle → ns; they sum to `spent["idle"]`, and are none on a CPU.
         gaps: the longest idle gaps: cause, ns, and what ended each.
         parts: ns by kind of time, operator and shapes; they sum to the window.
+        operators: the same parts with what their calls compute and move; none on a CPU.
     """
 
     window: Window
@@ -52,6 +76,7 @@ class Analysis:
     idle_causes: dict[str, int] = field(default_factory=dict)
     gaps: list[tuple[str, int, str]] = field(default_factory=list)
     parts: dict[tuple[str, str, str], int] = field(default_factory=dict)
+    operators: list[Operator] = field(default_factory=list)
     notes: list[Said] = field(default_factory=list)
 
     @property
@@ -90,16 +115,54 @@ def analyse(
     on_gpu = len(recording.activities) > 0
     several = devices(recording, window)
     device = (several[0] if device is None else device) if len(several) > 1 else None
-    products, uncounted, counted = products_of(recording, attribution, window, on_gpu, device)
-    given = recording, attribution, window, counted
+    products, uncounted, of_call = products_of(recording, attribution, window, on_gpu, device)
+    given = recording, attribution, window, {call for call, product in of_call.items() if not product.reason}
     told = DeviceTime(*given, device) if on_gpu else HostTime(*given)
+    kernels, gaps = (told.kernels(), told.longest_gaps()) if isinstance(told, DeviceTime) else ([], [])
     return Analysis(
-        window=window, readings=told.readings(), spent=told.spent, products=products, kernels=told.kernels(),
+        window=window, readings=told.readings(), spent=told.spent, products=products, kernels=kernels,
         others=told.others(), uncounted=uncounted, on_gpu=on_gpu, collectives=told.collectives(), device=device,
-        idle_causes=told.idle_causes, gaps=told.longest_gaps(), parts=told.parts,
+        idle_causes=told.idle_causes, gaps=gaps, parts=told.parts,
+        operators=_operators(recording, told, of_call) if isinstance(told, DeviceTime) else [],
         notes=_notes(recording, several, device),
         backward=bool(attribution.backward[window.called(recording.host.begin)].any()),
     )  # fmt: skip
+
+
+def _operators(recording: Recording, told: DeviceTime, of_call: dict[int, Product]) -> list[Operator]:
+    lengths = (told.end - told.begin)[(told.kind == COMPUTE) & (told.end > told.begin)]
+    shortest = int(lengths.min()) if len(lengths) else 0
+    known: dict[int, float | Said] = {}  # by the identity of a call's arguments, which equal calls share
+
+    def traffic(one: int) -> float | Said:
+        if product := of_call.get(one):
+            moved = product.call_bytes
+            return product.reason or Said("no_bytes", {"operator": product.name}) if moved is None else moved
+        if (call := recording.host.calls.get(one)) is None:
+            return Said("of_no_operator") if one < 0 else NO_SHAPES
+        if id(call) not in known:
+            known[id(call)] = recorded_bytes(call.name, call.shapes, call.types, call.values)
+        return known[id(call)]
+
+    found = []
+    for part, time in told.parts.items():
+        launched = told.launched_by.get(part, [])
+        kernels = sum(count for *_, count in launched)
+        calls = sum(count if one < 0 else 1 for one, _, count in launched)
+        sums = calls, sum(ns for _, ns, _ in launched), shortest * kernels
+        if part[0] not in SPENT[:4] or not launched:
+            found.append(Operator(*part, time, *sums, reason=Said("by_graph") if part[0] == "graph" else None))
+            continue
+        moved = [traffic(one) for one, *_ in launched]
+        if reason := next((one for one in moved if isinstance(one, Said)), None):
+            found.append(Operator(*part, time, *sums, reason=reason))
+            continue
+        flops = Counter[str]()
+        for product in (of_call[one] for one, *_ in launched if one in of_call):
+            flops[product.format or "unknown"] += product.executed_flops // product.calls
+        size = sum(one for one in moved if not isinstance(one, Said))
+        found.append(Operator(*part, time, *sums, dict(flops), size))
+    return found
 
 
 def _notes(recording: Recording, several: list[int], device: int | None) -> list[Said]:

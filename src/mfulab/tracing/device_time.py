@@ -8,7 +8,7 @@ import numpy as np
 
 from mfulab.device.samplers.reading import Reading, Readings, missing
 from mfulab.tracing.attribution import COMPILED, Attribution
-from mfulab.tracing.intervals import NONE, Intervals, clip, gaps, join, length, overlapped, union, within
+from mfulab.tracing.intervals import NONE, Intervals, clip, gaps, join, length, union, within
 from mfulab.tracing.recording import COMMUNICATION, COMPUTE, COPY, KINDS, Recording, launch_of
 from mfulab.tracing.shares import (
     ALL_UNITS,
@@ -76,7 +76,10 @@ class DeviceTime:
         self.busy = union(clip(Intervals(self.begin, self.end), window.begin, window.end))
         self.idle = gaps(self.busy, window.begin, window.end)
         self.ended, self.cause = self._ends()
-        self.idle_causes = self._causes()
+        waiting = union(waits(recording))  # a DataLoader's is no cause of these
+        idle = self.idle.end - self.idle.begin - within(waiting, *self.idle)
+        self.idle_causes = {name: int(idle[self.cause == place].sum()) for place, name in enumerate(CAUSES)}
+        self.launched_by: dict[Part, list[tuple[int, int, int]]] = {}  # calls, ns of their kernels and how many
         self.parts = self._parts()
         self.spent = dict.fromkeys(SPENT, 0)
         for (kind, *_), time in self.parts.items():
@@ -109,12 +112,6 @@ class DeviceTime:
             cause[asked[open_then]] = CAUSES.index("synchronisation")
         return ended, cause
 
-    def _causes(self) -> dict[str, int]:
-        """Nanoseconds idle by `CAUSES`, without the waits for a DataLoader."""
-        loader = union(waits(self.recording))
-        idle = self.idle.end - self.idle.begin - within(loader, *self.idle)
-        return {name: int(idle[self.cause == place].sum()) for place, name in enumerate(CAUSES)}
-
     def longest_gaps(self) -> list[tuple[str, int, str]]:
         """Cause and ns of the longest idle gaps, and the operator or kernel that ended each."""
         lengths = self.idle.end - self.idle.begin
@@ -140,7 +137,6 @@ class DeviceTime:
             "idle_percent": spent["idle"] + spent["input_wait"],
             "graph_percent": spent["graph"],
             "communication_total_percent": length(union(clip(self._where(self.kind == COMMUNICATION), *window))),
-            "stream_overlap_percent": overlapped(clip(Intervals(self.begin, self.end), *window)),
             "idle_input_percent": spent["input_wait"],
         }
         values = {name: 100 * time / self.window.length for name, time in times.items()} | {
@@ -148,7 +144,7 @@ class DeviceTime:
             "launch_gap_s": float(np.median(lengths)) / 1e9 if len(lengths) else 0.0,
         }
         found = {name: self._reading(name, value) for name, value in values.items()}
-        return {**found, **self._launches(), **self._occupancy(), **self._operators(compute)}
+        return {**found, **self._launches(), **self._operators(compute)}
 
     def _reading(self, name: str, value: float | None, source: str = SOURCE) -> Reading:
         return Reading(value, ALL_UNITS[name], source, self.window.length / 1e9)
@@ -182,15 +178,6 @@ class DeviceTime:
         values = 100 * bound / wall, float(np.median(delay)) / 1e9, float(delay.sum()) / wall
         return {name: self._reading(name, value) for name, value in zip(LAUNCH_UNITS, values, strict=True)}
 
-    def _occupancy(self) -> Readings:
-        name = "estimated_occupancy_percent"
-        shares = self.recording.activities.occupancy[self.inside]
-        known = np.isfinite(shares) & (self.kind == COMPUTE)
-        weights = (self.end - self.begin)[known]
-        if not known.any() or not weights.sum():
-            return missing({name: "%"}, SOURCE, "the trace estimates none")
-        return {name: self._reading(name, float(np.average(shares[known], weights=weights)), "launch arithmetic")}
-
     def _parts(self) -> dict[Part, int]:
         """Nanoseconds of the window by kind of time, operator and shapes, each once: they sum to the window.
 
@@ -209,12 +196,16 @@ class DeviceTime:
             owner = self.product[mine] if kind in MULTIPLYING else self.operator[mine]
             keys = np.stack((owner, self.recording.activities.name[self.inside[mine]] * (owner < 0)))
             unique, places = np.unique(keys, axis=1, return_inverse=True)
-            sums = np.zeros(unique.shape[1], np.int64)
-            np.add.at(sums, places.ravel(), times)
-            for (call, name), time in zip(unique.T.tolist(), sums.tolist(), strict=True):
+            summed = (times, self.end[mine] - self.begin[mine], np.ones(len(mine)))  # exclusive, own, kernels
+            sums = np.array([np.bincount(places.ravel(), each, unique.shape[1]) for each in summed]).astype(np.int64)
+            for (call, name), (time, own, kernels) in zip(unique.T.tolist(), sums.T.tolist(), strict=True):
                 known = host.calls.get(call)
-                shapes = "·".join("×".join(map(str, one)) for one in known.shapes if one) if known else ""
-                found[kind, called(names[name if call < 0 else host.name[call]]), shapes] += time
+                held = known.shapes if known else ()
+                flat = [one for shape in held for one in (shape if shape and isinstance(shape[0], list) else [shape])]
+                shapes = "·".join("×".join(map(str, one)) for one in flat if one)
+                part = kind, called(names[name if call < 0 else host.name[call]]), shapes
+                found[part] += time
+                self.launched_by.setdefault(part, []).append((call, own, kernels))
             covered = union(join([covered, clip(self._where(chosen), self.window.begin, self.window.end)]))
         found |= Counter({("idle", cause, ""): time for cause, time in self.idle_causes.items()})
         found["input_wait", "", ""] = length(self.idle) - sum(self.idle_causes.values())

@@ -52,18 +52,11 @@ class Difference:
 
     def kinds(self) -> list[Part]:
         """The parts summed by kind of time."""
-        kinds = dict.fromkeys(part.kind for part in self.parts)
-        chosen = {kind: [part for part in self.parts if part.kind == kind] for kind in kinds}
-        found = [
-            Part(
-                kind,
-                "",
-                "",
-                sum((one.before for one in held), Fraction()),
-                sum((one.after for one in held), Fraction()),
-            )
-            for kind, held in chosen.items()
-        ]
+        sums: dict[str, tuple[Fraction, Fraction]] = {}
+        for part in self.parts:
+            before, after = sums.get(part.kind, (Fraction(), Fraction()))
+            sums[part.kind] = before + part.before, after + part.after
+        found = [Part(kind, "", "", *both) for kind, both in sums.items()]
         return sorted(found, key=lambda part: -abs(part.difference))
 
 

@@ -2,8 +2,6 @@
 
 import gc
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +23,15 @@ def read(path: Path) -> Recording:
     """
     stream, reader = Stream(path), _Reader(path)
     first: list[dict[str, Any]] = []
-    with _no_collection():
+    collects = gc.isenabled()
+    gc.disable()  # millions of young objects without a circle make it look again and again
+    try:
         for batch in stream.batches():
             first = first or batch[:500]
             reader.take(batch)
+    finally:
+        if collects:
+            gc.enable()
     if reader.without_duration:
         raise TraceError(
             f"{path}: {reader.without_duration:,} device events have no usable `dur`: the trace was written "
@@ -71,12 +74,11 @@ class _Reader:
             return
         name, args = str(event.get("name", "")), event.get("args") or {}
         kind = kind_of(name) if category in _KERNEL else COPY
-        grid, occupancy = args.get("grid"), args.get("est. achieved occupancy %")
+        grid = args.get("grid")
         self.recorder.activity(
             span, kind, name, _integer(args.get("device", event.get("pid"))),
             _integer(args.get("stream", event.get("tid"))), _integer(args.get("correlation")), _external(args),
             math.prod(map(_integer, grid)) if isinstance(grid, list) and grid else 0,
-            float(occupancy) if isinstance(occupancy, (int, float)) else math.nan,
         )  # fmt: skip
 
     def _call(self, event: dict[str, Any], annotation: bool) -> None:
@@ -86,7 +88,8 @@ class _Reader:
         name, args = str(event.get("name", "")), event.get("args") or {}
         # Gradients are enabled where an operator has a number of its own; in backward that is a recomputation.
         forward = "Sequence number" in args and args.get("Fwd thread id", 0) == 0
-        call = _arguments(name, args) if is_recorded_matmul(name) else None
+        told = not annotation and any(args.get("Input Dims", ()))
+        call = _arguments(name, args) if told or is_recorded_matmul(name) else None
         self.recorder.host_call(span, name, _thread(event), _external(args), forward, annotation, call)
 
     def _launch(self, event: dict[str, Any]) -> None:
@@ -103,11 +106,7 @@ def _span(event: dict[str, Any]) -> tuple[int, int] | None:
 
 def _arguments(name: str, args: dict[str, Any]) -> Call:
     shapes = args.get("Input Dims", args.get("Input dims", ()))
-    flops = args.get("Flops", args.get("flops"))
-    recorded = int(flops) if isinstance(flops, (int, float)) else None
-    return Call(
-        name, tuple(shapes), tuple(args.get("Input type", ())), tuple(args.get("Concrete Inputs", ())), recorded
-    )
+    return Call(name, tuple(shapes), tuple(args.get("Input type", ())), tuple(args.get("Concrete Inputs", ())))
 
 
 def _external(args: dict[str, Any]) -> int:
@@ -125,15 +124,3 @@ def _integer(value: Any) -> int:
         return int(value)
     except (TypeError, ValueError, OverflowError):
         return -1
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Leaves Python's collector off: millions of young objects without a circle make it look again and again."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()

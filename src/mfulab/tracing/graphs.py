@@ -57,7 +57,7 @@ def joined(recording: Recording, capture: Recording) -> Recording:
                 name = capture.names[capture.host.name[owner]]
                 if call := capture.host.calls.get(owner):
                     inner = capture.host.calls.get(owners.innermost.get(owner, owner), call)
-                    calls[known[owner]] = Call(name, call.shapes, inner.types, call.values, call.recorded_flops)
+                    calls[known[owner]] = Call(name, call.shapes, inner.types, call.values)
                 thread = first_thread + len(rows)  # of its own: a call lies in no other
                 rows.append((begin, begin, names.setdefault(name, len(names)), thread, -1, 0, 0))
             owned[int(replay[kernel])] = known[owner]
@@ -65,18 +65,13 @@ def joined(recording: Recording, capture: Recording) -> Recording:
     host = recording.host
     columns = (host.begin, host.end, host.name, host.thread, host.external, host.forward, host.annotation)
     extended = [np.concatenate((old, new.astype(old.dtype))) for old, new in zip(columns, added, strict=True)]
-    told: dict[str, float | str | None] = {
-        "matched": len(owned),
-        "count": len(kernels),
-        "replays": len(replays),
-        "file": capture.path.name,
-    }
+    counts: dict[str, float | str | None] = {"matched": len(owned), "count": len(kernels), "replays": len(replays)}
     return replace(
         recording,
         names=list(names),
         host=HostCalls(*[*extended, calls]),  # type: ignore[arg-type]
         owned=owned,
-        notes=[*recording.notes, Said("graph_joined", told)],
+        notes=[*recording.notes, Said("graph_joined", counts | {"file": capture.path.name})],
     )
 
 
@@ -89,9 +84,7 @@ def _captured(capture: Recording) -> tuple[Recording, list[Indices]]:
     chosen = chosen[np.argsort(launches.begin[chosen], kind="stable")]
     none = np.full(len(chosen), -1)
     begin, zero = launches.begin[chosen], np.zeros(len(chosen), np.int64)
-    made = Activities(
-        begin, begin, zero, launches.kernel[chosen], zero, zero, launches.correlation[chosen], none, zero, none * np.nan
-    )
+    made = Activities(begin, begin, zero, launches.kernel[chosen], zero, zero, launches.correlation[chosen], none, zero)
     ends = launches.begin[capture.named(lambda name: "EndCapture" in name)[launches.name]]
     place = np.searchsorted(np.sort(ends), begin)
     return replace(capture, activities=made), [np.flatnonzero(place == one) for one in np.unique(place)]

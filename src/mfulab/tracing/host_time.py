@@ -83,14 +83,6 @@ class HostTime:
         steps = f"{source}, {self.window.steps} steps"
         return found | {name: Reading(100 * time / wall, "%", steps, wall / 1e9) for name, time in shares.items()}
 
-    def kernels(self) -> list[dict[str, object]]:
-        """None: a CPU has no kernels."""
-        return []
-
-    def longest_gaps(self) -> list[tuple[str, int, str]]:
-        """None: nothing waits for a launch."""
-        return []
-
     def collectives(self) -> dict[str, list[int]]:
         """Collectives of gloo by name, in order of their begin: ns of each, from its queue to its end."""
         return lengths_by_name(self.recording.names, self.recording.host, self.sent)

@@ -80,14 +80,3 @@ def exclusive(kinds: Sequence[Intervals], begin: int, end: int) -> list[int]:
         parts.append(so_far - before)
         before = so_far
     return [*parts, end - begin - before]
-
-
-def overlapped(intervals: Intervals) -> int:
-    """Nanoseconds during which two or more of the intervals are open at once."""
-    held = intervals.end > intervals.begin
-    edges = np.concatenate((intervals.begin[held], intervals.end[held]))
-    steps = np.repeat([1, -1], len(edges) // 2)
-    order = np.lexsort((steps, edges))  # ends before begins of the same time
-    depth = np.cumsum(steps[order])
-    lengths = np.diff(edges[order], append=edges[order][-1:])
-    return int(lengths[depth >= 2].sum()) if len(edges) else 0

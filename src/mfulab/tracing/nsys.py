@@ -5,7 +5,6 @@ so that older schemas and cut-down exports are read as far as they go.
 """
 
 import json
-import math
 import re
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -64,7 +63,12 @@ class _Export:
             what = "without CUDA activities: record with nsys profile --trace=cuda,nvtx"
             known = self._columns("StringIds") or self._columns("META_DATA_EXPORT")
             raise TraceError(f"{self.path}: {f'an export {what}' if known else 'a database of another program'}")
-        count = self._activities() + self._launches() + self._ranges()
+        self._activities()
+        for span, (thread, number, name) in self._spans(
+            "CUPTI_ACTIVITY_KIND_RUNTIME", "globalTid", "correlationId", "nameId"
+        ):
+            self.recorder.launch(span, thread, self._correlation(thread, number), self._name(name).partition("_v")[0])
+        self._ranges()
         if not len(self.recorder.activities):
             raise TraceError(f"{self.path}: no CUDA kernel or copy lies in this export")
         properties = [
@@ -73,7 +77,7 @@ class _Export:
                 "TARGET_INFO_GPU", "id", "name", "smCount", "computeMajor", "computeMinor"
             )
         ]
-        return self.recorder.done({"deviceProperties": properties}, count)
+        return self.recorder.done({"deviceProperties": properties})
 
     def _columns(self, table: str) -> set[str]:
         return {row[1] for row in self.database.execute(f'PRAGMA table_info("{table}")')}
@@ -104,9 +108,8 @@ class _Export:
     def _name(self, key: Any) -> str:
         return self.names.get(key, "") if isinstance(key, int) else key or ""
 
-    def _activities(self) -> int:
+    def _activities(self) -> None:
         copied = dict(self._rows("ENUM_CUDA_MEMCPY_OPER", "id", "label"))
-        count = 0
         for table, (own, name_of) in _ACTIVITIES.items():
             held = {} if "MEM" not in table else copied
             for span, (owner, device, context, stream, number, x, y, z, *about) in self._spans(table, *_PLACE, *own):
@@ -114,21 +117,10 @@ class _Export:
                 self.recorder.activity(
                     span, COPY if "MEM" in table else kind_of(name), name, self._device(owner, device),
                     (context or 0) << 32 | (stream or 0), self._correlation(owner, number), -1,
-                    (x or 0) * (y or 0) * (z or 0), math.nan,
+                    (x or 0) * (y or 0) * (z or 0),
                 )  # fmt: skip
-                count += 1
-        return count
 
-    def _launches(self) -> int:
-        count = 0
-        rows = self._spans("CUPTI_ACTIVITY_KIND_RUNTIME", "globalTid", "correlationId", "nameId")
-        for span, (thread, number, name) in rows:
-            self.recorder.launch(span, thread, self._correlation(thread, number), self._name(name).partition("_v")[0])
-            count += 1
-        return count
-
-    def _ranges(self) -> int:
-        count = 0
+    def _ranges(self) -> None:
         rows = self._spans("NVTX_EVENTS", "text", "textId", "eventType", "globalTid")
         for span, (text, key, kind, thread) in rows:
             if kind not in _RANGES or not (text := text or self._name(key)):
@@ -140,8 +132,6 @@ class _Export:
             forward = sequence is not None and int(sequence) >= 0
             annotation = mark is not None or "::" not in name
             self.recorder.host_call(span, mark or name, thread, -1, forward, annotation, call)
-            count += 1
-        return count
 
 
 def _sizes(text: str | None) -> list[Any]:

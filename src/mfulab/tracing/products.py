@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from mfulab.core.formats import ELEMENT_BYTES
 from mfulab.core.said import Said
 from mfulab.flops.operators import Cost
 from mfulab.flops.recorded import NO_SHAPES, Recorded, recorded_format
@@ -43,13 +44,19 @@ class Product:
     padding: float = 0.0
     kernel: str = ""
     reason: Said | None = None
-    recorded_flops: int = 0
+
+    @property
+    def call_bytes(self) -> float | None:
+        """Bytes of one call, each operand and result once; None where its record does not tell them."""
+        if self.bytes_moved is not None or self.elements is None or self.format not in ELEMENT_BYTES:
+            return self.bytes_moved
+        return self.elements * ELEMENT_BYTES[self.format]
 
 
 def products_of(
     recording: Recording, attribution: Attribution, window: Window, on_gpu: bool, device: int | None = None
-) -> tuple[list[Product], dict[str, tuple[int, Said]], set[int]]:
-    """The window's products with their FLOPs, those of unknown FLOPs, and the calls whose FLOPs are known.
+) -> tuple[list[Product], dict[str, tuple[int, Said]], dict[int, Product]]:
+    """The window's products with their FLOPs, those of unknown FLOPs, and the product of each call.
 
     With `device`, those of which that device executed a kernel.
     """
@@ -72,7 +79,7 @@ def products_of(
             if above >= 0:  # a product of unknown FLOPs around it, of which the rest is left
                 times[above] -= time
     found: dict[Any, Product] = {}
-    counted: set[int] = set()
+    of_call: dict[int, Product] = {}
     for root in roots.tolist():
         call = host.calls.get(root)
         inner = host.calls.get(attribution.innermost[root], call)
@@ -96,8 +103,7 @@ def products_of(
             if kernel and recorded.matmul and (tile := tile_of(kernel)):
                 batch, m, n, _ = recorded.matmul
                 product.tile, product.padding = tile, padding(m, n, tile, int(activities.blocks[main]), batch)
-        if recorded.cost is not None:
-            counted.add(root)
+        of_call[root] = product
         product.calls += 1
         product.time_ns += times[root]
         if times[root]:
@@ -106,7 +112,6 @@ def products_of(
         product.flops += cost.flops
         product.causal_flops += cost.causal_flops
         product.executed_flops += cost.executed_flops
-        product.recorded_flops += (call.recorded_flops or 0) if call else 0
     told = (product for product in found.values() if product.time_ns or not product.reason)
     ordered = sorted(told, key=lambda product: -product.time_ns)
     uncounted: dict[str, tuple[int, Said]] = {}
@@ -116,7 +121,7 @@ def products_of(
             uncounted[product.name] = (before[0] + product.time_ns, before[1])
     if on_gpu:
         uncounted |= _unknown(recording, attribution, window, device)
-    return ordered, uncounted, counted
+    return ordered, uncounted, of_call
 
 
 def _unknown(

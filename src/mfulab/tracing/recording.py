@@ -46,13 +46,12 @@ class TraceError(UnsupportedError):
 
 @dataclass(frozen=True)
 class Call:
-    """One operator's arguments as recorded: shapes, types, values of scalars, FLOPs."""
+    """One operator's arguments as recorded: shapes, types, values of scalars."""
 
     name: str
     shapes: tuple[Any, ...]
     types: tuple[Any, ...]
     values: tuple[Any, ...]
-    recorded_flops: int | None = None
 
 
 @dataclass
@@ -68,7 +67,6 @@ class Activities:
     correlation: Indices
     external: Indices
     blocks: Indices
-    occupancy: npt.NDArray[np.float64]
 
     def __len__(self) -> int:
         return len(self.begin)
@@ -160,7 +158,6 @@ class Recorder:
         self._names: dict[str, int] = {}
         self._threads: dict[Any, int] = {}
         self.activities, self._host, self._launches = array("q"), array("q"), array("q")
-        self._occupancy = array("d")
         self._calls: dict[int, Call] = {}
         self._shared: dict[str, Call] = {}
         self._external = 1 << 40
@@ -170,17 +167,16 @@ class Recorder:
 
     def activity(
         self, span: tuple[int, int], kind: int, name: str, device: int, stream: int, correlation: int, external: int,
-        blocks: int, occupancy: float,
+        blocks: int,
     ) -> None:  # fmt: skip
-        """Adds what a device executed: `kind` of `KINDS`, blocks of its grid, estimated occupancy in %, else NaN."""
+        """Adds what a device executed: `kind` of `KINDS`, and the blocks of its grid, 0 where they are not known."""
         self.activities.extend((*span, kind, self._name(name), device, stream, correlation, external, blocks))
-        self._occupancy.append(occupancy)
 
     def host_call(
         self, span: tuple[int, int], name: str, thread: Any, external: int, forward: bool, annotation: bool,
         call: Call | None = None,
     ) -> None:  # fmt: skip
-        """Adds an operator or annotation; `call` holds the arguments of one that multiplies."""
+        """Adds an operator or annotation; `call` holds its arguments, where they are recorded."""
         if call is not None:  # equal ones are kept once
             self._calls[len(self._host) // 7] = self._shared.setdefault(str(call), call)
         self._host.extend((*span, self._name(name), self._thread(thread), external, forward, annotation))
@@ -201,8 +197,8 @@ class Recorder:
     def _thread(self, thread: Any) -> int:
         return self._threads.setdefault(thread, len(self._threads))
 
-    def done(self, metadata: dict[str, Any], events: int) -> "Recording":
-        """The recording of all events so far.
+    def done(self, metadata: dict[str, Any], events: int | None = None) -> "Recording":
+        """The recording of all events so far, which are `events` of the file, else those that were added.
 
         Raises:
             TraceError: kernels begin before they were launched, so device and host were timed by different clocks.
@@ -211,11 +207,11 @@ class Recorder:
         recording = Recording(
             self.path,
             list(self._names),
-            Activities(*[*_columns(self.activities, 9), np.array(self._occupancy)]),
+            Activities(*_columns(self.activities, 9)),
             HostCalls(*[*host, forward.astype(bool), annotation.astype(bool), self._calls]),
             Launches(*_columns(self._launches, 6)),
             metadata,
-            events,
+            len(self.activities) // 9 + len(self._host) // 7 + len(self._launches) // 6 if events is None else events,
         )
         for device in np.unique(recording.activities.device).tolist():
             delays = launch_delays(recording, device)

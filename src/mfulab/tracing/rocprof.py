@@ -16,6 +16,7 @@ from mfulab.tracing.recording import COPY, Recorder, Recording, TraceError, kind
 
 TOOL = b'"rocprofiler-sdk-tool"'
 GPU = 2  # an agent's type
+_NAMES = ("formatted_kernel_name", "demangled_kernel_name", "truncated_kernel_name", "kernel_name")
 
 
 def read(path: Path) -> Recording:
@@ -76,11 +77,11 @@ def _process(recorder: Recorder, number: int, process: dict[str, Any], propertie
         blocks = math.prod(about["grid_size"][side] // max(1, about["workgroup_size"][side]) for side in "xyz")
         stream = one.get("stream_id", about["queue_id"])["handle"]
         device = devices[about["agent_id"]["handle"]]
-        recorder.activity(span(one), kind_of(name), name, device, stream, linked(one), -1, blocks, math.nan)
+        recorder.activity(span(one), kind_of(name), name, device, stream, linked(one), -1, blocks)
     for one in records.get("memory_copy", ()):
         agents = [one[side]["handle"] for side in ("dst_agent_id", "src_agent_id")]
         device = next((devices[agent] for agent in agents if agent in devices), 0)
-        recorder.activity(span(one), COPY, name_of(one), device, -1, linked(one), -1, 0, math.nan)
+        recorder.activity(span(one), COPY, name_of(one), device, -1, linked(one), -1, 0)
     for one in records.get("hip_api", ()):
         recorder.launch(span(one), (pid, one["thread_id"]), linked(one), name_of(one))
     for one in records.get("marker_api", ()):
@@ -88,6 +89,3 @@ def _process(recorder: Recorder, number: int, process: dict[str, Any], propertie
             mark = step_mark(text)
             recorder.host_call(span(one), mark or text, (pid, one["thread_id"]), -1, False, mark is not None)
     return sum(len(kept) for kept in records.values())
-
-
-_NAMES = ("formatted_kernel_name", "demangled_kernel_name", "truncated_kernel_name", "kernel_name")

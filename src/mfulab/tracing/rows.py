@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from mfulab.core.formats import ELEMENT_BYTES
 from mfulab.core.said import Said, packed_all
 from mfulab.measurements.read_trace import TraceRow
 from mfulab.tracing.analysis import Analysis, Product
@@ -13,6 +12,7 @@ from mfulab.tracing.recording import Recording
 
 LISTED = 10  # uncounted operators that a row names
 MOST_SHAPES = 40  # of which a row keeps FLOPs and times; those after them as one
+MOST_LETTERS = 100  # of an operator's or kernel's name
 MOST_COLLECTIVES = 5000  # of which a row keeps the times
 
 
@@ -21,13 +21,14 @@ def trace_row(
 ) -> TraceRow:
     """The row of one window. `peaks` are dense peaks by format in TFLOP/s that the user states."""
     window, properties = analysis.window, recording.device_properties(analysis.device)
+    major = properties.get("computeMajor")
     rank = _whole(recording.distributed.get("rank"))
-    job = _job(recording, analysis)
+    job, held = _job(recording, analysis), analysis.collectives
     row = TraceRow(
         trace=recording.path.name,
         model=label or recording.path.name.split(".")[0],
         device=properties.get("name") or None,
-        compute_capability=_capability(properties),
+        compute_capability=None if major is None else f"{major}.{properties.get('computeMinor')}",
         units=properties.get("numSms"),
         rank=analysis.device if rank is None else rank,
         world_size=_whole(recording.distributed.get("world_size")),
@@ -45,10 +46,11 @@ def trace_row(
         top_kernels=analysis.top_kernels(),
         top_other_operators=analysis.top_other_operators(),
         job=job,
-        collectives=_collectives(analysis) if job else None,
+        collectives=json.dumps(held) if job and held and sum(map(len, held.values())) <= MOST_COLLECTIVES else None,
         given_peaks=json.dumps(dict(peaks)) if peaks else None,
         notes=packed_all(analysis.notes),
         products=_products(analysis),
+        operators=_operators(analysis),
     )
     reasons: dict[str, Any] = {}
     for name, reading in analysis.readings.items():
@@ -92,28 +94,18 @@ def _count(row: TraceRow, analysis: Analysis, reasons: dict[str, Any]) -> None:
         if not product.recomputed:
             padding[product.format or "unknown"] += round(product.flops * product.padding)
     row.padding_by_format = _by_format(padding, steps)
-    row.recorded_flops = sum(product.recorded_flops for product in analysis.counted) / steps or None
-    moved = [_bytes(product) for product in analysis.counted if not product.recomputed]
-    if None in moved:
-        without = next(product.name for product in analysis.counted if _bytes(product) is None)
+    needed = [product for product in analysis.counted if not product.recomputed]
+    without = next((product.name for product in needed if product.call_bytes is None), None)
+    if without is not None:
         reasons["bytes_moved"] = {"no_bytes": {"operator": without}}
     else:
-        row.bytes_moved = sum(filter(None, moved)) / steps or None
+        row.bytes_moved = sum(product.calls * (product.call_bytes or 0) for product in needed) / steps or None
     row.effective_precision = row.precision = max(flops, key=lambda name: flops[name]) if flops else None
     row.flops_source = "recorded shapes"
 
 
 def _by_format(flops: Mapping[str, int], steps: int) -> str:
     return json.dumps({name: count / steps for name, count in flops.items()})
-
-
-def _bytes(product: Product) -> float | None:
-    """Bytes that the calls read and write, each operand and result once; None where their record does not tell it."""
-    if product.bytes_moved is not None:
-        return product.calls * product.bytes_moved
-    if product.elements is None or product.format not in ELEMENT_BYTES:
-        return None
-    return product.calls * product.elements * ELEMENT_BYTES[product.format]
 
 
 def _products(analysis: Analysis) -> str | None:
@@ -144,9 +136,15 @@ def _products(analysis: Analysis) -> str | None:
     return json.dumps(longest) if longest else None
 
 
-def _capability(properties: Mapping[str, object]) -> str | None:
-    major, minor = properties.get("computeMajor"), properties.get("computeMinor")
-    return None if major is None else f"{major}.{minor}"
+def _operators(analysis: Analysis) -> str | None:
+    """JSON: the longest operators; those after them as one, so that the times still sum to the window."""
+    longest = sorted(analysis.operators, key=lambda one: -one.time_ns)
+    found = [{**vars(one), "operator": one.operator[:MOST_LETTERS]} for one in longest[:MOST_SHAPES]]
+    for one in found:
+        one["reason"] = one["reason"] and {one["reason"].key: one["reason"].numbers}
+    if rest := longest[MOST_SHAPES:]:
+        found.append({"kind": "rest", "time_ns": sum(one.time_ns for one in rest), "calls": len(rest)})
+    return json.dumps(found, ensure_ascii=False) if found else None
 
 
 def _job(recording: Recording, analysis: Analysis) -> str | None:
@@ -155,11 +153,6 @@ def _job(recording: Recording, analysis: Analysis) -> str | None:
     if world and world > 1:
         return f"{recording.path.parent.name}/{world} ranks"
     return None if analysis.device is None else recording.path.name
-
-
-def _collectives(analysis: Analysis) -> str | None:
-    found = analysis.collectives
-    return json.dumps(found) if found and sum(map(len, found.values())) <= MOST_COLLECTIVES else None
 
 
 def _whole(value: object) -> int | None:

@@ -20,9 +20,7 @@ UNITS = _units(
     "launch_gap_s"
 )
 OPERATOR_UNITS = _units("matmul_percent other_operators_percent")
-TRACE_UNITS = _units(
-    "graph_percent communication_total_percent stream_overlap_percent estimated_occupancy_percent idle_input_percent"
-)
+TRACE_UNITS = _units("graph_percent communication_total_percent idle_input_percent")
 LAUNCH_UNITS = _units("launch_bound_percent launch_latency_s queue_depth")
 ALL_UNITS = {**UNITS, **OPERATOR_UNITS, **TRACE_UNITS, **LAUNCH_UNITS}
 LEAST_ATTRIBUTED = 0.9  # of the compute kernels' time, for shares of operators and for FLOPs

@@ -77,7 +77,10 @@ def windows(recording: Recording, steps: int | None = None) -> list[Window]:
         numbered = groupby(enumerate(sorted(set(marks))), lambda one: one[1][0] - one[0])
         runs = [[mark for _, mark in run] for _, run in numbered]
         return [_timed(recording, _stretch(recording, run)) for run in runs]
-    begin, end = _extent(recording)
+    spans = recording.activities if len(recording.activities) else recording.host
+    begin, end = int(spans.begin.min()), int(spans.end.max())
+    if begin >= end:
+        raise TraceError(f"{recording.path}: the trace spans no time: every event has a duration of 0")
     source = [Said("from_activities") if len(recording.activities) else Said("from_operators")]
     if not steps:
         source.append(Said("taken_for_one"))
@@ -133,11 +136,3 @@ def _on_device(recording: Recording, begin: int, end: int) -> tuple[int, int]:
     earlier = (times < begin) | ((found < 0) & (activities.begin < own))
     left = int(activities.end[earlier].max()) if earlier.any() else begin
     return max(begin, min(left, own)), int(activities.end[mine].max())
-
-
-def _extent(recording: Recording) -> tuple[int, int]:
-    source = recording.activities if len(recording.activities) else recording.host
-    begin, end = int(source.begin.min()), int(source.end.max())
-    if begin >= end:
-        raise TraceError(f"{recording.path}: the trace spans no time: every event has a duration of 0")
-    return begin, end

@@ -11,9 +11,7 @@ from mfulab.core.measurement import Measured
 from mfulab.flops.compare import compare_formulas, transformer_shape
 from mfulab.flops.count import CountError
 from mfulab.flops.counter import Operations
-from mfulab.flops.memory import logits_bytes
-from mfulab.flops.optimizers import optimizer_flops
-from mfulab.flops.parallel import plans
+from mfulab.flops.elementwise import OPTIMIZERS
 from mfulab.flops.tree import layer_rows
 from mfulab.measurements.count_flops import CountFlopsConfig, FlopsRow
 from mfulab.models.counted import Mode, ModelCount, count_model, looked_up_parameters
@@ -23,15 +21,13 @@ BYTES = 4
 
 Intensities = list[tuple[int, int]]
 COUNTS = ("calls", "flops", "causal_flops", "executed_flops", "other_flops")  # of an operator, in samples.csv
-DEVICES = (2, 8, 64, 512)
-"""Numbers of devices for which `plans` works memory and traffic out."""
 
 
 def measure(config: CountFlopsConfig, folder: Path) -> Measured:
     """Counts the model. Samples: one line an operator and pass.
 
     Writes into `folder`: `layers.csv`, one line a layer; for a transformer over tokens also `formulas.csv`, the field's
-    formulas beside the count, and in the row `plans`, memory and traffic on several devices, on paper.
+    formulas beside the count.
 
     Raises:
         mfulab.models.build.ModelError: the model cannot be built.
@@ -50,20 +46,12 @@ def measure(config: CountFlopsConfig, folder: Path) -> Measured:
     shape = transformer_shape(counted.model)
     if shape and config.sequence_length:
         size, length = config.batch_size, config.sequence_length
-        each = {"vocabulary_size": shape.vocabulary_size, "element_bytes": BYTES}
-        row.logits_bytes = logits_bytes(batch_size=size, tokens=length, **each)
+        row.logits_bytes = BYTES * size * length * shape.vocabulary_size
         if shape.causal:
             row.key_value_cache_bytes = BYTES * shape.cache_elements(size * length)
             _add_generation(row, config, intensities)
         rows = compare_formulas(counted.model, counted.count, size, length)
         write_csv(folder / "formulas.csv", rows)
-        whole = sum(parameter.numel() for parameter in counted.model.parameters())
-        flops = row.forward_flops + row.backward_flops if row.forward_flops and row.backward_flops else None
-        given = {"layers": shape.layers, "key_value_heads": shape.key_value_heads, "width": shape.width}
-        ways = [
-            plan for devices in DEVICES for plan in plans(whole, devices, tokens=size * length, flops=flops, **given)
-        ]
-        row.plans = json.dumps(ways)
     row.intensities = json.dumps(intensities)
     return Measured(row, _operator_rows(counted.count.operations))
 
@@ -89,7 +77,7 @@ def _row(config: CountFlopsConfig, counted: ModelCount) -> FlopsRow:
         # What the model itself recomputes is executed whether checkpointing is asked for or not.
         executed_backward_flops=backward.executed_flops + again.executed_flops,
         useful_percent=counted.count.useful_percent,
-        optimizer_flops=optimizer_flops("adam", trainable),
+        optimizer_flops=OPTIMIZERS["adam"] * trainable,
         other_flops=forward.other_flops,
         other_backward_flops=backward.other_flops,
         uncounted_operators=json.dumps(dict(operations.uncounted)) if operations.uncounted else None,
@@ -99,8 +87,6 @@ def _row(config: CountFlopsConfig, counted: ModelCount) -> FlopsRow:
         other_backward_bytes=BYTES * backward.other_elements,
         activation_bytes=None if counted.count.saved_in_part else BYTES * counted.count.saved.elements,
         activation_fixed_bytes=None if counted.count.saved_in_part else counted.count.saved.fixed_bytes,
-        cpu_lstm_bytes=BYTES * counted.count.more_on_cpu.elements,
-        cpu_lstm_fixed_bytes=counted.count.more_on_cpu.fixed_bytes,
         step_peak_bytes=BYTES * counted.count.peak.elements,
         step_peak_fixed_bytes=counted.count.peak.fixed_bytes,
     )

@@ -15,7 +15,7 @@ from mfulab.mfu.conventions import BY_KEY, OURS, flops
 from mfulab.mfu.explain import Denominator, change
 from mfulab.mfu.models import model_config
 from mfulab.mfu.utilization import TERA, of_peak
-from mfulab.mfu.work import Work, count
+from mfulab.mfu.work import Work, work
 
 TRAINED_IN = ("bf16", "fp8", "fp4")
 """Number formats of public training runs, the slowest first."""
@@ -70,7 +70,7 @@ def _counted(model: str, arguments: str, sequence_length: int | None) -> Work:
     if changes:
         vocabulary = changes.get("vocab_size", config.vocabulary_size)
         config = config.model_copy(update={"arguments": changes, "vocabulary_size": vocabulary})
-    return count(config, sequence_length)
+    return work(config, sequence_length)
 
 
 def _add_speed(row: PublishedRow, line: Mapping[str, str | None], counted: Work | None) -> None:

@@ -50,7 +50,6 @@ class TraceRow(Row):
     causal_flops: float | None = column("Causal attention counted by its half.")
     executed_flops: float | None = column("With recomputation, of checkpoints and of flash attention's backward.")
     bytes_moved: float | None = column("Operands and results of counted matmuls, once each; empty if one is unknown.")
-    recorded_flops: float | None = column("What the profiler itself counted, as a cross-check.")
     flops_by_format: str | None = column("JSON: format → FLOPs a step.")
     executed_by_format: str | None = column("The same, executed.")
     padding_by_format: str | None = column("JSON: format → FLOPs a step that whole tiles add.")
@@ -59,6 +58,9 @@ class TraceRow(Row):
     uncounted_operators: str | None = column("JSON: operator or kernel → [% of the window, {reason: numbers}].")
     products: str | None = column(
         "JSON: of each shape its format, (batch, m, n, k), FLOPs, ns of a window, ns at its fastest call."
+    )
+    operators: str | None = column(
+        "JSON: of each operator and shapes its ns of a window, executed FLOPs and least bytes, or why they are unknown."
     )
     spent: str | None = column("JSON: kind of time → ns a window, exclusive.")
     idle_causes: str | None = column("JSON: why the device was idle → ns a window; together the idle part.")
@@ -79,8 +81,6 @@ class TraceRow(Row):
     launch_bound_percent: Percent | None = column("Idle in gaps under 1 ms, ended by a kernel launched in them.")
     launch_latency_s: float | None = column("Median time from launch call to kernel.")
     queue_depth: float | None = column("Mean number of launched activities that wait to run.")
-    stream_overlap_percent: Percent | None = column("Two or more activities at once.")
-    estimated_occupancy_percent: Percent | None = column("Launch arithmetic weighted by kernel time; never measured.")
     top_kernels: str | None = column("JSON: five longest kernels → % of device time.")
     top_other_operators: str | None = column("JSON: five longest other operators → % of the window.")
     job: str | None = column("Names the files of one job: their folder and world size.")

@@ -14,6 +14,9 @@ class Joined(columns.Verdict, columns.Headroom, columns.Work, columns.Joined):
     mfu_causal_percent: float | None = column("MFU with causal attention counted by its half.")
     hfu_percent: float | None = column("HFU: FLOPs that ran ÷ time ÷ peak.")
     best_basis: str | None = column("Whose best matmuls: `trace`, `matmul_runs` or `both`.")
+    operator_roofline: str | None = column(
+        "JSON: of each operator its ms a step, bound, best time and headroom in ms, the most to gain first."
+    )
     peak_gb_s: float | None = column("Memory bandwidth by the datasheet.")
     mfu_reason: str | None = column("JSON: why there is no MFU: keys and numbers.")
     job_ranks: int | None = column("Ranks of the same job among the traces.")
