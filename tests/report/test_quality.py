@@ -33,8 +33,8 @@ def said(tmp_path, *rows: dict) -> str:
 def test_the_fastest_that_keeps_its_accuracy_and_what_costs_most(tmp_path):
     rows = row(), row("pooled", 94.8, 40, 300), row("structured", 94.9, 60, 500), row("student", 90.0, 10, 50)
     assert said(tmp_path, *rows) == (
-        "The whole model classifies 95 % of the held-out images."
-        " “pooling” is the fastest without a loss beyond the interval: 95 %, 40 % of the time, 30 % of the FLOPs and"
+        "The whole model classifies 95.0 % of the held-out images."
+        " “pooling” is the fastest without a loss beyond the interval: 95.0 %, 40 % of the time, 30 % of the FLOPs and"
         " 30 % of the weights' bytes. “small model alone” costs most accuracy: 5.0 points for 10 % of the time."
     )
 
@@ -55,7 +55,7 @@ def test_what_lies_within_the_intervals_is_neither_a_gain_nor_a_loss(tmp_path):
 
 
 def test_equal_extreme_and_single_rows(tmp_path):
-    assert said(tmp_path, row()) == "The whole model classifies 95 % of the held-out images."
+    assert said(tmp_path, row()) == "The whole model classifies 95.0 % of the held-out images."
     equal = said(tmp_path, row(), *(row(way) for way in ("masked", "two_of_four")))
     assert "Of 2 ways none" in equal
     assert "costs most" not in equal
