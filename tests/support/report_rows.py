@@ -5,7 +5,7 @@ import hashlib
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from mfulab.core.files import write_csv
 from mfulab.core.rows import Row
@@ -19,6 +19,7 @@ from mfulab.measurements.peaks_audit import PeaksAuditRow
 from mfulab.measurements.probe_memory import MemoryRow
 from mfulab.measurements.profile_step import ProfileRow
 from mfulab.measurements.published import PublishedRow
+from mfulab.measurements.quality import Compression, QualityRow
 from mfulab.measurements.read_trace import TraceRow
 from mfulab.measurements.read_utilization import ReadingRow
 from mfulab.measurements.registry import MEASUREMENTS
@@ -262,6 +263,28 @@ def number_formats() -> list[NumberFormatsRow]:
     ]
 
 
+def quality(hardware: str) -> list[QualityRow]:
+    """Ways that become faster and worse one after another."""
+    return [
+        QualityRow(
+            **common(hardware, f"compression={way}"),
+            compression=way,
+            accuracy_percent=98.0 - 0.4 * place,
+            accuracy_half_points=0.3,
+            whole_accuracy_percent=98.0,
+            accuracy_change_points=-0.4 * place,
+            change_half_points=0.5,
+            **dict.fromkeys(("flops", "weight_bytes"), 1000000 - 70000 * place),
+            **dict.fromkeys(("whole_flops", "whole_weight_bytes"), 1000000),
+            time_s=1e-3 - 6e-5 * place,
+            time_percent=100.0 - 6 * place,
+            time_low_percent=98.0 - 6 * place,
+            time_high_percent=102.0 - 6 * place,
+        )
+        for place, way in enumerate(get_args(Compression))
+    ]
+
+
 def memory(hardware: str) -> list[MemoryRow]:
     """Steps where invented caches end; columns cost four times as much as rows."""
     factor = {"random": 8.0, "strided": 3.0, "sequential": 1.0, "rows": 1.1, "columns": 4.4}
@@ -478,6 +501,8 @@ def lay_out(
         folder = root / add(step, kind(**common("", name)), config)
         samples = [row.model_dump(exclude={"hardware", "run"}) for row in lines]
         write_csv(folder / "samples.csv", samples, list(samples[0]))
+    for row in quality(hardware):
+        add("quality", row, {"compression": row.compression})
     for row in memory(hardware):
         add("probe_memory", row, {"pattern": row.pattern, "working_set_bytes": row.working_set_bytes})
     for row in readings(hardware):

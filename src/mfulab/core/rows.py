@@ -26,7 +26,7 @@ NOT_MEASURED: Status = "not_measured"  # for the budget, which the message names
 
 
 # Columns that may be below zero; those that may be infinite, where a format overflows, and are then shown empty.
-SIGNED = {"deviation_percent", "difference_points", "loss", "temperature_c"}
+SIGNED = {"accuracy_change_points", "deviation_percent", "difference_points", "loss", "temperature_c"}
 UNBOUNDED = {"loss", "max_absolute_error", "printed", "flops", "deviation_percent"}
 SMALLEST, LARGEST = 1e-30, 1e30  # of any quantity but zero; what lies beyond is a broken file
 OF_A_FORMAT = ("largest", "last", "smallest")  # how columns begin that hold a format's own limits

@@ -39,6 +39,23 @@ class DigitCNN(nn.Module):
         return self.classifier(torch.relu(self.hidden(features)))
 
 
+def small_digits(channels: int = 16, hidden: int = 128, pooled: bool = False, separable: bool = False) -> nn.Sequential:
+    """Builds two 3×3 convolutions and two linear layers for small digits: [batch, 1, 8, 8] → [batch, 10].
+
+    As large as `DigitCNN`: 1,135,104 FLOPs an image forward. `pooled` and `separable` are those of `ThreeConvolutions`.
+    """
+    side = 4 if pooled else 8
+    return nn.Sequential(
+        _convolution(1, channels),
+        nn.MaxPool2d(2) if pooled else nn.Identity(),
+        (_separable if separable else _convolution)(channels, 2 * channels),
+        nn.Flatten(),
+        nn.Linear(2 * channels * side**2, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, 10),
+    )
+
+
 class ThreeConvolutions(nn.Module):
     """Three 3×3 convolutions, the mean over the image and a linear layer: [batch, 3, height, width] → [batch, 10].
 

@@ -262,11 +262,11 @@ def teaching(
     return lambda: kept
 
 
-def distillation_loss(output: Any, taught: torch.Tensor) -> torch.Tensor:
+def distillation_loss(output: Any, taught: torch.Tensor, temperature: float = TEMPERATURE) -> torch.Tensor:
     """Kullback-Leibler divergence from the teacher's softened classes, × T² (Hinton et al. 2015, arXiv:1503.02531)."""
-    own, other = (each.flatten(0, -2) / TEMPERATURE for each in (first_tensor(output), taught))
+    own, other = (each.flatten(0, -2) / temperature for each in (first_tensor(output), taught))
     divergence = torch.nn.functional.kl_div(own.log_softmax(-1), other.softmax(-1), reduction="batchmean")
-    return TEMPERATURE**2 * divergence
+    return temperature**2 * divergence
 
 
 def _optimizer(

@@ -68,6 +68,12 @@ def relative_half_width(values: Sequence[float], usual: float | None = None, pri
     return _half_width(spread**2, len(values) - 1, len(values), math.sqrt(math.pi / 2), usual, prior)
 
 
+def mean_half_width(values: Sequence[float]) -> float | None:
+    """Half the 95 % confidence interval of the mean of independent values, in their unit; None for one value."""
+    spread = Stats(values).standard_deviation
+    return None if spread is None else _half_width(spread**2, len(values) - 1, len(values), 1.0)
+
+
 def undisturbed(times: Iterable[float]) -> float:
     """The time that processes take where nothing slows them down: a low quantile, since neighbours only add to it."""
     return Stats(times).percentile(UNDISTURBED)

@@ -1,0 +1,73 @@
+"""Row of a smaller model that was trained: what it buys and what it costs."""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from mfulab.core.configs import SEED, StepConfig
+from mfulab.core.groups import DeviceConfig
+from mfulab.core.measurement import Measurement
+from mfulab.core.rows import Percent, Row, column
+
+Compression = Literal[
+    "none",
+    "pooled",
+    "separable",
+    "masked",
+    "structured",
+    "two_of_four",
+    "bf16",
+    "dynamic_int8",
+    "static_int8",
+    "weight_int8",
+    "student",
+    "distilled",
+]
+
+
+class QualityConfig(StepConfig):
+    """A small digit CNN made cheaper in one way, trained on real images beside the whole one."""
+
+    axes: ClassVar[tuple[str, ...]] = ("compression",)
+    compression: Compression = Field(
+        "none",
+        description="Fewer FLOPs by pooling or separable convolutions; half of the weights pruned; fewer bits; a"
+        " smaller model, trained alone or by the whole one.",
+    )
+    trainings: int = Field(5, ge=1, le=100, description="Of each model, with another seed each.")
+    device: DeviceConfig = DeviceConfig()
+    seed: int = SEED
+
+
+class QualityRow(Row):
+    """One way beside the whole model: accuracy on held-out images of the same trainings, times in turn."""
+
+    compression: str = Field("", description="The way; `none` holds the whole model against itself.")
+    trainings: int | None = column("Of each model; intervals are over them.")
+    held_out: int | None = column("Images of handwritten digits that no training saw.")
+    accuracy_percent: Percent | None = column("Held-out images classified correctly, mean over the trainings.")
+    accuracy_half_points: float | None = column("Half the 95 % confidence interval of that mean.")
+    whole_accuracy_percent: Percent | None = column("The same of the whole model.")
+    accuracy_change_points: float | None = column("Mean difference from the whole model, training by training.")
+    change_half_points: float | None = column("Half the 95 % confidence interval of that difference.")
+    flops: int | None = column("Of an image forward, zeros and 8-bit products included.")
+    whole_flops: int | None = column("The same of the whole model.")
+    weight_bytes: int | None = column("Of all weights as they are stored: zeros take as much as others.")
+    whole_weight_bytes: int | None = column("The same of the whole model.")
+    batch_size: int | None = column("Images of a timed forward pass.")
+    time_s: float | None = column("Median time of that pass.")
+    whole_time_s: float | None = column("The same of the whole model, timed in turn.")
+    time_percent: float | None = column("Median over the rounds of the way's time ÷ the whole model's.")
+    time_low_percent: float | None = column("Lower end of its 95 % confidence interval.")
+    time_high_percent: float | None = column("Upper end.")
+
+
+MEASUREMENT = Measurement(
+    "quality",
+    QualityConfig,
+    QualityRow,
+    "Training {wildcards.run}",
+    "compression hardware status accuracy_percent accuracy_change_points change_half_points time_percent flops"
+    " weight_bytes time_s",
+    position=85,
+)

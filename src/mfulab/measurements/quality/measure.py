@@ -1,0 +1,125 @@
+"""Trains a small digit CNN and a cheaper one side by side: accuracy on held-out images, time, FLOPs and bytes."""
+
+import copy
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from mfulab.core.groups import ExecutionConfig, ModelConfig, PrecisionConfig
+from mfulab.core.measurement import Measured
+from mfulab.device.compute import prepare
+from mfulab.device.cpu import cpu
+from mfulab.flops.count import count
+from mfulab.measurements.quality import Compression, QualityConfig, QualityRow
+from mfulab.measurements.quality.training import BATCH_SIZE, accuracy_percent, digits, train
+from mfulab.models.build import Batch
+from mfulab.models.convolutional import small_digits
+from mfulab.models.pruning import prune
+from mfulab.models.quantised import quantise, weight_bytes
+from mfulab.timing.device_timer import DeviceTimer
+from mfulab.timing.host_timer import HostTimer
+from mfulab.timing.statistics import Stats, mean_half_width, median_interval
+
+ROUNDS, WINDOW_S = 15, 0.03
+ARGUMENTS = {
+    "pooled": {"pooled": True},
+    "separable": {"separable": True},
+    "student": {"channels": 2, "hidden": 8},
+    "distilled": {"channels": 2, "hidden": 8},
+}
+
+
+def measure(config: QualityConfig, folder: Path) -> Measured:
+    """One row, and a sample a training: the accuracy of the whole model and of the cheaper one."""
+    device, threads = prepare(config.device)
+    torch.set_num_threads(1)  # so small a batch trains no faster with more, and far slower beside other programs
+    trained, held_out = digits(device)
+    samples = []
+    for seed in range(config.seed, config.seed + config.trainings):
+        torch.manual_seed(seed)
+        whole = small_digits().to(device)
+        train(whole, trained, seed)
+        cheaper = make_cheaper(config.compression, whole, trained, seed)
+        seen = Batch(held_out.inputs.to(next(cheaper.parameters()).dtype), held_out.targets)
+        accuracies = {"whole": accuracy_percent(whole, held_out), "cheaper": accuracy_percent(cheaper, seen)}
+        samples.append({"training": seed, **{f"{name}_percent": each for name, each in accuracies.items()}})
+    of_whole, of_cheaper = ([sample[f"{name}_percent"] for sample in samples] for name in ("whole", "cheaper"))
+    changes = [after - before for before, after in zip(of_whole, of_cheaper, strict=True)]
+    torch.set_num_threads(threads)
+    whole_times, times = _times(whole, held_out.inputs[:BATCH_SIZE], cheaper, seen.inputs[:BATCH_SIZE])
+    ratios = [100 * after / before for before, after in zip(whole_times, times, strict=True)]
+    low, high = median_interval(ratios) or (None, None)
+    row = QualityRow.of(
+        config,
+        held_out=len(held_out.inputs),
+        accuracy_percent=Stats(of_cheaper).mean,
+        accuracy_half_points=mean_half_width(of_cheaper),
+        whole_accuracy_percent=Stats(of_whole).mean,
+        accuracy_change_points=Stats(changes).mean,
+        change_half_points=mean_half_width(changes),
+        trainings=len(samples),
+        flops=_flops(_architecture(config.compression, whole)),
+        whole_flops=_flops(whole),
+        weight_bytes=weight_bytes(cheaper),
+        whole_weight_bytes=weight_bytes(whole),
+        batch_size=BATCH_SIZE,
+        time_s=Stats(times).median,
+        whole_time_s=Stats(whole_times).median,
+        time_percent=Stats(ratios).median,
+        time_low_percent=low,
+        time_high_percent=high,
+        measured_s=ROUNDS * 2 * WINDOW_S,
+    )
+    return Measured(row, samples)
+
+
+def make_cheaper(way: Compression, whole: nn.Module, trained: Batch, seed: int) -> nn.Module:
+    """The cheaper model: trained itself, or made of the trained whole one, which is then trained no more.
+
+    Raises:
+        UnsupportedError: this device has no such integer matmul.
+    """
+    model = _architecture(way, whole)
+    if way in ARGUMENTS:
+        train(model, trained, seed, whole if way == "distilled" else None)
+    elif way.endswith("int8"):
+        execution = ExecutionConfig(name=way, quantisation=way)  # type: ignore[arg-type]
+        model, _ = quantise(model, trained, execution, PrecisionConfig(name="fp32", dtype="float32"))
+    elif way == "bf16":
+        model = model.to(torch.bfloat16)
+    return model
+
+
+def _architecture(way: Compression, whole: nn.Module) -> nn.Module:
+    """The whole model's copy, pruned if that is the way, or the smaller model, untrained."""
+    if way in ARGUMENTS:
+        return small_digits(**ARGUMENTS[way]).to(next(whole.parameters()).device)
+    model = copy.deepcopy(whole)
+    if way in ("masked", "structured", "two_of_four"):
+        config = {"name": way, "_target_": "", "input_shape": [1, 8, 8], "pruning": way, "pruned_share": 0.5}
+        prune(model, ModelConfig.model_validate(config))
+    return model
+
+
+def _flops(model: nn.Module) -> int:
+    """Of an image forward."""
+    model = copy.deepcopy(model).to("meta")
+    return (
+        count(model, lambda: model(torch.empty(1, 1, 8, 8, device="meta")), backward=False)
+        .operations.sum("forward")
+        .flops
+    )
+
+
+def _times(whole: nn.Module, inputs: torch.Tensor, cheaper: nn.Module, seen: torch.Tensor) -> list[list[float]]:
+    """Seconds of a pass of both models, round by round in turn, so that what disturbs one disturbs the other."""
+    timer = DeviceTimer(inputs.device) if inputs.is_cuda else HostTimer(cpu().last_level_cache_bytes)
+    calls = [lambda: whole(inputs), lambda: cheaper(seen)]
+    times: list[list[float]] = [[], []]
+    with torch.inference_mode():
+        counts = [max(1, round(WINDOW_S / min(timer.time(call, 3).time_s for _ in range(3)))) for call in calls]
+        for turn in range(ROUNDS):
+            for which in (0, 1) if turn % 2 else (1, 0):
+                times[which].append(timer.time(calls[which], counts[which]).time_s)
+    return times

@@ -1,0 +1,89 @@
+"""Errors of cheaper models on real images beside their time, FLOPs and bytes: what each way buys and what it costs."""
+
+from typing import get_args
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mfulab.core.language import Texts
+from mfulab.measurements.quality import Compression
+from mfulab.report.drawing import kinds, runs, style
+from mfulab.report.frames import Tables, ok, one_each, own, with_machine
+
+TABLES = ("quality", "environment")
+TOPIC = "flops"
+ORDER = 2
+WAYS = get_args(Compression)
+WHOLE = WAYS[0]
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """A row a way, of the machine with the most: `errors`, and time, FLOPs and bytes in percent of the whole model's.
+
+    `worse` and `better`, `faster` and `slower` are true where the difference is larger than its interval.
+    """
+    needed = ("accuracy_percent", "whole_accuracy_percent", "time_percent", "flops", "whole_flops", "weight_bytes")
+    found = own(with_machine(tables, ok(tables["quality"], *needed, "whole_weight_bytes")))
+    found = found[found["compression"].isin(WAYS)]
+    if found.empty:
+        return found
+    found = found[found["machine"] == found["machine"].value_counts().idxmax()]
+    found = one_each(found, ["compression"]).sort_values("compression", key=lambda way: way.map(WAYS.index))
+    change = found["accuracy_percent"] - found["whole_accuracy_percent"]
+    apart = change.abs() > found["change_half_points"].fillna(0)
+    low, high = (found[f"time_{end}_percent"].fillna(found["time_percent"]) for end in ("low", "high"))
+    return found.assign(
+        errors=100 - found["accuracy_percent"],
+        change=change,
+        worse=apart & (change < 0),
+        differs=apart | (found["compression"] == WHOLE),
+        faster=high < 100,
+        timed=(high < 100) | (low > 100) | (found["compression"] == WHOLE),
+        flops_percent=100 * found["flops"] / found["whole_flops"],
+        bytes_percent=100 * found["weight_bytes"] / found["whole_weight_bytes"],
+    )
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """The fastest way that keeps the accuracy within its interval, the one that loses most, and the least FLOPs."""
+    ways = rows[rows["compression"] != WHOLE]
+    if ways.empty:
+        return text("whole", row=rows.iloc[0])
+    kept = ways[ways["faster"] & ~ways["worse"]]
+    words = [text("whole", row=ways.assign(accuracy_percent=ways["whole_accuracy_percent"]).iloc[0])]
+    if kept.empty:
+        words.append(text("none_kept", count=len(ways)))
+    else:
+        words.append(text("finding", row=kept.loc[kept["time_percent"].idxmin()]))
+    if ways["worse"].any():
+        worst = ways.loc[ways["change"].where(ways["worse"]).idxmin()]
+        words.append(text("worst", row=worst, lost=-worst["change"]))
+    fewer = ways[(ways["flops_percent"] < 100) & ~ways["faster"]]
+    if not fewer.empty:
+        words.append(text("fewer", row=fewer.loc[fewer["flops_percent"].idxmin()]))
+    return " ".join(words)
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """A line a way; a panel each of errors, time, FLOPs and bytes: in all of them shorter is better."""
+    titles = {name: text(name) for name in ("errors", "time_percent", "flops_percent", "bytes_percent")}
+    grid = style.panels(figure, [""], list(titles.values()), sharey=True)
+    style.resize(figure, 2.0 + 0.3 * len(rows))
+    named = rows["compression"].map(lambda way: text.name("compression", way))
+    half = rows["accuracy_half_points"]
+    errors = [f"{error:.1f}" + ("" if pd.isna(reach) else f" ± {reach:.1f}")
+              for error, reach in zip(rows["errors"], half, strict=True)]  # fmt: skip
+    for name, title in titles.items():
+        axes = grid["", title]
+        words = errors if name == "errors" else [text("share_of", share=each) for each in rows[name]]
+        shown = rows.assign(named=named, words=words, within=True)
+        pale = {"errors": "differs", "time_percent": "timed"}.get(name, "within")
+        if name != "errors":
+            axes.axvline(100, **style.LIMIT)
+        look: style.Look = {"order": list(named), "words": "words", "fontsize": 8, "width": 0.7}
+        kinds.bars(axes, shown, name, "named", name, "accuracy_percent", "time_s", pale=pale, **look)
+        axes.set_xlim(0, 1.8 * max(rows[name].max(), 1 if name == "errors" else 100))
+        axes.tick_params(axis="y", labelsize=9)
+        axes.set(xlabel="", ylabel="")
+    entries = [style.dot("none", text("behind")), *style.within(~(rows["differs"] & rows["timed"]), text)]
+    style.legend(figure, entries + runs.key(rows, text))

@@ -1,0 +1,97 @@
+"""Small models trained on real images: what each way changes of the whole model, and what its row says."""
+
+import gzip
+
+import pytest
+import torch
+
+from mfulab.core.groups import DeviceConfig
+from mfulab.measurements.quality import QualityConfig, training
+from mfulab.measurements.quality.measure import make_cheaper, measure
+from mfulab.models.convolutional import small_digits
+from mfulab.models.quantised import weight_bytes
+
+CPU = torch.device("cpu")
+TRAINED, HELD_OUT = training.digits(CPU)
+
+
+@pytest.fixture(scope="module")
+def whole():
+    torch.manual_seed(0)
+    model = small_digits()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "EPOCHS", 2)
+        training.train(model, TRAINED, 0)
+    return model
+
+
+def test_the_images_are_digits_and_none_is_trained_on_and_held_out():
+    assert (TRAINED.inputs.shape, HELD_OUT.inputs.shape) == ((1200, 1, 8, 8), (597, 1, 8, 8))
+    assert (float(TRAINED.inputs.min()), float(TRAINED.inputs.max())) == (0, 1)
+    assert all(set(batch.targets.tolist()) == set(range(10)) for batch in (TRAINED, HELD_OUT))
+    seen = {tuple(image) for image in TRAINED.inputs.flatten(1).tolist()}
+    assert not seen & {tuple(image) for image in HELD_OUT.inputs.flatten(1).tolist()}
+    with gzip.open(training.__file__.replace("training.py", "digits.csv.gz"), "rt") as file:
+        assert sum(1 for _ in file) == 1797
+
+
+def test_trained_weights_know_digits_and_random_ones_do_not(whole):
+    assert training.accuracy_percent(whole, HELD_OUT) > 60 > 30 > training.accuracy_percent(small_digits(), HELD_OUT)
+
+
+@pytest.mark.parametrize("way", ["none", "masked", "two_of_four", "structured", "static_int8", "dynamic_int8"])
+def test_what_is_made_of_the_trained_model_has_its_weights(whole, way):
+    cheaper = make_cheaper(way, whole, TRAINED, 0)
+    before = training.accuracy_percent(whole, HELD_OUT)
+    assert training.accuracy_percent(cheaper, HELD_OUT) > before - 20
+    if way in ("masked", "two_of_four"):
+        assert float((cheaper[4].weight == 0).double().mean()) == pytest.approx(0.5, abs=0.01)
+        assert weight_bytes(cheaper) == weight_bytes(whole)
+    elif way != "none":
+        assert weight_bytes(cheaper) < 0.6 * weight_bytes(whole)
+    assert not (whole[4].weight == 0).any()  # the whole model stays as it was
+
+
+def test_a_teacher_is_seven_tenths_of_the_loss_at_four_degrees(monkeypatch, whole):
+    asked = []
+
+    def loss(output, taught, temperature):
+        asked.append(temperature)
+        return torch.zeros(())
+
+    monkeypatch.setattr(training, "distillation_loss", loss)
+    monkeypatch.setattr(training, "EPOCHS", 1)
+    monkeypatch.setattr(torch.optim, "Adam", lambda parameters, lr: torch.optim.SGD(parameters, lr=0.01))
+    few = type(TRAINED)(TRAINED.inputs[:64], TRAINED.targets[:64])
+    student, alone = small_digits(), small_digits()
+    alone.load_state_dict(student.state_dict())
+    start = student[6].bias.clone()
+    training.train(student, few, 0, whole)
+    training.train(alone, few, 0)
+    assert asked == [4.0]
+    torch.testing.assert_close(student[6].bias - start, 0.3 * (alone[6].bias - start))
+
+
+@pytest.mark.parametrize(
+    ("way", "flops", "bytes_"), [("pooled", 299_520, 287_016), ("student", 0.05, 0.05), ("bf16", 1_135_104, 536_724)]
+)
+def test_a_row_holds_both_models_and_an_interval(monkeypatch, way, flops, bytes_):
+    monkeypatch.setattr(training, "EPOCHS", 1)
+    config = QualityConfig(compression=way, trainings=2, device=DeviceConfig(type="cpu", threads=1))
+    done = measure(config, None)
+    row = done.row
+    assert (row.whole_flops, row.whole_weight_bytes, row.held_out) == (1_135_104, 1_073_448, 597)
+    if way == "student":
+        assert (row.flops < flops * row.whole_flops, row.weight_bytes < bytes_ * row.whole_weight_bytes) == (True, True)
+    else:
+        assert (row.flops, row.weight_bytes) == (flops, bytes_)
+    assert row.accuracy_change_points == pytest.approx(row.accuracy_percent - row.whole_accuracy_percent)
+    assert row.time_low_percent <= row.time_percent <= row.time_high_percent
+    assert [sample["training"] for sample in done.samples] == [0, 1]
+    assert row.change_half_points >= 0
+
+
+def test_no_interval_from_one_training(monkeypatch):
+    monkeypatch.setattr(training, "EPOCHS", 1)
+    row = measure(QualityConfig(trainings=1, device=DeviceConfig(type="cpu", threads=1)), None).row
+    assert (row.compression, row.change_half_points, row.accuracy_change_points) == ("none", None, 0)
