@@ -84,7 +84,7 @@ def test_a_peak_is_given_for_an_unknown_device(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["peak_tflop_s"] == pytest.approx(1000)
 
 
-@pytest.mark.parametrize("words", [["--peak", "bf16"], ["--peak", "odd=3"]])
+@pytest.mark.parametrize("words", [["--peak", "bf16"], ["--peak", "odd=3"], ["--model", "resnet18"]])
 def test_a_mistake_in_an_option_is_one_message(tmp_path, capsys, words):
     path = write(tmp_path / "t.json", one_step())
     assert main(["trace", str(path), *words]) == 2

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from support.models import read
+from support.slow import few
 from torch import nn
 
 from mfulab.flops import memory
@@ -134,3 +135,61 @@ def test_predicted_peak():
     assert memory.training_peak_bytes(**peak, element_bytes=2, autocast=True) == 400 + 800 + 2000 + 7 + 200 + 200
     assert memory.inference_peak_bytes(100, 4000, 7) == 4407
     assert memory.inference_peak_bytes(100, 4000, 7, element_bytes=2, autocast=True) == 600 + 2007
+
+
+class _Recurrent(nn.Module):
+    """An LSTM, and a layer that may save its output as well."""
+
+    def __init__(self, inputs: int, hidden: int, followed: bool, **options: float) -> None:
+        super().__init__()
+        self.recurrent = nn.LSTM(inputs, hidden, **options)
+        width = (self.recurrent.proj_size or hidden) * (1 + self.recurrent.bidirectional)
+        self.last = nn.Linear(width, 3) if followed else nn.Identity()
+
+    def forward(self, x):
+        return self.last(self.recurrent(x)[0])
+
+
+@pytest.mark.parametrize(
+    ("steps", "batch", "inputs", "hidden", "options"),
+    [
+        (32, 8, 128, 128, {}),
+        (32, 8, 64, 128, {"batch_first": True}),
+        (16, 4, 512, 256, {"num_layers": 2, "bidirectional": True}),
+        (16, 4, 128, 100, {"num_layers": 3, "dropout": 0.3}),
+        (16, 4, 40, 64, {"num_layers": 2, "dropout": 0.3, "bidirectional": True}),
+        (7, 3, 20, 50, {"bias": False}),
+        (20, 1, 400, 33, {"num_layers": 2}),
+        (30, 3, 48, 48, {"num_layers": 4, "bidirectional": True}),
+        (16, 4, 64, 64, {"proj_size": 32, "num_layers": 2}),
+    ],
+)
+@pytest.mark.parametrize("followed", few([True, False]))
+@pytest.mark.parametrize("dtype", few([torch.float32, torch.bfloat16, torch.float64]))
+def test_what_an_lstm_saves_on_a_cpu(steps, batch, inputs, hidden, options, followed, dtype):
+    counts = []
+    for device in ("cpu", "meta"):
+        with torch.device(device):
+            model = _Recurrent(inputs, hidden, followed, **options)
+            x = torch.randn(*((batch, steps) if options.get("batch_first") else (steps, batch)), inputs)
+        if device == "cpu":
+            model, x = model.to(dtype), x.to(dtype)
+        counts.append(count(model, lambda model=model, x=x: model(x).sum(), fused=device == "meta"))
+    real, pretended = counts
+    assert real.more_on_cpu == Held()
+    by_onednn = real.operations.sum(operator="aten::mkldnn_rnn_layer").calls > 0
+    if dtype == torch.float32 and "proj_size" not in options:
+        assert by_onednn
+    else:
+        assert not by_onednn or dtype == torch.bfloat16
+    predicted = pretended.saved + pretended.more_on_cpu if by_onednn else pretended.saved
+    size = dtype.itemsize
+    assert predicted.bytes(size) == pytest.approx(real.saved.bytes(size), rel=0.0 if dtype == torch.float32 else 0.1)
+    if by_onednn:
+        assert pretended.saved.bytes(size) < 0.6 * real.saved.bytes(size), "the operators alone are not enough"
+
+
+def test_inference_keeps_no_workspace():
+    with torch.device("meta"), torch.no_grad():
+        model, x = _Recurrent(8, 8, True), torch.randn(4, 2, 8)
+        assert count(model, lambda: model(x).sum()).more_on_cpu == Held()

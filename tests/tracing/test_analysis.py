@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.trace_events import H100, TRACE, event, launched, operator, steps, trace, write
 
+from mfulab.cli.main import main
 from mfulab.core.said import Said
 from mfulab.mfu import job as jobs
 from mfulab.tables import trace_join
@@ -342,3 +343,17 @@ def test_one_device_whose_clock_is_apart_is_named(tmp_path):
     path = write(tmp_path / "apart.json", trace(steps((0, 100)), *many, *late, **TWO))
     with pytest.raises(TraceError, match="overlapping clocks: kernels of device 1 begin"):
         read(path)
+
+
+def test_flops_of_a_model_stand_in_for_shapes(tmp_path, capsys):
+    """The counter's FLOPs, in the format that was said; time of matmuls without shapes is then theirs."""
+    content = trace(steps((0, 1000)), operator("aten::addmm", 0, 5), launched("gemm", 1, 100, 500, 1))
+    path = write(tmp_path / "t.json", content)
+    words = ["--model", "linear_1024", "--batch-size", "2", "--precision", "bf16", "--json"]
+    assert main(["trace", str(path), *words]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert row["flops"] == 2 * 2 * 1024 * 1024, "of inference: no backward pass was recorded"
+    assert row["flops_source"] == "counted: linear_1024, 2 samples a step"
+    assert row["mfu_percent"] == pytest.approx(100 * row["flops"] / 1e-3 / 989.43e12, rel=1e-4)
+    assert row["useful_ms"] == pytest.approx(1e3 * row["flops"] / 989.43e12, abs=1e-6), "whole nanoseconds"
+    assert row["uncounted_ms"] == 0

@@ -201,15 +201,44 @@ def test_a_tpu_by_hand(tmp_path):
     assert found.analysis.others == {"xla::while": 300, "xla::add": 300}, "a loop has what its body leaves"
 
 
-def test_a_gpu_by_hand(tmp_path):
+def module(opcode="dot", **fields):
+    """One program: c[4, 8] = a[4, 16] × b[16, 8] in bf16."""
+    proto = message("HloProto")
+    held = proto.hlo_module.computations.add(id=1).instructions
+    for number, sides in enumerate(((4, 16), (16, 8), (4, 8))):
+        one = held.add(id=number, name=(b"a", b"b", b"gemm.1")[number], opcode=b"parameter")
+        one.shape.element_type = 16
+        one.shape.dimensions.extend(sides)
+    one = held[2]
+    one.opcode, _ = opcode.encode(), one.operand_ids.extend((0, 1))
+    one.dot_dimension_numbers.lhs_contracting_dimensions.append(1)
+    for name, value in fields.items():
+        setattr(one, name, value)
+    return proto.SerializeToString()
+
+
+CUBLAS = {
+    "custom_call_target": b"__cublas$gemm",
+    "backend_config": b'{"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"]}}}',
+}
+
+
+@pytest.mark.parametrize(("opcode", "fields"), [("dot", {}), ("custom-call", CUBLAS)])
+def test_a_gpu_counts_the_module_that_the_profile_holds(tmp_path, opcode, fields):
     own = {"hlo_op": "gemm.1", "program_id": 1, "correlation_id": 7}
     # One operator of two kernels in a row, then another call of it, then a copy.
     stream = [("split", 0, 100, own, {}), ("k", 100, 200, own, {}), ("fill", 300, 50, {}, {}), ("k", 400, 200, own, {})]
     lines = {"Stream #3(Kernel)": stream, "Stream #4(MemcpyH2D)": [("c", 600, 50, {}, {})], "XLA Ops 2": stream}
-    (found,) = read_file(profile(tmp_path / "p", "/device:GPU:0", lines, {"core_count": 132}))
-    told = row(found)
-    assert told["flops"] is None, "no profile of a GPU names them"
-    assert found.analysis.others == {"xla::gemm": 500}
+    device = profile(tmp_path / "device", "/device:GPU:0", lines, {"core_count": 132})
+    held = profile(
+        tmp_path / "held", "/host:metadata", {"": [("jit_f", 0, 0, {}, {"Hlo Proto": module(opcode, **fields)})]}
+    )
+    path = tmp_path / "both.xplane.pb"
+    path.write_bytes(held.read_bytes() + device.read_bytes())  # messages that follow one another are merged
+    told = row(read_file(path)[0])
+    assert told["flops"] == 2 * (2 * 4 * 8 * 16)
+    assert told["bytes_moved"] == 2 * 2 * (4 * 16 + 16 * 8 + 4 * 8)
+    assert json.loads(told["spent"])["products"] == 500
     assert told["copy_percent"] == pytest.approx(100 * 50 / 650)
 
 
@@ -372,12 +401,13 @@ def test_without_protobuf_the_extra_is_named(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(not FOLDER.is_dir(), reason=f"no traces in {FOLDER}")
 def test_real_files():
-    """Busy time is what a plain union of kernels gives; a profile of a GPU holds no FLOPs."""
+    """Busy time is what a plain union of kernels gives; a convolution's FLOPs are counted by hand."""
     busy = [1e7 * one.row.kernel_busy_percent * one.row.time_s for one in read_file(FOLDER / "nsys_h100_2_gpus.sqlite")]
     assert busy == pytest.approx([22_385_163, 22_444_359])
     jax = read_file(FOLDER / "jax_conv_mi300.xplane.pb")
     assert [one.row.device_index for one in jax] == list(range(8))
-    assert {one.row.flops for one in jax} == {None}
+    output, weight = 5120 * 34 * 31 * 53, 16 * 1 * 2 * 2
+    assert {one.row.flops for one in jax} == {5 * 2 * output * weight}
     (amd,) = read_file(FOLDER / "rocprofv3_results.json.gz")
     assert amd.row.device == "AMD Instinct MI350X"
     assert 1e7 * amd.row.kernel_busy_percent * amd.row.time_s == pytest.approx(4_233_112_334)

@@ -34,6 +34,10 @@ def run(
     capture: Path | None,
     compare: bool,
     gate: str | None,
+    model: str | None,
+    batch_size: int | None,
+    sequence_length: int | None,
+    precision: str | None,
     language: str,
 ) -> int:
     """Reads, joins and shows; the status is 1 where a file could not be read, or a gate was not passed."""
@@ -44,6 +48,7 @@ def run(
         paths = [path for word in given for path in files([word])]
         return compared(paths, gate, as_json, language, steps=steps, capture=capture)
     paths = files(given)
+    counted = _counted(model, batch_size, sequence_length, precision)
     found: list[Read] = []
     for path in paths:
         try:
@@ -53,6 +58,8 @@ def run(
             found.append(failed(path, error))
     rows = [{**one.row.model_dump(), "recorded": False} for one in found]
     for row in rows:
+        if counted and row["status"] == "ok" and row["flops"] is None:
+            row |= counted(row)
         row |= trace_columns(row)
     jobs.joined(rows)
     if html:
@@ -76,6 +83,19 @@ def _peak(text: str) -> tuple[str, float]:
     if name not in _PRECISIONS or not 0 < value < 1e7:
         raise ConfigurationError(f"--peak {text}: give {', '.join(_PRECISIONS)} and TFLOP/s, as in bf16=1307")
     return name, value
+
+
+def _counted(model: str | None, batch_size: int | None, sequence_length: int | None, precision: str | None) -> Any:
+    """A function that gives a row the FLOPs of the model that was named; None where none was."""
+    if model is None:
+        return None
+    if batch_size is None or precision not in _PRECISIONS:
+        raise ConfigurationError(
+            f"--model needs --batch-size, the samples of one step, and --precision: {', '.join(_PRECISIONS)}"
+        )
+    from mfulab.tracing.model_flops import count
+
+    return count(model, batch_size, sequence_length, precision)
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from mfulab.flops.certainty import Certainty, LayerCount, certainty
 from mfulab.flops.counter import Operations, OperatorCounter
 from mfulab.flops.fused import fused_operators
 from mfulab.flops.layers import LayerTracker
-from mfulab.flops.tensors import Held, SavedTensors
+from mfulab.flops.tensors import Held, LstmsOnCpu, SavedTensors
 from mfulab.flops.useful import RealTokens, real_tokens, useful_flops
 
 
@@ -31,6 +31,7 @@ class Count:
         by_layers: forward FLOPs of the layers that have formulas of their own: a second count.
         real: the batch's documents, from the first layer's call that shows them; None if none does.
         saved_in_part: whether gradients of torch.func saved tensors, which no hook sees: `saved` is without these.
+        more_on_cpu: what LSTMs would save on a CPU beyond `saved`, where the count ran on the meta device.
     """
 
     operations: Operations
@@ -39,6 +40,7 @@ class Count:
     by_layers: dict[str, int]
     real: RealTokens | None = None
     saved_in_part: bool = False
+    more_on_cpu: Held = field(default_factory=Held)
 
     @property
     def useful_percent(self) -> float | None:
@@ -69,16 +71,19 @@ def count(model: torch.nn.Module, step: Callable[[], Any], backward: bool = True
     counter = OperatorCounter(layers)
     second = LayerCount(model)
     told = _RealTokens(model)
+    lstms = LstmsOnCpu(model, saved)
     try:
         with second, told, counter, fused_operators() if fused else nullcontext():
-            with saved:
+            with saved, lstms:
                 loss = step()
             if backward and isinstance(loss, torch.Tensor) and loss.requires_grad:
                 loss.backward()
     except Exception as error:
         where = f"layer {layers.failed}" if layers.failed else "its own forward"
         raise CountError(f"{type(model).__name__} failed in {where}: {error}") from error
-    return Count(counter.operations, saved.total, counter.live.peak, second.flops, told.found, saved.interrupted)
+    return Count(
+        counter.operations, saved.total, counter.live.peak, second.flops, told.found, saved.interrupted, lstms.more
+    )
 
 
 class _RealTokens(ExitStack):

@@ -127,3 +127,25 @@ def inference_peak_bytes(
     """Peak of a forward pass that keeps nothing; arguments as in `training_peak_bytes`."""
     weights = parameters * (4 + element_bytes if autocast else element_bytes)
     return weights + peak_bytes // 4 * element_bytes + peak_fixed_bytes
+
+
+def onednn_lstm_workspace(steps: int, batch_size: int, input_size: int, hidden_size: int) -> tuple[int, int]:
+    """Predicts oneDNN's workspace of one layer and direction of an LSTM: elements, and bytes that no format changes.
+
+    Gates and a projection's states; states of layer, of iteration and of cells; gradients of states, which lie in the
+    workspace too. Each begins a page; rows are padded to 64 bytes, and by 16 elements more where 256 divide them.
+    oneDNN src/cpu/rnn/rnn_utils.cpp (set_workspace_sizes, get_good_ld).
+    """
+
+    def padded(width: int) -> int:
+        whole = -(-width // 16) * 16
+        return whole + 16 if whole % 256 == 0 else whole
+
+    def paged(elements: int) -> int:
+        return -(-elements // 1024) * 1024
+
+    tokens, states = steps * batch_size, 2 * (steps + 1) * batch_size
+    wide = padded(max(input_size, hidden_size))
+    elements = (tokens * padded(4 * hidden_size), tokens * padded(hidden_size), states * wide, states * hidden_size)
+    floats = (states * hidden_size, states * wide, states * wide)
+    return sum(map(paged, elements)), 4 * sum(map(paged, floats))

@@ -11,6 +11,7 @@ from unittest.mock import patch
 import torch
 
 from mfulab.flops.layers import Opened
+from mfulab.flops.memory import onednn_lstm_workspace
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,58 @@ class SavedTensors(Opened):
         if self._seen.add(tensor):
             self.total += _held(tensor)
         return tensor
+
+
+class LstmsOnCpu(ExitStack):
+    """Notes, of LSTMs on the meta device, what oneDNN would save beyond the operators that were counted: `more`.
+
+    On a CPU torch runs LSTMs of batches by oneDNN in fp32, and in bf16 where the CPU has instructions for it; not
+    those with projections, and no packed sequences. Each call of a layer and direction keeps its output, its first
+    and last states, and a workspace.
+    """
+
+    def __init__(self, model: torch.nn.Module, saved: SavedTensors) -> None:
+        super().__init__()
+        self.more = Held()
+        self._saved = saved
+        self._before = Held(), False
+        self._outputs: list[tuple[weakref.ref[torch.UntypedStorage], int]] = []
+        self.callback(self._shared)
+        for module in model.modules():
+            if isinstance(module, torch.nn.LSTM) and not module.proj_size:
+                self.callback(module.register_forward_pre_hook(self._enter).remove)
+                self.callback(module.register_forward_hook(self._leave).remove)
+
+    def _enter(self, module: torch.nn.Module, arguments: Any) -> None:
+        self._before = self._saved.total, bool(arguments) and self._saved.holds(arguments[0])
+
+    def _leave(self, lstm: Any, arguments: Any, output: Any) -> None:
+        x: Any = arguments[0] if arguments else None
+        if not isinstance(x, torch.Tensor) or not x.is_meta or not output[0].requires_grad:
+            return
+        batch = x.shape[0 if lstm.batch_first else 1] if x.ndim == 3 else 1
+        steps = x.numel() // x.shape[-1] // max(batch, 1)
+        directions, hidden = 1 + lstm.bidirectional, steps * batch * lstm.hidden_size
+        before, held = self._before
+        needed = Held(0 if held else x.numel())
+        for layer in range(lstm.num_layers):
+            inputs = lstm.hidden_size * directions if layer else lstm.input_size
+            elements, fixed = onednn_lstm_workspace(steps, batch, inputs, lstm.hidden_size)
+            calls = hidden + 4 * batch * lstm.hidden_size + elements
+            if not lstm.bias:  # zeros of the weights' shapes stand for biases
+                calls += 4 * lstm.hidden_size * (inputs + lstm.hidden_size)
+            # Directions are joined for the next layer, unless dropout writes them anew, beside its mask.
+            joined = hidden * directions * (2 if lstm.dropout and lstm.training else directions > 1)
+            needed += Held(directions * calls + (joined if layer else 0), directions * fixed)
+        self.more += needed - (self._saved.total - before)
+        if directions == 1:
+            self._outputs.append((weakref.ref(output[0].untyped_storage()), hidden))
+
+    def _shared(self) -> None:
+        """Takes off the outputs that the layers that follow save as well."""
+        for storage, size in self._outputs:
+            if (alive := storage()) is not None and alive in self._saved:
+                self.more -= Held(size)
 
 
 class LiveTensors:

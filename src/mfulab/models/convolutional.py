@@ -48,7 +48,7 @@ def small_digits(channels: int = 16, hidden: int = 128, pooled: bool = False, se
     return nn.Sequential(
         _convolution(1, channels),
         nn.MaxPool2d(2) if pooled else nn.Identity(),
-        (_separable if separable else _convolution)(channels, 2 * channels),
+        _convolution(channels, 2 * channels, separable),
         nn.Flatten(),
         nn.Linear(2 * channels * side**2, hidden),
         nn.ReLU(),

@@ -117,6 +117,9 @@ def predicted_memory(row: Values, flops: Values, device: str | None) -> float | 
     # torch's default on a GPU is foreach: it updates all parameters at once, and holds a temporary for each.
     foreach = implementation == "foreach" or (implementation == "default" and is_gpu(device))
     fixed = flops.get("step_peak_fixed_bytes") or 0
+    if device == "cpu" and row.get("dtype") == "float32" and not autocast and not again:
+        peak += flops.get("cpu_lstm_bytes") or 0
+        fixed += flops.get("cpu_lstm_fixed_bytes") or 0
     return training_peak_bytes(
         parameters,
         flops.get("trainable_parameters") or 0,

@@ -1,7 +1,8 @@
 """Reads a profile of JAX or TensorFlow (`*.xplane.pb`), on GPUs and TPUs, into a `Recording`.
 
 Messages: tsl/profiler/protobuf/xplane.proto and xla/service/hlo.proto of OpenXLA; only the fields read here are
-declared, and protobuf skips the rest. A TPU names its own FLOPs and bytes of each operator; on a GPU nothing does.
+declared, and protobuf skips the rest. A TPU names its own FLOPs and bytes of each operator; on a GPU they are counted
+from the module that the profile holds.
 """
 
 import math
@@ -13,13 +14,14 @@ from typing import Any
 
 from mfulab.flops.recorded import XLA_TYPES
 from mfulab.tracing.recording import COPY, Call, Recorder, Recording, TraceError, kind_of, step_mark
-from mfulab.tracing.xplane_schema import MissingProtobufError, message
+from mfulab.tracing.xplane_schema import XLA_ELEMENTS, MissingProtobufError, message
 
 _DEVICE = re.compile(r"/device:(\w+):(\d+)")
 _COPY = re.compile(r"[Mm]emcpy|[Mm]emset")
 _MULTIPLIES = re.compile(r"conv(?!ert)|dot|gemm|matmul|attention|fmha", re.IGNORECASE)
 _COLLECTIVE = re.compile(r"all-(?:reduce|gather|to-all)|reduce-scatter|collective-|send|recv")
 _TENSOR = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
+Cost = tuple[int, Any, list[tuple[str, list[int]]]]  # FLOPs, bytes, and type and sides of each operand
 _GRID = re.compile(r"grid:(\d+),(\d+),(\d+)")
 
 
@@ -41,13 +43,14 @@ def read(path: Path) -> Recording:
         raise TraceError(f"{path}: a damaged profile ({why}); copy it anew, as a binary file") from None
     recorder, properties = Recorder(path), list[dict[str, Any]]()
     planes = [_Plane(plane) for plane in space.planes]
+    modules = next((plane.modules() for plane in planes if plane.name == "/host:metadata"), {})
     events = sum(len(line.events) for plane in planes for line in plane.lines)
     marked = False
     for plane in planes:
         if (found := _DEVICE.fullmatch(plane.name)) and any(line.events for line in plane.lines):
             number = int(found[2])
             properties.append(plane.properties(number))
-            marked |= plane.device(recorder, number, marked)
+            marked |= plane.device(recorder, number, modules, marked)
         elif plane.name == "/host:CPU":
             plane.host(recorder)
     if not len(recorder.activities):
@@ -78,6 +81,15 @@ class _Plane:
     def _about(self) -> dict[int, dict[str, Any]]:
         return {key: self.stats(kind) for key, kind in self.kinds.items()}
 
+    def modules(self) -> dict[int, Any]:
+        """HLO modules by the number of their program."""
+        found = {}
+        for key, about in self._about.items():
+            if content := about.get("Hlo Proto") or about.get("hlo_proto"):
+                found[key] = (proto := message("HloProto"))
+                proto.ParseFromString(content)
+        return {key: module_costs(proto.hlo_module) for key, proto in found.items()}
+
     def properties(self, number: int) -> dict[str, Any]:
         """Facts about the device, named as in torch.profiler's `deviceProperties`."""
         about = self.stats(self._plane)
@@ -91,13 +103,13 @@ class _Plane:
             "peak_gb_s": about.get("peak_hbm_bw_gigabytes_per_second"),
         }
 
-    def device(self, recorder: Recorder, number: int, marked: bool) -> bool:
+    def device(self, recorder: Recorder, number: int, modules: dict[int, Any], marked: bool) -> bool:
         """Adds what this device executed; the marks of its steps where no other device's were added."""
         steps = False
         for line in self.lines:
             name = _text(line.name)
             if name.startswith("Stream #"):
-                self._stream(recorder, line, number)
+                self._stream(recorder, line, number, modules)
             elif name == "XLA Ops":
                 self._operators(recorder, line, number)
             elif name == "Steps" and not marked:
@@ -108,7 +120,7 @@ class _Plane:
                         steps = True
         return steps
 
-    def _stream(self, recorder: Recorder, line: Any, number: int) -> None:
+    def _stream(self, recorder: Recorder, line: Any, number: int, modules: dict[int, Any]) -> None:
         """A GPU's kernels; those of one HLO operator in a row are its one call."""
         copies = bool(_COPY.search(_text(line.name)))
         operator, kept, thread = None, list[tuple[int, int]](), ("xla", number, line.id)
@@ -127,7 +139,8 @@ class _Plane:
                 math.prod(map(int, grid.groups())) if grid else 0,
             )  # fmt: skip
             if about.get("hlo_op") and len(kept) == 1:
-                recorder.host_call(span, f"xla::{_short(about['hlo_op'])}", thread, external, False, False)
+                cost = modules.get(about.get("program_id", -1), {}).get(about["hlo_op"])
+                _operator(recorder, span, about["hlo_op"], cost, thread, external)
 
     def _operators(self, recorder: Recorder, line: Any, number: int) -> None:
         """A TPU's operators: each with the FLOPs and bytes that its compiler names; loops by what is theirs alone."""
@@ -139,14 +152,12 @@ class _Plane:
             recorder.activity(
                 span, kind_of(f"nccl {name}" if collective else name), name, number, line.id, -1, external, 0,
             )  # fmt: skip
-            short, call = _short(name.lstrip("%")), None
+            cost = None
             if (flops := about.get("flops")) and _MULTIPLIES.search(category or name):
                 operands = _TENSOR.findall(text)[1:]  # its result comes first
-                shapes = tuple([int(side) for side in sides.split(",") if side] for _, sides in operands)
-                types = tuple(XLA_TYPES[kind] for kind, _ in operands if kind in XLA_TYPES)
-                call = Call(f"xla::matmul {short}", shapes, types, (int(flops), about.get("bytes_accessed")))
-            called = call.name if call else f"xla::{short}"
-            recorder.host_call(span, called, ("xla", number), external, False, False, call)
+                tensors = [(kind, [int(side) for side in sides.split(",") if side]) for kind, sides in operands]
+                cost = int(flops), about.get("bytes_accessed"), tensors
+            _operator(recorder, span, name.lstrip("%"), cost, ("xla", number), external)
 
     def host(self, recorder: Recorder) -> None:
         """Adds the runtime's calls and the marks of `jax.profiler.StepTraceAnnotation`."""
@@ -184,6 +195,69 @@ def _own_spans(line: Any) -> Iterator[tuple[Any, tuple[int, int]]]:
             stack[-1][2] = begin
         stack.append([event, min(end, stack[-1][1]) if stack else end, begin])
     yield from give(1 << 62)
+
+
+def _operator(recorder: Recorder, span: Any, name: str, cost: Cost | None, thread: Any, external: int) -> None:
+    """Adds an operator, a matmul of known FLOPs where it has a cost."""
+    short, call = _short(name), None
+    if cost:
+        flops, moved, tensors = cost
+        types = tuple(XLA_TYPES[one] for one, _ in tensors if one in XLA_TYPES)
+        call = Call(f"xla::matmul {short}", tuple(sides for _, sides in tensors), types, (flops, moved))
+    recorder.host_call(span, call.name if call else f"xla::{short}", thread, external, False, False, call)
+
+
+def module_costs(module: Any) -> dict[str, Cost]:
+    """FLOPs, bytes and operands of each top-level operator of an HLO module that multiplies.
+
+    A fusion has those of the dots and convolutions in it; a library's call those of its own dimensions.
+    """
+    computations = {one.id: one for one in module.computations}
+    known = {one.id: one for computation in module.computations for one in computation.instructions}
+
+    def flops(one: Any) -> int:
+        output = _result(one.shape)
+        operands = [known[number] for number in one.operand_ids if number in known]
+        opcode, target = _text(one.opcode), _text(one.custom_call_target)
+        if opcode == "fusion":
+            inner = (computations[number] for number in one.called_computation_ids if number in computations)
+            return sum(flops(part) for computation in inner for part in computation.instructions)
+        if opcode == "dot" or "$matmul" in target or "$gemm" in target:
+            sides = one.dot_dimension_numbers.lhs_contracting_dimensions
+            if opcode != "dot":
+                found = re.search(r'"lhs_contracting_dimensions":\[([^\]]*)\]', _text(one.backend_config))
+                sides = [int(side) for side in re.findall(r"\d+", found[1])] if found else ()
+            lengths = [operands[0].shape.dimensions[side] for side in sides] if operands else []
+            return 2 * math.prod(output.dimensions) * math.prod(lengths) if lengths else 0
+        if (opcode == "convolution" or "cudnn$conv" in target) and len(operands) >= 2:
+            numbers = one.convolution_dimension_numbers
+            result, weight = output.dimensions, operands[1].shape.dimensions
+            if "BackwardInput" in target:
+                result = operands[0].shape.dimensions
+            elif "BackwardFilter" in target:
+                result, weight = weight, output.dimensions
+            return 2 * math.prod(result) * math.prod(weight) // weight[numbers.kernel_output_feature_dimension]
+        return 0
+
+    found = {}
+    for computation in module.computations:
+        for one in computation.instructions:
+            if count := flops(one):
+                operands = [known[number].shape for number in one.operand_ids if number in known]
+                moved = sum(map(_bytes, [*operands, _result(one.shape)]))
+                kinds = [XLA_ELEMENTS.get(shape.element_type, ("", 0))[0] for shape in operands]
+                sides = [list(shape.dimensions) for shape in operands]
+                found[_text(one.name)] = count, moved, list(zip(kinds, sides, strict=True))
+    return found
+
+
+def _result(shape: Any) -> Any:
+    """The first of a tuple: a library's call returns its workspace after it."""
+    return shape.tuple_shapes[0] if shape.tuple_shapes else shape
+
+
+def _bytes(shape: Any) -> int:
+    return math.prod(shape.dimensions) * XLA_ELEMENTS.get(shape.element_type, ("", 0))[1]
 
 
 def _span(line: Any, event: Any) -> tuple[int, int]:

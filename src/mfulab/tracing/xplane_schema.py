@@ -24,7 +24,21 @@ _MESSAGES = {
     " ref_value=7|u",
     "XEventMetadata": "name=2b display_name=4b stats=5*XStat",
     "XStatMetadata": "name=2b",
+    "HloProto": "hlo_module=1Module",
+    "Module": "computations=3*Computation",
+    "Computation": "instructions=2*Instruction id=5i",
+    "Instruction": "name=1b opcode=2b shape=3Shape convolution_dimension_numbers=16Convolution custom_call_target=28b"
+    " dot_dimension_numbers=30Dot id=35i operand_ids=36*i called_computation_ids=38*i backend_config=43b",
+    "Shape": "element_type=2i dimensions=3*i tuple_shapes=4*Shape",
+    "Dot": "lhs_contracting_dimensions=1*i",
+    "Convolution": "kernel_output_feature_dimension=4i",
 }
+# XLA's PrimitiveType → its name and bytes.
+XLA_ELEMENTS = {
+    1: ("pred", 1), 2: ("s8", 1), 3: ("s16", 2), 4: ("s32", 4), 5: ("s64", 8), 6: ("u8", 1), 7: ("u16", 2),
+    8: ("u32", 4), 9: ("u64", 8), 10: ("f16", 2), 11: ("f32", 4), 12: ("f64", 8), 16: ("bf16", 2),
+    19: ("f8e5m2", 1), 20: ("f8e4m3fn", 1), 24: ("f8e5m2fnuz", 1), 25: ("f8e4m3fnuz", 1),
+}  # fmt: skip
 
 
 def message(name: str) -> Any:

@@ -87,6 +87,8 @@ def _row(config: CountFlopsConfig, counted: ModelCount) -> FlopsRow:
         other_backward_bytes=BYTES * backward.other_elements,
         activation_bytes=None if counted.count.saved_in_part else BYTES * counted.count.saved.elements,
         activation_fixed_bytes=None if counted.count.saved_in_part else counted.count.saved.fixed_bytes,
+        cpu_lstm_bytes=BYTES * counted.count.more_on_cpu.elements,
+        cpu_lstm_fixed_bytes=counted.count.more_on_cpu.fixed_bytes,
         step_peak_bytes=BYTES * counted.count.peak.elements,
         step_peak_fixed_bytes=counted.count.peak.fixed_bytes,
     )
