@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mfulab.device import is_gpu, nvml
@@ -24,18 +24,18 @@ _LEVELS = (
 )
 
 
+@dataclass
 class Absent:
     """Stands where a device's samplers would, and says why there are none."""
 
-    def __init__(self, reason: str) -> None:
-        self._reason = reason
+    reason: str
 
     def start(self) -> None:
         """Nothing can be watched."""
 
     def stop(self) -> Readings:
         names = {"utilization_percent": "%", "power_w": "W", "window_energy_j": "J", "clock_mhz": "MHz"}
-        return missing({**names, **gpm_sampler.UNITS}, "NVML", self._reason)
+        return missing({**names, **gpm_sampler.UNITS}, "NVML", self.reason)
 
 
 def samplers_for(device: Any, series: Sequence[Sampler] = ()) -> list[Sampler]:
