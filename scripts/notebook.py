@@ -1,6 +1,7 @@
 """Runs the notebook from top to bottom and keeps what it shows: `python scripts/notebook.py [notebooks/seminar.ipynb]`.
 
-What was measured already is not measured again. Left out are this machine's paths, times of day, warnings, and the
+Then writes it in each language that has a catalogue of its markdown cells beside it (`seminar.ko.yaml` gives
+`seminar.ko.ipynb`); with `--translate` that alone, and nothing runs. What was measured already is not measured again. Left out are this machine's paths, times of day, warnings, and the
 terminal's colours and lines of progress.
 """
 
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import nbclient
 import nbformat
+import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -49,8 +51,39 @@ def together(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode
     return [output for output in kept if output.output_type != "stream" or output.text.strip()]
 
 
+def translated(notebook: nbformat.NotebookNode, words: dict[str, str]) -> nbformat.NotebookNode:
+    """The notebook with other words in its markdown cells, by their ids, and without outputs, which are English.
+
+    Raises ValueError where the words are not those of exactly these cells.
+    """
+    markdown = {cell.id for cell in notebook.cells if cell.cell_type == "markdown"}
+    if markdown != set(words):
+        raise ValueError(f"cells without words, or words without a cell: {', '.join(sorted(markdown ^ set(words)))}")
+    copy = nbformat.from_dict(json.loads(json.dumps(notebook)))
+    for cell in copy.cells:
+        if cell.cell_type == "markdown":
+            cell.source = words[cell.id]
+        else:
+            cell.outputs, cell.execution_count = [], None
+    return copy
+
+
+def translations(path: Path) -> dict[Path, nbformat.NotebookNode]:
+    """The notebook at `path` in every language that has a catalogue, each with the file that it belongs into."""
+    source = nbformat.read(path, as_version=4)
+    catalogues = sorted(path.parent.glob(f"{path.stem}.*.yaml"))
+    return {
+        catalogue.with_suffix(".ipynb"): translated(source, yaml.safe_load(catalogue.read_text(encoding="utf-8")))
+        for catalogue in catalogues
+    }
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("notebook", type=Path, nargs="?", default=ROOT / "notebooks/seminar.ipynb")
-    place = parser.parse_args().notebook
-    nbformat.write(run(place), place)
+    parser.add_argument("--translate", action="store_true", help="run nothing, write the other languages")
+    given = parser.parse_args()
+    if not given.translate:
+        nbformat.write(run(given.notebook), given.notebook)
+    for place, words in translations(given.notebook).items():
+        nbformat.write(words, place)

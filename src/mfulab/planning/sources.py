@@ -66,7 +66,7 @@ def _reached(roots: tuple[Node, ...]) -> Sources:
     unread = list(data)
     while unread:
         file = unread.pop()
-        included = _data(file.parent, INCLUDE.findall(file.read_text(encoding="utf-8"))) - data
+        included = _data(file.parent, INCLUDE.findall(file.read_text(encoding="utf-8", errors="ignore"))) - data
         data |= included
         unread += included
     found = {file: _digest(file.read_bytes()) for file in data}
