@@ -2,6 +2,8 @@
 
 import copy
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import torch
 from torch import nn
@@ -22,7 +24,7 @@ from mfulab.timing.host_timer import HostTimer
 from mfulab.timing.statistics import Stats, mean_half_width, median_interval
 
 ROUNDS, WINDOW_S = 15, 0.03
-ARGUMENTS = {
+ARGUMENTS: dict[str, dict[str, Any]] = {
     "pooled": {"pooled": True},
     "separable": {"separable": True},
     "student": {"channels": 2, "hidden": 8},
@@ -53,10 +55,10 @@ def measure(config: QualityConfig, folder: Path) -> Measured:
     row = QualityRow.of(
         config,
         held_out=len(held_out.inputs),
-        accuracy_percent=Stats(of_cheaper).mean,
+        accuracy_percent=fmean(of_cheaper),
         accuracy_half_points=mean_half_width(of_cheaper),
-        whole_accuracy_percent=Stats(of_whole).mean,
-        accuracy_change_points=Stats(changes).mean,
+        whole_accuracy_percent=fmean(of_whole),
+        accuracy_change_points=fmean(changes),
         change_half_points=mean_half_width(changes),
         trainings=len(samples),
         flops=_flops(_architecture(config.compression, whole)),
