@@ -1,8 +1,8 @@
 """Runs the notebook from top to bottom and keeps what it shows: `python scripts/notebook.py [notebooks/seminar.ipynb]`.
 
-Then writes it in each language that has a catalogue of its markdown cells beside it (`seminar.ko.yaml` gives
-`seminar.ko.ipynb`); with `--translate` that alone, and nothing runs. What was measured already is not measured again. Left out are this machine's paths, times of day, warnings, and the
-terminal's colours and lines of progress.
+What was measured already is not measured again. Left out are this machine's paths, times of day, warnings, and the
+terminal's colours and lines of progress. Then it is written in each language that has a catalogue of its markdown
+cells: `seminar.ko.yaml` gives `seminar.ko.ipynb`. With `--translate` that alone is done, and nothing runs.
 """
 
 import argparse

@@ -44,11 +44,13 @@ def test_a_planned_experiment_becomes_tables(planned):
         "flops": 9,
         "counters": 12,
         "profile": 42,
-        "matmul": 35,
+        "matmul": 25,
         "readings": 10,
         "memory": 50,
         "formats": 5,
         "published": 20,
+        "peaks": 3,
+        "quality": 12,
         "traces": 0,
     }
     row = (

@@ -22,7 +22,8 @@ PLACE = Path("notebooks/seminar.ipynb")
 NOTEBOOK = nbformat.read(ROOT / PLACE, as_version=4)
 CODE = [cell for cell in NOTEBOOK.cells if cell.cell_type == "code"]
 SHOWN = re.compile(r'^show\("(\w+)"\)', re.MULTILINE)
-together = runpy.run_path(str(ROOT / "scripts/notebook.py"))["together"]
+SCRIPT = runpy.run_path(str(ROOT / "scripts/notebook.py"))
+together = SCRIPT["together"]
 SET_UP = next(cell for cell in CODE if "clone" in cell.source)
 
 
@@ -51,6 +52,30 @@ def test_what_is_kept_of_an_output_has_no_progress_and_no_colours():
     )
     assert [output.get("text") for output in kept] == ["2 jobs\nend\n", None]
     assert together([printed(progress)]) == []
+
+
+def test_other_languages_are_written_from_it_with_the_same_code_and_are_up_to_date():
+    written = SCRIPT["translations"](ROOT / PLACE)
+    assert [path.name for path in written] == ["seminar.ko.ipynb"]
+    for path, made in written.items():
+        kept = nbformat.read(path, as_version=4)
+        nbformat.validate(kept)
+        assert kept == made, "python scripts/notebook.py --translate"
+        assert [cell.source for cell in kept.cells if cell.cell_type == "code"] == [cell.source for cell in CODE]
+        pairs = [(cell, own) for cell, own in zip(NOTEBOOK.cells, kept.cells, strict=True) if own.cell_type != "code"]
+        for cell, own in pairs:
+            for kind in (r"`[^`]+`", r"\$\$.+?\$\$", r"^#+", r"^(?:\||- )"):
+                same = [sorted(re.findall(kind, each.source, re.MULTILINE)) for each in (cell, own)]
+                assert same[0] == same[1], (cell.id, kind)
+            assert re.search("[가-힣]", own.source)
+
+
+def test_a_cell_without_words_and_words_without_a_cell_are_named():
+    cells = [nbformat.v4.new_markdown_cell("One", id="one"), nbformat.v4.new_code_cell("1", id="code")]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    assert [cell.source for cell in SCRIPT["translated"](notebook, {"one": "하나"}).cells] == ["하나", "1"]
+    with pytest.raises(ValueError, match="one, other"):
+        SCRIPT["translated"](notebook, {"other": "다른"})
 
 
 def test_every_figure_that_it_shows_exists_and_is_introduced():

@@ -27,8 +27,8 @@ ROUNDS, WINDOW_S = 15, 0.03
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "pooled": {"pooled": True},
     "separable": {"separable": True},
-    "student": {"channels": 2, "hidden": 8},
-    "distilled": {"channels": 2, "hidden": 8},
+    "student": {"channels": 4, "hidden": 32},
+    "distilled": {"channels": 4, "hidden": 32},
 }
 
 
@@ -85,11 +85,12 @@ def make_cheaper(way: Compression, whole: nn.Module, trained: Batch, seed: int) 
     model = _architecture(way, whole)
     if way in ARGUMENTS:
         train(model, trained, seed, whole if way == "distilled" else None)
-    elif way.endswith("int8"):
+    dtype = torch.bfloat16 if way in ("bf16", "weight_int8") else torch.float32  # fp32 has no fast kernel for weights
+    model = model.to(dtype)
+    if way.endswith("int8"):
         execution = ExecutionConfig(name=way, quantisation=way)  # type: ignore[arg-type]
-        model, _ = quantise(model, trained, execution, PrecisionConfig(name="fp32", dtype="float32"))
-    elif way == "bf16":
-        model = model.to(torch.bfloat16)
+        precision = PrecisionConfig(name=way, dtype=str(dtype).removeprefix("torch."))
+        model, _ = quantise(model, Batch(trained.inputs.to(dtype), trained.targets), execution, precision)
     return model
 
 

@@ -66,7 +66,8 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A line a way; a panel each of errors, time, FLOPs and bytes: in all of them shorter is better."""
-    titles = {name: text(name) for name in ("errors", "time_percent", "flops_percent", "bytes_percent")}
+    titles = {"errors": text("errors"), "time_percent": text("time"), "flops_percent": text("flops")}
+    titles["bytes_percent"] = text("bytes")
     grid = style.panels(figure, [""], list(titles.values()), sharey=True)
     style.resize(figure, 2.0 + 0.3 * len(rows))
     named = rows["compression"].map(lambda way: text.name("compression", way))
@@ -84,6 +85,6 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         kinds.bars(axes, shown, name, "named", name, "accuracy_percent", "time_s", pale=pale, **look)
         axes.set_xlim(0, 1.8 * max(rows[name].max(), 1 if name == "errors" else 100))
         axes.tick_params(axis="y", labelsize=9)
-        axes.set(xlabel="", ylabel="")
+        axes.set(xlabel=text("of_images") if name == "errors" else text("of_whole"), ylabel="")
     entries = [style.dot("none", text("behind")), *style.within(~(rows["differs"] & rows["timed"]), text)]
     style.legend(figure, entries + runs.key(rows, text))
