@@ -129,7 +129,7 @@ def test_it_runs_from_top_to_bottom(measured):
     drawn = set((measured.folder / "results/tables/figures.txt").read_text().split())
     shown = set(SHOWN.findall("\n".join(cell.source for cell in CODE)))
     pictures = sum("image/png" in output.get("data", {}) for output in outputs)
-    assert pictures == len(shown & drawn) >= 10, "this copy has no recorded machine"
+    assert pictures == len(shown & drawn) >= 9, "this copy has no recorded machine"
     assert {"mfu_versus_utilization", "utilization_ladder", "number_formats", "roofline"} <= shown & drawn
     assert "8 training and inference steps, 4 matmuls" in printed
     nothing = "neither these runs nor the recorded machines hold anything for it"

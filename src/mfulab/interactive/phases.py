@@ -332,7 +332,8 @@ class Phases:
         self._graphs = structure.graphs_compiled()
 
     def _end(self, ender: tuple[Any, ...] = (), graph: int | None = None, inside: Inside | None = None) -> None:
-        # `ender` is what begins instead, and the state then; empty at the end of all, it is taken for the usual one.
+        # `ender` is what begins instead, and the state then; empty at the end of all. A count up to there is none of a
+        # phase that another follows; a phase that was not counted is taken to end as the last of its kind did.
         # `graph` is a hash of what was made outside the model; without it the number of nodes shows it.
         phase, self._current = self._current, _DONE
         if phase is _DONE:
@@ -344,7 +345,10 @@ class Phases:
             # What ran outside modules shows by its place alone without gradients, by the graph before a backward pass.
             if entry.words[0] == "forward" and torch.is_grad_enabled() and ender[:1] in (("forward",), ("backward",)):
                 ender = ("graph",)
-            ender = self._enders[entry.words] = ender or self._enders.get(entry.words, ())
+            if ender:
+                self._enders[entry.words] = ender
+            else:
+                ender = ("end",) if phase.counted else self._enders.get(entry.words, ("end",))
             if not self._is_of_compiled(entry):
                 end = structure.sequence_number() if graph is None else phase.began
                 nodes = (end if phase.left is None else phase.left) - phase.began if torch.is_grad_enabled() else 0
