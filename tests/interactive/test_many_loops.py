@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 import torch
@@ -25,7 +26,6 @@ class Loop:
     model: nn.Module | list[nn.Module] | None = None
     steps: int = 8
     known: int = 4
-    explicit: bool = True
 
 
 def x(rows: int = ROWS, width: int = WIDTH) -> torch.Tensor:
@@ -48,129 +48,15 @@ def chain(count: int) -> int:
 LOOPS: dict[str, Callable[[], Loop]] = {}
 
 
-def loop(make: Callable[[], Loop]) -> Callable[[], Loop]:
-    LOOPS[make.__name__] = make
-    return make
+def loops(**variants: tuple[object, ...]) -> Callable[[Callable[..., Loop]], Callable[..., Loop]]:
+    """Adds a loop under its own name, or once for each name with the arguments given for it."""
 
+    def add(make: Callable[..., Loop]) -> Callable[..., Loop]:
+        named = variants or {make.__name__: ()}
+        LOOPS.update({name: partial(make, *given) for name, given in named.items()})
+        return make
 
-def unrolled(lengths: list[int], training: bool = True) -> Loop:
-    cell = nn.GRUCell(WIDTH, WIDTH)
-
-    def step(turn: int) -> int:
-        length, state = lengths[turn], torch.zeros(ROWS, WIDTH)
-        with nullcontext() if training else torch.no_grad():
-            for _ in range(length):
-                state = cell(x(), state)
-            if training:
-                state.sum().backward()
-        # Two products into three gates each; the first state and the inputs need no gradient.
-        return 6 * ONE * length + (6 * ONE * length + 3 * ONE * (length - 1) if training else 0)
-
-    return Loop(step, cell, len(lengths))
-
-
-@loop
-def a_cell_called_a_hundred_times_and_then_fewer() -> Loop:
-    return unrolled([100, 9, 10, 11, 12, 13, 14, 15, 9, 12, 10, 15, 100])
-
-
-@loop
-def a_cell_called_as_often_as_a_sequence_is_long() -> Loop:
-    return unrolled([3, 12, 5, 8, 6, 4, 11, 7, 10, 9])
-
-
-@loop
-def a_cell_without_gradients() -> Loop:
-    return unrolled([20, 9, 12, 9, 20], training=False)
-
-
-class Truncates(nn.Module):
-    """Reads 64 tokens at most, with a layer or without one, so that no module shows it."""
-
-    def __init__(self, by_layer: bool) -> None:
-        super().__init__()
-        self.layer, self.by_layer = nn.Linear(WIDTH, WIDTH), by_layer
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        kept = tokens[:, :64]
-        return self.layer(kept) if self.by_layer else kept @ self.layer.weight
-
-
-def truncated(by_layer: bool) -> Loop:
-    model = Truncates(by_layer)
-    lengths = [16, 24, 32, 40, 48, 128, 256, 512, 128, 256, 512, 20, 44]
-
-    def step(turn: int) -> int:
-        model(torch.randn(2, lengths[turn], WIDTH)).sum().backward()
-        return 2 * linear_flops(2 * min(64, lengths[turn]), WIDTH, WIDTH)
-
-    return Loop(step, model, len(lengths), 10)
-
-
-@loop
-def tokens_beyond_the_sixty_fourth_are_cut_off() -> Loop:
-    return truncated(True)
-
-
-@loop
-def tokens_are_cut_off_and_no_module_shows_it() -> Loop:
-    return truncated(False)
-
-
-def strided(functional: bool, stride: int, lengths: list[int]) -> Loop:
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.second = nn.Conv1d(2, 4, 3, stride), nn.Conv1d(4, 8, 3, stride)
-
-        def forward(self, signal: torch.Tensor) -> torch.Tensor:
-            for layer in (self.first, self.second):
-                run = nn.functional.conv1d if functional else None
-                signal = run(signal, layer.weight, layer.bias, stride) if run else layer(signal)
-            return signal
-
-    model = Model()
-
-    def step(turn: int) -> int:
-        model(torch.randn(ROWS, 2, lengths[turn])).sum().backward()
-        one = (lengths[turn] - 3) // stride + 1
-        two = (one - 3) // stride + 1
-        return 2 * (2 * ROWS * one * 2 * 4 * 3) + 3 * (2 * ROWS * two * 4 * 8 * 3)
-
-    return Loop(step, model, len(lengths), len(lengths) - 3)
-
-
-@loop
-def strided_convolutions_of_odd_lengths() -> Loop:
-    return strided(False, 2, [32, 64, 96, 128, 33, 50, 70, 33, 50, 70, 101])
-
-
-@loop
-def strided_convolutions_that_are_no_modules() -> Loop:
-    return strided(True, 2, [32, 64, 96, 128, 33, 50, 70, 36, 101, 48])
-
-
-@loop
-def strides_of_four() -> Loop:
-    return strided(False, 4, [32, 64, 96, 128, 160, 40, 36, 33, 100, 99])
-
-
-@loop
-def strides_of_three_upwards() -> Loop:
-    return strided(True, 3, list(range(30, 60)))
-
-
-@loop
-def lengths_beyond_those_counted() -> Loop:
-    layer = nn.Linear(WIDTH, WIDTH)
-    lengths = [*range(4, 40), *range(4, 40)]
-
-    def step(turn: int) -> int:
-        with torch.no_grad():
-            layer(x(lengths[turn]))
-        return linear_flops(lengths[turn], WIDTH, WIDTH)
-
-    return Loop(step, layer, len(lengths), 60)
+    return add
 
 
 class Deep(nn.Module):
@@ -186,63 +72,119 @@ class Deep(nn.Module):
         return inputs
 
 
-def deep(training: bool, by_argument: bool) -> Loop:
-    model = Deep()
+@loops(
+    a_cell_called_a_hundred_times_and_then_fewer=([100, 9, 10, 11, 12, 13, 14, 15, 9, 12, 10, 15, 100], True),
+    a_cell_called_as_often_as_a_sequence_is_long=([3, 12, 5, 8, 6, 4, 11, 7, 10, 9], True),
+    a_cell_without_gradients=([20, 9, 12, 9, 20], False),
+)
+def unrolled(lengths: list[int], training: bool) -> Loop:
+    cell = nn.GRUCell(WIDTH, WIDTH)
 
     def step(turn: int) -> int:
-        depth = (4, 4, 2, 2, 3, 2, 4, 3, 2, 3)[turn]
-        if not by_argument:
-            model.depth = depth
-        with nullcontext() if training else torch.no_grad():
-            found = model(x(), depth) if by_argument else model(x())
+        length, state = lengths[turn], torch.zeros(ROWS, WIDTH)
+        with torch.set_grad_enabled(training):
+            for _ in range(length):
+                state = cell(x(), state)
         if training:
-            found.sum().backward()
-        return chain(depth) if training else depth * ONE
+            state.sum().backward()
+        # Two products into three gates each; the first state and the inputs need no gradient.
+        return 6 * ONE * length + (6 * ONE * length + 3 * ONE * (length - 1) if training else 0)
 
-    return Loop(step, model, 10)
-
-
-@loop
-def fewer_layers_by_an_attribute() -> Loop:
-    return deep(True, False)
+    return Loop(step, cell, len(lengths))
 
 
-@loop
-def fewer_layers_by_an_attribute_without_gradients() -> Loop:
-    return deep(False, False)
+@loops(tokens_beyond_the_sixty_fourth_are_cut_off=(True,), tokens_are_cut_off_and_no_module_shows_it=(False,))
+def truncated(by_layer: bool) -> Loop:
+    class Model(Deep):
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            kept = tokens[:, :64]
+            return self.layers[0](kept) if by_layer else kept @ self.layers[0].weight
 
+    model = Model(1)
+    lengths = [16, 24, 32, 40, 48, 128, 256, 512, 128, 256, 512, 20, 44]
 
-@loop
-def fewer_layers_by_an_argument() -> Loop:
-    return deep(True, True)
-
-
-@loop
-def fewer_layers_in_inference_mode() -> Loop:
-    model = Deep()
-
-    @torch.inference_mode()
     def step(turn: int) -> int:
-        model.depth = (4, 1, 4, 1, 2, 4, 1, 2)[turn]
-        model(x())
-        return model.depth * ONE
+        model(torch.randn(2, lengths[turn], WIDTH)).sum().backward()
+        return 2 * linear_flops(2 * min(64, lengths[turn]), WIDTH, WIDTH)
 
-    return Loop(step, model, known=3)
+    return Loop(step, model, len(lengths), 10)
 
 
-@loop
-def a_weight_used_as_often_as_an_attribute_says() -> Loop:
+@loops(
+    strided_convolutions_of_odd_lengths=(False, 2, [32, 64, 96, 128, 33, 50, 70, 33, 50, 70, 101]),
+    strided_convolutions_that_are_no_modules=(True, 2, [32, 64, 96, 128, 33, 50, 70, 36, 101, 48]),
+    strides_of_four=(False, 4, [32, 64, 96, 128, 160, 40, 36, 33, 100, 99]),
+    strides_of_three_upwards=(True, 3, list(range(30, 60))),
+)
+def strided(functional: bool, stride: int, lengths: list[int]) -> Loop:
     class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.weight, self.depth = nn.Parameter(torch.randn(WIDTH, WIDTH)), 1
+            self.layers = nn.ModuleList([nn.Conv1d(2, 4, 3, stride), nn.Conv1d(4, 8, 3, stride)])
 
-        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-            for _ in range(self.depth):
-                inputs = inputs @ self.weight
-            return inputs
+        def forward(self, signal: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                by_function = functional and nn.functional.conv1d(signal, layer.weight, layer.bias, stride)
+                signal = by_function if functional else layer(signal)
+            return signal
 
     model = Model()
+
+    def step(turn: int) -> int:
+        model(torch.randn(ROWS, 2, lengths[turn])).sum().backward()
+        one = (lengths[turn] - 3) // stride + 1
+        two = (one - 3) // stride + 1
+        return 2 * (2 * ROWS * one * 2 * 4 * 3) + 3 * (2 * ROWS * two * 4 * 8 * 3)
+
+    return Loop(step, model, len(lengths), len(lengths) - 3)
+
+
+@loops()
+def lengths_beyond_those_counted() -> Loop:
+    layer = nn.Linear(WIDTH, WIDTH)
+    lengths = [*range(4, 40), *range(4, 40)]
+
+    @torch.no_grad()
+    def step(turn: int) -> int:
+        layer(x(lengths[turn]))
+        return linear_flops(lengths[turn], WIDTH, WIDTH)
+
+    return Loop(step, layer, len(lengths), 60)
+
+
+DEPTHS = (4, 4, 2, 2, 3, 2, 4, 3, 2, 3)
+
+
+@loops(
+    fewer_layers_by_an_attribute=(torch.enable_grad, False, DEPTHS, 4),
+    fewer_layers_by_an_attribute_without_gradients=(torch.no_grad, False, DEPTHS, 4),
+    fewer_layers_by_an_argument=(torch.enable_grad, True, DEPTHS, 4),
+    fewer_layers_in_inference_mode=(torch.inference_mode, False, (4, 1, 4, 1, 2, 4, 1, 2), 3),
+)
+def deep(mode: Callable[[], object], by_argument: bool, depths: tuple[int, ...], known: int) -> Loop:
+    model = Deep()
+
+    def step(turn: int) -> int:
+        model.depth = 4 if by_argument else depths[turn]
+        with mode():
+            found = model(x(), depths[turn]) if by_argument else model(x())
+        if not found.requires_grad:
+            return depths[turn] * ONE
+        found.sum().backward()
+        return chain(depths[turn])
+
+    return Loop(step, model, len(depths), known)
+
+
+@loops()
+def a_weight_used_as_often_as_an_attribute_says() -> Loop:
+    class Model(Deep):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            for _ in range(self.depth):
+                inputs = inputs @ self.layers[0].weight
+            return inputs
+
+    model = Model(1)
 
     def step(turn: int) -> int:
         model.depth = 1 + turn % 2
@@ -252,6 +194,7 @@ def a_weight_used_as_often_as_an_attribute_says() -> Loop:
     return Loop(step, model)
 
 
+@loops(submodules_that_are_swapped=(True,), submodules_that_are_swapped_without_gradients=(False,))
 def swapped(training: bool) -> Loop:
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH))
     widths = {0: 16, 3: 48, 6: 32, 9: 16}
@@ -260,7 +203,7 @@ def swapped(training: bool) -> Loop:
         if turn in widths:
             model[0], model[2] = nn.Linear(WIDTH, widths[turn]), nn.Linear(widths[turn], WIDTH)
         width = model[0].out_features
-        with nullcontext() if training else torch.no_grad():
+        with torch.set_grad_enabled(training):
             found = model(x())
         if training:
             found.sum().backward()
@@ -269,104 +212,71 @@ def swapped(training: bool) -> Loop:
     return Loop(step, model, 12)
 
 
-@loop
-def submodules_that_are_swapped() -> Loop:
-    return swapped(True)
-
-
-@loop
-def submodules_that_are_swapped_without_gradients() -> Loop:
-    return swapped(False)
-
-
-@loop
+@loops()
 def layers_dropped_at_random() -> Loop:
-    model, chance = nn.ModuleList(square(5)), torch.Generator().manual_seed(0)
+    chance = torch.Generator().manual_seed(0)
 
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers, self.ran = model, 0
-
+    class Model(Deep):
         def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-            self.ran = 0
+            self.depth = 0
             for layer in self.layers:
                 if float(torch.rand((), generator=chance)) > 0.3:
-                    inputs, self.ran = layer(inputs), self.ran + 1
+                    inputs, self.depth = layer(inputs), self.depth + 1
             return inputs
 
-    whole = Model()
+    model = Model(5)
 
     def step(turn: int) -> int:
-        found = whole(x())
+        found = model(x())
         if found.requires_grad:
             found.sum().backward()
-        return chain(whole.ran)
+        return chain(model.depth)
 
-    return Loop(step, whole, 30, 15)
+    return Loop(step, model, 30, 15)
 
 
-@loop
+@loops()
 def an_early_exit_by_the_data() -> Loop:
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.rest = square(2)
-
+    class Model(Deep):
         def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-            hidden, kept = self.first(inputs), inputs[:, 0] > 0
-            return self.rest(hidden[kept])
+            return self.layers[1](self.layers[0](inputs)[inputs[:, 0] > 0])
 
-    model = Model()
+    model = Model(2)
 
+    @torch.no_grad()
     def step(turn: int) -> int:
         inputs, kept = x(8), (3, 8, 3, 5, 8, 5, 3, 8)[turn]
         inputs[:, 0] = -1.0
         inputs[:kept, 0] = 1.0
-        with torch.no_grad():
-            model(inputs)
-        return linear_flops(8, WIDTH, WIDTH) + linear_flops(kept, WIDTH, WIDTH)
+        model(inputs)
+        return linear_flops(8 + kept, WIDTH, WIDTH)
 
     return Loop(step, model, known=3)
 
 
-class Mixture(nn.Module):
-    """Each token goes to the expert that its first feature names; experts may differ in width."""
+@loops(a_mixture_of_equal_experts=((8, 8, 8), 8), a_mixture_of_experts_of_their_own_widths=((4, 8, 32), 3))
+def routed(widths: tuple[int, ...], known: int) -> Loop:
+    class Mixture(nn.ModuleList):
+        """Each token goes to the expert that its first feature names."""
 
-    def __init__(self, widths: tuple[int, ...]) -> None:
-        super().__init__()
-        self.experts = nn.ModuleList(nn.Linear(WIDTH, width) for width in widths)
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            chosen = inputs[:, 0].long()
+            return sum(expert(inputs[chosen == place]).sum() for place, expert in enumerate(self))
 
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        chosen = inputs[:, 0].long()
-        return sum(self.experts[place](inputs[chosen == place]).sum() for place in range(len(self.experts)))
-
-
-def routed(widths: tuple[int, ...], known: int, steps: int) -> Loop:
-    model, chance = Mixture(widths), torch.Generator().manual_seed(1)
+    model, chance = Mixture(nn.Linear(WIDTH, width) for width in widths), torch.Generator().manual_seed(1)
 
     def step(turn: int) -> int:
         inputs = x(16)
-        chosen = torch.randint(len(widths), (16,), generator=chance)
-        inputs[:, 0] = chosen
+        inputs[:, 0] = chosen = torch.randint(len(widths), (16,), generator=chance)
         model(inputs).backward()
         return sum(2 * linear_flops(int((chosen == place).sum()), WIDTH, width) for place, width in enumerate(widths))
 
-    return Loop(step, model, steps, known)
+    return Loop(step, model, 16, known)
 
 
-@loop
-def a_mixture_of_equal_experts() -> Loop:
-    return routed((8, 8, 8), 8, 16)
-
-
-@loop
-def a_mixture_of_experts_of_their_own_widths() -> Loop:
-    return routed((4, 8, 32), 3, 16)
-
-
-def adversaries(listed: bool, explicit: bool, widths: tuple[int, int] = (32, 8)) -> Loop:
-    hidden, inner = widths
+@loops(adversaries_without_a_model=(False,), adversaries_given_both=(True,))
+def adversaries(listed: bool) -> Loop:
+    hidden, inner = 32, 8
     generator = nn.Sequential(nn.Linear(WIDTH, hidden), nn.ReLU(), nn.Linear(hidden, WIDTH))
     critic = nn.Sequential(nn.Linear(WIDTH, inner), nn.ReLU(), nn.Linear(inner, 1))
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.01) for model in (critic, generator)]
@@ -383,34 +293,24 @@ def adversaries(listed: bool, explicit: bool, widths: tuple[int, int] = (32, 8))
         of_generator = made + told + 2 * told + made + linear_flops(ROWS, hidden, WIDTH)
         return made + of_critic + of_generator
 
-    return Loop(step, [generator, critic] if listed else None, 8, 4, explicit)
+    return Loop(step, [generator, critic] if listed else None)
 
 
-@loop
-def adversaries_without_a_model() -> Loop:
-    return adversaries(False, True)
-
-
-@loop
-def adversaries_given_both() -> Loop:
-    return adversaries(True, True)
-
-
-@loop
+@loops()
 def one_optimizer_after_the_other() -> Loop:
-    first, second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 64)
-    optimizers = [torch.optim.SGD(model.parameters(), lr=0.01) for model in (first, second)]
+    models = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 64)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.01) for model in models]
 
     def step(turn: int) -> int:
-        for model, optimizer in zip((first, second), optimizers, strict=True):
+        for model, optimizer in zip(models, optimizers, strict=True):
             model(x()).sum().backward()
             optimizer.step()
         return 2 * ONE + 2 * linear_flops(ROWS, WIDTH, 64)
 
-    return Loop(step, None)
+    return Loop(step)
 
 
-@loop
+@loops()
 def two_losses_without_modules_of_one_size_of_graph() -> Loop:
     weights = [nn.Parameter(torch.randn(WIDTH, width)) for width in (8, 32)]
 
@@ -419,28 +319,28 @@ def two_losses_without_modules_of_one_size_of_graph() -> Loop:
         (x() @ weight).sum().backward()
         return 2 * linear_flops(ROWS, WIDTH, weight.shape[1])
 
-    return Loop(step, None)
+    return Loop(step)
 
 
-@loop
+@loops()
 def validation_as_the_window_opens() -> Loop:
-    model, other = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+    model, other = square(2)
 
     def step(turn: int) -> int:
-        if turn == 0:
-            with torch.no_grad():
-                for _ in range(5):
-                    other(x())
+        with torch.no_grad():
+            for _ in range(0 if turn else 5):
+                other(x())
         model(x()).sum().backward()
-        return 2 * ONE + (5 * ONE if turn == 0 else 0)
+        return 2 * ONE + (0 if turn else 5 * ONE)
 
-    return Loop(step, None)
+    return Loop(step)
 
 
-@loop
-def lbfgs() -> Loop:
-    model = nn.Linear(WIDTH, WIDTH)
-    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4, history_size=4)
+@loops(lbfgs=(True, 4, 4), lbfgs_without_a_model=(False, 3, 100))
+def second_order(given: bool, max_iter: int, history: int) -> Loop:
+    model, weight = nn.Linear(WIDTH, WIDTH), nn.Parameter(torch.randn(WIDTH, WIDTH))
+    trained = model.parameters() if given else [weight]
+    optimizer = torch.optim.LBFGS(trained, max_iter=max_iter, history_size=history)
 
     def step(turn: int) -> int:
         calls = 0
@@ -450,37 +350,14 @@ def lbfgs() -> Loop:
             nonlocal calls
             calls += 1
             optimizer.zero_grad()
-            loss = (model(inputs) - targets).square().mean()
+            loss = (model(inputs) - targets if given else inputs @ weight).square().mean()
             loss.backward()
             return loss
 
         optimizer.step(closure)
         return calls * 2 * ONE
 
-    return Loop(step, model)
-
-
-@loop
-def lbfgs_without_a_model() -> Loop:
-    weight = nn.Parameter(torch.randn(WIDTH, WIDTH))
-    optimizer = torch.optim.LBFGS([weight], max_iter=3)
-
-    def step(turn: int) -> int:
-        calls = 0
-        inputs = x()
-
-        def closure() -> torch.Tensor:
-            nonlocal calls
-            calls += 1
-            optimizer.zero_grad()
-            loss = (inputs @ weight).square().mean()
-            loss.backward()
-            return loss
-
-        optimizer.step(closure)
-        return calls * 2 * ONE
-
-    return Loop(step, None)
+    return Loop(step, model if given else None)
 
 
 def orthogonal(gradient: torch.Tensor) -> torch.Tensor:
@@ -491,6 +368,11 @@ def orthogonal(gradient: torch.Tensor) -> torch.Tensor:
     return found
 
 
+@loops(
+    muon_by_hand=(False, True),
+    muon_with_momentum_by_hand=(True, True),
+    muon_by_hand_without_a_model=(True, False),
+)
 def muon(momentum: bool, given: bool) -> Loop:
     model = nn.Sequential(*square(2))
     kept = [torch.zeros_like(each) for each in model.parameters()]
@@ -508,22 +390,7 @@ def muon(momentum: bool, given: bool) -> Loop:
     return Loop(step, model if given else None)
 
 
-@loop
-def muon_by_hand() -> Loop:
-    return muon(False, True)
-
-
-@loop
-def muon_with_momentum_by_hand() -> Loop:
-    return muon(True, True)
-
-
-@loop
-def muon_by_hand_without_a_model() -> Loop:
-    return muon(True, False)
-
-
-@loop
+@loops()
 def accumulation_that_changes() -> Loop:
     model = nn.Linear(WIDTH, WIDTH)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -538,32 +405,23 @@ def accumulation_that_changes() -> Loop:
     return Loop(step, model, known=7)
 
 
-def inference(outside: bool, around_calls: bool) -> Loop:
+@loops(inference_mode_around_each_call=(torch.inference_mode, 0), inference_mode_between_calls=(nullcontext, 1))
+def inference(around_calls: Callable[[], object], outside: int) -> Loop:
     model = nn.Linear(WIDTH, WIDTH)
 
     def step(turn: int) -> int:
         for _ in range(2):
-            with torch.inference_mode() if around_calls else nullcontext():
+            with around_calls():
                 model(x())
-        if outside:
+        for _ in range(outside):
             with torch.inference_mode():
                 x() @ x(WIDTH)
-        return 2 * ONE + (ONE if outside else 0)
+        return (2 + outside) * ONE
 
     return Loop(step, model)
 
 
-@loop
-def inference_mode_around_each_call() -> Loop:
-    return inference(False, True)
-
-
-@loop
-def inference_mode_between_calls() -> Loop:
-    return inference(True, False)
-
-
-@loop
+@loops()
 def training_and_evaluation_in_inference_mode() -> Loop:
     model = nn.Linear(WIDTH, WIDTH)
 
@@ -576,7 +434,7 @@ def training_and_evaluation_in_inference_mode() -> Loop:
     return Loop(step, model)
 
 
-@loop
+@loops()
 def an_optimizer_in_the_backward_pass() -> Loop:
     model = nn.Sequential(*square(2))
     for weight in model.parameters():
@@ -589,18 +447,14 @@ def an_optimizer_in_the_backward_pass() -> Loop:
     return Loop(step, model)
 
 
-@loop
+@loops()
 def packed_sequences_of_their_own_lengths() -> Loop:
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.recurrent = nn.RNN(WIDTH, WIDTH, batch_first=True)
-
+    class Model(nn.ModuleList):
         def forward(self, padded: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
             packed = pack_padded_sequence(padded, lengths, batch_first=True, enforce_sorted=False)
-            return self.recurrent(packed)[0].data
+            return self[0](packed)[0].data
 
-    model = Model()
+    model = Model([nn.RNN(WIDTH, WIDTH, batch_first=True)])
 
     def step(turn: int) -> int:
         lengths = torch.tensor(((9, 2, 1), (9, 9, 9), (9, 5, 1), (9, 2, 1), (9, 9, 9), (9, 5, 1), (9, 9, 9))[turn])
@@ -611,10 +465,9 @@ def packed_sequences_of_their_own_lengths() -> Loop:
     return Loop(step, model, 7, 3)
 
 
-@loop
+@loops()
 def checkpoints_of_some_layers_some_of_the_time() -> Loop:
     first, second = square(2)
-    model = nn.ModuleList([first, second])
 
     def step(turn: int) -> int:
         hidden = first(x())
@@ -623,10 +476,10 @@ def checkpoints_of_some_layers_some_of_the_time() -> Loop:
         found.sum().backward()
         return chain(2)
 
-    return Loop(step, [first], known=4) if model else Loop(step)
+    return Loop(step, [first])
 
 
-@loop
+@loops()
 def a_forward_pass_under_vmap() -> Loop:
     model = nn.Linear(WIDTH, WIDTH)
 
@@ -639,7 +492,7 @@ def a_forward_pass_under_vmap() -> Loop:
     return Loop(step, model, 6, 6)
 
 
-@loop
+@loops()
 def a_loss_with_a_matmul_now_and_then() -> Loop:
     model = nn.Linear(WIDTH, WIDTH)
 
@@ -652,7 +505,7 @@ def a_loss_with_a_matmul_now_and_then() -> Loop:
     return Loop(step, model)
 
 
-@loop
+@loops()
 def weights_frozen_and_thawed() -> Loop:
     model = nn.Sequential(*square(3))
 
@@ -664,7 +517,7 @@ def weights_frozen_and_thawed() -> Loop:
     return Loop(step, model)
 
 
-@loop
+@loops()
 def a_gradient_penalty_now_and_then() -> Loop:
     model = nn.Linear(WIDTH, 1, bias=False)
 
@@ -678,10 +531,10 @@ def a_gradient_penalty_now_and_then() -> Loop:
             score.backward()
         return 3 * one  # the penalty's own gradient is elementwise
 
-    return Loop(step, model, known=4)
+    return Loop(step, model)
 
 
-@loop
+@loops()
 def fsdp2_on_one_rank() -> Loop:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -700,7 +553,8 @@ def fsdp2_on_one_rank() -> Loop:
     return Loop(step, model)
 
 
-def compiled(change: bool) -> Loop:
+@loops()
+def a_compiled_model() -> Loop:
     inner = Deep(3)
     model = torch.compile(inner, backend="aot_eager")
     for inner.depth in (3, 2):
@@ -708,17 +562,10 @@ def compiled(change: bool) -> Loop:
     inner.depth = 3
 
     def step(turn: int) -> int:
-        if change and turn == 4:
-            inner.depth = 2
         model(x()).sum().backward()
         return chain(inner.depth)
 
     return Loop(step, model)
-
-
-@loop
-def a_compiled_model() -> Loop:
-    return compiled(False)
 
 
 def found_steps(made: Loop) -> Iterator[tuple[int, int | None]]:
