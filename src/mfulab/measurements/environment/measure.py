@@ -17,7 +17,8 @@ from mfulab.measurements.environment import EnvironmentConfig, EnvironmentRow
 from mfulab.timing.probe import best_now
 
 PROBED_S = 0.2
-THREADING = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "NUMBA_NUM_THREADS", "GLIBC_TUNABLES", "MALLOC_")
+THREADING = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "NUMBA_", "GLIBC_TUNABLES", "MALLOC_")
+LIMITING = ("ATEN_CPU_", "ONEDNN_MAX_", "DNNL_MAX_", "NPY_DISABLE_")
 
 # Those that a measured number depends on.
 PACKAGES = (
@@ -64,8 +65,8 @@ def measure(config: EnvironmentConfig, folder: Path) -> Measured:
 
 
 def thread_settings() -> dict[str, str]:
-    """Variables that say where threads run, how many there are, and whether they spin while they wait."""
-    return {name: value for name, value in sorted(os.environ.items()) if name.startswith(THREADING)}
+    """Variables that say where threads run, how many there are, whether they spin, and what libraries may use of a CPU."""
+    return {name: value for name, value in sorted(os.environ.items()) if name.startswith((*THREADING, *LIMITING))}
 
 
 def packages() -> dict[str, str]:
